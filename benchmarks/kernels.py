@@ -1,0 +1,103 @@
+"""Operators priced per second by each operator model; prints JSON.
+
+python benchmarks/kernels.py [--operators N] [--repeat N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from dataclasses import replace
+
+import numpy as np
+
+from triosim.columns import Ragged
+from triosim.hardware import catalog
+from triosim.kernels.model import MODELS, Job
+from triosim.workload.builder import TraceBuilder
+from triosim.workload.rescale import rescale
+from triosim.workload.trace import BATCH, Category, Meta, Phase, Trace
+
+
+def layer(batch: int, width: int) -> Trace:
+    """A transformer's feed-forward block with its recorded times: linear, gelu, linear, add, layer norm."""
+    b = TraceBuilder()
+    follows = (BATCH, 0, 0)
+    x = b.value((batch, 512, width), "bfloat16", Category.INPUT, symbols=follows)
+    w1 = b.value((4 * width, width), "bfloat16", Category.WEIGHT)
+    w2 = b.value((width, 4 * width), "bfloat16", Category.WEIGHT)
+    h = b.value((batch, 512, 4 * width), "bfloat16", Category.ACTIVATION, symbols=follows)
+    g = b.value((batch, 512, 4 * width), "bfloat16", Category.ACTIVATION, symbols=follows)
+    y = b.value((batch, 512, width), "bfloat16", Category.ACTIVATION, symbols=follows)
+    z = b.value((batch, 512, width), "bfloat16", Category.ACTIVATION, symbols=follows)
+    n = b.value((batch, 512, width), "bfloat16", Category.ACTIVATION, symbols=follows)
+    for name, reads, roles, writes, seconds in (
+        ("aten::linear", (x, w1), ("input", "weight"), h, 120e-6),
+        ("aten::gelu", (h,), ("self",), g, 40e-6),
+        ("aten::linear", (g, w2), ("input", "weight"), y, 118e-6),
+        ("aten::add", (x, y), ("self", "other"), z, 15e-6),
+        ("aten::layer_norm", (z,), ("input",), n, 14e-6),
+    ):
+        b.operator(name, reads, (writes,), roles=roles, phase=Phase.FORWARD, device_s=seconds)
+    return b.build(Meta("benchmark", workload="layer", device="H100", batch_size=batch, symbols="model"))
+
+
+def repeated(trace: Trace, times: int) -> Trace:
+    """The trace many times over, each time with values of its own."""
+    values, operators = trace.values, trace.operators
+    count = len(values)
+
+    def ragged(table: Ragged, shift: int) -> Ragged:
+        moved = (table.values[None] + shift * np.arange(times)[:, None].astype(table.values.dtype)).ravel()
+        offsets = np.concatenate([[0], np.tile(table.lengths(), times).cumsum()])
+        return Ragged(moved, offsets)
+
+    def tiled(column: np.ndarray) -> np.ndarray:
+        return np.tile(column, times)
+
+    return replace(
+        trace,
+        values=replace(
+            values, storage=tiled(values.storage), version=tiled(values.version), offset=tiled(values.offset),
+            shape=ragged(values.shape, 0), dtype=tiled(values.dtype), category=tiled(values.category),
+            of=tiled(values.of), name=values.name * times, symbols=ragged(values.symbols, 0),
+        ),
+        operators=replace(
+            operators, name=operators.name * times, phase=tiled(operators.phase), module=tiled(operators.module),
+            inputs=ragged(operators.inputs, count), roles=ragged(operators.roles, 0),
+            outputs=ragged(operators.outputs, count), args=operators.args * times, forward=tiled(operators.forward),
+            view=tiled(operators.view), sync=tiled(operators.sync), device_s=tiled(operators.device_s),
+            host_s=tiled(operators.host_s), flop=tiled(operators.flop), bytes=tiled(operators.bytes),
+        ),
+    )  # fmt: skip
+
+
+def main() -> None:
+    """Price a long trace with every model and print the medians."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--operators", type=int, default=1_000_000)
+    parser.add_argument("--repeat", type=int, default=5)
+    arguments = parser.parse_args()
+    small = layer(8, 1024)
+    times = max(arguments.operators // len(small), 1)
+    recorded = repeated(small, times)
+    grown = repeated(rescale(small, batch_size=16), times)
+    device = catalog.accelerator("H100")
+    results = {}
+    for name in MODELS:
+        trace = recorded if name == "recorded" else grown
+        job = Job(trace, device, recorded, device)
+        cpu = []
+        for _ in range(arguments.repeat):
+            start = time.process_time()
+            MODELS.get(name)().price(job)
+            cpu.append(time.process_time() - start)
+        seconds = statistics.median(cpu)
+        results[name] = {"cpu_s": round(seconds, 4), "operators_per_s": round(len(trace) / seconds)}
+    print(json.dumps({"operators": len(recorded), "repeat": arguments.repeat, "models": results}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

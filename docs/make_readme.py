@@ -1,0 +1,74 @@
+"""Fill the README's output, accuracy table and picture from real runs.
+
+    python docs/make_readme.py [--data ../shared/data] [--chromium /usr/bin/chromium]
+
+Runs the commands that the README shows and writes what they print between its markers.  Without measured data the
+accuracy table stays as it is; without Chromium the picture does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+COMMAND = ["train", "llama-3-8b", "--system", "dgx-h100", "--tp", "8"]
+PICTURE = [
+    "train", "examples/resnet50-cpu.triosim", "--dp", "2", "--tp", "2", "--pp", "2", "--micro-batches", "4",
+    "--link", "10GB/s",
+]  # fmt: skip
+WIDTH = "96"
+
+
+def main() -> None:
+    """Rewrite README.md and docs/report.png."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
+    parser.add_argument("--chromium", default=shutil.which("chromium") or shutil.which("chromium-browser"))
+    options = parser.parse_args()
+    readme = ROOT / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    text = _between(text, "output", f"```text\n{_run(*COMMAND)}```")
+    if (options.data / "triosim-h100").is_dir():
+        command = [sys.executable, "-m", "validation.main_job", "--data", str(options.data)]
+        table = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        text = _between(text, "accuracy", f"```text\n{table}```")
+    readme.write_text(text, encoding="utf-8")
+    if options.chromium:
+        _picture(options.chromium)
+
+
+def _between(text: str, name: str, content: str) -> str:
+    pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
+    return pattern.sub(lambda m: m.group(1) + content + "\n" + m.group(2), text)
+
+
+def _run(*arguments: str) -> str:
+    command = [sys.executable, "-m", "triosim.cli.main", *arguments]
+    environment = {**os.environ, "COLUMNS": WIDTH}
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env=environment).stdout
+    return "\n".join(line.rstrip() for line in shown.splitlines()) + "\n"
+
+
+def _picture(chromium: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "report.html"
+        _run(*PICTURE, "--report", str(page))
+        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"]
+        flags += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+        flags += [
+            f"--user-data-dir={folder}/profile",
+            "--window-size=1200,1500",
+            f"--screenshot={ROOT / 'docs' / 'report.png'}",
+        ]
+        subprocess.run([chromium, *flags, page.as_uri()], check=True, capture_output=True, timeout=120)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""TrioSim predicts time and memory of ML training and inference on many accelerators.
+
+From one trace of a single device, or from a model's configuration alone::
+
+    import triosim
+
+    trace = triosim.load("step.triosim")
+    system = triosim.system("dgx-h100")
+    result = triosim.simulate(trace, system, triosim.Plan(dp=8))
+    print(result.iteration_time_s)
+
+Names are imported when they are first used, so that ``import triosim`` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "InputError": "triosim.errors",
+    "Plan": "triosim.plan",
+    "PlanError": "triosim.errors",
+    "Result": "triosim.result",
+    "System": "triosim.hardware.system",
+    "Trace": "triosim.workload.trace",
+    "load": "triosim.workload.reading:read",
+    "model": "triosim.workload.modelling",
+    "record": "triosim.workload.record",
+    "save": "triosim.workload.store",
+    "simulate": "triosim.simulate",
+    "system": "triosim.hardware.machine",
+}
+"""Where each public name lives (``module`` or ``module:name``)."""
+
+__all__ = ["__version__", *_HOME]
+
+if TYPE_CHECKING:
+    from triosim.errors import InputError as InputError
+    from triosim.errors import PlanError as PlanError
+    from triosim.hardware.machine import system as system
+    from triosim.hardware.system import System as System
+    from triosim.plan import Plan as Plan
+    from triosim.result import Result as Result
+    from triosim.simulate import simulate as simulate
+    from triosim.workload.modelling import model as model
+    from triosim.workload.reading import read as load  # noqa: F401
+    from triosim.workload.record import record as record
+    from triosim.workload.store import save as save
+    from triosim.workload.trace import Trace as Trace
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'triosim' has no attribute {name!r}")
+    module, _, attribute = _HOME[name].partition(":")
+    value = getattr(importlib.import_module(module), attribute or name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

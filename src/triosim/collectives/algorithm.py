@@ -1,0 +1,83 @@
+"""The interface of collective algorithms: a kind, a group and a size in, steps that the engine can play out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from triosim.errors import InputError
+from triosim.registry import Registry
+
+if TYPE_CHECKING:
+    from triosim.engine.graph import Steps
+
+ALGORITHMS = Registry("triosim.collectives.algorithms", "triosim.collectives", "collective algorithm")
+"""Collective algorithms by name."""
+
+DEFAULTS = {
+    "all_reduce": "ring", "all_gather": "ring", "reduce_scatter": "ring", "broadcast": "ring", "reduce": "ring",
+    "gather": "direct", "scatter": "direct", "all_to_all": "pairwise",
+}  # fmt: skip
+"""The algorithm of each kind of collective unless the user says otherwise."""
+
+
+class Schedule(NamedTuple):
+    """A collective ready to be played.
+
+    Attributes:
+        steps: the rule.
+        order: which member of the group sits at each position of the rule, shape ``(members,)``.
+    """
+
+    steps: Steps
+    order: tuple[int, ...]
+
+
+class Algorithm(ABC):
+    """One way to do collectives.  One subclass a file in ``collectives/algorithms``.
+
+    Attributes:
+        kinds: the kinds of :data:`triosim.parallelism.program.COLLECTIVES` that it does.
+    """
+
+    kinds: ClassVar[tuple[str, ...]]
+
+    @abstractmethod
+    def schedule(self, kind: str, members: int, size: int, root: int = 0) -> Schedule:
+        """The steps of one collective.
+
+        Args:
+            kind: one of ``kinds``.
+            members: members of the group; with one there are no steps.
+            size: bytes of the full buffer: gathered, unscattered, and for all_to_all what one member sends, its own
+                part included.
+            root: of broadcast, reduce, gather and scatter, the member that has or gets the full buffer.
+        """
+
+
+def choose(kind: str, members: int, size: int, algorithm: str = "auto") -> str:
+    """The name of the algorithm for a collective.
+
+    Args:
+        kind, members, size: the collective; see :meth:`Algorithm.schedule`.
+        algorithm: one that the user asks for, or ``"auto"``: today the default of the kind, whatever the size.
+
+    Raises:
+        InputError: there is no such algorithm, or it cannot do this kind.
+    """
+    if algorithm == "auto":
+        return DEFAULTS[kind]
+    if kind not in ALGORITHMS.get(algorithm).kinds:
+        able = [name for name in ALGORITHMS if kind in ALGORITHMS.get(name).kinds]
+        raise InputError(f"collective algorithm {algorithm!r} does not do {kind}: use auto or {' or '.join(able)}")
+    return algorithm
+
+
+def part(size: int, members: int) -> int:
+    """Bytes of one member's part of a buffer, rounded up."""
+    return -(-size // members)
+
+
+def rooted(members: int, root: int) -> tuple[int, ...]:
+    """The members in ring order, the root first."""
+    return tuple((root + i) % members for i in range(members))

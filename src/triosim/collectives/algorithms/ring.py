@@ -1,0 +1,37 @@
+"""Ring: every member sends to its neighbour only.
+
+Reduction and gathering that are optimal in bandwidth (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for
+clusters of workstations", J. Parallel Distrib. Comput. 69(2), 2009), and broadcast and reduction pipelined along the
+ring, as in NCCL.
+"""
+
+from __future__ import annotations
+
+from triosim.collectives.algorithm import Algorithm, Schedule, part, rooted
+from triosim.engine.graph import Send, Steps
+from triosim.registry import registered
+
+CHUNK_BYTES = 4 * 2**20 // 8
+"""Most that moves on at once in a pipeline: a slot of NCCL's buffer, of 4 MiB by default (NCCL documentation,
+``NCCL_BUFFSIZE``) in 8 slots (``NCCL_STEPS`` in its ``src/include/device.h``)."""
+
+
+@registered
+class Ring(Algorithm):
+    """In each step everyone passes one of N chunks on to the next: N - 1 steps gather or reduce, 2 (N - 1) do both.
+
+    Broadcast and reduce send the whole buffer along the chain that begins or ends at the root, in equal chunks of at
+    most :data:`CHUNK_BYTES`.
+    """
+
+    kinds = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
+
+    def schedule(self, kind: str, members: int, size: int, root: int = 0) -> Schedule:
+        """See :meth:`Algorithm.schedule`."""
+        if kind in ("broadcast", "reduce"):
+            chunks = max(part(size, CHUNK_BYTES), 1)
+            first = root if kind == "broadcast" else root + 1
+            hops = members - 2 + chunks if members > 1 else 0
+            return Schedule(Steps(members, hops, part(size, chunks), Send.CHAIN, active=chunks), rooted(members, first))
+        rounds = 2 if kind == "all_reduce" else 1
+        return Schedule(Steps(members, rounds * (members - 1), part(size, members)), tuple(range(members)))

@@ -1,0 +1,174 @@
+"""The host as a resource: launching an operator takes time, and none starts before it has been launched."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.columns import Ragged
+from triosim.errors import InputError
+from triosim.parallelism.program import HOST, Op, Program
+from triosim.workload.trace import Trace
+
+
+@dataclass(frozen=True)
+class Host:
+    """How launching costs.
+
+    Attributes:
+        mode: as ``--host`` names it; ``"none"`` costs nothing.
+        issue_s: of each operator of the trace, seconds; what precedes it without a kernel (views) is included.
+        launch_s: of a collective or transfer, seconds.
+        spread: natural logarithm of the 90 % interval's factor of these.
+        source: where the figures are from.
+    """
+
+    mode: str
+    issue_s: NDArray[np.float64]
+    launch_s: float
+    spread: float
+    source: str
+
+
+@functools.cache
+def _table() -> dict:
+    return json.loads(resources.files("triosim.composition").joinpath("host.json").read_text())
+
+
+def default_mode(trace: Trace) -> str:
+    """What ``--host`` is when it is not given.
+
+    Recorded where the trace holds host times; the eager table for a model by name; none for an imported trace without
+    host times and for a trace of a CPU, whose operators ran in the process that launched them.
+    """
+    if trace.meta.made_by == "triosim.model":
+        return "eager"
+    if trace.meta.clock == "gpu" and bool(np.any(trace.operators.host_s > 0)):
+        return "recorded"
+    return "none"
+
+
+def host(trace: Trace, mode: str, processes: int = 1) -> Host:
+    """The cost of launching each operator of a trace.
+
+    Args:
+        trace: one rank's step.
+        mode: a row of ``host.json``, ``"recorded"`` or ``"none"``.
+        processes: devices that one process launches for, one after the other (``DataParallel``).
+
+    Raises:
+        InputError: ``"recorded"`` but the trace has no host times.
+    """
+    n = len(trace)
+    if mode == "none":
+        return Host(mode, np.zeros(n), 0.0, 0.0, "the cost of launching is left out")
+    table = _table()
+    if mode == "recorded":
+        recorded = np.nan_to_num(trace.operators.host_s)
+        if not recorded.any():
+            raise InputError(
+                f"--host recorded: {trace.meta.workload!r} has no host times; "
+                "use eager, large-model, compiled, graph or none"
+            )
+        launch = float(np.median(recorded[recorded > 0]))
+        return Host(mode, recorded * processes, launch * processes, table["spread"]["recorded"], "recorded host times")
+    row = table["modes"][mode]
+    issue = np.where(trace.operators.view, 0.0, row["issue_s"])
+    each = "iteration" if mode == "graph" else "launch"
+    source = f"{row['issue_s'] * 1e6:g} us per {each}: {row['note']} ({row['source']})"
+    return Host(mode, issue * processes, row["issue_s"] * processes, table["spread"]["table"], source)
+
+
+def launch(programs: Sequence[Program], trace: Trace, cost: Host) -> list[Program]:
+    """The programs with the host's work put before what it launches.
+
+    Every operator, collective, send and fetch is preceded by an ISSUE on the host's stream; after an operator at which
+    the host waits for the device, the next ISSUE waits for it.  A graph is issued once an iteration.
+    """
+    if cost.mode == "none":
+        return list(programs)
+    folded = _with_views(trace, cost.issue_s)
+    return [_issue(program, trace, cost, folded) for program in programs]
+
+
+def _with_views(trace: Trace, issue_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Issue time of each operator with that of the views before it, which are not in the program."""
+    view = trace.operators.view
+    total = np.cumsum(issue_s)
+    rows = np.flatnonzero(~view)
+    out = np.zeros(len(issue_s))
+    out[rows] = np.diff(np.concatenate([[0.0], total[rows]]))
+    return out
+
+
+def _issue(program: Program, trace: Trace, cost: Host, folded: NDArray[np.float64]) -> Program:
+    n = len(program)
+    launched = np.isin(program.op, (Op.COMPUTE, Op.COLLECTIVE, Op.SEND, Op.FETCH))
+    if cost.mode == "graph":
+        first = np.zeros(n, bool)
+        _, starts = np.unique(program.iteration, return_index=True)
+        first[starts] = True
+        launched = first
+    old = np.arange(n) + np.cumsum(launched)  # new row of each old row
+    issue = old[launched] - 1
+    size = n + int(launched.sum())
+    seconds = np.where(program.op == Op.COMPUTE, folded[np.maximum(program.operator, 0)], cost.launch_s)
+    if cost.mode == "graph":
+        seconds = np.full(n, cost.launch_s)
+
+    def widen(column: NDArray, fill: float) -> NDArray:
+        out = np.full(size, fill, column.dtype)
+        out[old] = column
+        return out
+
+    op, stream = widen(program.op, int(Op.ISSUE)), widen(program.stream, HOST)
+    operator, micro_batch = widen(program.operator, -1), widen(program.micro_batch, 0)
+    iteration, time = widen(program.iteration, 0), widen(program.seconds, 0.0)
+    operator[issue], micro_batch[issue] = program.operator[launched], program.micro_batch[launched]
+    iteration[issue], time[issue] = program.iteration[launched], seconds[launched]
+    lists: list[list[int]] = [[] for _ in range(size)]
+    rows = program.before.lists()
+    position = old.tolist()
+    for row, before in enumerate(rows):
+        new = position[row]
+        lists[new] = [position[b] for b in before]
+        if launched[row]:
+            lists[new].append(new - 1)
+    waits = trace.operators.sync[np.maximum(program.operator, 0)] & (program.op == Op.COMPUTE)
+    issues = np.append(issue, size)
+    for row in np.flatnonzero(waits).tolist():
+        following = int(issues[np.searchsorted(issues, position[row])])
+        if following < size:
+            lists[following].append(position[row])
+    lifetimes = program.lifetimes
+    if lifetimes is not None:
+        table = np.append(old, size).astype(np.int32)
+        moved = (table[np.clip(column, 0, n)] for column in (lifetimes.start, lifetimes.end))
+        start, end = (
+            np.where(column < 0, column, new)
+            for column, new in zip((lifetimes.start, lifetimes.end), moved, strict=True)
+        )
+        lifetimes = replace(lifetimes, start=start.astype(np.int32), end=end.astype(np.int32))
+    return replace(
+        program,
+        op=op,
+        stream=stream,
+        operator=operator,
+        micro_batch=micro_batch,
+        iteration=iteration,
+        seconds=time,
+        bytes=widen(program.bytes, 0),
+        what=widen(program.what, -1),
+        axis=widen(program.axis, -1),
+        peer=widen(program.peer, -1),
+        root=widen(program.root, 0),
+        tag=widen(program.tag, 0),
+        before=Ragged.of(lists, np.int32),
+        lifetimes=lifetimes,
+    )

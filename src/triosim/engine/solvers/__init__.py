@@ -1,0 +1,1 @@
+"""Sharing solvers, one per file."""

@@ -1,0 +1,143 @@
+"""Systems from names, from files and from a few figures on the command line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from triosim.hardware import catalog
+from triosim.hardware.accelerator import UNNAMED, Accelerator
+from triosim.hardware.catalog import LinkFacts
+from triosim.hardware.cluster import at, checked_count, cluster, device_of, numbered, prefix, sources, switch_names
+from triosim.hardware.system import Edges, Link, System, Tier, assemble
+from triosim.hardware.topology import Shape, parse_shape
+from triosim.hardware.wiring import join, own_link, typed_link
+from triosim.units import parse_time
+
+_SUFFIXES = (".toml", ".yaml", ".yml")
+
+
+def load(name_or_path: str | Path, nodes: int = 1) -> System:
+    """A ready system of the catalog by name, or the system that a file describes.
+
+    Args:
+        name_or_path: ``"dgx-h100"``, ``"my-cluster.toml"``.
+        nodes: how many such nodes, joined by the system's scale-out network.
+
+    Raises:
+        InputError: no such system, the file is wrong, or several nodes are asked of a system without scale-out network.
+    """
+    path = Path(name_or_path)
+    if path.suffix.lower() in _SUFFIXES or len(path.parts) > 1:
+        return from_file(path, nodes)
+    return ready(str(name_or_path), nodes)
+
+
+def ready(name: str, nodes: int = 1) -> System:
+    """A system of the catalog, ``nodes`` nodes of it.
+
+    Raises:
+        InputError: as :func:`load`.
+    """
+    path = catalog.system_file(name)
+    return _described(path, f"system {path.stem}", nodes)
+
+
+def from_file(path: str | Path, nodes: int = 1) -> System:
+    """The system that a file describes (:mod:`triosim.hardware.description` says how), ``nodes`` nodes of it.
+
+    Raises:
+        InputError: as :func:`load`.
+    """
+    return _described(Path(path), str(path), nodes)
+
+
+def accelerator(name_or_path: str | Path) -> Accelerator:
+    """An accelerator of the catalog by name, or the one that a TOML or YAML file describes.
+
+    Raises:
+        InputError: no such device, or the file is wrong.
+    """
+    path = Path(name_or_path)
+    if path.suffix.lower() not in _SUFFIXES:
+        return catalog.accelerator(str(name_or_path))
+    from triosim.hardware.description import read_device  # loads pydantic
+
+    table = read_device(path)
+    with at(str(path)):
+        return device_of(table)
+
+
+def flat(
+    device: str | Path | Accelerator | None = None,
+    devices: int = 1,
+    topology: str = "switch",
+    link: str | float | Link | None = None,
+    latency: str | float | None = None,
+    *,
+    shape: str | Shape | None = None,
+    host_link: str | float | Link | None = None,
+    pool_link: str | float | Link | None = None,
+) -> System:
+    """``devices`` devices of one kind in one server, joined by one kind of link.
+
+    Args:
+        device: name in the catalog, a file that describes one, or an accelerator; None for one that nobody named.
+        devices: how many.
+        topology: name of a builder.
+        link: bandwidth of one link (a text with a unit, or bytes per second), without latency and overhead; or the name
+            of a link of the catalog, with its efficiency, latency and overhead.  None is the device's own link.  A link
+            of the catalog is what one device has in all: between neighbours it is divided among them.
+        latency: seconds, or text with a unit, one way over one logical hop; None is the catalog's, or 0 where ``link``
+            is a bandwidth.
+        shape: of a grid or tree, ``"4x2"`` or ``(4, 2)``.
+        host_link: link of each device to a host memory, as ``link``; None for no host memory.
+        pool_link: link of each device to a memory pool, as ``link``; None for no pool.
+
+    Raises:
+        InputError: unknown names, figures that are not above zero, a shape that does not hold the devices, or several
+            devices between which no link is known.
+    """
+    checked_count(devices, "devices")
+    if device is None:
+        model = UNNAMED
+    else:
+        model = device if isinstance(device, Accelerator) else accelerator(device)
+    wire = own_link(model, devices) if link is None else typed_link(link, "--link", model)
+    if latency is not None:
+        wire = replace(wire, latency=parse_time(latency, "--latency"))
+    fabric = join(topology, devices, wire, parse_shape(shape) if isinstance(shape, str) else shape)
+
+    names = [*numbered(prefix(model), devices), *switch_names(fabric.switches, wire.name)]
+    edges = [fabric.edges]
+    extra = {"host0": -1, "pool": -1}
+    for name, option, given in (("host0", "--host-link", host_link), ("pool", "--pool-link", pool_link)):
+        if given is not None:
+            spoke = typed_link(given, option, model)
+            extra[name] = len(names)
+            names.append(name)
+            hub = np.full(devices, extra[name])
+            spoke = spoke.link() if isinstance(spoke, LinkFacts) else spoke
+            edges.append(Edges.both_ways(np.arange(devices), hub, spoke, tier=Tier.HOST))
+    joined = Edges.join(edges)
+    return assemble(
+        f"{devices} x {model.name or 'device'}" + (f", {topology}" if devices > 1 else ""),
+        [model],
+        np.zeros(devices, np.int32),
+        np.zeros(devices, np.int32),
+        names,
+        [extra["host0"]],
+        joined,
+        pool=extra["pool"],
+        topology=topology if devices > 1 else "",
+        sources=sources([model], joined.links),
+    )
+
+
+def _described(path: Path, where: str, nodes: int) -> System:
+    from triosim.hardware.description import read_system  # loads pydantic
+
+    checked_count(nodes, "nodes")
+    return cluster(read_system(path), where, path.stem, nodes)

@@ -1,0 +1,62 @@
+"""A machine by name, by file, or put together from a device, a count and a topology."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from triosim.errors import InputError
+from triosim.hardware import build
+from triosim.hardware.system import System
+
+
+def system(
+    name: str | Path | None = None,
+    nodes: int | None = None,
+    *,
+    device: str | None = None,
+    devices: int | None = None,
+    topology: str | None = None,
+    link: str | float | None = None,
+    latency: str | float | None = None,
+    shape: str | tuple[int, ...] | None = None,
+    host_link: str | float | None = None,
+    pool_link: str | float | None = None,
+    at_least: int = 1,
+) -> System:
+    """A System in the words of the command line.
+
+    Either ``name`` (a ready system or a file) with ``nodes``, or ``device`` and what goes with it.
+
+    Args:
+        name: ready system of the catalog, or a TOML or YAML file.
+        nodes: servers of that system; by default as many as hold ``at_least`` devices.
+        device: device of the catalog or a file; None for one that nobody named.
+        devices: how many; by default ``at_least``.
+        topology: ``switch`` (default), ``full``, ``ring``, ``mesh``, ``torus``, ``tree`` or ``fat-tree``.
+        link, latency: of a link, one direction; None for the device's own link.
+        shape: of a grid or tree, ``"4x2"``.
+        host_link, pool_link: bandwidth of each device to a host memory or a shared memory pool.
+        at_least: devices that the plan needs.
+
+    Raises:
+        InputError: unknown names, figures that make no sense, or two descriptions of the machine at once.
+    """
+    flat = {
+        "device": device, "devices": devices, "topology": topology, "link": link, "latency": latency, "shape": shape,
+        "host-link": host_link, "pool-link": pool_link,
+    }  # fmt: skip
+    if name is None:
+        if nodes is not None:
+            raise InputError("--nodes counts the servers of a --system: name one, or use --devices")
+        count = devices if devices is not None else at_least
+        return build.flat(
+            device, count, topology or "switch", link, latency, shape=shape, host_link=host_link, pool_link=pool_link
+        )
+    clash = next((option for option, value in flat.items() if value is not None), None)
+    if clash:
+        raise InputError(f"--system and --{clash} describe the machine twice: give one of them")
+    if nodes is not None:
+        return build.load(name, nodes)
+    one = build.load(name, 1)
+    needed = -(-at_least // one.devices)
+    return one if needed == 1 else build.load(name, needed)

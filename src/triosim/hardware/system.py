@@ -1,0 +1,339 @@
+"""A System: accelerators, hosts and switches, and the links between them, as one directed graph.
+
+Edges come in bulk (a cluster has hundreds of thousands), so they are kept as columns; :class:`Edge` is one of them for
+code that makes or reads a few.
+
+Which way a transfer goes is decided by ``network``; what the machine says about it is the :class:`Tier` of each edge.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.errors import InputError
+from triosim.hardware.accelerator import Accelerator
+
+
+class Tier(IntEnum):
+    """What an edge is for.
+
+    A route between two devices uses as few edges of the highest tier as it can, then as few of the next; latency and
+    number of hops decide only between routes that are equal in this.  So traffic inside a server never leaves it
+    through a NIC, and passes through host memory only where there is no other way.
+    """
+
+    SCALE_UP = 0
+    """Between the devices of a server."""
+    SCALE_OUT = 1
+    """Between servers: device to NIC, NIC to switch, switch to switch."""
+    HOST = 2
+    """To host memory or to a memory pool."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """What a link can do, one direction: the figures from which topology builders make edges.
+
+    Attributes:
+        bandwidth: bytes per second that large transfers reach; ``inf`` for a link that never limits.
+        latency: seconds one way over one logical hop.
+        overhead: seconds of software cost per transfer or collective (once, not per step).
+        name: catalog name or ``""``.
+        source: where the figures are from.
+    """
+
+    bandwidth: float
+    latency: float = 0.0
+    overhead: float = 0.0
+    name: str = ""
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        name = f"link {self.name}".strip()
+        if not self.bandwidth > 0:
+            raise InputError(f"{name}: bandwidth must be above zero, got {self.bandwidth:g} B/s")
+        for what, seconds in (("latency", self.latency), ("overhead", self.overhead)):
+            if not (seconds >= 0 and math.isfinite(seconds)):
+                raise InputError(f"{name}: {what} must be zero or a positive time, got {seconds:g} s")
+
+    def paid(self) -> Link:
+        """The same link for a second edge of one logical hop, of which the first carries latency and overhead."""
+        return replace(self, latency=0.0, overhead=0.0)
+
+
+@dataclass(frozen=True)
+class Edge:
+    """One direction of one link between two nodes of the graph."""
+
+    source: int
+    target: int
+    link: Link
+    tier: Tier = Tier.SCALE_UP
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Directed edges as columns, ``n`` rows; iterating gives one :class:`Edge` after another.
+
+    Attributes:
+        source, target: node ids, int32.
+        link: row of each edge in ``links``, int32.
+        tier: :class:`Tier` codes, int8.
+        links: the distinct links.
+    """
+
+    source: NDArray[np.int32]
+    target: NDArray[np.int32]
+    link: NDArray[np.int32]
+    tier: NDArray[np.int8]
+    links: tuple[Link, ...]
+
+    @staticmethod
+    def of(edges: Iterable[Edge]) -> Edges:
+        """Columns of single edges."""
+        edges = list(edges)
+        rows: dict[Link, int] = {}
+        link = [rows.setdefault(e.link, len(rows)) for e in edges]
+        return Edges(
+            np.array([e.source for e in edges], np.int32),
+            np.array([e.target for e in edges], np.int32),
+            np.array(link, np.int32),
+            np.array([e.tier for e in edges], np.int8),
+            tuple(rows),
+        )
+
+    @staticmethod
+    def along(source: NDArray, target: NDArray, link: Link, tier: Tier = Tier.SCALE_UP) -> Edges:
+        """One edge from each ``source`` to the ``target`` beside it, all over links like ``link``."""
+        source, target = np.atleast_1d(source), np.atleast_1d(target)
+        n = len(source)
+        return Edges(
+            source.astype(np.int32), target.astype(np.int32), np.zeros(n, np.int32), np.full(n, tier, np.int8), (link,)
+        )
+
+    @staticmethod
+    def both_ways(
+        a: NDArray, b: NDArray, link: Link, back: Link | None = None, tier: Tier = Tier.SCALE_UP
+    ) -> Edges:
+        """Full-duplex links between each ``a`` and the ``b`` beside it (``back`` for the edges from b to a)."""
+        return Edges.join([Edges.along(a, b, link, tier), Edges.along(b, a, back or link, tier)])
+
+    @staticmethod
+    def join(parts: Sequence[Edges]) -> Edges:
+        """All edges of several tables, one table after another."""
+        rows: dict[Link, int] = {}
+        link = [np.array([rows.setdefault(k, len(rows)) for k in p.links], np.int32)[p.link] for p in parts if len(p)]
+        return Edges(
+            np.concatenate([p.source for p in parts] or [np.zeros(0, np.int32)]).astype(np.int32),
+            np.concatenate([p.target for p in parts] or [np.zeros(0, np.int32)]).astype(np.int32),
+            np.concatenate(link or [np.zeros(0, np.int32)]),
+            np.concatenate([p.tier for p in parts] or [np.zeros(0, np.int8)]).astype(np.int8),
+            tuple(rows),
+        )
+
+    def renumbered(self, nodes: NDArray) -> Edges:
+        """The same edges with node ``i`` called ``nodes[..., i]``: one copy for each row of ``nodes``."""
+        nodes = np.atleast_2d(nodes)
+        copies = len(nodes)
+        return replace(
+            self,
+            source=nodes[:, self.source].reshape(-1).astype(np.int32),
+            target=nodes[:, self.target].reshape(-1).astype(np.int32),
+            link=np.tile(self.link, copies),
+            tier=np.tile(self.tier, copies),
+        )
+
+    def in_tier(self, tier: Tier) -> Edges:
+        """The same edges, all in one tier."""
+        return replace(self, tier=np.full(len(self), tier, np.int8))
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __iter__(self) -> Iterator[Edge]:
+        columns = (self.source.tolist(), self.target.tolist(), self.link.tolist(), self.tier.tolist())
+        return (Edge(a, b, self.links[k], Tier(t)) for a, b, k, t in zip(*columns, strict=True))
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """What a topology builder returns: devices ``0..devices-1``, then ``switches`` more nodes, and edges.
+
+    Attributes:
+        devices, switches: numbers of nodes.
+        edges: links between them, each direction an edge.
+        root: the switch on which a host hangs if it is part of the fabric, as in PCIe, else -1.
+    """
+
+    devices: int
+    switches: int
+    edges: Edges
+    root: int = -1
+
+    @staticmethod
+    def of(devices: int, edges: Iterable[Edge] = (), switches: int = 0, root: int = -1) -> Fabric:
+        """A fabric from single edges."""
+        return Fabric(devices, switches, Edges.of(edges), root)
+
+
+def both_ways(a: int, b: int, link: Link, tier: Tier = Tier.SCALE_UP) -> tuple[Edge, Edge]:
+    """The two edges of a full-duplex link."""
+    return Edge(a, b, link, tier), Edge(b, a, link, tier)
+
+
+@dataclass(frozen=True)
+class System:
+    """A machine or cluster.
+
+    Nodes of the graph are numbered: devices first (``0..len(device_model) - 1``), then everything else.
+
+    Attributes:
+        name: for people.
+        models: the distinct accelerators.
+        device_model: for each device its row in ``models``.
+        device_server: for each device the server it sits in (what one scale-up network joins: a DGX, a rack of 72).
+        node_names: a name for each node of the graph, devices first.
+        server_host: for each server the node of its host memory, -1 where it has none.
+        pool: node of a memory pool shared by all, -1 where there is none.
+        server_cpu: CPU model of the servers, or None.
+        edge_source, edge_target: node ids of each directed edge.
+        edge_tier: :class:`Tier` of each edge, int8.
+        bandwidth, latency, overhead: of each edge, as in :class:`Link`.  A transfer pays the latencies of its route and
+            the largest of the overheads, once.
+        edge_name: link name of each edge.
+        topology: how the devices are joined, in words.
+        sources: where the figures are from.
+    """
+
+    name: str
+    models: tuple[Accelerator, ...]
+    device_model: NDArray[np.int32]
+    device_server: NDArray[np.int32]
+    node_names: tuple[str, ...]
+    server_host: NDArray[np.int32]
+    edge_source: NDArray[np.int32]
+    edge_target: NDArray[np.int32]
+    edge_tier: NDArray[np.int8]
+    bandwidth: NDArray[np.float64]
+    latency: NDArray[np.float64]
+    overhead: NDArray[np.float64]
+    edge_name: tuple[str, ...]
+    pool: int = -1
+    server_cpu: Accelerator | None = None
+    topology: str = ""
+    sources: tuple[str, ...] = field(default_factory=tuple)
+
+    @property
+    def devices(self) -> int:
+        """Number of accelerators."""
+        return len(self.device_model)
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes of the graph (devices, hosts, switches)."""
+        return len(self.node_names)
+
+    @property
+    def servers(self) -> int:
+        """Number of servers."""
+        return len(self.server_host)
+
+    def model(self, device: int) -> Accelerator:
+        """The accelerator model of a device."""
+        return self.models[self.device_model[device]]
+
+
+def assemble(
+    name: str,
+    models: Sequence[Accelerator],
+    device_model: Sequence[int] | NDArray,
+    device_server: Sequence[int] | NDArray,
+    node_names: Sequence[str],
+    server_host: Sequence[int] | NDArray,
+    edges: Sequence[Edge] | Edges,
+    *,
+    pool: int = -1,
+    server_cpu: Accelerator | None = None,
+    topology: str = "",
+    sources: Sequence[str] = (),
+) -> System:
+    """Turn nodes and edges into a checked System.
+
+    Raises:
+        InputError: there is no device, two nodes share a name, an edge names a node that does not exist, or some
+            device, host or pool cannot be reached from a device or cannot reach it.
+    """
+    if not len(device_model):
+        raise InputError(f"system {name!r} has no device")
+    if len(set(node_names)) < len(node_names):
+        twice = next(n for n in node_names if node_names.count(n) > 1)
+        raise InputError(f"system {name!r}: two nodes are called {twice!r}: give each its own name")
+    if not isinstance(edges, Edges):
+        edges = Edges.of(edges)
+    for node in (edges.source, edges.target):
+        for wrong in node[(node < 0) | (node >= len(node_names))][:1].tolist():
+            raise InputError(f"system {name!r}: a link names node {wrong}, but there are {len(node_names)}")
+    row = edges.link
+    system = System(
+        name=name,
+        models=tuple(models),
+        device_model=np.array(device_model, np.int32),
+        device_server=np.array(device_server, np.int32),
+        node_names=tuple(node_names),
+        server_host=np.array(server_host, np.int32),
+        edge_source=edges.source,
+        edge_target=edges.target,
+        edge_tier=edges.tier,
+        bandwidth=np.array([k.bandwidth for k in edges.links], np.float64)[row],
+        latency=np.array([k.latency for k in edges.links], np.float64)[row],
+        overhead=np.array([k.overhead for k in edges.links], np.float64)[row],
+        edge_name=tuple(map([k.name for k in edges.links].__getitem__, row.tolist())),
+        pool=pool,
+        server_cpu=server_cpu,
+        topology=topology,
+        sources=tuple(dict.fromkeys(s for s in sources if s)),
+    )
+    _check_reachable(system)
+    return system
+
+
+def _check_reachable(system: System) -> None:
+    """Devices, hosts and pool must reach each other: walk forwards and backwards from device 0."""
+    ends = [*range(system.devices), *(h for h in system.server_host.tolist() if h >= 0)]
+    ends += [system.pool] if system.pool >= 0 else []
+    if len(ends) < 2:
+        return
+    for starts, stops, way in (
+        (system.edge_source, system.edge_target, "be reached from"),
+        (system.edge_target, system.edge_source, "reach"),
+    ):
+        seen = _reached(starts, stops, system.nodes)
+        missing = next((node for node in ends if not seen[node]), None)
+        if missing is not None:
+            raise InputError(
+                f"system {system.name!r}: {system.node_names[missing]!r} cannot {way} {system.node_names[0]!r}: "
+                "add a link between them"
+            )
+
+
+def _reached(source: NDArray, target: NDArray, nodes: int) -> NDArray[np.bool_]:
+    """Which nodes can be reached from node 0, breadth first, one ring of nodes at a time."""
+    order = np.argsort(source, kind="stable")
+    target = target[order]
+    first = np.searchsorted(source[order], np.arange(nodes + 1))
+    seen = np.zeros(nodes, np.bool_)
+    seen[0] = True
+    ring = np.zeros(1, np.int64)
+    while len(ring):
+        counts = first[ring + 1] - first[ring]
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        found = target[np.repeat(first[ring], counts) + within]
+        ring = np.unique(found[~seen[found]])
+        seen[ring] = True
+    return seen

@@ -1,0 +1,20 @@
+"""Devices on a grid."""
+
+from __future__ import annotations
+
+from triosim.hardware.system import Fabric, Link
+from triosim.hardware.topologies._grid import grid
+from triosim.hardware.topology import Shape, Topology, checked_shape
+from triosim.registry import registered
+
+
+@registered
+class Mesh(Topology):
+    """Rows and columns, each device linked to its neighbours: ``2 r c - r - c`` links.
+
+    Three dimensions with a shape of three sides.
+    """
+
+    def build(self, devices: int, link: Link, shape: Shape | None = None) -> Fabric:
+        """See :meth:`Topology.build`; ``link`` joins two neighbours; the default shape is as square as can be."""
+        return grid(checked_shape("mesh", devices, shape), link, wrap=False)

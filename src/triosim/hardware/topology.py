@@ -1,0 +1,115 @@
+"""What a topology builder is: a number of devices and one kind of link in, a fabric out.
+
+One builder is one file in ``hardware/topologies``; other distributions add theirs through entry points of the group
+``triosim.topologies``.
+
+Latency is counted in logical hops.  A link's latency is one way from device to device over one hop, and a switch adds
+nothing: on the way device - switch - device the first edge carries it and the second carries none.  A route that
+crosses further switches pays once more for each edge between two switches.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+from triosim.errors import InputError
+from triosim.hardware.system import Fabric, Link
+from triosim.registry import Registry
+
+TOPOLOGIES = Registry("triosim.hardware.topologies", "triosim.topologies", "topology")
+"""Topology builders by name (``--topology``)."""
+
+Shape = tuple[int, ...]
+
+
+class Topology(ABC):
+    """Joins devices by links.  One subclass a file in ``hardware/topologies``."""
+
+    @abstractmethod
+    def build(self, devices: int, link: Link, shape: Shape | None = None) -> Fabric:
+        """Join ``devices`` devices.
+
+        Args:
+            devices: at least 1; a single device has no links.
+            link: one direction of one link; what it joins is said by each builder.
+            shape: rows x columns of a grid, or fan-outs of a tree from the root down; None for a sensible default.
+
+        Raises:
+            InputError: the shape does not hold this number of devices; the message names the nearest that does.
+        """
+
+
+def parse_shape(text: str) -> Shape:
+    """``"4x2"`` as ``(4, 2)``.
+
+    Raises:
+        InputError: not whole numbers above zero with ``x`` between them.
+    """
+    if not re.fullmatch(r"\s*\d+(\s*[xX×]\s*\d+)*\s*", text) or 0 in (shape := _numbers(text)):
+        raise InputError(f"shape {text!r} is not whole numbers above zero joined by x, for example 4x2")
+    return shape
+
+
+def format_shape(shape: Shape) -> str:
+    """``(4, 2)`` as ``"4x2"``."""
+    return "x".join(map(str, shape))
+
+
+def near_square(count: int, dimensions: int = 2) -> Shape:
+    """The factors of ``count`` that are closest to each other, smallest first."""
+    return _nearest(count, (count ** (1 / dimensions),) * dimensions)
+
+
+def checked_shape(topology: str, devices: int, shape: Shape | None, dimensions: int = 2) -> Shape:
+    """``shape`` if it holds ``devices`` devices; the near-square default in ``dimensions`` dimensions if there is none.
+
+    Raises:
+        InputError: a side is not a whole number above zero, or the product is not the number of devices.
+    """
+    if shape is None:
+        return near_square(devices, dimensions)
+    if not shape or any(isinstance(side, bool) or not isinstance(side, int) or side < 1 for side in shape):
+        raise InputError(f"topology {topology}: shape {shape!r} must be whole numbers above zero, for example 4x2")
+    if math.prod(shape) != devices:
+        raise InputError(
+            f"topology {topology}: shape {format_shape(shape)} holds {math.prod(shape)} devices, not {devices}; "
+            f"the nearest shape for {devices} is {format_shape(_nearest(devices, shape))}"
+        )
+    return tuple(shape)
+
+
+def no_shape(topology: str, shape: Shape | None) -> None:
+    """Refuse a shape where there is nothing to shape.
+
+    Raises:
+        InputError: a shape was given.
+    """
+    if shape is not None:
+        raise InputError(f"topology {topology} has no shape: leave out {format_shape(shape)}")
+
+
+def _numbers(text: str) -> Shape:
+    return tuple(int(n) for n in re.findall(r"\d+", text))
+
+
+def _nearest(count: int, wanted: tuple[float, ...]) -> Shape:
+    """The shape with product ``count`` whose sides are closest in ratio to ``wanted``; of equals, small sides first."""
+
+    def distance(shape: Shape) -> tuple[float, Shape]:
+        return round(sum(abs(math.log(a / b)) for a, b in zip(shape, wanted, strict=True)), 9), shape
+
+    return min(_factorings(count, len(wanted)), key=distance)
+
+
+def _factorings(count: int, sides: int) -> Iterator[Shape]:
+    """All ordered ways to write ``count`` as a product of ``sides`` whole numbers."""
+    if sides == 1:
+        yield (count,)
+        return
+    divisors = [d for d in range(1, math.isqrt(count) + 1) if count % d == 0]
+    for first in sorted({*divisors, *(count // d for d in divisors)}):
+        for rest in _factorings(count // first, sides - 1):
+            yield (first, *rest)

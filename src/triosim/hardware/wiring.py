@@ -1,0 +1,146 @@
+"""From what somebody says of a link to the edges of a fabric."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from triosim.errors import InputError
+from triosim.hardware import catalog
+from triosim.hardware.accelerator import Accelerator
+from triosim.hardware.catalog import LinkFacts
+from triosim.hardware.system import Fabric, Link
+from triosim.hardware.topology import TOPOLOGIES, Shape
+from triosim.units import parse_bandwidth
+
+if TYPE_CHECKING:  # pydantic is loaded only where a file is read
+    from triosim.hardware.description import LinkTable
+
+UNLIMITED = Link(float("inf"))
+"""A link that never limits."""
+
+
+def join(topology: str, devices: int, wire: Link | LinkFacts, shape: Shape | None = None) -> Fabric:
+    """Build a topology by name.
+
+    Args:
+        topology: registered name.
+        devices: number of devices.
+        wire: a :class:`Link` is used as it is for every edge; facts of the catalog are what one device has in all,
+            which is divided among the neighbours that it has in this topology.
+        shape: see :class:`Topology`.
+
+    Raises:
+        InputError: no such topology, the shape does not hold the devices, or the link cannot join so many.
+    """
+    builder = TOPOLOGIES.get(topology)()
+    if isinstance(wire, Link):
+        return builder.build(devices, wire, shape)
+    if wire.devices is not None and devices > wire.devices:
+        raise InputError(
+            f"{wire.name} joins at most {wire.devices} of these devices, not {devices}: "
+            "give another link, for example PCIe4x16, or a bandwidth"
+        )
+    fabric = builder.build(devices, wire.link(), shape)
+    sends = fabric.edges.source[fabric.edges.source < devices]
+    neighbours = int(np.bincount(sends).max()) if len(sends) else 1
+    return fabric if neighbours == 1 else builder.build(devices, wire.shared_among(neighbours), shape)
+
+
+def own_link(model: Accelerator, devices: int) -> Link | LinkFacts:
+    """The scale-up link that a device brings with it; a single device needs none.
+
+    Raises:
+        InputError: there are several devices and their link is not known.
+    """
+    facts = catalog.device_link(model)
+    if facts is not None:
+        return facts
+    if model.link_bandwidth and model.name not in catalog.accelerators():  # a user's own device: taken at its word
+        return LinkFacts(model.name, bandwidth=model.link_bandwidth, source=model.source)
+    if devices == 1:
+        return UNLIMITED
+    if not model.name:
+        raise InputError("several devices need a link: give --link, for example 50GB/s, or --device to use its own")
+    host = f"{model.host_link} (its link to the host) or " if model.host_link else ""
+    raise InputError(
+        f"no link from one {model.name} to another is known: give one (--link, or link in a file), "
+        f"for example {host}50GB/s"
+    )
+
+
+def own_host_link(model: Accelerator) -> LinkFacts:
+    """The link to the host that a device brings with it.
+
+    Raises:
+        InputError: it has none that is known.
+    """
+    if not model.host_link:
+        raise InputError(f"no host link of device {model.name or '(unnamed)'} is known: give link or bandwidth")
+    return catalog.link_facts(model.host_link)
+
+
+def named_link(name: str, model: Accelerator) -> LinkFacts:
+    """A link of the catalog, with as many physical links as this device has if it is the device's own.
+
+    Raises:
+        InputError: no link has that name.
+    """
+    facts = catalog.link_facts(name)
+    own = catalog.device_link(model) if model.link == facts.name else None
+    return own or facts
+
+
+def typed_link(given: str | float | Link, what: str, model: Accelerator) -> Link | LinkFacts:
+    """A link as the command line gives it: a bandwidth, or the name of a link of the catalog.
+
+    Raises:
+        InputError: neither, or a bandwidth that is not above zero.
+    """
+    if isinstance(given, Link):
+        return given
+    if isinstance(given, str) and given.strip()[:1].isalpha() and given.strip().lower() not in ("inf", "nan"):
+        return named_link(given, model)
+    return Link(parse_bandwidth(given, what))
+
+
+def table_link(table: LinkTable, facts: LinkFacts | None = None) -> Link:
+    """The link that a table of a file describes; ``facts`` stand in for what it leaves out.
+
+    Raises:
+        InputError: neither a link nor a bandwidth is given, and nothing stands in.
+    """
+    if facts is None and table.link:
+        facts = catalog.link_facts(table.link)
+    if table.bandwidth is not None:
+        bandwidth = table.bandwidth
+    elif facts is not None:
+        bandwidth = facts.link(table.links).bandwidth
+    else:
+        raise InputError("say how fast the link is: link (of the catalog) or bandwidth, for example 50GB/s")
+    return Link(
+        bandwidth,
+        latency=table.latency if table.latency is not None else facts.latency if facts else 0.0,
+        overhead=table.overhead if table.overhead is not None else facts.overhead if facts else 0.0,
+        name=facts.name if facts else "",
+        source="; ".join(s for s in (table.source, facts.source if facts else "") if s),
+    )
+
+
+def table_wire(table: LinkTable, model: Accelerator, devices: int) -> Link | LinkFacts:
+    """As :func:`table_link` for ``devices`` devices of a model; facts stay facts unless the table says otherwise."""
+    if table.link:
+        given: Link | LinkFacts = named_link(table.link, model)
+    elif table.bandwidth is None:
+        given = own_link(model, devices)
+    else:
+        return table_link(table)
+    if table.bandwidth is not None or table.links is not None:
+        return table_link(table, given if isinstance(given, LinkFacts) else None)
+    return replace(
+        given,
+        latency=given.latency if table.latency is None else table.latency,
+        overhead=given.overhead if table.overhead is None else table.overhead,
+    )

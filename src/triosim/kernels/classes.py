@@ -1,0 +1,158 @@
+"""Which class of work an operator is, and which engine of the device does it.
+
+Operator models have a few constants per class, so this is where an operator's name, shapes and element types become a
+row of their tables.  Everything is done on columns: a trace of a million operators takes well under a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.hardware.accelerator import Accelerator
+from triosim.workload.operators import canonical, is_backward, kind
+from triosim.workload.trace import DTYPE_CODE, DTYPES, ITEM_BYTES, Trace
+
+GROUPS = (
+    "nothing", "matrix", "convolution", "convolution_backward", "attention", "attention_backward", "rowwise",
+    "elementwise", "other",
+)  # fmt: skip
+"""Classes of work.  ``nothing`` launches no kernel; ``rowwise`` reads each row twice (softmax, normalization);
+``other`` is moved by bytes like ``elementwise`` but was never measured on its own."""
+
+NOTHING, MATRIX, CONVOLUTION, CONVOLUTION_BACKWARD, ATTENTION, ATTENTION_BACKWARD, ROWWISE, ELEMENTWISE, OTHER = range(
+    len(GROUPS)
+)
+
+ENGINES = ("", "simt", "tensor", "narrow")
+"""What does the arithmetic: nothing that matters (the operator only moves bytes), the vector units (32 and 64 bits),
+the matrix units at 16 bits and TF32, and the matrix units at 8 bits and below."""
+
+BYTES_ONLY, SIMT, TENSOR, NARROW = range(len(ENGINES))
+
+_GROUP_OF_KIND = {
+    "linear": MATRIX, "matmul": MATRIX, "convolution": CONVOLUTION, "attention": ATTENTION, "softmax": ROWWISE,
+    "normalization": ROWWISE, "elementwise": ELEMENTWISE, "host": NOTHING,
+}  # fmt: skip
+_BACKWARD = {CONVOLUTION: CONVOLUTION_BACKWARD, ATTENTION: ATTENTION_BACKWARD}
+_COUNTED = (MATRIX, CONVOLUTION, CONVOLUTION_BACKWARD, ATTENTION, ATTENTION_BACKWARD)
+"""Classes whose time follows a count of floating-point operations."""
+
+_ALLOCATES = frozenset(
+    ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize", "set")
+)
+"""Operators that only reserve memory."""
+
+_OPERANDS = frozenset(
+    ("", "input", "self", "mat1", "mat2", "other", "weight", "batch1", "batch2", "tensor", "tensors", "tensor1",
+     "tensor2", "vec", "vec2", "query", "key", "value", "q", "k", "v", "grad_output", "grad_out", "grad", "gradient")
+)  # fmt: skip
+"""Arguments that the matrix units multiply; biases, masks, scales and saved statistics may have other types."""
+
+
+def _width(name: str) -> int:
+    size = int(ITEM_BYTES[DTYPE_CODE[name]] * 16)
+    if name.startswith(("float", "bfloat", "tfloat", "complex")):
+        return size - (name == "tfloat32")  # a float32 that is multiplied with fewer bits
+    return size - 2 if name in ("int8", "int4") else 0  # integers that are multiplied; the others are indices or masks
+
+
+_WIDTH: NDArray[np.int64] = np.array([_width(name) for name in DTYPES], np.int64)
+"""Order of the types that are multiplied; 0 for those that are not."""
+
+
+@dataclass(frozen=True)
+class Classified:
+    """Classes of a trace's operators, one row each.
+
+    Attributes:
+        group: index into :data:`GROUPS`, int8.
+        engine: index into :data:`ENGINES`, int8.
+        dtype: index into :data:`~triosim.workload.trace.DTYPES` of the type that is multiplied, -1 where only
+            bytes matter, int8.
+    """
+
+    group: NDArray[np.int8]
+    engine: NDArray[np.int8]
+    dtype: NDArray[np.int8]
+
+
+def classify(trace: Trace, device: Accelerator) -> Classified:
+    """The class, engine and element type of every operator of ``trace`` on ``device``.
+
+    The element type is the widest one among the operands, or that of the output where it is narrower (under
+    autocast a recorded ``aten::linear`` has float32 weights and a bfloat16 result).
+
+    Float32 convolutions on NVIDIA devices that have TF32 run in TF32, float32 matrix products do not: PyTorch's
+    defaults are ``torch.backends.cudnn.allow_tf32 = True`` and ``torch.backends.cuda.matmul.allow_tf32 = False``
+    (PyTorch documentation, "CUDA semantics", section "TensorFloat-32 (TF32) on Ampere (and later) devices").
+    """
+    operators = trace.operators
+    group = by_name(operators.name, group_of_name).astype(np.int8)
+    group[operators.view] = NOTHING
+    counted = np.isin(group, _COUNTED)
+    group[counted & ~(operators.flop > 0)] = OTHER  # the work could not be counted: all that is known is what it moves
+    counted &= group != OTHER
+    rows = np.flatnonzero(counted)
+    dtype = np.full(len(operators), -1, np.int8)
+    dtype[rows] = _operand_types(trace, rows)
+    if device.vendor == "NVIDIA" and "tfloat32" in device.peak_flops:
+        convolutions = (group == CONVOLUTION) | (group == CONVOLUTION_BACKWARD)
+        dtype[convolutions & (dtype == DTYPE_CODE["float32"])] = DTYPE_CODE["tfloat32"]
+    engine = np.zeros(len(operators), np.int8)
+    engine[rows] = _ENGINE_OF_DTYPE[dtype[rows]]
+    return Classified(group, engine, dtype)
+
+
+def by_name(names: Iterable[str], what: Callable[[str], int]) -> NDArray[np.int64]:
+    """``what(name)`` for every name, computed once per different name."""
+    names = tuple(names)
+    found = {name: what(name) for name in set(names)}
+    return np.fromiter(map(found.__getitem__, names), np.int64, len(names))
+
+
+def group_of_name(name: str) -> int:
+    """Index into :data:`GROUPS` of the operator of this name."""
+    if canonical(name)[0] in _ALLOCATES:
+        return NOTHING
+    group = _GROUP_OF_KIND.get(kind(name), OTHER)
+    return _BACKWARD.get(group, group) if is_backward(name) else group
+
+
+def _operand_types(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int8]:
+    """Code of the element type that the operators in ``rows`` multiply; float32 where no operand is floating."""
+    operators, types = trace.operators, trace.values.dtype
+    inputs, roles = operators.inputs.take(rows), operators.roles.take(rows)
+    is_operand = np.array([role in _OPERANDS for role in operators.role_names], bool)
+    reads = _widest(types[inputs.values], inputs.rows(), len(rows), is_operand[roles.values])
+    outputs = operators.outputs.take(rows)
+    writes = _widest(types[outputs.values], outputs.rows(), len(rows))
+    reads = np.where(reads < 0, writes, reads)
+    narrower = (writes >= 0) & (_WIDTH[writes] < _WIDTH[reads])
+    found = np.where(narrower, writes, reads)
+    return np.where(found < 0, DTYPE_CODE["float32"], found).astype(np.int8)
+
+
+def _widest(
+    types: NDArray[np.int8], rows: NDArray[np.int64], count: int, where: NDArray[np.bool_] | None = None
+) -> NDArray[np.int64]:
+    """The widest type in each row that can be multiplied, -1 for none."""
+    key = _WIDTH[types] * len(DTYPES) + types
+    keep = _WIDTH[types] > 0
+    if where is not None:
+        keep &= where
+    best = np.full(count, -1, np.int64)
+    np.maximum.at(best, rows[keep], key[keep])
+    return np.where(best >= 0, best % len(DTYPES), -1)
+
+
+def _engine(name: str) -> int:
+    if name in ("float64", "float32", "unknown") or name.startswith("complex"):
+        return SIMT
+    return NARROW if ITEM_BYTES[DTYPE_CODE[name]] <= 1 else TENSOR
+
+
+_ENGINE_OF_DTYPE = np.array([_engine(name) for name in DTYPES], np.int8)

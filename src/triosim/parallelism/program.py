@@ -1,0 +1,156 @@
+"""The Program: what each rank class runs, in order, as columns.
+
+All ranks that do the same work form one *rank class* with one program; only the member ranks differ.  A
+16,384-GPU job is a handful of programs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.columns import Ragged
+
+if TYPE_CHECKING:
+    from triosim.memory.lifetimes import Lifetimes
+
+STREAMS = ("compute", "tp", "dp", "send", "copy", "host")
+"""In-order queues of one rank.  ``tp`` and ``dp`` are the communicators of those mesh axes."""
+
+COMPUTE, TP, DP, SEND, COPY, HOST = range(len(STREAMS))
+
+AXES = ("tp", "dp", "pp")
+"""Mesh axes, innermost first: neighbours along ``tp`` are neighbours in the machine."""
+
+COLLECTIVES = (
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all",
+)  # fmt: skip
+"""Kinds of collective.  ``bytes`` is always that of the full (gathered, unscattered) buffer."""
+
+
+class Op(IntEnum):
+    """Kinds of instruction."""
+
+    COMPUTE = 0
+    """Run operator ``operator`` for ``seconds``."""
+    COLLECTIVE = 1
+    """Collective ``what`` (row of :data:`COLLECTIVES`) over mesh axis ``axis``; ranks of a group meet by ``tag``."""
+    SEND = 2
+    """Send ``bytes`` to the rank of class ``peer`` with the same place on the other axes, under ``tag``."""
+    RECEIVE = 3
+    """Done when the transfer sent by class ``peer`` under ``tag`` has arrived."""
+    FETCH = 4
+    """Bring ``bytes`` from where a value starts (``peer`` is a row of ``places``) to this device."""
+    ISSUE = 5
+    """The host spends ``seconds`` to launch something."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """Ordered instructions of one rank class, ``n`` rows.
+
+    Attributes:
+        stage: pipeline stage.
+        ranks: the ranks of this class, int32.
+        op: :class:`Op` codes, int8.
+        stream: row of :data:`STREAMS`, or -1 for none (RECEIVE), int8.
+        operator: operator row of the trace that it runs or belongs to, -1 for none, int32.
+        micro_batch, iteration: which one it works on, int32.
+        seconds: device time of COMPUTE, host time of ISSUE, 0 otherwise.
+        bytes: of COLLECTIVE (full buffer), SEND, RECEIVE and FETCH, int64.
+        what: of COLLECTIVE, row of :data:`COLLECTIVES`, int8.
+        axis: of COLLECTIVE, row of :data:`AXES`; of SEND and RECEIVE the pipeline axis, int8.
+        peer: see :class:`Op`, int32.
+        root: of rooted collectives, position of the root in the group, int32.
+        tag: what makes the two ends of a transfer, or the members of a collective, find each other, int64.
+        before: rows of this program that must have finished first.
+        places: names of the places that FETCH refers to (``"host"``, ``"pool"``, ``"device:3"``).
+        lifetimes: what occupies memory, from which row to which; None until memory has been laid out.
+    """
+
+    stage: int
+    ranks: NDArray[np.int32]
+    op: NDArray[np.int8]
+    stream: NDArray[np.int8]
+    operator: NDArray[np.int32]
+    micro_batch: NDArray[np.int32]
+    iteration: NDArray[np.int32]
+    seconds: NDArray[np.float64]
+    bytes: NDArray[np.int64]
+    what: NDArray[np.int8]
+    axis: NDArray[np.int8]
+    peer: NDArray[np.int32]
+    root: NDArray[np.int32]
+    tag: NDArray[np.int64]
+    before: Ragged
+    places: tuple[str, ...] = ()
+    lifetimes: Lifetimes | None = None
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+    def with_seconds(self, seconds: NDArray[np.float64]) -> Program:
+        """The same program with other durations."""
+        return replace(self, seconds=seconds)
+
+
+class ProgramBuilder:
+    """Collects the instructions of one rank class."""
+
+    _COLUMNS = (
+        ("op", np.int8), ("stream", np.int8), ("operator", np.int32), ("micro_batch", np.int32),
+        ("iteration", np.int32), ("seconds", np.float64), ("bytes", np.int64), ("what", np.int8), ("axis", np.int8),
+        ("peer", np.int32), ("root", np.int32), ("tag", np.int64),
+    )  # fmt: skip
+
+    def __init__(self, stage: int, ranks: NDArray[np.int32]) -> None:
+        self.stage = stage
+        self.ranks = ranks
+        self.micro_batch = 0
+        self.iteration = 0
+        self._rows: list[tuple] = []
+        self._before: list[list[int]] = []
+        self._places: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def place(self, name: str) -> int:
+        """Row of a place that FETCH can refer to."""
+        return self._places.setdefault(name, len(self._places))
+
+    def add(
+        self,
+        op: Op,
+        stream: int,
+        *,
+        operator: int = -1,
+        seconds: float = 0.0,
+        size: int = 0,
+        what: int = -1,
+        axis: int = -1,
+        peer: int = -1,
+        root: int = 0,
+        tag: int = 0,
+        before: list[int] | None = None,
+    ) -> int:
+        """Append one instruction and return its row."""
+        row = (int(op), stream, operator, self.micro_batch, self.iteration, seconds, size, what, axis, peer, root, tag)
+        self._rows.append(row)
+        self._before.append(before if before is not None else [])
+        return len(self._rows) - 1
+
+    def build(self) -> Program:
+        """The program's columns."""
+        columns = list(zip(*self._rows, strict=True)) if self._rows else [()] * len(self._COLUMNS)
+        arrays: dict[str, Any] = {
+            name: np.array(column, dtype) for (name, dtype), column in zip(self._COLUMNS, columns, strict=True)
+        }
+        return Program(
+            stage=self.stage, ranks=np.asarray(self.ranks, np.int32), before=Ragged.of(self._before, np.int32),
+            places=tuple(self._places), **arrays,
+        )  # fmt: skip

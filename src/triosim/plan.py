@@ -1,0 +1,248 @@
+"""The Plan: what the user asks for, validated, and the mesh of ranks that it makes on a given number of devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from triosim.errors import InputError, PlanError
+
+Count = Annotated[int, Field(ge=1)]
+
+HOST_MODES = ("recorded", "eager", "large-model", "compiled", "graph", "none")
+PLACES = "host, pool or device:N"
+
+
+class Plan(BaseModel):
+    """How a workload is run.
+
+    Sizes of the mesh axes, the batch, the schedule and so on; every field has the meaning of the command-line option
+    of the same name.  Unset fields (None) are filled in from the workload or the system.
+
+    Attributes:
+        dp, tp, pp: ranks along the data, tensor and pipeline axes; ``dp`` unset fills the devices.
+        batch_size: samples per data-parallel replica and iteration (default: the trace's; for a model by name,
+            ``micro_batches``).
+        global_batch_size: ``batch_size * dp``, given instead of it.
+        sequence_length: tokens per sample (default: the workload's).
+        micro_batches: parts of a replica's batch; gradient accumulation when ``pp`` is 1.
+        iterations: iterations played one after the other.
+        schedule: pipeline schedule, ``"1f1b"`` or ``"gpipe"``.
+        stages: where pipeline stages begin (all but the first), as module paths; unset balances time.
+        overlap: whether communication may run while the device computes.
+        dp_style: ``"ddp"``, or ``"dataparallel"`` for torch's single-process ``DataParallel``.
+        bucket_bytes, first_bucket_bytes: capacity of DDP's gradient buckets.
+        tp_style: ``"megatron"`` (column then row parallel) or ``"gather"`` (each layer's output gathered).
+        tp_plan: module path pattern -> ``"colwise"``, ``"rowwise"``, ``"gather"``, ``"vocab"`` or ``"replicate"``.
+        host: how the cost of launching is taken into account; unset decides from the workload.
+        operator_times: operator model.
+        places: value category -> where its values start: ``"host"``, ``"pool"`` or ``"device:N"``.
+        collective_algorithm: algorithm of collectives, ``"auto"`` to choose.
+        training: whether gradients and the optimizer are part of the step.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dp: Count | None = None
+    tp: Count = 1
+    pp: Count = 1
+    batch_size: Count | None = None
+    global_batch_size: Count | None = None
+    sequence_length: Count | None = None
+    micro_batches: Count = 1
+    iterations: Count = 1
+    schedule: str = "1f1b"
+    stages: tuple[str, ...] | None = None
+    overlap: bool = True
+    dp_style: Literal["ddp", "dataparallel"] = "ddp"
+    bucket_bytes: Count = 26_214_400
+    first_bucket_bytes: Count = 1_048_576
+    tp_style: Literal["megatron", "gather"] = "megatron"
+    tp_plan: dict[str, Literal["colwise", "rowwise", "gather", "vocab", "replicate"]] | None = None
+    host: Literal["recorded", "eager", "large-model", "compiled", "graph", "none"] | None = None
+    operator_times: str = "auto"
+    places: dict[str, str] = Field(default_factory=dict)
+    collective_algorithm: str = "auto"
+    training: bool = True
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise PlanError(_sentence(error)) from None
+
+    @field_validator("places")
+    @classmethod
+    def _places_exist(cls, places: dict[str, str]) -> dict[str, str]:
+        categories = ("weight", "buffer", "input", "label", "optimizer_state")
+        for category, place in places.items():
+            if category not in categories:
+                raise ValueError(f"{category!r} cannot be placed; what can start elsewhere is {', '.join(categories)}")
+            number = place.removeprefix("device:")
+            if place not in ("host", "pool") and not (place.startswith("device:") and number.isdigit()):
+                raise ValueError(f"{place!r} is no place; use {PLACES}")
+        return places
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Plan:
+        if self.dp_style == "dataparallel" and (self.tp > 1 or self.pp > 1):
+            raise ValueError(
+                f"dp-style dataparallel is one process over whole replicas and cannot be combined with tp {self.tp} "
+                f"and pp {self.pp}: use dp-style ddp, or tp 1 and pp 1"
+            )
+        if self.dp_style == "dataparallel" and self.micro_batches > 1:
+            raise ValueError("dp-style dataparallel runs the batch in one piece: use micro-batches 1, or dp-style ddp")
+        if self.stages is not None and len(self.stages) != self.pp - 1:
+            raise ValueError(
+                f"stages names {len(self.stages)} cut(s) but pp {self.pp} needs {self.pp - 1}: name the module at "
+                "which each stage but the first begins"
+            )
+        if self.batch_size is not None and self.batch_size % self.micro_batches:
+            raise ValueError(_micro_batch_conflict(self.batch_size, self.micro_batches))
+        return self
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """A plan on a number of devices: all sizes known.
+
+    Attributes:
+        dp, tp, pp: ranks along each axis.
+        devices: devices that the system has.
+        batch_size: samples per replica and iteration.
+        micro_batches: parts of it.
+    """
+
+    dp: int
+    tp: int
+    pp: int
+    devices: int
+    batch_size: int
+    micro_batches: int
+
+    @property
+    def ranks(self) -> int:
+        """Ranks that take part."""
+        return self.dp * self.tp * self.pp
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples per iteration over all replicas."""
+        return self.batch_size * self.dp
+
+    @property
+    def micro_batch_size(self) -> int:
+        """Samples that go through the model at once."""
+        return self.batch_size // self.micro_batches
+
+
+def resolve(plan: Plan, devices: int, default_batch: int | None) -> Mesh:
+    """Fit a plan to the number of devices and the workload's batch.
+
+    Args:
+        plan: what was asked.
+        devices: devices of the system.
+        default_batch: the workload's own batch size, None when it does not matter or is not known.
+
+    Raises:
+        PlanError: the plan does not fit; the message names the nearest plans that do.
+    """
+    inner = plan.tp * plan.pp
+    if plan.dp is None:
+        if devices % inner:
+            raise PlanError(
+                f"{devices} devices cannot be divided into tp {plan.tp} x pp {plan.pp} = {inner}: "
+                f"{_nearest(plan, devices)}"
+            )
+        dp = devices // inner
+    else:
+        dp = plan.dp
+        if dp * inner > devices:
+            raise PlanError(
+                f"dp {dp} x tp {plan.tp} x pp {plan.pp} = {dp * inner} ranks need more than the system's {devices} "
+                f"device{'s' if devices > 1 else ''}: {_nearest(plan, devices)}"
+            )
+    batch = _batch(plan, dp, default_batch)
+    if batch % plan.micro_batches:
+        raise PlanError(_micro_batch_conflict(batch, plan.micro_batches))
+    return Mesh(dp, plan.tp, plan.pp, devices, batch, plan.micro_batches)
+
+
+def _batch(plan: Plan, dp: int, default: int | None) -> int:
+    if plan.global_batch_size is not None:
+        if plan.global_batch_size % dp:
+            lower = plan.global_batch_size // dp * dp
+            near = " or ".join(str(b) for b in (lower, lower + dp) if b)
+            raise PlanError(
+                f"global batch size {plan.global_batch_size} does not divide by dp {dp}: nearest that do are {near}"
+            )
+        batch = plan.global_batch_size // dp
+        if plan.batch_size is not None and plan.batch_size != batch:
+            raise PlanError(
+                f"batch size {plan.batch_size} and global batch size {plan.global_batch_size} contradict each other: "
+                f"with dp {dp} they must be {plan.batch_size} and {plan.batch_size * dp}; give only one of them"
+            )
+        return batch
+    if plan.batch_size is not None:
+        return plan.batch_size
+    return default if default is not None else plan.micro_batches
+
+
+def divisors(n: int) -> list[int]:
+    """Divisors of ``n`` in ascending order."""
+    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
+    return small + [n // d for d in reversed(small) if d * d != n]
+
+
+def _micro_batch_conflict(batch: int, parts: int) -> str:
+    near = _closest(divisors(batch), parts)
+    return (
+        f"micro-batches {parts} does not divide the replica's batch size {batch}: nearest that do are "
+        f"{' or '.join(map(str, near))}, or batch size {-(-batch // parts) * parts}"
+    )
+
+
+def _closest(values: Iterable[int], to: int, n: int = 2) -> list[int]:
+    return sorted(sorted(values, key=lambda v: (abs(v - to), v))[:n])
+
+
+def _nearest(plan: Plan, devices: int) -> str:
+    """The nearest meshes that fill the devices, as options to type."""
+    found = []
+    for tp in divisors(devices):
+        for pp in divisors(devices // tp):
+            dp = devices // (tp * pp)
+            asked = plan.dp or max(devices // (plan.tp * plan.pp), 1)
+            distance = sum(abs(_log2(a) - _log2(b)) for a, b in ((tp, plan.tp), (pp, plan.pp), (dp, asked)))
+            found.append((distance, tp, pp, dp))
+    options = [f"--dp {dp} --tp {tp} --pp {pp}" for _, tp, pp, dp in sorted(found)[:3]]
+    return f"nearest that work on {devices} device{'s' if devices > 1 else ''}: {', or '.join(options)}"
+
+
+def _log2(n: int) -> float:
+    from math import log2
+
+    return log2(n)
+
+
+def _sentence(error: ValidationError) -> str:
+    """One sentence for the first thing that pydantic found wrong."""
+    first = error.errors()[0]
+    where = "-".join(str(p) for p in first["loc"]).replace("_", "-")
+    if first["type"] == "value_error":
+        return str(first["ctx"]["error"])
+    if first["type"] == "extra_forbidden":
+        known = ", ".join(sorted(Plan.model_fields))
+        return f"a plan has no field {first['loc'][0]!r}; its fields are {known}"
+    given = first.get("input")
+    if first["type"] in ("greater_than_equal", "int_parsing", "int_type", "int_from_float"):
+        return f"{where} must be a whole number of at least 1, got {given!r}"
+    if first["type"] == "literal_error":
+        return f"{where} must be {first['ctx']['expected']}, got {given!r}"
+    return f"{where}: {first['msg']} (got {given!r})"
+
+
+__all__ = ["HOST_MODES", "InputError", "Mesh", "Plan", "divisors", "resolve"]

@@ -1,0 +1,413 @@
+"""The timeline as a Chrome trace in the words of Kineto, PyTorch's profiler.
+
+Whatever reads PyTorch's traces reads this: Perfetto (https://ui.perfetto.dev), ``chrome://tracing``, Holistic Trace
+Analysis, TraceLens, and TrioSim itself.  One process per rank and one thread per stream; kernels, launches, collectives
+and steps carry the names and arguments that Kineto gives them (Chrome's "Trace Event Format", and
+``libkineto/src/output_json.cpp`` of Kineto for the arguments).
+
+What differs from a recorded trace
+* A kernel is named after its operator: a simulation knows no kernel names.
+* ``dtype`` of a collective is ``Byte``, and its element counts are bytes.
+* The host's time for an operator is one ``cpu_op``; the launch is drawn as its second half.  What costs the host
+  nothing has a launch without length.
+* A receive is shown while its bytes are under way, not from the moment it is posted.
+
+Times are microseconds with six digits behind the point, which is exact: the engine counts picoseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.parallelism.program import HOST, STREAMS, Op
+from triosim.report.files import whole
+from triosim.report.lanes import lanes
+from triosim.report.messages import collective_kind, meetings, spans
+from triosim.report.ranks import shown
+from triosim.timeline import CATEGORIES, Timeline
+from triosim.units import PICOSECONDS_PER_SECOND
+from triosim.workload.trace import Phase
+
+LIMIT = 1_000_000
+"""Slices above which only one rank of each class is written: about 400 MB of JSON, beyond which viewers grow slow."""
+
+FIRST_STREAM = 7
+"""Thread number of the compute stream: what CUDA's default stream is called in PyTorch's traces."""
+
+ARROWS = 8
+"""Groups up to this size get an arrow to every member; larger ones only to the member that waited longest."""
+
+_RECEIVE = len(STREAMS)
+_THREADS = len(STREAMS) + 1
+_KERNEL = {  # Kineto's kernel name and "Collective name" of each kind
+    "all_reduce": ("AllReduce", "allreduce"), "all_gather": ("AllGather", "_allgather_base"),
+    "reduce_scatter": ("ReduceScatter", "_reduce_scatter_base"), "broadcast": ("Broadcast", "broadcast"),
+    "reduce": ("Reduce", "reduce"), "gather": ("SendRecv", "gather"), "scatter": ("SendRecv", "scatter"),
+    "all_to_all": ("SendRecv", "all_to_all"), "": ("Generic", "collective"),
+}  # fmt: skip
+_STREAM_NAMES = {
+    "compute": "compute", "tp": "tensor-parallel communication", "dp": "data-parallel communication",
+    "send": "send to other stages", "copy": "copy", "host": "host",
+}  # fmt: skip
+
+
+def write(
+    timeline: Timeline,
+    path: str | os.PathLike[str],
+    *,
+    ranks: Sequence[int] | None = None,
+    limit: int = LIMIT,
+) -> list[Path]:
+    """Write the timeline to ``path``, compressed if the name ends in ``.gz``; returns the files written.
+
+    A name that contains ``{rank}`` makes one file per rank, which is what tools for many ranks (HTA, TraceLens) want.
+
+    Args:
+        timeline: what to write.
+        path: ``trace.json``, ``trace.json.gz`` or ``trace-{rank}.json.gz``.
+        ranks: only these; by default all ranks of the timeline if it has at most ``limit`` slices, else one rank of
+            each class.
+        limit: see ``ranks``.
+
+    Raises:
+        InputError: a rank is not in the timeline, or the file cannot be written.
+    """
+    chosen = shown(timeline, ranks, limit)
+    if "{rank}" not in str(path):
+        files = [(Path(path), chosen)]
+    else:
+        files = [(Path(str(path).replace("{rank}", str(rank))), [rank]) for rank in chosen]
+    meeting = meetings(timeline.slices)
+    for file, some in files:
+        with whole(file) as out:
+            _write(timeline, some, meeting, out)
+    return [file for file, _ in files]
+
+
+def _write(timeline: Timeline, ranks: list[int], meeting: NDArray[np.int64], out: TextIO) -> None:
+    out.write(_head(timeline, ranks))
+    events = _Events(timeline, ranks, meeting)
+    separator = ""
+    for lines in events.all():
+        if lines:
+            out.write(separator)
+            out.write(",\n".join(lines))
+            separator = ",\n"
+    out.write("\n]}\n")
+
+
+def _head(timeline: Timeline, ranks: list[int]) -> str:
+    members = timeline.groups.lists()
+    ours = set(ranks)
+    groups = [row for row, group in enumerate(members) if not ours.isdisjoint(group)]
+    about: dict[str, Any] = {
+        "schemaVersion": 1,
+        "deviceProperties": [{"id": rank, "name": _device(timeline.rank_names[rank])} for rank in ranks],
+        "distributedInfo": {
+            "backend": "nccl",
+            "rank": ranks[0] if ranks else 0,
+            "world_size": len(timeline.rank_names),
+            "pg_count": len(groups),
+            "pg_config": [
+                {
+                    "pg_name": str(row),
+                    "pg_desc": f"group {row}",
+                    "backend_config": "cuda:nccl",
+                    "pg_size": len(members[row]),
+                    "ranks": members[row],
+                }
+                for row in groups
+            ],
+        },
+        "displayTimeUnit": "ms",
+        "baseTimeNanoseconds": 0,
+        "traceName": "TrioSim simulation",
+        "triosim": {"simulated": True, "ranks": len(timeline.rank_names), "ranks_written": ranks,
+                    "iterations": timeline.iterations},
+    }  # fmt: skip
+    text = ",\n".join(f"{_json(key)}: {_json(value)}" for key, value in about.items())
+    return "{\n" + text + ',\n"traceEvents": [\n'
+
+
+def _device(rank_name: str) -> str:
+    """``"H100-SXM5-80GB"`` of ``"H100-SXM5-80GB 3 (server 0)"`` or of ``"gpu3 (H100-SXM5-80GB)"``."""
+    match = re.fullmatch(r"(.+?) \d+ \(server.*\)|\S+ \((.+)\)", rank_name)
+    return (match[1] or match[2]) if match else rank_name
+
+
+class _Events:
+    """The events of some ranks, as lines of JSON."""
+
+    def __init__(self, timeline: Timeline, ranks: list[int], meeting: NDArray[np.int64]) -> None:
+        s = timeline.slices
+        rows = np.flatnonzero(np.isin(s.rank, ranks))
+        self.timeline, self.ranks = timeline, ranks
+        self.op, self.rank = s.op[rows], s.rank[rows].astype(np.int64)
+        self.start, begin, end = (_picoseconds(t[rows]) for t in spans(s))
+        self.begin, self.end = np.maximum(begin, self.start), np.maximum(end, self.start)
+        self.rows, self.meeting = rows, meeting[rows]
+        stream = np.where(s.stream[rows] < 0, _RECEIVE, s.stream[rows]).astype(np.int64)
+        lane = lanes(self.rank * _THREADS + stream, self.start, self.end)
+        self.thread = FIRST_STREAM + stream + _THREADS * lane
+        self.launched, self.launcher = self._join()
+        self.flow = len(rows) + 1  # correlations take the numbers below
+        self.of_rank = {rank: np.flatnonzero(self.rank == rank) for rank in ranks}
+
+    def _join(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """For each host slice what it launches, and for each device slice who launched it; -1 for nothing.
+
+        In the rows of a rank, which are in program order, a launch stands right before what it launches.
+        """
+        s, rows = self.timeline.slices, self.rows
+        launched = np.full(len(rows), -1, np.int64)
+        launcher = np.full(len(rows), -1, np.int64)
+        order = np.argsort(self.rank, kind="stable")
+        host, device = rows[order[:-1]], rows[order[1:]]
+        joined = (s.op[host] == Op.ISSUE) & (s.op[device] != Op.ISSUE) & (s.op[device] != Op.RECEIVE)
+        for column in (s.rank, s.operator, s.micro_batch, s.iteration):
+            joined &= column[host] == column[device]
+        at = np.flatnonzero(joined & (self.end[order[:-1]] <= self.start[order[1:]]))
+        launched[order[at]], launcher[order[at + 1]] = order[at + 1], order[at]
+        return launched, launcher
+
+    def all(self) -> Iterator[list[str]]:
+        yield [line for rank in self.ranks for line in self._names(rank)]
+        for rank in self.ranks:
+            yield self._steps(rank)
+            yield self._slices(rank)
+            yield self._launches(rank)
+            yield self._memory(rank)
+        yield self._arrows()
+
+    def _names(self, rank: int) -> list[str]:
+        timeline = self.timeline
+        labels = timeline.rank_names[rank]
+        if len(set(timeline.rank_stage)) > 1:
+            labels += f", pipeline stage {timeline.rank_stage[rank]}"
+        lines = [
+            _meta("process_name", rank, 0, name=f"rank {rank} ({timeline.rank_names[rank]})"),
+            _meta("process_labels", rank, 0, labels=labels),
+            _meta("process_sort_index", rank, 0, sort_index=rank),
+        ]
+        threads = set(self.thread[self.of_rank[rank]].tolist()) | {FIRST_STREAM + HOST}
+        for thread in sorted(threads):
+            lane, stream = divmod(thread - FIRST_STREAM, _THREADS)
+            name = "receive from other stages"
+            if stream != _RECEIVE:
+                name = _STREAM_NAMES.get(STREAMS[stream], STREAMS[stream])
+            first = -1 if stream == HOST else stream
+            lines += [
+                _meta("thread_name", rank, thread, name=name + (f" {lane + 1}" if lane else "")),
+                _meta("thread_sort_index", rank, thread, sort_index=first * 100 + lane),
+            ]
+        return lines
+
+    def _step_bounds(self, rank: int) -> dict[int, tuple[int, int]]:
+        """Each iteration from its first thing on the host (or, without a host, on the device) to the next one's."""
+        rows = self.of_rank[rank]
+        host = rows[self.op[rows] == Op.ISSUE]
+        rows = host if len(host) else rows
+        iteration = self.timeline.slices.iteration[self.rows[rows]]
+        numbers = np.unique(iteration).tolist()
+        starts = [int(self.start[rows[iteration == n]].min()) for n in numbers]
+        ends = [*starts[1:], int(self.end[self.of_rank[rank]].max(initial=0))]
+        return dict(zip(numbers, zip(starts, ends, strict=True), strict=True))
+
+    def _steps(self, rank: int) -> list[str]:
+        """``ProfilerStep#N`` on the host's thread."""
+        about = {"ph": "X", "cat": "user_annotation", "pid": rank, "tid": FIRST_STREAM + HOST}
+        lines = []
+        for n, (start, end) in self._step_bounds(rank).items():
+            line = _json({**about, "name": f"ProfilerStep#{n}", "args": {"iteration": n}})
+            lines.append(f'{line[:-1]},"ts":{_us(start)},"dur":{_us(end - start)}}}')
+        return lines
+
+    def _slices(self, rank: int) -> list[str]:
+        """Slices of one rank.  Everything that repeats is put together once; the loop only fills in numbers."""
+        s = self.timeline.slices
+        at = self.of_rank[rank]
+        at = at[np.lexsort((self.start[at], self.thread[at]))]
+        rows = self.rows[at]
+        start, duration = self.start[at], self.end[at] - self.start[at]
+        columns = (
+            self.op[at], s.name[rows], s.module[rows], s.phase[rows], s.operator[rows], self.thread[at], s.group[rows],
+            s.bytes[rows],
+        )  # fmt: skip
+        launcher = np.where(self.launcher[at] >= 0, self.launcher[at], at)
+        numbers = (
+            *np.divmod(start, 10**6), *np.divmod(duration, 10**6), at + 1, launcher + 1, s.micro_batch[rows],
+            s.iteration[rows], (self.begin[at] - self.start[at]) / 1e6,
+        )  # fmt: skip
+        templates: dict[tuple, str] = {}
+        lines: list[str] = []
+        issue = int(Op.ISSUE)
+        keys = zip(*(c.tolist() for c in columns), strict=True)
+        values = zip(*(n.tolist() for n in numbers), strict=True)
+        for key, (t, t6, d, d6, number, launched_by, m, i, waited) in zip(keys, values, strict=True):
+            template = templates.get(key)
+            if template is None:
+                template = templates[key] = self._template(rank, *key)
+            if key[0] == issue:
+                lines.append(template % (t, t6, d, d6, number, m, i))
+            else:
+                lines.append(template % (t, t6, d, d6, number, launched_by, m, i, waited))
+        return lines
+
+    def _launches(self, rank: int) -> list[str]:
+        """The launch inside each host slice, and the arrow to what it launches."""
+        at = self.of_rank[rank]
+        at = at[self.launched[at] >= 0]
+        to = self.launched[at]
+        middle = (self.start[at] + self.end[at]) // 2
+        host, device = self.thread[at], self.thread[to]
+        where = f'"pid":{rank},"tid":%d,"ts":%d.%06d'
+        template = (
+            f'{{"ph":"X","cat":"cuda_runtime","name":"cudaLaunchKernel",{where},"dur":%d.%06d,'
+            '"args":{"correlation":%d,"External id":%d}},\n'
+            f'{{"ph":"s","cat":"ac2g","name":"ac2g","id":%d,{where}}},\n'
+            f'{{"ph":"f","bp":"e","cat":"ac2g","name":"ac2g","id":%d,{where}}}'
+        )
+        begun = np.divmod(middle, 10**6)
+        columns = (
+            host, *begun, *np.divmod(self.end[at] - middle, 10**6), to + 1, at + 1,
+            to + 1, host, *begun, to + 1, device, *np.divmod(self.start[to], 10**6),
+        )  # fmt: skip
+        return [template % row for row in zip(*(c.tolist() for c in columns), strict=True)] + self._free_launches(rank)
+
+    def _free_launches(self, rank: int) -> list[str]:
+        """Launches without length of what costs the host nothing: tools tell by them what belongs to which step."""
+        at = self.of_rank[rank]
+        at = at[(self.launcher[at] < 0) & (self.op[at] != Op.ISSUE)]
+        bounds = self._step_bounds(rank)
+        latest = np.array([bounds[i][1] - 1 for i in self.timeline.slices.iteration[self.rows[at]].tolist()], np.int64)
+        template = (
+            f'{{"ph":"X","cat":"cuda_runtime","name":"cudaLaunchKernel","pid":{rank},"tid":{FIRST_STREAM + HOST},'
+            '"ts":%d.%06d,"dur":0,"args":{"correlation":%d}}'
+        )
+        columns = (*np.divmod(np.minimum(self.start[at], latest), 10**6), at + 1)
+        return [template % row for row in zip(*(c.tolist() for c in columns), strict=True)]
+
+    def _template(
+        self, rank: int, op: int, name: int, module: int, phase: int, operator: int, thread: int, group: int, size: int
+    ) -> str:
+        """One line of JSON with places for times, numbers, micro-batch, iteration and waiting time."""
+        timeline = self.timeline
+        title = timeline.names[name]
+        about: dict[str, Any] = {}
+        category = "kernel"
+        if op == Op.ISSUE:
+            category = "cpu_op"
+        elif op == Op.COLLECTIVE:
+            members = timeline.groups[group].tolist() if group >= 0 else []
+            kernel, word = _KERNEL[collective_kind(title)]
+            about = {**_sizes(collective_kind(title), size, len(members)), "Collective name": word, "dtype": "Byte",
+                     "Group size": len(members), "Process Group Name": str(group),
+                     "Process Group Description": f"group {group}", "Process Group Ranks": str(members)}  # fmt: skip
+            title = f"ncclDevKernel_{kernel}"
+        elif op in (Op.SEND, Op.RECEIVE):
+            about = {"Collective name": "send" if op == Op.SEND else "recv", "In msg nelems": size,
+                     "Out msg nelems": size, "dtype": "Byte", "Group size": 2}  # fmt: skip
+            title = "ncclDevKernel_SendRecv"
+        elif op == Op.FETCH:
+            category = "gpu_memcpy"
+            about = {"bytes": size}
+            title = "Memcpy DtoD" if "device" in title else "Memcpy HtoD"
+        if title != timeline.names[name]:
+            about["name"] = timeline.names[name]
+        if operator >= 0:
+            about["operator"] = operator
+        if module >= 0:
+            about["module"] = timeline.modules[module]
+        if phase >= 0:
+            about["phase"] = Phase(phase).name.lower()
+        if op != Op.ISSUE:
+            about = {"device": rank, "stream": thread, **about}
+        # A name may hold a percent sign; the rest is ours.
+        head = _json({"ph": "X", "cat": category, "name": title, "pid": rank, "tid": thread}).replace("%", "%%")
+        args = _json(about)[1:-1].replace("%", "%%")
+        number = '"External id":%d' if op == Op.ISSUE else '"correlation":%d,"External id":%d'
+        waited = "" if op == Op.ISSUE else ',"waited_us":%.6f'
+        if op == Op.COMPUTE:
+            waited = "%.0s"  # takes the waiting time and prints nothing
+        return (
+            head[:-1] + ',"ts":%d.%06d,"dur":%d.%06d,"args":{' + args + ("," if args else "") + number
+            + ',"micro_batch":%d,"iteration":%d' + waited + "}}"
+        )  # fmt: skip
+
+    def _memory(self, rank: int) -> list[str]:
+        """Counters of what is held, for ranks whose memory is known."""
+        lines = []
+        for track in self.timeline.memory:
+            if track.rank != rank or not len(track.time):
+                continue
+            used = np.flatnonzero(track.bytes.any(axis=0))
+            names = ",".join(f'"{CATEGORIES[c]}":%d' for c in used)
+            template = f'{{"ph":"C","name":"memory (bytes)","pid":{rank},"ts":%d.%06d,"args":{{{names}}}}}'
+            time = _picoseconds(track.time)
+            changed = np.ones(len(time), bool)
+            changed[:-1] = time[1:] != time[:-1]  # of several changes at one instant the last holds
+            for t, held in zip(time[changed].tolist(), track.bytes[changed][:, used].tolist(), strict=True):
+                lines.append(template % (*divmod(t, 10**6), *held))
+        return lines
+
+    def _arrows(self) -> list[str]:
+        """From each send to its arrival, and from the member a collective waited for to those that waited."""
+        at = np.flatnonzero(self.meeting >= 0)
+        at = at[np.lexsort((self.start[at], self.meeting[at]))]
+        lines: list[str] = []
+        bounds = np.flatnonzero(np.diff(self.meeting[at], prepend=-1, append=-1))
+        for a, b in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+            rows = at[a:b].tolist()
+            if len(rows) < 2:
+                continue
+            if self.op[rows[0]] == Op.COLLECTIVE:
+                last = rows.pop()
+                for row in rows if len(rows) < ARROWS else rows[:1]:
+                    lines += self._arrow("collective", last, int(self.start[last]), row, int(self.start[last]))
+            else:
+                rows.sort(key=lambda row: self.op[row] != Op.SEND)
+                send, arrival = rows[0], rows[1]
+                moved = int(self.begin[send])
+                lines += self._arrow("message", send, moved, arrival, max(moved, int(self.start[arrival])))
+        return lines
+
+    def _arrow(self, what: str, tail: int, left: int, head: int, arrived: int) -> list[str]:
+        self.flow += 1
+        same = f'"cat":"{what}","name":"{what}","id":{self.flow}'
+        return [
+            f'{{"ph":"s",{same},"pid":{int(self.rank[tail])},"tid":{int(self.thread[tail])},"ts":{_us(left)}}}',
+            f'{{"ph":"f","bp":"e",{same},"pid":{int(self.rank[head])},"tid":{int(self.thread[head])},"ts":{_us(arrived)}}}',
+        ]
+
+
+def _sizes(kind: str, size: int, members: int) -> dict[str, int]:
+    """Element counts of one rank's input and output, as PyTorch states them, from the full buffer's bytes."""
+    part = -(-size // max(members, 1))
+    sent = part if kind in ("all_gather", "gather") else size
+    got = part if kind in ("reduce_scatter", "scatter") else size
+    return {"In msg nelems": sent, "Out msg nelems": got}
+
+
+def _picoseconds(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
+    return np.rint(seconds * PICOSECONDS_PER_SECOND).astype(np.int64)
+
+
+def _us(picoseconds: int) -> str:
+    whole_us, rest = divmod(picoseconds, 10**6)
+    return f"{whole_us}.{rest:06d}"
+
+
+def _meta(what: str, rank: int, thread: int, **args: Any) -> str:
+    return _json({"ph": "M", "name": what, "pid": rank, "tid": thread, "ts": 0, "args": args})
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))

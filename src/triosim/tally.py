@@ -1,0 +1,360 @@
+"""From what the engine played to the numbers that a user asks for."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.engine.graph import Played
+from triosim.hardware.system import System
+from triosim.memory.footprint import Footprint
+from triosim.network.lowering import Lowered
+from triosim.parallelism.program import AXES, COLLECTIVES, Op, Program
+from triosim.result import Breakdown, CollectiveRow, DeviceRow, LayerRow, StageRow
+from triosim.timeline import LinkUse, MemoryTrack, Slices, Timeline
+from triosim.units import PICOSECONDS_PER_SECOND
+from triosim.workload.trace import NONE, PERSISTENT, Phase, Trace
+
+S = 1 / PICOSECONDS_PER_SECOND
+
+
+@dataclass(frozen=True)
+class Run:
+    """One played job: its programs, its graph and the times of its tasks."""
+
+    programs: Sequence[Program]
+    lowered: Lowered
+    played: Played
+    iterations: int
+
+    @property
+    def end(self) -> int:
+        """End of the run in picoseconds."""
+        return int(self.played.finish.max(initial=0))
+
+    def tasks(self, rank: int) -> slice:
+        """Tasks of a rank."""
+        return slice(int(self.lowered.first[rank]), int(self.lowered.first[rank + 1]))
+
+    def program(self, rank: int) -> Program:
+        """Program of a rank."""
+        return self.programs[self.lowered.class_of[rank]]
+
+
+@dataclass(frozen=True)
+class Occupied:
+    """How a rank spent the run, picoseconds.
+
+    Attributes:
+        compute, communication, host: time with the compute stream, a transfer, or the host busy.
+        exposed_communication: communication while it did not compute.
+        exposed_host: the host working while there was neither computation nor communication.
+        idle: none of these.
+    """
+
+    compute: int
+    communication: int
+    host: int
+    exposed_communication: int
+    exposed_host: int
+    idle: int
+
+
+def seconds(ticks: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Picoseconds as seconds."""
+    return np.asarray(ticks * S, np.float64)
+
+
+def union(start: NDArray[np.int64], end: NDArray[np.int64]) -> int:
+    """Length of the union of half-open intervals."""
+    return int((np.subtract(*merged(start, end)[::-1])).sum())
+
+
+def merged(start: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The union of half-open intervals as disjoint ones in ascending order."""
+    keep = end > start
+    order = np.argsort(start[keep], kind="stable")
+    start, end = start[keep][order], np.maximum.accumulate(end[keep][order]) if keep.any() else end[keep]
+    if not len(start):
+        return start, end
+    first = np.append(True, start[1:] > end[:-1])
+    last = np.append(first[1:], True)
+    return start[first], end[last]
+
+
+def occupied(run: Run, rank: int) -> Occupied:
+    """How a rank spent the run."""
+    at, program, played = run.tasks(rank), run.program(rank), run.played
+    op = program.op
+    start, finish = played.start[at], played.finish[at]
+    computing, issuing = op == Op.COMPUTE, op == Op.ISSUE
+    moving_start, moving_end = transfers(run, rank)
+    c = (start[computing], finish[computing])
+    h = (start[issuing], finish[issuing])
+    compute, host = union(*c), union(*h)
+    communication = union(moving_start, moving_end)
+    both = union(np.concatenate([c[0], moving_start]), np.concatenate([c[1], moving_end]))
+    all_three = union(np.concatenate([c[0], moving_start, h[0]]), np.concatenate([c[1], moving_end, h[1]]))
+    return Occupied(compute, communication, host, both - compute, all_three - both, run.end - all_three)
+
+
+def transfers(run: Run, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """When transfers of a rank were in flight: its collectives, what it sent, fetched and received."""
+    at, program, played = run.tasks(rank), run.program(rank), run.played
+    rows = np.flatnonzero(np.isin(program.op, (Op.COLLECTIVE, Op.SEND, Op.FETCH))) + at.start
+    arrivals = np.flatnonzero(program.op == Op.RECEIVE) + at.start
+    before = run.lowered.graph.before
+    senders = before.values[before.offsets[arrivals + 1] - 1]
+    own = np.concatenate([rows, senders])
+    return played.begin[own], played.finish[own]
+
+
+def breakdown(run: Run, spent: Sequence[Occupied]) -> Breakdown:
+    """Mean over the ranks, seconds per iteration."""
+    n = len(spent) * run.iterations
+
+    def mean(name: str) -> float:
+        return sum(getattr(s, name) for s in spent) * S / n
+
+    return Breakdown(
+        mean("compute"), mean("communication"), mean("exposed_communication"), mean("exposed_host"), mean("idle")
+    )
+
+
+def active(run: Run) -> int:
+    """Picoseconds with at least one device or transfer busy."""
+    kinds = np.concatenate([run.program(r).op for r in range(len(run.lowered.class_of))])
+    busy = np.isin(kinds, (Op.COMPUTE, Op.COLLECTIVE, Op.SEND, Op.FETCH))
+    start = np.where(kinds == Op.COMPUTE, run.played.start, run.played.begin)
+    return union(start[busy], run.played.finish[busy])
+
+
+def device_rows(run: Run, spent: Sequence[Occupied], feet: Sequence[Footprint]) -> tuple[DeviceRow, ...]:
+    """One row per rank class, mean over its ranks."""
+    rows = []
+    for program, foot in zip(run.programs, feet, strict=True):
+        ranks = program.ranks.tolist()
+        scale = S / len(ranks) / run.iterations
+        rows.append(
+            DeviceRow(
+                rank=min(ranks),
+                count=len(ranks),
+                stage=program.stage,
+                busy_s=sum(spent[r].compute for r in ranks) * scale,
+                communication_s=sum(spent[r].communication for r in ranks) * scale,
+                idle_s=sum(spent[r].idle for r in ranks) * scale,
+                host_cpu_s=sum(spent[r].host for r in ranks) * scale,
+                allocated_bytes=foot.peak_bytes,
+                reserved_bytes=foot.reserved_bytes,
+            )
+        )
+    return tuple(sorted(rows, key=lambda r: r.rank))
+
+
+def stage_rows(run: Run, spent: Sequence[Occupied]) -> tuple[StageRow, ...]:
+    """One row per pipeline stage, mean over its ranks."""
+    by_stage: dict[int, list[int]] = defaultdict(list)
+    for program in run.programs:
+        by_stage[program.stage] += program.ranks.tolist()
+    rows = []
+    for stage, ranks in sorted(by_stage.items()):
+        scale = S / len(ranks) / run.iterations
+        compute = sum(spent[r].compute for r in ranks) * scale
+        rows.append(StageRow(stage, compute, sum(spent[r].communication for r in ranks) * scale))
+    return tuple(rows)
+
+
+def layer_rows(run: Run, trace: Trace) -> tuple[LayerRow, ...]:
+    """One row per module and phase, on the first rank of each stage; bytes are of one micro-batch."""
+    module, phase = trace.operators.module, trace.operators.phase
+    keys: dict[tuple[int, int], list[float]] = {}
+    for program in _first_of_each_stage(run):
+        at = run.tasks(int(program.ranks.min()))
+        length = (run.played.finish - run.played.begin)[at]
+        known = program.operator >= 0
+        for kinds, column in (((Op.COMPUTE,), 0), ((Op.COLLECTIVE, Op.SEND, Op.FETCH), 1)):
+            rows = np.flatnonzero(known & np.isin(program.op, kinds))
+            operator = program.operator[rows]
+            code = (module[operator].astype(np.int64) + 1) * len(Phase) + phase[operator]
+            totals = np.bincount(code, weights=length[rows].astype(np.float64))
+            for key in np.flatnonzero(np.bincount(code)).tolist():
+                entry = keys.setdefault((key // len(Phase) - 1, key % len(Phase)), [0.0, 0.0])
+                entry[column] += float(totals[key]) * S / run.iterations
+    moved = _module_bytes(trace)
+    return tuple(
+        LayerRow(
+            module=trace.modules.path[m] if m >= 0 else "",
+            phase=Phase(p).name.lower(),
+            compute_s=compute,
+            communication_s=communication,
+            input_bytes=moved.get((m, p, "in"), 0),
+            output_bytes=moved.get((m, p, "out"), 0),
+            weight_bytes=moved.get((m, p, "weight"), 0),
+        )
+        for (m, p), (compute, communication) in sorted(keys.items(), key=lambda item: (item[0][1], item[0][0]))
+    )
+
+
+def _first_of_each_stage(run: Run) -> list[Program]:
+    """The program of the lowest rank of each stage."""
+    first: dict[int, Program] = {}
+    for program in sorted(run.programs, key=lambda p: int(p.ranks.min())):
+        first.setdefault(program.stage, program)
+    return list(first.values())
+
+
+def _module_bytes(trace: Trace) -> dict[tuple[int, int, str], int]:
+    """Bytes that enter and leave each module in each phase, and of the weights it uses."""
+    operators, values = trace.operators, trace.values
+    size, storage, category = values.bytes().tolist(), values.storage.tolist(), values.category.tolist()
+    module, phase = operators.module.tolist(), operators.phase.tolist()
+    persistent = {int(c) for c in PERSISTENT}
+    seen: set[tuple] = set()
+    moved: dict[tuple[int, int, str], int] = defaultdict(int)
+
+    def count(key: tuple[int, int, str], what: int, value: int) -> None:
+        if (key, what) not in seen:
+            seen.add((key, what))
+            moved[key] += size[value]
+
+    writers = trace.writers()
+    for row, reads in enumerate(operators.inputs.lists()):
+        m, p = module[row], phase[row]
+        for value, writer in zip(reads, writers[row], strict=True):
+            if category[value] in persistent:
+                count((m, p, "weight"), storage[value], value)
+            elif writer == NONE or module[writer] != m:
+                count((m, p, "in"), storage[value], value)
+                if writer != NONE:
+                    count((module[writer], phase[writer], "out"), storage[value], value)
+    return moved
+
+
+def collective_rows(run: Run, algorithm: dict[str, str]) -> tuple[CollectiveRow, ...]:
+    """Collectives and stage-to-stage sends by shape, as one rank of each class sees them, per iteration.
+
+    Args:
+        run: the played job.
+        algorithm: algorithm used for each kind of collective.
+    """
+    rows: dict[tuple, list[float]] = {}
+    counted: set[int] = set()
+    graph = run.lowered.graph
+    for program in run.programs:
+        at = run.tasks(int(program.ranks.min()))
+        for row in np.flatnonzero(np.isin(program.op, (Op.COLLECTIVE, Op.SEND))).tolist():
+            task = at.start + row
+            axis = AXES[program.axis[row]]
+            if program.op[row] == Op.COLLECTIVE:
+                number = int(graph.collective[task])
+                if number in counted:
+                    continue
+                counted.add(number)
+                kind = COLLECTIVES[program.what[row]]
+                members = len(run.lowered.groups[int(run.lowered.group[task])])
+            else:
+                kind, members = "send", 2
+            entry = rows.setdefault((axis, kind, members, int(program.bytes[row])), [0, 0.0])
+            entry[0] += 1
+            entry[1] += float(run.played.finish[task] - run.played.begin[task]) * S
+    return tuple(
+        CollectiveRow(
+            axis,
+            kind,
+            members,
+            size,
+            round(count / run.iterations),
+            seconds / run.iterations,
+            algorithm.get(kind, "direct"),
+            "",
+        )
+        for (axis, kind, members, size), (count, seconds) in sorted(rows.items(), key=lambda i: -i[1][1])
+    )
+
+
+def timeline(run: Run, trace: Trace, system: System, devices: Sequence[int], feet: Sequence[Footprint]) -> Timeline:
+    """What ran where and when, in seconds.
+
+    Args:
+        run: the played job.
+        trace: one rank's step.
+        system: the machine.
+        devices: device of each rank.
+        feet: memory of each program.
+    """
+    names: dict[str, int] = {}
+    lowered, played = run.lowered, run.played
+
+    def name(text: str) -> int:
+        return names.setdefault(text, len(names))
+
+    nothing = name("")
+    operator_name = np.array([name(text) for text in trace.operators.name], np.int32)
+    transfer_name = {Op.SEND: name("send"), Op.RECEIVE: name("receive"), Op.FETCH: name("fetch")}
+    kind_name = np.array([name(kind) for kind in COLLECTIVES], np.int32)
+    module = np.append(trace.operators.module, NONE)
+    phase = np.append(trace.operators.phase, NONE)
+    columns: dict[str, list[NDArray]] = defaultdict(list)
+    for rank in range(len(lowered.class_of)):
+        program = run.program(rank)
+        named = (
+            operator_name[np.maximum(program.operator, 0)] if len(operator_name) else np.zeros(len(program), np.int32)
+        )
+        for op, code in transfer_name.items():
+            named = np.where(program.op == op, code, named)
+        named = np.where(program.operator < 0, nothing, named)
+        named = np.where(program.op == Op.COLLECTIVE, kind_name[np.maximum(program.what, 0)], named)
+        columns["rank"].append(np.full(len(program), rank, np.int32))
+        columns["name"].append(named.astype(np.int32))
+        columns["module"].append(module[program.operator])
+        columns["phase"].append(phase[program.operator])
+        for column in ("stream", "op", "operator", "micro_batch", "iteration", "bytes"):
+            columns[column].append(getattr(program, column))
+    table = {key: np.concatenate(parts) for key, parts in columns.items()}
+    slices = Slices(
+        **table,
+        start=seconds(played.start),
+        begin=seconds(played.begin),
+        end=seconds(played.finish),
+        group=lowered.group,
+        pair=lowered.pair,
+    )
+    tracks = tuple(_memory_track(run, program, foot) for program, foot in zip(run.programs, feet, strict=True))
+    ends = zip(system.edge_source.tolist(), system.edge_target.tolist(), strict=True)
+    links = LinkUse(
+        tuple(f"{system.node_names[a]} -> {system.node_names[b]}" for a, b in ends), played.link_bytes, system.bandwidth
+    )
+    return Timeline(
+        slices=slices,
+        names=tuple(names),
+        modules=trace.modules.path,
+        groups=lowered.groups,
+        rank_names=tuple(_rank_name(system, d) for d in devices),
+        rank_stage=tuple(run.program(r).stage for r in range(len(devices))),
+        memory=tracks,
+        links=links,
+        end=run.end * S,
+        iterations=run.iterations,
+    )
+
+
+def _rank_name(system: System, device: int) -> str:
+    model = system.model(device).name
+    return f"{system.node_names[device]} ({model})" if model else system.node_names[device]
+
+
+def _memory_track(run: Run, program: Program, foot: Footprint) -> MemoryTrack:
+    """Memory of the first rank of a class over time; what comes with a row comes when the row begins or has ended."""
+    rank = int(program.ranks.min())
+    first = int(run.lowered.first[rank])
+    inside = (foot.rows >= 0) & (foot.rows < len(program))
+    task = first + np.clip(foot.rows, 0, max(len(program) - 1, 0))
+    if not len(task) or not len(program):
+        return MemoryTrack(rank, np.zeros(len(task)), foot.held)
+    when = np.where(foot.ended, run.played.finish[task], run.played.start[task])
+    when = np.maximum.accumulate(np.where(inside, when, 0))
+    return MemoryTrack(rank, seconds(when), foot.held)

@@ -1,0 +1,43 @@
+"""Recording PyTorch: a training or inference step becomes a :class:`~triosim.workload.trace.Trace`.
+
+:func:`record` takes a step as a function, :func:`record_script` runs an unmodified script.  Both work on a CPU, on a
+GPU, and under fake tensors with no hardware at all.  How it works, file by file:
+
+* ``observer``  one dispatch mode sees every operator, with ``signature`` (what an operator reads and writes),
+  ``ledger`` (which value a tensor is), ``modules`` and ``phases`` (where in the step it is);
+* ``gpu``       joins the profiler's kernels to the operators;
+* ``fakes``     runs without data;
+* ``twice``     finds the dimensions that follow the batch;
+* ``links``, ``categories``, ``assemble``  make the trace of what was noted;
+* ``function``, ``script``  the two ways to start.
+
+PyTorch is imported when one of the functions is first asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from triosim.errors import InputError
+
+if TYPE_CHECKING:
+    from triosim.workload.record.fakes import fake
+    from triosim.workload.record.function import record
+    from triosim.workload.record.script import record_script
+
+__all__ = ["fake", "record", "record_script"]
+
+_HOME = {"fake": "fakes", "record": "function", "record_script": "script"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        importlib.import_module("torch")
+    except ImportError:
+        raise InputError("recording needs PyTorch, which is not installed: pip install 'triosim[torch]'") from None
+    found = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = found
+    return found

@@ -1,0 +1,117 @@
+"""Bad input: one clear sentence, exit code 2, no traceback, and no file left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import triosim
+from tests.cli.test_commands import run
+from tests.traces import chain
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("traces") / "chain.triosim"
+    triosim.save(chain(layers=8), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--dp", "3", "--devices", "2", "--link", "1GB/s"), "nearest that work on 2 devices"),
+        (("--tp", "3", "--devices", "8", "--link", "1GB/s"), "cannot be divided into tp 3"),
+        (("--tp", "3", "--link", "1GB/s"), "does not divide by 3"),
+        (("--pp", "9", "--link", "1GB/s"), "use pp 8 or less"),
+        (("--micro-batches", "7"), "nearest that do are"),
+        (("--batch-size", "0"), "at least 1"),
+        (("--batch-size", "-4"), "at least 1"),
+        (("--devices", "0"), "from 1 to"),
+        (("--global-batch-size", "7", "--dp", "2", "--link", "1GB/s"), "nearest that do are 6 or 8"),
+        (("--devices", "2"), "--link"),
+        (("--devices", "2", "--link", "0GB/s"), "above zero"),
+        (("--devices", "2", "--link", "-1GB/s"), "above zero"),
+        (("--devices", "2", "--link", "fast"), "unknown link"),
+        (("--devices", "2", "--link", "1GB/s", "--latency", "-1us"), "negative"),
+        (("--devices", "2", "--link", "1GB/s", "--latency", "5 parsecs"), "unknown unit"),
+        (("--devices", "6", "--link", "1GB/s", "--topology", "mesh", "--shape", "4x2"), "3x2"),
+        (("--devices", "2", "--link", "1GB/s", "--topology", "moebius"), "unknown topology"),
+        (("--device", "H1000"), "did you mean"),
+        (("--system", "dgx-h1000"), "did you mean"),
+        (("--system", "dgx-h100", "--devices", "4"), "give one of them"),
+        (("--nodes", "2"), "--nodes counts the servers"),
+        (("--schedule", "zigzag"), "unknown pipeline schedule"),
+        (("--overlap", "maybe"), "on or off"),
+        (("--dp-style", "fsdp"), "'ddp' or 'dataparallel'"),
+        (("--host", "butler"), "host must be"),
+        (("--operator-times", "crystal-ball"), "unknown operator model"),
+        (("--place", "weight"), "weight=host"),
+        (("--place", "weight=moon"), "is no place"),
+        (("--place", "weight=host"), "--host-link"),
+        (("--pp", "2", "--stages", "layer99", "--link", "1GB/s"), "no module 'layer99'"),
+        (("--pp", "2", "--stages", "layer1,layer2", "--link", "1GB/s"), "needs 1"),
+        (("--seq-len", "128"), "--seq-len cannot change it"),
+        (("--precision", "bfloat16"), "is a trace"),
+        (("--bucket-size", "huge"), "80GiB"),
+        (("--tp", "2", "--link", "1GB/s", "--tp-plan", "nowhere.toml"), "nowhere.toml"),
+        (("--algorithm", "telepathy", "--dp", "2", "--link", "1GB/s"), "unknown collective algorithm"),
+        (("--trace-batch-size", "0"), "at least 1"),
+    ],
+    ids=lambda x: " ".join(x) if isinstance(x, tuple) else None,
+)
+def test_a_plan_or_system_that_makes_no_sense(trace: Path, arguments: tuple[str, ...], words: str) -> None:
+    done = run("train", trace, *arguments, code=2)
+    assert words in done.stderr, done.stderr
+    assert not done.stdout
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("no-such-model", "unknown model"),
+        ("nowhere.triosim", "no such file"),
+        ("some/where", "no such file"),
+    ],
+)
+def test_a_workload_that_is_not_there(name: str, words: str) -> None:
+    assert words in run("train", name, code=2).stderr
+
+
+def test_a_model_needs_a_device() -> None:
+    assert "name a --system or a --device" in run("train", "gpt2", code=2).stderr
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 1000, -1])
+def test_a_truncated_trace(trace: Path, tmp_path: Path, size: int) -> None:
+    broken = tmp_path / "broken.triosim"
+    broken.write_bytes(trace.read_bytes()[:size])
+    done = run("train", broken, code=2)
+    assert "broken.triosim" in done.stderr
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"traceEvents": 3}', "name = ", "hello"])
+@pytest.mark.parametrize("suffix", [".json", ".toml", ".csv", ""])
+def test_files_that_are_something_else(tmp_path: Path, content: str, suffix: str) -> None:
+    file = tmp_path / f"odd{suffix}"
+    file.write_text(content)
+    done = run("train", file, "--device", "H100", code=2)
+    assert "odd" in done.stderr
+
+
+def test_nothing_is_left_behind_when_writing_fails(trace: Path, tmp_path: Path) -> None:
+    target = tmp_path / "no" / "such" / "folder" / "r.json"
+    done = run("train", trace, "--json", target, code=2)
+    assert "folder" in done.stderr
+    assert not list(tmp_path.rglob("*"))
+
+
+def test_unreachable_devices(trace: Path, tmp_path: Path) -> None:
+    file = tmp_path / "one-way.toml"
+    device = '[[device]]\nname = "{}"\nmodel = "A100"\n'
+    link = '[[link]]\nfrom = "a"\nto = "b"\nbandwidth = "1GB/s"\nboth = false\n'
+    file.write_text('name = "one-way"\n' + device.format("a") + device.format("b") + link)
+    done = run("train", trace, "--system", file, "--dp", "2", code=2)
+    assert "cannot reach" in done.stderr

@@ -1,0 +1,216 @@
+"""Collective algorithms: whether data gets everywhere, how much is sent, and how long it takes alone."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.engine.graphs import Builder, routes_of, switch, wires
+from triosim.collectives.algorithm import ALGORITHMS, DEFAULTS, Schedule, choose, part
+from triosim.collectives.algorithms.ring import CHUNK_BYTES
+from triosim.engine.graph import CAPACITY_PER_BYTE, Played, Send, Steps, Wires
+from triosim.engine.play import play
+from triosim.engine.stepped import sent
+from triosim.errors import InputError
+from triosim.parallelism.program import COLLECTIVES
+
+PS = 10**12
+
+SIZES = st.integers(0, 10**8)
+BANDWIDTHS = st.integers(10**6, 10**12)
+LATENCIES = st.integers(0, 10**7)
+
+
+def schedule(algorithm: str, kind: str, members: int, size: int, root: int = 0) -> Schedule:
+    return ALGORITHMS.get(algorithm)().schedule(kind, members, size, root)
+
+
+def run(schedule: Schedule, network: Wires) -> Played:
+    """Play one collective whose member m sits at node m of a switch; rows are positions."""
+    b = Builder()
+    b.collective(schedule.steps, routes_of(schedule.steps, schedule.order, schedule.steps.members))
+    return play(b.graph(), network)
+
+
+def served(size: int, bandwidth: int) -> int:
+    """Picoseconds for so many bytes at so many bytes per second, rounded up."""
+    return ceil(size * PS, bandwidth)
+
+
+def ceil(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+# ---------------------------------------------------------------------------------------- choice
+
+
+def test_every_kind_has_a_default_that_does_it() -> None:
+    assert set(DEFAULTS) == set(COLLECTIVES)
+    for kind in COLLECTIVES:
+        assert kind in ALGORITHMS.get(choose(kind, 8, 100)).kinds
+
+
+def test_the_user_may_choose() -> None:
+    assert choose("all_to_all", 8, 100, "direct") == "direct"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "message"),
+    [
+        ("ring", "collective algorithm 'ring' does not do all_to_all: use auto or direct or pairwise"),
+        ("rign", "unknown collective algorithm 'rign': did you mean ring"),
+    ],
+)
+def test_what_cannot_be_chosen_is_refused_with_what_can(algorithm: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        choose("all_to_all", 8, 100, algorithm)
+
+
+# --------------------------------------------------------------------------------- all algorithms
+
+
+EVERY = [(name, kind) for name in ALGORITHMS for kind in ALGORITHMS.get(name).kinds]
+
+
+@pytest.mark.parametrize(("algorithm", "kind"), EVERY)
+def test_one_member_sends_nothing(algorithm: str, kind: str) -> None:
+    steps, order = schedule(algorithm, kind, 1, 1000)
+    assert sent(steps).sum() == 0
+    assert order == (0,)
+
+
+@pytest.mark.parametrize(("algorithm", "kind"), EVERY)
+@given(members=st.integers(2, 9), size=st.integers(0, 3 * CHUNK_BYTES), data=st.data())
+def test_everyone_has_a_position_and_enough_is_sent(
+    algorithm: str, kind: str, members: int, size: int, data: st.DataObject
+) -> None:
+    root = data.draw(st.integers(0, members - 1))
+    steps, order = schedule(algorithm, kind, members, size, root)
+    assert sorted(order) == list(range(members))
+    table = sent(steps).sum(axis=0)
+    each = {
+        "all_reduce": 2 * (members - 1) * part(size, members),
+        "all_gather": (members - 1) * part(size, members),
+        "reduce_scatter": (members - 1) * part(size, members),
+        "all_to_all": (members - 1) * part(size, members),
+        "gather": part(size, members),
+        "scatter": (members - 1) * part(size, members),
+    }
+    if kind in ("broadcast", "reduce"):
+        assert table[-1] == 0
+        for count in table[:-1]:
+            assert size <= count * steps.bytes < size + count
+        assert order[0 if kind == "broadcast" else -1] == root
+    else:
+        assert table.max() * steps.bytes == each[kind]
+    if kind in ("gather", "scatter"):
+        assert order[0] == root
+        assert (table[0] == 0) == (kind == "gather")
+
+
+# ----------------------------------------------------------------- whether the data gets everywhere
+
+
+def holdings(steps: Steps, start: list[set]) -> list[set]:
+    """What each position holds after all steps if everyone passes on all it has."""
+    held = [set(s) for s in start]
+    for step in range(steps.steps):
+        before = [set(s) for s in held]
+        for position in range(steps.members):
+            peer = steps.peer(position, step)
+            if peer >= 0:
+                held[peer] |= before[position]
+    return held
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter"])
+@pytest.mark.parametrize("members", [2, 3, 8])
+def test_a_ring_brings_everything_everywhere(kind: str, members: int) -> None:
+    steps, _ = schedule("ring", kind, members, 1000)
+    everything = set(range(members))
+    assert holdings(steps, [{p} for p in range(members)]) == [everything] * members
+    fewer = Steps(members, members - 2, steps.bytes)
+    assert holdings(fewer, [{p} for p in range(members)]) != [everything] * members
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "pairwise"])
+@pytest.mark.parametrize("members", [2, 3, 8])
+def test_all_to_all_pairs_everyone_once(algorithm: str, members: int) -> None:
+    steps, _ = schedule(algorithm, "all_to_all", members, 1000)
+    pairs = [(p, steps.peer(p, s)) for s in range(steps.steps) for p in range(members)]
+    assert sorted(pairs) == [(p, q) for p in range(members) for q in range(members) if p != q]
+
+
+@pytest.mark.parametrize("kind", ["broadcast", "reduce"])
+def test_every_chunk_of_a_chain_runs_from_one_end_to_the_other(kind: str) -> None:
+    steps, order = schedule("ring", kind, 4, 5 * CHUNK_BYTES, root=2)
+    assert order == ((2, 3, 0, 1) if kind == "broadcast" else (3, 0, 1, 2))
+    assert steps == Steps(4, 2 + 5, CHUNK_BYTES, Send.CHAIN, active=5)
+
+
+# ------------------------------------------------------------------------------ golden, to the tick
+
+
+@settings(deadline=None)
+@given(members=st.integers(2, 16), size=SIZES, bandwidth=BANDWIDTHS, latency=LATENCIES)
+def test_ring_times_on_a_switch(members: int, size: int, bandwidth: int, latency: int) -> None:
+    network = switch(members, bandwidth * CAPACITY_PER_BYTE, latency)
+    step = served(ceil(size, members), bandwidth) + latency
+    for kind, rounds in (("all_reduce", 2), ("all_gather", 1), ("reduce_scatter", 1)):
+        steps = rounds * (members - 1)
+        assert run(schedule("ring", kind, members, size), network).finish.tolist() == [steps * step] * members
+
+
+@settings(deadline=None)
+@given(members=st.integers(2, 16), size=SIZES, bandwidth=BANDWIDTHS, latency=LATENCIES)
+def test_ring_all_reduce_on_a_ring(members: int, size: int, bandwidth: int, latency: int) -> None:
+    b = Builder()
+    steps, _ = schedule("ring", "all_reduce", members, size)
+    b.collective(steps, [list(range(members))])
+    network = wires([bandwidth * CAPACITY_PER_BYTE] * members, [[p] for p in range(members)], latency)
+    step = served(ceil(size, members), bandwidth) + latency
+    assert play(b.graph(), network).finish.tolist() == [2 * (members - 1) * step] * members
+
+
+@settings(deadline=None, max_examples=50)
+@given(members=st.integers(2, 12), size=SIZES, bandwidth=BANDWIDTHS, latency=LATENCIES, data=st.data())
+def test_broadcast_and_reduce_are_pipelines(
+    members: int, size: int, bandwidth: int, latency: int, data: st.DataObject
+) -> None:
+    chunks = max(ceil(size, CHUNK_BYTES), 1)
+    step = served(ceil(size, chunks), bandwidth) + latency
+    network = switch(members, bandwidth * CAPACITY_PER_BYTE, latency)
+    for kind in ("broadcast", "reduce"):
+        root = data.draw(st.integers(0, members - 1))
+        played = run(schedule("ring", kind, members, size, root), network)
+        assert played.finish[-1] == (members - 2 + chunks) * step
+        assert played.finish[0] == chunks * step
+
+
+@settings(deadline=None, max_examples=50)
+@given(members=st.integers(2, 8), size=SIZES, bandwidth=BANDWIDTHS, latency=LATENCIES)
+def test_all_to_all_pairwise_and_direct(members: int, size: int, bandwidth: int, latency: int) -> None:
+    network = switch(members, bandwidth * CAPACITY_PER_BYTE, latency)
+    each, others = ceil(size, members), members - 1
+    pairwise = run(schedule("pairwise", "all_to_all", members, size), network)
+    assert pairwise.finish.tolist() == [others * (served(each, bandwidth) + latency)] * members
+    direct = run(schedule("direct", "all_to_all", members, size), network)
+    share = bandwidth * CAPACITY_PER_BYTE // others
+    assert direct.finish.tolist() == [ceil(each * CAPACITY_PER_BYTE * PS, share) + latency] * members
+    assert direct.link_bytes.tolist() == pairwise.link_bytes.tolist()
+
+
+@settings(deadline=None, max_examples=50)
+@given(members=st.integers(2, 8), size=SIZES, bandwidth=BANDWIDTHS, latency=LATENCIES, data=st.data())
+def test_gather_and_scatter_share_the_link_of_the_root(
+    members: int, size: int, bandwidth: int, latency: int, data: st.DataObject
+) -> None:
+    root = data.draw(st.integers(0, members - 1))
+    network = switch(members, bandwidth * CAPACITY_PER_BYTE, latency)
+    share = bandwidth * CAPACITY_PER_BYTE // (members - 1)
+    expected = ceil(ceil(size, members) * CAPACITY_PER_BYTE * PS, share) + latency
+    for kind, link in (("gather", 2 * root + 1), ("scatter", 2 * root)):
+        played = run(schedule("direct", kind, members, size, root), network)
+        assert played.finish.tolist() == [expected] * members
+        assert played.link_bytes[link] == (members - 1) * ceil(size, members)

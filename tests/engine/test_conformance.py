@@ -1,0 +1,346 @@
+"""What every engine must do: the rules of :mod:`triosim.engine.graph`, by hand, by law and against a second reading."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.engine.conftest import Player
+from tests.engine.graphs import (
+    GB_PER_S,
+    US,
+    Builder,
+    graphs,
+    interrupted,
+    networks,
+    route,
+    routes_of,
+    switch,
+    wires,
+)
+from tests.engine.oracle import Oracle
+from triosim.columns import Ragged
+from triosim.engine.graph import UNLIMITED, Graph, Played, Send, Steps, Stuck, Task, Wires
+from triosim.errors import InputError
+
+NOTHING = wires([], [])
+
+
+def ticks(played: Played) -> list[tuple[int, int, int]]:
+    return list(zip(played.start.tolist(), played.begin.tolist(), played.finish.tolist(), strict=True))
+
+
+# ------------------------------------------------------------------------------------------ rules
+
+
+def test_tasks_on_a_stream_run_in_row_order_and_wait_for_their_predecessors(play: Player) -> None:
+    b = Builder()
+    slow = b.compute(10, stream=0)
+    first = b.compute(3, stream=1, before=[slow])
+    b.compute(1, stream=1)  # ready at once, but behind the other on its stream
+    b.join(before=[first])
+    assert ticks(play(b.graph(), NOTHING)) == [(0, 0, 10), (10, 10, 13), (13, 13, 14), (13, 13, 13)]
+
+
+@pytest.mark.parametrize(("need", "start"), [(0, 9), (1, 2), (2, 5), (3, 9)])
+def test_a_task_that_needs_k_predecessors_starts_when_the_kth_has_finished(play: Player, need: int, start: int) -> None:
+    b = Builder()
+    before = [b.compute(9), b.compute(2), b.compute(5)]
+    b.compute(1, before=before, need=need)
+    assert play(b.graph(), NOTHING).start[3] == start
+
+
+def test_a_task_that_needs_one_transfer_counts_what_is_known_early_in_the_order_of_time(play: Player) -> None:
+    # The end of the compute task is known at tick 0 but lies after that of the transfer.
+    b = Builder()
+    before = [b.compute(5 * US), b.transfer(0, 1000)]
+    b.compute(1, before=before, need=1)
+    assert play(b.graph(), wires([GB_PER_S], [[0]])).start[2] == 1 * US
+
+
+def test_a_transfer_waits_for_delay_and_latency_and_is_then_served_at_the_slowest_link(play: Player) -> None:
+    b = Builder()
+    b.transfer(0, 1000, delay=5)
+    w = wires([3 * GB_PER_S, GB_PER_S], [[0, 1]], 7)
+    assert ticks(play(b.graph(), w)) == [(0, 0, 5 + 7 + US)]
+
+
+def test_serving_time_is_rounded_up_to_a_whole_tick(play: Player) -> None:
+    b = Builder()
+    b.transfer(0, 1000)
+    assert play(b.graph(), wires([3 * GB_PER_S], [[0]])).finish[0] == 333_334
+
+
+@pytest.mark.parametrize(("size", "links"), [(0, [0]), (1000, [1]), (1000, [])])
+def test_nothing_to_serve_or_no_link_that_limits_leaves_delay_and_latency(
+    play: Player, size: int, links: list[int]
+) -> None:
+    b = Builder()
+    b.transfer(0, size, delay=5)
+    assert play(b.graph(), wires([GB_PER_S, UNLIMITED], [links], 7)).finish[0] == 12
+
+
+def test_two_flows_share_a_link_while_both_are_there(play: Player) -> None:
+    b = Builder()
+    later = b.compute(US)
+    b.transfer(0, 3000)
+    b.transfer(0, 1000, before=[later])
+    # Alone for 1 us (1000 bytes), at half speed until the second is served at 3 us, alone for the last 1000 bytes.
+    played = play(b.graph(), wires([GB_PER_S], [[0]]))
+    assert played.finish.tolist() == [US, 4 * US, 3 * US]
+    assert played.link_bytes.tolist() == [4000]
+    assert played.flows == 2
+
+
+def test_what_one_flow_cannot_use_goes_to_the_other(play: Player) -> None:
+    b = Builder()
+    b.transfer(0, 1000)
+    b.transfer(1, 3000)
+    # Link 0 holds the first flow to 1 GB/s; the second gets the other 3 GB/s of link 1.
+    played = play(b.graph(), wires([GB_PER_S, 4 * GB_PER_S], [[0, 1], [1]]))
+    assert played.finish.tolist() == [US, US]
+
+
+def test_a_flow_that_ends_as_another_starts_does_not_slow_it(play: Player) -> None:
+    b = Builder()
+    later = b.compute(US)
+    b.transfer(0, 1000)
+    b.transfer(0, 1000, before=[later])
+    assert play(b.graph(), wires([GB_PER_S], [[0]])).finish.tolist() == [US, US, 2 * US]
+
+
+def test_members_of_a_collective_begin_together_after_the_last_has_come(play: Player) -> None:
+    b = Builder()
+    rule = Steps(2, 2, 1000)
+    waits = [[b.compute(3)], [b.compute(8)]]
+    b.collective(rule, routes_of(rule, (0, 1), 2), delay=10, before=waits)
+    done = 8 + 10 + 2 * (5 + US)
+    assert ticks(play(b.graph(), switch(2, GB_PER_S, 5)))[2:] == [(3, 8, done), (8, 8, done)]
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_a_collective_without_steps_takes_its_delay(play: Player, members: int) -> None:
+    b = Builder()
+    b.collective(Steps(members, 0, 1000), [[-1] * members], delay=4)
+    assert ticks(play(b.graph(), switch(3, GB_PER_S))) == [(0, 0, 4)] * members
+
+
+def test_a_chain_is_a_pipeline_whose_members_finish_one_after_another(play: Player) -> None:
+    b = Builder()
+    rule = Steps(3, 1 + 4, 1000, Send.CHAIN, active=4)
+    b.collective(rule, routes_of(rule, (0, 1, 2), 3))
+    played = play(b.graph(), switch(3, GB_PER_S))
+    assert played.finish.tolist() == [4 * US, 5 * US, 5 * US]
+    assert played.flows == 8
+    assert played.link_bytes.tolist() == [4000, 0, 4000, 4000, 0, 4000]
+
+
+def test_a_slow_hop_sets_the_pace_of_a_ring_after_it_has_been_round(play: Player) -> None:
+    b = Builder()
+    rule = Steps(3, 4, 1000)
+    b.collective(rule, routes_of(rule, (0, 1, 2), 3))
+    played = play(b.graph(), switch(3, [GB_PER_S, GB_PER_S, GB_PER_S // 2, GB_PER_S, GB_PER_S, GB_PER_S]))
+    # Position 1 takes 4 x 2 us to send, and 2 gets the last of it then.  Position 2 sends for the last time when it has
+    # what 1 sent in the step before, at 6 us; so 0 has it at 7 us.
+    assert played.finish.tolist() == [7 * US, 8 * US, 8 * US]
+
+
+def test_gather_shares_the_link_of_the_root(play: Player) -> None:
+    b = Builder()
+    rule = Steps(4, 1, 1000, Send.TO_FIRST)
+    b.collective(rule, routes_of(rule, range(4), 4))
+    played = play(b.graph(), switch(4, GB_PER_S))
+    # A third of a link each, rounded down, so that they end one tick after 3 us.
+    assert played.finish.tolist() == [3 * US + 1] * 4
+    assert played.link_bytes[1] == 3000
+
+
+@pytest.mark.parametrize(("wait", "finish"), [(False, [3, 3, 3, 3]), (True, [3, 1, 2, 3])])
+def test_scatter_sends_all_at_once_or_one_after_another(play: Player, wait: bool, finish: list[int]) -> None:
+    b = Builder()
+    rule = Steps(4, 3, 1000, Send.FROM_FIRST, wait=wait)
+    b.collective(rule, routes_of(rule, range(4), 4))
+    rounding = 0 if wait else 1
+    assert play(b.graph(), switch(4, GB_PER_S)).finish.tolist() == [f * US + rounding for f in finish]
+
+
+def test_a_flow_breaks_into_a_ring_in_the_middle_of_a_step(play: Player) -> None:
+    b = Builder()
+    later = b.compute(US // 2)
+    rule = Steps(2, 2, 1000)
+    b.collective(rule, routes_of(rule, (0, 1), 3))
+    b.transfer(route(3, 0, 2), 1000, before=[later])
+    # From 0.5 us on node 0's uplink is shared: the last 500 bytes of the first step from 0 take until 1.5 us.  The
+    # second step has half the link until the transfer is served at 2.5 us, and all of it for its last 500 bytes.
+    played = play(b.graph(), switch(3, GB_PER_S))
+    assert played.finish.tolist() == [US // 2, 3 * US, 3 * US, US // 2 * 5]
+
+
+# ------------------------------------------------------------------------------------ what cannot be
+
+
+def test_a_cycle_is_stuck(play: Player) -> None:
+    b = Builder()
+    b.compute(1, before=[1])
+    b.compute(1, before=[0])
+    with pytest.raises(Stuck, match=r"2 of 2 tasks never start or never end: task 0 \(COMPUTE\) waits for tasks \[1\]"):
+        play(b.graph(), NOTHING)
+
+
+def test_a_member_that_never_comes_is_named(play: Player) -> None:
+    b = Builder()
+    rule = Steps(3, 4, 10)
+    members = b.collective(rule, routes_of(rule, range(3), 3))
+    del b.rows[members[1]]
+    with pytest.raises(Stuck, match=r"task 0 \(COLLECTIVE\) waits for members \[1\] of collective 0"):
+        play(b.graph(), switch(3, GB_PER_S))
+
+
+def test_a_stream_behind_a_stuck_task_is_stuck(play: Player) -> None:
+    b = Builder()
+    b.compute(1, stream=0, before=[0])
+    b.compute(1, stream=0)
+    with pytest.raises(Stuck, match=r"task 1 \(COMPUTE\) waits for its turn on stream 0"):
+        play(b.graph(), NOTHING)
+
+
+def test_a_run_of_more_than_106_days_is_refused(play: Player) -> None:
+    b = Builder()
+    b.transfer(0, 10**9)
+    with pytest.raises(InputError, match="106 days"):
+        play(b.graph(), wires([1024], [[0]]))
+
+
+def test_an_empty_graph_takes_no_time(play: Player) -> None:
+    assert len(play(Builder().graph(), NOTHING).finish) == 0
+
+
+# --------------------------------------------------------------------------------- a second reading
+
+
+@settings(max_examples=150, deadline=None)
+@given(drawn=st.one_of(graphs(), interrupted()))
+def test_every_tick_is_that_of_the_oracle(play: Player, drawn: tuple[Graph, Wires]) -> None:
+    start, begin, finish = Oracle(*drawn).run()
+    played = play(*drawn)
+    assert played.start.tolist() == start
+    assert played.begin.tolist() == begin
+    assert played.finish.tolist() == finish
+
+
+# ------------------------------------------------------------------------------------------ laws
+
+
+@settings(max_examples=100, deadline=None)
+@given(drawn=graphs())
+def test_streams_never_overlap_and_nothing_starts_before_what_it_waits_for(
+    play: Player, drawn: tuple[Graph, Wires]
+) -> None:
+    graph, _ = drawn
+    played = play(*drawn)
+    assert (played.start <= played.begin).all()
+    assert (played.begin <= played.finish).all()
+    for stream in range(graph.streams):
+        rows = np.flatnonzero(graph.stream == stream)
+        assert (played.start[rows[1:]] >= played.finish[rows[:-1]]).all()
+    for task, before in enumerate(graph.before):
+        ends = np.sort(played.finish[before])[: int(graph.need[task]) or None]
+        assert played.start[task] >= ends.max(initial=0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(drawn=graphs(), data=st.data())
+def test_names_of_links_routes_and_streams_do_not_matter(
+    play: Player, drawn: tuple[Graph, Wires], data: st.DataObject
+) -> None:
+    graph, network = drawn
+    links = np.array(data.draw(st.permutations(range(len(network.capacity)))), np.int32)
+    streams = np.array([*data.draw(st.permutations(range(graph.streams))), -1], np.int32)
+    capacity = np.empty_like(network.capacity)
+    capacity[links] = network.capacity
+    relabelled = Wires(capacity, Ragged(links[network.routes.values], network.routes.offsets), network.latency)
+    played, other = play(graph, network), play(replace(graph, stream=streams[graph.stream]), relabelled)
+    assert ticks(other) == ticks(played)
+    assert other.link_bytes[links].tolist() == played.link_bytes.tolist()
+
+
+@settings(max_examples=100, deadline=None)
+@given(drawn=graphs(), other=graphs())
+def test_an_unrelated_graph_beside_it_changes_nothing(
+    play: Player, drawn: tuple[Graph, Wires], other: tuple[Graph, Wires]
+) -> None:
+    alone, beside = play(*drawn), play(*beside_each_other(*drawn, *other))
+    n, links = len(drawn[0]), len(drawn[1].capacity)
+    assert ticks(beside)[:n] == ticks(alone)
+    assert ticks(beside)[n:] == ticks(play(*other))
+    assert beside.link_bytes[:links].tolist() == alone.link_bytes.tolist()
+
+
+@settings(max_examples=100, deadline=None)
+@given(drawn=graphs(), data=st.data())
+def test_shorter_tasks_never_make_a_run_longer_where_nothing_contends(
+    play: Player, drawn: tuple[Graph, Wires], data: st.DataObject
+) -> None:
+    graph, network = drawn
+    network = replace(network, capacity=np.full_like(network.capacity, UNLIMITED))
+    duration = graph.duration.tolist()
+    shorter = np.array([data.draw(st.integers(0, d)) for d in duration], np.int64)
+    assert (play(replace(graph, duration=shorter), network).finish <= play(graph, network).finish).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), nodes=st.integers(2, 5), count=st.integers(1, 8))
+def test_order_of_transfers_that_start_together_does_not_matter(
+    play: Player, data: st.DataObject, nodes: int, count: int
+) -> None:
+    network = data.draw(networks(nodes))
+    drawn = st.tuples(st.integers(0, nodes * nodes - 1), st.sampled_from([1, 1000, 1000, 2500]))
+    moves = data.draw(st.lists(drawn, min_size=count, max_size=count))
+    order = data.draw(st.permutations(range(count)))
+    finish = []
+    for rows in (range(count), order):
+        b = Builder()
+        for row in rows:
+            b.transfer(*moves[row])
+        finish.append(play(b.graph(), network).finish)
+    assert finish[0][list(order)].tolist() == finish[1].tolist()
+
+
+def beside_each_other(a: Graph, aw: Wires, b: Graph, bw: Wires) -> tuple[Graph, Wires]:
+    """Two graphs as one, with tasks, streams, collectives, routes and links of their own."""
+    tasks, streams, routes, links = len(a), a.streams, len(aw.routes), len(aw.capacity)
+
+    def shifted(column: np.ndarray, by: int) -> np.ndarray:
+        return np.where(column >= 0, column + by, column).astype(column.dtype)
+
+    def joined(x: Ragged, y: Ragged, by: int) -> Ragged:
+        values = np.concatenate([x.values, (y.values + by).astype(x.values.dtype)])
+        return Ragged(values, np.concatenate([x.offsets, y.offsets[1:] + x.offsets[-1]]))
+
+    other = replace(
+        b,
+        stream=shifted(b.stream, streams),
+        route=shifted(b.route, routes),
+        collective=shifted(b.collective, len(a.collectives)),
+    )
+    names = ("kind", "stream", "duration", "route", "bytes", "delay", "collective", "member", "need")
+    graph = Graph(
+        **{name: np.concatenate([getattr(a, name), getattr(other, name)]) for name in names},
+        before=joined(a.before, b.before, tasks),
+        streams=streams + b.streams,
+        collectives=a.collectives + tuple(replace(c, routes=shifted(c.routes, routes)) for c in b.collectives),
+    )
+    network = Wires(
+        np.concatenate([aw.capacity, bw.capacity]),
+        joined(aw.routes, bw.routes, links),
+        np.concatenate([aw.latency, bw.latency]),
+    )
+    return graph, network
+
+
+def test_kinds_of_task_are_those_that_are_tested_here() -> None:
+    assert {task.name for task in Task} == {"COMPUTE", "TRANSFER", "COLLECTIVE", "JOIN"}

@@ -1,0 +1,112 @@
+"""The ready systems: each loads, says where it is from, and is the machine that it is said to be."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+
+from tests.hardware.graphs import distances, edges_of
+from triosim.hardware import catalog
+from triosim.hardware.build import flat, ready
+from triosim.hardware.describe import describe
+from triosim.hardware.description import read_system, read_table
+from triosim.hardware.system import Tier
+
+
+@pytest.mark.parametrize("name", catalog.systems())
+def test_every_ready_system(name: str):
+    table = read_table(catalog.system_file(name))
+    assert table["about"]
+    assert table["source"]
+    assert table["confidence"] in ("high", "medium", "low")
+    for part in ("devices", "scale_up", "host", "scale_out"):
+        assert part not in table or table[part]["source"], f"[{part}] has no source"
+    s = ready(name)  # which checks that all devices reach each other
+    assert s.name == name
+    assert s.sources
+    assert all(model.name in catalog.accelerators() for model in s.models)
+    if read_system(catalog.system_file(name)).scale_out:
+        assert ready(name, 2).devices == 2 * s.devices
+
+
+def test_dgx_h100():
+    s = ready("dgx-h100", 2)
+    assert (s.devices, s.servers) == (16, 2)
+    assert s.models == (catalog.accelerator("H100"),)
+    assert s.server_cpu == catalog.accelerator("Xeon-8480+")
+    kinds = Counter(zip(s.edge_name, s.edge_tier.tolist(), s.bandwidth.tolist(), strict=True))
+    assert kinds["NVLink4", Tier.SCALE_UP, 450e9 * 0.8] == 32
+    assert kinds["InfiniBand-NDR", Tier.SCALE_OUT, 50e9 * 0.92] == 32
+
+
+def test_dgx_1v_has_six_links_on_each_gpu_and_two_hops_at_most():
+    s = ready("dgx-1v")
+    rows = [e for e in edges_of(s) if e.tier == Tier.SCALE_UP]
+    for gpu in range(8):
+        assert sum(e.link.bandwidth for e in rows if e.source == gpu) == pytest.approx(6 * 25e9 * 0.87)
+        far = distances(rows, s.nodes, gpu, lambda e: 1)[:8]
+        assert Counter(far) == {0: 1, 1: 4, 2: 3}
+
+
+def test_mi300x_has_one_link_for_each_pair():
+    s = ready("mi300x-8")
+    rows = [e for e in edges_of(s) if e.tier == Tier.SCALE_UP]
+    assert len(rows) == 56
+    assert {e.link.bandwidth for e in rows} == {64e9 * 0.68}
+
+
+def test_four_gpu_board_shares_twelve_links_among_three_neighbours():
+    rows = [e for e in edges_of(ready("hgx-a100-4")) if e.tier == Tier.SCALE_UP]
+    assert {e.link.bandwidth for e in rows} == {4 * 25e9 * 0.8}
+
+
+def test_tpu_links_are_those_of_the_datasheet():
+    for name, each, degree in (("tpu-v4-4x4x4", 50e9, 6), ("tpu-v5e-256", 50e9, 4), ("tpu-v5p-4x4x4", 100e9, 6)):
+        s = ready(name)
+        rows = [e for e in edges_of(s) if e.tier == Tier.SCALE_UP]
+        assert {e.link.bandwidth for e in rows} == {each * 0.9}
+        assert set(Counter(e.source for e in rows).values()) == {degree}
+
+
+def test_cut_down_exports_have_fewer_links():
+    assert ready("hgx-h800").bandwidth.max() == pytest.approx(200e9 * 0.8)
+
+
+def test_pcie_servers_have_the_host_at_the_root():
+    s = ready("pcie-a100-8")
+    host = int(s.server_host[0])
+    assert [e.source for e in edges_of(s) if e.target == host] == [8]
+
+
+def test_a_large_cluster_is_quick_to_count():
+    s = ready("dgx-h100", 64)
+    assert (s.devices, s.servers, len(s.edge_name)) == (512, 64, 64 * (16 + 16 + 16 + 16))
+
+
+def test_description_is_plain():
+    s = ready("dgx-a100", 2)
+    plain = describe(s)
+    assert json.loads(json.dumps(plain)) == plain
+    assert (plain["name"], plain["devices"], plain["servers"]) == ("2 x dgx-a100", 16, 2)
+    assert plain["accelerators"][0]["name"] == "A100-SXM4-80GB"
+    assert plain["accelerators"][0]["count"] == 16
+    assert plain["host_memory"] is True
+    assert plain["host_cpu"] == "EPYC-7742"
+    nvlink = next(row for row in plain["links"] if row["name"] == "NVLink3")
+    assert nvlink == {
+        "name": "NVLink3",
+        "tier": "scale_up",
+        "directions": 32,
+        "bandwidth_bytes_per_s": 300e9 * 0.8,
+        "latency_s": 0.7e-6,
+        "overhead_s": 6e-6,
+    }
+
+
+def test_description_of_what_never_limits():
+    plain = describe(flat(devices=2, link="inf"))
+    assert plain["links"][0]["bandwidth_bytes_per_s"] is None
+    assert plain["accelerators"][0]["memory_bytes"] is None
+    assert describe(flat())["links"] == []

@@ -1,0 +1,67 @@
+"""The one call and its story."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+
+import numpy as np
+import pytest
+
+from tests.kernels.example import DEVICE, OTHER, job, step
+from tests.kernels.test_changes import marked
+from triosim.errors import InputError
+from triosim.kernels.estimate import Estimates
+from triosim.kernels.model import MODELS, Job
+from triosim.kernels.pricing import describe, price, undecided_rows
+from triosim.workload.rescale import rescale
+
+
+def test_the_models_that_users_can_name():
+    assert {"auto", "recorded", "proportional", "roofline"} <= set(MODELS.names())
+    with pytest.raises(InputError, match="unknown operator model 'rooflien': did you mean roofline"):
+        price(job(), "rooflien")
+
+
+def test_a_pack_is_a_model(tmp_path):
+    text = (resources.files("triosim.kernels") / "data" / "roofline.json").read_text(encoding="utf-8")
+    slow = json.loads(text)
+    for entry in slow["classes"].values():
+        entry["memory"] /= 2
+        entry["compute"] /= 2
+    path = tmp_path / "slow.json"
+    path.write_text(json.dumps(slow))
+    ours, theirs = (price(job(recorded_on=None), model).seconds for model in ("auto", str(path)))
+    assert np.all(theirs[[0, 1, 3]] > ours[[0, 1, 3]])
+    assert "pack 'roofline'" in describe(price(job(recorded_on=None), str(path)), job().trace, None, str(path))[1]
+
+
+def test_sentences_name_sources_shares_and_devices():
+    asked = job(64)
+    found = price(asked)
+    first, second = describe(found, asked.trace, asked)
+    share = round(100 * 30e-6 / found.seconds.sum())
+    assert f"{share} % recorded on Example" in first
+    assert f"{100 - share} % recorded times of Example carried over" in first
+    assert "measured kernels" in second
+    elsewhere = job(device=OTHER, recorded_on=None)
+    assert describe(price(elsewhere), elsewhere.trace, elsewhere)[0].endswith(
+        "100 % the roofline on Faster, without a recording"
+    )
+    assert len(describe(price(job()), asked.trace)) == 1, "no roofline, nothing to say of its constants"
+
+
+def test_undecided_operators_are_listed():
+    recorded = marked(step(), 3)
+    asked = Job(rescale(recorded, 32), DEVICE, recorded, DEVICE)
+    story = describe(price(asked), asked.trace, asked)[-1]
+    assert story.startswith("1 of 4 operators")
+    assert "unchanged to x4" in story
+    assert story.endswith("aten::relu")
+    assert undecided_rows(asked) == [1, 2]
+    assert undecided_rows(Job(recorded, DEVICE, recorded, DEVICE)) == []
+
+
+def test_a_trace_without_time():
+    nothing = Estimates(np.zeros(4), np.zeros(4), np.zeros(4, np.int8), np.zeros(4, np.int8))
+    assert describe(nothing, step()) == ["operator times: no operator takes device time"]

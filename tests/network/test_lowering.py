@@ -1,0 +1,69 @@
+"""From programs to tasks: who meets whom, over which links."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import triosim
+from tests.traces import chain
+from triosim import Plan
+from triosim.collectives.algorithm import ALGORITHMS, choose
+from triosim.engine.graph import Task
+from triosim.network.lowering import lower
+from triosim.network.placement import place
+from triosim.parallelism.job import Costs, programs
+from triosim.parallelism.stages import split
+from triosim.parallelism.tensor import shard
+from triosim.plan import resolve
+
+
+def _schedule(kind: str, members: int, size: int, root: int):
+    made = ALGORITHMS.get(choose(kind, members, size))().schedule(kind, members, size, root)
+    return made.steps, made.order
+
+
+def _lowered(dp: int, tp: int, pp: int, **plan):
+    trace = chain(layers=4, batch=8)
+    plan = Plan(dp=dp, tp=tp, pp=pp, **plan)
+    mesh = resolve(plan, dp * tp * pp, 8)
+    step = shard(trace, tp)
+    seconds = trace.operators.device_s
+    jobs = programs(step, Costs(seconds), split(step.trace, seconds, pp), plan, mesh)
+    system = triosim.system(devices=mesh.ranks, link="1GB/s", latency="1us")
+    return jobs, lower(jobs, place(tp, dp, pp, mesh.ranks), system, _schedule)
+
+
+@pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 2), (1, 4, 2), (4, 1, 2)])
+def test_every_rank_has_its_program_and_every_send_its_arrival(mesh: tuple[int, int, int]) -> None:
+    jobs, lowered = _lowered(*mesh, micro_batches=2)
+    graph = lowered.graph
+    assert np.array_equal(np.diff(lowered.first), [len(jobs[c]) for c in lowered.class_of])
+    sends = np.flatnonzero(graph.kind == Task.TRANSFER)
+    joins = np.flatnonzero(graph.kind == Task.JOIN)
+    assert sorted(lowered.pair[sends]) == sorted(lowered.pair[joins]) == list(range(len(sends)))
+    for join in joins.tolist():
+        (send,) = [s for s in sends.tolist() if lowered.pair[s] == lowered.pair[join]]
+        assert send in graph.before[join]
+        assert graph.bytes[send] == graph.bytes[join]
+
+
+@pytest.mark.parametrize("mesh", [(2, 1, 1), (1, 2, 1), (2, 2, 1), (2, 2, 2), (4, 2, 1)])
+def test_each_collective_has_each_member_of_its_group_once(mesh: tuple[int, int, int]) -> None:
+    dp, tp, _ = mesh
+    _, lowered = _lowered(*mesh)
+    graph = lowered.graph
+    for number, collective in enumerate(graph.collectives):
+        tasks = np.flatnonzero(graph.collective == number)
+        assert sorted(graph.member[tasks]) == list(range(collective.steps.members))
+        ranks = np.searchsorted(lowered.first, tasks, side="right") - 1
+        (group,) = set(lowered.group[tasks].tolist())
+        assert sorted(ranks.tolist()) == sorted(lowered.groups[group].tolist())
+        assert len(ranks) in (dp, tp)
+
+
+def test_neighbours_in_a_ring_are_neighbours_on_the_tensor_axis() -> None:
+    """Ranks along tp are numbered next to each other, so their ring stays among neighbours."""
+    _, lowered = _lowered(2, 4, 1)
+    groups = {tuple(g.tolist()) for g in lowered.groups}
+    assert {(0, 1, 2, 3), (4, 5, 6, 7), (0, 4), (1, 5), (2, 6), (3, 7)} == groups

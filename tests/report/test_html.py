@@ -1,0 +1,192 @@
+"""The HTML page: self-contained, safe, moderate in size, and drawn without an error in a real browser."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.report.example import make
+from triosim.errors import InputError
+from triosim.parallelism.program import Op
+from triosim.report import html
+from triosim.report.messages import spans
+from triosim.result import Result
+from triosim.timeline import MemoryTrack
+from triosim.units import format_bytes, format_time
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+ODD = '</script><script>alert("x")</script><!-- & é'
+
+
+def embedded(page: str) -> dict[str, Any]:
+    found = re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.S)
+    assert found
+    return json.loads(found[1])
+
+
+def odd(result: Result) -> Result:
+    """The same prediction with names that would break a careless page."""
+    timeline = result.timeline
+    timeline = dataclasses.replace(
+        timeline, names=tuple(n + ODD for n in timeline.names), modules=tuple(m + ODD for m in timeline.modules),
+        rank_names=tuple(n + ODD for n in timeline.rank_names),
+        links=dataclasses.replace(timeline.links, name=tuple(n + ODD for n in timeline.links.name)),
+    )  # fmt: skip
+    return dataclasses.replace(
+        result, timeline=timeline, workload={"name": ODD, ODD: ODD}, sources=(ODD,), warnings=(ODD,),
+        layers=tuple(dataclasses.replace(row, module=row.module + ODD) for row in result.layers),
+    )  # fmt: skip
+
+
+def test_the_page_is_one_file_that_reaches_for_nothing(tmp_path: Path) -> None:
+    html.write(make(), tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
+    assert "default-src 'none'" in page
+    outside = re.sub(r"http://www\.w3\.org/2000/svg", "", page)
+    assert not re.search(r"https?://|@import|\bsrc=|\bfetch\(|XMLHttpRequest", outside)
+
+
+def test_names_cannot_break_out(tmp_path: Path) -> None:
+    page = html.render(odd(make(layers=1)))
+    assert "alert(" not in re.sub(r'<script id="data".*?</script>', "", page, flags=re.S).replace("alert(&quot;", "")
+    assert page.count("</script>") == 2
+    assert any(name.endswith(ODD) for name in embedded(page)["timeline"]["names"])
+
+
+def test_the_picture_holds_every_slice() -> None:
+    result = make(iterations=2)
+    timeline = embedded(html.render(result))["timeline"]
+    s = result.timeline.slices
+    assert timeline["slices"] == len(s) == sum(len(lane["kind"]) for lane in timeline["lanes"])
+    start, begin, end = spans(s)
+    length = sum(sum(lane["length"]) for lane in timeline["lanes"])
+    assert length == pytest.approx(float((end - start).sum()) * 1e9, abs=len(s))
+    waited = sum(sum(lane.get("wait", ())) for lane in timeline["lanes"])
+    assert waited == pytest.approx(float((begin - start).sum()) * 1e9, abs=len(s))
+    for lane in timeline["lanes"]:
+        at = np.cumsum(lane["start"])
+        assert np.all(at[1:] >= (at + lane["length"])[:-1])
+        assert sum(lane["micro_batch"][1::2]) == len(lane["kind"])
+    kinds = timeline["kinds"]
+    seconds = dict.fromkeys(html.GROUPS, 0)
+    for lane in timeline["lanes"]:
+        for kind, ns in zip(lane["kind"], lane["length"], strict=True):
+            seconds[html.GROUPS[kinds[kind][6]]] += ns
+    for phase, code in (("forward", 0), ("backward", 1), ("optimizer", 2)):
+        mine = (s.op == Op.COMPUTE) & (s.phase == code)
+        assert seconds[phase] == pytest.approx(float((s.end - s.start)[mine].sum()) * 1e9, abs=len(s))
+
+
+def test_many_slices_are_thinned_and_the_page_says_so() -> None:
+    result = make()
+    timeline = embedded(html.render(result, limit=700))["timeline"]
+    assert timeline["slices"] == 700
+    assert [r["rank"] for r in timeline["ranks"]] == [0, 2]
+    assert timeline["notes"][0] == "Shown: 2 of 4 ranks, one of each kind."
+    left = int(np.isin(result.timeline.slices.rank, (0, 2)).sum()) - 700
+    assert timeline["notes"][1].startswith(f"Left out of the picture: the {left} shortest slices (6 us and less).")
+    assert not embedded(html.render(result))["timeline"]["notes"]
+
+
+def test_a_large_run_makes_a_moderate_file() -> None:
+    result = make(stages=4, replicas=2, micro_batches=8, layers=9)
+    assert len(result.timeline.slices) > 8 * 2900
+    assert len(html.render(result).encode()) < 1_000_000
+
+
+def test_a_shortened_memory_curve_keeps_its_peak_and_its_end() -> None:
+    rng = np.random.default_rng(1)
+    timeline = make().timeline
+    time = np.sort(rng.random(20_000)) * timeline.end * rng.choice([0.2, 1.0], 20_000)
+    time.sort()
+    held = rng.integers(0, 2**34, (20_000, 8)) // 1024 * 1024
+    short = html._track(MemoryTrack(0, time, held), timeline)
+    kib = np.array(short["kib"]).T
+    assert len(short["time"]) <= 2 * html.STEPS + 1
+    assert np.all(np.diff(short["time"]) >= 0)
+    assert kib.sum(axis=1).max() * 1024 == held.sum(axis=1).max()
+    assert np.array_equal(kib[-1] * 1024, held[-1])
+
+
+def test_unlimited_links_and_unknown_numbers_are_valid_json() -> None:
+    result = make()
+    links = dataclasses.replace(result.timeline.links, bandwidth=np.full(8, np.inf))
+    result = dataclasses.replace(
+        result, timeline=dataclasses.replace(result.timeline, links=links), workload={"name": "x", "rate": float("nan")}
+    )
+    rows = embedded(html.render(result))["links"]["rows"]
+    assert rows
+    assert all(row[2] is None and row[3] == 0 for row in rows)
+
+
+def test_values_are_written_with_their_units() -> None:
+    values = {"capacity_bytes": 2**34, "wall_s": 0.021, "a": {"link": "NVLink"}, "on": True, "none": None, "n": 12345}
+    assert html._pairs(values) == [
+        ["capacity", "16 GiB", 0], ["wall", "21 ms", 0], ["a", "", 0], ["link", "NVLink", 1], ["on", "yes", 0],
+        ["n", "12,345", 0],
+    ]  # fmt: skip
+    devices = [{"name": "H100", "memory_bandwidth_bytes_per_s": 3.352e12, "peak_flops": {"bfloat16": 9.894e14}}]
+    assert html._pairs({"accelerators": devices, "latency_s": 2e-6}) == [
+        ["accelerators", "H100", 0], ["memory bandwidth", "3.352 TB/s", 1], ["peak flops", "", 1],
+        ["bfloat16", "989.4 TFLOP/s", 2], ["latency", "2 us", 0],
+    ]  # fmt: skip
+
+
+def test_a_page_that_cannot_be_written_is_a_plain_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot write"):
+        html.write(make(layers=1), tmp_path / "absent" / "report.html")
+
+
+def browse(page: Path, profile: Path) -> tuple[str, list[str]]:
+    """The page's elements after its scripts have run, and what the browser complained about."""
+    if BROWSER is None:
+        pytest.skip("no Chromium on this machine")
+    switches = (
+        "headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
+        "disable-component-update", "disable-sync", f"user-data-dir={profile}", "enable-logging=stderr",
+        "virtual-time-budget=4000", "window-size=1300,1600", "dump-dom",
+    )  # fmt: skip
+    command = [BROWSER, *(f"--{switch}" for switch in switches), page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+@pytest.mark.parametrize("case", ["usual", "odd", "smallest", "does not fit"])
+def test_a_browser_draws_the_page_without_complaint(case: str, tmp_path: Path) -> None:
+    result = {
+        "usual": lambda: make(iterations=2),
+        "odd": lambda: odd(make(layers=1)),
+        "smallest": lambda: make(stages=1, replicas=1, micro_batches=1, layers=1, host=False, capacity=False),
+        "does not fit": lambda: make(fits=False),
+    }[case]()
+    html.write(result, tmp_path / "report.html")
+    shown, complaints = browse(tmp_path / "report.html", tmp_path / "profile")
+    assert not complaints
+    assert 'data-ready="yes"' in shown
+    body = re.sub(r"<script.*?</script>", "", shown, flags=re.S)
+    canvas = re.search(r'<canvas id="timeline-canvas" width="(\d+)" height="(\d+)"', body)
+    assert canvas
+    assert int(canvas[1]) > 1000
+    assert int(canvas[2]) >= 40
+    assert len(re.findall(r'<div class="card">', body)) == 4
+    assert len(re.findall(r'<path d="M', body)) == len(embedded(html.render(result))["tracks"][0]["categories"])
+    rows = re.search(r'<table id="modules-table">.*?</table>', body, re.S)
+    assert rows
+    assert rows[0].count("<tr>") > 5
+    if case == "usual":
+        known = (format_time(result.iteration_time_s), format_bytes(result.memory.reserved_bytes + 500 * 2**20))
+        for words in (*known, "Fits", "all reduce", "gpu0 -&gt; switch0", "model.layers.*"):
+            assert words in body
+    if case == "odd":
+        assert "&lt;/script&gt;&lt;script&gt;alert" in body
+    if case == "does not fit":
+        assert "Does not fit" in body

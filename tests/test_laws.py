@@ -1,0 +1,127 @@
+"""Laws of a prediction: what must hold exactly, whatever the numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import triosim
+from tests.traces import chain
+from triosim import Plan
+
+FREE = {"operator_times": "proportional", "host": "none"}
+
+
+def _time(trace, devices: int, link: str = "inf", **plan) -> float:
+    system = triosim.system(devices=devices, link=link)
+    return triosim.simulate(trace, system, Plan(**{**FREE, **plan})).iteration_time_s
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("stages", [1, 2, 4, 8])
+@pytest.mark.parametrize("parts", [1, 2, 4, 8, 16, 64])
+def test_a_uniform_pipeline_takes_its_bubble_and_no_more(schedule: str, stages: int, parts: int) -> None:
+    """(m + p - 1) / m of the ideal, exactly (Huang et al. 2019, section 2.3)."""
+    trace = chain(layers=8)
+    found = _time(trace, stages, pp=stages, micro_batches=parts, schedule=schedule)
+    assert round(found * 1e12) * parts * stages == round(trace.device_time() * 1e12) * (parts + stages - 1)
+
+
+@pytest.mark.parametrize("style", ["megatron", "gather"])
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_tensor_parallel_divides_what_is_divided(style: str, size: int) -> None:
+    trace = chain(layers=8)
+    assert round(_time(trace, size, tp=size, tp_style=style) * 1e12) * size == round(trace.device_time() * 1e12)
+
+
+@settings(max_examples=25, deadline=None)
+@given(layers=st.integers(2, 6), parts=st.sampled_from([1, 2, 4]), dp=st.integers(1, 3), data=st.data())
+def test_overlapped_data_parallel_lies_between_its_bounds(layers: int, parts: int, dp: int, data) -> None:
+    """No faster than the longer of computing and communicating, no slower than both after one another."""
+    trace = chain(layers=layers, optimizer_s=1e-3)
+    link = data.draw(st.sampled_from(["10MB/s", "100MB/s", "1GB/s", "inf"]))
+    system = triosim.system(devices=dp, link=link, topology=data.draw(st.sampled_from(["ring", "switch", "full"])))
+    on = triosim.simulate(trace, system, Plan(dp=dp, micro_batches=parts, **FREE))
+    off = triosim.simulate(trace, system, Plan(dp=dp, micro_batches=parts, overlap=False, **FREE))
+    compute, talk = off.breakdown_s.compute, off.breakdown_s.communication
+    assert off.iteration_time_s == pytest.approx(compute + talk, abs=1e-12)
+    assert max(compute, talk) - 1e-9 <= on.iteration_time_s <= compute + on.breakdown_s.communication + 1e-9
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.permutations(range(4)), st.sampled_from([(4, 1, 1), (2, 2, 1), (1, 2, 2), (2, 1, 2)]))
+def test_relabelling_devices_changes_nothing(order: list[int], mesh: tuple[int, int, int]) -> None:
+    """On a switch, where every route is unique, any device may play any part."""
+    from triosim.collectives.algorithm import ALGORITHMS, choose
+    from triosim.engine.play import play
+    from triosim.network.lowering import lower
+    from triosim.network.placement import place
+    from triosim.parallelism.job import Costs, programs
+    from triosim.parallelism.stages import split
+    from triosim.parallelism.tensor import shard
+    from triosim.plan import resolve
+
+    dp, tp, pp = mesh
+    plan = Plan(dp=dp, tp=tp, pp=pp, micro_batches=2)
+    trace = chain(layers=4, batch=8)
+    step = shard(trace, tp)
+    sizes = resolve(plan, 4, 8)
+    jobs = programs(step, Costs(trace.operators.device_s), split(step.trace, trace.operators.device_s, pp), plan, sizes)
+    system = triosim.system(devices=4, link="1GB/s", latency="5us")
+
+    def schedule(kind: str, members: int, size: int, root: int):
+        made = ALGORITHMS.get(choose(kind, members, size))().schedule(kind, members, size, root)
+        return made.steps, made.order
+
+    plain, moved = (
+        play(*_graph(lower(jobs, place(tp, dp, pp, 4, devices), system, schedule))) for devices in (None, order)
+    )
+    assert np.array_equal(plain.finish, moved.finish)
+
+
+def _graph(lowered):
+    return lowered.graph, lowered.wires
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(2, 4), st.integers(1, 3), st.sampled_from(["gpipe", "1f1b"]), st.integers(1, 9))
+def test_faster_operators_never_make_an_uncontended_run_longer(pp: int, parts: int, schedule: str, slower: int) -> None:
+    slow = chain(layers=6, batch=12, forward_s=slower * 1e-3)
+    fast = chain(layers=6, batch=12, forward_s=1e-3)
+    parts = {1: 1, 2: 2, 3: 3}[parts]
+    stages = tuple(f"layer{i}" for i in range(1, pp))
+    how = {"pp": pp, "micro_batches": parts, "schedule": schedule, "stages": stages}
+    assert _time(fast, pp, "1GB/s", **how) <= _time(slow, pp, "1GB/s", **how)
+
+
+@pytest.mark.parametrize(
+    "plan", [{"dp": 4}, {"tp": 4}, {"pp": 4, "micro_batches": 4}, {"dp": 2, "tp": 2}, {"tp": 2, "pp": 2}], ids=str
+)
+def test_a_breakdown_adds_up_and_no_stream_runs_two_things(plan: dict) -> None:
+    result = triosim.simulate(
+        chain(layers=8, optimizer_s=1e-3), triosim.system(devices=4, link="100MB/s", latency="2us"), Plan(**plan)
+    )
+    parts = result.breakdown_s
+    whole = parts.compute + parts.exposed_communication + parts.host + parts.idle
+    assert whole == pytest.approx(result.iteration_time_s, rel=1e-12)
+    assert 0 < result.active_time_s <= result.iteration_time_s * (1 + 1e-12)
+    slices = result.timeline.slices
+    for rank in set(slices.rank.tolist()):
+        for stream in set(slices.stream[slices.rank == rank].tolist()) - {-1}:
+            mine = (slices.rank == rank) & (slices.stream == stream)
+            start, end = slices.start[mine], slices.end[mine]
+            assert np.all(start[1:] >= end[:-1] - 1e-15)
+
+
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_iterations_repeat(iterations: int) -> None:
+    trace = chain(layers=4, optimizer_s=1e-3)
+    system = triosim.system(devices=2, link="100MB/s")
+    one = triosim.simulate(trace, system, Plan(dp=2, overlap=False))
+    several = triosim.simulate(trace, system, Plan(dp=2, overlap=False, iterations=iterations))
+    assert several.iteration_time_s == pytest.approx(one.iteration_time_s, rel=1e-12)
+    assert [c.count for c in several.collectives] == [c.count for c in one.collectives]
+    assert [c.seconds for c in several.collectives] == pytest.approx([c.seconds for c in one.collectives])
+    assert several.simulation.iterations == iterations

@@ -1,0 +1,91 @@
+"""Plans: validated, resolved onto devices, and refused with the nearest that work."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triosim import Plan, PlanError
+from triosim.plan import divisors, resolve
+
+
+@given(st.integers(1, 10**6))
+def test_divisors_divide(n: int) -> None:
+    found = divisors(n)
+    assert found == sorted(set(found))
+    assert all(n % d == 0 for d in found)
+    assert {1, n} <= set(found)
+
+
+@given(st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]), st.integers(1, 8), st.integers(1, 4), st.integers(1, 4))
+def test_an_omitted_dp_fills_the_devices(tp: int, pp: int, dp: int, parts: int, each: int) -> None:
+    mesh = resolve(Plan(tp=tp, pp=pp, micro_batches=parts, batch_size=parts * each), tp * pp * dp, None)
+    assert (mesh.dp, mesh.tp, mesh.pp) == (dp, tp, pp)
+    assert mesh.ranks == mesh.devices
+    assert mesh.global_batch_size == parts * each * dp
+    assert mesh.micro_batch_size == each
+
+
+def test_batch_sizes() -> None:
+    assert resolve(Plan(), 4, 32).batch_size == 32
+    assert resolve(Plan(micro_batches=4), 1, None).batch_size == 4  # a model by name: one sample a micro-batch
+    assert resolve(Plan(global_batch_size=64), 4, 32).batch_size == 16
+    assert resolve(Plan(global_batch_size=64, batch_size=16), 4, 32).batch_size == 16
+
+
+@pytest.mark.parametrize(
+    ("fields", "devices", "words"),
+    [
+        ({"dp": 3}, 2, "nearest that work on 2 devices: --dp 2"),
+        ({"tp": 3}, 8, "--dp 2 --tp 4 --pp 1"),
+        ({"tp": 4, "pp": 4}, 8, "cannot be divided"),
+        ({"global_batch_size": 10}, 4, "nearest that do are 8 or 12"),
+        ({"global_batch_size": 64, "batch_size": 8}, 4, "contradict"),
+        ({"micro_batches": 5}, 1, "nearest that do are 2 or 4, or batch size 35"),
+    ],
+)
+def test_plans_that_do_not_fit_name_the_nearest_that_do(fields: dict, devices: int, words: str) -> None:
+    with pytest.raises(PlanError, match=re.escape(words)):
+        resolve(Plan(**fields), devices, 32)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"dp": 0}, "dp must be a whole number of at least 1, got 0"),
+        ({"tp": -2}, "tp must be a whole number of at least 1, got -2"),
+        ({"pp": 1.5}, "pp must be a whole number"),
+        ({"tp": "two"}, "tp must be a whole number"),
+        ({"zero": 1}, "a plan has no field 'zero'"),
+        ({"dp_style": "horovod"}, "dp-style must be 'ddp' or 'dataparallel'"),
+        ({"dp_style": "dataparallel", "tp": 2}, "cannot be combined with tp 2"),
+        ({"dp_style": "dataparallel", "micro_batches": 2}, "in one piece"),
+        ({"places": {"weight": "moon"}}, "'moon' is no place"),
+        ({"places": {"activation": "host"}}, "'activation' cannot be placed"),
+        ({"pp": 3, "stages": ("a",)}, "stages names 1 cut(s) but pp 3 needs 2"),
+        ({"batch_size": 10, "micro_batches": 4}, "nearest that do are 2 or 5"),
+    ],
+)
+def test_a_field_that_makes_no_sense_is_refused_in_one_sentence(fields: dict, words: str) -> None:
+    with pytest.raises(PlanError, match=re.escape(words)) as caught:
+        Plan(**fields)
+    assert "\n" not in str(caught.value)
+
+
+@given(st.integers(1, 512), st.integers(1, 600), st.integers(1, 64))
+def test_the_nearest_plans_really_work(devices: int, tp: int, pp: int) -> None:
+    try:
+        resolve(Plan(tp=tp, pp=pp), devices, None)
+    except PlanError as error:
+        offers = re.findall(r"--dp (\d+) --tp (\d+) --pp (\d+)", str(error))
+        assert offers
+        for dp, tp_, pp_ in offers:
+            assert resolve(Plan(dp=int(dp), tp=int(tp_), pp=int(pp_)), devices, None).ranks == devices
+
+
+def test_a_plan_does_not_change() -> None:
+    with pytest.raises(Exception, match="frozen"):
+        Plan().dp = 3  # type: ignore[misc]
