@@ -344,10 +344,10 @@ class _StageProgram:
             reduced[gradient.storage] = arrived[-1]
 
     def _optimize(self, reduced: dict[int, int]) -> None:
-        inputs = self.step.trace.operators.inputs.lists()
-        at = {}
+        """The optimizer begins when every gradient is reduced: DDP's backward ends by waiting for all its buckets."""
+        at: dict[int, int] = {}
         for row in self.optimizer:
-            before = {reduced[s] for s in {self.storage[v] for v in inputs[row]} if s in reduced}
+            before = set() if at else set(reduced.values())
             before |= {self.done[n] for n in self.needed_before.get(row, ()) if n in self.done}
             if self.fetches:
                 before.update(self._fetched_for(row))
