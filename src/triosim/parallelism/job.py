@@ -2,6 +2,9 @@
 
 Ranks are numbered with the tensor axis fastest, then data, then pipeline, so that the peers that talk most sit next to
 each other.  Ranks of one pipeline stage do the same work and form one class.
+
+What a stage does for one micro-batch is the same for each, so it is written once, as a :class:`Piece`, and laid out for
+all micro-batches and iterations at once.
 """
 
 from __future__ import annotations
@@ -12,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.errors import PlanError
+from triosim.memory.lifetimes import Lifetimes
 from triosim.parallelism.gradients import Gradient, buckets, gradients, total_bytes
-from triosim.parallelism.occupancy import Occupancy
+from triosim.parallelism.occupancy import Occupancy, Ran, Spell
+from triosim.parallelism.pieces import Piece, Placed, Tags, lay_out
 from triosim.parallelism.program import AXES, COLLECTIVES, COMPUTE, COPY, DP, SEND, TP, Op, Program, ProgramBuilder
 from triosim.parallelism.schedule import SCHEDULES, Turn
 from triosim.parallelism.stages import Boundary, Stages
@@ -39,16 +44,6 @@ class Costs:
     gathered_seconds: NDArray[np.float64] | None = None
 
 
-class Tags:
-    """Numbers by which the two ends of a transfer find each other."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[tuple, int] = {}
-
-    def __call__(self, *key: object) -> int:
-        return self._numbers.setdefault(key, len(self._numbers))
-
-
 def stage_ranks(mesh: Mesh, stage: int) -> NDArray[np.int32]:
     """Ranks of a pipeline stage."""
     width = mesh.tp * mesh.dp
@@ -67,41 +62,52 @@ def programs(step: Step, costs: Costs, stages: Stages, plan: Plan, mesh: Mesh) -
             f"dp {mesh.dp}: no gradient of a parameter was found in {step.trace.meta.workload!r}, so there is nothing "
             "to reduce: record the step with triosim trace record, or import it together with its execution trace"
         )
-    tags = Tags()
-    return [_StageProgram(step, costs, stages, plan, mesh, stage, grads, tags).build() for stage in range(stages.count)]
+    job = _Job(step, costs, stages, plan, mesh, grads)
+    written = [_Stage(job, stage) for stage in range(stages.count)]
+    return [stage.program() for stage in written]  # tags are known when all stages have been written
 
 
-class _StageProgram:
-    """Writes the program of one stage."""
+class _Job:
+    """What all stages share."""
 
-    def __init__(
-        self,
-        step: Step,
-        costs: Costs,
-        stages: Stages,
-        plan: Plan,
-        mesh: Mesh,
-        stage: int,
-        grads: list[Gradient],
-        tags: Tags,
-    ) -> None:
-        self.step, self.costs, self.stages, self.plan, self.mesh, self.stage = step, costs, stages, plan, mesh, stage
-        self.tags = tags
-        self.builder = ProgramBuilder(stage, stage_ranks(mesh, stage))
-        trace = step.trace
+    def __init__(self, step: Step, costs: Costs, stages: Stages, plan: Plan, mesh: Mesh, grads: list[Gradient]) -> None:
+        self.step, self.stages, self.plan, self.mesh, self.grads = step, stages, plan, mesh, grads
+        operators, values = step.trace.operators, step.trace.values
+        self.tags = Tags()
         self.seconds = costs.seconds.tolist()
-        self.phase = trace.operators.phase.tolist()
-        self.skipped = trace.operators.view.tolist()
-        self.storage = trace.values.storage.tolist()
-        mine = stages.of == stage
-        phases = trace.operators.phase
+        self.phase = operators.phase.tolist()
+        self.skipped = operators.view.tolist()
+        self.storage = values.storage.tolist()
+        self.inputs = operators.inputs.lists()
+        exchanges = step.exchanges
+        self.exchanged = list(
+            zip(exchanges.bytes.tolist(), exchanges.what.tolist(), exchanges.axis.tolist(), strict=True)
+        )
+        self.issued_after: dict[int, list[int]] = {}
+        self.needed_before: dict[int, list[int]] = {}
+        self.once: set[int] = set()
+        pairs = zip(exchanges.after.tolist(), exchanges.before.tolist(), strict=True)
+        for number, (after, before) in enumerate(pairs):
+            self.issued_after.setdefault(after if after >= 0 else before, []).append(number)
+            self.needed_before.setdefault(before, []).append(number)
+            if before < len(self.phase) and self.phase[before] == Phase.OPTIMIZER:
+                self.once.add(number)  # gradients are exchanged when they are complete
+
+
+class _Stage:
+    """Writes the pieces of one stage and lays them out."""
+
+    def __init__(self, job: _Job, stage: int) -> None:
+        self.job, self.stage, self.plan, self.mesh = job, stage, job.plan, job.mesh
+        trace, stages = job.step.trace, job.stages
+        mine, phases = stages.of == stage, trace.operators.phase
         self.forward = np.flatnonzero(mine & (phases == Phase.FORWARD)).tolist()
         self.backward = np.flatnonzero(mine & ((phases == Phase.BACKWARD) | (phases == Phase.RECOMPUTE))).tolist()
         self.optimizer = np.flatnonzero((phases == Phase.OPTIMIZER) & (stages.share[:, stage] > 0)).tolist()
-        self.turns = SCHEDULES.get(plan.schedule)().turns(stage, stages.count, mesh.micro_batches)
-        if not self.backward and not any(self.phase[r] == Phase.BACKWARD for r in range(len(self.phase))):
-            self.turns = [Turn(False, m) for m in range(mesh.micro_batches)]
-        self.grads = [g for g in grads if stage in stages.parameters.get(g.parameter, ())]
+        self.turns = SCHEDULES.get(self.plan.schedule)().turns(stage, stages.count, self.mesh.micro_batches)
+        if not np.any(phases == Phase.BACKWARD):
+            self.turns = [Turn(False, m) for m in range(self.mesh.micro_batches)]
+        self.grads = [g for g in job.grads if stage in stages.parameters.get(g.parameter, ())]
         self.arriving: dict[int, list[Boundary]] = {}
         self.leaving: dict[int, list[Boundary]] = {}
         self.returning: dict[int, list[Boundary]] = {}
@@ -112,107 +118,117 @@ class _StageProgram:
                     self.returning.setdefault(boundary.returned, []).append(boundary)
             if boundary.source == stage:
                 self.leaving.setdefault(boundary.made, []).append(boundary)
-        self.issued_after: dict[int, list[int]] = {}
-        self.needed_before: dict[int, list[int]] = {}
-        self.once: set[int] = set()
-        self._sort_exchanges()
-        self.done: dict[int, int] = {}  # exchange -> instruction, in the current micro-batch
+        self.places: dict[str, int] = {}
+        self.builder = self._new()
+        self.done: dict[int, int] = {}  # exchange -> instruction, in the piece being written
         self.fetches: dict[int, int] = {}  # storage -> instruction that fetches it
-        self.occupancy = Occupancy(step.trace, stages, stage, mesh, plan)
+        self.first = self._write(first=True)
+        # Later iterations fetch only what is new in each.
+        self.later = self._write(first=False) if self.plan.places and self.plan.iterations > 1 else self.first
 
-    def _sort_exchanges(self) -> None:
-        """Exchanges by the operator after which they are issued and before which they must be done."""
-        exchanges = self.step.exchanges
-        pairs = zip(exchanges.after.tolist(), exchanges.before.tolist(), strict=True)
-        for number, (after, before) in enumerate(pairs):
-            anchor = after if after >= 0 else before
-            self.issued_after.setdefault(anchor, []).append(number)
-            self.needed_before.setdefault(before, []).append(number)
-            if before < len(self.phase) and self.phase[before] == Phase.OPTIMIZER:
-                self.once.add(number)  # gradients are exchanged when they are complete
+    def _new(self) -> ProgramBuilder:
+        return ProgramBuilder(self.stage, stage_ranks(self.mesh, self.stage), self.places)
 
-    # --- one iteration ------------------------------------------------------------------------------------------------
+    # --- layout -------------------------------------------------------------------------------------------------------
 
-    def build(self) -> Program:
-        """All iterations, and what they keep in memory."""
+    def program(self) -> Program:
+        """All iterations, and what the first keeps in memory."""
+        last_micro_batch, stride = self.mesh.micro_batches - 1, len(self.job.tags)
+        placed: list[Placed] = []
+        spells: list[Spell] = []
+        end = 0
+
+        def place(piece: Piece, base: int, begin: int, micro_batch: int, iteration: int) -> None:
+            tag = (iteration * self.mesh.micro_batches + micro_batch) * stride
+            placed.append(Placed(piece, base, begin, micro_batch, iteration, tag))
+
         for iteration in range(self.plan.iterations):
-            self.builder.iteration = iteration
-            self._iteration(iteration)
-        program = self.builder.build()
-        return replace(program, lifetimes=self.occupancy.lifetimes(len(program)))
+            pieces = self.later if iteration else self.first
+            begin = last = end
+            place(pieces["fetch"], begin, begin, 0, iteration)
+            end += len(pieces["fetch"])
+            for number, turn in enumerate(self.turns):
+                piece, last = pieces[self._kind(number, turn)], end
+                place(piece, last, begin, turn.micro_batch, iteration)
+                if iteration == 0:
+                    spells.append(Spell(turn.backward, turn.micro_batch, last, piece.ran))
+                end += len(piece)
+            place(pieces["tail"], last, begin, last_micro_batch, iteration)
+            if iteration == 0:
+                optimized = np.where(pieces["tail"].ran.at >= 0, pieces["tail"].ran.at + last, -1)
+            end += len(pieces["tail"])
+        made = lay_out(self._new().build(), placed)
+        return replace(made, places=tuple(self.places), lifetimes=self._lifetimes(spells, optimized, end))
 
-    def _iteration(self, iteration: int) -> None:
-        self._fetch(iteration)
-        last = max((t.micro_batch for t in self.turns if t.backward), default=self.mesh.micro_batches - 1)
-        final_turn = max((i for i, t in enumerate(self.turns) if t.backward), default=len(self.turns) - 1)
-        ready: dict[int, int] = {}
-        for number, turn in enumerate(self.turns):
-            self.builder.micro_batch = turn.micro_batch
-            self.done.clear()
-            rows = self.backward if turn.backward else self.forward
-            at = self._run(
-                rows, iteration, turn, final=number == final_turn or (not turn.backward and turn.micro_batch == last)
-            )
-            if number == final_turn:
-                ready = at
-        self.builder.micro_batch = self.mesh.micro_batches - 1
-        reduced = self._reduce_gradients(ready) if self.mesh.dp > 1 and self.grads else {}
-        self._share_tied_weights(iteration, ready, reduced)
-        self._optimize(reduced)
+    def _lifetimes(self, spells: list[Spell], optimized: NDArray[np.int64], instructions: int) -> Lifetimes:
+        buckets_held = self.mesh.dp > 1 and self.plan.training and self.plan.overlap
+        held = total_bytes(self.grads) if buckets_held else 0
+        occupancy = Occupancy(self.job.step.trace, self.job.stages, self.stage, self.mesh, held)
+        return occupancy.lifetimes(spells, optimized, instructions)
 
-    def _run(self, rows: list[int], iteration: int, turn: Turn, final: bool) -> dict[int, int]:
-        """Emit one micro-batch's forward or backward; returns the instruction of each operator."""
-        builder, at = self.builder, {}
+    def _kind(self, number: int, turn: Turn) -> str:
+        if number == len(self.turns) - 1:
+            return "last"
+        return "backward" if turn.backward else "forward"
+
+    def _write(self, first: bool) -> dict[str, Piece]:
+        """The pieces of an iteration: what is fetched, a forward, a backward, the last turn, and what follows it."""
+        written = {"fetch": self._fetch(first)}
+        kinds = {self._kind(number, turn): turn.backward for number, turn in enumerate(self.turns)}
+        for kind in ("forward", "backward"):
+            if kind in kinds:
+                written[kind] = self._run(kind == "backward", final=False)
+        written["last"] = self._run(kinds["last"], final=True)
+        written["tail"] = self._tail(written["last"])
+        return written
+
+    # --- one micro-batch ----------------------------------------------------------------------------------------------
+
+    def _run(self, backward: bool, final: bool) -> Piece:
+        """One micro-batch's forward or backward; ``final`` is the last turn of the iteration."""
+        job, builder = self.job, self._new()
+        self.builder, self.done = builder, {}
+        at, arrivals = np.full(len(job.phase), -1, np.int64), {}
         previous = -1
-        waits = self._receive_gradients(iteration, turn.micro_batch) if turn.backward else []
-        for row in rows:
+        waits = self._receive_gradients() if backward else []
+        for row in self.backward if backward else self.forward:
             before = waits
             waits = []
             for boundary in self.arriving.get(row, ()):
-                arrival = self._receive(boundary, False, iteration, turn.micro_batch)
-                self.occupancy.received(boundary, turn.micro_batch, arrival)
-                before = [*before, arrival]
-            before += [self.done[n] for n in self.needed_before.get(row, ()) if n in self.done]
+                arrivals[boundary.storage] = self._receive(boundary, False)
+                before = [*before, arrivals[boundary.storage]]
+            if row in job.needed_before:
+                before = before + [self.done[n] for n in job.needed_before[row] if n in self.done]
             if self.fetches:
-                before += self._fetched_for(row)
-            if self.skipped[row]:
+                before = before + self._fetched_for(row)
+            if job.skipped[row]:
                 waits = before
-                instruction = previous
             else:
-                instruction = builder.add(Op.COMPUTE, COMPUTE, operator=row, seconds=self.seconds[row], before=before)
-                previous = instruction
-            at[row] = instruction
-            for number in self.issued_after.get(row, ()):
-                if number not in self.once or final:
-                    self._exchange(number, row, instruction)
-            going = (self.returning if turn.backward else self.leaving).get(row, ())
+                previous = builder.add(Op.COMPUTE, COMPUTE, operator=row, seconds=job.seconds[row], before=before)
+            at[row] = previous
+            for number in job.issued_after.get(row, ()):
+                if number not in job.once or final:
+                    self._exchange(number, row, previous)
+            going = (self.returning if backward else self.leaving).get(row, ())
             if going:
-                done = [self.done[n] for n in self.issued_after.get(row, ()) if n in self.done]
-                done += [instruction] if instruction >= 0 else []
+                done = [self.done[n] for n in job.issued_after.get(row, ()) if n in self.done]
+                done += [previous] if previous >= 0 else []
                 for boundary in going:
-                    self._send(boundary, turn.backward, iteration, turn.micro_batch, done)
-        self.occupancy.ran(turn, at)
-        return at
-
-    # --- transfers ----------------------------------------------------------------------------------------------------
+                    self._send(boundary, backward, done)
+        return Piece(builder.build(), Ran(at, arrivals))
 
     def _stream(self, own: int) -> int:
         """With overlap off every transfer blocks compute."""
         return own if self.plan.overlap else COMPUTE
 
     def _exchange(self, number: int, row: int, after: int) -> None:
-        exchanges = self.step.exchanges
+        size, what, axis = self.job.exchanged[number]
+        before = [after] if after >= 0 else []
         self.done[number] = self.builder.add(
-            Op.COLLECTIVE,
-            self._stream(TP),
-            operator=row,
-            size=int(exchanges.bytes[number]),
-            what=int(exchanges.what[number]),
-            axis=int(exchanges.axis[number]),
-            before=[after] if after >= 0 else [],
+            Op.COLLECTIVE, self._stream(TP), operator=row, size=size, what=what, axis=axis, before=before
         )
 
-    def _send(self, b: Boundary, back: bool, iteration: int, micro_batch: int, before: list[int]) -> None:
+    def _send(self, b: Boundary, back: bool, before: list[int]) -> None:
         """Send a boundary value to the stage that reads it, or (``back``) its gradient to the stage that made it."""
         self.builder.add(
             Op.SEND,
@@ -221,11 +237,11 @@ class _StageProgram:
             size=b.bytes,
             axis=PP_AXIS,
             peer=b.source if back else b.target,
-            tag=self._tag(b, back, iteration, micro_batch),
+            tag=self.job.tags("boundary", back, b.storage, b.made, b.target),
             before=before,
         )
 
-    def _receive(self, b: Boundary, back: bool, iteration: int, micro_batch: int) -> int:
+    def _receive(self, b: Boundary, back: bool) -> int:
         """The arrival of what :meth:`_send` sends."""
         return self.builder.add(
             Op.RECEIVE,
@@ -234,55 +250,63 @@ class _StageProgram:
             size=b.bytes,
             axis=PP_AXIS,
             peer=b.target if back else b.source,
-            tag=self._tag(b, back, iteration, micro_batch),
+            tag=self.job.tags("boundary", back, b.storage, b.made, b.target),
         )
 
-    def _tag(self, b: Boundary, back: bool, iteration: int, micro_batch: int) -> int:
-        return self.tags("boundary", back, iteration, micro_batch, b.storage, b.made, b.target)
-
-    def _receive_gradients(self, iteration: int, micro_batch: int) -> list[int]:
+    def _receive_gradients(self) -> list[int]:
         """Gradients of what this stage sent; its backward begins when they are there."""
         sent = [b for boundaries in self.leaving.values() for b in boundaries if b.returned >= 0]
-        return [self._receive(b, True, iteration, micro_batch) for b in sent]
+        return [self._receive(b, True) for b in sent]
 
-    def _fetch(self, iteration: int) -> None:
+    # --- what starts elsewhere ----------------------------------------------------------------------------------------
+
+    def _fetch(self, first: bool) -> Piece:
         """Bring what starts elsewhere: parameters and states once, inputs in every iteration."""
-        if not self.plan.places:
-            return
-        values, size = self.step.trace.values, self.step.trace.values.storage_bytes()
-        wanted = {
-            name: place for name, place in self.plan.places.items() if iteration == 0 or name in ("input", "label")
-        }
-        if iteration:
-            self.fetches = {}
+        self.builder, self.fetches = self._new(), {}
+        wanted = {name: p for name, p in self.plan.places.items() if first or name in ("input", "label")}
+        if wanted:
+            self._fetch_from(wanted)
+        return Piece(self.builder.build())
+
+    def _fetch_from(self, wanted: dict[str, str]) -> None:
+        values, operators = self.job.step.trace.values, self.job.step.trace.operators
+        size = values.storage_bytes()
         category, of = values.category.tolist(), values.of.tolist()
         written: set[int] = set()
-        inputs, outputs = self.step.trace.operators.inputs.lists(), self.step.trace.operators.outputs.lists()
         for row in (*self.forward, *self.backward, *self.optimizer):
-            for value in inputs[row]:
-                storage = self.storage[value]
+            for value in self.job.inputs[row]:
+                storage = self.job.storage[value]
                 place = wanted.get(Category(category[value]).name.lower())
                 if place is None or storage in written or storage in self.fetches:
                     continue
                 owner = of[value] if category[value] == Category.OPTIMIZER_STATE else value
-                stages = self.stages.parameters.get(owner)
+                stages = self.job.stages.parameters.get(owner)
                 if stages is None or self.stage in stages:
-                    self.fetches[storage] = self.builder.add(
-                        Op.FETCH,
-                        self._stream(COPY),
-                        operator=row,
-                        size=int(size[storage]),
-                        peer=self.builder.place(place),
+                    where = self.places.setdefault(place, len(self.places))
+                    fetch = self.builder.add(
+                        Op.FETCH, self._stream(COPY), operator=row, size=int(size[storage]), peer=where
                     )
-            written.update(self.storage[v] for v in outputs[row])
+                    self.fetches[storage] = fetch
+            written.update(self.job.storage[v] for v in operators.outputs[row].tolist())
 
     def _fetched_for(self, row: int) -> list[int]:
-        inputs = self.step.trace.operators.inputs
-        return [self.fetches[s] for s in {self.storage[v] for v in inputs[row].tolist()} if s in self.fetches]
+        """Rows of the fetches that an operator needs, written so that :func:`lay_out` finds them."""
+        storages = {self.job.storage[v] for v in self.job.inputs[row]}
+        return [-1 - self.fetches[s] for s in storages if s in self.fetches]
 
     # --- gradients and optimizer --------------------------------------------------------------------------------------
 
-    def _reduce_gradients(self, ready: dict[int, int]) -> dict[int, int]:
+    def _tail(self, last: Piece) -> Piece:
+        """What follows the last turn: gradients are reduced and shared, the optimizer runs."""
+        self.builder = self._new()
+        self.offset = len(last)  # rows of the tail count from the start of the last turn
+        ready = last.ran.at
+        reduced = self._reduce_gradients(ready) if self.mesh.dp > 1 and self.grads else {}
+        self._share_tied_weights(ready, reduced)
+        ran = Ran(self._optimize(reduced), {})
+        return Piece(self.builder.build(), ran)
+
+    def _reduce_gradients(self, ready: NDArray[np.int64]) -> dict[int, int]:
         """All-reduce the gradients over the data axis; returns for each gradient's storage the instruction."""
         if self.plan.overlap:
             groups = buckets(self.grads, self.plan.first_bucket_bytes, self.plan.bucket_bytes)
@@ -291,9 +315,9 @@ class _StageProgram:
         reduced = {}
         for group in groups:
             last = max(group, key=lambda g: g.ready)
-            after = sorted({ready[g.ready] for g in group if ready.get(g.ready, -1) >= 0})
-            after += [self.done[n] for n in self.once if n in self.done]
-            instruction = self.builder.add(
+            after = sorted({int(ready[g.ready]) for g in group if ready[g.ready] >= 0})
+            after += [self.done[n] for n in self.job.once if n in self.done]
+            instruction = self.offset + self.builder.add(
                 Op.COLLECTIVE,
                 self._stream(DP),
                 operator=last.ready,
@@ -305,54 +329,43 @@ class _StageProgram:
             reduced.update({g.storage: instruction for g in group})
         return reduced
 
-    def _share_tied_weights(self, iteration: int, ready: dict[int, int], reduced: dict[int, int]) -> None:
+    def _share_tied_weights(self, ready: NDArray[np.int64], reduced: dict[int, int]) -> None:
         """A parameter used on several stages has a gradient on each; they exchange them and each adds up."""
         for gradient in self.grads:
-            stages = self.stages.parameters[gradient.parameter]
+            stages = self.job.stages.parameters[gradient.parameter]
             if len(stages) < 2:
                 continue
-            after = [reduced[gradient.storage]] if gradient.storage in reduced else [max(ready.values(), default=-1)]
-            arrived = []
-            for peer in stages:
-                if peer == self.stage:
-                    continue
+            after = [reduced[gradient.storage]] if gradient.storage in reduced else [int(ready.max(initial=-1))]
+            operator, size = gradient.ready, gradient.bytes
+            peers = [peer for peer in stages if peer != self.stage]
+            for peer in peers:
+                tag = self.job.tags("tied", gradient.parameter, self.stage, peer)
                 self.builder.add(
-                    Op.SEND,
-                    self._stream(SEND),
-                    operator=gradient.ready,
-                    size=gradient.bytes,
-                    axis=PP_AXIS,
-                    peer=peer,
-                    tag=self.tags("tied", iteration, gradient.parameter, self.stage, peer),
+                    Op.SEND, self._stream(SEND), operator=operator, size=size, axis=PP_AXIS, peer=peer, tag=tag,
                     before=[i for i in after if i >= 0],
+                )  # fmt: skip
+            for peer in peers:
+                tag = self.job.tags("tied", gradient.parameter, peer, self.stage)
+                arrived = self.offset + self.builder.add(
+                    Op.RECEIVE, -1, operator=operator, size=size, axis=PP_AXIS, peer=peer, tag=tag
                 )
-            for peer in stages:
-                if peer != self.stage:
-                    tag = self.tags("tied", iteration, gradient.parameter, peer, self.stage)
-                    arrived.append(
-                        self.builder.add(
-                            Op.RECEIVE,
-                            -1,
-                            operator=gradient.ready,
-                            size=gradient.bytes,
-                            axis=PP_AXIS,
-                            peer=peer,
-                            tag=tag,
-                        )
-                    )
-            self.done[-1 - gradient.parameter] = arrived[-1]
-            reduced[gradient.storage] = arrived[-1]
+            reduced[gradient.storage] = arrived
 
-    def _optimize(self, reduced: dict[int, int]) -> None:
+    def _optimize(self, reduced: dict[int, int]) -> NDArray[np.int64]:
         """The optimizer begins when every gradient is reduced: DDP's backward ends by waiting for all its buckets."""
-        at: dict[int, int] = {}
+        job = self.job
+        at = np.full(len(job.phase), -1, np.int64)
+        share = job.stages.share[:, self.stage].tolist()
+        before = set(reduced.values())
         for row in self.optimizer:
-            before = set() if at else set(reduced.values())
-            before |= {self.done[n] for n in self.needed_before.get(row, ()) if n in self.done}
+            before |= {self.done[n] for n in job.needed_before.get(row, ()) if n in self.done}
             if self.fetches:
                 before.update(self._fetched_for(row))
-            if self.skipped[row]:
+            if job.skipped[row]:
                 continue
-            seconds = self.seconds[row] * float(self.stages.share[row, self.stage])
-            at[row] = self.builder.add(Op.COMPUTE, COMPUTE, operator=row, seconds=seconds, before=sorted(before))
-        self.occupancy.optimized(at)
+            seconds = job.seconds[row] * share[row]
+            at[row] = self.offset + self.builder.add(
+                Op.COMPUTE, COMPUTE, operator=row, seconds=seconds, before=sorted(before)
+            )
+            before = set()
+        return at

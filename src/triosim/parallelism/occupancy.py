@@ -2,31 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
+from numpy.typing import NDArray
 
 from triosim.memory.lifetimes import Lifetimes
-from triosim.parallelism.gradients import gradients
-from triosim.parallelism.schedule import Turn
-from triosim.parallelism.stages import Boundary, Stages
-from triosim.plan import Mesh, Plan
+from triosim.parallelism.stages import Stages
+from triosim.plan import Mesh
 from triosim.workload.trace import PERSISTENT, Category, Phase, Trace
 
-_STAYS = -2
-"""End of what stays to the end of the iteration."""
+BEFORE = -1
+"""Start of what is there before the first instruction."""
+
+
+class Ran(NamedTuple):
+    """Where the operators of one micro-batch's forward or backward are, counted from its first instruction.
+
+    Attributes:
+        at: instruction of each operator of the trace, shape ``(operators,)``; that of the one before for an operator
+            without an instruction of its own, -1 where there is none.
+        arrivals: storage that another stage sent -> instruction of its arrival.
+    """
+
+    at: NDArray[np.int64]
+    arrivals: dict[int, int]
+
+
+class Spell(NamedTuple):
+    """One micro-batch's forward or backward in a program.
+
+    Attributes:
+        backward, micro_batch: which one.
+        start: its first instruction.
+        ran: what is where in it.
+    """
+
+    backward: bool
+    micro_batch: int
+    start: int
+    ran: Ran
 
 
 class Occupancy:
-    """Collects, while a stage's program is written, when its storages come and go (first iteration).
+    """When the storages of a stage come and go in the first iteration of its program.
 
     * Parameters, buffers and optimizer states of the stage are there throughout; so is the whole input batch.
     * Gradients of parameters are made by the first backward and stay to the end of the iteration.
-    * DDP's buckets hold a copy of the gradients throughout.
+    * Buckets (``bucket_bytes``, what DDP copies gradients to) are there throughout.
     * Everything else lives, once for each micro-batch, from the operator that makes it to the last that reads it:
       what the backward reads is exactly what it needs, for the trace says so.
     """
 
-    def __init__(self, trace: Trace, stages: Stages, stage: int, mesh: Mesh, plan: Plan) -> None:
-        self.trace, self.stage, self.mesh = trace, stage, mesh
+    def __init__(self, trace: Trace, stages: Stages, stage: int, mesh: Mesh, bucket_bytes: int = 0) -> None:
+        self.trace, self.stages, self.stage, self.mesh, self.bucket_bytes = trace, stages, stage, mesh, bucket_bytes
         values, operators = trace.values, trace.operators
         self.size = values.storage_bytes()
         count = len(self.size)
@@ -34,54 +64,70 @@ class Occupancy:
         order = np.argsort(values.version, kind="stable")[::-1]
         self.category[values.storage[order]] = values.category[order]
         storage = values.storage
-        gradient_of = (values.category == Category.GRADIENT) & (values.of >= 0)
         self.gradient = np.zeros(count, bool)
-        self.gradient[storage[gradient_of]] = True
+        self.gradient[storage[(values.category == Category.GRADIENT) & (values.of >= 0)]] = True
         self.persistent = np.isin(self.category, [int(c) for c in PERSISTENT])
         self.given = np.isin(self.category, [int(Category.INPUT), int(Category.LABEL)])
-        self.rows: list[tuple[int, int, int, int]] = []  # bytes, category, start, end
-        self.ended = False
-        self._static(stages, plan)
         rows = np.flatnonzero((stages.of == stage) | (operators.phase == Phase.OPTIMIZER))
-        forward = rows[operators.phase[rows] == Phase.FORWARD]
-        backward = rows[(operators.phase[rows] == Phase.BACKWARD) | (operators.phase[rows] == Phase.RECOMPUTE)]
-        self.first_forward, self.last_forward = self._uses(forward)
-        self.first_backward, self.last_backward = self._uses(backward)
-        self.pending: dict[int, dict[int, int]] = {}  # micro-batch -> storage -> instruction that made it
-        self.arrivals: dict[tuple[int, int], int] = {}
-        self.gradient_start: dict[int, int] = {}
-        self.iteration_over = False
+        phase = operators.phase[rows]
+        self.forward = self._uses(rows[phase == Phase.FORWARD])
+        self.backward = self._uses(rows[(phase == Phase.BACKWARD) | (phase == Phase.RECOMPUTE)])
 
-    def _static(self, stages: Stages, plan: Plan) -> None:
+    def lifetimes(self, spells: Sequence[Spell], optimizer: NDArray[np.int64], instructions: int) -> Lifetimes:
+        """All lifetimes.
+
+        Args:
+            spells: forwards and backwards of the first iteration, in order.
+            optimizer: instruction of each operator of the optimizer, -1 for the others, shape ``(operators,)``.
+            instructions: length of the program; what stays ends after the last.
+        """
+        parts = [
+            self._static(instructions), *self._activations(spells, instructions), self._optimizer(optimizer),
+        ]  # fmt: skip
+        size, category, start, end = (np.concatenate(column) for column in zip(*parts, strict=True))
+        keep = size > 0
+        return Lifetimes(
+            size[keep].astype(np.int64), category[keep].astype(np.int8), start[keep].astype(np.int32),
+            end[keep].astype(np.int32),
+        )  # fmt: skip
+
+    def _rows(self, where: NDArray, start: NDArray, end: NDArray) -> tuple[NDArray, ...]:
+        """Columns for storages ``where``; ``start`` and ``end`` may have a leading axis, one row for each spell."""
+        shape = np.broadcast_shapes(start.shape, end.shape, where.shape)
+        columns = (self.size[where], self.category[where], start, end)
+        return tuple(np.broadcast_to(column, shape).reshape(-1) for column in columns)
+
+    # --- what is always there -----------------------------------------------------------------------------------------
+
+    def _static(self, instructions: int) -> tuple[NDArray, ...]:
         """What is there before the first instruction and stays."""
-        values = self.trace.values
-        mine = {p for p, users in stages.parameters.items() if self.stage in users}
-        first_value: dict[int, int] = {}
-        for value, where in enumerate(values.storage.tolist()):
-            first_value.setdefault(where, value)
-        of = values.of.tolist()
-        used = self._storages_used(stages)
-        weights = set(stages.parameters)
-        for where, value in first_value.items():
-            if self.persistent[where]:
-                owner = value if value in weights else of[value]
-                keep = owner in mine if owner in weights else (where in used or self.stage == 0)
-                if keep:
-                    self._add(where, -1, None)
-            elif self.given[where] and where in used:
-                self._add(where, -1, None, self.mesh.micro_batches)
-        if self.mesh.dp > 1 and plan.training and plan.overlap and plan.dp_style == "ddp":
-            held = sum(g.bytes for g in gradients(self.trace) if g.parameter in mine)
-            if held:
-                self.rows.append((held, int(Category.TEMPORARY), -1, _STAYS))
+        values, parameters = self.trace.values, self.stages.parameters
+        first = np.full(len(self.size), -1, np.int64)
+        order = np.arange(len(values))[::-1]
+        first[values.storage[order]] = order  # the lowest value of each storage
+        used = np.zeros(len(self.size), bool)
+        used[self._storages_used()] = True
+        is_weight, is_mine = np.zeros(len(values), bool), np.zeros(len(values), bool)
+        is_weight[list(parameters)] = True
+        is_mine[[p for p, users in parameters.items() if self.stage in users]] = True
+        owner = np.where(is_weight[first], first, values.of[first])
+        owned = (owner >= 0) & is_weight[owner]
+        keep = np.where(owned, is_mine[owner], used | (self.stage == 0)) & self.persistent & (first >= 0)
+        given = self.given & used & ~self.persistent & (first >= 0)
+        where = np.flatnonzero(keep | given)
+        size = self.size[where] * np.where(given[where], self.mesh.micro_batches, 1)
+        category = self.category[where]
+        size, category = np.append(size, self.bucket_bytes), np.append(category, int(Category.TEMPORARY))
+        return size, category, np.full(len(size), BEFORE), np.full(len(size), instructions)
 
-    def _storages_used(self, stages: Stages) -> set[int]:
-        storage = self.trace.values.storage
+    def _storages_used(self) -> NDArray[np.int64]:
         inputs = self.trace.operators.inputs
-        at_stage = np.isin(inputs.rows(), np.flatnonzero(stages.of == self.stage))
-        return set(storage[inputs.values[at_stage]].tolist())
+        at_stage = (self.stages.of == self.stage)[inputs.rows()]
+        return np.unique(self.trace.values.storage[inputs.values[at_stage]])
 
-    def _uses(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    # --- what comes and goes ------------------------------------------------------------------------------------------
+
+    def _uses(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """First and last of these operators that touch each storage (-1 for none)."""
         operators, storage = self.trace.operators, self.trace.values.storage
         first = np.full(len(self.size), np.iinfo(np.int32).max, np.int64)
@@ -97,72 +143,71 @@ class Occupancy:
         first[last < 0] = -1
         return first, last
 
-    def _add(self, where: int, start: int, end: int | None, times: int = 1) -> None:
-        size = int(self.size[where]) * times
-        if size:
-            self.rows.append((size, int(self.category[where]), start, _STAYS if end is None else end))
+    def _activations(self, spells: Sequence[Spell], instructions: int) -> list[tuple[NDArray, ...]]:
+        """What each micro-batch makes; what its forward makes for its backward lives from one to the other."""
+        comes = ~(self.persistent | self.given)
+        held = np.flatnonzero(comes & (self.forward[1] >= 0) & (self.backward[1] >= 0))
+        passing = np.flatnonzero(comes & (self.forward[1] >= 0) & (self.backward[1] < 0))
+        made = np.flatnonzero(comes & (self.forward[1] < 0) & (self.backward[1] >= 0))
+        parts = []
+        began = np.full((self.mesh.micro_batches, len(held)), BEFORE, np.int64)
+        for group in _alike(spells, backward=False):
+            start = _starts(group)
+            ran = group[0].ran
+            began[[spell.micro_batch for spell in group]] = start + self._arrival(held, ran)
+            parts.append(self._rows(passing, start + self._arrival(passing, ran), start + self._end(passing, ran, 0)))
+        back = [spell for spell in spells if spell.backward]
+        for group in _alike(spells, backward=True):
+            start, ran = _starts(group), group[0].ran
+            first, last = self._begin(made, ran, 1), self._end(made, ran, 1)
+            from_forward = began[[spell.micro_batch for spell in group]]
+            for where, begin in ((held, from_forward), (made, start + first)):
+                end = start + self._end(where, ran, 1) if where is held else start + last
+                stays = self.gradient[where]
+                parts.append(self._rows(where[~stays], begin[:, ~stays], end[:, ~stays]))
+                if back and group[0] is back[0]:  # the first backward makes the gradients, the others add to them
+                    parts.append(self._rows(where[stays], begin[0, stays], np.array(instructions)))
+        if not back:
+            parts.append(self._rows(held, began, began))
+        return parts
 
-    # --- told by the program's writer ---------------------------------------------------------------------------------
+    def _begin(self, where: NDArray, ran: Ran, backward: int) -> NDArray[np.int64]:
+        uses = self.backward if backward else self.forward
+        return np.maximum(ran.at[uses[0][where]], 0)
 
-    def received(self, boundary: Boundary, micro_batch: int, instruction: int) -> None:
-        """A value sent by another stage has a place here from its arrival on."""
-        if not self.iteration_over:
-            self.arrivals[(micro_batch, boundary.storage)] = instruction
+    def _end(self, where: NDArray, ran: Ran, backward: int) -> NDArray[np.int64]:
+        uses = self.backward if backward else self.forward
+        return np.maximum(ran.at[uses[1][where]], 0)
 
-    def ran(self, turn: Turn, at: dict[int, int]) -> None:
-        """A micro-batch went forward or backward; ``at`` is the instruction of each operator."""
-        if self.iteration_over or not at:
-            return
-        if turn.backward:
-            self._backward(turn.micro_batch, at)
-        else:
-            self._forward(turn.micro_batch, at)
+    def _arrival(self, where: NDArray, ran: Ran) -> NDArray[np.int64]:
+        """Where a forward gets its storages: a value sent by another stage has a place from its arrival on."""
+        begin = self._begin(where, ran, 0)
+        for storage, instruction in ran.arrivals.items():
+            begin[where == storage] = instruction
+        return begin
 
-    def _forward(self, micro_batch: int, at: dict[int, int]) -> None:
-        held = self.pending.setdefault(micro_batch, {})
-        for where in np.flatnonzero(self.last_forward >= 0).tolist():
-            if self.persistent[where] or self.given[where]:
-                continue
-            start = self.arrivals.pop((micro_batch, where), max(at[int(self.first_forward[where])], 0))
-            if self.last_backward[where] >= 0:
-                held[where] = start
-            else:
-                self._add(where, start, max(at[int(self.last_forward[where])], 0))
+    def _optimizer(self, at: NDArray[np.int64]) -> tuple[NDArray, ...]:
+        """What the optimizer makes for itself."""
+        first = np.full(len(self.size), np.iinfo(np.int64).max, np.int64)
+        last = np.full(len(self.size), -1, np.int64)
+        for table in (self.trace.operators.inputs, self.trace.operators.outputs):
+            row = table.rows()
+            keep = at[row] >= 0
+            where = self.trace.values.storage[table.values[keep]]
+            np.minimum.at(first, where, at[row[keep]])
+            np.maximum.at(last, where, at[row[keep]])
+        where = np.flatnonzero((last >= 0) & ~(self.persistent | self.given | self.gradient))
+        return self._rows(where, first[where], last[where])
 
-    def _backward(self, micro_batch: int, at: dict[int, int]) -> None:
-        held = self.pending.pop(micro_batch, {})
-        for where in np.flatnonzero(self.last_backward >= 0).tolist():
-            if self.persistent[where] or self.given[where]:
-                continue
-            start = held.pop(where, max(at[int(self.first_backward[where])], 0))
-            if self.gradient[where]:
-                if where not in self.gradient_start:
-                    self.gradient_start[where] = start
-                    self._add(where, start, None)
-            else:
-                self._add(where, start, max(at[int(self.last_backward[where])], 0))
 
-    def optimized(self, at: dict[int, int]) -> None:
-        """The optimizer ran; ends the first iteration."""
-        if self.iteration_over:
-            return
-        made: dict[int, list[int]] = {}
-        storage = self.trace.values.storage
-        for row, instruction in at.items():
-            for value in (*self.trace.operators.inputs[row].tolist(), *self.trace.operators.outputs[row].tolist()):
-                where = int(storage[value])
-                if not (self.persistent[where] or self.given[where] or self.gradient[where]):
-                    span = made.setdefault(where, [instruction, instruction])
-                    span[1] = instruction
-        for where, (start, end) in made.items():
-            self._add(where, start, end)
-        self.iteration_over = True
+def _alike(spells: Sequence[Spell], backward: bool) -> list[list[Spell]]:
+    """Spells in one direction, those that ran the same instructions together, in the order of the first of each."""
+    groups: dict[int, list[Spell]] = {}
+    for spell in spells:
+        if spell.backward == backward:
+            groups.setdefault(id(spell.ran), []).append(spell)
+    return list(groups.values())
 
-    def lifetimes(self, instructions: int) -> Lifetimes:
-        """The collected lifetimes; what stays ends after the last instruction."""
-        for held in self.pending.values():  # forward only: nothing reads it any more
-            for where, start in held.items():
-                self._add(where, start, start)
-        table = np.array(self.rows, np.int64).reshape(-1, 4)
-        ends = np.where(table[:, 3] == _STAYS, instructions, table[:, 3])
-        return Lifetimes(table[:, 0], table[:, 1].astype(np.int8), table[:, 2].astype(np.int32), ends.astype(np.int32))
+
+def _starts(spells: Sequence[Spell]) -> NDArray[np.int64]:
+    return np.array([spell.start for spell in spells], np.int64)[:, None]

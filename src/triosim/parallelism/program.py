@@ -99,7 +99,12 @@ class Program:
 
 
 class ProgramBuilder:
-    """Collects the instructions of one rank class."""
+    """Collects the instructions of one rank class.
+
+    Args:
+        stage, ranks: as of :class:`Program`.
+        places: names that FETCH can refer to and their rows.
+    """
 
     _COLUMNS = (
         ("op", np.int8), ("stream", np.int8), ("operator", np.int32), ("micro_batch", np.int32),
@@ -107,21 +112,17 @@ class ProgramBuilder:
         ("peer", np.int32), ("root", np.int32), ("tag", np.int64),
     )  # fmt: skip
 
-    def __init__(self, stage: int, ranks: NDArray[np.int32]) -> None:
+    def __init__(self, stage: int, ranks: NDArray[np.int32], places: dict[str, int] | None = None) -> None:
         self.stage = stage
         self.ranks = ranks
         self.micro_batch = 0
         self.iteration = 0
         self._rows: list[tuple] = []
         self._before: list[list[int]] = []
-        self._places: dict[str, int] = {}
+        self._places = places or {}
 
     def __len__(self) -> int:
         return len(self._rows)
-
-    def place(self, name: str) -> int:
-        """Row of a place that FETCH can refer to."""
-        return self._places.setdefault(name, len(self._places))
 
     def add(
         self,

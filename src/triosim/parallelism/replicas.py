@@ -15,9 +15,8 @@ import numpy as np
 from triosim.errors import PlanError
 from triosim.parallelism.gradients import gradients, total_bytes
 from triosim.parallelism.job import Costs
-from triosim.parallelism.occupancy import Occupancy
+from triosim.parallelism.occupancy import Occupancy, Ran, Spell
 from triosim.parallelism.program import AXES, COLLECTIVES, COMPUTE, Op, Program, ProgramBuilder
-from triosim.parallelism.schedule import Turn
 from triosim.parallelism.stages import Stages
 from triosim.parallelism.step import Step
 from triosim.plan import Mesh, Plan
@@ -68,7 +67,9 @@ class _Replica:
         self.trace, self.costs, self.plan, self.mesh, self.root = step.trace, costs, plan, mesh, root
         ranks = np.array([0]) if root else np.arange(1, mesh.dp)
         self.builder = ProgramBuilder(0, ranks.astype(np.int32))
-        self.occupancy = Occupancy(step.trace, stages, 0, mesh, plan)
+        self.occupancy = Occupancy(step.trace, stages, 0, mesh)
+        self.spells: list[Spell] = []
+        self.optimized = np.full(len(step.trace), -1, np.int64)
         operators = self.trace.operators
         self.loss, self.loss_backward = loss_rows(self.trace)
         if plan.training and not self.loss:
@@ -123,7 +124,7 @@ class _Replica:
             self.builder.iteration = iteration
             self._iteration()
         program = self.builder.build()
-        return replace(program, lifetimes=self.occupancy.lifetimes(len(program)))
+        return replace(program, lifetimes=self.occupancy.lifetimes(self.spells, self.optimized, len(program)))
 
     def _iteration(self) -> None:
         n = self.mesh.dp
@@ -133,21 +134,24 @@ class _Replica:
         self._collective("gather", self.output * n)
         if self.root:
             at |= self._run(self.loss, gathered=True)
-        self._told(Turn(False, 0), at)
+        self._told(False, at)
         if self.plan.training:
             at = self._run(self.loss_backward, gathered=True) if self.root else {}
             self._collective("scatter", self.output * n)
             at |= self._run(self.backward)
-            self._told(Turn(True, 0), at)
+            self._told(True, at)
             self._collective("reduce", self.grads)
-        self.occupancy.optimized(self._run(self.optimizer) if self.root else {})
+        at = self._run(self.optimizer) if self.root else {}
+        if self.builder.iteration == 0:
+            self.optimized[list(at)] = list(at.values())
 
-    def _told(self, turn: Turn, at: dict[int, int]) -> None:
-        """Give every operator of the phase an instruction: one that did not run here takes its predecessor's."""
+    def _told(self, backward: bool, at: dict[int, int]) -> None:
+        """Note where a phase of the first iteration ran; an operator that did not run here counts as the one before."""
+        if self.builder.iteration:
+            return
         operators = self.trace.operators
-        phases = (Phase.BACKWARD, Phase.RECOMPUTE) if turn.backward else (Phase.FORWARD,)
-        complete, previous = {}, min(at.values(), default=-1)
+        phases = (Phase.BACKWARD, Phase.RECOMPUTE) if backward else (Phase.FORWARD,)
+        complete, previous = np.full(len(self.trace), -1, np.int64), min(at.values(), default=-1)
         for row in np.flatnonzero(np.isin(operators.phase, phases)).tolist():
-            previous = at.get(row, previous)
-            complete[row] = previous
-        self.occupancy.ran(turn, complete)
+            complete[row] = previous = at.get(row, previous)
+        self.spells.append(Spell(backward, 0, 0, Ran(complete, {})))
