@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -49,9 +50,21 @@ class Ragged:
         return (self.values[a:b] for a, b in pairwise(bounds))
 
     def lists(self) -> list[list]:
-        """The rows as Python lists (fast to walk one by one)."""
+        """The rows as Python lists, fast to walk one by one; made once and kept, so not to be changed."""
+        return self._lists
+
+    @cached_property
+    def _lists(self) -> list[list]:
         flat, bounds = self.values.tolist(), self.offsets.tolist()
         return [flat[a:b] for a, b in pairwise(bounds)]
+
+    @staticmethod
+    def stacked(parts: Sequence[Ragged]) -> Ragged:
+        """The rows of several tables, one table after another."""
+        lengths = np.concatenate([part.lengths() for part in parts])
+        offsets = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        return Ragged(np.concatenate([part.values for part in parts]), offsets)
 
     def lengths(self) -> NDArray[np.int64]:
         """Length of each row, shape ``(rows,)``."""

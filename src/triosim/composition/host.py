@@ -132,20 +132,10 @@ def _issue(program: Program, trace: Trace, cost: Host, folded: NDArray[np.float6
     iteration, time = widen(program.iteration, 0), widen(program.seconds, 0.0)
     operator[issue], micro_batch[issue] = program.operator[launched], program.micro_batch[launched]
     iteration[issue], time[issue] = program.iteration[launched], seconds[launched]
-    lists: list[list[int]] = [[] for _ in range(size)]
-    rows = program.before.lists()
-    position = old.tolist()
-    for row, before in enumerate(rows):
-        new = position[row]
-        lists[new] = [position[b] for b in before]
-        if launched[row]:
-            lists[new].append(new - 1)
-    waits = trace.operators.sync[np.maximum(program.operator, 0)] & (program.op == Op.COMPUTE)
-    issues = np.append(issue, size)
-    for row in np.flatnonzero(waits).tolist():
-        following = int(issues[np.searchsorted(issues, position[row])])
-        if following < size:
-            lists[following].append(position[row])
+    waits = np.flatnonzero(trace.operators.sync[np.maximum(program.operator, 0)] & (program.op == Op.COMPUTE))
+    following = np.searchsorted(issue, old[waits])  # the next thing that the host issues
+    waits, following = waits[following < len(issue)], following[following < len(issue)]
+    before = _widened(program.before, old, issue, issue[following], old[waits], size)
     lifetimes = program.lifetimes
     if lifetimes is not None:
         table = np.append(old, size).astype(np.int32)
@@ -169,6 +159,23 @@ def _issue(program: Program, trace: Trace, cost: Host, folded: NDArray[np.float6
         peer=widen(program.peer, -1),
         root=widen(program.root, 0),
         tag=widen(program.tag, 0),
-        before=Ragged.of(lists, np.int32),
+        before=before,
         lifetimes=lifetimes,
     )
+
+
+def _widened(before: Ragged, old: NDArray, issue: NDArray, waiting: NDArray, waited_for: NDArray, size: int) -> Ragged:
+    """What each row waits for once ISSUEs have been put in.
+
+    Args:
+        before: as it was.
+        old: new row of each old row.
+        issue: new rows of the ISSUEs; the row after each waits for it.
+        waiting, waited_for: new rows of ISSUEs that wait for an operator, and of these operators.
+        size: number of new rows.
+    """
+    row = np.concatenate([old[before.rows()], issue + 1, waiting])
+    value = np.concatenate([old[before.values], issue, waited_for])
+    order = np.argsort(row, kind="stable")
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=size))]).astype(np.int64)
+    return Ragged(value[order].astype(np.int32), offsets)

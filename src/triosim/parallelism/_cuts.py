@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from triosim.errors import PlanError
 from triosim.parallelism._layers import Facts, Layer
-from triosim.parallelism._states import FOLLOWS, Partial, State, outcome
+from triosim.parallelism._states import FOLLOWS, Outcomes, Partial, State
 from triosim.workload.follow import Segment, relocate
 from triosim.workload.labels import NO_LABEL
 from triosim.workload.trace import Phase
@@ -154,6 +154,7 @@ class _Trial:
 
     def __init__(self, facts: Facts, cuts: Cuts) -> None:
         self.facts, self.cuts = facts, cuts
+        self.outcomes = Outcomes(facts, cuts.size)
         self.layer_at = {layer.row: layer for layer in facts.layers}
         self.last_use: dict[int, int] = {}
         for row, reads in enumerate(facts.inputs):
@@ -162,7 +163,7 @@ class _Trial:
 
     def close(self, group: Sequence[Layer]) -> list[Layer]:
         """Layers to cut by row if ``group`` is cut by column; empty if something would need a whole value."""
-        facts, size = self.facts, self.cuts.size
+        facts = self.facts
         members = {layer.row: layer for layer in group}
         states: dict[int, State] = {}
         live: dict[int, int] = {}  # divided storages and the value last seen on them
@@ -186,7 +187,7 @@ class _Trial:
                     closing.append(layer)
                     row += 1
                     continue
-                found = outcome(facts, row, before, size, losses_divided=False)
+                found = self.outcomes(row, before, losses_divided=False)
                 if found.gather or any(isinstance(s, Partial) for s in found.outputs):
                     return []
                 for at, own in found.take.items():

@@ -53,7 +53,7 @@ class Facts:
         self.inputs: list[list[int]] = operators.inputs.lists()
         self.outputs: list[list[int]] = operators.outputs.lists()
         self.phase: list[int] = operators.phase.tolist()
-        self._labels: dict[int, Labels] = {}
+        self._labels: dict[int, Labels] = {}  # by the identity of the call: equal calls are one object
         self.parameter_of: dict[int, tuple[int, tuple[int, ...]]] = {}
         """Value that is a parameter, a cast or a transpose of one -> (parameter, its dimension at each of mine)."""
         self._find_parameters()
@@ -69,9 +69,11 @@ class Facts:
 
     def labels(self, row: int) -> Labels:
         """Labels of an operator's dimensions."""
-        if row not in self._labels:
-            self._labels[row] = labels(self.calls[row])
-        return self._labels[row]
+        call = self.calls[row]
+        found = self._labels.get(id(call))
+        if found is None:
+            found = self._labels[id(call)] = labels(call)
+        return found
 
     def parameter(self, value: int) -> int:
         """The parameter that a value is (a view of), or the value itself."""

@@ -24,9 +24,9 @@ FOLLOWS = (int(Category.WEIGHT), int(Category.BUFFER))
 """What is divided for good when a divided value meets it: biases, the weights of norms, running statistics."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Outcome:
-    """What an operator does with inputs in given states, none of them partial.
+    """What an operator does with inputs in given states, none of them partial.  Not to be changed: it is shared.
 
     Attributes:
         outputs: states of its outputs.
@@ -41,13 +41,31 @@ class Outcome:
     row_reductions: int = 0
 
 
+class Outcomes:
+    """What operators do on ``size`` ranks, worked out once for equal calls on inputs in equal states."""
+
+    def __init__(self, facts: Facts, size: int) -> None:
+        self.facts, self.size = facts, size
+        self._known: dict[tuple, Outcome] = {}
+
+    def __call__(self, row: int, states: list[State], losses_divided: bool) -> Outcome:
+        """What operator ``row`` does with inputs in ``states``."""
+        facts = self.facts
+        if not any(isinstance(state, Segment) for state in states):
+            return Outcome([None] * len(facts.outputs[row]))
+        weights = tuple([value in facts.parameter_of for value in facts.inputs[row]])
+        key = (id(facts.calls[row]), tuple(states), weights, losses_divided)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = outcome(facts, row, states, self.size, losses_divided)
+        return found
+
+
 def outcome(facts: Facts, row: int, states: list[State], size: int, losses_divided: bool) -> Outcome:
     """What operator ``row`` does with inputs in ``states`` on ``size`` ranks."""
     rule, shapes = facts.labels(row), [facts.shapes[v] for v in facts.inputs[row]]
     outputs = [facts.shapes[v] for v in facts.outputs[row]]
     divided = {i: s for i, s in enumerate(states) if isinstance(s, Segment)}
-    if not divided:
-        return Outcome([None] * len(outputs))
     gather_all = Outcome([None] * len(outputs), gather=list(divided))
     if not rule.known:
         return gather_all

@@ -89,7 +89,7 @@ def lay_out(empty: Program, placed: Sequence[Placed]) -> Program:
     columns = {name: np.concatenate([getattr(p.rows, name) for p in distinct])[source] for name in _COLUMNS}
     ends = (columns["op"] == Op.SEND) | (columns["op"] == Op.RECEIVE)
     columns["tag"] = columns["tag"] + np.where(ends, repeated(tag), 0)
-    before = _stacked([p.rows.before for p in distinct]).take(source)
+    before = Ragged.stacked([p.rows.before for p in distinct]).take(source)
     count = before.lengths()
     values = np.where(
         before.values >= 0,
@@ -103,9 +103,3 @@ def lay_out(empty: Program, placed: Sequence[Placed]) -> Program:
         iteration=repeated(iteration).astype(np.int32),
         before=Ragged(values.astype(np.int32), before.offsets),
     )
-
-
-def _stacked(parts: Sequence[Ragged]) -> Ragged:
-    """The rows of several tables, one after another."""
-    lengths = np.concatenate([p.lengths() for p in parts])
-    return Ragged(np.concatenate([p.values for p in parts]), np.concatenate([[0], np.cumsum(lengths)]))

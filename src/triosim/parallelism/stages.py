@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.errors import PlanError
-from triosim.workload.trace import NONE, PERSISTENT, Category, Phase, Trace
+from triosim.workload.trace import DTYPES, NONE, PERSISTENT, Category, Phase, Trace
 
 _NEVER = 1 << 30
 
@@ -127,7 +127,7 @@ def _crossing_items(trace: Trace) -> list[_Item]:
     """
     operators, values = trace.operators, trace.values
     size, storage, category = values.bytes().tolist(), values.storage.tolist(), values.category.tolist()
-    floating = [_is_floating(code) for code in values.dtype.tolist()]
+    floating = _FLOATING[values.dtype].tolist()
     inputs, outputs, phases = operators.inputs.lists(), operators.outputs.lists(), operators.phase.tolist()
     writers = trace.writers()
     views = operators.view.tolist()
@@ -154,32 +154,31 @@ def _crossing_items(trace: Trace) -> list[_Item]:
     return items
 
 
-def _is_floating(dtype: int) -> bool:
-    from triosim.workload.trace import DTYPES
-
-    return DTYPES[dtype].startswith(("float", "bfloat", "tfloat", "complex", "unknown"))
+_FLOATING = np.array([name.startswith(("float", "bfloat", "tfloat", "complex", "unknown")) for name in DTYPES])
+"""Whether gradients flow through values of each dtype."""
 
 
 def _boundaries(trace: Trace, of: NDArray[np.int32], items: Sequence[_Item]) -> tuple[Boundary, ...]:
     operators, values = trace.operators, trace.values
-    floating = {s for s, d in zip(values.storage.tolist(), values.dtype.tolist(), strict=True) if _is_floating(d)}
+    floating = set(values.storage[_FLOATING[values.dtype]].tolist())
     last_backward: dict[int, int] = {}  # forward operator -> the last operator that differentiates it
     last_of_stage: dict[int, int] = {}
+    stage, forward = of.tolist(), operators.forward.tolist()
     for row in np.flatnonzero(operators.phase == Phase.BACKWARD).tolist():
-        if operators.forward[row] >= 0:
-            last_backward[int(operators.forward[row])] = row
-        last_of_stage[int(of[row])] = row
+        if forward[row] >= 0:
+            last_backward[forward[row]] = row
+        last_of_stage[stage[row]] = row
     found = []
     for item in items:
-        source = int(of[item.made])
+        source = stage[item.made]
         readers: dict[int, list[int]] = {}
         for row in item.reads:
-            if of[row] > source:
-                readers.setdefault(int(of[row]), []).append(row)
+            if stage[row] > source:
+                readers.setdefault(stage[row], []).append(row)
         for target, rows in sorted(readers.items()):
             returned = NONE
             if item.storage in floating and target in last_of_stage:
-                linked = [last_backward[r] for r in rows if r in last_backward and of[last_backward[r]] == target]
+                linked = [last_backward[r] for r in rows if r in last_backward and stage[last_backward[r]] == target]
                 returned = max(linked, default=last_of_stage[target])
             found.append(Boundary(item.storage, source, target, item.made, min(rows), returned, item.bytes))
     return tuple(sorted(found, key=lambda b: (b.made, b.target)))
@@ -257,7 +256,7 @@ def _balanced_cuts(
     return _lightest(before, crossing, [p for p in real if cost[p] <= best * (1 + 1e-9)], count, best)
 
 
-def _reach(before: NDArray[np.float64], points: Sequence[int], limit: float) -> int:
+def _reach(before: Sequence[float], points: Sequence[int], limit: float) -> int:
     """Fewest stages within ``limit`` seconds each, or a large number if none is possible.
 
     ``f[j]``, the fewest stages that end at point j, is a minimum over a window of earlier points.
@@ -283,11 +282,13 @@ def _bottleneck(before: NDArray[np.float64], cost: NDArray[np.float64], points: 
     Sends run beside computation, so a cut must only not take longer than the slowest stage.
     """
 
-    def possible(limit: float) -> bool:
-        open_ = [p for p in points if cost[p] <= limit]
-        return len(open_) >= count - 1 and _reach(before, open_, limit) <= count
+    sums, costs = before.tolist(), cost.tolist()
 
-    low, high = float(before[-1]) / count, float(before[-1]) + float(cost.max())
+    def possible(limit: float) -> bool:
+        open_ = [p for p in points if costs[p] <= limit]
+        return len(open_) >= count - 1 and _reach(sums, open_, limit) <= count
+
+    low, high = sums[-1] / count, sums[-1] + max(costs)
     if possible(low * (1 + 1e-9)):
         return low
     for _ in range(60):
@@ -346,19 +347,13 @@ def _lightest(
 def _place_backward(trace: Trace, of: NDArray[np.int32], count: int) -> None:
     """Backward operators run where the operator that they differentiate ran, the rest where their neighbours do."""
     operators = trace.operators
-    module_stage: dict[int, int] = {}
-    for row in np.flatnonzero(operators.phase == Phase.FORWARD).tolist():
-        if operators.module[row] >= 0:
-            module_stage[int(operators.module[row])] = int(of[row])
+    stage, module, forward = of.tolist(), operators.module.tolist(), operators.forward.tolist()
+    rows = np.flatnonzero(operators.phase == Phase.FORWARD).tolist()
+    module_stage = {module[row]: stage[row] for row in rows if module[row] >= 0}
     current = count - 1
-    for row in range(len(operators)):
-        if operators.phase[row] not in (Phase.BACKWARD, Phase.RECOMPUTE):
-            continue
-        if operators.forward[row] >= 0:
-            current = int(of[operators.forward[row]])
-        elif int(operators.module[row]) in module_stage:
-            current = module_stage[int(operators.module[row])]
-        of[row] = current
+    for row in np.flatnonzero(np.isin(operators.phase, (Phase.BACKWARD, Phase.RECOMPUTE))).tolist():
+        current = stage[forward[row]] if forward[row] >= 0 else module_stage.get(module[row], current)
+        of[row] = stage[row] = current
 
 
 def _stages_of_parameters(trace: Trace, of: NDArray[np.int32]) -> dict[int, tuple[int, ...]]:

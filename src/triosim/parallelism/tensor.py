@@ -28,7 +28,7 @@ from triosim.columns import Ragged
 from triosim.errors import PlanError
 from triosim.parallelism._cuts import Cuts, by_plan, every_layer, pairs
 from triosim.parallelism._layers import Facts
-from triosim.parallelism._states import FOLLOWS, Outcome, Partial, State, outcome
+from triosim.parallelism._states import FOLLOWS, Outcome, Outcomes, Partial, State
 from triosim.parallelism.program import AXES, COLLECTIVES
 from triosim.parallelism.step import Exchanges, Step
 from triosim.workload.builder import recount
@@ -87,6 +87,7 @@ class _Walk:
 
     def __init__(self, facts: Facts, cuts: Cuts) -> None:
         self.facts, self.cuts = facts, cuts
+        self.outcomes = Outcomes(facts, cuts.size)
         self.divided = dict(cuts.dims)  # parameter -> dimension, growing as biases and norms follow
         self.states: dict[int, State] = {}
         self.latest: dict[int, int] = {}  # storage -> the value last written or seen there
@@ -130,12 +131,12 @@ class _Walk:
                     self._all_reduce(value, row)
             states = [self._state(v) for v in reads]
         local = [self.local.alias.get(v, v) for v in reads]
-        found = outcome(facts, row, states, self.cuts.size, self.cuts.losses_divided)
+        found = self.outcomes(row, states, self.cuts.losses_divided)
         while found.gather:
             for at in found.gather:
                 local[at] = self._whole(reads[at], row)
                 states[at] = None
-            found = outcome(facts, row, states, self.cuts.size, self.cuts.losses_divided)
+            found = self.outcomes(row, states, self.cuts.losses_divided)
         self._take(row, found, local)
         if found.row_reductions:
             size = math.prod(facts.shapes[reads[0]][:-1]) * ROW_REDUCTION_BYTES
@@ -308,27 +309,26 @@ class _LocalValues:
     def build(self, states: Mapping[int, State], inputs: list[list[int]], size: int) -> Trace:
         """The local trace: shapes cut, extra values appended, inputs as read locally."""
         trace, values = self.trace, self.trace.values
-        shapes = [list(s) for s in self._shapes]
-        for value, shape in enumerate(shapes):
-            state = self.shape.get(value, states.get(value))
-            if isinstance(state, Segment):
-                shape[state.dim] //= size
+        divided = {v: s.dim for v, s in {**states, **self.shape}.items() if isinstance(s, Segment)}
+        extents = values.shape.values.copy()
+        at = values.shape.offsets[list(divided)] + np.array(list(divided.values()), np.int64)
+        extents[at] //= size
+        extra = Ragged.of([shape for _, shape, _ in self._extra])
         origins = np.array([origin for origin, _, _ in self._extra], np.int64)
         fresh = np.array([new for _, _, new in self._extra], bool)
         storage = values.storage[origins] if len(origins) else np.zeros(0, np.int32)
         storage = storage.copy()
         storage[fresh] = int(values.storage.max(initial=-1)) + 1 + np.arange(int(fresh.sum()), dtype=np.int32)
-        symbols = values.symbols.lists()
         extended = Values(
             storage=np.concatenate([values.storage, storage]).astype(np.int32),
             version=np.concatenate([values.version, values.version[origins]]),
             offset=np.concatenate([values.offset, np.zeros(len(origins), np.int64)]),
-            shape=Ragged.of([*shapes, *(shape for _, shape, _ in self._extra)]),
+            shape=Ragged.stacked([Ragged(extents, values.shape.offsets), extra]),
             dtype=np.concatenate([values.dtype, values.dtype[origins]]),
             category=np.concatenate([values.category, values.category[origins]]),
             of=np.concatenate([values.of, np.full(len(origins), -1, np.int32)]),
             name=(*values.name, *("" for _ in origins)),
-            symbols=Ragged.of([*symbols, *(symbols[o] for o in origins.tolist())], np.uint8),
+            symbols=Ragged.stacked([values.symbols, values.symbols.take(origins)]),
         )
         operators = replace(trace.operators, inputs=Ragged.of(inputs, np.int32))
         return recount(replace(trace, values=extended, operators=operators))

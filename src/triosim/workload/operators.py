@@ -192,7 +192,7 @@ class Call:
 
 
 class Calls:
-    """Row access to a trace's operators as :class:`Call` objects."""
+    """Row access to a trace's operators as :class:`Call` objects; equal calls are one object."""
 
     def __init__(self, trace: Trace) -> None:
         operators = trace.operators
@@ -203,23 +203,29 @@ class Calls:
         roles = operators.role_names
         self._roles = [tuple(roles[c] for c in row) for row in operators.roles.lists()]
         self.shapes = [tuple(s) for s in trace.values.shape.lists()]
+        self._rows: list[Call | None] = [None] * len(self._names)
+        self._made: dict[tuple, Call] = {}
 
     def __len__(self) -> int:
         return len(self._names)
 
     def __getitem__(self, row: int) -> Call:
-        name = self._names[row]
-        base, backward = canonical(name)
-        shapes = self.shapes
-        return Call(
-            name=base,
-            backward=backward,
-            kind=kind(name),
-            roles=self._roles[row],
-            inputs=tuple(shapes[v] for v in self._inputs[row]),
-            outputs=tuple(shapes[v] for v in self._outputs[row]),
-            args=arguments(self._args[row]),
-        )
+        call = self._rows[row]
+        if call is None:
+            shapes = self.shapes
+            inputs = tuple([shapes[v] for v in self._inputs[row]])
+            outputs = tuple([shapes[v] for v in self._outputs[row]])
+            key = (self._names[row], self._args[row], self._roles[row], inputs, outputs)
+            call = self._made.get(key)
+            if call is None:
+                call = self._made[key] = _call(*key)
+            self._rows[row] = call
+        return call
+
+
+def _call(name: str, args: str, roles: tuple[str, ...], inputs: tuple, outputs: tuple) -> Call:
+    base, backward = canonical(name)
+    return Call(base, backward, kind(name), roles, inputs, outputs, arguments(args))
 
 
 def flop(call: Call) -> float:
