@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from triosim.errors import InputError, unknown
 from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
+from triosim.hardware.names import NodeNames
 from triosim.hardware.system import Edges, Fabric, Link, System, Tier, assemble
 from triosim.hardware.topology import TOPOLOGIES
 from triosim.hardware.wiring import UNLIMITED, join, own_host_link, table_link, table_wire
@@ -83,20 +84,21 @@ def cluster(file: SystemFile, where: str, name: str, nodes: int) -> System:
         checked_count(nodes * node.devices, "devices")
 
     numbers = _numbers(node, nodes)
-    names = _names(node, numbers)
+    inside = numbers.size
+    shared: list[str] = []
     edges = [Edges.join(node.edges).renumbered(numbers)]
     topology = file.scale_up.topology if file.scale_up else "graph" if file.link else ""
     if outside is not None and file.scale_out is not None:
-        ends = np.concatenate([numbers[:, node.nics].reshape(-1), len(names) + np.arange(outside.switches)])
+        ends = np.concatenate([numbers[:, node.nics].reshape(-1), inside + np.arange(outside.switches)])
         edges.append(outside.edges.renumbered(ends).in_tier(Tier.SCALE_OUT))
-        names += ["network"] if outside.switches == 1 else numbered("network", outside.switches)
+        shared += ["network"] if outside.switches == 1 else numbered("network", outside.switches)
         topology = f"{topology}; {nodes} nodes, {file.scale_out.topology}".lstrip("; ")
     pool = -1
     if file.pool is not None:
         with at(where, "pool"):
             wire = table_link(file.pool)
-        pool = len(names)
-        names.append("pool")
+        pool = inside + len(shared)
+        shared.append("pool")
         everyone = np.arange(nodes * node.devices)
         edges.append(Edges.both_ways(everyone, np.full(len(everyone), pool), wire, tier=Tier.HOST))
 
@@ -111,7 +113,7 @@ def cluster(file: SystemFile, where: str, name: str, nodes: int) -> System:
             models,
             np.tile(model_of, nodes),
             server_of.reshape(-1),
-            names,
+            NodeNames(tuple(node.names), node.devices, nodes, tuple(shared)),
             np.where(hosts >= 0, numbers[:, hosts], -1).reshape(-1),
             joined,
             pool=pool,
@@ -312,16 +314,6 @@ def _numbers(node: _Node, nodes: int) -> NDArray[np.int64]:
     first = copy * devices + np.arange(devices)
     rest = nodes * devices + copy * others + np.arange(others)
     return np.concatenate([first, rest], axis=1)
-
-
-def _names(node: _Node, numbers: NDArray[np.int64]) -> list[str]:
-    """``"gpu0"``, or ``"node1/gpu0"`` where there are several nodes."""
-    if len(numbers) == 1:
-        return list(node.names)
-    named = [f"node{copy}/{name}" for copy in range(len(numbers)) for name in node.names]
-    names = np.empty(numbers.size, object)
-    names[numbers.reshape(-1)] = named
-    return names.tolist()
 
 
 def _distinct(models: Sequence[Accelerator]) -> tuple[list[Accelerator], NDArray[np.int32]]:

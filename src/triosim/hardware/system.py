@@ -12,12 +12,15 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.columns import Ragged
 from triosim.errors import InputError
 from triosim.hardware.accelerator import Accelerator
+from triosim.hardware.names import Labels, NodeNames
 
 
 class Tier(IntEnum):
@@ -118,9 +121,7 @@ class Edges:
         )
 
     @staticmethod
-    def both_ways(
-        a: NDArray, b: NDArray, link: Link, back: Link | None = None, tier: Tier = Tier.SCALE_UP
-    ) -> Edges:
+    def both_ways(a: NDArray, b: NDArray, link: Link, back: Link | None = None, tier: Tier = Tier.SCALE_UP) -> Edges:
         """Full-duplex links between each ``a`` and the ``b`` beside it (``back`` for the edges from b to a)."""
         return Edges.join([Edges.along(a, b, link, tier), Edges.along(b, a, back or link, tier)])
 
@@ -215,7 +216,7 @@ class System:
     models: tuple[Accelerator, ...]
     device_model: NDArray[np.int32]
     device_server: NDArray[np.int32]
-    node_names: tuple[str, ...]
+    node_names: Sequence[str]
     server_host: NDArray[np.int32]
     edge_source: NDArray[np.int32]
     edge_target: NDArray[np.int32]
@@ -223,7 +224,7 @@ class System:
     bandwidth: NDArray[np.float64]
     latency: NDArray[np.float64]
     overhead: NDArray[np.float64]
-    edge_name: tuple[str, ...]
+    edge_name: Sequence[str]
     pool: int = -1
     server_cpu: Accelerator | None = None
     topology: str = ""
@@ -243,6 +244,16 @@ class System:
     def servers(self) -> int:
         """Number of servers."""
         return len(self.server_host)
+
+    @cached_property
+    def leaving(self) -> Ragged:
+        """For each node the edges that leave it, lowest first."""
+        return _edges_at(self.edge_source, self.nodes)
+
+    @cached_property
+    def entering(self) -> Ragged:
+        """For each node the edges that enter it, lowest first."""
+        return _edges_at(self.edge_target, self.nodes)
 
     def model(self, device: int) -> Accelerator:
         """The accelerator model of a device."""
@@ -271,21 +282,21 @@ def assemble(
     """
     if not len(device_model):
         raise InputError(f"system {name!r} has no device")
-    if len(set(node_names)) < len(node_names):
-        twice = next(n for n in node_names if node_names.count(n) > 1)
+    names = node_names if isinstance(node_names, NodeNames) else NodeNames(tuple(node_names), len(device_model))
+    if (twice := names.twice()) is not None:
         raise InputError(f"system {name!r}: two nodes are called {twice!r}: give each its own name")
     if not isinstance(edges, Edges):
         edges = Edges.of(edges)
     for node in (edges.source, edges.target):
-        for wrong in node[(node < 0) | (node >= len(node_names))][:1].tolist():
-            raise InputError(f"system {name!r}: a link names node {wrong}, but there are {len(node_names)}")
+        for wrong in node[(node < 0) | (node >= len(names))][:1].tolist():
+            raise InputError(f"system {name!r}: a link names node {wrong}, but there are {len(names)}")
     row = edges.link
     system = System(
         name=name,
         models=tuple(models),
         device_model=np.array(device_model, np.int32),
         device_server=np.array(device_server, np.int32),
-        node_names=tuple(node_names),
+        node_names=names,
         server_host=np.array(server_host, np.int32),
         edge_source=edges.source,
         edge_target=edges.target,
@@ -293,7 +304,7 @@ def assemble(
         bandwidth=np.array([k.bandwidth for k in edges.links], np.float64)[row],
         latency=np.array([k.latency for k in edges.links], np.float64)[row],
         overhead=np.array([k.overhead for k in edges.links], np.float64)[row],
-        edge_name=tuple(map([k.name for k in edges.links].__getitem__, row.tolist())),
+        edge_name=Labels(tuple(k.name for k in edges.links), row),
         pool=pool,
         server_cpu=server_cpu,
         topology=topology,
@@ -303,37 +314,45 @@ def assemble(
     return system
 
 
+def _edges_at(ends: NDArray[np.int32], nodes: int) -> Ragged:
+    offsets = np.zeros(nodes + 1, np.int64)
+    np.cumsum(np.bincount(ends, minlength=nodes), out=offsets[1:])
+    return Ragged(np.argsort(ends, kind="stable"), offsets)
+
+
 def _check_reachable(system: System) -> None:
     """Devices, hosts and pool must reach each other: walk forwards and backwards from device 0."""
-    ends = [*range(system.devices), *(h for h in system.server_host.tolist() if h >= 0)]
-    ends += [system.pool] if system.pool >= 0 else []
+    hosts = system.server_host[system.server_host >= 0]
+    ends = np.concatenate([np.arange(system.devices), hosts, [system.pool] if system.pool >= 0 else []]).astype(int)
     if len(ends) < 2:
         return
-    for starts, stops, way in (
-        (system.edge_source, system.edge_target, "be reached from"),
-        (system.edge_target, system.edge_source, "reach"),
+    for edges, beyond, way in (
+        (system.leaving, system.edge_target, "be reached from"),
+        (system.entering, system.edge_source, "reach"),
     ):
-        seen = _reached(starts, stops, system.nodes)
-        missing = next((node for node in ends if not seen[node]), None)
-        if missing is not None:
+        missing = ends[~_reached(edges, beyond)[ends]]
+        if len(missing):
             raise InputError(
-                f"system {system.name!r}: {system.node_names[missing]!r} cannot {way} {system.node_names[0]!r}: "
+                f"system {system.name!r}: {system.node_names[missing[0]]!r} cannot {way} {system.node_names[0]!r}: "
                 "add a link between them"
             )
 
 
-def _reached(source: NDArray, target: NDArray, nodes: int) -> NDArray[np.bool_]:
-    """Which nodes can be reached from node 0, breadth first, one ring of nodes at a time."""
-    order = np.argsort(source, kind="stable")
-    target = target[order]
-    first = np.searchsorted(source[order], np.arange(nodes + 1))
-    seen = np.zeros(nodes, np.bool_)
+def _reached(edges: Ragged, beyond: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Which nodes can be reached from node 0, breadth first, one ring of nodes at a time.
+
+    Args:
+        edges: those of each node.
+        beyond: the node to which each edge leads.
+    """
+    seen = np.zeros(len(edges), np.bool_)
     seen[0] = True
+    place = np.zeros(len(edges), np.int64)
     ring = np.zeros(1, np.int64)
     while len(ring):
-        counts = first[ring + 1] - first[ring]
-        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        found = target[np.repeat(first[ring], counts) + within]
-        ring = np.unique(found[~seen[found]])
-        seen[ring] = True
+        found = beyond[edges.take(ring).values]
+        found = found[~seen[found]]
+        seen[found] = True
+        place[found] = np.arange(len(found))
+        ring = found[place[found] == np.arange(len(found))]  # each node once
     return seen

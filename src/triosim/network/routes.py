@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from heapq import heappop, heappush
+from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from triosim.columns import Ragged
 from triosim.engine.graph import CAPACITY_PER_BYTE, UNLIMITED, Wires
 from triosim.errors import InputError
 from triosim.hardware.system import System, Tier
+from triosim.network.alike import Parts, Walk, parts_of
+from triosim.network.search import Network
 from triosim.units import PICOSECONDS_PER_SECOND
 
-# The cost of a route is one whole number, so that it is added and compared at once.  From its lowest bit: hops (20
-# bits), latency in picoseconds (64 bits), edges of tier SCALE_OUT (20 bits), edges of tier HOST.
-_HOP, _PICOSECOND, _SCALE_OUT, _HOST = 1, 1 << 20, 1 << 84, 1 << 104
+_FEW = 16
+"""Up to so many routes are found faster one by one than by looking for pairs that are alike."""
 
 
 class Router:
@@ -26,23 +27,14 @@ class Router:
     least latency, of those the fewest hops; where routes are still equal, it goes on from each node to the
     lowest-numbered node, over the lowest-numbered edge.  Bandwidth plays no part: a slow link is not driven around.
 
-    Dijkstra's algorithm, from both ends until they meet: the way between two servers of a large cluster is found
-    without looking at the others.
+    Of many pairs only those are searched that are not alike (see :mod:`triosim.network.alike`).
     """
 
     def __init__(self, system: System) -> None:
         self.system = system
         self._latency = _picoseconds(system.latency)
         self._overhead = _picoseconds(system.overhead)
-        self._source: list[int] = system.edge_source.tolist()
-        self._target: list[int] = system.edge_target.tolist()
-        self._leaving = _edges_of(system.edge_source, system.nodes)
-        self._entering = _edges_of(system.edge_target, system.nodes)
-        tiers = {Tier.SCALE_UP: _HOP, Tier.SCALE_OUT: _HOP + _SCALE_OUT, Tier.HOST: _HOP + _HOST}
-        edges = zip(self._latency.tolist(), system.edge_tier.tolist(), strict=True)
-        self._cost = [tiers[tier] + latency * _PICOSECOND for latency, tier in edges]
-        self._from: dict[int, _Search] = {}
-        self._to: dict[int, _Search] = {}
+        self._network = Network(system, self._latency)
 
     def route(self, source: int, target: int) -> tuple[int, ...]:
         """Edge ids from one node to another, in order; empty where both are the same.
@@ -50,52 +42,52 @@ class Router:
         Raises:
             InputError: no links lead there.
         """
-        if source not in self._from:
-            self._from[source] = _Search(source, self._leaving, self._target, self._cost)
-        if target not in self._to:
-            self._to[target] = _Search(target, self._entering, self._source, self._cost)
-        onward = self._onward(self._from[source], self._to[target])
+        return self._walk(source, target).edges
+
+    def routes(self, source: ArrayLike, target: ArrayLike) -> Ragged:
+        """The routes of many pairs of nodes, each the one that :meth:`route` finds.
+
+        Args:
+            source, target: nodes, shape ``(pairs,)``.
+
+        Returns:
+            edge ids, int32, a row for each pair.
+
+        Raises:
+            InputError: no links lead from one to the other.
+        """
+        source, target = np.asarray(source, np.int64), np.asarray(target, np.int64)
+        if len(source) <= _FEW:  # faster one by one
+            return Ragged.of([self.route(a, b) for a, b in _pairs(source, target)], np.int32)
+        parts = self._parts
+        first, model = parts.alike(source, target)
+        walks = [self._walk(a, b) for a, b in _pairs(source[first], target[first])]
+        holds = [parts.hold_for_alike(walk) for walk in walks]
+        alone = np.flatnonzero(~np.array(holds, np.bool_)[model])
+        model[alone] = len(first) + np.arange(len(alone))
+        first = np.concatenate([first, alone])
+        walks += [self._walk(a, b) for a, b in _pairs(source[alone], target[alone])]
+        found = Ragged.of([walk.edges for walk in walks], np.int32)
+        return parts.carried(found.take(model), (source[first[model]], target[first[model]]), (source, target))
+
+    @cached_property
+    def _parts(self) -> Parts:
+        return parts_of(self.system, self._latency * len(Tier) + self.system.edge_tier)
+
+    def _walk(self, source: int, target: int) -> Walk:
+        onward = self._network.onward(source, target)
         if onward is None:
             names = self.system.node_names
             raise InputError(
                 f"system {self.system.name!r}: no links lead from {names[source]!r} to {names[target]!r}: add a link"
             )
-        route, node = [], source
+        edges, forks, node = [], [], source
         while node != target:
-            _, edge = min((self._target[edge], edge) for edge in onward[node])
-            route.append(edge)
-            node = self._target[edge]
-        return tuple(route)
-
-    def _onward(self, there: _Search, back: _Search) -> dict[int, list[int]] | None:
-        """For each node on a best route, the edges by which best routes go on from it; None if there is no route.
-
-        The searches from both ends go on until their next nodes are together as far away as the best route is long.
-        Then every best route has a node that both have reached, with all nodes before it settled by the one and all
-        after it by the other.
-        """
-        small, large = sorted((there, back), key=lambda search: len(search.cost))
-        best = min((cost + large.cost[node] for node, cost in small.cost.items() if node in large.cost), default=None)
-        while there.ahead and back.ahead and (best is None or there.ahead[0][0] + back.ahead[0][0] < best):
-            near, far = (there, back) if there.ahead[0][0] <= back.ahead[0][0] else (back, there)
-            for node in near.settle():
-                if node in far.cost and (best is None or near.cost[node] + far.cost[node] < best):
-                    best = near.cost[node] + far.cost[node]
-        if best is None:
-            return None
-        onward: dict[int, list[int]] = {}
-        small, large = sorted((there, back), key=lambda search: len(search.cost))
-        meet = [node for node, cost in small.cost.items() if node in large.cost and cost + large.cost[node] == best]
-        for search, ends in ((there, self._source), (back, self._target)):
-            nodes, seen = list(meet), set(meet)
-            while nodes:
-                node = nodes.pop()
-                for edge in search.by[node]:
-                    onward.setdefault(self._source[edge], []).append(edge)
-                    if ends[edge] not in seen:
-                        seen.add(ends[edge])
-                        nodes.append(ends[edge])
-        return onward
+            steps = onward[node]
+            forks += [(steps[0][0], other) for other, _ in steps if other != steps[0][0]]
+            node, edge = steps[0]
+            edges.append(edge)
+        return Walk(source, target, tuple(edges), tuple(forks))
 
     def wires(self, pairs: Iterable[tuple[int, int]]) -> Wires:
         """The network for transfers between these pairs of nodes: links are the edges of the System, route i is that
@@ -104,12 +96,25 @@ class Router:
         Raises:
             InputError: no links lead from one to the other, or a link has a bandwidth that cannot be counted.
         """
-        routes = Ragged.of([self.route(a, b) for a, b in pairs], np.int32)
-        return Wires(self._capacity(), routes, _row_sums(routes, self._latency))
+        routes = self.routes(*_columns(pairs))
+        return Wires(self._capacity(), routes, self.latency(routes))
 
-    def overhead(self, pairs: Iterable[tuple[int, int]]) -> NDArray[np.int64]:
-        """Software cost of a transfer between each of these pairs, in picoseconds: the largest among its links."""
-        return np.array([self._overhead[list(self.route(a, b))].max(initial=0) for a, b in pairs], np.int64)
+    def latency(self, routes: Ragged) -> NDArray[np.int64]:
+        """Latency of each route in picoseconds: the sum over its links."""
+        sums = np.zeros(len(routes), np.int64)
+        np.add.at(sums, routes.rows(), self._latency[routes.values])
+        return sums
+
+    def overhead(self, routes: Ragged | Iterable[tuple[int, int]]) -> NDArray[np.int64]:
+        """Software cost of a transfer over each route, in picoseconds: the largest among its links.
+
+        Args:
+            routes: edge ids, or pairs of nodes for the routes between them.
+        """
+        found = routes if isinstance(routes, Ragged) else self.routes(*_columns(routes))
+        largest = np.zeros(len(found), np.int64)
+        np.maximum.at(largest, found.rows(), self._overhead[found.values])
+        return largest
 
     def _capacity(self) -> NDArray[np.int64]:
         """Bandwidth of each edge in the unit of the engine, rounded down."""
@@ -130,51 +135,14 @@ class Router:
         return np.where(limited, capacity, UNLIMITED).astype(np.int64)
 
 
-class _Search:
-    """Dijkstra's algorithm from one node, carried on only as far as asked.
-
-    Attributes:
-        cost: of the best way found to each node reached.
-        by: the last edges of all ways of that cost.
-        ahead: nodes reached but not settled, nearest first.
-    """
-
-    def __init__(self, start: int, edges: list[list[int]], ends: list[int], costs: list[int]) -> None:
-        self._edges, self._ends, self._costs = edges, ends, costs
-        self.cost = {start: 0}
-        self.by: dict[int, list[int]] = {start: []}
-        self.ahead = [(0, start)]
-
-    def settle(self) -> list[int]:
-        """Settle the nearest node that is not settled; the nodes to which it opens a way as good as any before."""
-        cost, node = heappop(self.ahead)
-        opened = []
-        for edge in self._edges[node]:
-            there, further = self._ends[edge], cost + self._costs[edge]
-            known = self.cost.get(there)
-            if known is None or further < known:
-                self.cost[there] = further
-                self.by[there] = [edge]
-                heappush(self.ahead, (further, there))
-                opened.append(there)
-            elif further == known:
-                self.by[there].append(edge)
-        while self.ahead and self.ahead[0][0] > self.cost[self.ahead[0][1]]:
-            heappop(self.ahead)  # a better way was found since
-        return opened
+def _pairs(source: NDArray[np.int64], target: NDArray[np.int64]) -> Iterable[tuple[int, int]]:
+    return zip(source.tolist(), target.tolist(), strict=True)
 
 
-def _edges_of(ends: NDArray[np.int32], nodes: int) -> list[list[int]]:
-    """For each node the edges that have it at this end."""
-    order = np.argsort(ends, kind="stable")
-    return Ragged(order, np.searchsorted(ends[order], np.arange(nodes + 1))).lists()
+def _columns(pairs: Iterable[tuple[int, int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    rows = np.array(list(pairs), np.int64).reshape(-1, 2)
+    return rows[:, 0], rows[:, 1]
 
 
 def _picoseconds(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.rint(seconds * PICOSECONDS_PER_SECOND).astype(np.int64)
-
-
-def _row_sums(rows: Ragged, of: NDArray[np.int64]) -> NDArray[np.int64]:
-    sums = np.zeros(len(rows), np.int64)
-    np.add.at(sums, rows.rows(), of[rows.values])
-    return sums
