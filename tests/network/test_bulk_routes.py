@@ -74,47 +74,59 @@ def test_no_pairs_have_no_routes() -> None:
     assert routes.values.dtype == np.int32
 
 
+def test_a_switch_numbered_between_the_servers_turns_ties() -> None:
+    # Two ways from each GPU to the far switch: over its NIC, numbered 2 or 5, or over the near switch, 3.
+    near, far = 3, 4
+    joins = [(0, 2), (0, near), (2, far), (1, 5), (1, near), (5, far), (near, far)]
+    edges = [e for a, b in joins for e in both_ways(a, b, Link(1e9))]
+    names = ["gpu0", "gpu1", "nic0", "near", "far", "nic1"]
+    s = assemble("test", [UNNAMED], [0, 0], [0, 1], names, [-1, -1], edges)
+    routes = Router(s).routes(np.arange(20) % 2, np.full(20, far))
+    assert [int(s.edge_target[route[0]]) for route in routes] == [2, near] * 10
+
+
 @st.composite
 def clusters(draw: st.DrawFn) -> System:
-    """A few servers of two sorts around a few switches, with ties wherever they can be."""
-    sorts = []
+    """A few servers of two sorts around a few switches, with ties wherever they can be.
+
+    Switches may be joined by nothing but servers, and have numbers before, between and after those of servers.
+    """
     switches = draw(st.integers(1, 3))
-    ticks = st.integers(0, 2)
-    tiers = st.sampled_from(Tier)
+    ticks, tiers = st.integers(0, 1), st.sampled_from([Tier.SCALE_UP, Tier.SCALE_UP, Tier.SCALE_OUT])
+    sorts = []
     for _ in range(2):
-        size = draw(st.integers(2, 4))  # one or two devices and what else is in the server
-        inner = [(k, (k + 1) % size, draw(ticks), draw(tiers)) for k in range(size)]
-        inner += draw(st.lists(st.tuples(st.integers(0, size - 1), st.integers(0, size - 1), ticks, tiers), max_size=4))
-        outer = st.tuples(st.integers(0, size - 1), st.integers(0, switches - 1), ticks, tiers)
-        sorts.append((size, inner, draw(st.lists(outer, min_size=1, max_size=3))))
+        inside = st.integers(0, draw(st.integers(1, 3)))  # node 0 is the device
+        joined = st.tuples(inside, inside, ticks, tiers)
+        outward = st.tuples(inside, st.integers(0, switches - 1), ticks, tiers)
+        sorts.append((draw(st.lists(joined, max_size=4)), draw(st.lists(outward, min_size=1, max_size=3))))
     servers = draw(st.lists(st.integers(0, 1), min_size=2, max_size=5))
-    core_first = draw(st.booleans())  # switches between the devices and the rest of the servers
     devices = len(servers)
-    rest = devices + (switches if core_first else 0)
-    core = devices if core_first else devices + sum(sorts[sort][0] - 1 for sort in servers)
-    edges = []
-    for number, sort in enumerate(servers):
-        size, inner, outer = sorts[sort]
-        nodes = [number, *range(rest, rest + size - 1)]
-        rest += size - 1
-        for a, b, latency, tier in inner:
-            if a != b:
-                edges += both_ways(nodes[a], nodes[b], Link(1e9, latency * 1e-12), tier)
-        for a, b, latency, tier in outer:
-            edges += both_ways(nodes[a], core + b, Link(1e9, latency * 1e-12), tier)
+    order = draw(st.lists(st.integers(0, devices), min_size=switches, max_size=switches))  # after how many servers
+    places: list[tuple[str, int, int]] = []  # what has the numbers after the devices
+    for number in range(devices + 1):
+        places += [("switch", k, 0) for k in range(switches) if order[k] == number]
+        places += [("server", number, k) for k in range(1, 4) if number < devices]
+    numbers = {place: devices + k for k, place in enumerate(places)}
+    numbers |= {("server", k, 0): k for k in range(devices)}
     between = st.tuples(st.integers(0, switches - 1), st.integers(0, switches - 1), ticks, tiers)
-    for a, b, latency, tier in draw(st.lists(between, max_size=4)) + [
-        (k, k + 1, 0, Tier.SCALE_OUT) for k in range(switches - 1)
-    ]:
-        if a != b:
-            edges += both_ways(core + a, core + b, Link(1e9, latency * 1e-12), tier)
-    nodes = max(rest, core + switches)
-    return assemble(
-        "test", [UNNAMED], [0] * devices, range(devices), [str(k) for k in range(nodes)], [-1] * devices, edges
-    )
+    joins = [(("switch", a, 0), ("switch", b, 0), *rest) for a, b, *rest in draw(st.lists(between, max_size=3))]
+    joins += [(("switch", k, 0), ("switch", k + 1, 0), 0, Tier.HOST) for k in range(switches - 1)]
+    for number, sort in enumerate(servers):
+        joined, outward = sorts[sort]
+        joins += [(("server", number, a), ("server", number, b), *rest) for a, b, *rest in joined]
+        joins += [(("server", number, a), ("switch", b, 0), *rest) for a, b, *rest in outward]
+        joins += [(("server", number, k), ("server", number, k + 1), 1, Tier.HOST) for k in range(3)]
+    edges = [
+        e
+        for a, b, latency, tier in joins
+        if a != b
+        for e in both_ways(numbers[a], numbers[b], Link(1e9, latency * 1e-12), tier)
+    ]
+    names = [str(k) for k in range(devices + len(places))]
+    return assemble("test", [UNNAMED], [0] * devices, range(devices), names, [-1] * devices, edges)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=300)
 @given(system=clusters())
 def test_any_cluster(system: System) -> None:
     same_one_by_one(system)
