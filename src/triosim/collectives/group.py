@@ -1,0 +1,75 @@
+"""Who takes part in a collective, and over what links: all that algorithms and the tuner know of a machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class LinkClass:
+    """The way between two members, as one of them sees it.
+
+    Attributes:
+        bandwidth: bytes per second that one member can send (and at the same time receive).
+        latency: seconds of the whole way.
+        overhead: seconds of software cost, once, where nothing better is known.
+        name: of the link in the catalog, ``""`` for one that the user described by its figures.
+        family: of the link in the catalog ("NVLink"), or ``""``.
+    """
+
+    bandwidth: float
+    latency: float = 0.0
+    overhead: float = 0.0
+    name: str = ""
+    family: str = ""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The members of a collective.
+
+    Attributes:
+        server: server of each member, shape ``(members,)``, int32; any numbers.
+        intra: between members of one server; None where no two share one.
+        inter: between members of different servers; None where all are in one.  Its bandwidth is one member's share
+            when all send at once.
+        switch: node of the system that reduces and multicasts for all members, or -1.
+        architecture: of the devices ("Hopper"), or ``""``.
+    """
+
+    server: NDArray[np.int32]
+    intra: LinkClass | None = None
+    inter: LinkClass | None = None
+    switch: int = -1
+    architecture: str = ""
+
+    @property
+    def members(self) -> int:
+        """Number of members."""
+        return len(self.server)
+
+    @property
+    def servers(self) -> int:
+        """Number of servers that they are in."""
+        return len(np.unique(self.server))
+
+    @property
+    def slowest(self) -> LinkClass:
+        """The link that a ring through all members is as fast as.
+
+        Raises:
+            ValueError: the group has no link.
+        """
+        link = self.inter or self.intra
+        if link is None:
+            raise ValueError("a group of one member has no link")
+        return link
+
+    def blocks(self) -> list[NDArray[np.int64]]:
+        """Members of each server, servers in order of their first member."""
+        _, first, row = np.unique(self.server, return_index=True, return_inverse=True)
+        order = np.argsort(first[row], kind="stable")
+        return np.split(order, np.flatnonzero(np.diff(first[row][order])) + 1)
