@@ -1,0 +1,217 @@
+// The engine for Python: columns come in as NumPy arrays and are not copied, ticks go out as NumPy arrays.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+#include "carried.hpp"
+#include "check.hpp"
+#include "engine.hpp"
+#include "equal_split.hpp"
+#include "maxmin.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using namespace triosim;
+
+namespace {
+
+template <class T>
+using Array = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+template <class T>
+Column<T> column(const Array<T>& array) {
+    return {array.data(), array.size()};
+}
+
+// A column of an object; it must outlive the view, which the objects that were handed in do.
+template <class T>
+Column<T> column(nb::handle object, const char* name) {
+    return column(nb::cast<Array<T>>(object.attr(name), false));
+}
+
+template <class T>
+Ragged<T> ragged(nb::handle rows) {
+    return {column<T>(rows, "values"), column<std::int64_t>(rows, "offsets")};
+}
+
+template <class T>
+Column<T> column_or_none(nb::handle object, const char* name) {
+    return object.attr(name).is_none() ? Column<T>{} : column<T>(object, name);
+}
+
+Wires wires_of(nb::handle wires) {
+    return {column<std::int64_t>(wires, "capacity"), ragged<std::int32_t>(wires.attr("routes")),
+            column<std::int64_t>(wires, "latency"), column_or_none<std::int32_t>(wires, "weights")};
+}
+
+Pattern pattern_of(nb::handle pattern) {
+    return {nb::cast<std::int64_t>(pattern.attr("members")),
+            nb::cast<std::int64_t>(pattern.attr("places")),
+            column<std::int32_t>(pattern, "source"),
+            column<std::int32_t>(pattern, "target"),
+            column<std::int64_t>(pattern, "bytes"),
+            column<std::int32_t>(pattern, "count"),
+            ragged<std::int32_t>(pattern.attr("needs")),
+            column<std::int32_t>(pattern, "lag"),
+            column<std::int64_t>(pattern, "pause")};
+}
+
+Graph graph_of(nb::handle graph) {
+    Graph out;
+    out.kind = column<std::int8_t>(graph, "kind");
+    out.stream = column<std::int32_t>(graph, "stream");
+    out.amount = column<std::int64_t>(graph, "amount");
+    out.what = column<std::int32_t>(graph, "what");
+    out.member = column<std::int32_t>(graph, "member");
+    out.before = ragged<std::int32_t>(graph.attr("before"));
+    out.streams = nb::cast<std::int64_t>(graph.attr("streams"));
+    out.need = column_or_none<std::int32_t>(graph, "need");
+    out.instances = column<std::int32_t>(graph, "instances");
+    out.tokens = column<std::int64_t>(graph, "tokens");
+    std::unordered_map<PyObject*, std::size_t> known;  // patterns that several collectives share are one object
+    for (nb::handle collective : graph.attr("collectives")) {
+        nb::object pattern = collective.attr("pattern");
+        const auto [place, fresh] = known.try_emplace(pattern.ptr(), out.patterns.size());
+        if (fresh) out.patterns.push_back(pattern_of(pattern));
+        out.collectives.push_back({place->second, column<std::int32_t>(collective, "route"),
+                                   nb::cast<std::int64_t>(collective.attr("delay"))});
+    }
+    return out;
+}
+
+// A network model that is written in Python.
+class PythonModel : public Network {
+public:
+    PythonModel(nb::object model, nb::handle wires, const Roads& roads) : model_(std::move(model)), roads_(roads) {
+        alone_at_capacity = nb::cast<bool>(model_.attr("alone_at_capacity"));
+        pays_latency = nb::cast<bool>(model_.attr("pays_latency"));
+        flow_ = nb::module_::import_("triosim.engine.solver").attr("Flow");
+        model_.attr("start")(wires);
+    }
+
+    void change(Tick now, Column<Joining> joined, Column<std::int32_t> left, std::vector<Ending>& endings) override {
+        nb::gil_scoped_acquire gil;
+        nb::list gone, come;
+        for (const std::int32_t slot : left) {
+            const std::int64_t number = number_[static_cast<std::size_t>(slot)];
+            gone.append(number);
+            slot_.erase(number);
+        }
+        for (const Joining& flow : joined) come.append(known(flow));
+        for (nb::handle answer : model_.attr("change")(now, come, gone)) {
+            auto [number, tick] = nb::cast<std::pair<nb::object, nb::object>>(answer);
+            endings.push_back(ending(number, nb::steal(PyNumber_Index(tick.ptr())), now));
+        }
+        const nb::object wake = model_.attr("wake");
+        wake_ = wake.is_none() ? NEVER : nb::cast<Tick>(wake);
+    }
+
+    Tick wake() override { return wake_; }
+
+private:
+    nb::object known(const Joining& flow) {
+        const auto slot = static_cast<std::size_t>(flow.slot);
+        if (slot >= number_.size()) number_.resize(std::max(slot + 1, 2 * number_.size()));
+        number_[slot] = next_;
+        slot_[next_] = flow.slot;
+        const nb::object work = (nb::int_(static_cast<std::int64_t>(flow.work >> 62)) << nb::int_(62)) +
+                                nb::int_(static_cast<std::int64_t>(flow.work & ((Work{1} << 62) - 1)));
+        return flow_(next_++, tuple(roads_.links(flow.route)), tuple(roads_.weights(flow.route)), work,
+                     roads_.latency[static_cast<std::size_t>(flow.route)]);
+    }
+
+    static nb::tuple tuple(Column<std::int32_t> values) {
+        nb::list list;
+        for (const std::int32_t value : values) list.append(value);
+        return nb::tuple(list);
+    }
+
+    Ending ending(nb::handle number, const nb::object& tick, Tick now) const {
+        if (!tick.is_valid()) throw nb::python_error();
+        Tick end = BEYOND;
+        if (nb::cast<bool>(tick < nb::int_(BEYOND))) end = nb::cast<Tick>(tick);
+        const auto slot = slot_.find(nb::cast<std::int64_t>(number));
+        if (slot == slot_.end() || (end <= now && end != NEVER)) {
+            const std::string name = nb::cast<std::string>(model_.type().attr("__name__"));
+            throw nb::value_error((name + " let flow " + nb::str(number).c_str() + " end at " + nb::str(tick).c_str() +
+                                   ", asked at " + std::to_string(now)).c_str());
+        }
+        return {slot->second, end};
+    }
+
+    nb::object model_, flow_;
+    const Roads& roads_;
+    std::int64_t next_ = 0;
+    std::vector<std::int64_t> number_;                     // by slot
+    std::unordered_map<std::int64_t, std::int32_t> slot_;  // by number
+    Tick wake_ = NEVER;
+};
+
+nb::object array(std::vector<std::int64_t>&& values) {
+    auto* kept = new std::vector<std::int64_t>(std::move(values));
+    nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<std::int64_t>*>(p); });
+    return nb::cast(nb::ndarray<nb::numpy, std::int64_t, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
+}
+
+std::unique_ptr<Network> network(nb::handle model, nb::handle wires, const Roads& roads) {
+    if (nb::isinstance<nb::str>(model)) {
+        const auto name = nb::cast<std::string>(model);
+        if (name == "max-min") return std::make_unique<MaxMin>(roads);
+        if (name == "equal-split") return std::make_unique<EqualSplit>(roads);
+        throw nb::value_error("no network model of that name is built in");
+    }
+    return std::make_unique<PythonModel>(nb::borrow(model), wires, roads);
+}
+
+// See triosim/engine/native.py.
+nb::object play(nb::object py_graph, nb::object py_wires, nb::object model, bool alone) {
+    const Graph graph = graph_of(py_graph);
+    const Wires wires = wires_of(py_wires);
+    std::vector<Tick> start(graph.size()), finish(graph.size()), begin;
+    std::vector<std::int64_t> link_bytes(wires.capacity.size(), 0);
+    std::int64_t flows = 0, events = 0;
+    bool good = false, counted = false, ended = false;
+    {
+        std::optional<nb::gil_scoped_release> release(std::in_place);
+        good = check(graph, wires);
+        if (good) {
+            const Roads roads(wires);
+            release.reset();
+            const auto solver = network(model, py_wires, roads);
+            release.emplace();
+            auto poll = [] {
+                nb::gil_scoped_acquire gil;
+                if (PyErr_CheckSignals() != 0) throw nb::python_error();
+            };
+            Engine engine(graph, roads, *solver, start, finish, alone, poll);
+            counted = engine.play();
+            events = engine.events();
+            ended = std::ranges::find(finish, NEVER) == finish.end();
+            if (!ended) engine.mark_stuck();
+            begin = start;
+            for (std::size_t task = 0; task < graph.size(); ++task) {
+                if (static_cast<Task>(graph.kind[task]) == Task::collective) {
+                    begin[task] = engine.begin_of(graph.what[task]);
+                }
+            }
+            flows = carried(graph, wires, link_bytes);
+            release.reset();
+        }
+    }
+    if (!good) return nb::none();
+    return nb::make_tuple(array(std::move(start)), array(std::move(begin)), array(std::move(finish)),
+                          array(std::move(link_bytes)), flows, events, ended, counted);
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+    m.doc() = "The engine in C++; see triosim.engine.native.";
+    m.def("play", &play, "graph"_a, "wires"_a, "model"_a, "alone"_a);
+}

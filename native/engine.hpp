@@ -1,0 +1,317 @@
+// The engine: the same ticks as triosim/engine/reference.py, which is the specification and tells the idea.
+#pragma once
+
+#include <functional>
+#include <queue>
+
+#include "collective.hpp"
+#include "network.hpp"
+
+namespace triosim {
+
+class Engine {
+public:
+    // start, finish: where the ticks are written to.  alone: whether collectives that share no link may be worked out
+    // instead of played flow by flow.  poll: called now and then, so that a long run can be given up.
+    Engine(const Graph& graph, const Roads& roads, Network& network, std::span<Tick> start, std::span<Tick> finish,
+           bool alone, std::function<void()> poll)
+        : graph_(graph), roads_(roads), network_(network), start_(start), finish_(finish),
+          collectives_(*this, graph, roads, alone && network.alone_at_capacity && !network.pays_latency),
+          poll_(std::move(poll)), waiting_(graph.size()), need_(graph.need.begin(), graph.need.end()),
+          flows_on_(roads.capacity.size(), 0), tokens_(graph.tokens.begin(), graph.tokens.end()),
+          takers_(graph.tokens.size()) {}
+
+    // Play from tick 0 until nothing is left to happen; false if that is later than can be counted.
+    bool play() {
+        sweep();
+        do {
+            if (queue_.now() == BEYOND) return false;
+            happen();
+            while (give()) happen();
+            if (asked_ || !joined_.empty() || !left_.empty()) share();
+            if (++instants_ % 4096 == 0) poll_();
+        } while (queue_.advance());
+        return std::ranges::find(finish_, BEYOND) == finish_.end();
+    }
+
+    // Tasks that have not started show NEVER.
+    void mark_stuck() {
+        for (std::size_t task = 0; task < finish_.size(); ++task) {
+            if (finish_[task] == NEVER && waiting_[task] > 0) start_[task] = NEVER;
+        }
+    }
+
+    Tick begin_of(std::int32_t instance) const { return collectives_.begin_of(instance); }
+    std::int64_t events() const { return events_; }
+
+    // ------------------------------------------------------------------ what collectives ask of their host
+
+    Tick now() const { return queue_.now(); }
+    bool busy(std::int32_t link) const { return flows_on_[static_cast<std::size_t>(link)] > 0; }
+    Tick until_join(std::int32_t route) const {
+        return network_.pays_latency ? 0 : roads_.latency[static_cast<std::size_t>(route)];
+    }
+    void schedule_begin(Tick tick, std::int32_t instance) { schedule(tick, What::begin, instance); }
+    void schedule_end(Tick tick, std::int32_t instance) { schedule(tick, What::end, instance); }
+    void schedule_step(Tick tick, std::int32_t instance, std::size_t edge) {
+        schedule(tick, What::step, instance, static_cast<std::int32_t>(edge));
+    }
+    void flow(std::int32_t route, Work work, std::int32_t instance, std::int32_t edge) {
+        add(route, work, {route, NONE, instance, edge});
+    }
+    void finish(std::int32_t task) {
+        settle(task, now());
+        proceed();
+    }
+
+private:
+    static constexpr std::int32_t NONE = -1;
+
+    enum class What : std::uint64_t { due, end, count, join, step, begin, wake, put, take };
+
+    struct Moving {  // what a flow is: a TRANSFER, or if `task` is NONE a transfer of an edge of a collective
+        std::int32_t route, task, instance, edge;
+    };
+    using Taker = std::pair<Tick, std::int32_t>;  // tick of being ready, row
+
+    void schedule(Tick tick, What what, std::int32_t who, std::int32_t edge = 0) {
+        queue_.push(tick, static_cast<std::uint64_t>(what) << 60 | static_cast<std::uint64_t>(edge) << 30 |
+                              static_cast<std::uint64_t>(who));
+    }
+
+    // ---------------------------------------------------------------------------------------- time
+
+    // All that the queue holds for this tick; collectives begin when all else has happened.
+    void happen() {
+        for (std::size_t i = 0;; ++i) {
+            if (i == queue_.present().size()) {
+                queue_.clear_present();
+                if (begins_.empty()) return;
+                const std::int32_t instance = begins_.top();
+                begins_.pop();
+                collectives_.begin(instance);
+                i = static_cast<std::size_t>(-1);
+                continue;
+            }
+            constexpr std::uint64_t low = (std::uint64_t{1} << 30) - 1;
+            const std::uint64_t event = queue_.present()[i].what;
+            const auto who = static_cast<std::int32_t>(event & low), edge = static_cast<std::int32_t>(event >> 30 & low);
+            switch (static_cast<What>(event >> 60)) {
+                case What::due: due(who); break;
+                case What::end: collectives_.end(who); break;
+                case What::count: count(who); break;
+                case What::join: join(who); break;
+                case What::step: collectives_.step(who, static_cast<std::size_t>(edge)); break;
+                case What::begin: begins_.push(who); break;
+                case What::wake: asked_ = asked_ || network_.wake() == now(); break;
+                case What::put: put(who); break;
+                case What::take: take(who); break;
+            }
+        }
+    }
+
+    // --------------------------------------------------------------------------------------- tasks
+
+    // Settle in row order all that waits for nothing but tasks before it; what is left waits in `after_`.
+    void sweep() {
+        std::ranges::fill(finish_, NEVER);
+        std::vector<std::int32_t> last(static_cast<std::size_t>(graph_.streams), NONE);
+        std::vector<Successors::Edge> edges;
+        for (std::int32_t task = 0; task < static_cast<std::int32_t>(graph_.size()); ++task) {
+            const auto at = static_cast<std::size_t>(task);
+            const bool counts = graph_.counts(at);
+            Tick ready = 0;
+            std::int32_t waiting = counts;
+            auto wait_for = [&](std::int32_t other) {
+                const Tick end = finish_[static_cast<std::size_t>(other)];
+                if (end != NEVER) {
+                    ready = std::max(ready, end);
+                } else {
+                    ++waiting;
+                    edges.push_back({other, task});
+                }
+            };
+            if (const std::int32_t stream = graph_.stream[at]; stream >= 0) {
+                const std::int32_t before = std::exchange(last[static_cast<std::size_t>(stream)], task);
+                if (before != NONE) wait_for(before);
+            }
+            if (!counts) {
+                for (const std::int32_t other : graph_.before[at]) wait_for(other);
+            } else {
+                for (const std::int32_t other : graph_.before[at]) {
+                    const Tick end = finish_[static_cast<std::size_t>(other)];
+                    if (end != NEVER) schedule(end, What::count, task);
+                    else edges.push_back({other, ~task});
+                }
+            }
+            start_[at] = ready;
+            waiting_[at] = waiting;
+            if (waiting == 0) begin(task);
+            ahead_.clear();
+        }
+        if (edges.empty()) return;
+        after_ = Successors(graph_.size(), edges);
+        for (std::int32_t task = 0; task < static_cast<std::int32_t>(graph_.size()); ++task) {
+            // Only what waited for a row after it can have been settled without being told.
+            if (finish_[static_cast<std::size_t>(task)] != NEVER && !after_[task].empty()) ahead_.push_back(task);
+        }
+        proceed();
+    }
+
+    // A task is ready and starts; its end may lie in the future, or not be known yet.
+    void begin(std::int32_t task) {
+        const auto at = static_cast<std::size_t>(task);
+        const Tick start = start_[at];
+        const std::int32_t what = graph_.what[at];
+        switch (static_cast<Task>(graph_.kind[at])) {
+            case Task::compute: return settle(task, later(start, graph_.amount[at]));
+            case Task::join: return settle(task, start);
+            case Task::put: schedule(start, What::put, what); return settle(task, start);
+            case Task::take: return schedule(start, What::take, task);
+            case Task::collective: return collectives_.gather(task, what, graph_.member[at], start);
+            case Task::transfer:
+                if (graph_.amount[at] > 0 && !roads_.links(what).empty()) {
+                    return schedule(later(start, until_join(what)), What::join, task);
+                }
+                return settle(task, later(start, roads_.latency[static_cast<std::size_t>(what)]));
+        }
+    }
+
+    void settle(std::int32_t task, Tick end) {
+        finish_[static_cast<std::size_t>(task)] = end;
+        ahead_.push_back(task);
+    }
+
+    // Start what waited for the tasks that have been settled, and so on.
+    void proceed() {
+        while (!ahead_.empty()) {
+            const std::int32_t task = ahead_.back();
+            ahead_.pop_back();
+            const Tick end = finish_[static_cast<std::size_t>(task)];
+            for (const std::int32_t following : after_[task]) {
+                if (following < 0) {
+                    schedule(end, What::count, ~following);
+                    continue;
+                }
+                const auto at = static_cast<std::size_t>(following);
+                start_[at] = std::max(start_[at], end);
+                if (--waiting_[at] == 0) begin(following);
+            }
+        }
+    }
+
+    // One of the predecessors of a task that needs some of them has finished.
+    void count(std::int32_t task) {
+        const auto at = static_cast<std::size_t>(task);
+        if (--need_[at] != 0) return;
+        start_[at] = std::max(start_[at], now());
+        if (--waiting_[at] == 0) begin(task);
+        proceed();
+    }
+
+    // -------------------------------------------------------------------------------------- tokens
+
+    void put(std::int32_t counter) {
+        ++tokens_[static_cast<std::size_t>(counter)];
+        giving_.push_back(counter);
+    }
+
+    void take(std::int32_t task) {
+        const std::int32_t counter = graph_.what[static_cast<std::size_t>(task)];
+        takers_[static_cast<std::size_t>(counter)].emplace(now(), task);
+        giving_.push_back(counter);
+    }
+
+    // One round: all counters give what they have to those that wait.  Whether anyone got a token.
+    bool give() {
+        if (giving_.empty()) return false;
+        std::vector<std::int32_t> served;
+        for (const std::int32_t counter : giving_) {
+            auto& takers = takers_[static_cast<std::size_t>(counter)];
+            auto& tokens = tokens_[static_cast<std::size_t>(counter)];
+            for (; tokens > 0 && !takers.empty(); --tokens, takers.pop()) served.push_back(takers.top().second);
+        }
+        giving_.clear();
+        for (const std::int32_t task : served) finish(task);
+        return !served.empty();
+    }
+
+    // --------------------------------------------------------------------------------------- flows
+
+    void join(std::int32_t task) {
+        const auto at = static_cast<std::size_t>(task);
+        add(graph_.what[at], graph_.amount[at] * WORK_PER_BYTE, {graph_.what[at], task, NONE, NONE});
+    }
+
+    void add(std::int32_t route, Work work, const Moving& moving) {
+        for (const std::int32_t link : roads_.links(route)) {
+            collectives_.enter(link);
+            ++flows_on_[static_cast<std::size_t>(link)];
+        }
+        std::int32_t slot = static_cast<std::int32_t>(moving_.size());
+        if (free_.empty()) {
+            moving_.push_back(moving);
+            due_.push_back(NEVER);
+        } else {
+            slot = free_.back();
+            free_.pop_back();
+            moving_[static_cast<std::size_t>(slot)] = moving;
+        }
+        joined_.push_back({slot, route, work});
+    }
+
+    // The last byte of a flow has been served, unless something changed after this was foreseen.
+    void due(std::int32_t slot) {
+        Tick& due = due_[static_cast<std::size_t>(slot)];
+        if (due != now()) return;
+        due = NEVER;
+        left_.push_back(slot);
+        const Moving moving = moving_[static_cast<std::size_t>(slot)];
+        for (const std::int32_t link : roads_.links(moving.route)) --flows_on_[static_cast<std::size_t>(link)];
+        if (moving.task != NONE) finish(moving.task);
+        else collectives_.delivered(moving.instance, static_cast<std::size_t>(moving.edge));
+    }
+
+    // Ask the network model what this instant changes.
+    void share() {
+        endings_.clear();
+        network_.change(now(), joined_, left_, endings_);
+        for (const auto& [slot, tick] : endings_) {
+            due_[static_cast<std::size_t>(slot)] = tick;
+            if (tick != NEVER) schedule(tick, What::due, slot);
+        }
+        free_.insert(free_.end(), left_.begin(), left_.end());
+        joined_.clear();
+        left_.clear();
+        asked_ = false;
+        ++events_;
+        if (const Tick wake = network_.wake(); wake > now()) schedule(wake, What::wake, 0);
+    }
+
+    const Graph& graph_;
+    const Roads& roads_;
+    Network& network_;
+    std::span<Tick> start_, finish_;  // start_: also since when a task that waits is ready, as far as is known
+    RadixHeap queue_;
+    Collectives<Engine> collectives_;
+    std::function<void()> poll_;
+
+    std::vector<std::int32_t> waiting_, need_;  // of each task
+    Successors after_;                          // tasks that wait; those that count their predecessors as ~task
+    std::vector<std::int32_t> ahead_;           // settled, not yet told to those that wait for them
+    std::priority_queue<std::int32_t, std::vector<std::int32_t>, std::greater<>> begins_;  // collectives, now
+
+    std::vector<Moving> moving_;  // by slot
+    std::vector<Tick> due_;
+    std::vector<std::int32_t> free_, left_, flows_on_;
+    std::vector<Joining> joined_;
+    std::vector<Ending> endings_;
+    bool asked_ = false;
+    std::int64_t events_ = 0, instants_ = 0;
+
+    std::vector<std::int64_t> tokens_;
+    std::vector<std::priority_queue<Taker, std::vector<Taker>, std::greater<>>> takers_;
+    std::vector<std::int32_t> giving_;
+};
+
+}  // namespace triosim

@@ -1,0 +1,166 @@
+// What is played, as views of columns that someone else keeps: triosim.engine.graph in C++.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "queue.hpp"
+
+namespace triosim {
+
+using Work = __int128;  // (1/1024 byte per second) x picoseconds
+
+constexpr Work WORK_PER_BYTE = Work{1024} * 1'000'000'000'000;
+constexpr std::int64_t UNLIMITED = -1;
+constexpr std::int32_t ALL = -1;
+
+enum class Task : std::int8_t { compute, transfer, collective, join, put, take };
+constexpr int KINDS = 6;
+
+template <class T>
+using Column = std::span<const T>;
+
+// Rows of different length: row i is values[offsets[i] .. offsets[i + 1]).
+template <class T>
+struct Ragged {
+    Column<T> values;
+    Column<std::int64_t> offsets;
+
+    std::size_t size() const { return offsets.size() - 1; }
+    Column<T> operator[](std::size_t row) const {
+        return values.subspan(static_cast<std::size_t>(offsets[row]),
+                              static_cast<std::size_t>(offsets[row + 1] - offsets[row]));
+    }
+};
+
+struct Pattern {
+    std::int64_t members = 0, places = 0;
+    Column<std::int32_t> source, target;
+    Column<std::int64_t> bytes;
+    Column<std::int32_t> count;
+    Ragged<std::int32_t> needs;
+    Column<std::int32_t> lag;
+    Column<std::int64_t> pause;
+
+    std::size_t size() const { return source.size(); }
+};
+
+struct Collective {
+    std::size_t pattern = 0;
+    Column<std::int32_t> route;
+    std::int64_t delay = 0;
+};
+
+struct Wires {
+    Column<std::int64_t> capacity;
+    Ragged<std::int32_t> routes;
+    Column<std::int64_t> latency;
+    Column<std::int32_t> weights;  // empty: every flow counts once
+};
+
+struct Graph {
+    Column<std::int8_t> kind;
+    Column<std::int32_t> stream;
+    Column<std::int64_t> amount;
+    Column<std::int32_t> what, member;
+    Ragged<std::int32_t> before;
+    std::int64_t streams = 0;
+    Column<std::int32_t> need;  // empty: all tasks need all
+    std::vector<Pattern> patterns;
+    std::vector<Collective> collectives;
+    Column<std::int32_t> instances;
+    Column<std::int64_t> tokens;
+
+    std::size_t size() const { return kind.size(); }
+    bool counts(std::size_t task) const {  // whether it waits for some of its predecessors only
+        return !need.empty() && need[task] > 0 && static_cast<std::size_t>(need[task]) < before[task].size();
+    }
+};
+
+// Sorted by source in linear time: who waits for whom.
+class Successors {
+public:
+    struct Edge {
+        std::int32_t source, target;
+    };
+
+    Successors() = default;
+    Successors(std::size_t rows, const std::vector<Edge>& edges) : first_(rows + 1, 0), targets_(edges.size()) {
+        for (const Edge& edge : edges) ++first_[static_cast<std::size_t>(edge.source)];
+        std::int64_t end = 0;
+        for (std::int64_t& first : first_) first = end += first;
+        for (std::size_t i = edges.size(); i-- > 0;) {
+            const auto place = --first_[static_cast<std::size_t>(edges[i].source)];
+            targets_[static_cast<std::size_t>(place)] = edges[i].target;
+        }
+    }
+
+    Column<std::int32_t> operator[](std::int32_t row) const {
+        if (first_.empty()) return {};
+        const auto begin = first_[static_cast<std::size_t>(row)], end = first_[static_cast<std::size_t>(row) + 1];
+        return {targets_.data() + begin, static_cast<std::size_t>(end - begin)};
+    }
+
+private:
+    std::vector<std::int64_t> first_;
+    std::vector<std::int32_t> targets_;
+};
+
+// Only the links that limit, and what a flow that shares none of them is served at.
+class Roads {
+public:
+    explicit Roads(const Wires& wires) : latency(wires.latency), capacity(wires.capacity) {
+        first_.reserve(wires.routes.size() + 1);
+        rate_.reserve(wires.routes.size());
+        first_.push_back(0);
+        for (std::size_t route = 0; route < wires.routes.size(); ++route) {
+            std::int64_t rate = 0;
+            for (auto i = wires.routes.offsets[route]; i < wires.routes.offsets[route + 1]; ++i) {
+                const std::int32_t link = wires.routes.values[static_cast<std::size_t>(i)];
+                const std::int64_t limit = capacity[static_cast<std::size_t>(link)];
+                if (limit == UNLIMITED) continue;
+                const std::int32_t weight = wires.weights.empty() ? 1 : wires.weights[static_cast<std::size_t>(i)];
+                links_.push_back(link);
+                weights_.push_back(weight);
+                const std::int64_t share = std::max<std::int64_t>(limit / weight, 1);
+                rate = rate == 0 ? share : std::min(rate, share);
+            }
+            first_.push_back(static_cast<std::int64_t>(links_.size()));
+            rate_.push_back(rate);
+            longest = std::max(longest, links(static_cast<std::int32_t>(route)).size());
+        }
+    }
+
+    Column<std::int32_t> links(std::int32_t route) const { return row(links_, route); }
+    Column<std::int32_t> weights(std::int32_t route) const { return row(weights_, route); }
+    std::int64_t rate(std::int32_t route) const { return rate_[static_cast<std::size_t>(route)]; }
+
+    Column<std::int64_t> latency, capacity;
+    std::size_t longest = 0;
+
+private:
+    Column<std::int32_t> row(const std::vector<std::int32_t>& flat, std::int32_t route) const {
+        const auto begin = first_[static_cast<std::size_t>(route)], end = first_[static_cast<std::size_t>(route) + 1];
+        return {flat.data() + begin, static_cast<std::size_t>(end - begin)};
+    }
+
+    std::vector<std::int64_t> first_, rate_;
+    std::vector<std::int32_t> links_, weights_;
+};
+
+// Ticks until work is done at a rate, rounded up; none where no link limits (rate 0).
+inline Tick ticks(Work work, std::int64_t rate) {
+    if (rate == 0 || work <= 0) return 0;
+    const auto exact = (static_cast<unsigned __int128>(work) + static_cast<unsigned __int128>(rate) - 1) /
+                       static_cast<unsigned __int128>(rate);
+    return exact > static_cast<unsigned __int128>(BEYOND) ? BEYOND : static_cast<Tick>(exact);
+}
+
+// A sum of ticks that stays at BEYOND.
+inline Tick later(Tick a, Tick b) {
+    Tick sum;
+    return __builtin_add_overflow(a, b, &sum) ? BEYOND : sum;
+}
+
+}  // namespace triosim

@@ -1,0 +1,264 @@
+// Max-min fair sharing in whole numbers, solved again only for the flows that a change does reach ("ripple").
+//
+// `fill` of triosim.engine.solvers.max_min says what the rates are; this finds the same rates without visiting all
+// flows.  Call m the largest rate on a link, W the weights of the flows that have it, and
+//
+//     P(s) = (sum of rate x weight of flows below s) + (s + 1) (sum of weights of flows at s and above) > capacity,
+//
+// which says that the link is full at level s: what flows below s leave, shared among the others, gives no more than s.
+// Rates are those of `fill` if and only if
+//   (1) no link is full below m: P(s) is false for all s < m, from s = 1 on, and
+//   (2) every flow has a link, its bottleneck, that is full at its rate, which is m there.
+// Proof by induction on the levels of filling: flows with rates below a level being right, (2) gives none less than the
+// next share, (1) gives none more that a full link holds, and (2) gives no other flow that share.
+//
+// If all is within capacity, P(s) can be true only at a rate s that some flow has, and then
+//     capacity - load  <  (weights at s) - (sum over rates x > s + 1 of weight x (x - s - 1)):
+// never where the rest is at least the sum of weights, and only if m lies less than that sum above the rate below it.
+//
+// On a change, `chosen` are the flows that join and those that have their bottleneck on a touched link.  They are
+// filled into what the others leave; then the links of their routes are checked for (1) and (2), and the flows that
+// stand in the way are chosen as well, until none does.  If all flows are chosen, that is `fill` itself.
+#pragma once
+
+#include <functional>
+#include <utility>
+
+#include "network.hpp"
+
+namespace triosim {
+
+class MaxMin : public Sharing {
+public:
+    explicit MaxMin(const Roads& roads)
+        : Sharing(roads), traffic_(roads), load_(roads.capacity.size(), 0), held_(roads.capacity.size(), 0),
+          local_(roads.capacity.size(), NONE) {}
+
+protected:
+    void rates(Column<Joining> joined, Column<std::int32_t> left, std::vector<Rated>& changed) override {
+        for (const std::int32_t slot : left) leave(slot);
+        for (const Joining& flow : joined) join(flow.slot, flow.route);
+        for (const std::int32_t slot : left) choose_held(traffic_.links(slot));
+        for (const Joining& flow : joined) choose_held(traffic_.links(flow.slot));
+        do fill(); while (!settled());
+        apply(changed);
+    }
+
+private:
+    static constexpr std::int32_t NONE = -1;
+
+    struct Flow {
+        std::int64_t rate = 0, fresh = 0;  // as it is and as it may become
+        std::int32_t bottleneck = NONE;    // link
+        bool chosen = false, fixed = false;  // fixed: `fresh` and `bottleneck` are those of the last filling
+
+        std::int64_t now() const { return fixed ? fresh : rate; }
+    };
+    struct Link {  // on the route of a chosen flow
+        std::int32_t link, first;  // first: its crossings, a list in crossings_
+        std::int64_t rest, weight;  // what is left, for chosen flows of this weight that have no rate yet
+    };
+    struct Crossing {
+        std::int32_t slot, next;
+    };
+    using Share = std::pair<std::int64_t, std::int32_t>;  // of a link, and which of locals_
+
+    Flow& flow(std::int32_t slot) { return flows_[static_cast<std::size_t>(slot)]; }
+    static std::int64_t share(const Link& at) { return std::max<std::int64_t>(at.rest / at.weight, 1); }
+
+    void leave(std::int32_t slot) {
+        Flow& gone = flow(slot);
+        const auto links = traffic_.links(slot), weights = traffic_.weights(slot);
+        for (std::size_t hop = 0; hop < links.size(); ++hop) {
+            load_[static_cast<std::size_t>(links[hop])] -= gone.rate * weights[hop];
+        }
+        --held_[static_cast<std::size_t>(gone.bottleneck)];
+        traffic_.leave(slot);
+    }
+
+    void join(std::int32_t slot, std::int32_t route) {
+        traffic_.join(slot, route);
+        const auto at = static_cast<std::size_t>(slot);
+        if (at >= flows_.size()) flows_.resize(std::max(at + 1, 2 * flows_.size()));
+        flows_[at] = Flow{};
+        flows_[at].chosen = true;
+        chosen_.push_back(slot);
+    }
+
+    void choose(std::int32_t slot) {
+        Flow& more = flow(slot);
+        if (more.chosen) return;
+        more.chosen = true;
+        --held_[static_cast<std::size_t>(more.bottleneck)];
+        chosen_.push_back(slot);
+    }
+
+    // Choose the flows on a link that are not chosen and of which this is true.
+    template <class Which>
+    void choose_if(std::int32_t link, Which which) {
+        for (const auto& crossing : traffic_.on(link)) {
+            if (!flow(crossing.slot).chosen && which(flow(crossing.slot))) choose(crossing.slot);
+        }
+    }
+
+    void choose_held(Column<std::int32_t> links) {
+        for (const std::int32_t link : links) choose_held(link);
+    }
+    void choose_held(std::int32_t link) {
+        if (held_[static_cast<std::size_t>(link)] == 0) return;
+        choose_if(link, [link](const Flow& other) { return other.bottleneck == link; });
+    }
+
+    // Progressive filling of the chosen flows into what the others leave; see fill() in max_min.py.
+    void fill() {
+        lay_out();
+        while (!shares_.empty()) {
+            const std::int64_t level = shares_.front().first;
+            full_.clear();
+            while (!shares_.empty() && shares_.front().first == level) {
+                const std::int32_t local = shares_.front().second;
+                std::pop_heap(shares_.begin(), shares_.end(), std::greater<>{});
+                shares_.pop_back();
+                const Link& at = locals_[static_cast<std::size_t>(local)];
+                if (at.weight == 0) continue;
+                const std::int64_t grown = share(at);  // since it was noted flows may have got less than its share
+                if (grown == level) {
+                    full_.push_back(local);
+                } else {
+                    shares_.emplace_back(grown, local);
+                    std::push_heap(shares_.begin(), shares_.end(), std::greater<>{});
+                }
+            }
+            for (const std::int32_t local : full_) fix(locals_[static_cast<std::size_t>(local)], level);
+        }
+    }
+
+    void lay_out() {
+        for (const Link& at : locals_) local_[static_cast<std::size_t>(at.link)] = NONE;
+        locals_.clear();
+        crossings_.clear();
+        for (const std::int32_t slot : chosen_) {
+            Flow& one = flow(slot);
+            one.fixed = false;
+            const auto links = traffic_.links(slot), weights = traffic_.weights(slot);
+            for (std::size_t hop = 0; hop < links.size(); ++hop) {
+                const auto link = static_cast<std::size_t>(links[hop]);
+                if (local_[link] == NONE) {
+                    local_[link] = static_cast<std::int32_t>(locals_.size());
+                    locals_.push_back({links[hop], NONE, roads_.capacity[link] - load_[link], 0});
+                }
+                Link& at = locals_[static_cast<std::size_t>(local_[link])];
+                at.rest += one.rate * weights[hop];
+                at.weight += weights[hop];
+                crossings_.push_back({slot, at.first});
+                at.first = static_cast<std::int32_t>(crossings_.size()) - 1;
+            }
+        }
+        shares_.clear();
+        for (std::size_t i = 0; i < locals_.size(); ++i) {
+            shares_.emplace_back(share(locals_[i]), static_cast<std::int32_t>(i));
+        }
+        std::make_heap(shares_.begin(), shares_.end(), std::greater<>{});
+    }
+
+    // A link is full at this level: so it is for all chosen flows on it that have no rate yet.
+    void fix(const Link& full, std::int64_t level) {
+        for (std::int32_t i = full.first; i != NONE; i = crossings_[static_cast<std::size_t>(i)].next) {
+            const std::int32_t slot = crossings_[static_cast<std::size_t>(i)].slot;
+            Flow& one = flow(slot);
+            if (one.fixed) continue;
+            one.fixed = true;
+            one.fresh = level;
+            one.bottleneck = full.link;
+            const auto links = traffic_.links(slot), weights = traffic_.weights(slot);
+            for (std::size_t hop = 0; hop < links.size(); ++hop) {
+                Link& at = locals_[static_cast<std::size_t>(local_[static_cast<std::size_t>(links[hop])])];
+                at.rest -= level * weights[hop];
+                at.weight -= weights[hop];
+            }
+        }
+    }
+
+    // Check the links of all chosen flows; whether no flow had to be chosen as well.
+    bool settled() {
+        const std::size_t before = chosen_.size();
+        for (const Link& at : locals_) check(at.link, at.rest);
+        return chosen_.size() == before;
+    }
+
+    void check(std::int32_t link, std::int64_t rest) {
+        const std::int64_t all = traffic_.weight(link);
+        if (rest >= all) return choose_held(link);  // nowhere near full: it holds nobody
+        std::int64_t most = 0, next = 0, weight = 0, level = 0;  // weight: of flows at `most`
+        std::int64_t kept = 0;                                   // rate of flows that it held before and that are not chosen
+        for (const auto& crossing : traffic_.on(link)) {
+            const Flow& one = flow(crossing.slot);
+            const std::int64_t rate = one.now();
+            if (one.bottleneck == link && one.fixed == one.chosen) (one.fixed ? level : kept) = rate;
+            if (rate > most) {
+                next = std::exchange(most, rate);
+                weight = 0;
+            } else if (rate < most) {
+                next = std::max(next, rate);
+            }
+            if (rate == most) weight += traffic_.weights(crossing.slot)[static_cast<std::size_t>(crossing.hop)];
+        }
+        if (level != 0 && level < most) choose_above(link, level);
+        if (kept != 0 && (kept != most || rest >= weight)) choose_held(link);
+        if (rest < 0 && most > 1) choose_above(link, 1);
+        if (next != 0 && most - next <= all) check_near_ties(link, rest, all);
+    }
+
+    void choose_above(std::int32_t link, std::int64_t rate) {
+        choose_if(link, [rate](const Flow& other) { return other.rate > rate; });
+    }
+
+    // The link must not be full at a rate below the largest on it, see P(s) above.
+    void check_near_ties(std::int32_t link, std::int64_t rest, std::int64_t all) {
+        ties_.clear();
+        for (const auto& crossing : traffic_.on(link)) {
+            ties_.emplace_back(flow(crossing.slot).now(),
+                               traffic_.weights(crossing.slot)[static_cast<std::size_t>(crossing.hop)]);
+        }
+        std::sort(ties_.begin(), ties_.end(), std::greater<>{});
+        std::int64_t above = 0, load = 0, violated = 0;  // weights and load of the rates above
+        for (std::size_t i = 0; i < ties_.size();) {
+            const std::int64_t rate = ties_[i].first;
+            const std::int64_t over = load - (rate + 1) * above;
+            if (over >= all) break;
+            std::int64_t here = 0;
+            for (; i < ties_.size() && ties_[i].first == rate; ++i) here += ties_[i].second;
+            if (above != 0 && here - over > rest) violated = rate;
+            above += here;
+            load += here * rate;
+        }
+        if (violated != 0) choose_above(link, violated - 1);
+    }
+
+    void apply(std::vector<Rated>& changed) {
+        for (const std::int32_t slot : chosen_) {
+            Flow& one = flow(slot);
+            one.chosen = one.fixed = false;
+            ++held_[static_cast<std::size_t>(one.bottleneck)];
+            if (one.fresh != one.rate) changed.push_back({slot, one.rate = one.fresh});
+        }
+        for (const Link& at : locals_) {
+            const auto link = static_cast<std::size_t>(at.link);
+            load_[link] = roads_.capacity[link] - at.rest;
+        }
+        chosen_.clear();
+    }
+
+    Traffic traffic_;
+    std::vector<Flow> flows_;         // by slot
+    std::vector<std::int64_t> load_;  // of each link: sum of rate x weight
+    std::vector<std::int32_t> held_;  // of each link: flows that are not chosen and have their bottleneck there
+    std::vector<std::int32_t> local_;  // of each link: which of locals_
+    std::vector<std::int32_t> chosen_, full_;
+    std::vector<Link> locals_;
+    std::vector<Crossing> crossings_;
+    std::vector<Share> shares_;
+    std::vector<std::pair<std::int64_t, std::int64_t>> ties_;
+};
+
+}  // namespace triosim

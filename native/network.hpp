@@ -1,0 +1,136 @@
+// The interface of network models, as triosim.engine.solver has it: which flow ends when.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "graph.hpp"
+
+namespace triosim {
+
+// A flow is known by its slot, which is used again after it has left.
+struct Joining {
+    std::int32_t slot, route;
+    Work work;
+};
+
+struct Ending {
+    std::int32_t slot;
+    Tick tick;
+};
+
+class Network {
+public:
+    Network() = default;
+    Network(const Network&) = delete;
+    Network& operator=(const Network&) = delete;
+    virtual ~Network() = default;
+
+    // What changes at this tick: appends the flows whose end is new or another than before to `endings`.
+    virtual void change(Tick now, Column<Joining> joined, Column<std::int32_t> left, std::vector<Ending>& endings) = 0;
+
+    // Tick at which the model wants to be asked again, or NEVER.
+    virtual Tick wake() { return NEVER; }
+
+    bool alone_at_capacity = true;
+    bool pays_latency = false;
+};
+
+// Links are shared and a flow has one rate between two changes: the arithmetic of when it ends.
+class Sharing : public Network {
+public:
+    explicit Sharing(const Roads& roads) : roads_(roads) {}
+
+    void change(Tick now, Column<Joining> joined, Column<std::int32_t> left, std::vector<Ending>& endings) override {
+        for (const Joining& flow : joined) {
+            const auto slot = static_cast<std::size_t>(flow.slot);
+            if (slot >= served_.size()) served_.resize(std::max(slot + 1, 2 * served_.size()));
+            served_[slot] = {flow.work, 0, now};
+        }
+        changed_.clear();
+        rates(joined, left, changed_);
+        for (const Rated& flow : changed_) {
+            Served& served = served_[static_cast<std::size_t>(flow.slot)];
+            served.work -= Work{served.rate} * (now - served.since);
+            served.rate = flow.rate;
+            served.since = now;
+            endings.push_back({flow.slot, later(now, ticks(served.work, flow.rate))});
+        }
+    }
+
+protected:
+    struct Rated {
+        std::int32_t slot;
+        std::int64_t rate;
+    };
+
+    // The rates that change, of at least 1; appends them, those of all flows that joined among them.
+    virtual void rates(Column<Joining> joined, Column<std::int32_t> left, std::vector<Rated>& changed) = 0;
+
+    const Roads& roads_;
+
+private:
+    struct Served {
+        Work work;  // left at tick `since`
+        std::int64_t rate;
+        Tick since;
+    };
+    std::vector<Served> served_;
+    std::vector<Rated> changed_;
+};
+
+// Which flows are on which link, in lists from which each flow can be struck out at once.
+class Traffic {
+public:
+    struct Crossing {
+        std::int32_t slot, hop;
+    };
+
+    explicit Traffic(const Roads& roads) : roads_(roads), on_(roads.capacity.size()), weight_(roads.capacity.size(), 0) {}
+
+    void join(std::int32_t slot, std::int32_t route) {
+        const auto at = static_cast<std::size_t>(slot);
+        if (at >= route_.size()) {
+            route_.resize(std::max(at + 1, 2 * route_.size()));
+            place_.resize(route_.size() * roads_.longest);
+        }
+        route_[at] = route;
+        const auto links = roads_.links(route), weights = roads_.weights(route);
+        for (std::size_t hop = 0; hop < links.size(); ++hop) {
+            auto& list = on_[static_cast<std::size_t>(links[hop])];
+            place_[at * roads_.longest + hop] = static_cast<std::int32_t>(list.size());
+            list.push_back({slot, static_cast<std::int32_t>(hop)});
+            weight_[static_cast<std::size_t>(links[hop])] += weights[hop];
+        }
+    }
+
+    void leave(std::int32_t slot) {
+        const auto at = static_cast<std::size_t>(slot);
+        const auto links = this->links(slot), weights = this->weights(slot);
+        for (std::size_t hop = 0; hop < links.size(); ++hop) {
+            auto& list = on_[static_cast<std::size_t>(links[hop])];
+            const std::int32_t place = place_[at * roads_.longest + hop];
+            const Crossing last = list.back();
+            list[static_cast<std::size_t>(place)] = last;
+            place_[static_cast<std::size_t>(last.slot) * roads_.longest + static_cast<std::size_t>(last.hop)] = place;
+            list.pop_back();
+            weight_[static_cast<std::size_t>(links[hop])] -= weights[hop];
+        }
+    }
+
+    Column<std::int32_t> links(std::int32_t slot) const { return roads_.links(route_[static_cast<std::size_t>(slot)]); }
+    Column<std::int32_t> weights(std::int32_t slot) const {
+        return roads_.weights(route_[static_cast<std::size_t>(slot)]);
+    }
+    const std::vector<Crossing>& on(std::int32_t link) const { return on_[static_cast<std::size_t>(link)]; }
+    std::int64_t weight(std::int32_t link) const { return weight_[static_cast<std::size_t>(link)]; }  // of all on it
+
+private:
+    const Roads& roads_;
+    std::vector<std::vector<Crossing>> on_;
+    std::vector<std::int64_t> weight_;
+    std::vector<std::int32_t> route_;  // of each slot
+    std::vector<std::int32_t> place_;  // of each slot and hop: where in the list of that link
+};
+
+}  // namespace triosim

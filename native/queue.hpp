@@ -1,0 +1,74 @@
+// The queue of what happens when: a monotone radix heap on ticks (Ahuja, Mehlhorn, Orlin, Tarjan, "Faster algorithms
+// for the shortest path problem", J. ACM 37(2), 1990).  Ticks never go back, so an event lies in the bucket of the
+// highest bit in which its tick differs from the present one; bucket 0 is all that happens at the present instant.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+namespace triosim {
+
+using Tick = std::int64_t;  // picoseconds
+
+constexpr Tick NEVER = -1;
+constexpr Tick BEYOND = std::numeric_limits<Tick>::max();  // later than can be counted
+
+struct Event {
+    Tick tick;
+    std::uint64_t what;  // any value that the user of the queue understands
+};
+
+class RadixHeap {
+public:
+    // `tick` must not lie before the present one.
+    void push(Tick tick, std::uint64_t what) {
+        const unsigned bucket = bucket_of(tick);
+        buckets_[bucket].push_back({tick, what});
+        filled_ |= std::uint64_t{1} << bucket;
+    }
+
+    // Go to the next tick at which something happens; false if nothing does any more.
+    bool advance() {
+        clear_present();
+        if (filled_ == 0) return false;
+        const auto lowest = static_cast<unsigned>(std::countr_zero(filled_));
+        auto& from = buckets_[lowest];
+        now_ = std::min_element(from.begin(), from.end(), [](const Event& a, const Event& b) {
+                   return a.tick < b.tick;
+               })->tick;
+        if (lowest == 1) {
+            buckets_[0].swap(from);  // ticks that differ in the last bit only: all of them are the same one
+            filled_ |= 1;
+        } else {
+            for (const Event& event : from) push(event.tick, event.what);
+            from.clear();
+        }
+        filled_ &= ~(std::uint64_t{1} << lowest);
+        return true;
+    }
+
+    Tick now() const { return now_; }
+
+    // All that happens now.  What is pushed for now is appended.
+    const std::vector<Event>& present() const { return buckets_[0]; }
+
+    void clear_present() {
+        buckets_[0].clear();
+        filled_ &= ~std::uint64_t{1};
+    }
+
+private:
+    unsigned bucket_of(Tick tick) const {
+        return static_cast<unsigned>(std::bit_width(static_cast<std::uint64_t>(tick ^ now_)));
+    }
+
+    std::array<std::vector<Event>, 64> buckets_;
+    std::uint64_t filled_ = 0;  // bit b: bucket b is not empty
+    Tick now_ = 0;
+};
+
+}  // namespace triosim

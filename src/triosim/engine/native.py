@@ -1,0 +1,88 @@
+"""The engine in C++: the same ticks as :mod:`triosim.engine.reference`, many times faster.
+
+It is there where a compiler was when TrioSim was installed.  The network models max-min and equal-split are built in;
+any other is asked in Python, once for each instant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from triosim.columns import Ragged
+from triosim.engine import _native
+from triosim.engine.check import check, why_stuck
+from triosim.engine.graph import Collective, Graph, Pattern, Played, Stuck, Wires
+from triosim.engine.solver import NetworkModel
+from triosim.engine.solvers.equal_split import EqualSplit
+from triosim.engine.solvers.max_min import MaxMin
+from triosim.errors import InputError
+
+T = TypeVar("T", Graph, Wires, Pattern, Collective, Ragged)
+
+BUILT_IN: dict[type[NetworkModel], str] = {MaxMin: "max-min", EqualSplit: "equal-split"}
+"""Network models that the engine need not ask in Python."""
+
+_DTYPES: dict[str, DTypeLike] = {
+    **dict.fromkeys(["kind"], np.int8),
+    **dict.fromkeys(["stream", "what", "member", "need", "instances", "values", "weights"], np.int32),
+    **dict.fromkeys(["source", "target", "count", "lag", "route"], np.int32),
+    **dict.fromkeys(["amount", "tokens", "offsets", "capacity", "latency", "bytes", "pause"], np.int64),
+}
+
+
+def play(graph: Graph, wires: Wires, model: NetworkModel | None = None, *, _closed_form: bool = True) -> Played:
+    """Play the graph from tick 0 until everything has ended; see :func:`triosim.engine.reference.play`.
+
+    Raises:
+        Stuck: some tasks can never start or end.
+        InputError: the run is longer than 64 bits of picoseconds, 106 days.
+        ValueError: the columns make no sense, or the model answers what cannot be.
+    """
+    model = model or MaxMin()
+    if wires.weights is not None and not model.weighted:
+        check(graph, wires)
+        raise ValueError(f"{type(model).__name__} does not understand weights: unfold the job")
+    played = _native.play(_graph(graph), _columns(wires), BUILT_IN.get(type(model), model), _closed_form)
+    if played is None:
+        check(graph, wires)
+        raise ValueError("the rows of a ragged column do not follow each other, or there are more than 2**30 tasks")
+    start, begin, finish, link_bytes, flows, events, ended, counted = played
+    if not counted:
+        raise InputError(
+            "the run lasts more than 106 days of simulated time, the most that can be counted in picoseconds: "
+            "look for a wrong unit in bandwidths, sizes and times"
+        )
+    if not ended:
+        raise Stuck(why_stuck(graph, start.tolist(), finish.tolist()))
+    return Played(start, begin, finish, link_bytes, flows, events, "native")
+
+
+def _graph(graph: Graph) -> Graph:
+    """The graph with every column, those of its collectives included, as the engine reads it."""
+    patterns = {id(c.pattern): _columns(c.pattern) for c in graph.collectives}
+    collectives = tuple(_columns(replace(c, pattern=patterns[id(c.pattern)])) for c in graph.collectives)
+    return _columns(replace(graph, collectives=collectives))
+
+
+def _columns(table: T) -> T:
+    """The table with columns that are contiguous and of the width that the engine reads."""
+    changed: dict[str, object] = {}
+    for field in fields(table):
+        column = getattr(table, field.name)
+        if isinstance(column, Ragged):
+            changed[field.name] = _columns(column)
+        elif column is not None and field.name in _DTYPES:
+            changed[field.name] = _column(column, field.name, _DTYPES[field.name])
+    return replace(table, **changed)
+
+
+def _column(column: NDArray, name: str, dtype: DTypeLike) -> NDArray:
+    if column.dtype == dtype and column.flags.c_contiguous:
+        return column
+    if column.dtype.kind not in "iu" or (column.size and not np.can_cast(np.min_scalar_type(column.min()), dtype)):
+        raise ValueError(f"{name} must hold whole numbers that fit {np.dtype(dtype)}, it is {column.dtype}")
+    return np.ascontiguousarray(column, dtype)
