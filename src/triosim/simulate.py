@@ -175,7 +175,7 @@ def _scheduler(plan: Plan, used: dict[str, str]) -> Callable[[str, int, int, int
         name = collectives.choose(kind, members, size, asked if kind in able else "auto")
         used[kind] = name
         made = collectives.ALGORITHMS.get(name)().schedule(kind, members, size, root)
-        return made.steps, made.order
+        return made.pattern, made.order
 
     return schedule
 

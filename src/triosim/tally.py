@@ -250,7 +250,7 @@ def collective_rows(run: Run, algorithm: dict[str, str]) -> tuple[CollectiveRow,
             task = at.start + row
             axis = AXES[program.axis[row]]
             if program.op[row] == Op.COLLECTIVE:
-                number = int(graph.collective[task])
+                number = int(graph.what[task])
                 if number in counted:
                     continue
                 counted.add(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,9 +10,9 @@ from hypothesis import strategies as st
 from tests.engine.graphs import Builder, routes_of, switch, wires
 from triosim.collectives.algorithm import ALGORITHMS, DEFAULTS, Schedule, choose, part
 from triosim.collectives.algorithms.ring import CHUNK_BYTES
-from triosim.engine.graph import CAPACITY_PER_BYTE, Played, Send, Steps, Wires
+from triosim.collectives.pattern import ring
+from triosim.engine.graph import ALL, CAPACITY_PER_BYTE, Pattern, Played, Wires
 from triosim.engine.play import play
-from triosim.engine.stepped import sent
 from triosim.errors import InputError
 from triosim.parallelism.program import COLLECTIVES
 
@@ -29,7 +30,7 @@ def schedule(algorithm: str, kind: str, members: int, size: int, root: int = 0) 
 def run(schedule: Schedule, network: Wires) -> Played:
     """Play one collective whose member m sits at node m of a switch; rows are positions."""
     b = Builder()
-    b.collective(schedule.steps, routes_of(schedule.steps, schedule.order, schedule.steps.members))
+    b.collective(schedule.pattern, routes_of(schedule.pattern, schedule.order, schedule.pattern.members))
     return play(b.graph(), network)
 
 
@@ -75,8 +76,8 @@ EVERY = [(name, kind) for name in ALGORITHMS for kind in ALGORITHMS.get(name).ki
 
 @pytest.mark.parametrize(("algorithm", "kind"), EVERY)
 def test_one_member_sends_nothing(algorithm: str, kind: str) -> None:
-    steps, order = schedule(algorithm, kind, 1, 1000)
-    assert sent(steps).sum() == 0
+    pattern, order = schedule(algorithm, kind, 1, 1000)
+    assert len(pattern) == 0
     assert order == (0,)
 
 
@@ -86,9 +87,11 @@ def test_everyone_has_a_position_and_enough_is_sent(
     algorithm: str, kind: str, members: int, size: int, data: st.DataObject
 ) -> None:
     root = data.draw(st.integers(0, members - 1))
-    steps, order = schedule(algorithm, kind, members, size, root)
+    pattern, order = schedule(algorithm, kind, members, size, root)
     assert sorted(order) == list(range(members))
-    table = sent(steps).sum(axis=0)
+    assert len(set(pattern.bytes.tolist())) == 1
+    each_sends = int(pattern.bytes[0])
+    table = np.bincount(pattern.source, pattern.count, minlength=members).astype(int).tolist()
     each = {
         "all_reduce": 2 * (members - 1) * part(size, members),
         "all_gather": (members - 1) * part(size, members),
@@ -100,10 +103,10 @@ def test_everyone_has_a_position_and_enough_is_sent(
     if kind in ("broadcast", "reduce"):
         assert table[-1] == 0
         for count in table[:-1]:
-            assert size <= count * steps.bytes < size + count
+            assert size <= count * each_sends < size + count
         assert order[0 if kind == "broadcast" else -1] == root
     else:
-        assert table.max() * steps.bytes == each[kind]
+        assert max(table) * each_sends == each[kind]
     if kind in ("gather", "scatter"):
         assert order[0] == root
         assert (table[0] == 0) == (kind == "gather")
@@ -112,41 +115,60 @@ def test_everyone_has_a_position_and_enough_is_sent(
 # ----------------------------------------------------------------- whether the data gets everywhere
 
 
-def holdings(steps: Steps, start: list[set]) -> list[set]:
-    """What each position holds after all steps if everyone passes on all it has."""
-    held = [set(s) for s in start]
-    for step in range(steps.steps):
+def holdings(pattern: Pattern, start: list[set]) -> list[set]:
+    """What each position holds at the end if everyone passes on all it has when a transfer starts."""
+    held, done = [set(s) for s in start], [0] * len(pattern)
+    lags, count = iter(pattern.lag.tolist()), pattern.count.tolist()
+    needs = [[(other, next(lags)) for other in row] for row in pattern.needs.lists()]
+
+    def ready(edge: int) -> bool:
+        k = done[edge]
+        enough = [done[f] >= (count[f] if lag == ALL else min(k - lag + 1, count[f])) for f, lag in needs[edge]]
+        return k < count[edge] and all(enough)
+
+    while starting := [edge for edge in range(len(pattern)) if ready(edge)]:
         before = [set(s) for s in held]
-        for position in range(steps.members):
-            peer = steps.peer(position, step)
-            if peer >= 0:
-                held[peer] |= before[position]
+        for edge in starting:
+            held[pattern.target[edge]] |= before[pattern.source[edge]]
+            done[edge] += 1
+    assert done == count
     return held
 
 
 @pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter"])
 @pytest.mark.parametrize("members", [2, 3, 8])
 def test_a_ring_brings_everything_everywhere(kind: str, members: int) -> None:
-    steps, _ = schedule("ring", kind, members, 1000)
+    pattern, _ = schedule("ring", kind, members, 1000)
     everything = set(range(members))
-    assert holdings(steps, [{p} for p in range(members)]) == [everything] * members
-    fewer = Steps(members, members - 2, steps.bytes)
+    assert holdings(pattern, [{p} for p in range(members)]) == [everything] * members
+    fewer = ring(members, 1000, members - 2)
     assert holdings(fewer, [{p} for p in range(members)]) != [everything] * members
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "pairwise"])
 @pytest.mark.parametrize("members", [2, 3, 8])
 def test_all_to_all_pairs_everyone_once(algorithm: str, members: int) -> None:
-    steps, _ = schedule(algorithm, "all_to_all", members, 1000)
-    pairs = [(p, steps.peer(p, s)) for s in range(steps.steps) for p in range(members)]
+    pattern, _ = schedule(algorithm, "all_to_all", members, 1000)
+    pairs = list(zip(pattern.source.tolist(), pattern.target.tolist(), strict=True))
     assert sorted(pairs) == [(p, q) for p in range(members) for q in range(members) if p != q]
+    assert pattern.count.tolist() == [1] * len(pairs)
+
+
+def test_in_a_pairwise_exchange_nobody_goes_on_before_the_round_is_done_for_it() -> None:
+    pattern, _ = schedule("pairwise", "all_to_all", 3, 1000)
+    ends = list(zip(pattern.source.tolist(), pattern.target.tolist(), strict=True))
+    assert ends == [(0, 1), (1, 2), (2, 0), (0, 2), (1, 0), (2, 1)]
+    assert pattern.needs.lists() == [[], [], [], [0, 2], [1, 0], [2, 1]]
+    assert set(pattern.lag.tolist()) == {0}
 
 
 @pytest.mark.parametrize("kind", ["broadcast", "reduce"])
 def test_every_chunk_of_a_chain_runs_from_one_end_to_the_other(kind: str) -> None:
-    steps, order = schedule("ring", kind, 4, 5 * CHUNK_BYTES, root=2)
+    pattern, order = schedule("ring", kind, 4, 5 * CHUNK_BYTES, root=2)
     assert order == ((2, 3, 0, 1) if kind == "broadcast" else (3, 0, 1, 2))
-    assert steps == Steps(4, 2 + 5, CHUNK_BYTES, Send.CHAIN, active=5)
+    assert (pattern.source.tolist(), pattern.target.tolist()) == ([0, 1, 2], [1, 2, 3])
+    assert pattern.needs.lists() == [[], [0], [1]]
+    assert (pattern.bytes.tolist(), pattern.count.tolist()) == ([CHUNK_BYTES] * 3, [5] * 3)
 
 
 # ------------------------------------------------------------------------------ golden, to the tick
@@ -166,8 +188,8 @@ def test_ring_times_on_a_switch(members: int, size: int, bandwidth: int, latency
 @given(members=st.integers(2, 16), size=SIZES, bandwidth=BANDWIDTHS, latency=LATENCIES)
 def test_ring_all_reduce_on_a_ring(members: int, size: int, bandwidth: int, latency: int) -> None:
     b = Builder()
-    steps, _ = schedule("ring", "all_reduce", members, size)
-    b.collective(steps, [list(range(members))])
+    pattern, _ = schedule("ring", "all_reduce", members, size)
+    b.collective(pattern, range(members))
     network = wires([bandwidth * CAPACITY_PER_BYTE] * members, [[p] for p in range(members)], latency)
     step = served(ceil(size, members), bandwidth) + latency
     assert play(b.graph(), network).finish.tolist() == [2 * (members - 1) * step] * members

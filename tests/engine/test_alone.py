@@ -1,85 +1,111 @@
-"""The closed forms against the recurrences that they solve."""
+"""Collectives that share no link against the recurrence that they solve."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from triosim.engine.alone import Alone
-from triosim.engine.graph import Send, Steps
-from triosim.engine.stepped import Stepping
+from tests.engine.graphs import any_edges, edges
+from triosim.collectives.pattern import chain, exchange, from_first, ring, rounds, to_first
+from triosim.engine.alone import Alone, ClosedForm, Replay, alone
+from triosim.engine.graph import ALL, Pattern
+from triosim.engine.stepped import Edges, Stepping
 
 
-def recurrence(rule: Steps, lasts: list[int]) -> tuple[dict[tuple[int, int], int], list[int]]:
-    """When each transfer is delivered and each position has finished, step by step."""
-    n = rule.members
-    entered = [0] * n
-    delivered: dict[tuple[int, int], int] = {}
-    for step in range(rule.steps):
-        through = list(entered)
-        for position in range(n):
-            peer = rule.peer(position, step)
-            if peer >= 0:
-                end = delivered[position, step] = entered[position] + lasts[position]
-                through[position] = max(through[position], end)
-                through[peer] = max(through[peer], end)
-        entered = through
-    return delivered, entered
+def recurrence(pattern: Pattern, lasts: list[int]) -> list[list[int]]:
+    """When each transfer of each edge is delivered, worked out backwards from each."""
+    known: dict[tuple[int, int], int] = {}
+    needs, lags = pattern.needs.lists(), iter(pattern.lag.tolist())
+    with_lag = [[(other, next(lags)) for other in row] for row in needs]
+
+    def delivered(edge: int, k: int) -> int:
+        if k < 0:
+            return 0
+        if (edge, k) not in known:
+            waits = [delivered(edge, k - 1)]
+            for other, lag in with_lag[edge]:
+                end = int(pattern.count[other]) - 1
+                waits.append(delivered(other, end if lag == ALL else min(k - lag, end)))
+            known[edge, k] = max(waits) + lasts[edge]
+        return known[edge, k]
+
+    return [[delivered(edge, k) for k in range(int(count))] for edge, count in enumerate(pattern.count)]
+
+
+def finished(pattern: Pattern, delivered: list[list[int]]) -> list[int]:
+    ends = [0] * pattern.members
+    for edge, ticks in enumerate(delivered):
+        for position in (pattern.source[edge], pattern.target[edge]):
+            ends[position] = max(ends[position], ticks[-1])
+    return ends
 
 
 @st.composite
-def lone(draw: st.DrawFn) -> tuple[Steps, list[int]]:
+def lone(draw: st.DrawFn) -> tuple[Pattern, list[int]]:
     n = draw(st.integers(2, 7))
-    if draw(st.booleans()):
-        rule = Steps(n, draw(st.integers(1, 15)), 1, shift=draw(st.integers(1, n - 1)))
-    else:
-        active = draw(st.integers(1, 6))
-        rule = Steps(n, n - 2 + active, 1, Send.CHAIN, active=active)
-    lasts = draw(st.lists(st.integers(0, 9), min_size=n, max_size=n))
-    return rule, [ticks if rule.send == Send.SHIFT or p < n - 1 else 0 for p, ticks in enumerate(lasts)]
+    pattern = draw(
+        st.one_of(
+            st.builds(ring, st.just(n), st.just(1), st.integers(1, 15)),
+            st.builds(chain, st.just(n), st.just(1), st.integers(1, 6)),
+            st.just(rounds(n, 1)),
+            any_edges(n, n),
+        )
+    )
+    return pattern, draw(st.lists(st.integers(0, 9), min_size=len(pattern), max_size=len(pattern)))
+
+
+def both(pattern: Pattern, lasts: list[int]) -> list[Alone]:
+    """The way that is chosen, and the one that is always right."""
+    chosen = alone(Edges.of(pattern), lasts)
+    assert chosen is not None
+    return [chosen, Replay(Edges.of(pattern), lasts)]
 
 
 @settings(deadline=None)
 @given(drawn=lone())
-def test_finish_is_that_of_the_recurrence(drawn: tuple[Steps, list[int]]) -> None:
-    rule, lasts = drawn
-    alone = Alone.of(rule, [lasts])
-    assert alone is not None
-    delivered, entered = recurrence(rule, lasts)
-    assert {key: alone.done(*key) for key in delivered} == delivered
-    assert alone.finish() == entered
+def test_ends_are_those_of_the_recurrence(drawn: tuple[Pattern, list[int]]) -> None:
+    for found in both(*drawn):
+        assert found.ends() == finished(drawn[0], recurrence(*drawn))
 
 
 @settings(deadline=None)
 @given(drawn=lone(), ticks=st.integers(0, 60))
-def test_state_is_what_playing_would_have_reached(drawn: tuple[Steps, list[int]], ticks: int) -> None:
-    rule, lasts = drawn
-    alone = Alone.of(rule, [lasts])
-    assert alone is not None
-    state, flying = alone.state(ticks)
-
-    played = Stepping(rule)
-    starting, _ = played.begin()
-    under_way = [(lasts[p], p, s, 0) for p, s in starting]
-    while under_way and min(under_way)[0] <= ticks:
-        now, position, step, _ = first = min(under_way)
-        under_way.remove(first)
-        starting, _ = played.delivered(position, step)
-        under_way += [(now + lasts[p], p, s, now) for p, s in starting]
-
-    assert (state.at, state.open, +state.early) == (played.at, played.open, +played.early)
-    assert sorted(flying) == sorted(((p, s), since) for _, p, s, since in under_way)
+def test_state_is_what_playing_would_have_reached(drawn: tuple[Pattern, list[int]], ticks: int) -> None:
+    pattern, lasts = drawn
+    delivered = recurrence(pattern, lasts)
+    for found in both(pattern, lasts):
+        state, flying = found.state(ticks)
+        done = [sum(tick <= ticks for tick in edge) for edge in delivered]
+        assert state.delivered == done
+        started = {e: d[k] - lasts[e] for e, (d, k) in enumerate(zip(delivered, done, strict=True)) if k < len(d)}
+        assert dict(flying) == {e: start for e, start in started.items() if start <= ticks}
+        rebuilt = Stepping(Edges.of(pattern), done)
+        waiting = [e for e, d in enumerate(delivered) if done[e] < len(d)]
+        assert [state.missing[e] for e in waiting] == [rebuilt.missing[e] for e in waiting]
+        assert state.open == rebuilt.open
+        assert sorted(state.flying()) == sorted(e for e, _ in flying)
 
 
-def test_steps_follow_each_other_where_the_peer_changes() -> None:
-    rule = Steps(3, 2, 1, shift=1, stride=1)
-    alone = Alone.of(rule, [[5, 5, 5], [7, 7, 7]])
-    assert alone is not None
-    assert alone.finish() == [12, 12, 12]
-    assert Alone.of(rule, [[5, 5, 5], [7, 7, 8]]) is None
+@pytest.mark.parametrize(
+    ("pattern", "closed"),
+    [
+        (ring(4, 1, 6), True),
+        (chain(4, 1, 3), True),
+        (to_first(4, 1), True),
+        (from_first(4, 1), True),
+        (exchange(3, 1), True),
+        (edges(3, [(0, 1), (1, 2), (1, 0)], 1, 3, [[], [(0, 0)], [(0, 0)]]), True),  # a tree
+        (edges(1, [(0, 0)], 1, 5, [[(0, 1)]]), True),  # a ring folded into one
+        (edges(3, [(0, 1), (1, 2)], 1, [3, 2], [[], [(0, 0)]]), False),
+        (edges(3, [(0, 1), (1, 2)], 1, 3, [[], [(0, ALL)]]), False),
+        (rounds(3, 1), False),
+    ],
+)
+def test_rings_and_pipelines_have_a_closed_form(pattern: Pattern, closed: bool) -> None:
+    assert isinstance(alone(Edges.of(pattern), [3] * len(pattern)), ClosedForm if closed else Replay)
 
 
-def test_what_starts_together_has_no_closed_form() -> None:
-    assert Alone.of(Steps(3, 2, 1, wait=False), [[1, 1, 1]]) is None
-    assert Alone.of(Steps(3, 1, 1, Send.TO_FIRST), [[0, 1, 1]]) is None
-    assert Alone.of(Steps(1, 4, 1), [[0]]) is None
+def test_what_waits_in_a_circle_never_ends() -> None:
+    assert alone(Edges.of(edges(2, [(0, 1), (1, 0)], 1, 2, [[(1, 0)], [(0, 0)]])), [1, 1]) is None
+    assert alone(Edges.of(edges(2, [(0, 1), (1, 0)], 1, 2, [[(1, 1)], [(0, ALL)]])), [1, 1]) is None

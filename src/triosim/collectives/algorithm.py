@@ -1,4 +1,4 @@
-"""The interface of collective algorithms: a kind, a group and a size in, steps that the engine can play out."""
+"""The interface of collective algorithms: a kind, a group and a size in, a pattern that the engine can play out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from triosim.errors import InputError
 from triosim.registry import Registry
 
 if TYPE_CHECKING:
-    from triosim.engine.graph import Steps
+    from triosim.engine.graph import Pattern
 
 ALGORITHMS = Registry("triosim.collectives.algorithms", "triosim.collectives", "collective algorithm")
 """Collective algorithms by name."""
@@ -25,11 +25,11 @@ class Schedule(NamedTuple):
     """A collective ready to be played.
 
     Attributes:
-        steps: the rule.
-        order: which member of the group sits at each position of the rule, shape ``(members,)``.
+        pattern: who sends how much to whom, and what waits for what.
+        order: which member of the group sits at each position of the pattern, shape ``(members,)``.
     """
 
-    steps: Steps
+    pattern: Pattern
     order: tuple[int, ...]
 
 
@@ -44,11 +44,11 @@ class Algorithm(ABC):
 
     @abstractmethod
     def schedule(self, kind: str, members: int, size: int, root: int = 0) -> Schedule:
-        """The steps of one collective.
+        """The pattern of one collective.
 
         Args:
             kind: one of ``kinds``.
-            members: members of the group; with one there are no steps.
+            members: members of the group; with one nothing is sent.
             size: bytes of the full buffer: gathered, unscattered, and for all_to_all what one member sends, its own
                 part included.
             root: of broadcast, reduce, gather and scatter, the member that has or gets the full buffer.

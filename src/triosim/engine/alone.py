@@ -1,148 +1,180 @@
 """A collective that shares no link with anything: when everything happens, without playing it.
 
-Each transfer then lasts as long as it would on its own, and the steps are a recurrence of sums and maxima in whole
-numbers, which has a closed form.  Let ``d[p]`` be what the transfers of position p last, and ``done(p, s)`` the ticks
-from the begin until what p sends in step s has been delivered.
+Each transfer of edge e then lasts as long as it would on its own, ``d[e]`` ticks, and with ``done(e, k)`` for the ticks
+from the begin until transfer k of e has been delivered the pattern is a recurrence of sums and maxima in whole numbers:
+``done(e, k) = d[e] + max(done(e, k - 1), done(f, k - lag) for all f that e needs)``.  It has a closed form for
 
-* SHIFT, each position always to the same peer:  with q the position that sends to p,
-  ``done(p, s) = d[p] + max(done(p, s - 1), done(q, s - 1))``.  Unrolled, this is the heaviest walk of s moves that ends
-  at p, where each move stays or comes from the sender.  A walk stays, if anywhere, at the slowest position it visits:
-  ``done(p, s) = max over i <= s of (sum of d of p and of i senders upwards) + (s - i) (the largest of these d)``.
-* SHIFT to another peer in each step, all transfers of a step lasting equally long: steps simply follow each other.
-* CHAIN, the k-th transfer of p being that of step p + k: the classic pipeline,
-  ``done(p, p + k) = d[0] + ... + d[p] + k max(d[0], ..., d[p])``.
+* rings, where each edge needs one other with lag 1 and these go in circles.  Unrolled, ``done(e, k)`` is the heaviest
+  walk of k moves that ends at e, where each move stays or comes from the edge that is needed.  A walk stays, if
+  anywhere, at the slowest edge that it visits: ``done(e, k) = max over i <= k of (sum of d of e and of i edges
+  upwards) + (k - i) (the largest of these d)``.
+* pipelines, where each edge needs at most one other with lag 0.  With ``e0 .. e`` the edges from the first to e,
+  ``done(e, k) = d[e0] + ... + d[e] + k max(d[e0], ..., d[e])``.
+
+Anything else is worked out transfer by transfer, which needs no network model and is done once for all collectives that
+are the same object.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from functools import partial
+from heapq import heapify, heappop, heappush
+from typing import Protocol
 
-from triosim.engine.graph import Send, Steps
-from triosim.engine.stepped import Stepping, Transfer, arrivals, same_peer
+from triosim.engine.stepped import Edges, Stepping
 
 Done = Callable[[int, int], int]
 
 
-def _done(rule: Steps, lasts: Sequence[Sequence[int]]) -> Done | None:
-    """``done(p, s)`` for transfers that last ``lasts[step][p]``, or None where there is no closed form."""
-    if rule.send == Send.CHAIN:
-        upto = list(accumulate(lasts[0][:-1]))
-        slowest = list(accumulate(lasts[0][:-1], max))
-        return lambda p, s: upto[p] + (s - p) * slowest[p]
-    if rule.send != Send.SHIFT:
-        return None
-    if same_peer(rule):
-        walks = _walks(lasts[0], rule.shift)
-        return lambda p, s: max([ticks + (s - i) * slowest for i, ticks, slowest in walks[p] if i <= s])
-    if any(len(set(step)) > 1 for step in lasts):
-        return None
-    after = list(accumulate(step[0] for step in lasts))
-    return lambda p, s: after[s]
+class Alone(Protocol):
+    """A collective that shares no link; ticks are counted from its first transfer."""
+
+    def ends(self) -> list[int]:
+        """When each member has finished."""
+
+    def state(self, ticks: int) -> tuple[Stepping, list[tuple[int, int]]]:
+        """Where it is after so many ticks, everything delivered that is due by then.
+
+        Returns:
+            the state machine, and the edges that have a transfer under way, each with the tick of its start.
+        """
 
 
-def _walks(lasts: Sequence[int], shift: int) -> list[list[tuple[int, int, int]]]:
-    """For each position the walks that can be heaviest: (senders upwards, their summed ticks, the slowest of them).
+def alone(edges: Edges, lasts: Sequence[int]) -> Alone | None:
+    """How a collective runs that shares no link, or None if it never ends because its edges wait in a circle.
 
-    Going further upwards pays only when it reaches a slower position than all before it.
+    Args:
+        edges: the pattern.
+        lasts: ticks of each transfer of each edge, from its start to its delivery.
     """
-    n, top = len(lasts), max(lasts)
+    done = _ring(edges, lasts) or _pipeline(edges, lasts)
+    if done is not None:
+        return ClosedForm(edges, lasts, done)
+    replay = Replay(edges, lasts)
+    return replay if replay.complete else None
+
+
+def _ring(edges: Edges, lasts: Sequence[int]) -> Done | None:
+    """``done`` where edges need each other in circles with lag 1."""
+    if not all(len(needs) == 1 and needs[0][1] == 1 for needs in edges.needs):
+        return None
+    needed = [needs[0][0] for needs in edges.needs]
+    if len(set(needed)) < len(needed) or any(edges.count[e] != edges.count[f] for e, f in enumerate(needed)):
+        return None
+    walks = _walks(needed, lasts)
+    return lambda e, k: max([ticks + (k - i) * slowest for i, ticks, slowest in walks[e] if i <= k])
+
+
+def _walks(needed: Sequence[int], lasts: Sequence[int]) -> list[list[tuple[int, int, int]]]:
+    """For each edge the walks that can be heaviest: (edges upwards, their summed ticks, the slowest of them).
+
+    Going further upwards pays only when it reaches a slower edge than all before it.
+    """
+    top = _slowest_of_circle(needed, lasts)
     walks = []
-    for position in range(n):
-        ticks = slowest = lasts[position]
+    for edge, there in enumerate(needed):
+        ticks = slowest = lasts[edge]
         found = [(0, ticks, slowest)]
-        for i in range(1, n):
-            if slowest == top:
-                break
-            there = lasts[(position - i * shift) % n]
-            ticks += there
-            if there > slowest:
-                slowest = there
+        i = 1
+        while slowest < top[edge]:
+            ticks += lasts[there]
+            if lasts[there] > slowest:
+                slowest = lasts[there]
                 found.append((i, ticks, slowest))
+            there, i = needed[there], i + 1
         walks.append(found)
     return walks
 
 
-@dataclass(frozen=True)
-class Alone:
-    """One collective that shares no link.
+def _slowest_of_circle(needed: Sequence[int], lasts: Sequence[int]) -> list[int]:
+    top = [-1] * len(needed)
+    for edge in range(len(needed)):
+        if top[edge] < 0:
+            circle = [edge]
+            while needed[circle[-1]] != edge:
+                circle.append(needed[circle[-1]])
+            slowest = max(lasts[e] for e in circle)
+            for e in circle:
+                top[e] = slowest
+    return top
 
-    Attributes:
-        rule: SHIFT or CHAIN with ``wait``.
-        done: ticks from the begin until what a position sends in a step has been delivered.
-    """
 
-    rule: Steps
-    done: Done
+def _pipeline(edges: Edges, lasts: Sequence[int]) -> Done | None:
+    """``done`` where edges follow each other with lag 0."""
+    if any(len(needs) > 1 or (needs and needs[0][1] != 0) for needs in edges.needs):
+        return None
+    if any(edges.count[e] != edges.count[needs[0][0]] for e, needs in enumerate(edges.needs) if needs):
+        return None
+    upto, slowest = list(lasts), list(lasts)
+    ahead = [e for e, needs in enumerate(edges.needs) if not needs]
+    for edge in ahead:  # grows while it is walked: each edge comes after the one that it needs
+        for other, _ in edges.needed[edge]:
+            upto[other] += upto[edge]
+            slowest[other] = max(slowest[other], slowest[edge])
+            ahead.append(other)
+    if len(ahead) < len(lasts):
+        return None
+    return lambda e, k: upto[e] + k * slowest[e]
 
-    @staticmethod
-    def of(rule: Steps, lasts: Sequence[Sequence[int]]) -> Alone | None:
-        """The closed form for transfers that last this long, or None where there is none.
 
-        Args:
-            rule: the steps.
-            lasts: ticks from start to delivery of each transfer, in the shape of :attr:`Collective.routes`; 0 where
-                nothing is sent.
-        """
-        done = _done(rule, lasts) if rule.wait and rule.members > 1 and rule.steps else None
-        return done and Alone(rule, done)
+class ClosedForm:
+    """A collective of which the tick of every delivery is known without working out those before it."""
 
-    def finish(self) -> list[int]:
-        """Ticks from the begin until each position has finished."""
-        return [self._entered(position, self.rule.steps) for position in range(self.rule.members)]
+    def __init__(self, edges: Edges, lasts: Sequence[int], done: Done) -> None:
+        self._edges, self._lasts, self._done = edges, lasts, done
 
-    def state(self, ticks: int) -> tuple[Stepping, list[tuple[Transfer, int]]]:
-        """Where the collective is ``ticks`` after its begin.
+    def ends(self) -> list[int]:
+        """See :meth:`Alone.ends`."""
+        ends = [0] * self._edges.places
+        for edge, positions in enumerate(self._edges.ends):
+            last = self._done(edge, self._edges.count[edge] - 1)
+            for position in positions:
+                ends[position] = max(ends[position], last)
+        return ends[: self._edges.members]
 
-        Returns:
-            the state machine, with everything delivered that is due by then, and the transfers in flight, each with
-            the ticks from the begin to its start.
-        """
-        rule = self.rule
-        state = Stepping(rule)
-        undelivered = [self._undelivered(position, ticks) for position in range(rule.members)]
-        flying = []
-        for position, own in enumerate(undelivered):
-            sender = self._sender(position)
-            incoming = undelivered[sender] if sender >= 0 else rule.steps
-            step = state.at[position] = min(own, incoming)
-            if step == rule.steps:
-                continue
-            state.open[position] = (own == step) + (incoming == step)
-            for ahead in range(step + 1, incoming):
-                if arrivals(rule, position, ahead):
-                    state.early[position, ahead] = 1
-            if own == step:
-                flying.append(((position, step), self._entered(position, step)))
-        return state, flying
+    def state(self, ticks: int) -> tuple[Stepping, list[tuple[int, int]]]:
+        """See :meth:`Alone.state`."""
+        delivered = [
+            bisect_right(range(count), ticks, key=partial(self._done, edge))
+            for edge, count in enumerate(self._edges.count)
+        ]
+        state = Stepping(self._edges, delivered)
+        return state, [(e, self._done(e, delivered[e]) - self._lasts[e]) for e in state.flying()]
 
-    def _undelivered(self, position: int, ticks: int) -> int:
-        """First step in which what ``position`` sends is not delivered after ``ticks``; ``steps`` if all is."""
-        steps = self._sends(position)
-        delivered = bisect_right(steps, ticks, key=lambda step: self.done(position, step))
-        return steps[delivered] if delivered < len(steps) else self.rule.steps
 
-    def _entered(self, position: int, step: int) -> int:
-        """Ticks from the begin until ``position`` is in ``step``, a step in which it takes part or ``steps``."""
-        entered = 0
-        for p in (position, self._sender(position)):
-            steps = self._sends(p)
-            last = min(step, steps.stop) - 1
-            if last >= steps.start:
-                entered = max(entered, self.done(p, last))
-        return entered
+class Replay:
+    """A collective that is worked out delivery by delivery, again for each question: its memory are its edges."""
 
-    def _sends(self, position: int) -> range:
-        """The steps in which ``position`` takes part as a sender."""
-        rule = self.rule
-        if rule.send == Send.SHIFT:
-            return range(rule.steps)
-        if not 0 <= position < rule.members - 1:
-            return range(0)
-        return range(position, min(position + rule.active, rule.steps))
+    def __init__(self, edges: Edges, lasts: Sequence[int]) -> None:
+        self._edges, self._lasts = edges, lasts
+        state, _, self._ends = self._until(None)
+        self.complete = state.delivered == edges.count
 
-    def _sender(self, position: int) -> int:
-        """Who sends to ``position``, -1 for nobody (where steps follow each other, anyone)."""
-        return (position - self.rule.shift) % self.rule.members if self.rule.send == Send.SHIFT else position - 1
+    def ends(self) -> list[int]:
+        """See :meth:`Alone.ends`."""
+        return self._ends
+
+    def state(self, ticks: int) -> tuple[Stepping, list[tuple[int, int]]]:
+        """See :meth:`Alone.state`."""
+        state, started, _ = self._until(ticks)
+        return state, list(started.items())
+
+    def _until(self, ticks: int | None) -> tuple[Stepping, dict[int, int], list[int]]:
+        """The state after so many ticks (None: at the end), the transfers under way, and the ends of members."""
+        state, lasts = Stepping(self._edges), self._lasts
+        started = dict.fromkeys(state.flying(), 0)
+        ends = [0] * self._edges.members
+        queue = [(lasts[edge], edge) for edge in started]
+        heapify(queue)
+        while queue and (ticks is None or queue[0][0] <= ticks):
+            now, edge = heappop(queue)
+            del started[edge]
+            starting, finished = state.next(edge)
+            for other in starting:
+                started[other] = now
+                heappush(queue, (now + lasts[other], other))
+            for position in finished:
+                ends[position] = now
+        return state, started, ends

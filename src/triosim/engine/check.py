@@ -5,65 +5,105 @@ Nothing here depends on the engine.
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.columns import Ragged
-from triosim.engine.graph import UNLIMITED, Graph, Task, Wires
-from triosim.engine.stepped import sent
+from triosim.engine.graph import ALL, UNLIMITED, Graph, Pattern, Task, Wires
 
 
 def check(graph: Graph, wires: Wires) -> None:
-    """Whether the columns make sense; cycles and members that never come are found in playing.
+    """Whether the columns make sense; cycles, members that never come and tokens that are never put are found in
+    playing.
 
     Raises:
         ValueError: they do not (a defect of the caller); the message names the first row that does not.
     """
     n, routes = len(graph), len(wires.routes)
-    for name in ("stream", "duration", "route", "bytes", "delay", "collective", "member", "before", "need"):
-        if len(getattr(graph, name)) != n:
-            raise ValueError(f"graph.{name} has {len(getattr(graph, name))} rows, graph.kind has {n}")
-    kind, need = graph.kind, graph.need
-    _rows("kind is not known", ~np.isin(kind, [int(task) for task in Task]))
+    for name in ("stream", "amount", "what", "member", "before", "need"):
+        column = getattr(graph, name)
+        if column is not None and len(column) != n:
+            raise ValueError(f"graph.{name} has {len(column)} rows, graph.kind has {n}")
+    kind = graph.kind
+    _rows("kind is not known", (kind < 0) | (kind >= len(Task)))
     _rows("stream does not exist", (graph.stream < -1) | (graph.stream >= graph.streams))
-    _rows("duration is negative", graph.duration < 0)
-    _rows("delay is negative", graph.delay < 0)
-    _rows("bytes are negative", graph.bytes < 0)
-    _rows("route does not exist", (kind == Task.TRANSFER) & ((graph.route < 0) | (graph.route >= routes)))
-    _rows("need is negative, or more than there are predecessors", (need < 0) | (need > graph.before.lengths()))
+    _rows("amount is negative", graph.amount < 0)
+    _refer(graph, "route", kind == Task.TRANSFER, routes)
+    _refer(graph, "collective", kind == Task.COLLECTIVE, len(graph.instances))
+    _refer(graph, "counter", (kind == Task.PUT) | (kind == Task.TAKE), len(graph.tokens))
+    if graph.need is not None:
+        wrong = (graph.need < 0) | (graph.need > graph.before.lengths())
+        _rows("need is negative, or more than there are predecessors", wrong)
     values = graph.before.values
     _rows("predecessor does not exist", _any((values < 0) | (values >= n), graph.before.rows(), n))
+    _rows("tokens are negative", graph.tokens < 0, "counter")
+    _check_wires(wires)
+    _check_collectives(graph, routes)
+
+
+def _refer(graph: Graph, what: str, rows: NDArray[np.bool_], count: int) -> None:
+    """``what`` of these rows is one of so many."""
+    _rows(f"{what} does not exist", rows & ((graph.what < 0) | (graph.what >= count)))
+
+
+def _check_wires(wires: Wires) -> None:
+    routes, links, rows = len(wires.routes), wires.routes.values, wires.routes.rows()
     if len(wires.latency) != routes:
         raise ValueError(f"wires.latency has {len(wires.latency)} rows, wires.routes has {routes}")
     _rows("capacity is neither above zero nor UNLIMITED", (wires.capacity < 1) & (wires.capacity != UNLIMITED), "link")
     _rows("latency is negative", wires.latency < 0, "route")
-    links, rows = wires.routes.values, wires.routes.rows()
     _rows("link does not exist", _any((links < 0) | (links >= len(wires.capacity)), rows, routes), "route")
     order = np.lexsort((links, rows))
     twice = (np.diff(links[order]) == 0) & (np.diff(rows[order]) == 0)
     _rows("link is crossed twice", _any(twice, rows[order][1:], routes), "route")
-    _check_collectives(graph, routes)
+    if wires.weights is not None:
+        if len(wires.weights) != len(links):
+            raise ValueError(f"wires.weights has {len(wires.weights)} rows, wires.routes.values has {len(links)}")
+        _rows("weight is below 1", _any(wires.weights < 1, rows, routes), "route")
+    if wires.ends is not None and wires.ends.shape != (len(wires.capacity), 2):
+        raise ValueError(f"wires.ends has shape {wires.ends.shape}, must have {(len(wires.capacity), 2)}")
 
 
 def _check_collectives(graph: Graph, routes: int) -> None:
+    instances = graph.instances
+    if ((instances < 0) | (instances >= len(graph.collectives))).any():
+        raise ValueError("graph.instances names a collective that does not exist")
+    members = np.array([c.pattern.members for c in graph.collectives], np.int64)[instances]
     tasks = np.flatnonzero(graph.kind == Task.COLLECTIVE)
-    members = np.array([c.steps.members for c in graph.collectives], np.int64)
-    collective, member = graph.collective[tasks], graph.member[tasks]
-    _rows("collective does not exist", _any((collective < 0) | (collective >= len(members)), tasks, len(graph)))
-    _rows("member does not exist", _any((member < 0) | (member >= members[collective]), tasks, len(graph)))
-    places = member + np.concatenate([[0], np.cumsum(members)])[collective]
-    if len(np.unique(places)) < len(tasks):
+    instance, member = graph.what[tasks], graph.member[tasks]
+    _rows("member does not exist", _any((member < 0) | (member >= members[instance]), tasks, len(graph)))
+    positions = member + np.concatenate([[0], np.cumsum(members)])[instance]
+    if len(np.unique(positions)) < len(tasks):
         raise ValueError("two tasks are the same member of a collective")
+    patterns = {id(c.pattern): (row, c.pattern) for row, c in enumerate(graph.collectives)}
+    for row, pattern in patterns.values():
+        _check_pattern(f"collective {row}", pattern)
     for row, c in {id(c): (row, c) for row, c in enumerate(graph.collectives)}.values():
-        if c.steps.members < 1 or c.steps.steps < 0 or c.steps.bytes < 0 or c.steps.active < 0 or c.delay < 0:
-            raise ValueError(f"collective {row}: members must be 1 or more, steps, bytes, active and delay 0 or more")
-        needed = sent(c.steps)
-        if c.routes.shape != needed.shape:
-            raise ValueError(f"collective {row}: routes have shape {c.routes.shape}, must have {needed.shape}")
-        if np.where(needed > 0, (c.routes < 0) | (c.routes >= routes), c.routes != -1).any():
-            raise ValueError(f"collective {row}: routes must exist where a position sends, and be -1 where it does not")
+        if c.delay < 0:
+            raise ValueError(f"collective {row}: delay is negative")
+        if len(c.route) != len(c.pattern):
+            raise ValueError(f"collective {row}: route has {len(c.route)} rows, its pattern has {len(c.pattern)} edges")
+        _rows("route does not exist", (c.route < 0) | (c.route >= routes), f"collective {row}: edge")
+
+
+def _check_pattern(what: str, pattern: Pattern) -> None:
+    edges, needs = len(pattern), pattern.needs
+    if pattern.members < 1 or pattern.places < pattern.members:
+        raise ValueError(f"{what}: members must be 1 or more and places no fewer")
+    for name in ("target", "bytes", "count", "needs", "pause"):
+        if len(getattr(pattern, name)) != edges:
+            raise ValueError(f"{what}: {name} has {len(getattr(pattern, name))} rows, source has {edges}")
+    if len(pattern.lag) != len(needs.values):
+        raise ValueError(f"{what}: lag has {len(pattern.lag)} rows, needs.values has {len(needs.values)}")
+    edge = f"{what}: edge"
+    for end in (pattern.source, pattern.target):
+        _rows("position does not exist", (end < 0) | (end >= pattern.places), edge)
+    _rows("bytes are negative", pattern.bytes < 0, edge)
+    _rows("count is below 1", pattern.count < 1, edge)
+    _rows("pause is negative", pattern.pause < 0, edge)
+    wrong = (needs.values < 0) | (needs.values >= edges)
+    _rows("needs an edge that does not exist", _any(wrong, needs.rows(), edges), edge)
+    _rows("lag is neither 0 or more nor ALL", _any((pattern.lag < 0) & (pattern.lag != ALL), needs.rows(), edges), edge)
 
 
 def _any(wrong: NDArray, rows: NDArray, count: int) -> NDArray:
@@ -77,21 +117,24 @@ def _rows(what: str, wrong: NDArray, where: str = "task") -> None:
 
 
 def carried(graph: Graph, wires: Wires) -> tuple[NDArray[np.int64], int]:
-    """Bytes that each link carries, and the number of transfers, those inside collectives included.
+    """Bytes that each link carries (each weight counts), and the number of transfers, those inside collectives
+    included.
 
     Every task of a run ends, so this does not depend on when.
     """
     moves = graph.kind == Task.TRANSFER
     flows = int(np.count_nonzero(moves))
     route_bytes = np.zeros(len(wires.routes), np.int64)
-    np.add.at(route_bytes, graph.route[moves], graph.bytes[moves])
-    times = Counter(id(c) for c in graph.collectives)  # many collectives are one object
-    for c in {id(c): c for c in graph.collectives}.values():
-        count = sent(c.steps) * times[id(c)]
+    np.add.at(route_bytes, graph.what[moves], graph.amount[moves])
+    run = np.unique(graph.what[graph.kind == Task.COLLECTIVE])
+    times = np.bincount(graph.instances[run], minlength=len(graph.collectives))
+    for c, runs in zip(graph.collectives, times.tolist(), strict=True):
+        count = c.pattern.count.astype(np.int64) * runs
         flows += int(count.sum())
-        np.add.at(route_bytes, c.routes[count > 0], count[count > 0] * c.steps.bytes)
+        np.add.at(route_bytes, c.route, count * c.pattern.bytes)
     link_bytes = np.zeros(len(wires.capacity), np.int64)
-    np.add.at(link_bytes, wires.routes.values, np.repeat(route_bytes, wires.routes.lengths()))
+    crossing = np.repeat(route_bytes, wires.routes.lengths())
+    np.add.at(link_bytes, wires.routes.values, crossing if wires.weights is None else crossing * wires.weights)
     return link_bytes, flows
 
 
@@ -104,7 +147,8 @@ def successors(graph: Graph) -> tuple[list[list[int]], list[int], dict[int, list
     """
     n = len(graph)
     rows, values = graph.before.rows(), graph.before.values.astype(np.int64)
-    some = (graph.need > 0) & (graph.need < graph.before.lengths())
+    need = np.zeros(n, np.int32) if graph.need is None else graph.need
+    some = (need > 0) & (need < graph.before.lengths())
     counts = some[rows]
     order = np.argsort(graph.stream, kind="stable")
     order = order[graph.stream[order] >= 0]
@@ -129,7 +173,9 @@ def why_stuck(graph: Graph, start: list[int], finish: list[int]) -> str:
         if start[task] < 0:
             reason = f"waits for tasks {before}" if before else f"waits for its turn on stream {graph.stream[task]}"
         elif graph.kind[task] == Task.COLLECTIVE and (missing := _missing(graph, task, start)):
-            reason = f"waits for members {missing[:5]} of collective {graph.collective[task]}"
+            reason = f"waits for members {missing[:5]} of collective {graph.what[task]}"
+        elif graph.kind[task] == Task.TAKE:
+            reason = f"waits for a token of counter {graph.what[task]}"
         else:
             reason = "has begun and is never served"
         reasons.append(f"task {task} ({Task(graph.kind[task]).name}) {reason}")
@@ -138,7 +184,7 @@ def why_stuck(graph: Graph, start: list[int], finish: list[int]) -> str:
 
 def _missing(graph: Graph, task: int, start: list[int]) -> list[int]:
     """The members that the collective of a task still waits for."""
-    collective = graph.collective[task]
-    same = np.flatnonzero((graph.kind == Task.COLLECTIVE) & (graph.collective == collective)).tolist()
+    instance = graph.what[task]
+    same = np.flatnonzero((graph.kind == Task.COLLECTIVE) & (graph.what == instance)).tolist()
     there = {int(graph.member[t]) for t in same if start[t] >= 0}
-    return [p for p in range(graph.collectives[collective].steps.members) if p not in there]
+    return [p for p in range(graph.collectives[graph.instances[instance]].pattern.members) if p not in there]

@@ -1,27 +1,37 @@
-"""What the engine plays: tasks on in-order streams, transfers over shared links, stepped collectives.
+"""What the engine plays: tasks on in-order streams, transfers over shared links, collectives of many transfers.
 
 The engine knows nothing of training, models or GPUs.  Time is a whole number of picoseconds, amounts
 are whole bytes, link capacities are whole multiples of 1/1024 byte per second; every rule below is stated
-in these integers, so that a result does not depend on the order in which equal things are visited.
+in these integers, so that a result does not depend on the order in which equal things are visited, and every engine
+gives the same ticks.
 
 Rules
 * A task *is ready* when enough of its predecessors have finished (all, or ``need`` of them) and, if it is
   on a stream, the task before it on that stream has finished.  It starts then; streams never reorder.
-* COMPUTE lasts ``duration``.  JOIN lasts nothing.
-* TRANSFER: ``delay`` and the route's latency pass, then the flow shares the links of its route until its last byte
-  has been served; it finishes then.  Alone on its links it is served for ``ceil(bytes / rate)``.
-* COLLECTIVE: one task per member.  When all members are ready, and ``delay`` has passed, the steps run
-  (:class:`Steps`); a member finishes when everything that it sends has been delivered and everything that is sent to
-  it has arrived.  Each transfer takes its route's latency first, as a TRANSFER does.  A step in which a member neither
-  sends nor receives takes it no time.
-* Sharing: the solver is asked at each instant at which flows start or end, once for all of them.  A flow with
-  ``left`` work at ``rate`` ends ``ceil(left / rate)`` ticks later, work being bytes x 1024 x 10**12.  A flow that no
-  link limits is delivered when it joins, as is one of no bytes.
+* COMPUTE lasts ``amount`` ticks.  JOIN lasts nothing.
+* TRANSFER: the latency of its route passes, then the flow shares the links of the route until the last of its
+  ``amount`` bytes has been served; it finishes then.  Alone on its links it is served for ``ceil(bytes / rate)``.
+* COLLECTIVE: one task per member.  When all members are ready, and ``delay`` has passed, the transfers of its
+  :class:`Pattern` start as soon as what they wait for has been delivered; each takes the latency of its route first, as
+  a TRANSFER does.  A member finishes when all that it sends and all that is sent to it has been delivered, and not
+  before the transfers may start.
+* PUT adds a token to counter ``what``; it lasts nothing.  TAKE starts when it is ready and ends when it has got a
+  token of counter ``what``: those that wait for one counter are served in the order of (tick of being ready, row).  A
+  token that is put at a tick can be taken at that tick.  Tokens are given in rounds: when everything else of a tick has
+  happened, all counters give what they have to those that wait; what follows from that at the same tick happens, and
+  so on until nobody gets a token any more.  Then the network model is asked.
+* Sharing: the network model is asked at each instant at which flows start or end, once for all of them (see
+  :mod:`triosim.engine.solver`).  A flow that no link limits is delivered when it joins, as is one of no bytes.
+
+Weights.  A flow may stand for many alike (a folded job): on each link of its route it then counts ``weight`` times,
+which is how many of those it stands for cross each of the links that this one stands for.  Filling divides what is left
+of a link by the sum of weights and takes rate x weight from it, which in whole numbers is exactly what happens to
+each of the many.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
@@ -35,6 +45,9 @@ CAPACITY_PER_BYTE = 1024
 UNLIMITED = -1
 """Capacity of a link that never limits."""
 
+ALL = -1
+"""As a lag: wait for the last transfer of the needed edge."""
+
 
 class Task(IntEnum):
     """Kinds of task."""
@@ -43,73 +56,67 @@ class Task(IntEnum):
     TRANSFER = 1
     COLLECTIVE = 2
     JOIN = 3
-
-
-class Send(IntEnum):
-    """Who sends to whom in the steps of a collective of ``n`` members at positions ``0..n-1``."""
-
-    SHIFT = 0
-    """Position p sends to ``(p + shift + step * stride) mod n``."""
-    CHAIN = 1
-    """Position p sends to p + 1, the last position to nobody; p takes part from step p on, for ``active`` steps."""
-    TO_FIRST = 2
-    """Every position but 0 sends to 0."""
-    FROM_FIRST = 3
-    """Position 0 sends to position step + 1."""
+    PUT = 4
+    TAKE = 5
 
 
 @dataclass(frozen=True)
-class Steps:
-    """A collective as a compact rule that is played lazily: memory does not grow with the number of steps.
+class Pattern:
+    """Who sends how much to whom in a collective, and what waits for what: ``e`` edges, played lazily.
+
+    An edge is a sequence of ``count`` equal transfers from one position to another.  They follow each other: transfer k
+    starts when transfer k - 1 of its edge has been delivered and, for each edge f that it ``needs``, transfer
+    ``k - lag`` of f has been delivered: nothing to wait for where that is below 0, and the last transfer of f where
+    f has no such transfer or ``lag`` is :data:`ALL`.  ``pause`` ticks pass before each transfer starts.  Waiting with a
+    lag of 0 must not go in circles.
+
+    Memory grows with the edges, never with the transfers.  A ring all-reduce of n members is n edges of 2 (n - 1)
+    transfers, each needing the edge before it with lag 1; a pipeline along a chain has lag 0 (a chunk goes on when
+    it has come); a tree has an edge up and an edge down for each member.
 
     Attributes:
-        members: number of members, ``n``.
-        steps: number of steps.
-        bytes: bytes of each transfer.
-        send: who sends to whom, see :class:`Send`.
-        shift, stride: of :attr:`Send.SHIFT`.
-        active: of :attr:`Send.CHAIN`: how many transfers each position sends.
-        wait: a position's transfer of step s starts when its own transfer of step s - 1 has been delivered and
-            what is sent to it in step s - 1 has arrived.  If False all steps start at once.
+        members: positions ``0 .. members - 1`` are members, each the task of the graph with that ``member``.
+        places: number of positions; those from ``members`` on are places in the network that forward or reduce (a
+            switch) and have no task.
+        source, target: position that sends and that receives, shape ``(e,)``, int32; they are the same where positions
+            have been folded into one.
+        bytes: of each transfer of an edge, shape ``(e,)``, int64.
+        count: transfers of each edge, at least 1, shape ``(e,)``, int32.
+        needs: for each edge the edges it needs.
+        lag: beside ``needs.values``, int32; 0 or more, or :data:`ALL`.
+        pause: shape ``(e,)``, int64, ticks.
     """
 
     members: int
-    steps: int
-    bytes: int
-    send: Send = Send.SHIFT
-    shift: int = 1
-    stride: int = 0
-    active: int = 0
-    wait: bool = True
+    source: NDArray[np.int32]
+    target: NDArray[np.int32]
+    bytes: NDArray[np.int64]
+    count: NDArray[np.int32]
+    needs: Ragged
+    lag: NDArray[np.int32]
+    pause: NDArray[np.int64]
+    places: int = -1
 
-    def peer(self, position: int, step: int) -> int:
-        """Where ``position`` sends in ``step``, or -1 if it sends nothing then."""
-        n = self.members
-        if not 0 <= step < self.steps or n < 2:
-            return -1
-        if self.send == Send.SHIFT:
-            to = (position + self.shift + step * self.stride) % n
-            return to if to != position else -1
-        if self.send == Send.CHAIN:
-            return position + 1 if position < n - 1 and position <= step < position + self.active else -1
-        if self.send == Send.TO_FIRST:
-            return 0 if position and step == 0 else -1
-        return step + 1 if position == 0 and step + 1 < n else -1
+    def __post_init__(self) -> None:
+        if self.places < 0:
+            object.__setattr__(self, "places", self.members)
+
+    def __len__(self) -> int:
+        return len(self.source)
 
 
 @dataclass(frozen=True)
 class Collective:
-    """One collective: its steps and the routes that its transfers take.
+    """A pattern on routes.
 
     Attributes:
-        steps: the rule.
-        routes: route of each position's transfer, shape ``(1, members)`` where the peer is the same in all steps, else
-            ``(steps, members)``; -1 where a position sends nothing.
-        delay: picoseconds from the arrival of the last member to the first step.
+        pattern: who sends what to whom.
+        route: route of each edge, row of ``Wires.routes``, shape ``(edges,)``, int32.
+        delay: ticks from the arrival of the last member to the first transfer.
     """
 
-    steps: Steps
-    routes: NDArray[np.int32]
+    pattern: Pattern
+    route: NDArray[np.int32]
     delay: int = 0
 
 
@@ -120,12 +127,26 @@ class Wires:
     Attributes:
         capacity: of each link in 1/1024 byte per second, or :data:`UNLIMITED`, int64.
         routes: links of each route, in order, none twice; a route may be empty.
-        latency: of each route in picoseconds, int64.
+        latency: of each route in picoseconds, software cost included, int64.
+        weights: beside ``routes.values``: how many times a flow on that route counts on that link, int32, 1 or more.
+            None where every flow stands for itself.
+        ends: the two nodes of each link, shape ``(links, 2)``, int32, for network models that know of nodes; None
+            where not known.
     """
 
     capacity: NDArray[np.int64]
     routes: Ragged
     latency: NDArray[np.int64]
+    weights: NDArray[np.int32] | None = None
+    ends: NDArray[np.int32] | None = None
+
+
+def _no_tokens() -> NDArray[np.int64]:
+    return np.zeros(0, np.int64)
+
+
+def _no_instances() -> NDArray[np.int32]:
+    return np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True)
@@ -135,30 +156,28 @@ class Graph:
     Attributes:
         kind: :class:`Task` codes, int8.
         stream: in-order stream of each task, or -1 for none, int32.
-        duration: of COMPUTE in picoseconds, int64.
-        route: of TRANSFER, row of ``Wires.routes``, int32, else -1.
-        bytes: of TRANSFER, int64.
-        delay: of TRANSFER in picoseconds, int64.
-        collective: of COLLECTIVE, index into ``collectives``, int32, else -1.
+        amount: ticks of COMPUTE, bytes of TRANSFER, else 0, int64.
+        what: route of TRANSFER, row of ``instances`` of COLLECTIVE, counter of PUT and TAKE, else -1, int32.
         member: of COLLECTIVE, position in it, int32.
         before: predecessors of each task.
-        need: how many predecessors must have finished, 0 for all, int32.
         streams: number of streams.
-        collectives: the collectives.
+        need: how many predecessors must have finished, 0 for all, int32; None where all tasks need all.
+        collectives: the distinct collectives.
+        instances: row of ``collectives`` of each collective that is run, int32.
+        tokens: tokens in each counter at the beginning, int64.
     """
 
     kind: NDArray[np.int8]
     stream: NDArray[np.int32]
-    duration: NDArray[np.int64]
-    route: NDArray[np.int32]
-    bytes: NDArray[np.int64]
-    delay: NDArray[np.int64]
-    collective: NDArray[np.int32]
+    amount: NDArray[np.int64]
+    what: NDArray[np.int32]
     member: NDArray[np.int32]
     before: Ragged
-    need: NDArray[np.int32]
     streams: int
+    need: NDArray[np.int32] | None = None
     collectives: tuple[Collective, ...] = ()
+    instances: NDArray[np.int32] = field(default_factory=_no_instances)
+    tokens: NDArray[np.int64] = field(default_factory=_no_tokens)
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -189,4 +208,5 @@ class Played:
 
 
 class Stuck(RuntimeError):
-    """Tasks that can never start: a cycle, or a collective that a member never reaches (a defect of the caller)."""
+    """Tasks that can never start or end: a cycle, a collective that a member never reaches, a token that is never
+    put (a defect of the caller)."""

@@ -7,119 +7,89 @@ only the instants at which something starts or stops to use links, and the few o
 order of time.
 
 All that happens at one instant is taken together: first every event of that tick, in any order, with all that follows
-from it at the same tick, then *one* question to the sharing solver.  Nothing that follows from the answer lies at the
-same tick, for bytes take time.
+from it at the same tick, then tokens are given in rounds, then *one* question to the network model.  Nothing that
+follows from the answer lies at the same tick, for bytes take time.
 
-Whole numbers make this exact.  What is left of a flow is counted in units of (1/1024 byte per second) x (1 picosecond),
-so that rate times time is subtracted without rounding, and a flow ends at the first tick by which all of it is served.
+Whole numbers make this exact: when a flow ends is worked out without rounding but for the last tick (see
+:class:`triosim.engine.solver.Sharing`).
 
-A collective that shares no link is not played at all: :class:`~triosim.engine.alone.Alone` knows the tick of everything
-in it.  It is turned into flows at the very tick at which another flow comes onto one of its links.
+A collective that shares no link is not played at all: :mod:`triosim.engine.alone` knows the tick of everything in it.
+It is turned into flows at the very tick at which another flow comes onto one of its links.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from heapq import heappop, heappush
 from operator import index
 from typing import NamedTuple
 
 import numpy as np
 
-from triosim.engine.alone import Alone
+from triosim.columns import Ragged
+from triosim.engine.alone import Alone, alone
 from triosim.engine.check import carried, check, successors, why_stuck
-from triosim.engine.graph import CAPACITY_PER_BYTE, UNLIMITED, Collective, Graph, Played, Stuck, Task, Wires
-from triosim.engine.solver import Solver
+from triosim.engine.graph import UNLIMITED, Collective, Graph, Played, Stuck, Task, Wires
+from triosim.engine.solver import NEVER, WORK_PER_BYTE, Flow, NetworkModel
 from triosim.engine.solvers.max_min import MaxMin
-from triosim.engine.stepped import Stepping, Transfer
+from triosim.engine.stepped import Edges, Stepping
 from triosim.errors import InputError
-from triosim.units import PICOSECONDS_PER_SECOND
-
-WORK_PER_BYTE = CAPACITY_PER_BYTE * PICOSECONDS_PER_SECOND
-"""What serving one byte takes, in units of (1/1024 byte per second) x (1 picosecond)."""
-
-_NEVER = -1
 
 # What can happen at a tick.  The order of what happens at one tick changes no result.
-_DUE, _END, _COUNT, _JOIN, _STEP, _BEGIN, _WAKE = range(7)
+_DUE, _END, _COUNT, _JOIN, _STEP, _BEGIN, _WAKE, _PUT, _TAKE = range(9)
+
+NOT_YET = -1
 
 
-class Flow:
-    """A transfer that uses links.
-
-    Attributes:
-        links: the links that limit it.
-        rate: what it is served at since tick ``since``, in 1/1024 byte per second.
-        left: work left at tick ``since``.
-        due: tick at which it ends if its rate stays, -1 while it stands still.
-        task: the TRANSFER that it is, or -1.
-        step: (collective, position, step) that it is part of, if it is not a task.
-    """
-
-    __slots__ = ("due", "left", "links", "rate", "since", "step", "task")
-
-    def __init__(self, links: tuple[int, ...], left: int, now: int, task: int, step: tuple[int, ...] | None) -> None:
-        self.links = links
-        self.left = left
-        self.rate = 0
-        self.since = now
-        self.due = _NEVER
-        self.task = task
-        self.step = step
-
-
-Observer = Callable[[int, Mapping[int, Flow]], None]
-"""Called after each answer of the solver with the tick and all flows that use links from then on, not to be changed."""
-
-
-def play(
-    graph: Graph,
-    wires: Wires,
-    solver: Solver | None = None,
-    observer: Observer | None = None,
-    *,
-    _closed_form: bool = True,
-) -> Played:
+def play(graph: Graph, wires: Wires, model: NetworkModel | None = None, *, _closed_form: bool = True) -> Played:
     """Play the graph from tick 0 until everything has ended.
 
     Args:
         graph: the tasks.
         wires: the network that their transfers use.
-        solver: how links are shared; max-min fair if None.
-        observer: sees the rates; the transfers of collectives that share no link are not among them.
+        model: how links are shared; max-min fair if None.
         _closed_form: for tests: if False, collectives that share no link are played flow by flow as well.
 
     Raises:
         Stuck: some tasks can never start or end.
         InputError: the run is longer than 64 bits of picoseconds, 106 days.
-        ValueError: the columns make no sense.
+        ValueError: the columns make no sense, or the model answers what cannot be.
     """
     check(graph, wires)
-    run = _Run(graph, wires, solver or MaxMin(), observer, _closed_form)
+    run = _Run(graph, wires, model or MaxMin(), _closed_form)
     run.play()
     return run.played()
+
+
+class _Moving(NamedTuple):
+    """What a flow under way is: a TRANSFER, or if ``task`` is -1 a transfer of an edge of a collective."""
+
+    links: tuple[int, ...]
+    task: int
+    instance: int
+    edge: int
 
 
 class _Plan(NamedTuple):
     """What is known of a collective before it runs.
 
     Attributes:
-        routes: as :attr:`Collective.routes`.
-        work: what serving one of its transfers takes.
+        edges: its pattern.
+        routes: route of each edge.
+        work: of each edge what serving one of its transfers takes, 0 where no link limits.
+        until_join: ticks from the start of a transfer of each edge until it uses its links.
         alone: how it runs where no other flow is on its links, or None if it must be played flow by flow anyway.
         links: the links that it must have for itself to be alone.
-        ends: ticks after the begin -> positions that finish then, if it is alone.
+        ends: ticks after the begin -> members that finish then, if it is alone.
     """
 
-    routes: list[list[int]]
-    work: int
+    edges: Edges
+    routes: list[int]
+    work: list[int]
+    until_join: list[int]
     alone: Alone | None
     links: tuple[int, ...]
     ends: dict[int, list[int]]
-
-    def route(self, position: int, step: int) -> int:
-        """The route of what a position sends in a step."""
-        return self.routes[step if len(self.routes) > 1 else 0][position]
 
 
 class _Running(NamedTuple):
@@ -133,80 +103,109 @@ class _Running(NamedTuple):
 class _Run:
     """One run: where every task stands, what is under way, and the queue of what happens next."""
 
-    def __init__(
-        self, graph: Graph, wires: Wires, solver: Solver, observer: Observer | None, closed_form: bool
-    ) -> None:
-        n = len(graph)
-        self.graph, self.wires = graph, wires
-        self.solver, self.observer = solver, observer
-        self.closed_form = closed_form and solver.alone_at_capacity
+    def __init__(self, graph: Graph, wires: Wires, model: NetworkModel, closed_form: bool) -> None:
+        if wires.weights is not None and not model.weighted:
+            raise ValueError(f"{type(model).__name__} does not understand weights: unfold the job")
+        self.graph, self.wires, self.model = graph, wires, model
+        self.closed_form = closed_form and model.alone_at_capacity and not model.pays_latency
         self.now = 0
         self.queue: list[tuple[int, ...]] = []
         self.happen: dict[int, Callable[..., None]] = {
             _DUE: self._due, _END: self._end, _COUNT: self._count, _JOIN: self._join, _STEP: self._step,
-            _BEGIN: self._begin, _WAKE: self._wake,
+            _BEGIN: self._begin, _WAKE: self._wake, _PUT: self._put, _TAKE: self._take,
         }  # fmt: skip
+        self._lay_wires()
+        self._line_up()
+        self._gather()
+        model.start(wires)
 
-        # Links: only those that limit; a route whose links never limit has none.
-        capacity = wires.capacity.tolist()
-        self.links = [tuple(link for link in row if capacity[link] != UNLIMITED) for row in wires.routes.lists()]
-        self.alone_rate = [min([capacity[link] for link in links], default=0) for links in self.links]
-        self.latency = wires.latency.tolist()
-        solver.start(capacity)
+        # Flows under way, and what the model is to be told of them.
+        self.flows: dict[int, _Moving] = {}
+        self.ends: dict[int, int] = {}
+        self.known = 0
+        self.joined: list[Flow] = []
+        self.left: list[int] = []
+        self.flows_on = [0] * len(wires.capacity)
+        self.asked = False
+        self.events = 0
 
-        # Tasks.  How long they last is known beforehand, but for collectives and for transfers that can share links.
-        moves, meets = graph.kind == Task.TRANSFER, graph.kind == Task.COLLECTIVE
-        lasts = np.where(graph.kind == Task.COMPUTE, graph.duration, 0)
-        lasts[moves] = graph.delay[moves] + wires.latency[graph.route[moves]]
-        self.until_join: list[int] = lasts.tolist()
+    def _lay_wires(self) -> None:
+        """Routes with only the links that limit; a route whose links never limit has none."""
+        capacity, routes = self.wires.capacity.tolist(), self.wires.routes.lists()
+        weights = [[1] * len(route) for route in routes]
+        if self.wires.weights is not None:
+            weights = Ragged(self.wires.weights, self.wires.routes.offsets).lists()
+        pairs = [
+            [(link, weight) for link, weight in zip(*row, strict=True) if capacity[link] != UNLIMITED]
+            for row in zip(routes, weights, strict=True)
+        ]
+        self.links = [tuple(link for link, _ in row) for row in pairs]
+        self.weights = [tuple(weight for _, weight in row) for row in pairs]
+        self.alone_rate = [min([max(capacity[k] // weight, 1) for k, weight in row], default=0) for row in pairs]
+        self.latency: list[int] = self.wires.latency.tolist()
+
+    def _line_up(self) -> None:
+        """Tasks.  How long they last is known beforehand, but for collectives, transfers that can share and TAKEs."""
+        graph, n = self.graph, len(self.graph)
+        moves = graph.kind == Task.TRANSFER
+        lasts = np.where(graph.kind == Task.COMPUTE, graph.amount, 0)
+        lasts[moves] = self.wires.latency[graph.what[moves]]
         limited = np.array([bool(links) for links in self.links], bool)
-        moves[moves] = (graph.bytes[moves] > 0) & limited[graph.route[moves]]
-        lasts[moves | meets] = _NEVER
+        moves[moves] = (graph.amount[moves] > 0) & limited[graph.what[moves]]
+        lasts[moves | (graph.kind == Task.COLLECTIVE) | (graph.kind == Task.TAKE)] = NOT_YET
         self.lasts: list[int] = lasts.tolist()
-        self.after, self.waiting, self.counted = successors(graph)
-        self.need, self.route, self.bytes = graph.need.tolist(), graph.route.tolist(), graph.bytes.tolist()
-        self.collective = graph.collective.tolist()
+        self.kind, self.amount, self.what = graph.kind.tolist(), graph.amount.tolist(), graph.what.tolist()
+        self.need = [] if graph.need is None else graph.need.tolist()
+        self.after, self.waiting, counted = successors(graph)
+        # What the end of a task is told to, in the order of time: those that need some of their predecessors, counters.
+        self.told = {task: [(_COUNT, row) for row in rows] for task, rows in counted.items()}
+        for task in np.flatnonzero(graph.kind == Task.PUT).tolist():
+            self.told.setdefault(task, []).append((_PUT, self.what[task]))
         self.ready = [0] * n
-        self.start = [_NEVER] * n
-        self.finish = [_NEVER] * n
+        self.start = [NOT_YET] * n
+        self.finish = [NOT_YET] * n
+        self.tokens = graph.tokens.tolist()
+        self.takers: list[list[tuple[int, int]]] = [[] for _ in self.tokens]  # (tick of being ready, row)
+        self.giving: set[int] = set()  # counters that may have something to give
 
-        # Collectives: who is in them, who is still missing, and how those that run are played.
-        self.tasks = [[_NEVER] * c.steps.members for c in graph.collectives]
-        for task in np.flatnonzero(meets).tolist():
-            self.tasks[self.collective[task]][graph.member[task]] = task
+    def _gather(self) -> None:
+        """Collectives: who is in them, who is still missing, and how those that run are played."""
+        graph = self.graph
+        self.collectives = [graph.collectives[row] for row in graph.instances.tolist()]
+        self.tasks = [[NOT_YET] * c.pattern.members for c in self.collectives]
+        for task in np.flatnonzero(graph.kind == Task.COLLECTIVE).tolist():
+            self.tasks[self.what[task]][graph.member[task]] = task
         self.missing = [len(tasks) for tasks in self.tasks]
         self.begin = [0] * len(self.tasks)
+        self.edges: dict[int, Edges] = {}
         self.plans: dict[int, _Plan] = {}
         self.stepping: dict[int, Stepping] = {}
         self.alone: dict[int, _Running] = {}
-        self.claimed: dict[int, int] = {}  # link -> the collective that has it for itself
-
-        # Flows under way.
-        self.flows: dict[int, Flow] = {}
-        self.known = 0
-        self.joined: dict[int, tuple[int, ...]] = {}
-        self.left: list[int] = []
-        self.flows_on = [0] * len(capacity)
-        self.asked = False
-        self.events = 0
+        self.claimed: dict[int, int] = {}  # link -> the instance that has it for itself
 
     # ---------------------------------------------------------------------------------------- time
 
     def play(self) -> None:
         """Go from instant to instant until nothing is left to happen."""
         self._proceed([task for task, count in enumerate(self.waiting) if not count])
-        queue = self.queue
-        while queue:
-            self.now = now = queue[0][0]
-            while queue and queue[0][0] == now:
-                _, what, *about = heappop(queue)
-                self.happen[what](*about)
+        while self.queue:
+            self.now = self.queue[0][0]
+            self._happen()
+            while self._give():
+                self._happen()
             if self.joined or self.left or self.asked:
                 self._share()
 
+    def _happen(self) -> None:
+        """All that the queue holds for this tick."""
+        queue, now = self.queue, self.now
+        while queue and queue[0][0] == now:
+            _, what, *about = heappop(queue)
+            self.happen[what](*about)
+
     def played(self) -> Played:
         """The columns of what happened."""
-        if _NEVER in self.finish:
+        if NOT_YET in self.finish:
             raise Stuck(why_stuck(self.graph, self.start, self.finish))
         link_bytes, flows = carried(self.graph, self.wires)
         try:
@@ -218,7 +217,7 @@ class _Run:
             ) from None
         begin = start.copy()
         members = self.graph.kind == Task.COLLECTIVE
-        begin[members] = np.array(self.begin, np.int64)[self.graph.collective[members]]
+        begin[members] = np.array(self.begin, np.int64)[self.graph.what[members]]
         return Played(start, begin, finish, link_bytes, flows, self.events, "reference")
 
     # --------------------------------------------------------------------------------------- tasks
@@ -229,11 +228,11 @@ class _Run:
         The ticks at which they start and end may lie in the future.
         """
         ready, waiting, lasts, after = self.ready, self.waiting, self.lasts, self.after
-        start, finish, counted = self.start, self.finish, self.counted
+        start, finish, told = self.start, self.finish, self.told
         while tasks:
             task = tasks.pop()
             start[task] = ready[task]
-            if lasts[task] == _NEVER:
+            if lasts[task] == NOT_YET:
                 self._launch(task)
                 continue
             end = finish[task] = start[task] + lasts[task]
@@ -243,20 +242,21 @@ class _Run:
                 waiting[following] -= 1
                 if not waiting[following]:
                     tasks.append(following)
-            for following in counted.get(task, ()):
-                heappush(self.queue, (end, _COUNT, following))
+            for event in told.get(task, ()):
+                heappush(self.queue, (end, *event))
 
     def _launch(self, task: int) -> None:
         """A task whose end is not known yet starts."""
-        start, collective = self.start[task], self.collective[task]
-        if collective < 0:
-            heappush(self.queue, (start + self.until_join[task], _JOIN, task))
-            return
-        self.begin[collective] = max(self.begin[collective], start)
-        self.missing[collective] -= 1
-        if not self.missing[collective]:
-            delay = int(self.graph.collectives[collective].delay)
-            heappush(self.queue, (self.begin[collective] + delay, _BEGIN, collective))
+        start, kind, what = self.start[task], self.kind[task], self.what[task]
+        if kind == Task.TRANSFER:
+            heappush(self.queue, (start + self._until_join(what), _JOIN, task))
+        elif kind == Task.TAKE:
+            heappush(self.queue, (start, _TAKE, task))
+        else:
+            self.begin[what] = max(self.begin[what], start)
+            self.missing[what] -= 1
+            if not self.missing[what]:
+                heappush(self.queue, (self.begin[what] + int(self.collectives[what].delay), _BEGIN, what))
 
     def _finish(self, task: int) -> None:
         """A task ends now."""
@@ -272,150 +272,169 @@ class _Run:
             if not self.waiting[task]:
                 self._proceed([task])
 
+    # -------------------------------------------------------------------------------------- tokens
+
+    def _put(self, counter: int) -> None:
+        self.tokens[counter] += 1
+        self.giving.add(counter)
+
+    def _take(self, task: int) -> None:
+        counter = self.what[task]
+        heappush(self.takers[counter], (self.now, task))
+        self.giving.add(counter)
+
+    def _give(self) -> bool:
+        """One round: all counters give what they have to those that wait.  Whether anyone got a token."""
+        served = []
+        for counter in self.giving:
+            takers = self.takers[counter]
+            while takers and self.tokens[counter]:
+                self.tokens[counter] -= 1
+                served.append(heappop(takers)[1])
+        self.giving.clear()
+        for task in served:
+            self._finish(task)
+        return bool(served)
+
     # --------------------------------------------------------------------------------------- flows
 
-    def _join(self, task: int) -> None:
-        """The delay and latency of a TRANSFER have passed: it starts to use its links."""
-        self._add(Flow(self.links[self.route[task]], self.bytes[task] * WORK_PER_BYTE, self.now, task, None))
+    def _until_join(self, route: int) -> int:
+        """Ticks from the start of a transfer until it uses its links."""
+        return 0 if self.model.pays_latency else self.latency[route]
 
-    def _add(self, flow: Flow) -> None:
-        for link in flow.links:
+    def _join(self, task: int) -> None:
+        """A TRANSFER starts to use its links."""
+        route = self.what[task]
+        self._add(route, self.amount[task] * WORK_PER_BYTE, _Moving(self.links[route], task, NOT_YET, NOT_YET))
+
+    def _add(self, route: int, work: int, moving: _Moving) -> None:
+        for link in moving.links:
             if link in self.claimed:
                 self._materialise(self.claimed[link])
             self.flows_on[link] += 1
-        self.flows[self.known] = flow
-        self.joined[self.known] = flow.links
+        self.flows[self.known] = moving
+        self.joined.append(Flow(self.known, moving.links, self.weights[route], work, self.latency[route]))
         self.known += 1
 
     def _due(self, number: int) -> None:
-        """The last byte of a flow has been served, unless its rate was changed after this was foreseen."""
-        flow = self.flows.get(number)
-        if flow is None or flow.due != self.now:
+        """The last byte of a flow has been served, unless something changed after this was foreseen."""
+        if self.ends.get(number) != self.now:
             return
-        del self.flows[number]
+        del self.ends[number]
+        moving = self.flows.pop(number)
         self.left.append(number)
-        for link in flow.links:
+        for link in moving.links:
             self.flows_on[link] -= 1
-        if flow.step is None:
-            self._finish(flow.task)
+        if moving.task != NOT_YET:
+            self._finish(moving.task)
         else:
-            self._delivered(*flow.step)
+            self._delivered(moving.instance, moving.edge)
 
     def _share(self) -> None:
-        """Ask the solver what this instant changes."""
-        rates = self.solver.share(self.now, self.joined, self.left)
-        for number, rate in rates.items():
-            flow = self.flows[number]
-            flow.left -= flow.rate * (self.now - flow.since)
-            flow.since, flow.rate = self.now, index(rate)
-            if flow.rate < 0:
-                raise ValueError(f"{type(self.solver).__name__} gave a flow the rate {rate}")
-            flow.due = _NEVER
-            if flow.rate:
-                flow.due = self.now + _ticks(flow.left, flow.rate)
-                heappush(self.queue, (flow.due, _DUE, number))
-        self.joined, self.left, self.asked = {}, [], False
+        """Ask the network model what this instant changes."""
+        for number, given in self.model.change(self.now, self.joined, self.left):
+            end = index(given)
+            if number not in self.flows or (end <= self.now and end != NEVER):
+                raise ValueError(f"{type(self.model).__name__} let flow {number} end at {end}, asked at {self.now}")
+            self.ends[number] = end
+            if end != NEVER:
+                heappush(self.queue, (end, _DUE, number))
+        self.joined, self.left, self.asked = [], [], False
         self.events += 1
-        if self.solver.wake is not None and self.solver.wake > self.now:
-            heappush(self.queue, (self.solver.wake, _WAKE))
-        if self.observer is not None:
-            self.observer(self.now, self.flows)
+        if self.model.wake is not None and self.model.wake > self.now:
+            heappush(self.queue, (self.model.wake, _WAKE))
 
     def _wake(self) -> None:
-        """The solver wanted to be asked at this tick."""
-        self.asked = True
+        """The model wanted to be asked at this tick, and did not take that back since."""
+        self.asked = self.asked or self.model.wake == self.now
 
     # --------------------------------------------------------------------------------- collectives
 
-    def _begin(self, collective: int) -> None:
-        """All members are there and the delay has passed: the first step starts."""
-        plan = self._plan(collective)
+    def _begin(self, instance: int) -> None:
+        """All members are there and the delay has passed: the first transfers start."""
+        plan = self._plan(instance)
         if plan.alone is None or any(self.flows_on[link] or link in self.claimed for link in plan.links):
-            self.stepping[collective] = stepping = Stepping(self.graph.collectives[collective].steps)
-            self._follow(collective, *stepping.begin())
+            stepping = self.stepping[instance] = Stepping(plan.edges)
+            self._follow(instance, stepping.flying(), stepping.finished())
             return
-        self.claimed.update(dict.fromkeys(plan.links, collective))
-        self.alone[collective] = _Running(plan.alone, self.now, dict(plan.ends))
+        self.claimed.update(dict.fromkeys(plan.links, instance))
+        self.alone[instance] = _Running(plan.alone, self.now, dict(plan.ends))
         for ticks in plan.ends:
-            heappush(self.queue, (self.now + ticks, _END, collective))
+            heappush(self.queue, (self.now + ticks, _END, instance))
 
-    def _follow(self, collective: int, starting: list[Transfer], finished: list[int]) -> None:
+    def _follow(self, instance: int, starting: list[int], finished: list[int]) -> None:
         """What a move of the state machine leads to at this instant."""
-        for position, step in starting:
-            latency = self.latency[self._plan(collective).route(position, step)]
-            heappush(self.queue, (self.now + latency, _STEP, collective, position, step))
-        for position in finished:
-            self._finish(self.tasks[collective][position])
+        until_join = self._plan(instance).until_join
+        for edge in starting:
+            heappush(self.queue, (self.now + until_join[edge], _STEP, instance, edge))
+        for member in finished:
+            self._finish(self.tasks[instance][member])
 
-    def _step(self, collective: int, position: int, step: int, served_from: int | None = None) -> None:
-        """The latency of a transfer has passed: it starts to use its links, or did so alone at ``served_from``."""
-        plan = self._plan(collective)
-        route, left = plan.route(position, step), plan.work
-        if not left or not self.links[route]:
-            self._delivered(collective, position, step)
+    def _step(self, instance: int, edge: int, served: int = 0) -> None:
+        """A transfer of an edge starts to use its links; this much of its work has been done already."""
+        plan = self._plan(instance)
+        if not plan.work[edge]:
+            self._delivered(instance, edge)
             return
-        if served_from is not None:
-            left -= self.alone_rate[route] * (self.now - served_from)
-        self._add(Flow(self.links[route], left, self.now, _NEVER, (collective, position, step)))
+        route = plan.routes[edge]
+        self._add(route, plan.work[edge] - served, _Moving(self.links[route], NOT_YET, instance, edge))
 
-    def _delivered(self, collective: int, position: int, step: int) -> None:
-        self._follow(collective, *self.stepping[collective].delivered(position, step))
+    def _delivered(self, instance: int, edge: int) -> None:
+        self._follow(instance, *self.stepping[instance].next(edge))
 
-    def _end(self, collective: int) -> None:
+    def _end(self, instance: int) -> None:
         """Some members of a collective that is alone have finished."""
-        running = self.alone.get(collective)
+        running = self.alone.get(instance)
         if running is None:
             return  # it is played flow by flow by now
-        for position in running.ends.pop(self.now - running.began):
-            self._finish(self.tasks[collective][position])
+        for member in running.ends.pop(self.now - running.began):
+            self._finish(self.tasks[instance][member])
         if not running.ends:
-            self._release(collective)
+            self._release(instance)
 
-    def _materialise(self, collective: int) -> None:
+    def _materialise(self, instance: int) -> None:
         """A flow comes onto a link of a collective that was alone: from now on it is played flow by flow."""
-        running, plan = self._release(collective), self._plan(collective)
+        running, plan = self._release(instance), self._plan(instance)
         ticks = self.now - running.began
-        self.stepping[collective], flying = running.alone.state(ticks)
-        for position in running.ends.pop(ticks, ()):
-            self._finish(self.tasks[collective][position])
-        for (position, step), started in flying:
-            served_from = running.began + started + self.latency[plan.route(position, step)]
-            if served_from > self.now:
-                heappush(self.queue, (served_from, _STEP, collective, position, step))
+        self.stepping[instance], flying = running.alone.state(ticks)
+        for member in running.ends.pop(ticks, ()):
+            self._finish(self.tasks[instance][member])
+        for edge, started in flying:
+            joined = running.began + started + plan.until_join[edge]
+            if joined > self.now:
+                heappush(self.queue, (joined, _STEP, instance, edge))
             else:
-                self._step(collective, position, step, served_from)
+                self._step(instance, edge, self.alone_rate[plan.routes[edge]] * (self.now - joined))
 
-    def _release(self, collective: int) -> _Running:
-        for link in self._plan(collective).links:
+    def _release(self, instance: int) -> _Running:
+        for link in self._plan(instance).links:
             del self.claimed[link]
-        return self.alone.pop(collective)
+        return self.alone.pop(instance)
 
-    def _plan(self, collective: int) -> _Plan:
-        c = self.graph.collectives[collective]
-        plan = self.plans.get(id(c))  # many collectives are one object, a layer's of each micro-batch for example
+    def _plan(self, instance: int) -> _Plan:
+        c = self.collectives[instance]
+        plan = self.plans.get(id(c))  # many instances are one object, a layer's of each micro-batch for example
         if plan is None:
             plan = self.plans[id(c)] = self._planned(c)
         return plan
 
     def _planned(self, c: Collective) -> _Plan:
-        routes: list[list[int]] = c.routes.tolist()
-        work = int(c.steps.bytes) * WORK_PER_BYTE
-        # Links must differ between the positions of a row.  Between rows they need not: where each step has its own,
-        # there is a closed form only if the steps follow each other.
-        used = [[link for route in row if route >= 0 for link in self.links[route]] if work else [] for row in routes]
-        alone = None
-        if self.closed_form and all(len(set(row)) == len(row) for row in used):
-            alone = Alone.of(c.steps, [[self._alone_ticks(route, work) for route in row] for row in routes])
+        if id(c.pattern) not in self.edges:
+            self.edges[id(c.pattern)] = Edges.of(c.pattern)
+        edges, routes = self.edges[id(c.pattern)], c.route.tolist()
+        sizes, pauses = c.pattern.bytes.tolist(), c.pattern.pause.tolist()
+        limits = [self.links[route] if size else () for route, size in zip(routes, sizes, strict=True)]
+        work = [size * WORK_PER_BYTE if links else 0 for size, links in zip(sizes, limits, strict=True)]
+        until_join = [
+            pause + (self._until_join(route) if links else self.latency[route])
+            for pause, route, links in zip(pauses, routes, limits, strict=True)
+        ]
+        used = [link for links in limits for link in links]
+        own = None
+        if self.closed_form and len(set(used)) == len(used):
+            rates = [self.alone_rate[route] for route in routes]
+            own = alone(edges, [t - (-w // r) if w else t for t, w, r in zip(until_join, work, rates, strict=True)])
         ends: dict[int, list[int]] = {}
-        for position, ticks in enumerate(alone.finish() if alone else ()):
-            ends.setdefault(ticks, []).append(position)
-        return _Plan(routes, work, alone, tuple({link for row in used for link in row}), ends)
-
-    def _alone_ticks(self, route: int, work: int) -> int:
-        """From start to delivery of a transfer that shares no link; nothing for no route."""
-        return self.latency[route] + _ticks(work, self.alone_rate[route]) if route >= 0 else 0
-
-
-def _ticks(work: int, rate: int) -> int:
-    """Ticks until work is done at a rate, rounded up; none where no link limits (rate 0)."""
-    return -(-work // rate) if rate else 0
+        for member, ticks in enumerate(own.ends() if own else ()):
+            ends.setdefault(ticks, []).append(member)
+        return _Plan(edges, routes, work, until_join, own, tuple(used), ends)

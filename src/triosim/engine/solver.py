@@ -1,53 +1,128 @@
-"""The interface of sharing solvers: which flow runs at which rate while links are shared.
+"""The interface of network models: which flow ends when, while flows share a network.
 
-A solver knows links and flows and nothing else.  It is asked once at each instant at which flows start or
-end, with all that changed at that instant, and answers with the rates that change.
+A model knows links and flows and nothing else.  It is asked once at each instant at which flows start or end, with all
+that changed at that instant.  Two kinds can be written:
+
+* :class:`Sharing`: links are shared, each flow has a rate until the next change.  ``rates`` answers with those that
+  change; the arithmetic of when a flow ends is done here, exactly.
+* :class:`NetworkModel`: anything else.  ``change`` answers with the ticks at which flows end.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import index
+from typing import NamedTuple
 
+from triosim.engine.graph import CAPACITY_PER_BYTE, Wires
 from triosim.registry import Registry
+from triosim.units import PICOSECONDS_PER_SECOND
 
-SOLVERS = Registry("triosim.engine.solvers", "triosim.solvers", "sharing solver")
-"""Sharing solvers by name."""
+SOLVERS = Registry("triosim.engine.solvers", "triosim.solvers", "network model")
+"""Network models by name."""
+
+WORK_PER_BYTE = CAPACITY_PER_BYTE * PICOSECONDS_PER_SECOND
+"""What serving one byte takes, in units of (1/1024 byte per second) x (1 picosecond)."""
+
+NEVER = -1
+"""The end of a flow that stands still."""
 
 
-class Solver(ABC):
-    """Shares links among flows.  One subclass a file in ``engine/solvers``.
+class Flow(NamedTuple):
+    """A transfer that joins the network.
 
-    Flows are known by whole numbers that the engine hands out; a number is never used twice in a run.  Rates and
-    capacities are whole multiples of 1/1024 byte per second.  An answer must not depend on the numbers of
-    flows or on the order in which they are listed.
+    Attributes:
+        number: by which the engine knows it; never used twice in a run.
+        links: of its route, in order, at least one, none twice, only those that limit.
+        weights: beside ``links``: how many times it counts on each.
+        work: what is to be served, bytes x :data:`WORK_PER_BYTE` (less what was served before it joined).
+        latency: of its route in ticks.
+    """
+
+    number: int
+    links: tuple[int, ...]
+    weights: tuple[int, ...]
+    work: int
+    latency: int
+
+
+class NetworkModel(ABC):
+    """When flows end.  One subclass a file in ``engine/solvers``.
+
+    An answer must not depend on the numbers of flows or on the order in which they are listed.
 
     Attributes:
         alone_at_capacity: whether a flow that shares none of its links always runs at the smallest capacity among
-            them.  Only then may the engine advance a collective that is alone without asking.
-        wake: tick at which the solver wants to be asked again although no flow starts or ends then, or None.
+            them (divided by its weight there, rounded down, at least 1), and ``pays_latency`` is False.  Only then
+            may the engine advance a collective that is alone without asking.
+        weighted: whether weights are understood; only then may a job be folded.
+        pays_latency: whether the model counts the latency of routes itself.  If not, a flow joins when its latency
+            has passed.  (What never comes to a model, having no bytes or no link that limits, waits for its latency
+            in any case.)
+        wake: tick at which the model wants to be asked again although no flow starts or ends then, or None.  It is
+            read after each question; a wish of before is forgotten.
     """
 
-    alone_at_capacity: bool = True
+    alone_at_capacity: bool = False
+    weighted: bool = False
+    pays_latency: bool = False
     wake: int | None = None
 
     @abstractmethod
-    def start(self, capacity: Sequence[int]) -> None:
-        """A run begins at tick 0 with no flows: forget everything before.
-
-        Args:
-            capacity: of each link; links that never limit are never among the links of a flow.
-        """
+    def start(self, wires: Wires) -> None:
+        """A run begins at tick 0 with no flows: forget everything before."""
 
     @abstractmethod
-    def share(self, now: int, joined: Mapping[int, Sequence[int]], left: Collection[int]) -> Mapping[int, int]:
-        """The rates that change at tick ``now`` and hold until a later call changes them.
+    def change(self, now: int, joined: Sequence[Flow], left: Sequence[int]) -> Iterable[tuple[int, int]]:
+        """What changes at tick ``now``.
 
         Args:
             now: the tick, in picoseconds; never decreases.
-            joined: flows that start to share now, each with its links (at least one, none twice, all limited).
-            left: flows that ended now.
+            joined: flows that start now.
+            left: numbers of flows that ended now, at the tick that this model named.
 
         Returns:
-            Rate of each flow whose rate changes, at least of every one that joined.  A flow at rate 0 stands still.
+            ``(number, tick)`` for each flow whose end is new or another than before, every one that joined
+            among them: later than ``now``, or :data:`NEVER` while it stands still.
         """
+
+
+class Sharing(NetworkModel):
+    """Links are shared and a flow has one rate between two changes.
+
+    Rates are whole multiples of 1/1024 byte per second.
+    """
+
+    alone_at_capacity = True
+
+    def start(self, wires: Wires) -> None:
+        """See :meth:`NetworkModel.start`; ``capacity`` holds that of each link."""
+        self.capacity: list[int] = wires.capacity.tolist()
+        self._served: dict[int, tuple[int, int, int]] = {}  # flow -> (rate, work left, since)
+
+    @abstractmethod
+    def rates(self, now: int, joined: Sequence[Flow], left: Collection[int]) -> Mapping[int, int]:
+        """The rates that change at tick ``now`` and hold until a later call changes them.
+
+        Returns:
+            rate of each flow whose rate changes, at least of every one that joined.  At rate 0 a flow stands still.
+        """
+
+    def change(self, now: int, joined: Sequence[Flow], left: Sequence[int]) -> Iterable[tuple[int, int]]:
+        """See :meth:`NetworkModel.change`: a flow with ``left`` work at ``rate`` ends ``ceil(left / rate)`` later."""
+        served = self._served
+        for number in left:
+            del served[number]
+        for flow in joined:
+            served[flow.number] = (0, flow.work, now)
+        ends = []
+        for number, given in self.rates(now, joined, left).items():
+            new = index(given)
+            if new < 0:
+                raise ValueError(f"{type(self).__name__} gave a flow the rate {given}")
+            rate, work, since = served[number]
+            work -= rate * (now - since)
+            served[number] = (new, work, now)
+            ends.append((number, now - (-work // new) if new else NEVER))
+        return ends

@@ -1,111 +1,114 @@
-"""How a collective moves through its steps: one small state machine, whatever the algorithm.
+"""How a collective moves through its pattern: one small state machine, whatever the algorithm.
 
-The state grows with the number of members, not with the number of transfers: for each position the step that it is in
-and how many transfers of that step it still waits for.
+The state grows with the edges, not with the transfers: for each edge how many of its transfers have been delivered,
+and how many of the edges that it needs have not come far enough for the next.  An edge whose next transfer waits for
+nothing has it under way, so nothing else need be remembered.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from triosim.engine.graph import Send, Steps
-
-Transfer = tuple[int, int]
-"""``(position, step)`` of the sender."""
+from triosim.engine.graph import ALL, Pattern
 
 
-def arrivals(rule: Steps, position: int, step: int) -> int:
-    """How many transfers ``position`` receives in ``step``."""
-    n = rule.members
-    if rule.send == Send.SHIFT:
-        return int((rule.shift + step * rule.stride) % n != 0)
-    if rule.send == Send.CHAIN:
-        return int(position >= 1 and position - 1 <= step < position - 1 + rule.active)
-    if rule.send == Send.TO_FIRST:
-        return n - 1 if position == 0 and step == 0 else 0
-    return int(position == step + 1)
+@dataclass(frozen=True)
+class Edges:
+    """A pattern as the state machine walks it.
+
+    Attributes:
+        members, places: as in :class:`Pattern`.
+        ends: the two positions of each edge.
+        count: transfers of each edge.
+        needs: for each edge the edges it needs, with the lag.
+        needed: for each edge the edges that need it, with the lag.
+    """
+
+    members: int
+    places: int
+    ends: list[tuple[int, int]]
+    count: list[int]
+    needs: list[list[tuple[int, int]]]
+    needed: list[list[tuple[int, int]]]
+
+    @staticmethod
+    def of(pattern: Pattern) -> Edges:
+        """The edges of a pattern."""
+        needs: list[list[tuple[int, int]]] = [[] for _ in range(len(pattern))]
+        needed: list[list[tuple[int, int]]] = [[] for _ in range(len(pattern))]
+        rows = pattern.needs.rows().tolist()
+        for edge, other, lag in zip(rows, pattern.needs.values.tolist(), pattern.lag.tolist(), strict=True):
+            needs[edge].append((other, lag))
+            needed[other].append((edge, lag))
+        ends = list(zip(pattern.source.tolist(), pattern.target.tolist(), strict=True))
+        return Edges(pattern.members, pattern.places, ends, pattern.count.tolist(), needs, needed)
 
 
-def same_peer(rule: Steps) -> bool:
-    """Whether each position sends to the same peer in all steps, so that one row of routes is enough."""
-    if rule.send == Send.SHIFT:
-        return rule.steps < 2 or rule.stride % rule.members == 0
-    return rule.send != Send.FROM_FIRST or rule.steps < 2
-
-
-def sent(rule: Steps) -> NDArray[np.int64]:
-    """How many transfers each position sends in each step, shape ``(steps, members)``; with :func:`same_peer`
-    in all steps together, shape ``(1, members)``."""
-    n, rows = rule.members, 1 if same_peer(rule) else rule.steps
-    position = np.arange(n)
-    if n < 2 or rule.steps < 1:
-        return np.zeros((rows, n), np.int64)
-    if rule.send == Send.SHIFT:
-        away = (rule.shift + np.arange(rows) * rule.stride) % n != 0
-        return np.repeat(away[:, None], n, axis=1) * np.int64(rule.steps // rows)
-    if rule.send == Send.CHAIN:
-        each = np.clip(rule.steps - position, 0, rule.active)
-        return np.where(position < n - 1, each, 0)[None, :]
-    if rule.send == Send.TO_FIRST:
-        return (position > 0).astype(np.int64)[None, :]
-    return ((position == 0) & (np.arange(rows)[:, None] + 1 < n)).astype(np.int64)
+def enough(transfer: int, lag: int, count: int) -> int:
+    """How many transfers of an edge with ``count`` must have been delivered before ``transfer`` of one that needs it
+    may start."""
+    return count if lag == ALL else min(max(transfer - lag + 1, 0), count)
 
 
 class Stepping:
-    """Where each position of one running collective is in its steps.
+    """Where each edge of one running collective is.
 
-    Every method returns what follows at the same instant: the transfers that start, and the positions that have
-    finished.
+    Args:
+        edges: the pattern.
+        delivered: transfers of each edge that have been delivered; none if not given.
 
     Attributes:
-        at: the step that each position is in; ``steps`` when it has finished.
-        open: transfers of that step, sent and received, that are not delivered yet.
-        early: transfers that arrived before their receiver was in their step: (receiver, step) -> how many.
+        delivered: transfers of each edge that have been delivered.
+        missing: how many of the edges that an edge needs have not come far enough for its next transfer.
+        open: for each position the edges from and to it on which not everything has been delivered.
     """
 
-    def __init__(self, rule: Steps) -> None:
-        self.rule = rule
-        self.at = [-1] * rule.members
-        self.open = [0] * rule.members
-        self.early: Counter[Transfer] = Counter()
+    def __init__(self, edges: Edges, delivered: Sequence[int] = ()) -> None:
+        self.edges = edges
+        self.delivered = list(delivered) or [0] * len(edges.count)
+        self.missing = [self._missing(edge) for edge in range(len(edges.count))]
+        self.open = [0] * edges.places
+        for (source, target), count, done in zip(edges.ends, edges.count, self.delivered, strict=True):
+            self.open[source] += done < count
+            self.open[target] += done < count
 
-    def begin(self) -> tuple[list[Transfer], list[int]]:
-        """All members are there: the first steps start (without ``wait`` all steps)."""
-        rule = self.rule
-        if rule.wait:
-            return self._advance(range(rule.members))
-        starting = [(p, s) for s in range(rule.steps) for p in range(rule.members) if rule.peer(p, s) >= 0]
-        for position, step in starting:
-            self.open[position] += 1
-            self.open[rule.peer(position, step)] += 1
-        self.at = [rule.steps - 1] * rule.members
-        return starting, self._advance(range(rule.members))[1]
+    def flying(self) -> list[int]:
+        """The edges that have a transfer under way."""
+        return [e for e, m in enumerate(self.missing) if not m and self.delivered[e] < self.edges.count[e]]
 
-    def delivered(self, position: int, step: int) -> tuple[list[Transfer], list[int]]:
-        """The last byte of what ``position`` sent in ``step`` has been served."""
-        peer = self.rule.peer(position, step)
-        self.open[position] -= 1
-        if self.at[peer] >= step:
-            self.open[peer] -= 1
-        else:
-            self.early[peer, step] += 1
-        return self._advance((position, peer))
+    def finished(self) -> list[int]:
+        """The members that have sent and received everything."""
+        return [position for position in range(self.edges.members) if not self.open[position]]
 
-    def _advance(self, positions: range | tuple[int, ...]) -> tuple[list[Transfer], list[int]]:
-        """Move positions that wait for nothing to their next steps."""
-        rule, starting, finished = self.rule, [], []
-        for position in positions:
-            while not self.open[position]:
-                self.at[position] += 1
-                step = self.at[position]
-                if step >= rule.steps:
-                    finished.append(position)
-                    break
-                sends = rule.peer(position, step) >= 0
-                if sends:
-                    starting.append((position, step))
-                self.open[position] = sends + arrivals(rule, position, step) - self.early.pop((position, step), 0)
+    def next(self, edge: int) -> tuple[list[int], list[int]]:
+        """The transfer that an edge has under way has been delivered.
+
+        Returns:
+            what follows at the same instant: the edges whose next transfer starts, and the members that have finished.
+        """
+        count = self.edges.count
+        self.delivered[edge] += 1
+        done = self.delivered[edge]
+        starting: list[int] = []
+        finished: list[int] = []
+        for other, lag in self.edges.needed[edge]:
+            waits = other != edge and self.delivered[other] < count[other]
+            if waits and done == enough(self.delivered[other], lag, count[edge]):
+                self.missing[other] -= 1
+                if not self.missing[other]:
+                    starting.append(other)
+        if done < count[edge]:
+            self.missing[edge] = self._missing(edge)
+            if not self.missing[edge]:
+                starting.append(edge)
+            return starting, finished
+        for position in self.edges.ends[edge]:
+            self.open[position] -= 1
+            if not self.open[position] and position < self.edges.members:
+                finished.append(position)
         return starting, finished
+
+    def _missing(self, edge: int) -> int:
+        delivered, count, transfer = self.delivered, self.edges.count, self.delivered[edge]
+        return sum([delivered[other] < enough(transfer, lag, count[other]) for other, lag in self.edges.needs[edge]])

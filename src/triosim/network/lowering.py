@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.columns import Ragged
-from triosim.engine.graph import Collective, Graph, Send, Steps, Task, Wires
+from triosim.engine.graph import Collective, Graph, Pattern, Task, Wires
 from triosim.errors import InputError
 from triosim.hardware.system import System
 from triosim.network.placement import Placement
@@ -17,8 +17,8 @@ from triosim.network.routes import Router
 from triosim.parallelism.program import AXES, COLLECTIVES, STREAMS, Op, Program
 from triosim.units import PICOSECONDS_PER_SECOND
 
-Scheduler = Callable[[str, int, int, int], tuple[Steps, Sequence[int]]]
-"""(kind, members, bytes, root) -> the steps and which member of the group sits at each position."""
+Scheduler = Callable[[str, int, int, int], tuple[Pattern, Sequence[int]]]
+"""(kind, members, bytes, root) -> the pattern and which member of the group sits at each position."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def lower(programs: Sequence[Program], placement: Placement, system: System, sch
         programs: one per rank class; together they name every rank once.
         placement: device of each rank.
         system: the machine.
-        schedule: chooses the steps of a collective.
+        schedule: chooses the pattern of a collective.
 
     Raises:
         InputError: the system has no such place to fetch from, or no route.
@@ -63,7 +63,7 @@ class _Lowering:
     def __init__(self, programs: Sequence[Program], placement: Placement, system: System, schedule: Scheduler) -> None:
         self.programs, self.placement, self.system, self.schedule = programs, placement, system, schedule
         self.router = Router(system)
-        self.pairs: dict[tuple[int, int], int] = {}
+        self.pairs: dict[tuple[int, int, Task], int] = {}
         ranks = placement.ranks
         self.class_of = np.full(ranks, -1, np.int32)
         for number, program in enumerate(programs):
@@ -72,15 +72,15 @@ class _Lowering:
         self.first = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         self.groups: dict[tuple[int, ...], int] = {}
         self.collectives: list[Collective] = []
-        self._shared: dict[tuple, Collective] = {}
-        self._positions: dict[tuple, dict[int, int]] = {}
+        self.instances: list[int] = []
+        self._known: dict[tuple, int] = {}
+        self._patterns: dict[tuple[str, int, int, int], tuple[Pattern, Sequence[int]]] = {}
+        self._positions: dict[int, dict[int, int]] = {}
 
     def run(self) -> Lowered:
         n = int(self.first[-1])
         kind, stream = np.zeros(n, np.int8), np.full(n, -1, np.int32)
-        duration, size = np.zeros(n, np.int64), np.zeros(n, np.int64)
-        route, delay = np.full(n, -1, np.int32), np.zeros(n, np.int64)
-        collective, member = np.full(n, -1, np.int32), np.zeros(n, np.int32)
+        amount, what, member = np.zeros(n, np.int64), np.full(n, -1, np.int32), np.zeros(n, np.int32)
         group, pair = np.full(n, -1, np.int32), np.full(n, -1, np.int64)
         lengths = np.zeros(n, np.int64)
         waiting: list[tuple[int, int]] = []  # (receiving task, sending task)
@@ -89,46 +89,46 @@ class _Lowering:
         task_kind[Op.COLLECTIVE], task_kind[Op.RECEIVE] = Task.COLLECTIVE, Task.JOIN
         task_kind[[Op.SEND, Op.FETCH]] = Task.TRANSFER
         for program in self.programs:
-            own = np.rint(program.seconds * PICOSECONDS_PER_SECOND).astype(np.int64)
+            kinds = task_kind[program.op]
+            own = np.where(kinds == Task.TRANSFER, program.bytes, 0)
+            lasts = kinds == Task.COMPUTE
+            own[lasts] = np.rint(program.seconds[lasts] * PICOSECONDS_PER_SECOND).astype(np.int64)
             for rank in program.ranks.tolist():
                 at = slice(int(self.first[rank]), int(self.first[rank + 1]))
-                kind[at] = task_kind[program.op]
+                kind[at] = kinds
                 stream[at] = np.where(program.stream >= 0, program.stream.astype(np.int32) + rank * len(STREAMS), -1)
-                duration[at] = own
-                size[at] = program.bytes
+                amount[at] = own
                 lengths[at] = program.before.lengths() + (program.op == Op.RECEIVE)
-        self._transfers(route, pair, waiting)
-        self._collect(collective, member, group)
+        self._transfers(what, pair, waiting)
+        self._collect(what, member, group)
         before = self._dependencies(lengths, waiting)
-        endpoints = list(self.pairs)
-        wires = self.router.wires(endpoints)
-        overhead = self.router.overhead(endpoints)
-        transfers = np.flatnonzero(route >= 0)
-        delay[transfers] = overhead[route[transfers]]
+        wires, delays = self._wires()
         graph = Graph(
-            kind, stream, duration, route, size, delay, collective, member, before, np.zeros(n, np.int32),
-            self.placement.ranks * len(STREAMS), self._with_delay(overhead),
+            kind, stream, amount, what, member, before, self.placement.ranks * len(STREAMS),
+            collectives=tuple(replace(c, delay=d) for c, d in zip(self.collectives, delays, strict=True)),
+            instances=np.array(self.instances, np.int32),
         )  # fmt: skip
         groups = Ragged.of(list(self.groups), np.int32)
         return Lowered(graph, wires, self.first, self.class_of, group, groups, pair)
 
-    def _with_delay(self, overhead: NDArray[np.int64]) -> tuple[Collective, ...]:
-        """Collectives begin with the software cost of the dearest of their routes."""
-        made: dict[int, Collective] = {}
-        out = []
-        for found in self.collectives:
-            if id(found) not in made:
-                used = found.routes[found.routes >= 0]
-                made[id(found)] = Collective(found.steps, found.routes, int(overhead[used].max(initial=0)))
-            out.append(made[id(found)])
-        return tuple(out)
+    def _wires(self) -> tuple[Wires, list[int]]:
+        """The network, and the delay of each collective: the software cost of the dearest of its routes.
 
-    def _route(self, source: int, target: int) -> int:
-        return self.pairs.setdefault((source, target), len(self.pairs))
+        Transfers pay that cost each; those inside a collective have paid it with the delay.
+        """
+        ends = [(source, target) for source, target, _ in self.pairs]
+        wires, overhead = self.router.wires(ends), self.router.overhead(ends)
+        delays = [int(overhead[c.route].max(initial=0)) for c in self.collectives]
+        pays = np.array([kind == Task.TRANSFER for _, _, kind in self.pairs], bool)
+        nodes = np.stack([self.system.edge_source, self.system.edge_target], axis=1).astype(np.int32)
+        return replace(wires, latency=wires.latency + np.where(pays, overhead, 0), ends=nodes), delays
+
+    def _route(self, source: int, target: int, kind: Task) -> int:
+        return self.pairs.setdefault((source, target, kind), len(self.pairs))
 
     # --- transfers ----------------------------------------------------------------------------------------------------
 
-    def _transfers(self, route: NDArray[np.int32], pair: NDArray[np.int64], waiting: list[tuple[int, int]]) -> None:
+    def _transfers(self, what: NDArray[np.int32], pair: NDArray[np.int64], waiting: list[tuple[int, int]]) -> None:
         device = self.placement.devices.tolist()
         width = self.placement.sizes[0] * self.placement.sizes[1]
         sent: dict[tuple[int, int], int] = {}
@@ -139,11 +139,11 @@ class _Lowering:
                 base = int(self.first[rank])
                 for row in sends:
                     peer = rank % width + int(program.peer[row]) * width
-                    route[base + row] = self._route(device[rank], device[peer])
+                    what[base + row] = self._route(device[rank], device[peer], Task.TRANSFER)
                     sent[(peer, int(program.tag[row]))] = base + row
                 for row in fetches:
                     where = self._place(program.places[int(program.peer[row])], device[rank])
-                    route[base + row] = self._route(where, device[rank])
+                    what[base + row] = self._route(where, device[rank], Task.TRANSFER)
         number = 0
         for program in self.programs:
             receives = np.flatnonzero(program.op == Op.RECEIVE).tolist()
@@ -178,7 +178,7 @@ class _Lowering:
 
     # --- collectives --------------------------------------------------------------------------------------------------
 
-    def _collect(self, collective: NDArray[np.int32], member: NDArray[np.int32], group: NDArray[np.int32]) -> None:
+    def _collect(self, what: NDArray[np.int32], member: NDArray[np.int32], group: NDArray[np.int32]) -> None:
         """One collective for each group that meets.
 
         The collectives of a group along one axis are matched by their order, as communicators do: the k-th that one
@@ -195,44 +195,44 @@ class _Lowering:
                 if len({len(found) for found in lists}) != 1:
                     raise AssertionError(f"members of {name} group {ranks} issue different numbers of collectives")
                 for meeting in zip(*lists, strict=True):
-                    self._meet(ranks, meeting, collective, member, group)
+                    self._meet(ranks, meeting, what, member, group)
 
     def _meet(
         self,
         ranks: list[int],
         rows: Sequence[int],
-        collective: NDArray[np.int32],
+        what: NDArray[np.int32],
         member: NDArray[np.int32],
         group: NDArray[np.int32],
     ) -> None:
         program = self.programs[self.class_of[ranks[0]]]
         row = rows[0]
         kind, size, root = COLLECTIVES[program.what[row]], int(program.bytes[row]), int(program.root[row])
-        key = (tuple(ranks), kind, size, root)
-        if key not in self._shared:
-            steps, order = self.schedule(kind, len(ranks), size, root)
-            self._shared[key] = Collective(steps, self._routes(steps, [ranks[m] for m in order]))
-            self._positions[key] = {m: p for p, m in enumerate(order)}
-        number = len(self.collectives)
-        self.collectives.append(self._shared[key])
+        number = self._collective(tuple(ranks), kind, size, root)
+        instance = len(self.instances)
+        self.instances.append(number)
         where = self.groups.setdefault(tuple(ranks), len(self.groups))
         for index, (rank, at) in enumerate(zip(ranks, rows, strict=True)):
             task = int(self.first[rank]) + at
-            collective[task] = number
-            member[task] = self._positions[key][index]
+            what[task] = instance
+            member[task] = self._positions[number][index]
             group[task] = where
 
-    def _routes(self, steps: Steps, ranks: list[int]) -> NDArray[np.int32]:
-        device = [int(self.placement.devices[r]) for r in ranks]
-        same_peer = steps.send in (Send.CHAIN, Send.TO_FIRST) or (steps.send == Send.SHIFT and steps.stride == 0)
-        height = 1 if same_peer else steps.steps
-        routes = np.full((max(height, 1), len(ranks)), -1, np.int32)
-        for step in range(height):
-            for position in range(len(ranks)):
-                peer = position + 1 if steps.send == Send.CHAIN else steps.peer(position, step)
-                if 0 <= peer < len(ranks) and peer != position:
-                    routes[step, position] = self._route(device[position], device[peer])
-        return routes
+    def _collective(self, ranks: tuple[int, ...], kind: str, size: int, root: int) -> int:
+        """The collective of a group, one for all that are alike."""
+        key = (ranks, kind, size, root)
+        if key not in self._known:
+            alike = (kind, len(ranks), size, root)
+            if alike not in self._patterns:
+                self._patterns[alike] = self.schedule(*alike)
+            pattern, order = self._patterns[alike]
+            device = [int(self.placement.devices[ranks[m]]) for m in order]
+            ends = zip(pattern.source.tolist(), pattern.target.tolist(), strict=True)
+            route = [self._route(device[p], device[q], Task.COLLECTIVE) for p, q in ends]
+            number = self._known[key] = len(self.collectives)
+            self.collectives.append(Collective(pattern, np.array(route, np.int32)))
+            self._positions[number] = {m: p for p, m in enumerate(order)}
+        return self._known[key]
 
     # --- dependencies -------------------------------------------------------------------------------------------------
 

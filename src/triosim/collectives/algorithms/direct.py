@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from triosim.collectives.algorithm import Algorithm, Schedule, part, rooted
-from triosim.engine.graph import Send, Steps
+from triosim.collectives.pattern import exchange, from_first, to_first
 from triosim.registry import registered
 
 
@@ -15,10 +15,7 @@ class Direct(Algorithm):
 
     def schedule(self, kind: str, members: int, size: int, root: int = 0) -> Schedule:
         """See :meth:`Algorithm.schedule`."""
-        each, others = part(size, members), members - 1
+        each = part(size, members)
         if kind == "all_to_all":
-            steps = Steps(members, others, each, Send.SHIFT, shift=1, stride=1, wait=False)
-            return Schedule(steps, tuple(range(members)))
-        if kind == "gather":
-            return Schedule(Steps(members, min(others, 1), each, Send.TO_FIRST), rooted(members, root))
-        return Schedule(Steps(members, others, each, Send.FROM_FIRST, wait=False), rooted(members, root))
+            return Schedule(exchange(members, each), tuple(range(members)))
+        return Schedule((to_first if kind == "gather" else from_first)(members, each), rooted(members, root))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from triosim.collectives.algorithm import Algorithm, Schedule, part
-from triosim.engine.graph import Send, Steps
+from triosim.collectives.pattern import rounds
 from triosim.registry import registered
 
 
@@ -16,5 +16,4 @@ class Pairwise(Algorithm):
 
     def schedule(self, kind: str, members: int, size: int, root: int = 0) -> Schedule:
         """See :meth:`Algorithm.schedule`."""
-        steps = Steps(members, members - 1, part(size, members), Send.SHIFT, shift=1, stride=1)
-        return Schedule(steps, tuple(range(members)))
+        return Schedule(rounds(members, part(size, members)), tuple(range(members)))

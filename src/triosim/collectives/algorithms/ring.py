@@ -8,7 +8,7 @@ ring, as in NCCL.
 from __future__ import annotations
 
 from triosim.collectives.algorithm import Algorithm, Schedule, part, rooted
-from triosim.engine.graph import Send, Steps
+from triosim.collectives.pattern import chain, ring
 from triosim.registry import registered
 
 CHUNK_BYTES = 4 * 2**20 // 8
@@ -31,7 +31,6 @@ class Ring(Algorithm):
         if kind in ("broadcast", "reduce"):
             chunks = max(part(size, CHUNK_BYTES), 1)
             first = root if kind == "broadcast" else root + 1
-            hops = members - 2 + chunks if members > 1 else 0
-            return Schedule(Steps(members, hops, part(size, chunks), Send.CHAIN, active=chunks), rooted(members, first))
-        rounds = 2 if kind == "all_reduce" else 1
-        return Schedule(Steps(members, rounds * (members - 1), part(size, members)), tuple(range(members)))
+            return Schedule(chain(members, part(size, chunks), chunks), rooted(members, first))
+        times = 2 if kind == "all_reduce" else 1
+        return Schedule(ring(members, part(size, members), times * (members - 1)), tuple(range(members)))

@@ -1,0 +1,83 @@
+"""Patterns that several algorithms are made of: rings, chains, stars and exchanges."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.columns import Ragged
+from triosim.engine.graph import Pattern
+
+
+def pattern(
+    members: int, source: NDArray, target: NDArray, size: int, count: int = 1, needs: Ragged | None = None, lag: int = 0
+) -> Pattern:
+    """A pattern whose edges are alike.
+
+    Args:
+        members: members of the group, all positions.
+        source, target: positions of each edge.
+        size: bytes of each transfer.
+        count: transfers of each edge.
+        needs: edges that each edge needs, none if not given.
+        lag: of everything that is needed.
+    """
+    edges = len(source)
+    if needs is None:
+        needs = Ragged.empty(edges, np.int32)
+    return Pattern(
+        members, source.astype(np.int32), target.astype(np.int32), np.full(edges, size, np.int64),
+        np.full(edges, count, np.int32), needs, np.full(len(needs.values), lag, np.int32), np.zeros(edges, np.int64),
+    )  # fmt: skip
+
+
+def ring(members: int, size: int, count: int) -> Pattern:
+    """Everyone sends ``count`` times to the next, each time after having got what the one before sent last."""
+    n = members if members > 1 and count else 0
+    at = np.arange(n)
+    needs = Ragged((at - 1).astype(np.int32) % max(n, 1), np.arange(n + 1, dtype=np.int64))
+    return pattern(members, at, (at + 1) % max(n, 1), size, count, needs, lag=1)
+
+
+def chain(members: int, size: int, count: int) -> Pattern:
+    """Position 0 sends ``count`` pieces to the next, which passes each on when it has come, and so on to the last."""
+    n = members - 1 if count else 0
+    at = np.arange(n)
+    needs = Ragged(at[:-1].astype(np.int32), np.maximum(np.arange(-1, n, dtype=np.int64), 0))
+    return pattern(members, at, at + 1, size, count, needs)
+
+
+def to_first(members: int, size: int) -> Pattern:
+    """Everyone sends to position 0 at once."""
+    others = np.arange(1, members)
+    return pattern(members, others, np.zeros(len(others)), size)
+
+
+def from_first(members: int, size: int) -> Pattern:
+    """Position 0 sends to everyone at once."""
+    others = np.arange(1, members)
+    return pattern(members, np.zeros(len(others)), others, size)
+
+
+def exchange(members: int, size: int) -> Pattern:
+    """Everyone sends to everyone at once; first the edges to the next position, then those to the one after it."""
+    source, target = _rounds(members)
+    return pattern(members, source, target, size)
+
+
+def rounds(members: int, size: int) -> Pattern:
+    """In round s everyone sends to the position s + 1 places on; who has sent and got what a round has for it goes on
+    to the next."""
+    source, target = _rounds(members)
+    edges = np.arange(len(source))
+    own = edges - members
+    got = own - own % members + (source - edges // members) % members  # who is s places before, in the round before
+    later = edges >= members
+    needs = np.stack([own, got], axis=1)[later].ravel()
+    offsets = np.concatenate([[0], np.cumsum(2 * later)]).astype(np.int64)
+    return pattern(members, source, target, size, needs=Ragged(needs.astype(np.int32), offsets))
+
+
+def _rounds(members: int) -> tuple[NDArray, NDArray]:
+    source = np.tile(np.arange(members), members - 1)
+    return source, (source + np.repeat(np.arange(1, members), members)) % members
