@@ -14,13 +14,14 @@ import triosim
 SOURCE = Path(triosim.__file__).parent
 ORDER = (
     "errors", "registry", "columns", "units", "plan", "hardware", "workload", "kernels", "memory", "parallelism",
-    "composition", "engine", "network", "collectives", "timeline", "result", "tally", "summary", "simulate", "report",
-    "validate", "cli",
+    "composition", "engine", "network", "collectives", "interop", "timeline", "result", "tally", "summary", "simulate",
+    "report", "validate", "cli",
 )  # fmt: skip
 HEAVY = {"torch", "pyarrow", "google", "transformers"}
 OPTIONAL_HOMES = {
     "torch": "workload/record",
     "pyarrow": "workload/store.py",
+    "google": "interop/chakra/file.py",
 }
 FILES = sorted(p for p in SOURCE.rglob("*.py"))
 

@@ -45,11 +45,12 @@ def _root(
 
 
 def _register() -> None:
-    from triosim.cli import catalog, predict, traces
+    from triosim.cli import astra, catalog, predict, traces
 
     predict.register(app)
     traces.register(app)
     catalog.register(app)
+    astra.register(app)
 
 
 _register()

@@ -1,0 +1,88 @@
+"""How ASTRA-sim does one collective along one dimension: which messages a rank sends, and what each waits for."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from numpy.typing import NDArray
+
+from triosim.interop.astra.system import AstraSystem
+from triosim.interop.astra.weave import PER_NS, Needs, Rows, Weave
+from triosim.registry import Registry
+
+IMPLEMENTATIONS = Registry("triosim.interop.astra.implementations", "triosim.astra", "collective implementation")
+"""ASTRA-sim's implementations by the names of its system file."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One collective of one chunk along one dimension.
+
+    Attributes:
+        kind: one of :data:`triosim.interop.astra.system.KINDS`.
+        size: bytes that one rank brings: its part for an all-gather, else its full buffer.
+        system: endpoint delay and local memory.
+        stagger_ps: picoseconds between messages that a rank sends at once, so that a network that serves one after
+            the other takes them in the order in which they were sent; 0 where links are shared.
+    """
+
+    kind: str
+    size: int
+    system: AstraSystem
+    stagger_ps: int = 0
+
+    @property
+    def endpoint_ps(self) -> int:
+        """Handing over one message."""
+        return self.system.endpoint_ns * PER_NS
+
+    def reduction_ps(self, size: int) -> int:
+        """Reducing one message of ``size`` bytes."""
+        return self.system.reduction_ns(size) * PER_NS
+
+
+class Implementation(ABC):
+    """One way to do collectives.  One subclass a file in ``implementations``.
+
+    Args:
+        window: sends of a rank under way at once, 0 for all; only ``direct`` has one.
+
+    Attributes:
+        kinds: the collectives that it does.
+    """
+
+    kinds: ClassVar[tuple[str, ...]]
+
+    def __init__(self, window: int = 0) -> None:
+        self.window = window
+
+    @abstractmethod
+    def weave(self, weave: Weave, lines: NDArray, stage: Stage, start: Needs) -> Rows:
+        """Add the messages of one stage.
+
+        Args:
+            weave: the pattern under construction.
+            lines: positions of the groups that do this at the same time, shape ``(groups, n)``, each in its order.
+            stage: what is to be done.
+            start: what the first messages of each position wait for, in the order of ``lines.reshape(-1)``.
+
+        Returns:
+            an edge of no bytes at each position, in the same order, delivered when the position has finished.
+        """
+
+    @abstractmethod
+    def steps(self, members: int, stage: Stage) -> list[int]:
+        """Bytes of the messages that follow one another in a group of ``members``, for putting stages in order."""
+
+    def checked(self, members: int) -> str:
+        """Why it cannot be done among ``members`` ranks, or ``""``."""
+        return ""
+
+
+def result_size(kind: str, size: int, members: int) -> int:
+    """Bytes that a rank holds after a stage, the size of the next one."""
+    if kind == "reduce_scatter":
+        return size // members
+    return size * members if kind == "all_gather" else size

@@ -1,0 +1,1 @@
+"""ASTRA-sim's implementations of collectives, one per file, named as in its system file."""

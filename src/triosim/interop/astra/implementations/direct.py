@@ -1,0 +1,61 @@
+"""``direct``: every rank sends to all others at once, or to ``window`` of them at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.interop.astra.implementation import Implementation, Stage
+from triosim.interop.astra.weave import Needs, Rows, Weave, all_of
+from triosim.registry import registered
+
+
+@registered
+class Direct(Implementation):
+    """One exchange for all-gather, reduce-scatter and all-to-all, two for all-reduce.
+
+    The k-th message of a rank goes to the rank k + 1 places on.  With a window the next goes out when a message has
+    come in.  What has come in at the same time is reduced at the same time.
+    """
+
+    kinds = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+    def weave(self, weave: Weave, lines: NDArray, stage: Stage, start: Needs) -> Rows:
+        """See :meth:`Implementation.weave`."""
+        n = lines.shape[1]
+        size = stage.size if stage.kind == "all_gather" else stage.size // n
+        plain = stage.endpoint_ps
+        reducing = plain + stage.reduction_ps(size)
+        if stage.kind == "all_reduce":
+            start = self._exchange(weave, lines, size, stage, start, (plain, reducing))
+            start = self._exchange(weave, lines, size, stage, start, (reducing, plain))
+            return weave.rest(lines.reshape(-1), plain, start)
+        later = reducing if stage.kind == "reduce_scatter" else plain
+        received = self._exchange(weave, lines, size, stage, start, (plain, later))
+        return weave.rest(lines.reshape(-1), later, received)
+
+    def _exchange(
+        self, weave: Weave, lines: NDArray, size: int, stage: Stage, start: Needs, pauses: tuple[int, int]
+    ) -> Needs:
+        """Everyone sends to everyone else; returns what each rank gets.
+
+        Args:
+            pauses: picoseconds before the messages that go out at first, and before those that wait for the window.
+        """
+        groups, n = lines.shape
+        index = np.arange(groups * n).reshape(groups, n)
+        here = lines.reshape(-1)
+        window = min(self.window or n - 1, n - 1)
+        received: list[tuple[Rows, int]] = []
+        for k in range(n - 1):
+            target = np.roll(lines, -k - 1, axis=1).reshape(-1)
+            waits, pause = (start, pauses[0]) if k < window else ([received[k - window]], pauses[1])
+            pause += min(k, 999) * stage.stagger_ps
+            sent = weave.add(here, target, size, pause_ps=pause, needs=waits)
+            received.append(all_of(sent[np.roll(index, k + 1, axis=1).reshape(-1)]))
+        return received
+
+    def steps(self, members: int, stage: Stage) -> list[int]:
+        """See :meth:`Implementation.steps`."""
+        total = (stage.size if stage.kind == "all_gather" else stage.size // members) * (members - 1)
+        return [total] * (2 if stage.kind == "all_reduce" else 1)

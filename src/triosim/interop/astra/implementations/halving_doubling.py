@@ -1,0 +1,52 @@
+"""``halvingDoubling``: partners at doubling distances swap halves, then gather them on the way back."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.interop.astra.implementation import Implementation, Stage
+from triosim.interop.astra.weave import Needs, Rows, Weave, all_of
+from triosim.registry import registered
+
+
+@registered
+class HalvingDoubling(Implementation):
+    """Log2 N steps reduce-scatter or gather, twice as many do both.
+
+    ASTRA-sim charges for reducing before the steps 2 to log2 N, each time for a message as large as the one that goes
+    out then; what came in the last reducing step is reduced for nothing (found from its runs; kept to agree with it).
+    """
+
+    kinds = ("all_reduce", "all_gather", "reduce_scatter")
+
+    def weave(self, weave: Weave, lines: NDArray, stage: Stage, start: Needs) -> Rows:
+        """See :meth:`Implementation.weave`."""
+        groups, n = lines.shape
+        here = lines.reshape(-1)
+        waits: Needs = start
+        for number, (distance, size) in enumerate(_exchanges(stage, n)):
+            reduces = stage.kind != "all_gather" and 0 < number < n.bit_length() - 1
+            pause = stage.endpoint_ps + (stage.reduction_ps(size) if reduces else 0)
+            partner = np.arange(n) ^ distance
+            sent = weave.add(here, lines[:, partner].reshape(-1), size, pause_ps=pause, needs=waits)
+            back = (np.arange(groups)[:, None] * n + partner).reshape(-1)
+            waits = [all_of(sent[back])]
+        return weave.rest(here, stage.endpoint_ps, waits)
+
+    def steps(self, members: int, stage: Stage) -> list[int]:
+        """See :meth:`Implementation.steps`."""
+        return [size for _, size in _exchanges(stage, members)]
+
+    def checked(self, members: int) -> str:
+        """See :meth:`Implementation.checked`."""
+        return "" if members & (members - 1) == 0 else f"needs a power of two of ranks, not {members}"
+
+
+def _exchanges(stage: Stage, members: int) -> list[tuple[int, int]]:
+    """(distance, bytes) of each step."""
+    rounds = members.bit_length() - 1
+    if stage.kind == "all_gather":
+        return [(members >> (k + 1), stage.size << k) for k in range(rounds)]
+    halving = [(1 << k, stage.size >> (k + 1)) for k in range(rounds)]
+    return halving if stage.kind == "reduce_scatter" else halving + halving[::-1]

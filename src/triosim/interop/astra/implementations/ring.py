@@ -1,0 +1,59 @@
+"""``ring``: every rank sends to the next only."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.interop.astra.implementation import Implementation, Stage
+from triosim.interop.astra.weave import Needs, Rows, Weave, all_of
+from triosim.registry import registered
+
+
+@registered
+class Ring(Implementation):
+    """N - 1 steps reduce-scatter or gather, 2 (N - 1) do both; all-to-all passes N (N - 1) / 2 messages along the ring.
+
+    A step costs the endpoint delay, and in the reducing steps what reducing the message that came costs.
+    """
+
+    kinds = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+    def weave(self, weave: Weave, lines: NDArray, stage: Stage, start: Needs) -> Rows:
+        """See :meth:`Implementation.weave`."""
+        groups, n = lines.shape
+        here = lines.reshape(-1)
+        previous = np.roll(np.arange(groups * n).reshape(groups, n), 1, axis=1).reshape(-1)
+        following = np.roll(lines, -1, axis=1).reshape(-1)
+        size = _message(stage, n)
+        segments, last = _segments(stage, n, size)
+        waits: Needs = start
+        edges: Rows | None = None
+        for count, pause in segments:
+            edges = weave.add_following(
+                here, following, size, count=count, pause_ps=pause, needs=waits, before=previous
+            )
+            waits = [all_of(edges), all_of(edges[previous])]
+        return weave.rest(here, last, waits[1:] if edges is not None else waits)
+
+    def steps(self, members: int, stage: Stage) -> list[int]:
+        """See :meth:`Implementation.steps`."""
+        size = _message(stage, members)
+        return [size] * sum(count for count, _ in _segments(stage, members, size)[0])
+
+
+def _message(stage: Stage, members: int) -> int:
+    return stage.size if stage.kind == "all_gather" else stage.size // members
+
+
+def _segments(stage: Stage, members: int, size: int) -> tuple[list[tuple[int, int]], int]:
+    """(messages, picoseconds before each) one after another, and the pause after the last one has come."""
+    plain, others = stage.endpoint_ps, members - 1
+    reducing = plain + stage.reduction_ps(size)
+    segments, last = {
+        "all_reduce": ([(1, plain), (others, reducing), (others - 1, plain)], plain),
+        "reduce_scatter": ([(1, plain), (others - 1, reducing)], reducing),
+        "all_gather": ([(others, plain)], plain),
+        "all_to_all": ([(members * others // 2, plain)], plain),
+    }[stage.kind]
+    return [(count, pause) for count, pause in segments if count > 0], last

@@ -1,0 +1,1 @@
+"""Chakra execution traces: one graph of computations and communications per rank."""
