@@ -109,7 +109,7 @@ def test_one_device_needs_nothing():
 
 @pytest.mark.parametrize("topology", TOPOLOGIES.names())
 def test_every_topology(topology: str):
-    assert flat("H100", 12, topology).devices == 12
+    assert flat("H100", 8, topology).devices == 8
 
 
 def test_names_tell_the_kind():

@@ -77,9 +77,7 @@ def test_several_nodes_share_nics_and_the_pool(tmp_path):
     tiers = {(s.node_names[e.source], s.node_names[e.target]): e.tier for e in edges_of(s)}
     assert tiers["node1/gpu2", "node1/nic1"] == tiers["network", "node0/nic0"] == Tier.SCALE_OUT
     assert tiers["node0/gpu0", "node0/switch"] == Tier.SCALE_UP
-    between = distances(
-        [e for e in edges_of(s) if e.tier != Tier.HOST], s.nodes, 0, lambda e: e.link.latency
-    )
+    between = distances([e for e in edges_of(s) if e.tier != Tier.HOST], s.nodes, 0, lambda e: e.link.latency)
     assert between[4] == 1.3e-6  # one logical hop of the scale-out network
     assert between[1] == 0  # through the NIC it shares: what tiers keep routes from
 

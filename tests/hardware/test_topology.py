@@ -15,7 +15,11 @@ from triosim.hardware.system import Fabric, Link
 from triosim.hardware.topology import TOPOLOGIES, checked_shape, format_shape, near_square, parse_shape
 
 LINK = Link(100e9, latency=2e-6, overhead=5e-6, name="wire")
-ALL = ["fat-tree", "full", "mesh", "ring", "switch", "torus", "tree"]
+ALL = [
+    "double-ring", "dragonfly", "fat-tree", "full", "hybrid-cube-mesh", "leaf-spine", "mesh", "pcie", "rail-optimised",
+    "ring", "switch", "torus", "tree", "wafer",
+]  # fmt: skip
+ANY_COUNT = sorted({*ALL} - {"double-ring", "hybrid-cube-mesh"})
 counts = st.integers(1, 40)
 sides = st.integers(1, 5)
 
@@ -36,7 +40,7 @@ def test_every_topology_is_found_by_its_file_name():
     assert TOPOLOGIES.names() == ALL
 
 
-@pytest.mark.parametrize("topology", ALL)
+@pytest.mark.parametrize("topology", ANY_COUNT)
 @given(devices=counts)
 @settings(max_examples=25, deadline=None)
 def test_every_builder_joins_all_devices_by_full_duplex_links(topology: str, devices: int):
@@ -66,7 +70,7 @@ def test_devices_of_a_symmetric_topology_all_see_the_same(topology: str, devices
     assert len({tuple(sorted(hops(fabric, d)[:devices])) for d in range(devices)}) == 1
 
 
-@pytest.mark.parametrize("topology", ALL)
+@pytest.mark.parametrize("topology", sorted({*ANY_COUNT} - {"dragonfly", "rail-optimised"}))
 @given(devices=st.integers(2, 40))
 @settings(max_examples=15, deadline=None)
 def test_neighbours_are_one_latency_apart(topology: str, devices: int):
@@ -136,7 +140,7 @@ def test_each_further_switch_adds_one_latency(topology: str):
 
 def test_tree_default_puts_four_under_a_switch():
     fabric = build("tree", 8)
-    assert (fabric.switches, fabric.root) == (3, 8)
+    assert (fabric.switches, fabric.roots) == (3, (8,))
     assert {e.target for e in fabric.edges if e.source < 4} == {9}
     assert {e.target for e in fabric.edges if 4 <= e.source < 8} == {10}
     assert {e.target for e in fabric.edges if e.source == 8} == {9, 10}
@@ -165,7 +169,7 @@ def test_a_fat_tree_sends_up_as_much_as_comes_from_below(shape: list[int]):
         assert into == out == 2 * up
     if fabric.switches:
         assert sum(e.link.bandwidth for e in fabric.edges if e.target == root) == devices * LINK.bandwidth
-    assert fabric.root == -1
+    assert fabric.roots == ()
 
 
 def test_fat_tree_default_is_near_square():
@@ -214,7 +218,7 @@ def test_a_shape_is_whole_numbers_above_zero(shape: tuple):
         checked_shape("mesh", 8, shape)
 
 
-@pytest.mark.parametrize("topology", ["full", "ring", "switch"])
+@pytest.mark.parametrize("topology", ["double-ring", "full", "hybrid-cube-mesh", "ring", "switch"])
 def test_what_has_no_shape_refuses_one(topology: str):
     with pytest.raises(InputError, match="has no shape: leave out 2x2"):
         build(topology, 4, (2, 2))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -78,6 +80,7 @@ def flat(
     latency: str | float | None = None,
     *,
     shape: str | Shape | None = None,
+    options: Mapping[str, Any] | None = None,
     host_link: str | float | Link | None = None,
     pool_link: str | float | Link | None = None,
 ) -> System:
@@ -93,6 +96,7 @@ def flat(
         latency: seconds, or text with a unit, one way over one logical hop; None is the catalog's, or 0 where ``link``
             is a bandwidth.
         shape: of a grid or tree, ``"4x2"`` or ``(4, 2)``.
+        options: of the topology, by name.
         host_link: link of each device to a host memory, as ``link``; None for no host memory.
         pool_link: link of each device to a memory pool, as ``link``; None for no pool.
 
@@ -108,7 +112,7 @@ def flat(
     wire = own_link(model, devices) if link is None else typed_link(link, "--link", model)
     if latency is not None:
         wire = replace(wire, latency=parse_time(latency, "--latency"))
-    fabric = join(topology, devices, wire, parse_shape(shape) if isinstance(shape, str) else shape)
+    fabric = join(topology, devices, wire, parse_shape(shape) if isinstance(shape, str) else shape, options)
 
     names = [*numbered(prefix(model), devices), *switch_names(fabric.switches, wire.name)]
     edges = [fabric.edges]

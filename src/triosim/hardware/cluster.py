@@ -19,7 +19,7 @@ from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.names import NodeNames
 from triosim.hardware.system import Edges, Fabric, Link, System, Tier, assemble
-from triosim.hardware.topology import TOPOLOGIES
+from triosim.hardware.topology import builder
 from triosim.hardware.wiring import UNLIMITED, join, own_host_link, table_link, table_wire
 
 if TYPE_CHECKING:  # pydantic is loaded only where a file is read
@@ -40,7 +40,7 @@ class _Node:
         hosts: host memory of each server, -1 for none.
         nics: the NICs.
         edges: what joins them.
-        root: the switch on which a host hangs, -1 for none.
+        roots: the switches on which a host hangs.
         cpu: of the hosts.
     """
 
@@ -50,7 +50,7 @@ class _Node:
     hosts: list[int]
     nics: list[int] = field(default_factory=list)
     edges: list[Edges] = field(default_factory=list)
-    root: int = -1
+    roots: tuple[int, ...] = ()
     cpu: Accelerator | None = None
 
     @property
@@ -180,10 +180,10 @@ def _scale_up(file: SystemFile, where: str, node: _Node) -> None:
         if not up.link and up.bandwidth is None and len({model.name for model in node.models}) > 1:
             raise InputError("devices of different kinds share no link of their own: give link or bandwidth")
         wire = table_wire(up, node.models[0], node.devices)
-        fabric = join(up.topology, node.devices, wire, up.shape)
+        fabric = join(up.topology, node.devices, wire, up.shape, up.options)
     node.names += switch_names(fabric.switches, wire.name)  # numbered as in the fabric: right after the devices
     node.edges.append(fabric.edges)
-    node.root = fabric.root
+    node.roots = fabric.roots
 
 
 def _add_host_nodes(file: SystemFile, where: str, node: _Node) -> None:
@@ -241,14 +241,14 @@ def _add_hosts(file: SystemFile, where: str, node: _Node) -> None:
     with at(where, "host"):
         if host.cpu:
             node.cpu = catalog.accelerator(host.cpu)
-        at_root = node.root >= 0 and not host.link and host.bandwidth is None
+        at_root = bool(node.roots) and not host.link and host.bandwidth is None
         if at_root and len(node.hosts) > 1:
             raise InputError("the hosts of several servers cannot hang on one root: give link or bandwidth")
         for server in range(len(node.hosts)):
             memory = node.hosts[server] = node.add(f"host{server}")
             if at_root:  # The root is part of the CPU: what limits is the tree below it.
-                wire = replace(UNLIMITED, name="root complex")
-                node.edges.append(Edges.both_ways(np.array(node.root), np.array(memory), wire, tier=Tier.HOST))
+                wire, roots = replace(UNLIMITED, name="root complex"), np.array(node.roots)
+                node.edges.append(Edges.both_ways(roots, np.full(len(roots), memory), wire, tier=Tier.HOST))
             else:
                 _link_host(host, memory, np.flatnonzero(np.array(node.servers) == server), node)
 
@@ -281,7 +281,7 @@ def _scale_out(file: SystemFile, where: str, node: _Node, nodes: int) -> Fabric 
         return None
     with at(where, "scale_out"):
         wire = _nic_link(out, node)  # for a single node too: what is wrong with it should not wait for a second
-        TOPOLOGIES.get(out.topology)
+        builder(out.topology, out.options)
         if nodes == 1:
             return None
         nics = min(out.nics or node.devices, node.devices)
@@ -291,7 +291,7 @@ def _scale_out(file: SystemFile, where: str, node: _Node, nodes: int) -> Fabric 
             reach = catalog.link(model.host_link).paid() if model.host_link else UNLIMITED
             nic = np.array([node.nics[i * nics // node.devices]])
             node.edges.append(Edges.both_ways(np.array([i]), nic, reach, tier=Tier.SCALE_OUT))
-        return join(out.topology, nodes * nics, wire, out.shape)
+        return join(out.topology, nodes * nics, wire, out.shape, out.options, server=nics)
 
 
 def _nic_link(out: ScaleOut, node: _Node) -> Link:

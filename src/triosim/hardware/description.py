@@ -202,6 +202,7 @@ def _shape(value: Any) -> Any:
 
 
 Sides = Annotated[tuple[Count, ...], BeforeValidator(_shape)]
+Options = dict[str, str | int | float | bool]
 
 
 class ScaleUp(LinkTable):
@@ -209,6 +210,7 @@ class ScaleUp(LinkTable):
 
     topology: str
     shape: Sides | None = None
+    options: Options = {}
 
 
 class SwitchNode(_Table):
@@ -253,6 +255,7 @@ class ScaleOut(LinkTable):
 
     topology: str = "switch"
     shape: Sides | None = None
+    options: Options = {}
     nics: Count | None = None
 
 

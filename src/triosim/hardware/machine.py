@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from triosim.errors import InputError
 from triosim.hardware import build
@@ -19,6 +21,7 @@ def system(
     link: str | float | None = None,
     latency: str | float | None = None,
     shape: str | tuple[int, ...] | None = None,
+    topology_options: Mapping[str, Any] | None = None,
     host_link: str | float | None = None,
     pool_link: str | float | None = None,
     at_least: int = 1,
@@ -32,9 +35,10 @@ def system(
         nodes: servers of that system; by default as many as hold ``at_least`` devices.
         device: device of the catalog or a file; None for one that nobody named.
         devices: how many; by default ``at_least``.
-        topology: ``switch`` (default), ``full``, ``ring``, ``mesh``, ``torus``, ``tree`` or ``fat-tree``.
+        topology: name of a builder (default ``switch``).
         link, latency: of a link, one direction; None for the device's own link.
         shape: of a grid or tree, ``"4x2"``.
+        topology_options: further options of the topology, by name.
         host_link, pool_link: bandwidth of each device to a host memory or a shared memory pool.
         at_least: devices that the plan needs.
 
@@ -43,15 +47,16 @@ def system(
     """
     flat = {
         "device": device, "devices": devices, "topology": topology, "link": link, "latency": latency, "shape": shape,
-        "host-link": host_link, "pool-link": pool_link,
+        "topology-option": topology_options, "host-link": host_link, "pool-link": pool_link,
     }  # fmt: skip
     if name is None:
         if nodes is not None:
             raise InputError("--nodes counts the servers of a --system: name one, or use --devices")
         count = devices if devices is not None else at_least
         return build.flat(
-            device, count, topology or "switch", link, latency, shape=shape, host_link=host_link, pool_link=pool_link
-        )
+            device, count, topology or "switch", link, latency, shape=shape, options=topology_options,
+            host_link=host_link, pool_link=pool_link,
+        )  # fmt: skip
     clash = next((option for option, value in flat.items() if value is not None), None)
     if clash:
         raise InputError(f"--system and --{clash} describe the machine twice: give one of them")

@@ -169,18 +169,18 @@ class Fabric:
     Attributes:
         devices, switches: numbers of nodes.
         edges: links between them, each direction an edge.
-        root: the switch on which a host hangs if it is part of the fabric, as in PCIe, else -1.
+        roots: the switches on which a host hangs where they are part of the fabric, as in PCIe.
     """
 
     devices: int
     switches: int
     edges: Edges
-    root: int = -1
+    roots: tuple[int, ...] = ()
 
     @staticmethod
-    def of(devices: int, edges: Iterable[Edge] = (), switches: int = 0, root: int = -1) -> Fabric:
+    def of(devices: int, edges: Iterable[Edge] = (), switches: int = 0, roots: tuple[int, ...] = ()) -> Fabric:
         """A fabric from single edges."""
-        return Fabric(devices, switches, Edges.of(edges), root)
+        return Fabric(devices, switches, Edges.of(edges), roots)
 
 
 def both_ways(a: int, b: int, link: Link, tier: Tier = Tier.SCALE_UP) -> tuple[Edge, Edge]:

@@ -13,9 +13,11 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import field, fields, is_dataclass
+from typing import Any
 
-from triosim.errors import InputError
+from triosim.errors import InputError, unknown
 from triosim.hardware.system import Fabric, Link
 from triosim.registry import Registry
 
@@ -26,7 +28,12 @@ Shape = tuple[int, ...]
 
 
 class Topology(ABC):
-    """Joins devices by links.  One subclass a file in ``hardware/topologies``."""
+    """Joins devices by links.  One subclass a file in ``hardware/topologies``.
+
+    A topology with options is a frozen dataclass; each option is a field made with :func:`count_option`,
+    :func:`ratio_option` or :func:`text_option`, and the user sets it by its name.  A field ``server`` is filled in,
+    where the user leaves it out, with the number of devices (NICs in a scale-out network) that one server brings.
+    """
 
     @abstractmethod
     def build(self, devices: int, link: Link, shape: Shape | None = None) -> Fabric:
@@ -40,6 +47,66 @@ class Topology(ABC):
         Raises:
             InputError: the shape does not hold this number of devices; the message names the nearest that does.
         """
+
+
+def builder(name: str, options: Mapping[str, Any] | None = None, server: int | None = None) -> Topology:
+    """The topology of that name with its options.
+
+    Args:
+        name: registered name.
+        options: values, or texts as typed, by name.
+        server: devices of one server, if that is known.
+
+    Raises:
+        InputError: no such topology or option, or a value that the option does not take.
+    """
+    found = TOPOLOGIES.get(name)
+    known = {own.name: own for own in fields(found)} if is_dataclass(found) else {}
+    given = {key.replace("-", "_"): value for key, value in (options or {}).items()}
+    for key in given:
+        if not known:
+            raise InputError(f"topology {name} has no options: leave out {key}")
+        if key not in known:
+            raise unknown("option", key, known, f"of topology {name}")
+    if server is not None and "server" in known:
+        given.setdefault("server", server)
+    made: Topology = found(**{key: known[key].metadata["read"](value, f"{key}") for key, value in given.items()})
+    return made
+
+
+def count_option(default: int | None = None) -> Any:
+    """An option that is a whole number above zero."""
+    return field(default=default, metadata={"read": _read(int, "a whole number above zero, for example 4")})
+
+
+def ratio_option(default: float) -> Any:
+    """An option that is a number above zero."""
+    return field(default=default, metadata={"read": _read(float, "a number above zero, for example 2")})
+
+
+def text_option(default: str) -> Any:
+    """An option that is a word."""
+
+    def read(value: Any, name: str) -> str:
+        if not isinstance(value, str) or not value.strip():
+            raise InputError(f"{name} must be a name, got {value!r}")
+        return value.strip()
+
+    return field(default=default, metadata={"read": read})
+
+
+def _read(kind: type[int] | type[float], what: str) -> Callable[[Any, str], int | float]:
+    def read(value: Any, name: str) -> int | float:
+        try:
+            number = kind(value) if isinstance(value, str) else value
+        except ValueError:
+            number = 0
+        wrong = isinstance(number, bool) or not isinstance(number, int | kind)
+        if wrong or not 0 < number < math.inf:
+            raise InputError(f"{name} must be {what}, got {value!r}")
+        return number
+
+    return read
 
 
 def parse_shape(text: str) -> Shape:
@@ -60,25 +127,42 @@ def format_shape(shape: Shape) -> str:
 
 def near_square(count: int, dimensions: int = 2) -> Shape:
     """The factors of ``count`` that are closest to each other, smallest first."""
-    return _nearest(count, (count ** (1 / dimensions),) * dimensions)
+    return nearest_shape(count, (count ** (1 / dimensions),) * dimensions)
 
 
-def checked_shape(topology: str, devices: int, shape: Shape | None, dimensions: int = 2) -> Shape:
-    """``shape`` if it holds ``devices`` devices; the near-square default in ``dimensions`` dimensions if there is none.
+def checked_shape(topology: str, devices: int, shape: Shape | None, dimensions: int = 2, of: str = "devices") -> Shape:
+    """``shape`` if it holds ``devices`` devices (or what it is ``of``); the near-square default in ``dimensions``
+    dimensions if there is none.
 
     Raises:
         InputError: a side is not a whole number above zero, or the product is not the number of devices.
     """
     if shape is None:
         return near_square(devices, dimensions)
-    if not shape or any(isinstance(side, bool) or not isinstance(side, int) or side < 1 for side in shape):
-        raise InputError(f"topology {topology}: shape {shape!r} must be whole numbers above zero, for example 4x2")
+    _whole_numbers(topology, shape)
     if math.prod(shape) != devices:
         raise InputError(
-            f"topology {topology}: shape {format_shape(shape)} holds {math.prod(shape)} devices, not {devices}; "
-            f"the nearest shape for {devices} is {format_shape(_nearest(devices, shape))}"
+            f"topology {topology}: shape {format_shape(shape)} holds {math.prod(shape)} {of}, not {devices}; "
+            f"the nearest shape for {devices} is {format_shape(nearest_shape(devices, shape))}"
         )
     return tuple(shape)
+
+
+def checked_sides(topology: str, shape: Shape, *names: str) -> Shape:
+    """``shape`` if it has a side for each name.
+
+    Raises:
+        InputError: it has more or fewer, or a side is not a whole number above zero.
+    """
+    _whole_numbers(topology, shape)
+    if len(shape) != len(names):
+        raise InputError(f"topology {topology}: a shape is {' x '.join(names)}, which {format_shape(shape)} is not")
+    return tuple(shape)
+
+
+def _whole_numbers(topology: str, shape: Shape) -> None:
+    if not shape or any(isinstance(side, bool) or not isinstance(side, int) or side < 1 for side in shape):
+        raise InputError(f"topology {topology}: shape {shape!r} must be whole numbers above zero, for example 4x2")
 
 
 def no_shape(topology: str, shape: Shape | None) -> None:
@@ -95,7 +179,7 @@ def _numbers(text: str) -> Shape:
     return tuple(int(n) for n in re.findall(r"\d+", text))
 
 
-def _nearest(count: int, wanted: tuple[float, ...]) -> Shape:
+def nearest_shape(count: int, wanted: tuple[float, ...]) -> Shape:
     """The shape with product ``count`` whose sides are closest in ratio to ``wanted``; of equals, small sides first."""
 
     def distance(shape: Shape) -> tuple[float, Shape]:

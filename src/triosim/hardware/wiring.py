@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.catalog import LinkFacts
 from triosim.hardware.system import Fabric, Link
-from triosim.hardware.topology import TOPOLOGIES, Shape
+from triosim.hardware.topology import Shape, builder
 from triosim.units import parse_bandwidth
 
 if TYPE_CHECKING:  # pydantic is loaded only where a file is read
@@ -22,7 +23,14 @@ UNLIMITED = Link(float("inf"))
 """A link that never limits."""
 
 
-def join(topology: str, devices: int, wire: Link | LinkFacts, shape: Shape | None = None) -> Fabric:
+def join(
+    topology: str,
+    devices: int,
+    wire: Link | LinkFacts,
+    shape: Shape | None = None,
+    options: Mapping[str, Any] | None = None,
+    server: int | None = None,
+) -> Fabric:
     """Build a topology by name.
 
     Args:
@@ -31,22 +39,25 @@ def join(topology: str, devices: int, wire: Link | LinkFacts, shape: Shape | Non
         wire: a :class:`Link` is used as it is for every edge; facts of the catalog are what one device has in all,
             which is divided among the neighbours that it has in this topology.
         shape: see :class:`Topology`.
+        options: of the topology, by name.
+        server: devices (here NICs) of one server, for topologies to which this matters.
 
     Raises:
-        InputError: no such topology, the shape does not hold the devices, or the link cannot join so many.
+        InputError: no such topology or option, the shape does not hold the devices, or the link cannot join so many.
     """
-    builder = TOPOLOGIES.get(topology)()
+    made = builder(topology, options, server)
     if isinstance(wire, Link):
-        return builder.build(devices, wire, shape)
+        return made.build(devices, wire, shape)
     if wire.devices is not None and devices > wire.devices:
         raise InputError(
             f"{wire.name} joins at most {wire.devices} of these devices, not {devices}: "
             "give another link, for example PCIe4x16, or a bandwidth"
         )
-    fabric = builder.build(devices, wire.link(), shape)
-    sends = fabric.edges.source[fabric.edges.source < devices]
-    neighbours = int(np.bincount(sends).max()) if len(sends) else 1
-    return fabric if neighbours == 1 else builder.build(devices, wire.shared_among(neighbours), shape)
+    counted = made.build(devices, Link(1.0), shape).edges
+    own = counted.source < devices
+    links = np.bincount(counted.source[own], np.array([k.bandwidth for k in counted.links])[counted.link[own]])
+    neighbours = max(1, round(links.max(initial=1)))  # two links to one neighbour count twice
+    return made.build(devices, wire.link() if neighbours == 1 else wire.shared_among(neighbours), shape)
 
 
 def own_link(model: Accelerator, devices: int) -> Link | LinkFacts:

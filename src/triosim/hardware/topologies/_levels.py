@@ -35,4 +35,4 @@ def levels(counts: Sequence[int], links: Sequence[Link]) -> Fabric:
             parts.append(Edges.both_ways(below, above, link, back=link.paid()))
         else:
             parts.append(Edges.both_ways(first[level] + below, above, replace(link, overhead=0.0)))
-    return Fabric(devices, switches, Edges.join(parts), root=first[-1])
+    return Fabric(devices, switches, Edges.join(parts), roots=(first[-1],))

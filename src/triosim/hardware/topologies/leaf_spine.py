@@ -1,0 +1,37 @@
+"""Leaves and spines, each spine for itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from triosim.hardware.system import Fabric, Link
+from triosim.hardware.topologies._leaves import leaves_and_spines
+from triosim.hardware.topology import Shape, Topology, checked_shape, checked_sides, count_option, ratio_option
+from triosim.registry import registered
+
+
+@registered
+@dataclass(frozen=True)
+class LeafSpine(Topology):
+    """Devices under leaf switches, and every leaf joined to every spine: a folded Clos network of two levels (Al-Fares,
+    Loukissas, Vahdat: A scalable, commodity data center network architecture, SIGCOMM 2008).
+
+    The shape is leaves x devices of a leaf: ``(8, 32)`` is 8 leaves of 32 devices; by default as square as can be.
+
+    With several spines a transfer crosses one of them, chosen by the routing; flows that meet on an uplink share it.
+    One spine stands for all of them together, as in ``fat-tree``.
+
+    Attributes:
+        oversubscription: what the devices of a leaf can send over what its uplinks carry together.
+        spines: how many; each has an equal part of a leaf's uplinks.
+    """
+
+    oversubscription: float = ratio_option(1.0)
+    spines: int = count_option(1)
+
+    def build(self, devices: int, link: Link, shape: Shape | None = None) -> Fabric:
+        """See :meth:`Topology.build`; ``link`` joins a device and its leaf."""
+        _, own = checked_sides("leaf-spine", checked_shape("leaf-spine", devices, shape), "leaves", "devices of a leaf")
+        return leaves_and_spines(np.arange(devices) // own, self.spines, link, self.oversubscription)

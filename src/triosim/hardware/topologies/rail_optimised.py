@@ -1,0 +1,50 @@
+"""One switch for the first NICs of all servers, one for the second NICs, and so on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from triosim.errors import InputError
+from triosim.hardware.system import Fabric, Link
+from triosim.hardware.topologies._leaves import leaves_and_spines
+from triosim.hardware.topology import Shape, Topology, checked_shape, checked_sides, count_option, ratio_option
+from triosim.registry import registered
+
+RAILS = 8
+"""NICs of a server at most, where nothing says how many: a DGX or HGX has one for each of eight GPUs."""
+
+
+@registered
+@dataclass(frozen=True)
+class RailOptimised(Topology):
+    """NIC i of every server of a group is on rail switch i of that group; spines join all rail switches (NVIDIA DGX
+    SuperPOD reference architecture: a scalable unit of 32 servers has 8 leaves, one for each NIC).
+
+    Devices are numbered along the NICs of a server first.  The shape is groups x servers of a group; by default one
+    group.  Transfers between NICs of the same number stay in one switch.
+
+    Attributes:
+        server: NICs of one server, which is the number of rails; by default those that the server has,
+            or up to 8.
+        oversubscription: what the NICs of a rail switch can send over what its uplinks carry together.
+        spines: how many; one stands for all of them together.
+    """
+
+    server: int | None = count_option()
+    oversubscription: float = ratio_option(1.0)
+    spines: int = count_option(1)
+
+    def build(self, devices: int, link: Link, shape: Shape | None = None) -> Fabric:
+        """See :meth:`Topology.build`; ``link`` joins a NIC and its rail switch."""
+        rails = min(self.server, devices) if self.server else max(n for n in range(1, RAILS + 1) if devices % n == 0)
+        if devices % rails:
+            raise InputError(
+                f"topology rail-optimised: {devices} devices are not servers of {rails}: give a multiple, or server"
+            )
+        servers = devices // rails
+        sides = checked_sides("rail-optimised", shape or (1, servers), "groups", "servers of a group")
+        number = np.arange(devices)
+        group = number // (rails * checked_shape("rail-optimised", servers, sides, of="servers")[1])
+        return leaves_and_spines(group * rails + number % rails, self.spines, link, self.oversubscription)
