@@ -41,6 +41,10 @@ class Plan(BaseModel):
         operator_times: operator model.
         places: value category -> where its values start: ``"host"``, ``"pool"`` or ``"device:N"``.
         collective_algorithm: algorithm of collectives, ``"auto"`` to choose.
+        placement: device of each rank; unset puts rank i on device i.
+        solver: network model, which says how transfers share the network.
+        solver_options: what that model takes, by name, as text: ``{"setup": "80us"}``.
+        fold: play ranks that nothing tells apart once; the result is the same.
         training: whether gradients and the optimizer are part of the step.
     """
 
@@ -66,6 +70,10 @@ class Plan(BaseModel):
     operator_times: str = "auto"
     places: dict[str, str] = Field(default_factory=dict)
     collective_algorithm: str = "auto"
+    placement: tuple[Annotated[int, Field(ge=0)], ...] | None = None
+    solver: str = "max-min"
+    solver_options: dict[str, str] = Field(default_factory=dict)
+    fold: bool = True
     training: bool = True
 
     def __init__(self, **values: Any) -> None:

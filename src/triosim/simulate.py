@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from triosim import tally
 from triosim.collectives import algorithm as collectives
@@ -25,6 +26,8 @@ from triosim.memory.footprint import footprint
 from triosim.network.lowering import lower
 from triosim.network.placement import Placement, place
 from triosim.network.routes import Router
+from triosim.network.sharing import network_model
+from triosim.network.traffic import Scheduled, Scheduler
 from triosim.parallelism.job import Costs, programs
 from triosim.parallelism.program import COLLECTIVES, Op, Program
 from triosim.parallelism.replicas import replicated
@@ -66,7 +69,7 @@ def simulate(workload: Trace, system: System, plan: Plan | None = None, progress
     tell("dividing the step")
     whole = _at_batch(workload, mesh, plan)
     step = shard(whole, mesh.tp, plan.tp_style, plan.tp_plan, vocabulary=named)
-    placement = place(mesh.tp, mesh.dp, mesh.pp, system.devices)
+    placement = place(mesh.tp, mesh.dp, mesh.pp, system.devices, plan.placement)
     system, recorded_on = _devices(workload, system)
     tell("pricing operators")
     models = np.unique(system.device_model[placement.devices]).tolist()
@@ -84,8 +87,9 @@ def simulate(workload: Trace, system: System, plan: Plan | None = None, progress
 
     tell("playing the job")
     used: dict[str, str] = {}
-    lowered = lower(classes, placement, system, _scheduler(plan, used))
-    played = play(lowered.graph, lowered.wires)
+    model = network_model(plan.solver, plan.solver_options)
+    lowered = lower(classes, placement, system, _scheduler(plan, used), fold=plan.fold and model.weighted)
+    played = play(lowered.graph, lowered.wires, model)
     run = tally.Run(classes, lowered, played, plan.iterations)
 
     tell("adding up")
@@ -165,17 +169,18 @@ def _programs(
     return divided
 
 
-def _scheduler(plan: Plan, used: dict[str, str]) -> Callable[[str, int, int, int], tuple]:
+def _scheduler(plan: Plan, used: dict[str, str]) -> Scheduler:
     """Chooses the algorithm of each collective and notes which; the asked one where it does that kind."""
 
     asked = plan.collective_algorithm
     able = COLLECTIVES if asked == "auto" else collectives.ALGORITHMS.get(asked).kinds
 
-    def schedule(kind: str, members: int, size: int, root: int) -> tuple:
+    def schedule(kind: str, devices: NDArray[np.int32], size: int, root: int) -> Scheduled:
+        members = len(devices)
         name = collectives.choose(kind, members, size, asked if kind in able else "auto")
         used[kind] = name
         made = collectives.ALGORITHMS.get(name)().schedule(kind, members, size, root)
-        return made.pattern, made.order
+        return Scheduled(made.pattern, made.order)
 
     return schedule
 

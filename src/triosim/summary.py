@@ -65,11 +65,10 @@ class Summary:
     def result(self) -> Result:
         """The prediction."""
         run, trace = self.run, self.step.trace
-        spent = [tally.occupied(run, rank) for rank in range(self.mesh.ranks)]
+        spent = [tally.occupied(run, cell) for cell in range(run.lowered.cells)]
         parts = tally.breakdown(run, spent)
         seconds = run.end * tally.S / run.iterations
         memory = self._memory()
-        devices = self.placement.devices.tolist()
         return Result(
             iteration_time_s=seconds,
             interval_s=self._interval(seconds, parts),
@@ -88,7 +87,7 @@ class Summary:
             sources=self._sources(),
             warnings=self._warnings(memory),
             simulation=self.cost,
-            timeline=tally.timeline(run, trace, self.system, devices, self.feet),
+            make_timeline=lambda: tally.timeline(run, trace, self.system, self.placement, self.feet),
         )
 
     def _throughput(self, seconds: float) -> dict[str, float | None]:
@@ -170,6 +169,9 @@ class Summary:
             )
         elif self.mesh.ranks > 1:
             found.append("network: links as given, taken as exact")
+        if self.plan.solver != "max-min":
+            options = ", ".join(f"{name} {value}" for name, value in self.plan.solver_options.items())
+            found.append(f"network model: {self.plan.solver}" + (f" ({options})" if options else ""))
         return (*found, *(f"system: {s}" for s in self.system.sources))
 
     def _warnings(self, memory: Memory) -> tuple[str, ...]:

@@ -41,9 +41,12 @@ class Options:
     device: str | None = _option("--device", help="Device (triosim devices) or a file that describes one.")
     devices: int | None = _option("--devices", help="How many (default: as many as the plan needs).")
     topology: str | None = _option(
-        "--topology", help="switch, full, ring, mesh, torus, tree or fat-tree (default switch)."
+        "--topology", help="switch, full, ring, mesh, torus, tree, fat-tree, ... (default switch; docs/systems.md)."
     )
     shape: str | None = _option("--shape", help="Shape of a mesh, torus or tree, for example 4x2.")
+    topology_option: list[str] | None = _option(
+        "--topology-option", help="NAME=VALUE, as oversubscription=2 of a fat-tree; repeatable."
+    )
     link: str | None = _option("--link", help="Bandwidth of a link, one direction, as 450GB/s; or a link's name.")
     latency: str | None = _option("--latency", help="One way over one logical hop, as 5us (default 0).")
     host_link: str | None = _option("--host-link", help="Bandwidth between each device and host memory.")
@@ -76,6 +79,21 @@ class Options:
         "--tp-plan", help="TOML, YAML or JSON file: module pattern -> colwise, rowwise, gather, vocab or replicate."
     )
     algorithm: str = _option("--algorithm", help="Algorithm of collectives (default: by kind).", default="auto")
+    solver: str = _option(
+        "--solver",
+        help="Network model: max-min, equal-split, circuit or one of yours (default max-min).",
+        default="max-min",
+    )
+    solver_option: list[str] | None = _option(
+        "--solver-option", help="Option of the network model: NAME=VALUE, as setup=80us; repeatable."
+    )
+    fold: str = _option(
+        "--fold", help="on: play ranks that nothing tells apart once; off: all, to the same result.", default="on"
+    )
+    placement: str | None = _option(
+        "--placement",
+        help="Devices of the ranks in order, as 0,2,1,3; or grid-cycle: along a ring through the --shape of a mesh.",
+    )
     place: list[str] | None = _option(
         "--place", help="Where values start: CATEGORY=host|pool|device:N, as weight=host; repeatable."
     )
@@ -192,6 +210,8 @@ def _plan(options: Options, training: bool) -> Plan:
 
     if options.overlap not in ("on", "off"):
         raise InputError(f"--overlap must be on or off, got {options.overlap!r}")
+    if options.fold not in ("on", "off"):
+        raise InputError(f"--fold must be on or off, got {options.fold!r}")
     fields: dict[str, Any] = {
         name: getattr(options, name)
         for name in (
@@ -212,6 +232,10 @@ def _plan(options: Options, training: bool) -> Plan:
         sequence_length=options.seq_len,
         overlap=options.overlap == "on",
         collective_algorithm=options.algorithm,
+        solver=options.solver,
+        fold=options.fold == "on",
+        solver_options=_named(options.solver_option, "--solver-option", "setup=80us"),
+        placement=_placement(options),
         places=dict(_placed(p) for p in options.place or ()),
         training=training,
     )
@@ -222,6 +246,34 @@ def _placed(text: str) -> tuple[str, str]:
     if not equals:
         raise InputError(f"--place {text!r}: give a category and a place, for example weight=host")
     return category.strip().replace("-", "_"), place.strip()
+
+
+def _named(texts: list[str] | None, option: str, example: str) -> dict[str, str]:
+    named = {}
+    for text in texts or ():
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not (name and equals and value):
+            raise InputError(f"{option} {text!r}: give a name and a value, for example {example}")
+        named[name] = value
+    return named
+
+
+def _placement(options: Options) -> tuple[int, ...] | None:
+    text = options.placement
+    if text is None:
+        return None
+    if text == "grid-cycle":
+        from triosim.hardware.topology import parse_shape
+        from triosim.network.hamiltonian import grid_cycle
+
+        shape = parse_shape(options.shape or "")
+        if len(shape) != 2:
+            raise InputError(f"--placement grid-cycle goes through rows and columns, not --shape {options.shape}")
+        return tuple(grid_cycle(*shape).tolist())
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() for word in words):
+        raise InputError(f"--placement {text!r}: give the devices in order, for example 0,2,1,3, or grid-cycle")
+    return tuple(map(int, words))
 
 
 def _system(options: Options, trace: Trace, plan: Plan) -> System:
@@ -238,6 +290,7 @@ def _system(options: Options, trace: Trace, plan: Plan) -> System:
         link=options.link,
         latency=options.latency,
         shape=options.shape,
+        topology_options=_named(options.topology_option, "--topology-option", "oversubscription=2") or None,
         host_link=options.host_link,
         pool_link=options.pool_link,
         at_least=(plan.dp or 1) * plan.tp * plan.pp,
