@@ -5,8 +5,8 @@
 Rings and exchanges are fitted to the rows of ``nccl.parquet`` with 2 and 4 GPUs alone; 8 GPUs follow from the number of
 steps.  Which protocol a row used is what NCCL's own prediction says (:mod:`triosim.collectives.tuner`).  Everything is
 linear in the constants (the overhead is a curve through fixed points), so the fit is one least-squares problem with
-constants of zero or more; errors are relative.  NVLS is fitted to other sources of ``measured.csv`` and to
-bandwidths that they state.
+constants of zero or more, overheads being what comes on top of the link's latency; errors are relative.  NVLS is fitted
+to other sources of ``measured.csv`` and to bandwidths that they state.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ import argparse
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
 from validation import collective_data
 from validation.collective_data import Point
 
-from triosim.collectives import tuner
+from triosim.collectives import cost, tuner
 from triosim.collectives.constants import PROTOCOLS, Constants, Costs, Curve, unparse
 from triosim.collectives.group import Group, LinkClass
 from triosim.hardware import catalog
@@ -45,6 +47,12 @@ WEAK = 0.2
 CEILING = {"LL": 0.5, "LL128": 0.9375, "Simple": 1.0, "exchange": 1.0}
 """Payload per byte on the wire."""
 MICRO, PER_BYTE = 1e-6, 1e-12
+
+
+STATED = {
+    "NVLink4": (482e9, "; bus bandwidth of large messages on 8 H200: ml-engineering, network/benchmarks"),
+}
+"""Bus bandwidth of NVLS in bytes per second that a source states without the times, and the source."""
 
 
 def least_squares(matrix: NDArray, right: NDArray) -> NDArray[np.float64]:
@@ -127,7 +135,7 @@ def fit(points: Iterable[Point], link: LinkClass, architecture: str, source: str
             terms["overhead", way, knot] = steps * weight
         terms["slow", way] = moved * PER_BYTE / MICRO
         terms["finish", point.kind] = part * PER_BYTE / MICRO
-        known = moved / (CEILING[way] * link.bandwidth)
+        known = moved / (CEILING[way] * link.bandwidth) + steps * link.latency
         problem.add({k: v * MICRO / point.seconds for k, v in terms.items()}, 1 - known / point.seconds)
     for way in used:
         for knot in range(1, len(KNOTS[way]) - 1):
@@ -142,7 +150,7 @@ def fit(points: Iterable[Point], link: LinkClass, architecture: str, source: str
 def _constants(value: Callable[..., float], used: set[str], link: LinkClass, source: str) -> Constants:
     def costs(way: str) -> Costs:
         slowness = 1 / (CEILING[way] * link.bandwidth) + value("slow", way) * PER_BYTE
-        seconds = tuple(value("overhead", way, knot) * MICRO for knot in range(len(KNOTS[way])))
+        seconds = tuple(link.latency + value("overhead", way, knot) * MICRO for knot in range(len(KNOTS[way])))
         return Costs(value("base", way) * MICRO, 1 / (slowness * link.bandwidth), Curve(KNOTS[way], seconds))
 
     ring = {way: costs(way) for way in PROTOCOLS if way in used}
@@ -177,6 +185,43 @@ def small(points: Iterable[Point]) -> list[Point]:
     ]  # fmt: skip
 
 
+def multicast(points: Iterable[Point], gpu: str, ring: Constants) -> Costs | None:
+    """Costs of NVLS from sources other than the table that rings are fitted to, or None where there are too few.
+
+    These sources time calls of PyTorch.  What the host adds to each is read from their small messages, which NCCL sends
+    round the ring; it is taken off.  The bandwidth is that of the largest message or, where a source states more, that.
+    """
+    link, architecture = link_of(gpu)
+    own = [p for p in points if p.kind == "all_reduce" and p.members == 8 and p.servers == 1 and _is(p, link)]
+    group = Group(np.zeros(8, np.int32), link, None, 8, architecture)
+    host, rows = [], []
+    for point in own:
+        chosen = tuner.choices("all_reduce", group, point.bytes)[0]
+        if chosen.algorithm == "nvls":
+            rows.append(point)
+        else:
+            predicted = cost.ring(ring, "all_reduce", 8, point.bytes, chosen.protocol, link.bandwidth)
+            host.append(point.seconds - predicted)
+    if len(rows) < 2 or not host:
+        return None
+    wire = [9 / 8 * p.bytes for p in rows]
+    rate = wire[-1] / (rows[-1].seconds - median(host))
+    if link.name in STATED:
+        rate = max(rate, 9 / 8 * 8 / 14 * STATED[link.name][0])
+    left = [max(p.seconds - median(host) - w / rate, 0.0) for p, w in zip(rows, wire, strict=True)]
+    return Costs(0.0, rate / link.bandwidth, Curve(tuple(float(p.bytes) for p in rows), tuple(left)))
+
+
+def _is(point: Point, link: LinkClass) -> bool:
+    """Whether a point of another source was measured on that link, by NCCL on its own."""
+    if not point.source.startswith(("Vidur", "ml-engineering all_reduce")) or "pairwise" in point.gpu:
+        return False
+    try:
+        return link_of(point.gpu)[0].name == link.name
+    except LookupError:
+        return False
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Fit and print, or write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -186,6 +231,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not path.exists():
         raise SystemExit(f"{path} is not there: the fit needs the measured collectives")
     points = small(collective_data.read(path))
+    others = collective_data.read(collective_data.DATA / "measured.csv")
     for gpu in dict.fromkeys(p.gpu for p in points):
         link, architecture = link_of(gpu)
         own = [p for p in points if p.gpu == gpu]
@@ -193,7 +239,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"least squares over {len(own)} medians of NCCL 2.27 to 2.29 on 2 and 4 GPUs of {gpu} "
             "(ai-dynamo/aiconfigurator, Apache-2.0), validation/fit_collectives.py"
         )
-        document = unparse(fit(own, link, architecture, source))
+        fitted = fit(own, link, architecture, source)
+        switched = multicast(others, gpu, fitted)
+        if switched:
+            stated = STATED.get(link.name, (0.0, ""))[1]
+            source += f"; NVLS: Vidur and ml-engineering all_reduce_bench on 8 GPUs{stated}"
+            fitted = replace(fitted, multicast=switched, source=source)
+        document = unparse(fitted)
         if options.write:
             TARGET.mkdir(exist_ok=True)
             text = json.dumps(document, indent=1)

@@ -9,6 +9,7 @@ from triosim.errors import InputError
 from triosim.registry import Registry
 
 if TYPE_CHECKING:
+    from triosim.collectives.group import Group
     from triosim.engine.graph import Pattern
 
 ALGORITHMS = Registry("triosim.collectives.algorithms", "triosim.collectives", "collective algorithm")
@@ -18,7 +19,7 @@ DEFAULTS = {
     "all_reduce": "ring", "all_gather": "ring", "reduce_scatter": "ring", "broadcast": "ring", "reduce": "ring",
     "gather": "direct", "scatter": "direct", "all_to_all": "pairwise",
 }  # fmt: skip
-"""The algorithm of each kind of collective unless the user says otherwise."""
+"""The algorithm of each kind of collective on ideal links unless the user says otherwise."""
 
 
 class Schedule(NamedTuple):
@@ -26,7 +27,8 @@ class Schedule(NamedTuple):
 
     Attributes:
         pattern: who sends how much to whom, and what waits for what.
-        order: which member of the group sits at each position of the pattern, shape ``(members,)``.
+        order: which member of the group sits at each position of the pattern, shape ``(members,)``.  Positions beyond
+            them are the group's switch.
     """
 
     pattern: Pattern
@@ -43,7 +45,7 @@ class Algorithm(ABC):
     kinds: ClassVar[tuple[str, ...]]
 
     @abstractmethod
-    def schedule(self, kind: str, members: int, size: int, root: int = 0) -> Schedule:
+    def schedule(self, kind: str, members: int, size: int, root: int = 0, group: Group | None = None) -> Schedule:
         """The pattern of one collective.
 
         Args:
@@ -52,6 +54,10 @@ class Algorithm(ABC):
             size: bytes of the full buffer: gathered, unscattered, and for all_to_all what one member sends, its own
                 part included.
             root: of broadcast, reduce, gather and scatter, the member that has or gets the full buffer.
+            group: where the members are; all in one server if not given.
+
+        Raises:
+            InputError: the algorithm cannot do this kind for such a group.
         """
 
 
@@ -60,7 +66,7 @@ def choose(kind: str, members: int, size: int, algorithm: str = "auto") -> str:
 
     Args:
         kind, members, size: the collective; see :meth:`Algorithm.schedule`.
-        algorithm: one that the user asks for, or ``"auto"``: today the default of the kind, whatever the size.
+        algorithm: one that the user asks for, or ``"auto"`` for the default of the kind.
 
     Raises:
         InputError: there is no such algorithm, or it cannot do this kind.

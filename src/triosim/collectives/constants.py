@@ -18,13 +18,17 @@ from __future__ import annotations
 import functools
 import json
 import math
+import re
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
 SCHEMA = "triosim/collective-constants/1"
+
+NETWORKS = ("InfiniBand", "Ethernet", "EFA")
+"""Families of links between servers."""
 
 PROTOCOLS = ("LL", "LL128", "Simple")
 """Protocols of NCCL: flags beside every 4 bytes, beside every 120 bytes, or one for a whole slice."""
@@ -115,6 +119,39 @@ def load(name: str) -> Constants:
     """Constants of the class of that file name, without ``.json``."""
     text = (resources.files("triosim.collectives") / "data" / f"{name}.json").read_text(encoding="utf-8")
     return parse(json.loads(text))
+
+
+def of_link(name: str, family: str, known: Sequence[Constants] = ()) -> Constants | None:
+    """Constants for a link of the catalog, or None where nothing is known of its family.
+
+    The class of that very name; else the nearest generation of the family; for links between servers what NCCL assumes.
+
+    Args:
+        name: of the link ("NVLink4-bridge").
+        family: of the link ("NVLink").
+        known: classes that stand before those that come with the program.
+    """
+    for found in (*known, *map(load, names())):
+        if found.family == family and found.name == name:
+            return found
+    alike = [c for c in (*known, *map(load, names())) if c.family == family]
+    if alike and family:
+        return min(alike, key=lambda c: abs(_generation(c.name) - _generation(name)))
+    return load("network") if family in NETWORKS else None
+
+
+def told(name: str, used: Constants) -> str:
+    """Where the costs of a link are from, in words."""
+    if used.fitted and used.name == name:
+        return f"{name}: measured"
+    if used.fitted:
+        return f"{name}: constants of {used.name}, no measurements of its own"
+    return f"{name}: latencies that NCCL assumes, no measurements"
+
+
+def _generation(name: str) -> int:
+    digits = re.search(r"\d+", name)
+    return int(digits.group()) if digits else 0
 
 
 def parse(document: Mapping[str, Any]) -> Constants:

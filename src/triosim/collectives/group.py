@@ -68,8 +68,12 @@ class Group:
             raise ValueError("a group of one member has no link")
         return link
 
-    def blocks(self) -> list[NDArray[np.int64]]:
-        """Members of each server, servers in order of their first member."""
-        _, first, row = np.unique(self.server, return_index=True, return_inverse=True)
-        order = np.argsort(first[row], kind="stable")
-        return np.split(order, np.flatnonzero(np.diff(first[row][order])) + 1)
+
+def blocks_of(group: Group | None, members: int) -> list[NDArray[np.int64]]:
+    """Members of each server, servers in the order of their first member; all in one where no group is given."""
+    if group is None:
+        return [np.arange(members, dtype=np.int64)]
+    _, first, row = np.unique(group.server, return_index=True, return_inverse=True)
+    start = first[row]
+    order = np.argsort(start, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(start[order])) + 1)

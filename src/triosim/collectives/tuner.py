@@ -37,17 +37,19 @@ def _constants() -> dict[str, Any]:
     return json.loads(text)
 
 
-def choices(kind: str, group: Group, size: int) -> list[Choice]:
+def choices(kind: str, group: Group, size: int, every: bool = False) -> list[Choice]:
     """All that NCCL would consider for a collective, the fastest by its own prediction first.
 
     Args:
         kind: a kind of :data:`ROUNDS`, ``"broadcast"`` or ``"reduce"``.
         group: the members, at least two.
         size: bytes of the full buffer.
+        every: also protocols that NCCL would not use on such links.
     """
-    found = [Choice("ring", p, _ring(kind, group, size, p)) for p in PROTOCOLS if _enabled(p, group)]
+    able = [p for p in PROTOCOLS if every or _enabled(p, group)]
+    found = [Choice("ring", p, _ring(kind, group, size, p)) for p in able]
     if kind == "all_reduce" and group.members > 2:
-        found += [Choice("tree", p, _tree(group, size, p)) for p in PROTOCOLS if _enabled(p, group)]
+        found += [Choice("tree", p, _tree(group, size, p)) for p in able]
         if _multicasts(group):
             found.append(Choice("nvls", "Simple", _nvls(group, size)))
     return sorted(found, key=lambda c: c.seconds)

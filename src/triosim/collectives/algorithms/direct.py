@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from triosim.collectives.algorithm import Algorithm, Schedule, part, rooted
+from triosim.collectives.group import Group
 from triosim.collectives.pattern import exchange, from_first, to_first
 from triosim.registry import registered
 
@@ -13,7 +14,7 @@ class Direct(Algorithm):
 
     kinds = ("gather", "scatter", "all_to_all")
 
-    def schedule(self, kind: str, members: int, size: int, root: int = 0) -> Schedule:
+    def schedule(self, kind: str, members: int, size: int, root: int = 0, group: Group | None = None) -> Schedule:
         """See :meth:`Algorithm.schedule`."""
         each = part(size, members)
         if kind == "all_to_all":

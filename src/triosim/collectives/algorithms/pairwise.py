@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from triosim.collectives.algorithm import Algorithm, Schedule, part
+from triosim.collectives.group import Group
 from triosim.collectives.pattern import rounds
 from triosim.registry import registered
 
@@ -14,6 +15,6 @@ class Pairwise(Algorithm):
 
     kinds = ("all_to_all",)
 
-    def schedule(self, kind: str, members: int, size: int, root: int = 0) -> Schedule:
+    def schedule(self, kind: str, members: int, size: int, root: int = 0, group: Group | None = None) -> Schedule:
         """See :meth:`Algorithm.schedule`."""
         return Schedule(rounds(members, part(size, members)), tuple(range(members)))

@@ -7,8 +7,12 @@ ring, as in NCCL.
 
 from __future__ import annotations
 
+import numpy as np
+
 from triosim.collectives.algorithm import Algorithm, Schedule, part, rooted
+from triosim.collectives.group import Group, blocks_of
 from triosim.collectives.pattern import chain, ring
+from triosim.collectives.rails import rail_rings
 from triosim.registry import registered
 
 CHUNK_BYTES = 4 * 2**20 // 8
@@ -20,17 +24,24 @@ CHUNK_BYTES = 4 * 2**20 // 8
 class Ring(Algorithm):
     """In each step everyone passes one of N chunks on to the next: N - 1 steps gather or reduce, 2 (N - 1) do both.
 
+    Where several servers have as many members each there is one ring for every way out of a server
+    (:mod:`triosim.collectives.rails`).
+
     Broadcast and reduce send the whole buffer along the chain that begins or ends at the root, in equal chunks of at
     most :data:`CHUNK_BYTES`.
     """
 
     kinds = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
 
-    def schedule(self, kind: str, members: int, size: int, root: int = 0) -> Schedule:
+    def schedule(self, kind: str, members: int, size: int, root: int = 0, group: Group | None = None) -> Schedule:
         """See :meth:`Algorithm.schedule`."""
         if kind in ("broadcast", "reduce"):
             chunks = max(part(size, CHUNK_BYTES), 1)
             first = root if kind == "broadcast" else root + 1
             return Schedule(chain(members, part(size, chunks), chunks), rooted(members, first))
-        times = 2 if kind == "all_reduce" else 1
-        return Schedule(ring(members, part(size, members), times * (members - 1)), tuple(range(members)))
+        steps = (2 if kind == "all_reduce" else 1) * (members - 1)
+        blocks = blocks_of(group, members)
+        if len(blocks) > 1 and len(blocks[0]) > 1 and len({len(b) for b in blocks}) == 1:
+            return Schedule(rail_rings(np.stack(blocks), part(size, members), steps), tuple(range(members)))
+        order = tuple(np.concatenate(blocks).tolist())
+        return Schedule(ring(members, part(size, members), steps), order)
