@@ -32,6 +32,9 @@ _KINDS = {
     Comm.ALL_REDUCE: "all_reduce", Comm.ALL_GATHER: "all_gather", Comm.REDUCE_SCATTER: "reduce_scatter",
     Comm.ALL_TO_ALL: "all_to_all",
 }  # fmt: skip
+_REPLAYED = (Comm.BROADCAST, Comm.REDUCE, Comm.GATHER, Comm.SCATTER)
+"""Collectives with a root take their recorded time: ASTRA-sim does so with a broadcast and refuses the others."""
+
 _COMMUNICATIONS = (Node.COMM_SEND, Node.COMM_RECV, Node.COMM_COLL)
 _PS_PER_US, _PS_PER_NS = 10**6, 1000
 
@@ -156,6 +159,8 @@ class _Lowering:
             name = "communication"
         elif kind == Node.COMP:
             name = "host" if trace.cpu[row] else "device"
+        elif kind in (Node.MEM_LOAD, Node.MEM_STORE):
+            name = "memory"
         else:
             return None
         stream = int(trace.stream[row]) if self.job.slots == "recorded" else ABSENT
@@ -177,13 +182,15 @@ class _Lowering:
         if kind == Node.COMM_SEND:
             return Task.TRANSFER, int(trace.size[row]), self._route(rank, int(trace.target[row])), 0
         if kind == Node.COMM_COLL:
-            if int(trace.comm[row]) == Comm.BROADCAST:
+            if int(trace.comm[row]) in _REPLAYED:
                 return Task.COMPUTE, _recorded(trace, row), -1, 0
             place = self.where[rank, row]
             return (Task.JOIN, 0, -1, 0) if place is None else (Task.COLLECTIVE, 0, *place)
+        if trace.ticks[row] != ABSENT or trace.micros[row]:
+            return Task.COMPUTE, _recorded(trace, row), -1, 0
         raise InputError(
-            f"{trace.where(row)} loads or stores remote memory, which is not supported: set replay-only in the "
-            "system file to take its recorded time"
+            f"{trace.where(row)} loads or stores remote memory and has no recorded time; no model of remote memory is "
+            "read here: give it a duration"
         )
 
     def _computation(self, trace: ExecutionTrace, row: int) -> int:
@@ -263,7 +270,7 @@ class _Lowering:
                 for name, members in trace.groups.items()
             }
             for row in self.orders[rank]:
-                if trace.kind[row] == Node.COMM_COLL and trace.comm[row] != Comm.BROADCAST:
+                if trace.kind[row] == Node.COMM_COLL and trace.comm[row] not in _REPLAYED:
                     key = self._group(rank, trace, row, groups)
                     issued.setdefault(key, {}).setdefault(rank, []).append(row)
         for (members, involved), by_rank in issued.items():
