@@ -54,7 +54,7 @@ def test_overlapped_data_parallel_lies_between_its_bounds(layers: int, parts: in
 @given(st.permutations(range(4)), st.sampled_from([(4, 1, 1), (2, 2, 1), (1, 2, 2), (2, 1, 2)]))
 def test_relabelling_devices_changes_nothing(order: list[int], mesh: tuple[int, int, int]) -> None:
     """On a switch, where every route is unique, any device may play any part."""
-    from triosim.collectives.algorithm import ALGORITHMS, choose
+    from tests.network.test_lowering import schedule
     from triosim.engine.play import play
     from triosim.network.lowering import lower
     from triosim.network.placement import place
@@ -71,12 +71,9 @@ def test_relabelling_devices_changes_nothing(order: list[int], mesh: tuple[int, 
     jobs = programs(step, Costs(trace.operators.device_s), split(step.trace, trace.operators.device_s, pp), plan, sizes)
     system = triosim.system(devices=4, link="1GB/s", latency="5us")
 
-    def schedule(kind: str, members: int, size: int, root: int):
-        made = ALGORITHMS.get(choose(kind, members, size))().schedule(kind, members, size, root)
-        return made.pattern, made.order
-
     plain, moved = (
-        play(*_graph(lower(jobs, place(tp, dp, pp, 4, devices), system, schedule))) for devices in (None, order)
+        play(*_graph(lower(jobs, place(tp, dp, pp, 4, devices), system, schedule, fold=False)))
+        for devices in (None, order)
     )
     assert np.array_equal(plain.finish, moved.finish)
 

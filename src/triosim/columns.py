@@ -59,6 +59,11 @@ class Ragged:
         return [flat[a:b] for a, b in pairwise(bounds)]
 
     @staticmethod
+    def even(rows: NDArray) -> Ragged:
+        """Rows of equal length, from an array of shape ``(rows, length)``."""
+        return Ragged(rows.reshape(-1), np.arange(len(rows) + 1, dtype=np.int64) * rows.shape[1])
+
+    @staticmethod
     def stacked(parts: Sequence[Ragged]) -> Ragged:
         """The rows of several tables, one table after another."""
         lengths = np.concatenate([part.lengths() for part in parts])

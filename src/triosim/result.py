@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 from triosim.timeline import Timeline
@@ -129,7 +131,7 @@ class Result:
         sources: where each class of estimate came from, one sentence each.
         warnings: what the user should know, one sentence each.
         simulation: cost of the run.
-        timeline: everything that happened (not part of the JSON).
+        make_timeline: makes the timeline, which nobody may ask for.
     """
 
     iteration_time_s: float
@@ -149,13 +151,18 @@ class Result:
     sources: tuple[str, ...]
     warnings: tuple[str, ...]
     simulation: Simulation
-    timeline: Timeline = field(repr=False)
+    make_timeline: Callable[[], Timeline] = field(repr=False, compare=False)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """Everything that happened (not part of the JSON)."""
+        return self.make_timeline()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
         plain: dict[str, Any] = {"schema": SCHEMA}
         for name in self.__dataclass_fields__:
-            if name != "timeline":
+            if name != "make_timeline":
                 value = getattr(self, name)
                 if isinstance(value, tuple):
                     plain[name] = [asdict(v) if hasattr(v, "__dataclass_fields__") else v for v in value]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.columns import Ragged
 from triosim.engine.graph import Played
 from triosim.hardware.system import System
 from triosim.memory.footprint import Footprint
 from triosim.network.lowering import Lowered
+from triosim.network.placement import Placement
 from triosim.parallelism.program import AXES, COLLECTIVES, Op, Program
 from triosim.result import Breakdown, CollectiveRow, DeviceRow, LayerRow, StageRow
 from triosim.timeline import LinkUse, MemoryTrack, Slices, Timeline
@@ -36,18 +38,26 @@ class Run:
         """End of the run in picoseconds."""
         return int(self.played.finish.max(initial=0))
 
-    def tasks(self, rank: int) -> slice:
-        """Tasks of a rank."""
-        return slice(int(self.lowered.first[rank]), int(self.lowered.first[rank + 1]))
+    def tasks(self, cell: int) -> slice:
+        """Tasks of a cell of ranks."""
+        return slice(int(self.lowered.first[cell]), int(self.lowered.first[cell + 1]))
 
-    def program(self, rank: int) -> Program:
-        """Program of a rank."""
-        return self.programs[self.lowered.class_of[rank]]
+    def program(self, cell: int) -> Program:
+        """Program of a cell."""
+        return self.programs[self.lowered.program[cell]]
+
+    def first_cell(self, program: Program) -> int:
+        """The cell of the lowest rank that runs a program."""
+        return int(self.lowered.cell[program.ranks.min()])
+
+    def cells(self, number: int) -> list[int]:
+        """Cells that run a program."""
+        return np.flatnonzero(self.lowered.program == number).tolist()
 
 
 @dataclass(frozen=True)
 class Occupied:
-    """How a rank spent the run, picoseconds.
+    """How each rank of a cell spent the run, picoseconds.
 
     Attributes:
         compute, communication, host: time with the compute stream, a transfer, or the host busy.
@@ -86,13 +96,13 @@ def merged(start: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np
     return start[first], end[last]
 
 
-def occupied(run: Run, rank: int) -> Occupied:
-    """How a rank spent the run."""
-    at, program, played = run.tasks(rank), run.program(rank), run.played
+def occupied(run: Run, cell: int) -> Occupied:
+    """How each rank of a cell spent the run."""
+    at, program, played = run.tasks(cell), run.program(cell), run.played
     op = program.op
     start, finish = played.start[at], played.finish[at]
     computing, issuing = op == Op.COMPUTE, op == Op.ISSUE
-    moving_start, moving_end = transfers(run, rank)
+    moving_start, moving_end = transfers(run, cell)
     c = (start[computing], finish[computing])
     h = (start[issuing], finish[issuing])
     compute, host = union(*c), union(*h)
@@ -102,9 +112,9 @@ def occupied(run: Run, rank: int) -> Occupied:
     return Occupied(compute, communication, host, both - compute, all_three - both, run.end - all_three)
 
 
-def transfers(run: Run, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """When transfers of a rank were in flight: its collectives, what it sent, fetched and received."""
-    at, program, played = run.tasks(rank), run.program(rank), run.played
+def transfers(run: Run, cell: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """When transfers of a cell were in flight: its collectives, what it sent, fetched and received."""
+    at, program, played = run.tasks(cell), run.program(cell), run.played
     rows = np.flatnonzero(np.isin(program.op, (Op.COLLECTIVE, Op.SEND, Op.FETCH))) + at.start
     arrivals = np.flatnonzero(program.op == Op.RECEIVE) + at.start
     before = run.lowered.graph.before
@@ -114,20 +124,31 @@ def transfers(run: Run, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64]
 
 
 def breakdown(run: Run, spent: Sequence[Occupied]) -> Breakdown:
-    """Mean over the ranks, seconds per iteration."""
-    n = len(spent) * run.iterations
+    """Mean over the ranks, seconds per iteration.
+
+    Args:
+        run: the played job.
+        spent: how each cell spent it.
+    """
 
     def mean(name: str) -> float:
-        return sum(getattr(s, name) for s in spent) * S / n
+        return _mean(run, spent, range(len(spent)), name)
 
     return Breakdown(
         mean("compute"), mean("communication"), mean("exposed_communication"), mean("exposed_host"), mean("idle")
     )
 
 
+def _mean(run: Run, spent: Sequence[Occupied], cells: Sequence[int], name: str) -> float:
+    """Mean over the ranks of some cells, seconds per iteration."""
+    count = run.lowered.count.tolist()
+    ticks = sum(getattr(spent[c], name) * count[c] for c in cells)
+    return ticks * S / sum(count[c] for c in cells) / run.iterations
+
+
 def active(run: Run) -> int:
     """Picoseconds with at least one device or transfer busy."""
-    kinds = np.concatenate([run.program(r).op for r in range(len(run.lowered.class_of))])
+    kinds = np.concatenate([run.program(c).op for c in range(run.lowered.cells)])
     busy = np.isin(kinds, (Op.COMPUTE, Op.COLLECTIVE, Op.SEND, Op.FETCH))
     start = np.where(kinds == Op.COMPUTE, run.played.start, run.played.begin)
     return union(start[busy], run.played.finish[busy])
@@ -136,18 +157,17 @@ def active(run: Run) -> int:
 def device_rows(run: Run, spent: Sequence[Occupied], feet: Sequence[Footprint]) -> tuple[DeviceRow, ...]:
     """One row per rank class, mean over its ranks."""
     rows = []
-    for program, foot in zip(run.programs, feet, strict=True):
-        ranks = program.ranks.tolist()
-        scale = S / len(ranks) / run.iterations
+    for number, (program, foot) in enumerate(zip(run.programs, feet, strict=True)):
+        cells = run.cells(number)
         rows.append(
             DeviceRow(
-                rank=min(ranks),
-                count=len(ranks),
+                rank=int(program.ranks.min()),
+                count=len(program.ranks),
                 stage=program.stage,
-                busy_s=sum(spent[r].compute for r in ranks) * scale,
-                communication_s=sum(spent[r].communication for r in ranks) * scale,
-                idle_s=sum(spent[r].idle for r in ranks) * scale,
-                host_cpu_s=sum(spent[r].host for r in ranks) * scale,
+                busy_s=_mean(run, spent, cells, "compute"),
+                communication_s=_mean(run, spent, cells, "communication"),
+                idle_s=_mean(run, spent, cells, "idle"),
+                host_cpu_s=_mean(run, spent, cells, "host"),
                 allocated_bytes=foot.peak_bytes,
                 reserved_bytes=foot.reserved_bytes,
             )
@@ -158,14 +178,12 @@ def device_rows(run: Run, spent: Sequence[Occupied], feet: Sequence[Footprint]) 
 def stage_rows(run: Run, spent: Sequence[Occupied]) -> tuple[StageRow, ...]:
     """One row per pipeline stage, mean over its ranks."""
     by_stage: dict[int, list[int]] = defaultdict(list)
-    for program in run.programs:
-        by_stage[program.stage] += program.ranks.tolist()
-    rows = []
-    for stage, ranks in sorted(by_stage.items()):
-        scale = S / len(ranks) / run.iterations
-        compute = sum(spent[r].compute for r in ranks) * scale
-        rows.append(StageRow(stage, compute, sum(spent[r].communication for r in ranks) * scale))
-    return tuple(rows)
+    for number, program in enumerate(run.programs):
+        by_stage[program.stage] += run.cells(number)
+    return tuple(
+        StageRow(stage, _mean(run, spent, cells, "compute"), _mean(run, spent, cells, "communication"))
+        for stage, cells in sorted(by_stage.items())
+    )
 
 
 def layer_rows(run: Run, trace: Trace) -> tuple[LayerRow, ...]:
@@ -173,7 +191,7 @@ def layer_rows(run: Run, trace: Trace) -> tuple[LayerRow, ...]:
     module, phase = trace.operators.module, trace.operators.phase
     keys: dict[tuple[int, int], list[float]] = {}
     for program in _first_of_each_stage(run):
-        at = run.tasks(int(program.ranks.min()))
+        at = run.tasks(run.first_cell(program))
         length = (run.played.finish - run.played.begin)[at]
         known = program.operator >= 0
         for kinds, column in (((Op.COMPUTE,), 0), ((Op.COLLECTIVE, Op.SEND, Op.FETCH), 1)):
@@ -245,7 +263,7 @@ def collective_rows(run: Run, algorithm: dict[str, str]) -> tuple[CollectiveRow,
     counted: set[int] = set()
     graph = run.lowered.graph
     for program in run.programs:
-        at = run.tasks(int(program.ranks.min()))
+        at = run.tasks(run.first_cell(program))
         for row in np.flatnonzero(np.isin(program.op, (Op.COLLECTIVE, Op.SEND))).tolist():
             task = at.start + row
             axis = AXES[program.axis[row]]
@@ -276,70 +294,101 @@ def collective_rows(run: Run, algorithm: dict[str, str]) -> tuple[CollectiveRow,
     )
 
 
-def timeline(run: Run, trace: Trace, system: System, devices: Sequence[int], feet: Sequence[Footprint]) -> Timeline:
+MOST_RANKS_SHOWN = 64
+"""Up to so many ranks the timeline holds all of them, beyond it the first of each cell."""
+
+
+def timeline(run: Run, trace: Trace, system: System, placement: Placement, feet: Sequence[Footprint]) -> Timeline:
     """What ran where and when, in seconds.
 
     Args:
         run: the played job.
         trace: one rank's step.
         system: the machine.
-        devices: device of each rank.
+        placement: device of each rank.
         feet: memory of each program.
     """
-    names: dict[str, int] = {}
     lowered, played = run.lowered, run.played
-
-    def name(text: str) -> int:
-        return names.setdefault(text, len(names))
-
-    nothing = name("")
-    operator_name = np.array([name(text) for text in trace.operators.name], np.int32)
-    transfer_name = {Op.SEND: name("send"), Op.RECEIVE: name("receive"), Op.FETCH: name("fetch")}
-    kind_name = np.array([name(kind) for kind in COLLECTIVES], np.int32)
+    names, name_of = _names(trace)
+    groups = _Groups(placement)
+    width = placement.sizes[0] * placement.sizes[1]
     module = np.append(trace.operators.module, NONE)
     phase = np.append(trace.operators.phase, NONE)
+    shown = np.arange(placement.ranks) if placement.ranks <= MOST_RANKS_SHOWN else lowered.lowest
     columns: dict[str, list[NDArray]] = defaultdict(list)
-    for rank in range(len(lowered.class_of)):
-        program = run.program(rank)
-        named = (
-            operator_name[np.maximum(program.operator, 0)] if len(operator_name) else np.zeros(len(program), np.int32)
-        )
-        for op, code in transfer_name.items():
-            named = np.where(program.op == op, code, named)
-        named = np.where(program.operator < 0, nothing, named)
-        named = np.where(program.op == Op.COLLECTIVE, kind_name[np.maximum(program.what, 0)], named)
+    for rank in shown.tolist():
+        cell = int(lowered.cell[rank])
+        at, program = run.tasks(cell), run.program(cell)
+        pair = lowered.pair[at]
         columns["rank"].append(np.full(len(program), rank, np.int32))
-        columns["name"].append(named.astype(np.int32))
+        columns["name"].append(name_of(program))
         columns["module"].append(module[program.operator])
         columns["phase"].append(phase[program.operator])
+        columns["group"].append(groups.of(rank, program))
+        columns["pair"].append(np.where(pair >= 0, pair * width + rank % width, -1))  # both ends have one place in it
+        columns["start"].append(seconds(played.start[at]))
+        columns["begin"].append(seconds(played.begin[at]))
+        columns["end"].append(seconds(played.finish[at]))
         for column in ("stream", "op", "operator", "micro_batch", "iteration", "bytes"):
             columns[column].append(getattr(program, column))
-    table = {key: np.concatenate(parts) for key, parts in columns.items()}
-    slices = Slices(
-        **table,
-        start=seconds(played.start),
-        begin=seconds(played.begin),
-        end=seconds(played.finish),
-        group=lowered.group,
-        pair=lowered.pair,
-    )
+    slices = Slices(**{key: np.concatenate(parts) for key, parts in columns.items()})
     tracks = tuple(_memory_track(run, program, foot) for program, foot in zip(run.programs, feet, strict=True))
     ends = zip(system.edge_source.tolist(), system.edge_target.tolist(), strict=True)
+    carried = np.where(lowered.link >= 0, played.link_bytes[lowered.link], 0)
     links = LinkUse(
-        tuple(f"{system.node_names[a]} -> {system.node_names[b]}" for a, b in ends), played.link_bytes, system.bandwidth
+        tuple(f"{system.node_names[a]} -> {system.node_names[b]}" for a, b in ends), carried, system.bandwidth
     )
     return Timeline(
         slices=slices,
-        names=tuple(names),
+        names=names,
         modules=trace.modules.path,
-        groups=lowered.groups,
-        rank_names=tuple(_rank_name(system, d) for d in devices),
-        rank_stage=tuple(run.program(r).stage for r in range(len(devices))),
+        groups=groups.table,
+        rank_names=tuple(_rank_name(system, d) for d in placement.devices.tolist()),
+        rank_stage=tuple((np.arange(placement.ranks) // width).tolist()),
         memory=tracks,
         links=links,
         end=run.end * S,
         iterations=run.iterations,
     )
+
+
+def _names(trace: Trace) -> tuple[tuple[str, ...], Callable[[Program], NDArray[np.int32]]]:
+    """The distinct names of what runs, and for a program the row of each instruction in them."""
+    names: dict[str, int] = {}
+
+    def name(text: str) -> int:
+        return names.setdefault(text, len(names))
+
+    nothing = name("")
+    operator_name = np.array([*(name(text) for text in trace.operators.name), nothing], np.int32)
+    transfer_name = {Op.SEND: name("send"), Op.RECEIVE: name("receive"), Op.FETCH: name("fetch")}
+    kind_name = np.array([name(kind) for kind in COLLECTIVES], np.int32)
+
+    def rows(program: Program) -> NDArray[np.int32]:
+        named = operator_name[program.operator]
+        for op, code in transfer_name.items():
+            named = np.where(program.op == op, code, named)
+        named = np.where(program.operator < 0, nothing, named)
+        return np.where(program.op == Op.COLLECTIVE, kind_name[np.maximum(program.what, 0)], named).astype(np.int32)
+
+    return tuple(names), rows
+
+
+class _Groups:
+    """The communication groups of all ranks, by axis."""
+
+    def __init__(self, placement: Placement) -> None:
+        self.placement = placement
+        tables = [np.array(placement.groups(axis), np.int32) for axis in AXES]
+        self.first = np.concatenate([[0], np.cumsum([len(table) for table in tables])])
+        self.table = Ragged.stacked([Ragged.even(table) for table in tables])
+        self.group = np.empty((len(AXES), placement.ranks), np.int32)
+        for axis, table in enumerate(tables):
+            self.group[axis, table] = self.first[axis] + np.arange(len(table))[:, None]
+
+    def of(self, rank: int, program: Program) -> NDArray[np.int32]:
+        """For each instruction of a rank the row of its group, -1 where it is no collective."""
+        return np.where(program.op == Op.COLLECTIVE, self.group[program.axis, rank], -1).astype(np.int32)
 
 
 def _rank_name(system: System, device: int) -> str:
@@ -349,8 +398,8 @@ def _rank_name(system: System, device: int) -> str:
 
 def _memory_track(run: Run, program: Program, foot: Footprint) -> MemoryTrack:
     """Memory of the first rank of a class over time; what comes with a row comes when the row begins or has ended."""
+    first = run.tasks(run.first_cell(program)).start
     rank = int(program.ranks.min())
-    first = int(run.lowered.first[rank])
     inside = (foot.rows >= 0) & (foot.rows < len(program))
     task = first + np.clip(foot.rows, 0, max(len(program) - 1, 0))
     if not len(task) or not len(program):

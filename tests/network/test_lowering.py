@@ -12,15 +12,16 @@ from triosim.collectives.algorithm import ALGORITHMS, choose
 from triosim.engine.graph import Task
 from triosim.network.lowering import lower
 from triosim.network.placement import place
+from triosim.network.traffic import Scheduled
 from triosim.parallelism.job import Costs, programs
 from triosim.parallelism.stages import split
 from triosim.parallelism.tensor import shard
 from triosim.plan import resolve
 
 
-def _schedule(kind: str, members: int, size: int, root: int):
-    made = ALGORITHMS.get(choose(kind, members, size))().schedule(kind, members, size, root)
-    return made.pattern, made.order
+def schedule(kind: str, devices, size: int, root: int) -> Scheduled:
+    made = ALGORITHMS.get(choose(kind, len(devices), size))().schedule(kind, len(devices), size, root)
+    return Scheduled(made.pattern, made.order)
 
 
 def _lowered(dp: int, tp: int, pp: int, **plan):
@@ -31,14 +32,14 @@ def _lowered(dp: int, tp: int, pp: int, **plan):
     seconds = trace.operators.device_s
     jobs = programs(step, Costs(seconds), split(step.trace, seconds, pp), plan, mesh)
     system = triosim.system(devices=mesh.ranks, link="1GB/s", latency="1us")
-    return jobs, lower(jobs, place(tp, dp, pp, mesh.ranks), system, _schedule)
+    return jobs, lower(jobs, place(tp, dp, pp, mesh.ranks), system, schedule, fold=False)
 
 
 @pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 2), (1, 4, 2), (4, 1, 2)])
 def test_every_rank_has_its_program_and_every_send_its_arrival(mesh: tuple[int, int, int]) -> None:
     jobs, lowered = _lowered(*mesh, micro_batches=2)
     graph = lowered.graph
-    assert np.array_equal(np.diff(lowered.first), [len(jobs[c]) for c in lowered.class_of])
+    assert np.array_equal(np.diff(lowered.first), [len(jobs[c]) for c in lowered.program])
     sends = np.flatnonzero(graph.kind == Task.TRANSFER)
     joins = np.flatnonzero(graph.kind == Task.JOIN)
     assert sorted(lowered.pair[sends]) == sorted(lowered.pair[joins]) == list(range(len(sends)))

@@ -1,24 +1,30 @@
-"""From programs of rank classes to one graph of tasks for the engine: who is where, and what meets what."""
+"""From programs of rank classes to one graph of tasks for the engine: who is where, and what meets what.
+
+Ranks that nothing tells apart are one cell (:mod:`triosim.network.cells`) and are put into the graph once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.columns import Ragged
 from triosim.engine.graph import Collective, Graph, Pattern, Task, Wires
-from triosim.errors import InputError
 from triosim.hardware.system import System
+from triosim.network.cells import Cells, refine, separate, weights
 from triosim.network.placement import Placement
 from triosim.network.routes import Router
-from triosim.parallelism.program import AXES, COLLECTIVES, STREAMS, Op, Program
+from triosim.network.traffic import Scheduler, Shape, Sort, Ways, classes, collectives_along, ways
+from triosim.parallelism.program import AXES, STREAMS, Op, Program
 from triosim.units import PICOSECONDS_PER_SECOND
 
-Scheduler = Callable[[str, int, int, int], tuple[Pattern, Sequence[int]]]
-"""(kind, members, bytes, root) -> the pattern and which member of the group sits at each position."""
+_TASKS = np.zeros(len(Op), np.int8)
+_TASKS[[Op.COMPUTE, Op.ISSUE]] = Task.COMPUTE
+_TASKS[Op.COLLECTIVE], _TASKS[Op.RECEIVE] = Task.COLLECTIVE, Task.JOIN
+_TASKS[[Op.SEND, Op.FETCH]] = Task.TRANSFER
 
 
 @dataclass(frozen=True)
@@ -26,225 +32,309 @@ class Lowered:
     """A job as the engine plays it, and how to find its parts again.
 
     Attributes:
-        graph: the tasks; those of one rank are contiguous, in program order.
-        wires: the network.
-        first: first task of each rank, shape ``(ranks + 1,)``.
-        class_of: program of each rank.
+        graph: the tasks; those of one cell are contiguous, in program order.
+        wires: the network; its links are cells of links of the system.
+        first: first task of each cell, shape ``(cells + 1,)``.
+        program: program of each cell.
+        ranks: ranks of each cell, lowest first; cells are in the order of their lowest ranks.
+        cell: cell of each rank.
+        link: row in ``wires`` of each link of the system, -1 for one that nothing uses.
         group: for each task of a collective its row in ``groups``, else -1.
-        groups: ranks of each communication group.
+        groups: ranks of one communication group of each cell of groups.
         pair: tasks of the same transfer (its sending and its arrival) share a number, else -1.
     """
 
     graph: Graph
     wires: Wires
     first: NDArray[np.int64]
-    class_of: NDArray[np.int32]
+    program: NDArray[np.int32]
+    ranks: Ragged
+    cell: NDArray[np.int64]
+    link: NDArray[np.int64]
     group: NDArray[np.int32]
     groups: Ragged
     pair: NDArray[np.int64]
 
+    @property
+    def cells(self) -> int:
+        """Number of cells."""
+        return len(self.program)
 
-def lower(programs: Sequence[Program], placement: Placement, system: System, schedule: Scheduler) -> Lowered:
-    """Instantiate every rank's program on its device.
+    @property
+    def count(self) -> NDArray[np.int64]:
+        """Ranks in each cell."""
+        return self.ranks.lengths()
+
+    @property
+    def lowest(self) -> NDArray[np.int64]:
+        """Lowest rank of each cell."""
+        return self.ranks.values[self.ranks.offsets[:-1]]
+
+
+def lower(
+    programs: Sequence[Program], placement: Placement, system: System, schedule: Scheduler, fold: bool = True
+) -> Lowered:
+    """Instantiate the programs on their devices.
 
     Args:
         programs: one per rank class; together they name every rank once.
         placement: device of each rank.
         system: the machine.
-        schedule: chooses the pattern of a collective.
+        schedule: chooses how a collective is done.
+        fold: put ranks that nothing tells apart into the graph once; else every rank.  The network model must know of
+            weights.
 
     Raises:
         InputError: the system has no such place to fetch from, or no route.
     """
-    return _Lowering(programs, placement, system, schedule).run()
+    router = Router(system)
+    found = ways(programs, placement, system, router, schedule)
+    cells = refine(found.traffic) if fold else separate(found.traffic)
+    return _Lowering(programs, placement, system, router, found, cells, fold).run()
 
 
 class _Lowering:
-    def __init__(self, programs: Sequence[Program], placement: Placement, system: System, schedule: Scheduler) -> None:
-        self.programs, self.placement, self.system, self.schedule = programs, placement, system, schedule
-        self.router = Router(system)
-        self.pairs: dict[tuple[int, int, Task], int] = {}
-        ranks = placement.ranks
-        self.class_of = np.full(ranks, -1, np.int32)
-        for number, program in enumerate(programs):
-            self.class_of[program.ranks] = number
-        lengths = np.array([len(programs[c]) for c in self.class_of.tolist()], np.int64)
-        self.first = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        self.groups: dict[tuple[int, ...], int] = {}
+    """Writes the graph: a copy of its program for each cell."""
+
+    def __init__(
+        self,
+        programs: Sequence[Program],
+        placement: Placement,
+        system: System,
+        router: Router,
+        found: Ways,
+        cells: Cells,
+        fold: bool,
+    ) -> None:
+        self.programs, self.placement, self.system, self.router = programs, placement, system, router
+        self.ways, self.cells, self.fold = found, cells, fold
+        self.class_of = classes(programs, placement.ranks)
+        self.cell = cells.party[: placement.ranks]
+        order = np.argsort(self.cell, kind="stable")
+        counts = np.bincount(self.cell)
+        self.ranks = Ragged(order, np.concatenate([[0], np.cumsum(counts)]))
+        self.lowest = order[self.ranks.offsets[:-1]]
+        self.program = self.class_of[self.lowest]
+        self.lengths = np.array([len(p) for p in programs], np.int64)
+        self.first = np.concatenate([[0], np.cumsum(self.lengths[self.program])])
+        self.within = [np.flatnonzero(self.program == number) for number in range(len(programs))]  # cells of a program
+        self.along = {(c, a): collectives_along(p, a) for c, p in enumerate(programs) for a in range(len(AXES))}
         self.collectives: list[Collective] = []
-        self.instances: list[int] = []
-        self._known: dict[tuple, int] = {}
-        self._patterns: dict[tuple[str, int, int, int], tuple[Pattern, Sequence[int]]] = {}
-        self._positions: dict[int, dict[int, int]] = {}
+        self.instances: list[NDArray] = []
+        self.instances_made = 0
+        self.groups: list[NDArray] = []
 
     def run(self) -> Lowered:
-        n = int(self.first[-1])
-        kind, stream = np.zeros(n, np.int8), np.full(n, -1, np.int32)
-        amount, what, member = np.zeros(n, np.int64), np.full(n, -1, np.int32), np.zeros(n, np.int32)
-        group, pair = np.full(n, -1, np.int32), np.full(n, -1, np.int64)
-        lengths = np.zeros(n, np.int64)
-        waiting: list[tuple[int, int]] = []  # (receiving task, sending task)
-        task_kind = np.zeros(len(Op), np.int8)
-        task_kind[[Op.COMPUTE, Op.ISSUE]] = Task.COMPUTE
-        task_kind[Op.COLLECTIVE], task_kind[Op.RECEIVE] = Task.COLLECTIVE, Task.JOIN
-        task_kind[[Op.SEND, Op.FETCH]] = Task.TRANSFER
-        for program in self.programs:
-            kinds = task_kind[program.op]
-            own = np.where(kinds == Task.TRANSFER, program.bytes, 0)
-            lasts = kinds == Task.COMPUTE
-            own[lasts] = np.rint(program.seconds[lasts] * PICOSECONDS_PER_SECOND).astype(np.int64)
-            for rank in program.ranks.tolist():
-                at = slice(int(self.first[rank]), int(self.first[rank + 1]))
-                kind[at] = kinds
-                stream[at] = np.where(program.stream >= 0, program.stream.astype(np.int32) + rank * len(STREAMS), -1)
-                amount[at] = own
-                lengths[at] = program.before.lengths() + (program.op == Op.RECEIVE)
-        self._transfers(what, pair, waiting)
-        self._collect(what, member, group)
-        before = self._dependencies(lengths, waiting)
-        wires, delays = self._wires()
+        n, stacked = int(self.first[-1]), self._stacked
+        self.what, self.member = np.full(n, -1, np.int32), np.zeros(n, np.int32)
+        self.group, self.pair = np.full(n, -1, np.int32), np.full(n, -1, np.int64)
+        op = stacked([p.op for p in self.programs])
+        stream = stacked([p.stream for p in self.programs]).astype(np.int32)
+        cell = np.repeat(np.arange(len(self.program), dtype=np.int32), self.lengths[self.program])
+        stream = np.where(stream >= 0, stream + cell * len(STREAMS), -1).astype(np.int32)
+        senders = self._transfers()
+        for sort in self.ways.sorts:
+            self._meet(sort)
         graph = Graph(
-            kind, stream, amount, what, member, before, self.placement.ranks * len(STREAMS),
-            collectives=tuple(replace(c, delay=d) for c, d in zip(self.collectives, delays, strict=True)),
-            instances=np.array(self.instances, np.int32),
+            kind=_TASKS[op],
+            stream=stream,
+            amount=stacked([_amounts(p) for p in self.programs]),
+            what=self.what,
+            member=self.member,
+            before=self._before(op == Op.RECEIVE, senders),
+            streams=len(self.program) * len(STREAMS),
+            collectives=tuple(self.collectives),
+            instances=np.concatenate([np.zeros(0, np.int32), *self.instances]).astype(np.int32),
+        )
+        groups = Ragged.of([g.tolist() for g in self.groups], np.int32)
+        return Lowered(
+            graph, self._wires(), self.first, self.program, self.ranks, self.cell, self.cells.link, self.group, groups,
+            self.pair,
         )  # fmt: skip
-        groups = Ragged.of(list(self.groups), np.int32)
-        return Lowered(graph, wires, self.first, self.class_of, group, groups, pair)
 
-    def _wires(self) -> tuple[Wires, list[int]]:
-        """The network, and the delay of each collective: the software cost of the dearest of its routes.
+    def _stacked(self, columns: list[NDArray]) -> NDArray:
+        """A column of all cells from that of each program."""
+        start = np.concatenate([[0], np.cumsum(self.lengths)])
+        copy = np.repeat(start[self.program] - self.first[:-1], self.lengths[self.program])
+        return np.concatenate(columns)[copy + np.arange(self.first[-1])]
 
-        Transfers pay that cost each; those inside a collective have paid it with the delay.
-        """
-        ends = [(source, target) for source, target, _ in self.pairs]
-        wires, overhead = self.router.wires(ends), self.router.overhead(ends)
-        delays = [int(overhead[c.route].max(initial=0)) for c in self.collectives]
-        pays = np.array([kind == Task.TRANSFER for _, _, kind in self.pairs], bool)
-        nodes = np.stack([self.system.edge_source, self.system.edge_target], axis=1).astype(np.int32)
-        return replace(wires, latency=wires.latency + np.where(pays, overhead, 0), ends=nodes), delays
-
-    def _route(self, source: int, target: int, kind: Task) -> int:
-        return self.pairs.setdefault((source, target, kind), len(self.pairs))
+    def _wires(self) -> Wires:
+        """The network of the cells."""
+        found, system = self.ways, self.system
+        capacity = self.router.capacity
+        ends = np.stack([system.edge_source, system.edge_target], axis=1).astype(np.int32)
+        latency = found.latency + np.where(found.pays, found.overhead, 0)
+        if not self.fold:
+            return Wires(capacity, found.traffic.routes, latency, ends=ends)
+        routes, weight = weights(found.traffic, self.cells)
+        used = self.cells.link >= 0
+        link = _firsts(self.cells.link[used])
+        link = np.flatnonzero(used)[link]
+        return Wires(capacity[link], routes, latency[_firsts(self.cells.way)], weight, ends[link])
 
     # --- transfers ----------------------------------------------------------------------------------------------------
 
-    def _transfers(self, what: NDArray[np.int32], pair: NDArray[np.int64], waiting: list[tuple[int, int]]) -> None:
-        device = self.placement.devices.tolist()
-        width = self.placement.sizes[0] * self.placement.sizes[1]
-        sent: dict[tuple[int, int], int] = {}
-        for program in self.programs:
-            sends = np.flatnonzero(program.op == Op.SEND).tolist()
-            fetches = np.flatnonzero(program.op == Op.FETCH).tolist()
-            for rank in program.ranks.tolist():
-                base = int(self.first[rank])
-                for row in sends:
-                    peer = rank % width + int(program.peer[row]) * width
-                    what[base + row] = self._route(device[rank], device[peer], Task.TRANSFER)
-                    sent[(peer, int(program.tag[row]))] = base + row
-                for row in fetches:
-                    where = self._place(program.places[int(program.peer[row])], device[rank])
-                    what[base + row] = self._route(where, device[rank], Task.TRANSFER)
-        number = 0
-        for program in self.programs:
-            receives = np.flatnonzero(program.op == Op.RECEIVE).tolist()
-            for rank in program.ranks.tolist():
-                base = int(self.first[rank])
-                for row in receives:
-                    task = sent[(rank, int(program.tag[row]))]
-                    waiting.append((base + row, task))
-                    pair[base + row] = pair[task] = number
-                    number += 1
+    def _tasks(self, number: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Tasks of these rows of a program in each of its cells, shape ``(cells, rows)``."""
+        return self.first[self.within[number]][:, None] + rows
 
-    def _place(self, name: str, device: int) -> int:
-        """The node of a place that values start in, as seen from a device."""
-        system = self.system
-        if name == "host":
-            node = int(system.server_host[system.device_server[device]])
-            if node < 0:
-                raise InputError(
-                    f"system {system.name!r} has no host memory to fetch from: give --host-link, for example 32GB/s"
-                )
-            return node
-        if name == "pool":
-            if system.pool < 0:
-                raise InputError(
-                    f"system {system.name!r} has no memory pool to fetch from: give --pool-link, for example 100GB/s"
-                )
-            return system.pool
-        node = int(name.removeprefix("device:"))
-        if node >= system.devices:
-            raise InputError(f"system {system.name!r} has no device {node}: its devices are 0 to {system.devices - 1}")
-        return node
+    def _way_of_cells(self, number: int, ways: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Routes, one for each cell of a program, from the ways of its ranks."""
+        ranks = self.programs[number].ranks
+        order = np.argsort(ranks)
+        mine = order[np.searchsorted(ranks[order], self.lowest[self.within[number]])]
+        return self.cells.way[ways[mine]]
+
+    def _transfers(self) -> NDArray[np.int64]:
+        """Routes of what is sent and fetched; returns for each RECEIVE the task that sends, -1 for other tasks."""
+        sender = np.full(len(self.what), -1, np.int64)
+        for found, op in ((self.ways.sends, Op.SEND), (self.ways.fetches, Op.FETCH)):
+            for (number, peer), own in found.items():
+                program = self.programs[number]
+                tasks = self._tasks(number, np.flatnonzero((program.op == op) & (program.peer == peer)))
+                self.what[tasks] = self._way_of_cells(number, own)[:, None]
+        sends = np.flatnonzero(self._stacked([p.op == Op.SEND for p in self.programs]))
+        self.pair[sends] = np.arange(len(sends))
+        width = self.placement.sizes[0] * self.placement.sizes[1]
+        for number, program in enumerate(self.programs):
+            for stage in np.unique(program.peer[program.op == Op.RECEIVE]).tolist():
+                rows = np.flatnonzero((program.op == Op.RECEIVE) & (program.peer == stage))
+                tasks = self._tasks(number, rows)
+                ranks = self.lowest[self.within[number]] % width + stage * width
+                for other in np.unique(self.class_of[ranks]).tolist():
+                    mine = self.class_of[ranks] == other
+                    sending = self._matching(other, program.stage, program.tag[rows])
+                    sender[tasks[mine]] = self.first[self.cell[ranks[mine]]][:, None] + sending
+        receives = sender >= 0
+        self.pair[receives] = self.pair[sender[receives]]
+        return sender
+
+    def _matching(self, number: int, stage: int, tags: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rows of a program that send to a stage under these tags."""
+        program = self.programs[number]
+        rows = np.flatnonzero((program.op == Op.SEND) & (program.peer == stage))
+        order = np.argsort(program.tag[rows], kind="stable")
+        return rows[order[np.searchsorted(program.tag[rows][order], tags)]]
+
+    def _before(self, receives: NDArray[np.bool_], sender: NDArray[np.int64]) -> Ragged:
+        """Predecessors within the cell, and of an arrival its sending."""
+        own = self._stacked([p.before.lengths() for p in self.programs])
+        offsets = np.zeros(len(own) + 1, np.int64)
+        np.cumsum(own + receives, out=offsets[1:])
+        parts = [self.programs[number].before.values.astype(np.int64) for number in self.program.tolist()]
+        shift = np.repeat(self.first[:-1], [len(part) for part in parts])
+        at_sender = np.zeros(int(offsets[-1]), bool)
+        at_sender[offsets[1:][receives] - 1] = True
+        values = np.empty(int(offsets[-1]), np.int32)
+        values[at_sender] = sender[receives]
+        values[~at_sender] = np.concatenate([np.zeros(0, np.int64), *parts]) + shift
+        return Ragged(values, offsets)
 
     # --- collectives --------------------------------------------------------------------------------------------------
 
-    def _collect(self, what: NDArray[np.int32], member: NDArray[np.int32], group: NDArray[np.int32]) -> None:
-        """One collective for each group that meets.
+    def _meet(self, sort: Sort) -> None:
+        """The collectives of groups that lie alike, once for each cell of groups."""
+        patterns: dict[tuple, Pattern] = {}
+        for at in _firsts(self.cells.group[sort.number]).tolist():
+            cells = _in_order(self.cell[sort.ranks[at]])
+            folds = [self._fold(shape, shape.ways[at], cells) for shape in sort.shapes]
+            begin = len(self.collectives)
+            for call, (scheduled, row) in enumerate(zip(sort.scheduled, sort.shape, strict=True)):
+                key = (call, folds[row].key)
+                if key not in patterns:
+                    patterns[key] = folds[row].pattern(scheduled.pattern)
+                overhead = int(self.ways.overhead[sort.shapes[row].ways[at]].max(initial=0))
+                self.collectives.append(Collective(patterns[key], folds[row].route, scheduled.delay + overhead))
+            instance = self.instances_made + np.arange(len(sort.calls))
+            self.instances_made += len(sort.calls)
+            self.instances.append(begin + sort.calls)
+            for place, cell in enumerate(cells.tolist()):
+                rows = self.along[int(self.program[cell]), sort.axis]
+                tasks = self.first[cell] + rows
+                self.what[tasks], self.member[tasks], self.group[tasks] = instance, place, len(self.groups)
+            self.groups.append(sort.ranks[at])
 
-        The collectives of a group along one axis are matched by their order, as communicators do: the k-th that one
-        member issues is the k-th of every other.
-        """
-        for axis, name in enumerate(AXES):
-            rows = [
-                np.flatnonzero((p.op == Op.COLLECTIVE) & (p.axis == axis)).tolist() for p in self.programs
-            ]  # per class
-            if not any(rows):
-                continue
-            for ranks in self.placement.groups(name):
-                lists = [rows[self.class_of[r]] for r in ranks]
-                if len({len(found) for found in lists}) != 1:
-                    raise AssertionError(f"members of {name} group {ranks} issue different numbers of collectives")
-                for meeting in zip(*lists, strict=True):
-                    self._meet(ranks, meeting, what, member, group)
+    def _fold(self, shape: Shape, own: NDArray[np.int64], cells: NDArray[np.int64]) -> _Fold:
+        """The ways of one group as those of its cells."""
+        traffic = self.ways.traffic
+        route = self.cells.way[own]
+        edge = _firsts(route)
+        ends = self.cells.party[np.stack([traffic.source[own[edge]], traffic.target[own[edge]]])]
+        others = _in_order(ends[~np.isin(ends, cells)])
+        positions = np.concatenate([cells, others])
+        sorter = np.argsort(positions)
+        place = sorter[np.searchsorted(positions[sorter], ends)]
+        return _Fold(len(cells), len(positions), edge, _numbers(route), place[0], place[1], route[edge])
 
-    def _meet(
-        self,
-        ranks: list[int],
-        rows: Sequence[int],
-        what: NDArray[np.int32],
-        member: NDArray[np.int32],
-        group: NDArray[np.int32],
-    ) -> None:
-        program = self.programs[self.class_of[ranks[0]]]
-        row = rows[0]
-        kind, size, root = COLLECTIVES[program.what[row]], int(program.bytes[row]), int(program.root[row])
-        number = self._collective(tuple(ranks), kind, size, root)
-        instance = len(self.instances)
-        self.instances.append(number)
-        where = self.groups.setdefault(tuple(ranks), len(self.groups))
-        for index, (rank, at) in enumerate(zip(ranks, rows, strict=True)):
-            task = int(self.first[rank]) + at
-            what[task] = instance
-            member[task] = self._positions[number][index]
-            group[task] = where
 
-    def _collective(self, ranks: tuple[int, ...], kind: str, size: int, root: int) -> int:
-        """The collective of a group, one for all that are alike."""
-        key = (ranks, kind, size, root)
-        if key not in self._known:
-            alike = (kind, len(ranks), size, root)
-            if alike not in self._patterns:
-                self._patterns[alike] = self.schedule(*alike)
-            pattern, order = self._patterns[alike]
-            device = [int(self.placement.devices[ranks[m]]) for m in order]
-            ends = zip(pattern.source.tolist(), pattern.target.tolist(), strict=True)
-            route = [self._route(device[p], device[q], Task.COLLECTIVE) for p, q in ends]
-            number = self._known[key] = len(self.collectives)
-            self.collectives.append(Collective(pattern, np.array(route, np.int32)))
-            self._positions[number] = {m: p for p, m in enumerate(order)}
-        return self._known[key]
+@dataclass(frozen=True)
+class _Fold:
+    """How the edges of a pattern become those between cells.
 
-    # --- dependencies -------------------------------------------------------------------------------------------------
+    Attributes:
+        members, places: positions that are cells of ranks, and all.
+        edge: the first edge of each cell of ways.
+        into: for each edge its new number.
+        source, target: positions of the new edges.
+        way: cell of ways of each new edge.
+    """
 
-    def _dependencies(self, lengths: NDArray[np.int64], waiting: list[tuple[int, int]]) -> Ragged:
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        values = np.zeros(int(offsets[-1]), np.int32)
-        for program in self.programs:
-            rows = program.before.rows()
-            within = np.arange(len(rows)) - program.before.offsets[:-1][rows]
-            for rank in program.ranks.tolist():
-                base = int(self.first[rank])
-                values[offsets[base + rows] + within] = program.before.values + base
-        for task, other in waiting:
-            values[offsets[task + 1] - 1] = other
-        return Ragged(values, offsets)
+    members: int
+    places: int
+    edge: NDArray[np.int64]
+    into: NDArray[np.int64]
+    source: NDArray[np.int64]
+    target: NDArray[np.int64]
+    way: NDArray[np.int64]
+
+    @property
+    def key(self) -> tuple:
+        """Equal for folds that make the same of a pattern."""
+        columns = (self.edge, self.into, self.source, self.target)
+        return (self.members, self.places, *(column.tobytes() for column in columns))
+
+    @property
+    def route(self) -> NDArray[np.int32]:
+        """Route of each new edge."""
+        return self.way.astype(np.int32)
+
+    def pattern(self, whole: Pattern) -> Pattern:
+        """What one of each cell does in a pattern."""
+        edge = self.edge
+        needs = whole.needs.take(edge)
+        return Pattern(
+            members=self.members,
+            source=self.source.astype(np.int32),
+            target=self.target.astype(np.int32),
+            bytes=whole.bytes[edge],
+            count=whole.count[edge],
+            needs=Ragged(self.into[needs.values].astype(np.int32), needs.offsets),
+            lag=Ragged(whole.lag, whole.needs.offsets).take(edge).values,
+            pause=whole.pause[edge],
+            places=self.places,
+        )
+
+
+def _amounts(program: Program) -> NDArray[np.int64]:
+    """Ticks of what computes, bytes of what is sent."""
+    kind = _TASKS[program.op]
+    ticks = np.rint(program.seconds * PICOSECONDS_PER_SECOND).astype(np.int64)
+    return np.where(kind == Task.COMPUTE, ticks, np.where(kind == Task.TRANSFER, program.bytes, 0))
+
+
+def _firsts(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where each number stands first, in that order."""
+    return np.sort(np.unique(numbers, return_index=True)[1])
+
+
+def _in_order(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The distinct numbers in the order in which they first appear."""
+    return numbers[_firsts(numbers)]
+
+
+def _numbers(of: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The numbers replaced by 0, 1, ... in the order in which they first appear."""
+    _, first, inverse = np.unique(of, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return rank[inverse]

@@ -71,6 +71,15 @@ class Router:
         return parts.carried(found.take(model), (source[first[model]], target[first[model]]), (source, target))
 
     @cached_property
+    def capacity(self) -> NDArray[np.int64]:
+        """Bandwidth of each edge in the unit of the engine, rounded down.
+
+        Raises:
+            InputError: a link has a bandwidth that cannot be counted.
+        """
+        return self._capacity()
+
+    @cached_property
     def _parts(self) -> Parts:
         return parts_of(self.system, self._latency * len(Tier) + self.system.edge_tier)
 

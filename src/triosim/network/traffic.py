@@ -1,0 +1,371 @@
+"""Traffic: which ranks of a job can send to which, and over what: the ways, before any of them is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.columns import Ragged
+from triosim.engine.graph import Pattern
+from triosim.errors import InputError
+from triosim.hardware.system import System, Tier
+from triosim.network.cells import Traffic, alike
+from triosim.network.placement import Placement
+from triosim.network.routes import Router
+from triosim.parallelism.program import AXES, COLLECTIVES, Op, Program
+
+
+class Scheduled(NamedTuple):
+    """A collective ready to be played.
+
+    Attributes:
+        pattern: who sends how much to whom, and what waits for what.
+        order: which member of the group sits at each position of the pattern, shape ``(members,)``.
+        delay: ticks from the arrival of the last member to the first transfer, the software cost of links apart.
+        places: for each position that is no member: the member whose server's switch it is.
+    """
+
+    pattern: Pattern
+    order: Sequence[int]
+    delay: int = 0
+    places: Sequence[int] = ()
+
+
+Scheduler = Callable[[str, NDArray[np.int32], int, int], Scheduled]
+"""(kind, devices of the members, bytes, root) -> how it is done."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the collectives of a group have in common that use the same ways.
+
+    Attributes:
+        pattern: one of them.
+        order, places: as of :class:`Scheduled`.
+        ways: ways of each group, shape ``(groups, edges)``.
+    """
+
+    pattern: Pattern
+    order: NDArray[np.int64]
+    ways: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Sort:
+    """Groups along one axis that lie alike on servers and whose members run the same programs.
+
+    Attributes:
+        axis: row of ``AXES``.
+        number: of each group among all groups, shape ``(groups,)``.
+        ranks: members of each group, shape ``(groups, members)``.
+        calls: for each collective that a member issues, in order, its row in ``scheduled``.
+        scheduled: the distinct collectives.
+        shape: for each of them its row in ``shapes``.
+        shapes: the distinct ways of sending.
+    """
+
+    axis: int
+    number: NDArray[np.int64]
+    ranks: NDArray[np.int64]
+    calls: NDArray[np.int64]
+    scheduled: tuple[Scheduled, ...]
+    shape: tuple[int, ...]
+    shapes: tuple[Shape, ...]
+
+
+@dataclass(frozen=True)
+class Ways:
+    """The ways of a job and where to find them.
+
+    Attributes:
+        traffic: the ways.
+        pays: whether what is sent on a way pays the software cost of its links, shape ``(ways,)``; collectives pay
+            theirs once.
+        overhead: that cost in ticks, shape ``(ways,)``.
+        latency: of the links of each way in ticks, shape ``(ways,)``.
+        sorts: the groups.
+        groups: number of groups.
+        sends: (program, peer stage) -> way of each of its ranks, shape ``(ranks of the program,)``.
+        fetches: (program, place) -> the same.
+    """
+
+    traffic: Traffic
+    pays: NDArray[np.bool_]
+    overhead: NDArray[np.int64]
+    latency: NDArray[np.int64]
+    sorts: tuple[Sort, ...]
+    sends: dict[tuple[int, int], NDArray[np.int64]]
+    fetches: dict[tuple[int, int], NDArray[np.int64]]
+
+
+def ways(
+    programs: Sequence[Program], placement: Placement, system: System, router: Router, schedule: Scheduler
+) -> Ways:
+    """All ways on which the programs send.
+
+    Raises:
+        InputError: the system has no such place to fetch from, or no route.
+    """
+    return _Survey(programs, placement, system, schedule).ways(router)
+
+
+@dataclass
+class _Table:
+    """Columns of ways while they are collected; nodes are those of the system."""
+
+    source: list[NDArray] = field(default_factory=list)
+    target: list[NDArray] = field(default_factory=list)
+    source_node: list[NDArray] = field(default_factory=list)
+    target_node: list[NDArray] = field(default_factory=list)
+    like: list[NDArray] = field(default_factory=list)
+    pays: list[NDArray] = field(default_factory=list)
+    needs: list[Ragged] = field(default_factory=list)
+    count: int = 0
+    kinds: int = 0
+
+    def add(
+        self,
+        ends: tuple[NDArray, NDArray],
+        nodes: tuple[NDArray, NDArray],
+        like: NDArray,
+        pays: bool,
+        needs: Ragged | None = None,
+    ) -> NDArray[np.int64]:
+        """Add ways; ``like`` and ``needs`` count from 0.  Returns their numbers."""
+        n = len(ends[0])
+        numbers = np.arange(self.count, self.count + n)
+        for column, value in zip(
+            (self.source, self.target, self.source_node, self.target_node), (*ends, *nodes), strict=True
+        ):
+            column.append(np.broadcast_to(value, n))
+        self.like.append(like + self.kinds)
+        self.kinds += int(like.max(initial=-1)) + 1
+        self.pays.append(np.full(n, pays))
+        needs = needs or Ragged.empty(n)
+        self.needs.append(Ragged(needs.values + self.count, needs.offsets))
+        self.count += n
+        return numbers
+
+
+class _Survey:
+    """Goes through the programs and notes every way once."""
+
+    def __init__(
+        self, programs: Sequence[Program], placement: Placement, system: System, schedule: Scheduler
+    ) -> None:
+        self.programs, self.placement, self.system, self.schedule = programs, placement, system, schedule
+        self.class_of = classes(programs, placement.ranks)
+        self.device = placement.devices.astype(np.int64)
+        self.parties = placement.ranks
+        self.others: list[NDArray] = []  # what kind of party those are that are no ranks
+        self.table = _Table()
+        self.members: list[NDArray] = []
+        self._known: dict[tuple, Scheduled] = {}
+
+    def ways(self, router: Router) -> Ways:
+        sends = self._sends()
+        fetches = self._fetches()
+        sorts = tuple(sort for axis in range(len(AXES)) for sort in self._sorts(axis))
+        table, system = self.table, self.system
+        none = np.zeros(0, np.int64)
+        routes = router.routes(np.concatenate([none, *table.source_node]), np.concatenate([none, *table.target_node]))
+        rank_like = self.class_of.astype(np.int64)
+        traffic = Traffic(
+            party_like=np.concatenate([rank_like, *self.others]),
+            source=np.concatenate([none, *table.source]),
+            target=np.concatenate([none, *table.target]),
+            way_like=np.concatenate([none, *table.like]),
+            needs=Ragged.stacked([Ragged.empty(0), *table.needs]),
+            routes=routes,
+            link_like=alike(system.bandwidth, system.latency, system.overhead, system.edge_tier),
+            members=Ragged.stacked([Ragged.empty(0), *(Ragged.even(ranks) for ranks in self.members)]),
+        )
+        return Ways(
+            traffic, np.concatenate([none.astype(bool), *table.pays]), router.overhead(routes), router.latency(routes),
+            sorts, sends, fetches,
+        )  # fmt: skip
+
+    # --- from rank to rank --------------------------------------------------------------------------------------------
+
+    def _sends(self) -> dict[tuple[int, int], NDArray[np.int64]]:
+        width = self.placement.sizes[0] * self.placement.sizes[1]
+        found = {}
+        for number, program in enumerate(self.programs):
+            ranks = program.ranks.astype(np.int64)
+            for stage in np.unique(program.peer[program.op == Op.SEND]).tolist():
+                peers = ranks % width + stage * width
+                nodes = (self.device[ranks], self.device[peers])
+                found[number, stage] = self.table.add((ranks, peers), nodes, np.zeros(len(ranks), np.int64), True)
+        return found
+
+    def _fetches(self) -> dict[tuple[int, int], NDArray[np.int64]]:
+        found, party = {}, {}
+        for number, program in enumerate(self.programs):
+            ranks = program.ranks.astype(np.int64)
+            for place in np.unique(program.peer[program.op == Op.FETCH]).tolist():
+                nodes = self._place(program.places[place], self.device[ranks])
+                for node in np.unique(nodes).tolist():
+                    if node not in party:
+                        party[node] = int(self._parties(1)[0])
+                sources = np.array([party[node] for node in nodes.tolist()], np.int64)
+                like = np.zeros(len(ranks), np.int64)
+                found[number, place] = self.table.add((sources, ranks), (nodes, self.device[ranks]), like, True)
+        return found
+
+    def _place(self, name: str, devices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The nodes of a place that values start in, as seen from each of these devices."""
+        system = self.system
+        if name == "host":
+            nodes = system.server_host[system.device_server[devices]].astype(np.int64)
+            if (nodes < 0).any():
+                raise InputError(
+                    f"system {system.name!r} has no host memory to fetch from: give --host-link, for example 32GB/s"
+                )
+            return nodes
+        if name == "pool":
+            if system.pool < 0:
+                raise InputError(
+                    f"system {system.name!r} has no memory pool to fetch from: give --pool-link, for example 100GB/s"
+                )
+            return np.full(len(devices), system.pool)
+        node = int(name.removeprefix("device:"))
+        if node >= system.devices:
+            raise InputError(f"system {system.name!r} has no device {node}: its devices are 0 to {system.devices - 1}")
+        return np.full(len(devices), node)
+
+    def _parties(self, count: int) -> NDArray[np.int64]:
+        """Numbers for parties that are no ranks."""
+        self.others.append(np.full(count, -1))
+        self.parties += count
+        return np.arange(self.parties - count, self.parties)
+
+    # --- within groups ------------------------------------------------------------------------------------------------
+
+    def _sorts(self, axis: int) -> list[Sort]:
+        """The groups along an axis that have collectives, sorted by what they are like."""
+        calls = [_calls(program, axis) for program in self.programs]
+        if not any(len(table) for table in calls):
+            return []
+        groups = np.array(self.placement.groups(AXES[axis]), np.int64)
+        classes_ = self.class_of[groups].astype(np.int64)
+        busy = np.array([len(table) > 0 for table in calls])
+        groups, classes_ = groups[busy[classes_].any(axis=1)], classes_[busy[classes_].any(axis=1)]
+        devices = self.device[groups]
+        like = np.concatenate(
+            [classes_, _relabelled(self.system.device_server[devices]), self.system.device_model[devices]], axis=1
+        )
+        _, first, sort = np.unique(like, axis=0, return_index=True, return_inverse=True)
+        sort = sort.reshape(-1)
+        return [
+            self._sort(axis, groups[sort == sort[at]], [calls[c] for c in np.unique(classes_[at]).tolist()])
+            for at in np.sort(first).tolist()
+        ]
+
+    def _sort(self, axis: int, ranks: NDArray[np.int64], calls: list[NDArray[np.int64]]) -> Sort:
+        """Groups that are alike.
+
+        The collectives of a group along one axis are matched by their order, as communicators do: the k-th that one
+        member issues is the k-th of every other.
+        """
+        if any(not np.array_equal(table, calls[0]) for table in calls):
+            raise AssertionError(f"members of {AXES[axis]} group {ranks[0].tolist()} issue different collectives")
+        distinct, order = np.unique(calls[0], axis=0, return_inverse=True)
+        scheduled = tuple(
+            self._scheduled(self.device[ranks[0]], COLLECTIVES[what], size, root)
+            for what, size, root in distinct.tolist()
+        )
+        number = sum(len(r) for r in self.members) + np.arange(len(ranks))
+        self.members.append(ranks)
+        keys = [_key(s) for s in scheduled]
+        shapes = {}
+        for key in keys:
+            if key not in shapes:
+                shapes[key] = self._shape([s for s, k in zip(scheduled, keys, strict=True) if k == key], ranks)
+        rows = {key: row for row, key in enumerate(shapes)}
+        return Sort(
+            axis, number, ranks, order.reshape(-1), scheduled, tuple(rows[key] for key in keys), tuple(shapes.values())
+        )
+
+    def _scheduled(self, devices: NDArray[np.int64], kind: str, size: int, root: int) -> Scheduled:
+        system = self.system
+        servers = _relabelled(system.device_server[devices][None, :]).tobytes()
+        key = (servers, system.device_model[devices].tobytes(), kind, size, root)
+        if key not in self._known:
+            self._known[key] = self.schedule(kind, devices.astype(np.int32), size, root)
+        return self._known[key]
+
+    def _shape(self, scheduled: list[Scheduled], ranks: NDArray[np.int64]) -> Shape:
+        """The ways of collectives that differ in sizes only."""
+        one = scheduled[0]
+        pattern, order = one.pattern, np.array(one.order, np.int64)
+        groups, edges = len(ranks), len(pattern)
+        parties, nodes = ranks[:, order], self.device[ranks[:, order]]
+        if one.places:
+            new = self._parties(groups * len(one.places)).reshape(groups, -1)
+            switches = _switches(self.system)[self.system.device_server[self.device[ranks[:, list(one.places)]]]]
+            parties, nodes = np.concatenate([parties, new], axis=1), np.concatenate([nodes, switches], axis=1)
+        facts = [column for s in scheduled for column in (s.pattern.bytes, s.pattern.count, s.pattern.pause)]
+        like = np.unique(np.stack(facts), axis=1, return_inverse=True)[1].reshape(-1) if edges else np.zeros(0, int)
+        shift = np.repeat(np.arange(groups) * edges, len(pattern.needs.values))
+        lengths = np.tile(pattern.needs.lengths(), groups)
+        needs = Ragged(
+            np.tile(pattern.needs.values.astype(np.int64), groups) + shift, np.concatenate([[0], np.cumsum(lengths)])
+        )
+        ends = (parties[:, pattern.source].reshape(-1), parties[:, pattern.target].reshape(-1))
+        at = (nodes[:, pattern.source].reshape(-1), nodes[:, pattern.target].reshape(-1))
+        numbers = self.table.add(ends, at, np.tile(like, groups), False, needs)
+        return Shape(pattern, order, numbers.reshape(groups, edges))
+
+
+def classes(programs: Sequence[Program], ranks: int) -> NDArray[np.int32]:
+    """Program of each rank."""
+    found = np.full(ranks, -1, np.int32)
+    for number, program in enumerate(programs):
+        found[program.ranks] = number
+    return found
+
+
+def _calls(program: Program, axis: int) -> NDArray[np.int64]:
+    """(kind, bytes, root) of each collective of a program along an axis, in order."""
+    rows = collectives_along(program, axis)
+    return np.stack([program.what[rows].astype(np.int64), program.bytes[rows], program.root[rows]], axis=1)
+
+
+def collectives_along(program: Program, axis: int) -> NDArray[np.int64]:
+    """Rows of the collectives of a program along an axis."""
+    return np.flatnonzero((program.op == Op.COLLECTIVE) & (program.axis == axis))
+
+
+def _key(scheduled: Scheduled) -> tuple:
+    """Equal for collectives that use the same ways in the same way."""
+    p = scheduled.pattern
+    columns = (p.source, p.target, p.needs.values, p.needs.offsets, p.lag)
+    return (tuple(scheduled.order), tuple(scheduled.places), *(column.tobytes() for column in columns))
+
+
+def _relabelled(rows: NDArray) -> NDArray[np.int64]:
+    """Each row with its numbers replaced by the place at which they first stand in it."""
+    return (rows[:, :, None] == rows[:, None, :]).argmax(axis=2) if rows.shape[1] <= 64 else _relabelled_long(rows)
+
+
+def _relabelled_long(rows: NDArray) -> NDArray[np.int64]:
+    """As :func:`_relabelled`, in memory that does not grow with the square of the length."""
+    n, m = rows.shape
+    flat = (np.arange(n)[:, None] * (int(rows.max(initial=0)) + 1) + rows).reshape(-1)
+    _, first, inverse = np.unique(flat, return_index=True, return_inverse=True)
+    return first[inverse].reshape(n, m) - np.arange(n)[:, None] * m
+
+
+def _switches(system: System) -> NDArray[np.int64]:
+    """For each server the lowest switch that joins its devices, -1 where there is none."""
+    found = np.full(system.servers, -1, np.int64)
+    edges = (system.edge_tier == Tier.SCALE_UP) & (system.edge_source < system.devices)
+    edges &= system.edge_target >= system.devices
+    server = system.device_server[system.edge_source[edges]]
+    order = np.argsort(system.edge_target[edges], kind="stable")[::-1]
+    found[server[order]] = system.edge_target[edges][order]
+    return found

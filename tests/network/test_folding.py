@@ -1,0 +1,181 @@
+"""Folding: a job with like ranks played once gives, to the picosecond, what the whole job gives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import triosim
+from tests.network.test_lowering import schedule
+from tests.traces import chain
+from triosim import Plan
+from triosim.columns import Ragged
+from triosim.engine.play import play
+from triosim.hardware.system import System
+from triosim.network.cells import Traffic, refine, weights
+from triosim.network.lowering import Lowered, lower
+from triosim.network.placement import place
+from triosim.parallelism.job import Costs, programs
+from triosim.parallelism.program import Program
+from triosim.parallelism.stages import split
+from triosim.parallelism.tensor import shard
+from triosim.plan import resolve
+
+SERVER = """
+[devices]
+count = {devices}
+model = "H100-SXM5-80GB"
+[scale_up]
+topology = "{inside}"
+bandwidth = "100GB/s"
+latency = "1us"
+[scale_out]
+bandwidth = "{outside}"
+latency = "5us"
+nics = {nics}
+topology = "{fabric}"
+"""
+
+
+def _job(dp: int, tp: int, pp: int, **plan) -> list[Program]:
+    trace = chain(layers=4, batch=8)
+    how = Plan(dp=dp, tp=tp, pp=pp, **plan)
+    mesh = resolve(how, dp * tp * pp, 8)
+    seconds = trace.operators.device_s
+    step = shard(trace, tp)
+    return programs(step, Costs(seconds), split(step.trace, seconds, pp), how, mesh)
+
+
+def _both(jobs: list[Program], mesh: tuple[int, int, int], system: System) -> tuple[Lowered, Lowered]:
+    dp, tp, pp = mesh
+    placement = place(tp, dp, pp, system.devices)
+    folded, whole = (lower(jobs, placement, system, schedule, fold=fold) for fold in (True, False))
+    ours, theirs = play(folded.graph, folded.wires), play(whole.graph, whole.wires)
+    for rank in range(placement.ranks):
+        cell = int(folded.cell[rank])
+        mine = slice(int(folded.first[cell]), int(folded.first[cell + 1]))
+        its = slice(int(whole.first[rank]), int(whole.first[rank + 1]))
+        for column in ("start", "begin", "finish"):
+            assert np.array_equal(getattr(ours, column)[mine], getattr(theirs, column)[its]), (rank, column)
+    carried = np.where(folded.link >= 0, ours.link_bytes[folded.link], 0)
+    assert np.array_equal(carried, theirs.link_bytes)
+    return folded, whole
+
+
+def _servers(tmp_path, nodes: int, devices: int = 4, **how) -> System:
+    facts = {"inside": "switch", "outside": "10GB/s", "nics": devices, "fabric": "switch"} | how
+    file = tmp_path / "server.toml"
+    file.write_text(SERVER.format(devices=devices, **facts))
+    return triosim.system(str(file), nodes=nodes)
+
+
+@pytest.mark.parametrize("topology", ["switch", "full", "ring", "torus", "mesh", "tree"])
+@pytest.mark.parametrize("mesh", [(8, 1, 1), (4, 2, 1), (2, 2, 2), (1, 4, 2), (2, 1, 4)], ids=str)
+def test_on_any_topology(topology: str, mesh: tuple[int, int, int]) -> None:
+    system = triosim.system(devices=8, topology=topology, link="1GB/s", latency="3us")
+    _both(_job(*mesh, micro_batches=4 if mesh[2] > 1 else 1), mesh, system)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("mesh", [(16, 1, 1), (4, 4, 1), (4, 2, 2), (2, 2, 4), (2, 8, 1), (8, 1, 2)], ids=str)
+@pytest.mark.parametrize("nics", [4, 2, 1])
+def test_on_servers_whose_traffic_shares_nics(tmp_path, mesh: tuple[int, int, int], nics: int, overlap: bool) -> None:
+    system = _servers(tmp_path, 4, nics=nics)
+    parts = 4 if mesh[2] > 1 else 1
+    folded, whole = _both(_job(*mesh, micro_batches=parts, overlap=overlap), mesh, system)
+    assert folded.cells < whole.cells
+
+
+def test_what_is_alike_is_played_once(tmp_path) -> None:
+    """Tensor groups fill servers, so every rank of a stage is like every other."""
+    folded, _ = _both(_job(4, 4, 2, micro_batches=2), (4, 4, 2), _servers(tmp_path, 8))
+    assert folded.cells == 2
+    assert folded.count.tolist() == [16, 16]
+    assert folded.lowest.tolist() == [0, 16]
+
+
+def test_a_ring_that_crosses_servers_tells_those_at_the_edges_apart(tmp_path) -> None:
+    folded, _ = _both(_job(8, 1, 1), (8, 1, 1), _servers(tmp_path, 2))
+    assert folded.count.tolist() == [2, 2, 2, 2]
+
+
+def test_a_slow_link_unfolds_only_the_groups_it_touches(tmp_path) -> None:
+    system = _servers(tmp_path, 8)
+    bandwidth = system.bandwidth.copy()
+    inside = np.flatnonzero((system.edge_source == 5) & (system.edge_tier == 0))
+    bandwidth[inside] /= 3
+    slow = replace(system, bandwidth=bandwidth)
+    jobs = _job(4, 4, 2, micro_batches=4)
+    folded, whole = _both(jobs, (4, 4, 2), slow)
+    assert 2 < folded.cells <= whole.cells
+    even, _ = _both(jobs, (4, 4, 2), system)
+    assert even.cells == 2
+
+
+def test_a_straggler_is_told_apart(tmp_path) -> None:
+    """One rank of a stage runs another program: slower, the same instructions."""
+    system = _servers(tmp_path, 4)
+    (program,) = _job(4, 4, 1)
+    slow = replace(program, ranks=program.ranks[6:7], seconds=program.seconds * 2)
+    others = replace(program, ranks=np.delete(program.ranks, 6))
+    folded, _ = _both([others, slow], (4, 4, 1), system)
+    assert folded.count[folded.program == 1].tolist() == [1]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sampled_from([(4, 2, 1), (2, 4, 1), (8, 1, 1), (2, 2, 2), (1, 2, 4), (4, 1, 2)]),
+    st.permutations(range(8)),
+    st.sampled_from(["switch", "ring", "mesh", "tree", "torus"]),
+)
+def test_wherever_ranks_are(mesh: tuple[int, int, int], order: list[int], topology: str) -> None:
+    system = triosim.system(devices=8, topology=topology, link="1GB/s", latency="2us")
+    dp, tp, pp = mesh
+    jobs = _job(*mesh, micro_batches=2 if pp > 1 else 1)
+    placement = place(tp, dp, pp, 8, order)
+    ends = []
+    for fold in (True, False):
+        lowered = lower(jobs, placement, system, schedule, fold=fold)
+        played = play(lowered.graph, lowered.wires)
+        last = np.maximum.reduceat(played.finish, lowered.first[:-1])
+        ends.append(last[lowered.cell])
+    assert np.array_equal(*ends)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_cells_are_equitable(data: st.DataObject) -> None:
+    """Members of a cell have equally many neighbours of each cell; and no coarser partition by programs would do."""
+    parties, links = data.draw(st.integers(2, 8)), data.draw(st.integers(1, 6))
+    ends = st.integers(0, parties - 1)
+    ways = data.draw(st.lists(st.tuples(ends, ends, st.lists(st.integers(0, links - 1), unique=True, max_size=3)),
+                              min_size=1, max_size=14))  # fmt: skip
+    like = data.draw(st.lists(st.integers(0, 1), min_size=parties, max_size=parties))
+    traffic = Traffic(
+        party_like=np.array(like), source=np.array([w[0] for w in ways]), target=np.array([w[1] for w in ways]),
+        way_like=np.zeros(len(ways), np.int64), needs=Ragged.empty(len(ways)),
+        routes=Ragged.of([w[2] for w in ways]), link_like=np.zeros(links, np.int64),
+        members=Ragged.of([list(range(parties))]),
+    )  # fmt: skip
+    cells = refine(traffic)
+    for own, other in ((traffic.source, cells.way), (traffic.target, cells.way)):
+        seen: dict[int, list[int]] = {}
+        for party in range(parties):
+            neighbours = sorted(other[own == party].tolist())
+            assert seen.setdefault(int(cells.party[party]), neighbours) == neighbours
+    rows = traffic.routes.rows()
+    by_link: dict[int, list[int]] = {}
+    for link in set(traffic.routes.values.tolist()):
+        crossing = sorted(cells.way[rows[traffic.routes.values == link]].tolist())
+        assert by_link.setdefault(int(cells.link[link]), crossing) == crossing
+    for party in range(parties):
+        assert {like[p] for p in range(parties) if cells.party[p] == cells.party[party]} == {like[party]}
+    routes, weight = weights(traffic, cells)
+    crossed = np.zeros(int(cells.link.max()) + 1)
+    np.add.at(crossed, routes.values, weight)
+    for link in set(traffic.routes.values.tolist()):
+        assert crossed[cells.link[link]] == np.count_nonzero(traffic.routes.values == link)
