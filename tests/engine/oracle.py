@@ -17,6 +17,10 @@ Crossed = Sequence[tuple[int, int]]
 """Links of a flow, each with how often it counts there."""
 
 
+Share = Callable[[Sequence[int], Sequence[Crossed]], list[int]]
+"""(capacity of each link, links of each flow) -> rate of each flow."""
+
+
 @dataclass
 class Move:
     """A transfer: it enters sharing at ``enter`` and has ``left`` to be served."""
@@ -51,9 +55,7 @@ def equal_split(capacity: Sequence[int], flows: Sequence[Crossed]) -> list[int]:
 
 
 class Oracle:
-    def __init__(
-        self, graph: Graph, wires: Wires, share: Callable[[Sequence[int], Sequence[Crossed]], list[int]] = max_min
-    ) -> None:
+    def __init__(self, graph: Graph, wires: Wires, share: Share = max_min) -> None:
         self.g, self.w, self.share = graph, wires, share
         self.capacity = wires.capacity.tolist()
         n = len(graph)

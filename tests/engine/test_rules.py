@@ -23,10 +23,14 @@ from tests.engine.graphs import (
     switch,
     wires,
 )
-from tests.engine.oracle import Oracle
+from tests.engine.oracle import Oracle, Share, equal_split, max_min
 from triosim.collectives.pattern import chain, ring, to_first
 from triosim.columns import Ragged
 from triosim.engine.graph import ALL, UNLIMITED, Graph, Played, Stuck, Task, Wires
+from triosim.engine.join import join
+from triosim.engine.solver import Sharing
+from triosim.engine.solvers.equal_split import EqualSplit
+from triosim.engine.solvers.max_min import MaxMin
 from triosim.errors import InputError
 
 NOTHING = wires([], [])
@@ -349,10 +353,15 @@ def test_an_empty_graph_takes_no_time(play: Player) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(drawn=st.one_of(graphs(), interrupted()))
-def test_every_tick_is_that_of_the_oracle(play: Player, drawn: tuple[Graph, Wires]) -> None:
-    start, begin, finish = Oracle(*drawn).run()
-    played = play(*drawn)
+@given(
+    drawn=st.one_of(graphs(), interrupted()),
+    how=st.sampled_from([(MaxMin, max_min), (MaxMin, max_min), (EqualSplit, equal_split)]),
+)
+def test_every_tick_is_that_of_the_oracle(
+    play: Player, drawn: tuple[Graph, Wires], how: tuple[type[Sharing], Share]
+) -> None:
+    start, begin, finish = Oracle(*drawn, how[1]).run()
+    played = play(*drawn, how[0]())
     assert played.start.tolist() == start
     assert played.begin.tolist() == begin
     assert played.finish.tolist() == finish
@@ -442,48 +451,10 @@ def test_order_of_transfers_that_start_together_does_not_matter(
 
 
 def beside_each_other(a: Graph, aw: Wires, b: Graph, bw: Wires) -> tuple[Graph, Wires]:
-    """Two graphs as one, with tasks, streams, collectives, routes and links of their own."""
-    tasks, streams, routes, links = len(a), a.streams, len(aw.routes), len(aw.capacity)
-
-    def shifted(column: np.ndarray, by: int) -> np.ndarray:
-        return np.where(column >= 0, column + by, column).astype(column.dtype)
-
-    def joined(x: Ragged, y: Ragged, by: int) -> Ragged:
-        values = np.concatenate([x.values, (y.values + by).astype(x.values.dtype)])
-        return Ragged(values, np.concatenate([x.offsets, y.offsets[1:] + x.offsets[-1]]))
-
-    def shift(what: np.ndarray, kind: np.ndarray) -> np.ndarray:
-        by = np.zeros(len(Task), np.int32)
-        by[Task.TRANSFER], by[Task.COLLECTIVE] = routes, len(a.instances)
-        by[[Task.PUT, Task.TAKE]] = len(a.tokens)
-        return what + by[kind]
-
-    def filled(g: Graph) -> np.ndarray:
-        return np.zeros(len(g), np.int32) if g.need is None else g.need
-
-    def weights(w: Wires) -> np.ndarray:
-        return np.ones(len(w.routes.values), np.int32) if w.weights is None else w.weights
-
-    graph = Graph(
-        kind=np.concatenate([a.kind, b.kind]),
-        stream=np.concatenate([a.stream, shifted(b.stream, streams)]),
-        amount=np.concatenate([a.amount, b.amount]),
-        what=np.concatenate([a.what, shift(b.what, b.kind)]),
-        member=np.concatenate([a.member, b.member]),
-        before=joined(a.before, b.before, tasks),
-        streams=streams + b.streams,
-        need=np.concatenate([filled(a), filled(b)]),
-        collectives=a.collectives + tuple(replace(c, route=shifted(c.route, routes)) for c in b.collectives),
-        instances=np.concatenate([a.instances, b.instances + len(a.collectives)]).astype(np.int32),
-        tokens=np.concatenate([a.tokens, b.tokens]),
-    )
-    network = Wires(
-        np.concatenate([aw.capacity, bw.capacity]),
-        joined(aw.routes, bw.routes, links),
-        np.concatenate([aw.latency, bw.latency]),
-        np.concatenate([weights(aw), weights(bw)]),
-    )
-    return graph, network
+    """Two graphs as one, each on links of its own."""
+    links = np.concatenate([aw.capacity, bw.capacity])
+    other = Ragged(bw.routes.values + len(aw.capacity), bw.routes.offsets)
+    return join([(a, replace(aw, capacity=links)), (b, replace(bw, capacity=links, routes=other))])
 
 
 def test_kinds_of_task_are_those_that_are_tested_here() -> None:
