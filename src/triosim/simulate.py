@@ -44,8 +44,17 @@ from triosim.workload.trace import Trace
 
 Progress = Callable[[str], None]
 
+Keep = Callable[[tally.Run, Placement, System, Trace], None]
+"""Given the played job, where its ranks are, on which system, and the step of one rank."""
 
-def simulate(workload: Trace, system: System, plan: Plan | None = None, progress: Progress | None = None) -> Result:
+
+def simulate(
+    workload: Trace,
+    system: System,
+    plan: Plan | None = None,
+    progress: Progress | None = None,
+    keep: Keep | None = None,
+) -> Result:
     """Predict time and memory of a workload on a system.
 
     Args:
@@ -53,6 +62,7 @@ def simulate(workload: Trace, system: System, plan: Plan | None = None, progress
         system: the machine.
         plan: how the work is divided; the default fills the devices with data-parallel replicas.
         progress: told what is being done, in a few words.
+        keep: shown the played job, for what else is to be made of it (traces for other simulators).
 
     Raises:
         InputError: the workload, the system and the plan do not go together; the message says how they would.
@@ -91,6 +101,8 @@ def simulate(workload: Trace, system: System, plan: Plan | None = None, progress
     lowered = lower(classes, placement, system, _scheduler(plan, used), fold=plan.fold and model.weighted)
     played = play(lowered.graph, lowered.wires, model)
     run = tally.Run(classes, lowered, played, plan.iterations)
+    if keep is not None:
+        keep(run, placement, system, step.trace)
 
     tell("adding up")
     spent = (time.perf_counter() - began, time.process_time() - cpu)

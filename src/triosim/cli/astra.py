@@ -10,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from triosim.interop.astra.play import AstraResult
+    from triosim.simulate import Keep
 
 
 def register(app: typer.Typer) -> None:
@@ -84,3 +85,24 @@ def lines(result: AstraResult) -> list[str]:
         f"{result.simulation['cpu_s']:.2f} CPU s, {result.simulation['engine']} engine"
     )
     return out + [f"note      {note}" for note in result.notes]
+
+
+def chakra_writer(folder: Path, written: list[str]) -> Keep:
+    """What writes the Chakra traces of a played job and says in ``written`` where they are."""
+    from triosim.hardware.system import System
+    from triosim.interop.chakra.export import export
+    from triosim.network.placement import Placement
+    from triosim.tally import Run
+    from triosim.workload.trace import Trace
+
+    def keep(run: Run, placement: Placement, system: System, trace: Trace) -> None:
+        took = run.played.finish - run.played.begin
+        found = export(
+            folder, run.programs, placement, system, trace.operators.name,
+            lambda rank: took[run.tasks(int(run.lowered.cell[rank]))],
+        )  # fmt: skip
+        others = ", ".join(path.name for path in found.others)
+        written.append(f"chakra    {found.traces[0]} ({len(found.traces)} ranks), {others}")
+        written.extend(f"note      {note}" for note in found.notes)
+
+    return keep

@@ -116,6 +116,7 @@ class Options:
     )
     timeline: Path | None = _option("--timeline", help="Write the timeline for Perfetto or Chrome (.json, .json.gz).")
     report: Path | None = _option("--report", help="Write a self-contained HTML page.")
+    chakra: Path | None = _option("--chakra", help="Write Chakra execution traces of all ranks into this folder.")
 
 
 def register(app: typer.Typer) -> None:
@@ -156,9 +157,15 @@ def _predict(options: Options, training: bool) -> None:
         system = _system(options, trace, plan)
         from triosim.simulate import simulate
 
-        result = simulate(trace, system, plan, progress=tell)
+        traces: list[str] = []
+        keep = None
+        if options.chakra is not None:
+            from triosim.cli.astra import chakra_writer
+
+            keep = chakra_writer(options.chakra, traces)
+        result = simulate(trace, system, plan, progress=tell, keep=keep)
         tell("writing")
-        written = _write(result, options)
+        written = _write(result, options) + traces
     if options.json == "-":
         sys.stdout.write(result.to_json())
         for line in written:
