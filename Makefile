@@ -25,7 +25,7 @@ lock:
 	$(BIN)/uv pip compile --universal --no-header --no-annotate --python-version 3.10 pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --universal --no-header --no-annotate --python-version 3.10 --extra dev pyproject.toml -o requirements-dev.lock
 
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): requirements.lock pyproject.toml $(wildcard native/*)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .

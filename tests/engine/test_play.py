@@ -33,3 +33,22 @@ def test_listing_models_imports_none_of_them() -> None:
         "sys.exit(any(name.startswith('triosim.engine.solvers.') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_an_engine_is_chosen_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ENGINES:
+        monkeypatch.setenv("TRIOSIM_ENGINE", name)
+        assert play(Builder().graph(), wires([], [])).engine == name
+
+
+def test_an_engine_that_is_not_known_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIOSIM_ENGINE", "warp")
+    with pytest.raises(InputError, match="TRIOSIM_ENGINE=warp: unknown engine, known are native and reference"):
+        play(Builder().graph(), wires([], []))
+
+
+def test_the_native_engine_cannot_be_chosen_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIOSIM_ENGINE", "native")
+    monkeypatch.delitem(ENGINES, "native", raising=False)
+    with pytest.raises(InputError, match="was not built when TrioSim was installed; install it again with a C\\+\\+20"):
+        play(Builder().graph(), wires([], []))

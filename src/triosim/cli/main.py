@@ -29,9 +29,9 @@ app = typer.Typer(
 def _version(wanted: bool) -> None:
     if wanted:
         from triosim import __version__
-        from triosim.engine.play import ENGINES
+        from triosim.engine.play import chosen
 
-        typer.echo(f"triosim {__version__} ({next(iter(ENGINES))} engine)")
+        typer.echo(f"triosim {__version__} ({chosen()} engine)")
         raise typer.Exit
 
 

@@ -9,8 +9,14 @@ _Ticks = NDArray[int64]
 def play(
     graph: Graph, wires: Wires, model: NetworkModel | str, alone: bool
 ) -> tuple[_Ticks, _Ticks, _Ticks, NDArray[int64], int, int, bool, bool] | None:
-    """Start, begin, finish, bytes of each link, flows, events, whether all tasks ended, and whether ticks could be counted.
+    """Play; None if the columns make no sense.
 
-    ``alone``: whether collectives that share no link may be worked out instead of played flow by flow.  None if the
-    columns make no sense.
+    Args:
+        graph, wires: with columns that are contiguous and of the widths that :mod:`triosim.engine.graph` gives.
+        model: a network model, or the name of one that is built in.
+        alone: whether collectives that share no link may be worked out instead of played flow by flow.
+
+    Returns:
+        start, begin, finish, bytes of each link, flows, events, whether all tasks ended, and whether all ticks could be
+        counted.
     """

@@ -7,13 +7,13 @@ any other is asked in Python, once for each instant.
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+import triosim.engine._native as _native
 from triosim.columns import Ragged
-from triosim.engine import _native
 from triosim.engine.check import check, why_stuck
 from triosim.engine.graph import Collective, Graph, Pattern, Played, Stuck, Wires
 from triosim.engine.solver import NetworkModel
@@ -48,8 +48,7 @@ def play(graph: Graph, wires: Wires, model: NetworkModel | None = None, *, _clos
         raise ValueError(f"{type(model).__name__} does not understand weights: unfold the job")
     played = _native.play(_graph(graph), _columns(wires), BUILT_IN.get(type(model), model), _closed_form)
     if played is None:
-        check(graph, wires)
-        raise ValueError("the rows of a ragged column do not follow each other, or there are more than 2**30 tasks")
+        raise _why_refused(graph, wires)
     start, begin, finish, link_bytes, flows, events, ended, counted = played
     if not counted:
         raise InputError(
@@ -70,7 +69,7 @@ def _graph(graph: Graph) -> Graph:
 
 def _columns(table: T) -> T:
     """The table with columns that are contiguous and of the width that the engine reads."""
-    changed: dict[str, object] = {}
+    changed: dict[str, Any] = {}
     for field in fields(table):
         column = getattr(table, field.name)
         if isinstance(column, Ragged):
@@ -83,6 +82,19 @@ def _columns(table: T) -> T:
 def _column(column: NDArray, name: str, dtype: DTypeLike) -> NDArray:
     if column.dtype == dtype and column.flags.c_contiguous:
         return column
-    if column.dtype.kind not in "iu" or (column.size and not np.can_cast(np.min_scalar_type(column.min()), dtype)):
+    fits = np.iinfo(dtype)
+    if column.dtype.kind not in "iu" or (column.size and not fits.min <= column.min() <= column.max() <= fits.max):
         raise ValueError(f"{name} must hold whole numbers that fit {np.dtype(dtype)}, it is {column.dtype}")
     return np.ascontiguousarray(column, dtype)
+
+
+def _why_refused(graph: Graph, wires: Wires) -> ValueError:
+    """What makes no sense in columns that the engine did not take."""
+    ragged = {"graph.before": graph.before, "wires.routes": wires.routes}
+    ragged |= {f"collective {row}: needs": c.pattern.needs for row, c in enumerate(graph.collectives)}
+    for name, rows in ragged.items():
+        steps = np.diff(rows.offsets, prepend=0, append=len(rows.values))
+        if not len(rows.offsets) or rows.offsets[0] != 0 or (steps < 0).any() or steps[-1] != 0:
+            return ValueError(f"{name}: offsets must go up from 0 to the number of values")
+    check(graph, wires)
+    return ValueError("there are more than 2**30 tasks or edges, the most that the native engine can count")

@@ -2,14 +2,51 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from triosim.engine import reference
 from triosim.engine.graph import Graph, Played, Wires
 from triosim.engine.solver import SOLVERS, NetworkModel
+from triosim.errors import InputError
 
-ENGINES: dict[str, Callable[[Graph, Wires, NetworkModel | None], Played]] = {"reference": reference.play}
+Engine = Callable[[Graph, Wires, NetworkModel | None], Played]
+
+VARIABLE = "TRIOSIM_ENGINE"
+"""Environment variable that names the engine to use instead of the fastest."""
+
+
+def _installed() -> dict[str, Engine]:
+    try:
+        from triosim.engine import native
+    except ImportError as error:
+        if error.name != "triosim.engine._native":
+            raise
+        return {"reference": reference.play}  # there was no compiler when TrioSim was installed
+    return {"native": native.play, "reference": reference.play}
+
+
+ENGINES: dict[str, Engine] = _installed()
 """The engines that are here, fastest first.  All give the same ticks."""
+
+
+def chosen() -> str:
+    """Name of the engine that plays: the fastest that is here, or the one that :data:`VARIABLE` names.
+
+    Raises:
+        InputError: the variable names an engine that is not here.
+    """
+    name = os.environ.get(VARIABLE, "").strip().lower()
+    if not name:
+        return next(iter(ENGINES))
+    if name == "native" and name not in ENGINES:
+        raise InputError(
+            f"{VARIABLE}=native: the native engine was not built when TrioSim was installed; install it again with a "
+            f"C++20 compiler, or unset {VARIABLE}"
+        )
+    if name not in ENGINES:
+        raise InputError(f"{VARIABLE}={name}: unknown engine, known are native and reference")
+    return name
 
 
 def play(graph: Graph, wires: Wires, solver: NetworkModel | str = "max-min") -> Played:
@@ -22,8 +59,7 @@ def play(graph: Graph, wires: Wires, solver: NetworkModel | str = "max-min") -> 
 
     Raises:
         Stuck: some tasks can never start or end.
-        InputError: no network model has that name, or the run is longer than 64 bits of picoseconds, 106 days.
+        InputError: no network model or engine has that name, or the run lasts more than 106 days (64 bits).
         ValueError: the columns of the graph make no sense, or the model answers what cannot be.
     """
-    engine = next(iter(ENGINES.values()))
-    return engine(graph, wires, SOLVERS.get(solver)() if isinstance(solver, str) else solver)
+    return ENGINES[chosen()](graph, wires, SOLVERS.get(solver)() if isinstance(solver, str) else solver)

@@ -1,0 +1,147 @@
+"""The native engine gives what the reference engine gives, to the last bit."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.engine.compare import agree, crowd, outcome
+from tests.engine.graphs import GB_PER_S, US, Builder, graphs, interrupted, wires
+from triosim.collectives.pattern import ring
+from triosim.columns import Ragged
+from triosim.engine import reference
+from triosim.engine.graph import Graph, Wires
+from triosim.engine.play import ENGINES
+from triosim.engine.solver import Flow, NetworkModel
+from triosim.engine.solvers.max_min import MaxMin
+
+native = pytest.importorskip("triosim.engine.native", reason="no compiler was there at installation")
+
+
+@settings(deadline=None)
+@given(graphs())
+def test_any_graph_is_played_alike(case: tuple[Graph, Wires]) -> None:
+    agree(reference.play, native.play, *case)
+
+
+@settings(deadline=None)
+@given(interrupted())
+def test_collectives_that_are_broken_into_are_played_alike(case: tuple[Graph, Wires]) -> None:
+    agree(reference.play, native.play, *case)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32).map(random.Random))
+def test_flows_whose_rates_differ_by_rounding_are_served_alike(draw: random.Random) -> None:
+    agree(reference.play, native.play, *crowd(draw))
+
+
+class Asked(MaxMin):
+    """Max-min fair sharing that is not built in, because it is another class."""
+
+
+@settings(deadline=None, max_examples=50)
+@given(graphs())
+def test_a_model_written_in_python_is_asked_the_same_questions(case: tuple[Graph, Wires]) -> None:
+    assert outcome(native.play, *case, Asked, True) == outcome(reference.play, *case, MaxMin, True)
+
+
+class Wrong(NetworkModel):
+    """A model that answers with what cannot be."""
+
+    def start(self, wires: Wires) -> None:
+        """Nothing to keep."""
+
+    def change(self, now: int, joined: list[Flow], left: list[int]) -> list[tuple[int, object]]:
+        """The end is not after the present."""
+        return [(flow.number, now) for flow in joined]
+
+
+class Half(Wrong):
+    def change(self, now: int, joined: list[Flow], left: list[int]) -> list[tuple[int, object]]:
+        """An end between two ticks."""
+        return [(flow.number, now + 0.5) for flow in joined]
+
+
+class Breaking(Wrong):
+    def change(self, now: int, joined: list[Flow], left: list[int]) -> list[tuple[int, object]]:
+        """A defect of the model."""
+        raise ZeroDivisionError("a defect")
+
+
+def one_transfer(size: int = 1000) -> tuple[Graph, Wires]:
+    b = Builder()
+    b.transfer(0, size)
+    return b.graph(), wires([GB_PER_S], [[0]])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("model", "error", "message"),
+    [
+        (Wrong, ValueError, "Wrong let flow 0 end at 0, asked at 0"),
+        (Half, TypeError, "integer"),
+        (Breaking, ZeroDivisionError, "a defect"),
+    ],
+)
+def test_what_is_wrong_in_a_model_comes_to_light(
+    engine: str, model: type[NetworkModel], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        ENGINES[engine](*one_transfer(), model())
+
+
+def test_work_is_told_to_models_without_rounding() -> None:
+    told: list[Flow] = []
+
+    class Noting(Asked):
+        def change(self, now: int, joined: list[Flow], left: list[int]) -> object:
+            told.extend(joined)
+            return super().change(now, joined, left)
+
+    native.play(*one_transfer(2**33 + 1), Noting())
+    assert told == [Flow(0, (0,), (1,), (2**33 + 1) * 1024 * 10**12, 0)]
+
+
+def test_columns_of_other_widths_and_strides_are_read() -> None:
+    b = Builder()
+    b.collective(ring(3, 1000, 4), [0, 1, 2])
+    graph, network = b.graph(), wires([GB_PER_S] * 3, [[0], [1], [2]])
+    wide = replace(
+        graph,
+        kind=graph.kind.astype(np.int64),
+        member=np.repeat(graph.member, 2)[::2],
+        amount=graph.amount.astype(np.int16),
+        before=Ragged(graph.before.values.astype(np.uint8), graph.before.offsets),
+    )
+    assert native.play(wide, network).finish.tolist() == [4 * US] * 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"amount": np.array([0.5])}, "amount must hold whole numbers"),
+        ({"amount": np.array([2**63], np.uint64)}, "amount must hold whole numbers that fit int64"),
+        ({"what": np.array([2**32])}, "what must hold whole numbers that fit int32"),
+        ({"what": np.array([1], np.int32)}, "task 0: route does not exist"),
+        ({"before": Ragged(np.zeros(0, np.int32), np.array([0, 1]))}, "graph.before: offsets must go up"),
+        ({"before": Ragged(np.zeros(0, np.int32), np.array([0, -1]))}, "graph.before: offsets must go up"),
+        ({"before": Ragged(np.zeros(0, np.int32), np.zeros(0, np.int64))}, "graph.before: offsets must go up"),
+    ],
+)
+def test_columns_that_make_no_sense_are_refused(change: dict[str, object], message: str) -> None:
+    graph, network = one_transfer()
+    with pytest.raises(ValueError, match=message):
+        native.play(replace(graph, **change), network)
+
+
+def test_a_route_that_does_not_follow_its_offsets_is_refused() -> None:
+    graph, network = one_transfer()
+    broken = Wires(network.capacity, Ragged(network.routes.values, np.array([0, 2])), network.latency)
+    with pytest.raises(ValueError, match=r"wires\.routes: offsets must go up from 0"):
+        native.play(graph, broken)
