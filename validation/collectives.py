@@ -15,13 +15,15 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from validation import collective_data, fit_collectives
 from validation.collective_data import Point
 
+from triosim.collectives import constants
+from triosim.collectives.algorithm import ALGORITHMS
 from triosim.collectives.constants import Constants
 from triosim.collectives.group import Group
 from triosim.collectives.groups import describe
@@ -143,7 +145,8 @@ class Machine:
             return self._send(point, group, devices, known)
         if point.kind not in (*fit_collectives.RINGS, "all_to_all", "broadcast", "reduce"):
             raise LookupError(f"{point.kind} is not a collective of the program")
-        made = Collectives(known=known).schedule(point.kind, group, point.bytes)
+        asked = point.algorithm.lower() if point.algorithm.lower() in ALGORITHMS else "auto"
+        made = Collectives(asked, known=known).schedule(point.kind, group, point.bytes)
         seat = [*(devices[m] for m in made.order), *made.nodes]
         source, target = (np.array(seat)[ends] for ends in (made.pattern.source, made.pattern.target))
         wires = self.router.wires(zip(source.tolist(), target.tolist(), strict=True))
@@ -200,19 +203,21 @@ def _fitted(points: Sequence[Point]) -> dict[str, tuple[Constants, ...]]:
                 link, architecture = fit_collectives.link_of(gpu)
             except LookupError:
                 continue
-            found[gpu] = (fit_collectives.fit(own, link, architecture, "the file's own groups of 2 and 4"),)
+            fitted = fit_collectives.fit(own, link, architecture, "the file's own groups of 2 and 4")
+            shipped = constants.of_link(link.name, link.family)
+            found[gpu] = (replace(fitted, multicast=shipped.multicast if shipped else None),)
     return found
 
 
 def table(groups: dict[str, list[Row]]) -> str:
     """Errors of groups of rows, as text."""
-    lines = [f"{'':58s} {'>=16 MiB':>9s} {'>=1 MiB':>9s} {'>=1 KiB':>9s} {'bias':>7s} {'rows':>5s}"]
+    lines = [f"{'':70s} {'>=16 MiB':>9s} {'>=1 MiB':>9s} {'>=1 KiB':>9s} {'bias':>7s} {'rows':>5s}"]
     for name, rows in groups.items():
         errors = Errors.of(rows)
         cells = [f"{value:8.1f}%" if value is not None else f"{'-':>9s}" for value in
                  (errors.large, errors.middle, errors.small)]  # fmt: skip
         bias = f"{errors.bias:+6.1f}%" if errors.bias is not None else f"{'-':>7s}"
-        lines.append(f"{name:58s} {' '.join(cells)} {bias} {errors.rows:5d}")
+        lines.append(f"{name:70s} {' '.join(cells)} {bias} {errors.rows:5d}")
     return "\n".join(lines)
 
 
@@ -224,7 +229,8 @@ def grouped(rows: Iterable[Row], detailed: bool) -> dict[str, list[Row]]:
         name = row.judged
         if detailed:
             size = f"{point.members}" + (f" in {point.servers}" if point.servers > 1 else "")
-            name = f"{point.source[:14]}: {name}, {size}"
+            asked = "" if point.algorithm == "auto" else f" [{point.algorithm}]"
+            name = f"{point.source[:22]}{asked}: {name}, {size}"
         found[name].append(row)
     return dict(found)
 

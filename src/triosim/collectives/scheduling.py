@@ -211,19 +211,25 @@ class _Links:
         pattern, crosses = made.pattern, self._crosses(made, group)
         above, below = WIRE[protocol]
         wire = -(-pattern.bytes * above // below)
+        delay = max(known.ring[protocol].base_s for _, known in self.each())
+        pipelined = algorithm == "tree" or kind not in tuner.ROUNDS
         pause = np.zeros(len(pattern), np.float64)
         for both, rows in ((self.intra, ~crosses), (self.inter, crosses)):
             if both is not None and rows.any():
-                pause[rows] = _overheads(both[1].ring[protocol], both[0], pattern.bytes[rows], wire[rows])
-        if algorithm == "ring" and crosses.any() and not crosses.all() and kind in tuner.ROUNDS:
+                (link, known), payload = both, pattern.bytes[rows]
+                pause[rows] = _beside(known.ring[protocol], link, payload, wire[rows])
+                if pipelined:
+                    once = known.ring[protocol].overhead(float(payload.max()))
+                    pause[rows] -= once
+                    delay += _hops(algorithm, group, both is self.inter) * once
+        if algorithm == "ring" and not pipelined and crosses.any() and not crosses.all():
             pause = self._averaged(pause, crosses, group)
         for both, rows in ((self.intra, ~crosses), (self.inter, crosses)):
             if both is not None:
                 pause[rows] -= both[0].latency
-        delay = max(known.ring[protocol].base_s for _, known in self.each())
-        link, known = self.intra or self.inter  # type: ignore[misc]
-        if kind in tuner.ROUNDS:
-            delay += cost.finish(known, kind, size / group.members, link.bandwidth)
+        own = self.intra or self.inter
+        if kind in tuner.ROUNDS and own is not None:
+            delay += cost.finish(own[1], kind, size / group.members, own[0].bandwidth)
         return replace(pattern, bytes=wire, pause=_ticks(pause)), delay
 
     @staticmethod
@@ -277,7 +283,19 @@ class _Links:
         return made.pattern, max(0.0, delay)
 
 
-def _overheads(costs: Costs, link: LinkClass, payload: NDArray, wire: NDArray) -> NDArray[np.float64]:
+def _hops(algorithm: str, group: Group, between_servers: bool) -> int:
+    """Links of one kind on the longest way of a chunk.
+
+    Chunks of a pipeline follow each other while the ones before are still on their way, so that the cost of a hop is
+    paid once for all of them: as in NCCL, up and down a chain in the server and a tree over servers, or along a chain.
+    """
+    servers = group.servers
+    if algorithm == "tree":
+        return 2 * (servers.bit_length() - 1) if between_servers else 2 * (-(-group.members // servers) - 1)
+    return servers - 1 if between_servers else group.members - servers
+
+
+def _beside(costs: Costs, link: LinkClass, payload: NDArray, wire: NDArray) -> NDArray[np.float64]:
     """Seconds of a transfer beside its bytes on the wire."""
     sizes, row = np.unique(payload, return_inverse=True)
     seconds = np.array([cost.step(costs, float(b), link.bandwidth) for b in sizes.tolist()])
