@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import strategies as st
@@ -196,11 +197,27 @@ def networks(draw: st.DrawFn, nodes: int) -> Wires:
     capacity = draw(st.one_of(CAPACITIES, st.lists(CAPACITIES, min_size=2 * nodes, max_size=2 * nodes)))
     latency = draw(st.one_of(TICKS, st.lists(TICKS, min_size=nodes * nodes, max_size=nodes * nodes)))
     network = switch(nodes, capacity, latency)
-    if not draw(st.integers(0, 3)):
-        total = len(network.routes.values)
-        weights = draw(st.lists(st.sampled_from([1, 1, 2, 3]), min_size=total, max_size=total))
-        return Wires(network.capacity, network.routes, network.latency, np.array(weights, np.int32))
-    return network
+    return draw(weighted(network)) if not draw(st.integers(0, 3)) else network
+
+
+@st.composite
+def weighted(draw: st.DrawFn, network: Wires) -> Wires:
+    """The network with flows that count several times."""
+    total = len(network.routes.values)
+    weights = draw(st.lists(st.sampled_from([1, 1, 2, 3]), min_size=total, max_size=total))
+    return replace(network, weights=np.array(weights, np.int32))
+
+
+@st.composite
+def direct(draw: st.DrawFn, nodes: int) -> Wires:
+    """A network in which each node has a link of its own to each other; routes are numbered as on :func:`switch`."""
+    pairs = [(p, q) for p in range(nodes) for q in range(nodes)]
+    links = [(p, q) for p, q in pairs if p != q]
+    capacity = draw(st.one_of(CAPACITIES, st.lists(CAPACITIES, min_size=len(links), max_size=len(links))))
+    latency = draw(st.one_of(TICKS, st.lists(TICKS, min_size=len(pairs), max_size=len(pairs))))
+    routes = [[links.index((p, q))] if p != q else [] for p, q in pairs]
+    capacities = [capacity] * len(links) if isinstance(capacity, int) else capacity
+    return replace(wires(capacities, routes, latency), ends=np.array(links, np.int32))
 
 
 def note(free: list[int], b: Builder) -> None:
@@ -210,10 +227,17 @@ def note(free: list[int], b: Builder) -> None:
 
 
 @st.composite
-def graphs(draw: st.DrawFn, max_tasks: int = 14) -> tuple[Graph, Wires]:
-    """Any graph that can be played to its end: rows depend on rows before them only."""
+def graphs(
+    draw: st.DrawFn, max_tasks: int = 14, on: Callable[[int], st.SearchStrategy[Wires]] = networks
+) -> tuple[Graph, Wires]:
+    """Any graph that can be played to its end: rows depend on rows before them only.
+
+    Args:
+        max_tasks: about as many tasks at most.
+        on: networks of so many nodes, with routes numbered as on :func:`switch`.
+    """
     nodes = draw(st.integers(2, 5))
-    network = draw(networks(nodes))
+    network = draw(on(nodes))
     b = Builder(tokens=draw(st.lists(st.integers(0, 2), min_size=2, max_size=2)))
     spare = list(b.tokens)
     free: list[int] = []  # rows that wait for no token, not even by others: only these may a PUT wait for

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import pytest
@@ -12,22 +11,15 @@ from hypothesis import strategies as st
 from tests.engine.graphs import GB_PER_S, US, Builder, graphs, interrupted, routes_of, switch, wires
 from triosim.collectives.pattern import chain, ring
 from triosim.engine import reference
-from triosim.engine.graph import UNLIMITED, Graph, Pattern, Played, Stuck, Wires
+from triosim.engine.graph import Graph, Pattern, Played, Stuck, Wires
 from triosim.engine.reference import play
-from triosim.engine.solver import NEVER, WORK_PER_BYTE, Flow, NetworkModel, Sharing
+from triosim.engine.solver import NEVER, Flow, NetworkModel, Sharing
 from triosim.engine.solvers.equal_split import EqualSplit
-from triosim.engine.solvers.max_min import MaxMin
 
 
 def same(one: Played, other: Played) -> bool:
     columns = ("start", "begin", "finish", "link_bytes")
     return one.flows == other.flows and all((getattr(one, c) == getattr(other, c)).all() for c in columns)
-
-
-@settings(max_examples=300, deadline=None)
-@given(drawn=st.one_of(graphs(max_tasks=25), interrupted()), model=st.sampled_from([MaxMin, EqualSplit]))
-def test_closed_form_and_flow_by_flow_are_equal_to_the_tick(drawn: tuple[Graph, Wires], model: type[Sharing]) -> None:
-    assert same(play(*drawn, model()), play(*drawn, model(), _closed_form=False))
 
 
 def chain_and_a_flow_that_comes_as_its_first_member_ends() -> tuple[Graph, Wires]:
@@ -68,56 +60,6 @@ def test_a_ring_is_played_only_after_a_flow_came_onto_its_links() -> None:
     # The flow joins in the last step and ends in it: one event for the join, one for its end, and one for the ends of
     # the transfers that it did not delay, one for that which it did.
     assert play(b.graph(), switch(5, GB_PER_S)).events == 4
-
-
-# ------------------------------------------------------------------------------ what every flow is given
-
-
-class Watch(MaxMin):
-    """Adds up what every flow was served, and holds links to their capacity at every instant."""
-
-    def start(self, wires: Wires) -> None:
-        super().start(wires)
-        self.given: dict[int, int] = {}
-        self.under_way: dict[int, Flow] = {}
-        self.served: dict[int, int] = defaultdict(int)
-        self.all: dict[int, tuple[Flow, int]] = {}
-        self.since = 0
-
-    def rates(self, now: int, joined: Sequence[Flow], left: Collection[int]) -> Mapping[int, int]:
-        assert now > self.since or not self.all
-        for number, rate in self.given.items():
-            self.served[number] += rate * (now - self.since)
-            self.all[number] = (self.under_way[number], rate)
-        self.since = now
-        for number in left:
-            del self.given[number], self.under_way[number]
-        self.under_way.update({flow.number: flow for flow in joined})
-        changed = super().rates(now, joined, left)
-        self.given.update(changed)
-        load: dict[int, int] = defaultdict(int)
-        for number, flow in self.under_way.items():
-            assert self.given[number] > 0
-            for link, weight in zip(flow.links, flow.weights, strict=True):
-                load[link] += self.given[number] * weight
-        assert all(load[link] <= self.capacity[link] for link in load)
-        return changed
-
-
-@settings(max_examples=150, deadline=None)
-@given(drawn=graphs())
-def test_no_link_is_above_its_capacity_and_every_byte_is_served(drawn: tuple[Graph, Wires]) -> None:
-    graph, network = drawn
-    watch = Watch()
-    played = play(graph, network, watch, _closed_form=False)
-    carried = [0] * len(network.capacity)
-    for number, (flow, rate) in watch.all.items():
-        # The last tick may offer more than was left, but by less than that tick.
-        assert 0 <= watch.served[number] - flow.work < rate
-        for link, weight in zip(flow.links, flow.weights, strict=True):
-            carried[link] += flow.work // WORK_PER_BYTE * weight
-    limited = [link for link, capacity in enumerate(network.capacity) if capacity != UNLIMITED]
-    assert [carried[link] for link in limited] == [played.link_bytes[link] for link in limited]
 
 
 # ----------------------------------------------------------------------------- a model of one's own
