@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from validation.astra_cases import collective
 
 from tests.cli.test_commands import run
-from tests.interop.files import SWITCH_400, VALIDATED, collective, save
+from tests.interop.files import SWITCH_400, VALIDATED, save
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from validation.astra_cases import dimension
 
-from tests.interop.files import SWITCH_400, VALIDATED, dimension
+from tests.interop.files import SWITCH_400, VALIDATED
 from triosim.errors import InputError
 from triosim.interop.astra import groups, network, system
 from triosim.interop.astra.network import Network

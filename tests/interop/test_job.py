@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from validation.astra_cases import collective, dimension, job, system
 
-from tests.interop.files import collective, dimension, job, system
 from triosim.errors import InputError
 from triosim.interop.astra.job import Job
 from triosim.interop.astra.network import Network
