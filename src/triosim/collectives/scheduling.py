@@ -10,18 +10,18 @@ A group whose links the user described by their figures is ideal: no software co
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
-from triosim.collectives import constants, cost, tuner
+from triosim.collectives import pricing, tuner, uneven
 from triosim.collectives.algorithm import ALGORITHMS, DEFAULTS, Schedule, choose
-from triosim.collectives.constants import PROTOCOLS, WIRE, Constants, Costs
-from triosim.collectives.group import Group, LinkClass
+from triosim.collectives.constants import PROTOCOLS, Constants
+from triosim.collectives.group import Group
+from triosim.collectives.pricing import Links
 from triosim.engine.graph import Pattern
 from triosim.errors import InputError, unknown
-from triosim.units import PICOSECONDS_PER_SECOND
 
 CHOSEN_BY_NCCL = (*tuner.ROUNDS, "broadcast", "reduce")
 """Kinds for which NCCL chooses algorithm and protocol; the others are sends and receives."""
@@ -64,7 +64,7 @@ class Collectives:
     """
 
     def __init__(
-        self, algorithm: str = "auto", protocol: str = "auto", ideal: bool = False, known: tuple[Constants, ...] = ()
+        self, algorithm: str = "auto", protocol: str = "auto", ideal: bool = False, known: Sequence[Constants] = ()
     ) -> None:
         self.kinds: tuple[str, ...] = () if algorithm == "auto" else ALGORITHMS.get(algorithm).kinds
         self.algorithm = algorithm.strip().lower().replace("_", "-")
@@ -90,24 +90,55 @@ class Collectives:
         if group.members < 2:
             made = _make(DEFAULTS[kind], kind, group, size, root)
             return Scheduled(made.pattern, made.order, (), 0.0, DEFAULTS[kind], "", "")
-        links = _Links.of(group, () if self.ideal else None, self.known)
+        links = self._links(group)
         if links is None:
             return self._ideal(kind, group, size, root)
         algorithm, protocol = self._choose(kind, group, size, links)
         made = _make(algorithm, kind, group, size, root)
-        priced = links.exchange(made, kind, group, size) if kind not in CHOSEN_BY_NCCL else None
-        if priced is None:
-            priced = links.steps(made, kind, algorithm, group, size, protocol)
-        pattern, delay = priced
-        return Scheduled(pattern, made.order, _nodes(pattern, group), delay, algorithm, protocol, links.source())
+        return self._priced(links, made, kind, algorithm, group, size, protocol)
+
+    def schedule_uneven(self, kind: str, group: Group, sizes: ArrayLike) -> Scheduled:
+        """What is played for all-gather, reduce-scatter or all-to-all with parts that differ.
+
+        Args:
+            kind: one of :data:`triosim.collectives.uneven.KINDS`.
+            group: the members and their links.
+            sizes: bytes of each part, as :func:`triosim.collectives.uneven.schedule` has them.
+
+        Raises:
+            InputError: sizes do not fit the kind and the group.
+        """
+        made = uneven.schedule(kind, sizes)
+        if made.pattern.members != group.members:
+            raise InputError(f"{kind} with uneven parts: {made.pattern.members} sizes for {group.members} members")
+        algorithm = "direct" if kind == "all_to_all" else "ring"
+        links = self._links(group) if group.members > 1 else None
+        if links is None:
+            delay = max((link.overhead for link in (group.intra, group.inter) if link is not None), default=0.0)
+            return Scheduled(made.pattern, made.order, (), delay, algorithm, "", "")
+        size = int(uneven.full_buffer(kind, sizes))
+        protocol = Collectives(algorithm, self.protocol, known=self.known)._choose(kind, group, size, links)[1]
+        return self._priced(links, made, kind, algorithm, group, size, protocol)
 
     def transfer(self, group: Group, size: int) -> float:
         """Seconds that software adds to one send and receive of ``size`` bytes between two members."""
-        links = None if group.members < 2 or self.ideal else _Links.of(group, None, self.known)
-        if links is None:
-            return group.slowest.overhead
-        costs, link = links.of_slowest().exchange, group.slowest
-        return costs.base_s + costs.overhead(size) + size / link.bandwidth * (1 / costs.efficiency - 1)
+        links = self._links(group)
+        return group.slowest.overhead if links is None else pricing.of_transfer(links, size)
+
+    def _links(self, group: Group) -> Links | None:
+        return None if self.ideal else Links.of(group, self.known)
+
+    @staticmethod
+    def _priced(
+        links: Links, made: Schedule, kind: str, algorithm: str, group: Group, size: int, protocol: str
+    ) -> Scheduled:
+        if algorithm == "nvls":
+            pattern, delay = pricing.in_switch(links, made, group, size)
+        elif kind in CHOSEN_BY_NCCL:
+            pattern, delay = pricing.in_steps(links, made, kind, algorithm, group, size, protocol)
+        else:
+            pattern, delay = pricing.at_once(links, made, kind, group, size)
+        return Scheduled(pattern, made.order, _nodes(pattern, group), delay, algorithm, protocol, links.source())
 
     def _ideal(self, kind: str, group: Group, size: int, root: int) -> Scheduled:
         algorithm = choose(kind, group.members, size, self.algorithm if kind in self.kinds else "auto")
@@ -116,7 +147,7 @@ class Collectives:
         delay = max(link.overhead for link in (group.intra, group.inter) if link is not None)
         return Scheduled(made.pattern, made.order, _nodes(made.pattern, group), delay, algorithm, "", "")
 
-    def _choose(self, kind: str, group: Group, size: int, links: _Links) -> tuple[str, str]:
+    def _choose(self, kind: str, group: Group, size: int, links: Links) -> tuple[str, str]:
         """Algorithm and protocol: what is asked for, and NCCL's first choice of what that leaves open."""
         asked = self.algorithm if kind in self.kinds else "auto"
         if kind not in CHOSEN_BY_NCCL:
@@ -126,16 +157,16 @@ class Collectives:
         if self.protocol != "auto":
             if self.protocol not in able:
                 raise InputError(
-                    f"collective protocol {self.protocol} has no costs on {links.of_slowest().name} links: "
+                    f"collective protocol {self.protocol} has no costs on {links.slowest.known.name} links: "
                     f"use auto or {' or '.join(able)}"
                 )
             able = [self.protocol]
         found = [c for c in tuner.choices(kind, group, size, every=self.protocol != "auto") if c.protocol in able]
-        found = [c for c in found if c.algorithm != "nvls" or links.multicast() is not None]
-        same = [c for c in found if asked in ("auto", c.algorithm)]
+        found = [c for c in found if c.algorithm != "nvls" or links.multicast is not None]
         if asked == "nvls":
             return asked, "Simple"
-        best = (same or [c for c in found if c.algorithm == "ring"])[0]
+        same = [c for c in found if asked in ("auto", c.algorithm)]
+        best = (same or [c for c in found if c.algorithm == "ring"])[0]  # what NCCL does not have goes as its rings do
         return (best.algorithm if asked == "auto" else asked), best.protocol
 
 
@@ -153,154 +184,3 @@ def _make(algorithm: str, kind: str, group: Group | None, size: int, root: int, 
 
 def _nodes(pattern: Pattern, group: Group) -> tuple[int, ...]:
     return (group.switch,) * (pattern.places - pattern.members)
-
-
-@dataclass(frozen=True)
-class _Links:
-    """The links of a group with their constants.
-
-    Attributes:
-        intra, inter: as in :class:`Group`, each with its constants; None where the group has none.
-    """
-
-    intra: tuple[LinkClass, Constants] | None
-    inter: tuple[LinkClass, Constants] | None
-
-    @staticmethod
-    def of(group: Group, ideal: tuple[()] | None, known: tuple[Constants, ...]) -> _Links | None:
-        """None where the links are ideal, or of a kind of which nothing is known."""
-        if ideal is not None:
-            return None
-        both = []
-        for link in (group.intra, group.inter):
-            found = constants.of_link(link.name, link.family, known) if link is not None else None
-            if link is not None and found is None:
-                return None
-            both.append((link, found) if link is not None and found is not None else None)
-        return _Links(both[0], both[1])
-
-    def of_slowest(self) -> Constants:
-        """Constants of the link that a ring is as fast as."""
-        both = self.inter or self.intra
-        if both is None:
-            raise ValueError("a group of one member has no link")
-        return both[1]
-
-    def each(self) -> list[tuple[LinkClass, Constants]]:
-        return [both for both in (self.intra, self.inter) if both is not None]
-
-    def protocols(self) -> list[str]:
-        """Protocols that have costs on all links."""
-        return [p for p in PROTOCOLS if all(p in known.ring for _, known in self.each())]
-
-    def multicast(self) -> Costs | None:
-        return self.intra[1].multicast if self.intra is not None and self.inter is None else None
-
-    def source(self) -> str:
-        """Where the costs are from, in words."""
-        return "; ".join(constants.told(link.name, known) for link, known in self.each())
-
-    # --- rings, trees and whatever moves in steps ---------------------------------------------------------------------
-
-    def steps(
-        self, made: Schedule, kind: str, algorithm: str, group: Group, size: int, protocol: str
-    ) -> tuple[Pattern, float]:
-        """The pattern with a pause before each transfer, and the delay."""
-        if algorithm == "nvls":
-            return self._multicast(made, group, size)
-        pattern, crosses = made.pattern, self._crosses(made, group)
-        above, below = WIRE[protocol]
-        wire = -(-pattern.bytes * above // below)
-        delay = max(known.ring[protocol].base_s for _, known in self.each())
-        pipelined = algorithm == "tree" or kind not in tuner.ROUNDS
-        pause = np.zeros(len(pattern), np.float64)
-        for both, rows in ((self.intra, ~crosses), (self.inter, crosses)):
-            if both is not None and rows.any():
-                (link, known), payload = both, pattern.bytes[rows]
-                pause[rows] = _beside(known.ring[protocol], link, payload, wire[rows])
-                if pipelined:
-                    once = known.ring[protocol].overhead(float(payload.max()))
-                    pause[rows] -= once
-                    delay += _hops(algorithm, group, both is self.inter) * once
-        if algorithm == "ring" and not pipelined and crosses.any() and not crosses.all():
-            pause = self._averaged(pause, crosses, group)
-        for both, rows in ((self.intra, ~crosses), (self.inter, crosses)):
-            if both is not None:
-                pause[rows] -= both[0].latency
-        own = self.intra or self.inter
-        if kind in tuner.ROUNDS and own is not None:
-            delay += cost.finish(own[1], kind, size / group.members, own[0].bandwidth)
-        return replace(pattern, bytes=wire, pause=_ticks(pause)), delay
-
-    @staticmethod
-    def _averaged(pause: NDArray, crosses: NDArray, group: Group) -> NDArray:
-        """A ring's edges wait for each other in turn, so that each step would pay the cost of the dearest edge.  What
-        software adds does not: a part pays it on the edges that it takes, as many of them between servers as there
-        are servers."""
-        share = group.servers / group.members
-        mean = pause[~crosses].mean() * (1 - share) + pause[crosses].mean() * share
-        return np.full_like(pause, mean)
-
-    @staticmethod
-    def _crosses(made: Schedule, group: Group) -> NDArray[np.bool_]:
-        """Edges between members of different servers; places in the network belong to the server."""
-        pattern = made.pattern
-        seat = np.concatenate([group.server[list(made.order)], np.zeros(pattern.places - pattern.members, np.int32)])
-        inside = (pattern.source < pattern.members) & (pattern.target < pattern.members)
-        return inside & (seat[pattern.source] != seat[pattern.target])
-
-    def _multicast(self, made: Schedule, group: Group, size: int) -> tuple[Pattern, float]:
-        """Chunks go up and down the switch at the bandwidth that it reaches; the rest comes first."""
-        if self.intra is None or self.intra[1].multicast is None:
-            raise InputError(
-                f"collective algorithm 'nvls' has no costs on {self.of_slowest().name} links: use auto, ring or tree"
-            )
-        link, costs = self.intra[0], self.intra[1].multicast
-        pattern, members = made.pattern, group.members
-        if not len(pattern):
-            return pattern, 0.0
-        chunk, count = int(pattern.bytes[0]), int(pattern.count[0])
-        moved = (1 + 1 / members) * size / (costs.efficiency * link.bandwidth)
-        alone = chunk / link.bandwidth
-        pause = max(0.0, (moved - alone) / count - alone)
-        delay = cost.multicast(costs, members, size, link.bandwidth) - (count * (pause + link.latency + alone) + alone)
-        up = pattern.source < members
-        return replace(pattern, pause=_ticks(np.where(up, pause, 0.0))), max(0.0, delay)
-
-    # --- sends and receives -------------------------------------------------------------------------------------------
-
-    def exchange(self, made: Schedule, kind: str, group: Group, size: int) -> tuple[Pattern, float]:
-        """The pattern of sends and receives, and the delay: their links are shared, what software adds comes first."""
-        known, link, peers = self.of_slowest(), group.slowest, group.members - 1
-        costs, share = known.exchange, size / group.members
-        delay = costs.base_s + peers * known.peer_s + costs.overhead(share) - link.latency
-        delay += peers * share / link.bandwidth * (1 / costs.efficiency - 1)
-        if self.intra is not None:
-            delay += cost.finish(self.intra[1], kind, share, self.intra[0].bandwidth)
-        waits = len(made.pattern.needs.values)
-        if waits:  # in rounds: every one after the first pays the latency of its route again
-            delay -= (peers - 1) * link.latency
-        return made.pattern, max(0.0, delay)
-
-
-def _hops(algorithm: str, group: Group, between_servers: bool) -> int:
-    """Links of one kind on the longest way of a chunk.
-
-    Chunks of a pipeline follow each other while the ones before are still on their way, so that the cost of a hop is
-    paid once for all of them: as in NCCL, up and down a chain in the server and a tree over servers, or along a chain.
-    """
-    servers = group.servers
-    if algorithm == "tree":
-        return 2 * (servers.bit_length() - 1) if between_servers else 2 * (-(-group.members // servers) - 1)
-    return servers - 1 if between_servers else group.members - servers
-
-
-def _beside(costs: Costs, link: LinkClass, payload: NDArray, wire: NDArray) -> NDArray[np.float64]:
-    """Seconds of a transfer beside its bytes on the wire."""
-    sizes, row = np.unique(payload, return_inverse=True)
-    seconds = np.array([cost.step(costs, float(b), link.bandwidth) for b in sizes.tolist()])
-    return seconds[row] - wire / link.bandwidth
-
-
-def _ticks(seconds: NDArray) -> NDArray[np.int64]:
-    return np.rint(np.maximum(seconds, 0.0) * PICOSECONDS_PER_SECOND).astype(np.int64)

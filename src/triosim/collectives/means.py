@@ -1,0 +1,43 @@
+"""How the ranks of a job talk: collectives and transfers on the links of a System, for the network layer to place."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.collectives.groups import describe
+from triosim.collectives.scheduling import Collectives
+from triosim.hardware.system import System
+from triosim.network.routes import Router
+from triosim.network.traffic import Scheduled
+from triosim.units import PICOSECONDS_PER_SECOND
+
+
+class CollectiveMeans:
+    """Collectives as :class:`Collectives` does them, with groups described by the System they are on.
+
+    Attributes:
+        sources: where the costs of what was used are from, in words.
+    """
+
+    def __init__(self, system: System, router: Router, collectives: Collectives) -> None:
+        self.system, self.router, self.collectives = system, router, collectives
+        self.sources: dict[str, None] = {}
+
+    def collective(self, kind: str, devices: NDArray[np.int64], size: int, root: int) -> Scheduled:
+        """See :class:`triosim.network.traffic.Means`."""
+        made = self.collectives.schedule(kind, describe(self.system, self.router, devices), size, root)
+        if made.source:
+            self.sources[made.source] = None
+        # The network of a group in one server is that server's switch, wherever the group is.
+        places = (0,) * len(made.nodes)
+        return Scheduled(made.pattern, made.order, _ticks(made.delay_s), places, made.algorithm, made.protocol)
+
+    def transfer(self, source: int, target: int, size: int) -> int:
+        """See :class:`triosim.network.traffic.Means`."""
+        group = describe(self.system, self.router, np.array([source, target]))
+        return _ticks(self.collectives.transfer(group, size))
+
+
+def _ticks(seconds: float) -> int:
+    return round(seconds * PICOSECONDS_PER_SECOND)
