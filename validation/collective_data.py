@@ -8,6 +8,7 @@ all other versions.
 from __future__ import annotations
 
 import csv
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Iterable
@@ -15,17 +16,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from triosim.errors import InputError
+from triosim.hardware import build, catalog
+from triosim.hardware.system import System
+
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "collectives"
 
 ELEMENT_BYTES = {"half": 2, "fp16": 2, "bfloat16": 2, "bf16": 2, "float": 4, "fp32": 4, "int8": 1, "fp8": 1}
 KINDS = {"alltoall": "all_to_all"}
 EXCLUDED = ("2.23",)
-MODELS = (
-    ("A100", "A100-SXM4-80GB"), ("A800", "A800-SXM4-80GB"), ("GH200", "GH200-96GB"), ("H100", "H100-SXM5-80GB"),
-    ("H200", "H200-SXM-141GB"), ("H800", "H800-SXM5-80GB"), ("GB200", "GB200"), ("GB300", "GB300"), ("B200", "B200"),
-    ("B300", "B300"), ("V100", "V100-SXM2-32GB"), ("L40S", "L40S"), ("L40", "L40"), ("A40", "A40"),
+SYSTEMS = (
+    ("A100", "hgx-a100"), ("A800", "hgx-a800"), ("GH200", "hgx-h100"), ("H100", "hgx-h100"), ("H200", "hgx-h200"),
+    ("H800", "hgx-h800"), ("GB200", "gb200-nvl72"), ("GB300", "gb300-nvl72"), ("B200", "hgx-b200"),
+    ("B300", "hgx-b300"), ("V100", "dgx-1v"), ("L40S", "pcie-l40s-8"), ("T4", "pcie-t4-4"),
+    ("MI300X", "mi300x-8"), ("MI325X", "mi325x-8"), ("MI355X", "mi355x-8"),
 )  # fmt: skip
-"""What a file calls a GPU, anywhere in the name, and a system of the catalog that has it."""
+"""What a file calls a GPU, anywhere in the name, and the system of the catalog that stands for its machine."""
+
+OTHER_MACHINES = ("PAIRWISE", "PCIE", "NVL-")
+"""Words in the name of a GPU that say that its machine is another than that of :data:`SYSTEMS`."""
+
+PCIE_SERVER, PCIE_DEVICES = "PCIe5x16", 4
+"""Machine of GPUs of which the catalog has no system and which have no links of their own: PCIe, four to a switch."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +80,40 @@ def read(path: Path) -> list[Point]:
         times[key].append(seconds)
     found = [Point(*key[:6], median(values), *key[6:]) for key, values in times.items()]
     return sorted(found, key=lambda p: (p.source, p.gpu, p.kind, p.dtype, p.servers, p.members, p.bytes))
+
+
+@functools.lru_cache(maxsize=32)
+def machine(gpu: str, servers: int = 1) -> System:
+    """The system of the catalog on which rows of a GPU are predicted.
+
+    Args:
+        gpu: as the file names it.
+        servers: how many.
+
+    Raises:
+        LookupError: there is none.
+    """
+    name = gpu.upper().replace("_", "-")
+    if any(word in name for word in OTHER_MACHINES):
+        raise LookupError("no system of the catalog is such a machine")
+    ready = next((system for part, system in SYSTEMS if part in name), None)
+    if ready is not None:
+        return build.load(ready, servers)
+    known = next((k for k in (gpu, name, *(name.rsplit("-", n)[0] for n in (1, 2))) if _is_device(k)), None)
+    if known is None or servers > 1:
+        raise LookupError("no system of the catalog has it")
+    try:
+        return build.flat(known, 2 * PCIE_DEVICES, "switch")
+    except InputError:  # no link of its own, or one that joins only two
+        return build.flat(known, 2 * PCIE_DEVICES, "tree", PCIE_SERVER, shape=(2, PCIE_DEVICES))
+
+
+def _is_device(name: str) -> bool:
+    try:
+        catalog.accelerator(name)
+    except InputError:
+        return False
+    return True
 
 
 def _parquet(path: Path) -> Iterable[tuple[tuple, float]]:

@@ -32,18 +32,11 @@ from triosim.columns import Ragged
 from triosim.engine.graph import Collective, Graph, Task
 from triosim.engine.play import play
 from triosim.errors import InputError
-from triosim.hardware import build
 from triosim.hardware.system import System
 from triosim.network.routes import Router
 from triosim.units import PICOSECONDS_PER_SECOND
 
 LARGE, MIDDLE, SMALL = 16 * 2**20, 2**20, 2**10
-SYSTEMS = (
-    ("A100", "hgx-a100"), ("A800", "hgx-a800"), ("GH200", "hgx-h100"), ("H100", "hgx-h100"), ("H200", "hgx-h200"),
-    ("H800", "hgx-h800"), ("GB200", "gb200-nvl72"), ("GB300", "gb300-nvl72"), ("B200", "hgx-b200"),
-    ("B300", "hgx-b300"), ("V100", "dgx-1v"), ("L40S", "pcie-l40s-8"), ("A40", "pcie-a40-2"), ("T4", "pcie-t4-4"),
-)  # fmt: skip
-"""What a file calls a GPU, anywhere in the name, and the system of the catalog that stands for its machine."""
 
 
 @dataclass(frozen=True)
@@ -110,11 +103,10 @@ class Errors:
 class Machine:
     """A system of the catalog on which collectives are played alone."""
 
-    def __init__(self, name: str, servers: int) -> None:
-        self.name = name
-        self.system: System = build.load(name, servers)
-        self.router = Router(self.system)
-        self.groups: dict[tuple[int, int], Group] = {}
+    def __init__(self, system: System) -> None:
+        self.name = system.name
+        self.system = system
+        self.router = Router(system)
 
     def devices(self, members: int, servers: int) -> list[int]:
         """The first devices of each server.
@@ -178,18 +170,17 @@ def predict_all(points: Sequence[Point], fit: str) -> tuple[list[Row], dict[str,
     rows, left = [], {}
     own = _fitted(points) if fit == "small" else {}
     for point in points:
-        name = next((system for part, system in SYSTEMS if part in point.gpu.upper()), None)
-        if name is None:
-            left[point.gpu] = "no system of the catalog has it"
-            continue
+        key = (point.gpu, point.servers)
         try:
-            machine = machines.setdefault((name, point.servers), Machine(name, point.servers))
+            if key not in machines:
+                machines[key] = Machine(collective_data.machine(*key))
+            machine = machines[key]
             seconds, made = machine.predict(point, own.get(point.gpu, ()))
         except (LookupError, InputError) as error:
-            left[f"{point.gpu} {point.kind} {point.members} in {point.servers}"] = str(error)
+            left[f"{point.gpu} {point.kind}, {point.members} in {point.servers}"] = str(error)
             continue
         costs = made.source or "the link's own latency and overhead"
-        rows.append(Row(point, name, seconds, made.algorithm, made.protocol, costs))
+        rows.append(Row(point, machine.name, seconds, made.algorithm, made.protocol, costs))
     return rows, left
 
 

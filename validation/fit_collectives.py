@@ -27,7 +27,8 @@ from validation.collective_data import Point
 from triosim.collectives import cost, tuner
 from triosim.collectives.constants import PROTOCOLS, Constants, Costs, Curve, unparse
 from triosim.collectives.group import Group, LinkClass
-from triosim.hardware import catalog
+from triosim.collectives.groups import describe
+from triosim.network.routes import Router
 
 TARGET = Path(__file__).resolve().parents[1] / "src" / "triosim" / "collectives" / "data"
 
@@ -163,18 +164,14 @@ def _constants(value: Callable[..., float], used: set[str], link: LinkClass, sou
 
 
 def link_of(gpu: str) -> tuple[LinkClass, str]:
-    """The link between the GPUs that a file names, and their architecture.
+    """The link between two GPUs that a file names, and their architecture.
 
     Raises:
-        LookupError: the catalog knows no such GPU or no link of it.
+        LookupError: the catalog knows no such machine.
     """
-    name = next((model for part, model in collective_data.MODELS if part in gpu.upper()), None)
-    facts = catalog.device_link(catalog.accelerator(name)) if name else None
-    if name is None or facts is None:
-        raise LookupError(gpu)
-    link = facts.link()
-    described = LinkClass(link.bandwidth, link.latency, link.overhead, facts.name, facts.family)
-    return described, catalog.accelerator(name).architecture
+    system = collective_data.machine(gpu)
+    group = describe(system, Router(system), np.arange(2))
+    return group.slowest, group.architecture
 
 
 def small(points: Iterable[Point]) -> list[Point]:
@@ -214,7 +211,7 @@ def multicast(points: Iterable[Point], gpu: str, ring: Constants) -> Costs | Non
 
 def _is(point: Point, link: LinkClass) -> bool:
     """Whether a point of another source was measured on that link, by NCCL on its own."""
-    if not point.source.startswith(("Vidur", "ml-engineering all_reduce")) or "pairwise" in point.gpu:
+    if not point.source.startswith(("Vidur", "ml-engineering all_reduce")):
         return False
     try:
         return link_of(point.gpu)[0].name == link.name

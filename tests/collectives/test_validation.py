@@ -41,14 +41,14 @@ def test_a_csv_of_any_gpu_is_judged_and_written(tmp_path: Path, capsys: pytest.C
     seconds = cost.ring(known, "all_gather", 4, 2**24, "Simple", known.bandwidth)
     rows = [
         f"mine,all_gather,H200-SXM,4,1,n/a,NCCL 2.27,auto,fp16,{2**24},{seconds * 1e6:.4f}",
-        "mine,all_reduce,TPU-v5p,4,1,n/a,,auto,fp16,1024,10",
+        "mine,all_reduce,XPU-9,4,1,n/a,,auto,fp16,1024,10",
         "mine,moe_dispatch,H200-SXM,4,1,n/a,,auto,fp16,1024,10",
     ]
     out = tmp_path / "out.json"
     collectives.main(["--data", str(csv_file(tmp_path, rows)), "--json", str(out)])
     printed = capsys.readouterr()
     assert "H200-SXM on hgx-h200: NVLink4: measured" in printed.out
-    assert "left out: TPU-v5p: no system of the catalog has it" in printed.err
+    assert "left out: XPU-9 all_reduce, 4 in 1: no system of the catalog has it" in printed.err
     assert "moe_dispatch is not a collective" in printed.err
     document = json.loads(out.read_text())
     assert document["pairs"]["H200-SXM all_gather"]["large"] == pytest.approx(0.0, abs=0.01)
