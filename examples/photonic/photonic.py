@@ -59,6 +59,7 @@ def plan(model: str, **more: object) -> triosim.Plan:
         batch_size=STUDY["batch_size"][model],
         sequence_length=STUDY["sequence_length"].get(model),
         overlap=False,
+        collective_algorithm="ring",
         placement=tuple(grid_cycle(WAFER["rows"], WAFER["columns"]).tolist()),
         **more,
     )
