@@ -54,10 +54,11 @@ def test_overlapped_data_parallel_lies_between_its_bounds(layers: int, parts: in
 @given(st.permutations(range(4)), st.sampled_from([(4, 1, 1), (2, 2, 1), (1, 2, 2), (2, 1, 2)]))
 def test_relabelling_devices_changes_nothing(order: list[int], mesh: tuple[int, int, int]) -> None:
     """On a switch, where every route is unique, any device may play any part."""
-    from tests.network.test_lowering import schedule
+    from tests.network.test_lowering import Plain
     from triosim.engine.play import play
     from triosim.network.lowering import lower
     from triosim.network.placement import place
+    from triosim.network.routes import Router
     from triosim.parallelism.job import Costs, programs
     from triosim.parallelism.stages import split
     from triosim.parallelism.tensor import shard
@@ -72,7 +73,7 @@ def test_relabelling_devices_changes_nothing(order: list[int], mesh: tuple[int, 
     system = triosim.system(devices=4, link="1GB/s", latency="5us")
 
     plain, moved = (
-        play(*_graph(lower(jobs, place(tp, dp, pp, 4, devices), system, schedule, fold=False)))
+        play(*_graph(lower(jobs, place(tp, dp, pp, 4, devices), Router(system), Plain(), fold=False)))
         for devices in (None, order)
     )
     assert np.array_equal(plain.finish, moved.finish)

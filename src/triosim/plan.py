@@ -40,7 +40,8 @@ class Plan(BaseModel):
         host: how the cost of launching is taken into account; unset decides from the workload.
         operator_times: operator model.
         places: value category -> where its values start: ``"host"``, ``"pool"`` or ``"device:N"``.
-        collective_algorithm: algorithm of collectives, ``"auto"`` to choose.
+        collective_algorithm: algorithm of collectives, ``"auto"`` to choose as NCCL does.
+        collective_protocol: protocol of collectives, ``"LL"``, ``"LL128"``, ``"Simple"`` or ``"auto"``.
         placement: device of each rank; unset puts rank i on device i.
         solver: network model, which says how transfers share the network.
         solver_options: what that model takes, by name, as text: ``{"setup": "80us"}``.
@@ -70,6 +71,7 @@ class Plan(BaseModel):
     operator_times: str = "auto"
     places: dict[str, str] = Field(default_factory=dict)
     collective_algorithm: str = "auto"
+    collective_protocol: str = "auto"
     placement: tuple[Annotated[int, Field(ge=0)], ...] | None = None
     solver: str = "max-min"
     solver_options: dict[str, str] = Field(default_factory=dict)

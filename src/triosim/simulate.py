@@ -10,10 +10,10 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from triosim import tally
-from triosim.collectives import algorithm as collectives
+from triosim.collectives.means import CollectiveMeans
+from triosim.collectives.scheduling import Collectives
 from triosim.composition.host import default_mode, host, launch
 from triosim.engine.play import play
 from triosim.hardware.accelerator import UNNAMED, Accelerator
@@ -27,9 +27,8 @@ from triosim.network.lowering import lower
 from triosim.network.placement import Placement, place
 from triosim.network.routes import Router
 from triosim.network.sharing import network_model
-from triosim.network.traffic import Scheduled, Scheduler
 from triosim.parallelism.job import Costs, programs
-from triosim.parallelism.program import COLLECTIVES, Op, Program
+from triosim.parallelism.program import Op, Program
 from triosim.parallelism.replicas import replicated
 from triosim.parallelism.stages import Stages, split
 from triosim.parallelism.step import Step
@@ -81,12 +80,13 @@ def simulate(
     step = shard(whole, mesh.tp, plan.tp_style, plan.tp_plan, vocabulary=named)
     placement = place(mesh.tp, mesh.dp, mesh.pp, system.devices, plan.placement)
     system, recorded_on = _devices(workload, system)
+    router = Router(system)
     tell("pricing operators")
     models = np.unique(system.device_model[placement.devices]).tolist()
     jobs = {m: Job(step.trace, system.models[m], workload, recorded_on) for m in models}
     times = {m: price(job, plan.operator_times) for m, job in jobs.items()}
     slowest = max(models, key=lambda m: float(times[m].seconds.sum()))
-    stages = split(step.trace, times[slowest].seconds, mesh.pp, plan.stages, _seconds_per_byte(system, placement, mesh))
+    stages = split(step.trace, times[slowest].seconds, mesh.pp, plan.stages, _seconds_per_byte(router, placement, mesh))
 
     tell("writing the programs of the ranks")
     classes = _programs(step, times, stages, plan, mesh, system, placement, workload, recorded_on)
@@ -96,9 +96,9 @@ def simulate(
     feet = [footprint(p.lifetimes, len(CATEGORIES)) for p in classes if p.lifetimes is not None]
 
     tell("playing the job")
-    used: dict[str, str] = {}
+    means = CollectiveMeans(system, router, Collectives(plan.collective_algorithm, plan.collective_protocol))
     model = network_model(plan.solver, plan.solver_options)
-    lowered = lower(classes, placement, system, _scheduler(plan, used), fold=plan.fold and model.weighted)
+    lowered = lower(classes, placement, router, means, fold=plan.fold and model.weighted)
     played = play(lowered.graph, lowered.wires, model)
     run = tally.Run(classes, lowered, played, plan.iterations)
     if keep is not None:
@@ -108,7 +108,8 @@ def simulate(
     spent = (time.perf_counter() - began, time.process_time() - cpu)
     cost = Simulation(len(lowered.graph), played.flows, *spent, played.engine, plan.iterations)
     return Summary(
-        jobs[slowest], step, system, plan, mesh, placement, times[slowest], stages, launching, run, feet, used, cost
+        jobs[slowest], step, system, plan, mesh, placement, times[slowest], stages, launching, run, feet,
+        tuple(means.sources), cost,
     ).result()
 
 
@@ -138,12 +139,12 @@ def _devices(workload: Trace, system: System) -> tuple[System, Accelerator | Non
     return system, recorded_on if name else system.models[0]
 
 
-def _seconds_per_byte(system: System, placement: Placement, mesh: Mesh) -> float:
+def _seconds_per_byte(router: Router, placement: Placement, mesh: Mesh) -> float:
     """What a byte costs between neighbouring stages, for balancing them."""
     if mesh.pp == 1:
         return 0.0
     here, there = int(placement.devices[0]), int(placement.devices[mesh.tp * mesh.dp])
-    rates = [float(system.bandwidth[edge]) for edge in Router(system).route(here, there)]
+    rates = [float(router.system.bandwidth[edge]) for edge in router.route(here, there)]
     return 1 / min(rates) if rates else 0.0
 
 
@@ -179,22 +180,6 @@ def _programs(
             seconds = np.where(computes, program.seconds * ratio[np.maximum(program.operator, 0)], program.seconds)
             divided.append(replace(program, ranks=program.ranks[models == model], seconds=seconds))
     return divided
-
-
-def _scheduler(plan: Plan, used: dict[str, str]) -> Scheduler:
-    """Chooses the algorithm of each collective and notes which; the asked one where it does that kind."""
-
-    asked = plan.collective_algorithm
-    able = COLLECTIVES if asked == "auto" else collectives.ALGORITHMS.get(asked).kinds
-
-    def schedule(kind: str, devices: NDArray[np.int32], size: int, root: int) -> Scheduled:
-        members = len(devices)
-        name = collectives.choose(kind, members, size, asked if kind in able else "auto")
-        used[kind] = name
-        made = collectives.ALGORITHMS.get(name)().schedule(kind, members, size, root)
-        return Scheduled(made.pattern, made.order)
-
-    return schedule
 
 
 class _Module(ModuleType):

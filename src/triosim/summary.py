@@ -44,7 +44,7 @@ class Summary:
         step, stages, launching: how the step was divided, cut and launched.
         system, plan, mesh, placement: on what and how.
         run, feet: the played job, and the memory of each of its programs.
-        algorithms: algorithm used for each kind of collective.
+        network: where the costs of collectives are from.
         cost: cost of the prediction itself.
     """
 
@@ -59,7 +59,7 @@ class Summary:
     launching: Host
     run: tally.Run
     feet: Sequence[Footprint]
-    algorithms: dict[str, str]
+    network: tuple[str, ...]
     cost: Simulation
 
     def result(self) -> Result:
@@ -80,7 +80,7 @@ class Summary:
             devices=tally.device_rows(run, spent, self.feet),
             stages=tally.stage_rows(run, spent),
             layers=tally.layer_rows(run, trace),
-            collectives=tally.collective_rows(run, self.algorithms),
+            collectives=tally.collective_rows(run),
             workload=self._workload(),
             system=describe_system(self.system),
             plan=self._plan(),
@@ -167,6 +167,7 @@ class Summary:
                 "network: links of the catalog at the efficiency that large messages reach "
                 f"(90 % within a factor {np.exp(CATALOG_LINK_SPREAD):.2f})"
             )
+            found += [f"collectives: {source}" for source in self.network]
         elif self.mesh.ranks > 1:
             found.append("network: links as given, taken as exact")
         if self.plan.solver != "max-min":

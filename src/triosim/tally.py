@@ -252,45 +252,40 @@ def _module_bytes(trace: Trace) -> dict[tuple[int, int, str], int]:
     return moved
 
 
-def collective_rows(run: Run, algorithm: dict[str, str]) -> tuple[CollectiveRow, ...]:
-    """Collectives and stage-to-stage sends by shape, as one rank of each class sees them, per iteration.
-
-    Args:
-        run: the played job.
-        algorithm: algorithm used for each kind of collective.
-    """
-    rows: dict[tuple, list[float]] = {}
-    counted: set[int] = set()
-    graph = run.lowered.graph
+def collective_rows(run: Run) -> tuple[CollectiveRow, ...]:
+    """Collectives and stage-to-stage sends by shape, as one rank of each class sees them, per iteration."""
+    graph, lowered = run.lowered.graph, run.lowered
+    sizes = lowered.groups.lengths()
+    keys, lengths = [], []
     for program in run.programs:
         at = run.tasks(run.first_cell(program))
-        for row in np.flatnonzero(np.isin(program.op, (Op.COLLECTIVE, Op.SEND))).tolist():
-            task = at.start + row
-            axis = AXES[program.axis[row]]
-            if program.op[row] == Op.COLLECTIVE:
-                number = int(graph.what[task])
-                if number in counted:
-                    continue
-                counted.add(number)
-                kind = COLLECTIVES[program.what[row]]
-                members = len(run.lowered.groups[int(run.lowered.group[task])])
-            else:
-                kind, members = "send", 2
-            entry = rows.setdefault((axis, kind, members, int(program.bytes[row])), [0, 0.0])
-            entry[0] += 1
-            entry[1] += float(run.played.finish[task] - run.played.begin[task]) * S
+        rows = np.flatnonzero((program.op == Op.COLLECTIVE) | (program.op == Op.SEND))
+        task, sends = rows + at.start, program.op[rows] == Op.SEND
+        instance = np.where(sends, -1 - task, graph.what[task])  # a send counts for itself
+        lengths.append(run.played.finish[task] - run.played.begin[task])
+        how = graph.instances[np.where(sends, 0, instance)] if len(graph.instances) else np.zeros(len(rows))
+        columns = (
+            program.axis[rows], np.where(sends, -1, program.what[rows]),
+            np.where(sends, 2, sizes[lowered.group[task]] if len(sizes) else 0), program.bytes[rows],
+            np.where(sends, -1, how), instance,
+        )  # fmt: skip
+        keys.append(np.stack([np.asarray(column, np.int64) for column in columns]))
+    table, ticks = np.concatenate(keys, axis=1), np.concatenate(lengths)
+    _, once = np.unique(table[-1], return_index=True)  # members of several classes meet in one collective
+    shapes, row = np.unique(table[:-1, once], axis=1, return_inverse=True)
+    count = np.bincount(row.reshape(-1))
+    total = np.bincount(row.reshape(-1), ticks[once].astype(np.float64))
+    merged_: dict[tuple, list[float]] = {}
+    for (axis, what, members, size, how), calls, spent in zip(
+        shapes.T.tolist(), count.tolist(), total.tolist(), strict=True
+    ):
+        kind, names = ("send", ("direct", "")) if what < 0 else (COLLECTIVES[what], lowered.how[how])
+        entry = merged_.setdefault((AXES[axis], kind, members, size, *names), [0, 0.0])
+        entry[0] += calls
+        entry[1] += spent * S
     return tuple(
-        CollectiveRow(
-            axis,
-            kind,
-            members,
-            size,
-            round(count / run.iterations),
-            seconds / run.iterations,
-            algorithm.get(kind, "direct"),
-            "",
-        )
-        for (axis, kind, members, size), (count, seconds) in sorted(rows.items(), key=lambda i: -i[1][1])
+        CollectiveRow(axis, kind, members, size, round(calls / run.iterations), spent / run.iterations, *names)
+        for (axis, kind, members, size, *names), (calls, spent) in sorted(merged_.items(), key=lambda i: -i[1][1])
     )
 
 

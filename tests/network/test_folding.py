@@ -10,15 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import triosim
-from tests.network.test_lowering import schedule
+from tests.network.test_lowering import Plain
 from tests.traces import chain
 from triosim import Plan
+from triosim.collectives.means import CollectiveMeans
+from triosim.collectives.scheduling import Collectives
 from triosim.columns import Ragged
 from triosim.engine.play import play
 from triosim.hardware.system import System
 from triosim.network.cells import Traffic, refine, weights
 from triosim.network.lowering import Lowered, lower
 from triosim.network.placement import place
+from triosim.network.routes import Router
 from triosim.parallelism.job import Costs, programs
 from triosim.parallelism.program import Program
 from triosim.parallelism.stages import split
@@ -50,10 +53,11 @@ def _job(dp: int, tp: int, pp: int, **plan) -> list[Program]:
     return programs(step, Costs(seconds), split(step.trace, seconds, pp), how, mesh)
 
 
-def _both(jobs: list[Program], mesh: tuple[int, int, int], system: System) -> tuple[Lowered, Lowered]:
+def _both(jobs: list[Program], mesh: tuple[int, int, int], system: System, **how) -> tuple[Lowered, Lowered]:
     dp, tp, pp = mesh
-    placement = place(tp, dp, pp, system.devices)
-    folded, whole = (lower(jobs, placement, system, schedule, fold=fold) for fold in (True, False))
+    placement, router = place(tp, dp, pp, system.devices), Router(system)
+    means = CollectiveMeans(system, router, Collectives(**how))
+    folded, whole = (lower(jobs, placement, router, means, fold=fold) for fold in (True, False))
     ours, theirs = play(folded.graph, folded.wires), play(whole.graph, whole.wires)
     for rank in range(placement.ranks):
         cell = int(folded.cell[rank])
@@ -88,6 +92,14 @@ def test_on_servers_whose_traffic_shares_nics(tmp_path, mesh: tuple[int, int, in
     parts = 4 if mesh[2] > 1 else 1
     folded, whole = _both(_job(*mesh, micro_batches=parts, overlap=overlap), mesh, system)
     assert folded.cells < whole.cells
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "tree", "nvls", "hierarchical", "halving_doubling"])
+@pytest.mark.parametrize(("mesh", "nodes"), [((8, 1, 1), 1), ((2, 8, 1), 2), ((8, 4, 1), 4), ((16, 2, 1), 4)], ids=str)
+def test_with_every_algorithm(algorithm: str, mesh: tuple[int, int, int], nodes: int) -> None:
+    if algorithm == "nvls" and mesh != (8, 1, 1):
+        pytest.skip("groups must be in one server")
+    _both(_job(*mesh), mesh, triosim.system("dgx-h100", nodes=nodes), algorithm=algorithm)
 
 
 def test_what_is_alike_is_played_once(tmp_path) -> None:
@@ -139,7 +151,7 @@ def test_wherever_ranks_are(mesh: tuple[int, int, int], order: list[int], topolo
     placement = place(tp, dp, pp, 8, order)
     ends = []
     for fold in (True, False):
-        lowered = lower(jobs, placement, system, schedule, fold=fold)
+        lowered = lower(jobs, placement, Router(system), Plain(), fold=fold)
         played = play(lowered.graph, lowered.wires)
         last = np.maximum.reduceat(played.finish, lowered.first[:-1])
         ends.append(last[lowered.cell])

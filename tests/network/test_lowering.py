@@ -12,6 +12,7 @@ from triosim.collectives.algorithm import ALGORITHMS, choose
 from triosim.engine.graph import Task
 from triosim.network.lowering import lower
 from triosim.network.placement import place
+from triosim.network.routes import Router
 from triosim.network.traffic import Scheduled
 from triosim.parallelism.job import Costs, programs
 from triosim.parallelism.stages import split
@@ -19,9 +20,15 @@ from triosim.parallelism.tensor import shard
 from triosim.plan import resolve
 
 
-def schedule(kind: str, devices, size: int, root: int) -> Scheduled:
-    made = ALGORITHMS.get(choose(kind, len(devices), size))().schedule(kind, len(devices), size, root)
-    return Scheduled(made.pattern, made.order)
+class Plain:
+    """Collectives by their default algorithm, and no software costs."""
+
+    def collective(self, kind: str, devices, size: int, root: int) -> Scheduled:
+        made = ALGORITHMS.get(choose(kind, len(devices), size))().schedule(kind, len(devices), size, root)
+        return Scheduled(made.pattern, made.order)
+
+    def transfer(self, source: int, target: int, size: int) -> int:
+        return 0
 
 
 def _lowered(dp: int, tp: int, pp: int, **plan):
@@ -32,7 +39,7 @@ def _lowered(dp: int, tp: int, pp: int, **plan):
     seconds = trace.operators.device_s
     jobs = programs(step, Costs(seconds), split(step.trace, seconds, pp), plan, mesh)
     system = triosim.system(devices=mesh.ranks, link="1GB/s", latency="1us")
-    return jobs, lower(jobs, place(tp, dp, pp, mesh.ranks), system, schedule, fold=False)
+    return jobs, lower(jobs, place(tp, dp, pp, mesh.ranks), Router(system), Plain(), fold=False)
 
 
 @pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 2), (1, 4, 2), (4, 1, 2)])

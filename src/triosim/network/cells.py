@@ -76,7 +76,9 @@ def refine(traffic: Traffic) -> Cells:
     party, link = _mixed(_plain(t.party_like)), _mixed(_plain(t.link_like))
     kind = _mixed(_plain(t.way_like))
     way, group = kind, np.zeros(groups, np.uint64)
-    known = (0, 0, 0, 0)
+    used = np.zeros(links, bool)
+    used[t.routes.values] = True
+    known = (_count(party), _count(kind), _count(link[used]), min(groups, 1))
     while True:
         over = _sums(route_of, _mixed(link[t.routes.values] + _plain(place)), ways)
         before = _sums(need_of, way[t.needs.values], ways)
@@ -87,12 +89,10 @@ def refine(traffic: Traffic) -> Cells:
             _sums(t.members.values, group[group_of], parties),
         )  # fmt: skip
         link = _joined(link, _sums(t.routes.values, way[route_of], links))
-        found = (_count(party), _count(way), _count(link), _count(group))
+        found = (_count(party), _count(way), _count(link[used]), _count(group))
         if found == known:
             break
         known = found
-    used = np.zeros(links, bool)
-    used[t.routes.values] = True
     link_cell = np.full(links, -1, np.int64)
     link_cell[used] = _numbered(link[used])
     return Cells(_numbered(party), _numbered(way), link_cell, _numbered(group))
@@ -167,7 +167,10 @@ def _count(colours: Colours) -> int:
 
 def _numbered(colours: Colours) -> NDArray[np.int64]:
     """Numbers for colours, in the order in which they first appear."""
-    _, first, inverse = np.unique(colours, return_index=True, return_inverse=True)
-    number = np.empty(len(first), np.int64)
-    number[np.argsort(first)] = np.arange(len(first))
-    return number[inverse]
+    distinct = np.unique(colours)
+    row = np.searchsorted(distinct, colours)
+    first = np.empty(len(distinct), np.int64)
+    first[row[::-1]] = np.arange(len(row))[::-1]  # what is written last stays: the first of each
+    number = np.empty(len(distinct), np.int64)
+    number[np.argsort(first)] = np.arange(len(distinct))
+    return number[row]

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from triosim.columns import Ragged
 from triosim.engine.graph import Collective, Graph, Pattern, Task, Wires
-from triosim.hardware.system import System
 from triosim.network.cells import Cells, refine, separate, weights
 from triosim.network.placement import Placement
 from triosim.network.routes import Router
-from triosim.network.traffic import Scheduler, Shape, Sort, Ways, classes, collectives_along, ways
+from triosim.network.traffic import Means, Shape, Sort, Ways, classes, collectives_along, ways
 from triosim.parallelism.program import AXES, STREAMS, Op, Program
 from triosim.units import PICOSECONDS_PER_SECOND
 
@@ -42,6 +41,7 @@ class Lowered:
         group: for each task of a collective its row in ``groups``, else -1.
         groups: ranks of one communication group of each cell of groups.
         pair: tasks of the same transfer (its sending and its arrival) share a number, else -1.
+        how: names of algorithm and protocol of each row of ``graph.collectives``.
     """
 
     graph: Graph
@@ -54,6 +54,7 @@ class Lowered:
     group: NDArray[np.int32]
     groups: Ragged
     pair: NDArray[np.int64]
+    how: tuple[tuple[str, str], ...]
 
     @property
     def cells(self) -> int:
@@ -72,25 +73,24 @@ class Lowered:
 
 
 def lower(
-    programs: Sequence[Program], placement: Placement, system: System, schedule: Scheduler, fold: bool = True
+    programs: Sequence[Program], placement: Placement, router: Router, means: Means, fold: bool = True
 ) -> Lowered:
     """Instantiate the programs on their devices.
 
     Args:
         programs: one per rank class; together they name every rank once.
         placement: device of each rank.
-        system: the machine.
-        schedule: chooses how a collective is done.
+        router: finds routes on the machine.
+        means: says how collectives and transfers are done.
         fold: put ranks that nothing tells apart into the graph once; else every rank.  The network model must know of
             weights.
 
     Raises:
         InputError: the system has no such place to fetch from, or no route.
     """
-    router = Router(system)
-    found = ways(programs, placement, system, router, schedule)
+    found = ways(programs, placement, router, means)
     cells = refine(found.traffic) if fold else separate(found.traffic)
-    return _Lowering(programs, placement, system, router, found, cells, fold).run()
+    return _Lowering(programs, placement, router, found, cells, fold).run()
 
 
 class _Lowering:
@@ -100,13 +100,12 @@ class _Lowering:
         self,
         programs: Sequence[Program],
         placement: Placement,
-        system: System,
         router: Router,
         found: Ways,
         cells: Cells,
         fold: bool,
     ) -> None:
-        self.programs, self.placement, self.system, self.router = programs, placement, system, router
+        self.programs, self.placement, self.router = programs, placement, router
         self.ways, self.cells, self.fold = found, cells, fold
         self.class_of = classes(programs, placement.ranks)
         self.cell = cells.party[: placement.ranks]
@@ -122,6 +121,7 @@ class _Lowering:
         self.collectives: list[Collective] = []
         self.instances: list[NDArray] = []
         self.instances_made = 0
+        self.how: list[tuple[str, str]] = []
         self.groups: list[NDArray] = []
 
     def run(self) -> Lowered:
@@ -149,7 +149,7 @@ class _Lowering:
         groups = Ragged.of([g.tolist() for g in self.groups], np.int32)
         return Lowered(
             graph, self._wires(), self.first, self.program, self.ranks, self.cell, self.cells.link, self.group, groups,
-            self.pair,
+            self.pair, tuple(self.how),
         )  # fmt: skip
 
     def _stacked(self, columns: list[NDArray]) -> NDArray:
@@ -160,17 +160,15 @@ class _Lowering:
 
     def _wires(self) -> Wires:
         """The network of the cells."""
-        found, system = self.ways, self.system
-        capacity = self.router.capacity
+        found, system, capacity = self.ways, self.router.system, self.router.capacity
         ends = np.stack([system.edge_source, system.edge_target], axis=1).astype(np.int32)
-        latency = found.latency + np.where(found.pays, found.overhead, 0)
         if not self.fold:
-            return Wires(capacity, found.traffic.routes, latency, ends=ends)
+            return Wires(capacity, found.traffic.routes, found.latency, ends=ends)
         routes, weight = weights(found.traffic, self.cells)
         used = self.cells.link >= 0
         link = _firsts(self.cells.link[used])
         link = np.flatnonzero(used)[link]
-        return Wires(capacity[link], routes, latency[_firsts(self.cells.way)], weight, ends[link])
+        return Wires(capacity[link], routes, found.latency[_firsts(self.cells.way)], weight, ends[link])
 
     # --- transfers ----------------------------------------------------------------------------------------------------
 
@@ -188,11 +186,14 @@ class _Lowering:
     def _transfers(self) -> NDArray[np.int64]:
         """Routes of what is sent and fetched; returns for each RECEIVE the task that sends, -1 for other tasks."""
         sender = np.full(len(self.what), -1, np.int64)
-        for found, op in ((self.ways.sends, Op.SEND), (self.ways.fetches, Op.FETCH)):
-            for (number, peer), own in found.items():
-                program = self.programs[number]
-                tasks = self._tasks(number, np.flatnonzero((program.op == op) & (program.peer == peer)))
-                self.what[tasks] = self._way_of_cells(number, own)[:, None]
+        for (number, stage, size), own in self.ways.sends.items():
+            program = self.programs[number]
+            rows = np.flatnonzero((program.op == Op.SEND) & (program.peer == stage) & (program.bytes == size))
+            self.what[self._tasks(number, rows)] = self._way_of_cells(number, own)[:, None]
+        for (number, place), own in self.ways.fetches.items():
+            program = self.programs[number]
+            rows = np.flatnonzero((program.op == Op.FETCH) & (program.peer == place))
+            self.what[self._tasks(number, rows)] = self._way_of_cells(number, own)[:, None]
         sends = np.flatnonzero(self._stacked([p.op == Op.SEND for p in self.programs]))
         self.pair[sends] = np.arange(len(sends))
         width = self.placement.sizes[0] * self.placement.sizes[1]
@@ -243,8 +244,8 @@ class _Lowering:
                 key = (call, folds[row].key)
                 if key not in patterns:
                     patterns[key] = folds[row].pattern(scheduled.pattern)
-                overhead = int(self.ways.overhead[sort.shapes[row].ways[at]].max(initial=0))
-                self.collectives.append(Collective(patterns[key], folds[row].route, scheduled.delay + overhead))
+                self.collectives.append(Collective(patterns[key], folds[row].route, scheduled.delay))
+                self.how.append((scheduled.algorithm, scheduled.protocol))
             instance = self.instances_made + np.arange(len(sort.calls))
             self.instances_made += len(sort.calls)
             self.instances.append(begin + sort.calls)

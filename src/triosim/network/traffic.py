@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,18 +25,34 @@ class Scheduled(NamedTuple):
     Attributes:
         pattern: who sends how much to whom, and what waits for what.
         order: which member of the group sits at each position of the pattern, shape ``(members,)``.
-        delay: ticks from the arrival of the last member to the first transfer, the software cost of links apart.
+        delay: ticks from the arrival of the last member to the first transfer.
         places: for each position that is no member: the member whose server's switch it is.
+        algorithm, protocol: their names, for people.
     """
 
     pattern: Pattern
     order: Sequence[int]
     delay: int = 0
     places: Sequence[int] = ()
+    algorithm: str = ""
+    protocol: str = ""
 
 
-Scheduler = Callable[[str, NDArray[np.int32], int, int], Scheduled]
-"""(kind, devices of the members, bytes, root) -> how it is done."""
+class Means(Protocol):
+    """How collectives and transfers are done, and what software adds to what the links take."""
+
+    def collective(self, kind: str, devices: NDArray[np.int64], size: int, root: int) -> Scheduled:
+        """How a collective is done.
+
+        Args:
+            kind: one of :data:`triosim.parallelism.program.COLLECTIVES`.
+            devices: of the members, in the order of the axis.
+            size: bytes of the full buffer.
+            root: member that has or gets the full buffer.
+        """
+
+    def transfer(self, source: int, target: int, size: int) -> int:
+        """Ticks that software adds to one transfer from device to device."""
 
 
 @dataclass(frozen=True)
@@ -83,34 +99,28 @@ class Ways:
 
     Attributes:
         traffic: the ways.
-        pays: whether what is sent on a way pays the software cost of its links, shape ``(ways,)``; collectives pay
-            theirs once.
-        overhead: that cost in ticks, shape ``(ways,)``.
-        latency: of the links of each way in ticks, shape ``(ways,)``.
+        latency: ticks that pass before a transfer on each way shares its links: latency, and what software adds to
+            one that is no part of a collective, shape ``(ways,)``.
         sorts: the groups.
         groups: number of groups.
-        sends: (program, peer stage) -> way of each of its ranks, shape ``(ranks of the program,)``.
+        sends: (program, peer stage, bytes) -> way of each of its ranks, shape ``(ranks of the program,)``.
         fetches: (program, place) -> the same.
     """
 
     traffic: Traffic
-    pays: NDArray[np.bool_]
-    overhead: NDArray[np.int64]
     latency: NDArray[np.int64]
     sorts: tuple[Sort, ...]
-    sends: dict[tuple[int, int], NDArray[np.int64]]
+    sends: dict[tuple[int, int, int], NDArray[np.int64]]
     fetches: dict[tuple[int, int], NDArray[np.int64]]
 
 
-def ways(
-    programs: Sequence[Program], placement: Placement, system: System, router: Router, schedule: Scheduler
-) -> Ways:
+def ways(programs: Sequence[Program], placement: Placement, router: Router, means: Means) -> Ways:
     """All ways on which the programs send.
 
     Raises:
         InputError: the system has no such place to fetch from, or no route.
     """
-    return _Survey(programs, placement, system, schedule).ways(router)
+    return _Survey(programs, placement, router, means).ways()
 
 
 @dataclass
@@ -122,7 +132,7 @@ class _Table:
     source_node: list[NDArray] = field(default_factory=list)
     target_node: list[NDArray] = field(default_factory=list)
     like: list[NDArray] = field(default_factory=list)
-    pays: list[NDArray] = field(default_factory=list)
+    added: list[NDArray] = field(default_factory=list)
     needs: list[Ragged] = field(default_factory=list)
     count: int = 0
     kinds: int = 0
@@ -132,10 +142,10 @@ class _Table:
         ends: tuple[NDArray, NDArray],
         nodes: tuple[NDArray, NDArray],
         like: NDArray,
-        pays: bool,
+        added: NDArray | int = 0,
         needs: Ragged | None = None,
     ) -> NDArray[np.int64]:
-        """Add ways; ``like`` and ``needs`` count from 0.  Returns their numbers."""
+        """Add ways to which software adds some ticks; ``like`` and ``needs`` count from 0.  Returns their numbers."""
         n = len(ends[0])
         numbers = np.arange(self.count, self.count + n)
         for column, value in zip(
@@ -144,7 +154,7 @@ class _Table:
             column.append(np.broadcast_to(value, n))
         self.like.append(like + self.kinds)
         self.kinds += int(like.max(initial=-1)) + 1
-        self.pays.append(np.full(n, pays))
+        self.added.append(np.broadcast_to(np.asarray(added, np.int64), n))
         needs = needs or Ragged.empty(n)
         self.needs.append(Ragged(needs.values + self.count, needs.offsets))
         self.count += n
@@ -154,10 +164,9 @@ class _Table:
 class _Survey:
     """Goes through the programs and notes every way once."""
 
-    def __init__(
-        self, programs: Sequence[Program], placement: Placement, system: System, schedule: Scheduler
-    ) -> None:
-        self.programs, self.placement, self.system, self.schedule = programs, placement, system, schedule
+    def __init__(self, programs: Sequence[Program], placement: Placement, router: Router, means: Means) -> None:
+        self.programs, self.placement, self.router, self.means = programs, placement, router, means
+        self.system = router.system
         self.class_of = classes(programs, placement.ranks)
         self.device = placement.devices.astype(np.int64)
         self.parties = placement.ranks
@@ -166,11 +175,11 @@ class _Survey:
         self.members: list[NDArray] = []
         self._known: dict[tuple, Scheduled] = {}
 
-    def ways(self, router: Router) -> Ways:
+    def ways(self) -> Ways:
         sends = self._sends()
         fetches = self._fetches()
         sorts = tuple(sort for axis in range(len(AXES)) for sort in self._sorts(axis))
-        table, system = self.table, self.system
+        table, system, router = self.table, self.system, self.router
         none = np.zeros(0, np.int64)
         routes = router.routes(np.concatenate([none, *table.source_node]), np.concatenate([none, *table.target_node]))
         rank_like = self.class_of.astype(np.int64)
@@ -184,23 +193,31 @@ class _Survey:
             link_like=alike(system.bandwidth, system.latency, system.overhead, system.edge_tier),
             members=Ragged.stacked([Ragged.empty(0), *(Ragged.even(ranks) for ranks in self.members)]),
         )
-        return Ways(
-            traffic, np.concatenate([none.astype(bool), *table.pays]), router.overhead(routes), router.latency(routes),
-            sorts, sends, fetches,
-        )  # fmt: skip
+        return Ways(traffic, router.latency(routes) + np.concatenate([none, *table.added]), sorts, sends, fetches)
 
     # --- from rank to rank --------------------------------------------------------------------------------------------
 
-    def _sends(self) -> dict[tuple[int, int], NDArray[np.int64]]:
+    def _sends(self) -> dict[tuple[int, int, int], NDArray[np.int64]]:
         width = self.placement.sizes[0] * self.placement.sizes[1]
         found = {}
         for number, program in enumerate(self.programs):
-            ranks = program.ranks.astype(np.int64)
-            for stage in np.unique(program.peer[program.op == Op.SEND]).tolist():
+            ranks, sends = program.ranks.astype(np.int64), program.op == Op.SEND
+            about = np.unique(np.stack([program.peer[sends], program.bytes[sends]]), axis=1)
+            for stage, size in about.T.tolist():
                 peers = ranks % width + stage * width
                 nodes = (self.device[ranks], self.device[peers])
-                found[number, stage] = self.table.add((ranks, peers), nodes, np.zeros(len(ranks), np.int64), True)
+                added = self._added(*nodes, size)
+                found[number, stage, size] = self.table.add((ranks, peers), nodes, _different(added), added)
         return found
+
+    def _added(self, source: NDArray[np.int64], target: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+        """What software adds to transfers between devices: alike within servers, and alike between them."""
+        system = self.system
+        facts = (system.device_model[source], system.device_model[target])
+        crosses = system.device_server[source] != system.device_server[target]
+        _, first, sort = np.unique(np.stack([*facts, crosses]), axis=1, return_index=True, return_inverse=True)
+        ticks = [self.means.transfer(int(source[at]), int(target[at]), size) for at in first.tolist()]
+        return np.array(ticks, np.int64)[sort.reshape(-1)]
 
     def _fetches(self) -> dict[tuple[int, int], NDArray[np.int64]]:
         found, party = {}, {}
@@ -212,8 +229,9 @@ class _Survey:
                     if node not in party:
                         party[node] = int(self._parties(1)[0])
                 sources = np.array([party[node] for node in nodes.tolist()], np.int64)
-                like = np.zeros(len(ranks), np.int64)
-                found[number, place] = self.table.add((sources, ranks), (nodes, self.device[ranks]), like, True)
+                ends = (nodes, self.device[ranks])
+                added = self.router.overhead(self.router.routes(*ends))
+                found[number, place] = self.table.add((sources, ranks), ends, _different(added), added)
         return found
 
     def _place(self, name: str, devices: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -295,7 +313,7 @@ class _Survey:
         servers = _relabelled(system.device_server[devices][None, :]).tobytes()
         key = (servers, system.device_model[devices].tobytes(), kind, size, root)
         if key not in self._known:
-            self._known[key] = self.schedule(kind, devices.astype(np.int32), size, root)
+            self._known[key] = self.means.collective(kind, devices, size, root)
         return self._known[key]
 
     def _shape(self, scheduled: list[Scheduled], ranks: NDArray[np.int64]) -> Shape:
@@ -317,8 +335,13 @@ class _Survey:
         )
         ends = (parties[:, pattern.source].reshape(-1), parties[:, pattern.target].reshape(-1))
         at = (nodes[:, pattern.source].reshape(-1), nodes[:, pattern.target].reshape(-1))
-        numbers = self.table.add(ends, at, np.tile(like, groups), False, needs)
+        numbers = self.table.add(ends, at, np.tile(like, groups), needs=needs)
         return Shape(pattern, order, numbers.reshape(groups, edges))
+
+
+def _different(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Numbers from 0 for different values."""
+    return np.unique(values, return_inverse=True)[1].reshape(-1)
 
 
 def classes(programs: Sequence[Program], ranks: int) -> NDArray[np.int32]:
