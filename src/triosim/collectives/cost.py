@@ -17,25 +17,23 @@ def step(costs: Costs, chunk: float, bandwidth: float) -> float:
     return costs.overhead(chunk) + chunk / (costs.efficiency * bandwidth)
 
 
-def finish(constants: Constants, kind: str, part: float, bandwidth: float) -> float:
-    """Seconds for what is left to do with a member's own part when all has arrived; it scales with the link, as
-    the memory of the devices that carry faster links is faster too."""
-    rate = constants.finish.get(kind, math.inf)
-    return part / (rate * bandwidth / constants.bandwidth)
+def finish(constants: Constants, kind: str, part: float) -> float:
+    """Seconds for what is left to do with a member's own part in its own memory, whatever the link."""
+    return part / constants.finish.get(kind, math.inf)
 
 
 def ring(constants: Constants, kind: str, members: int, size: float, protocol: str, bandwidth: float) -> float:
     """``base + r (n - 1) step(S / n) + finish(S / n)``: r is 2 for all-reduce, 1 for all-gather and reduce-scatter."""
     costs, part = constants.ring[protocol], size / members
     steps = ROUNDS[kind] * (members - 1)
-    return costs.base_s + steps * step(costs, part, bandwidth) + finish(constants, kind, part, bandwidth)
+    return costs.base_s + steps * step(costs, part, bandwidth) + finish(constants, kind, part)
 
 
 def exchange(constants: Constants, members: int, size: float, bandwidth: float) -> float:
     """All-to-all: ``base + (n - 1) peer + overhead(S / n) + (n - 1) / n S / B + finish(S / n)``."""
     costs, part, peers = constants.exchange, size / members, members - 1
     once = costs.base_s + peers * constants.peer_s + costs.overhead(part)
-    return once + peers * part / (costs.efficiency * bandwidth) + finish(constants, "all_to_all", part, bandwidth)
+    return once + peers * part / (costs.efficiency * bandwidth) + finish(constants, "all_to_all", part)
 
 
 def multicast(costs: Costs, members: int, size: float, bandwidth: float) -> float:

@@ -38,6 +38,8 @@ class Group:
             when all send at once.
         switch: node of the system that reduces and multicasts for all members, or -1.
         architecture: of the devices ("Hopper"), or ``""``.
+        rings: ways round all members over links of their own, each a ring that shares the bandwidth of ``intra``
+            evenly; none where a switch joins them or members are in several servers.
     """
 
     server: NDArray[np.int32]
@@ -45,6 +47,7 @@ class Group:
     inter: LinkClass | None = None
     switch: int = -1
     architecture: str = ""
+    rings: tuple[tuple[int, ...], ...] = ()
 
     @property
     def members(self) -> int:

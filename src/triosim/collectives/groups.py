@@ -7,6 +7,7 @@ import functools
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.collectives.cycles import MOST_MEMBERS, disjoint_rings
 from triosim.collectives.group import Group, LinkClass, blocks_of
 from triosim.hardware import catalog
 from triosim.hardware.system import System, Tier
@@ -34,15 +35,18 @@ def describe(system: System, router: Router, devices: NDArray) -> Group:
     architecture = system.model(int(devices[0])).architecture
     intra = inter = None
     switch = -1
+    rings: tuple[tuple[int, ...], ...] = ()
     if len(largest) > 1:
         routes = _routes(router, largest, np.roll(largest, -1))
         intra = _link(system, routes)
         if len(blocks) == 1:
             switch = _hub(system, routes)
+            rings, found = _rings(system, devices)
+            intra = found or intra
     if len(blocks) > 1:
         width = min(len(blocks[0]), len(blocks[1]))
         inter = _link(system, _routes(router, blocks[0][:width], blocks[1][:width]))
-    return Group(group.server, intra, inter, switch, architecture)
+    return Group(group.server, intra, inter, switch, architecture, rings)
 
 
 def _routes(router: Router, sources: NDArray, targets: NDArray) -> list[NDArray[np.int32]]:
@@ -62,6 +66,28 @@ def _link(system: System, routes: list[NDArray[np.int32]]) -> LinkClass:
         name,
         _family(name),
     )
+
+
+def _rings(system: System, devices: NDArray) -> tuple[tuple[tuple[int, ...], ...], LinkClass | None]:
+    """Rings over direct links between the devices, and the link that they are together."""
+    if len(devices) > MOST_MEMBERS:
+        return (), None
+    place = np.full(system.nodes, -1)
+    place[devices] = np.arange(len(devices))
+    source, target = place[system.edge_source], place[system.edge_target]
+    direct = np.flatnonzero((source >= 0) & (target >= 0) & (system.edge_tier == Tier.SCALE_UP))
+    if not len(direct):
+        return (), None
+    one = float(system.bandwidth[direct].min())
+    links = np.zeros((len(devices), len(devices)), np.int64)
+    np.add.at(links, (source[direct], target[direct]), np.floor(system.bandwidth[direct] / one + 1e-6).astype(np.int64))
+    rings = disjoint_rings(np.minimum(links, links.T))
+    if not rings:
+        return (), None
+    first = int(direct[0])
+    latency, overhead = float(system.latency[direct].max()), float(system.overhead[direct].max())
+    name = system.edge_name[first]
+    return rings, LinkClass(one * len(rings), latency, overhead, name, _family(name))
 
 
 @functools.lru_cache(maxsize=64)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -37,6 +39,15 @@ def ring(members: int, size: int, count: int) -> Pattern:
     at = np.arange(n)
     needs = Ragged((at - 1).astype(np.int32) % max(n, 1), np.arange(n + 1, dtype=np.int64))
     return pattern(members, at, (at + 1) % max(n, 1), size, count, needs, lag=1)
+
+
+def rings(orders: Sequence[Sequence[int]], size: int, count: int) -> Pattern:
+    """Several rings through the same members, each in its order of them, all at once."""
+    members = len(orders[0])
+    at = np.array(orders, np.int64)
+    edge = np.arange(at.size).reshape(at.shape)
+    needs = Ragged(np.roll(edge, 1, axis=1).ravel().astype(np.int32), np.arange(at.size + 1, dtype=np.int64))
+    return pattern(members, at.ravel(), np.roll(at, -1, axis=1).ravel(), size, count, needs, lag=1)
 
 
 def chain(members: int, size: int, count: int) -> Pattern:

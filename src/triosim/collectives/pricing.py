@@ -92,6 +92,7 @@ def in_steps(
     pattern, crosses = made.pattern, _crossing(made, group)
     above, below = WIRE[protocol]
     wire = -(-pattern.bytes * above // below)
+    ways = max(len(group.rings), 1) if algorithm == "ring" and kind in tuner.ROUNDS else 1
     pipelined = algorithm == "tree" or kind not in tuner.ROUNDS
     delay = max(both.known.ring[protocol].base_s for both in links.each)
     pause = np.zeros(len(pattern), np.float64)
@@ -99,7 +100,7 @@ def in_steps(
     for both, rows in kinds:
         if rows.any():
             costs, payload = both.known.ring[protocol], pattern.bytes[rows]
-            pause[rows] = _beside(costs, both.link, payload, wire[rows])
+            pause[rows] = _beside(costs, both.link, payload * ways, wire[rows] * ways)
             if pipelined:
                 once = costs.overhead(float(payload.max()))
                 pause[rows] -= once
@@ -108,8 +109,7 @@ def in_steps(
         pause = _averaged(pause, crosses, group)
     for both, rows in kinds:
         pause[rows] -= both.link.latency
-    own = links.each[0]
-    delay += cost.finish(own.known, kind, size / group.members, own.link.bandwidth)
+    delay += cost.finish(links.each[0].known, kind, size / group.members)
     return replace(pattern, bytes=wire, pause=_ticks(pause)), delay
 
 
@@ -141,8 +141,7 @@ def at_once(links: Links, made: Schedule, kind: str, group: Group, size: int) ->
     costs, link, share = slowest.known.exchange, slowest.link, size / group.members
     delay = costs.base_s + peers * slowest.known.peer_s + costs.overhead(share) - link.latency
     delay += peers * share / link.bandwidth * (1 / costs.efficiency - 1)
-    own = links.each[0]
-    delay += cost.finish(own.known, kind, share, own.link.bandwidth)
+    delay += cost.finish(links.each[0].known, kind, share)
     if len(made.pattern.needs.values):  # in rounds: every one after the first pays the latency of its route again
         delay -= (peers - 1) * link.latency
     return made.pattern, max(0.0, delay)

@@ -5,7 +5,8 @@ copies, bandwidth that a protocol cannot use) is ``pause`` before each transfer 
 nothing else uses the links, a collective takes what :mod:`triosim.collectives.cost` says, unless the links alone take
 longer.
 
-A group whose links the user described by their figures is ideal: no software costs at all, rings and direct exchanges.
+A group whose links the user described by their figures is ideal: no software costs but the links' own, rings and
+pairwise exchanges.
 """
 
 from __future__ import annotations
@@ -142,7 +143,8 @@ class Collectives:
 
     def _ideal(self, kind: str, group: Group, size: int, root: int) -> Scheduled:
         algorithm = choose(kind, group.members, size, self.algorithm if kind in self.kinds else "auto")
-        plain = group if algorithm in _PLACED else None
+        named = all(link is None or link.name for link in (group.intra, group.inter))
+        plain = group if algorithm in _PLACED or (named and not self.ideal) else None
         made = _make(algorithm, kind, plain, size, root, group.members)
         delay = max(link.overhead for link in (group.intra, group.inter) if link is not None)
         return Scheduled(made.pattern, made.order, _nodes(made.pattern, group), delay, algorithm, "", "")

@@ -11,7 +11,7 @@ import numpy as np
 
 from triosim.collectives.algorithm import Algorithm, Schedule, part, rooted
 from triosim.collectives.group import Group, blocks_of
-from triosim.collectives.pattern import chain, ring
+from triosim.collectives.pattern import chain, ring, rings
 from triosim.collectives.rails import rail_rings
 from triosim.registry import registered
 
@@ -24,7 +24,8 @@ CHUNK_BYTES = 4 * 2**20 // 8
 class Ring(Algorithm):
     """In each step everyone passes one of N chunks on to the next: N - 1 steps gather or reduce, 2 (N - 1) do both.
 
-    Where several servers have as many members each there is one ring for every way out of a server
+    Devices that are linked directly have a ring for every way round them.  Where several servers have as many members
+    each there is one ring for every way out of a server
     (:mod:`triosim.collectives.rails`).
 
     Broadcast and reduce send the whole buffer along the chain that begins or ends at the root, in equal chunks of at
@@ -40,6 +41,10 @@ class Ring(Algorithm):
             first = root if kind == "broadcast" else root + 1
             return Schedule(chain(members, part(size, chunks), chunks), rooted(members, first))
         steps = (2 if kind == "all_reduce" else 1) * (members - 1)
+        if group is not None and group.rings:
+            return Schedule(
+                rings(group.rings, part(part(size, members), len(group.rings)), steps), tuple(range(members))
+            )
         blocks = blocks_of(group, members)
         if len(blocks) > 1 and len(blocks[0]) > 1 and len({len(b) for b in blocks}) == 1:
             return Schedule(rail_rings(np.stack(blocks), part(size, members), steps), tuple(range(members)))
