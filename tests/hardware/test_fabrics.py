@@ -266,13 +266,13 @@ def test_a_torus_in_three_dimensions() -> None:
     [
         ("fat-tree", {"oversubscripton": 2}, "unknown option 'oversubscripton': did you mean oversubscription"),
         ("ring", {"spines": 2}, "topology ring has no options: leave out spines"),
-        ("leaf-spine", {"spines": "two"}, "spines must be a whole number above zero, for example 4, got 'two'"),
+        ("leaf-spine", {"spines": "two"}, "topology leaf-spine: spines must be a whole number from 1 up, got 'two'"),
         ("leaf-spine", {"spines": 1.5}, "spines must be a whole number"),
         ("leaf-spine", {"oversubscription": 0}, "oversubscription must be a number above zero"),
         ("leaf-spine", {"oversubscription": "nan"}, "oversubscription must be a number above zero"),
         ("leaf-spine", {"oversubscription": True}, "oversubscription must be a number above zero"),
-        ("pcie", {"socket_link": 3}, "socket_link must be a name"),
-        ("dragonfly", {"global-links": -1}, "global_links must be a whole number above zero"),
+        ("pcie", {"socket_link": 3}, "socket_link must be a text"),
+        ("dragonfly", {"global-links": -1}, "global-links must be a whole number from 1 up"),
     ],
 )
 def test_an_option_that_is_wrong_is_named(topology: str, options: dict, problem: str) -> None:

@@ -126,7 +126,7 @@ def clusters(draw: st.DrawFn) -> System:
     return assemble("test", [UNNAMED], [0] * devices, range(devices), names, [-1] * devices, edges)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(system=clusters())
 def test_any_cluster(system: System) -> None:
     same_one_by_one(system)

@@ -47,6 +47,8 @@ class Options:
     topology_option: list[str] | None = _option(
         "--topology-option", help="NAME=VALUE, as oversubscription=2 of a fat-tree; repeatable."
     )
+    routing: str | None = _option("--routing", help="shortest, ecmp or static (default: the system's, else shortest).")
+    routing_option: list[str] | None = _option("--routing-option", help="NAME=VALUE, as seed=7 of ecmp; repeatable.")
     link: str | None = _option("--link", help="Bandwidth of a link, one direction, as 450GB/s; or a link's name.")
     latency: str | None = _option("--latency", help="One way over one logical hop, as 5us (default 0).")
     host_link: str | None = _option("--host-link", help="Bandwidth between each device and host memory.")
@@ -300,6 +302,8 @@ def _system(options: Options, trace: Trace, plan: Plan) -> System:
         topology_options=_named(options.topology_option, "--topology-option", "oversubscription=2") or None,
         host_link=options.host_link,
         pool_link=options.pool_link,
+        routing=options.routing,
+        routing_options=_named(options.routing_option, "--routing-option", "seed=7"),
         at_least=(plan.dp or 1) * plan.tp * plan.pp,
     )
 

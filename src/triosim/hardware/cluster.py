@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -108,7 +109,7 @@ def cluster(file: SystemFile, where: str, name: str, nodes: int) -> System:
     hosts = np.array(node.hosts)
     server_of = np.array(node.servers) + len(hosts) * np.arange(nodes)[:, None]
     with at(where):
-        return assemble(
+        system = assemble(
             f"{nodes} x {name}" if nodes > 1 else name,
             models,
             np.tile(model_of, nodes),
@@ -121,6 +122,17 @@ def cluster(file: SystemFile, where: str, name: str, nodes: int) -> System:
             topology=topology,
             sources=[f"{name}: {file.source}" if file.source else "", *sources(models, joined.links)],
         )
+    return _routed(system, file, where)
+
+
+def _routed(system: System, file: SystemFile, where: str) -> System:
+    """The System with the routing that the file asks for."""
+    if file.routing is None:
+        return system
+    options = dict(file.routing.options)
+    if isinstance(options.get("table"), str):
+        options["table"] = str(Path(where).parent / str(options["table"]))
+    return replace(system, routing=file.routing.name, routing_options=options)
 
 
 def _devices(file: SystemFile, where: str) -> _Node:

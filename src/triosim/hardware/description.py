@@ -15,6 +15,8 @@ A file describes one node; several of them are joined by its ``[scale_out]``.  E
     topology = "switch"
     link = "InfiniBand-NDR"
     nics = 8                        # for each node
+    [routing]
+    name = "ecmp"                   # any registered routing; "shortest" if left out
 
 or the graph is written out, with ``[[device]]``, ``[[switch]]``, ``[[host]]`` and ``[[link]]`` tables as needed::
 
@@ -263,6 +265,18 @@ class Pool(LinkTable):
     """``[pool]``: a memory pool that every device of every node is linked to."""
 
 
+class RoutingTable(_Table):
+    """``[routing]``: how transfers choose their way.
+
+    Attributes:
+        name: any registered routing.
+        options: of it, by name; a ``table`` is looked for beside the file.
+    """
+
+    name: Name
+    options: Options = {}
+
+
 class LinkEdge(LinkTable):
     """``[[link]]``: a link between two nodes of the graph, full duplex unless ``both`` is false."""
 
@@ -293,6 +307,7 @@ class SystemFile(_Table):
     host: HostForm | None = None
     scale_out: ScaleOut | None = None
     pool: Pool | None = None
+    routing: RoutingTable | None = None
 
     @model_validator(mode="after")
     def _whole(self) -> SystemFile:

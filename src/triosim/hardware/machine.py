@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ def system(
     topology_options: Mapping[str, Any] | None = None,
     host_link: str | float | None = None,
     pool_link: str | float | None = None,
+    routing: str | None = None,
+    routing_options: Mapping[str, Any] | None = None,
     at_least: int = 1,
 ) -> System:
     """A System in the words of the command line.
@@ -40,6 +43,7 @@ def system(
         shape: of a grid or tree, ``"4x2"``.
         topology_options: further options of the topology, by name.
         host_link, pool_link: bandwidth of each device to a host memory or a shared memory pool.
+        routing, routing_options: how transfers choose their way; None for what the system says.
         at_least: devices that the plan needs.
 
     Raises:
@@ -53,15 +57,22 @@ def system(
         if nodes is not None:
             raise InputError("--nodes counts the servers of a --system: name one, or use --devices")
         count = devices if devices is not None else at_least
-        return build.flat(
+        made = build.flat(
             device, count, topology or "switch", link, latency, shape=shape, options=topology_options,
             host_link=host_link, pool_link=pool_link,
         )  # fmt: skip
+        return _routed(made, routing, routing_options)
     clash = next((option for option, value in flat.items() if value is not None), None)
     if clash:
         raise InputError(f"--system and --{clash} describe the machine twice: give one of them")
-    if nodes is not None:
-        return build.load(name, nodes)
-    one = build.load(name, 1)
-    needed = -(-at_least // one.devices)
-    return one if needed == 1 else build.load(name, needed)
+    made = build.load(name, 1 if nodes is None else nodes)
+    if nodes is None and made.devices < at_least:
+        made = build.load(name, -(-at_least // made.devices))
+    return _routed(made, routing, routing_options)
+
+
+def _routed(made: System, routing: str | None, options: Mapping[str, Any] | None) -> System:
+    """The System with another routing, or with other options of its own."""
+    if routing is None:
+        return replace(made, routing_options={**made.routing_options, **options}) if options else made
+    return replace(made, routing=routing, routing_options=dict(options or {}))

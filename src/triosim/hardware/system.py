@@ -9,10 +9,11 @@ Which way a transfer goes is decided by ``network``; what the machine says about
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -210,6 +211,7 @@ class System:
         edge_name: link name of each edge.
         topology: how the devices are joined, in words.
         sources: where the figures are from.
+        routing, routing_options: how transfers choose their way, by name (see :mod:`triosim.network.routing`).
     """
 
     name: str
@@ -229,6 +231,8 @@ class System:
     server_cpu: Accelerator | None = None
     topology: str = ""
     sources: tuple[str, ...] = field(default_factory=tuple)
+    routing: str = "shortest"
+    routing_options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def devices(self) -> int:

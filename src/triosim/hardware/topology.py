@@ -13,11 +13,11 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field, fields, is_dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from triosim.errors import InputError, unknown
+from triosim.errors import InputError
+from triosim.hardware.options import configured, options_of
 from triosim.hardware.system import Fabric, Link
 from triosim.registry import Registry
 
@@ -30,8 +30,7 @@ Shape = tuple[int, ...]
 class Topology(ABC):
     """Joins devices by links.  One subclass a file in ``hardware/topologies``.
 
-    A topology with options is a frozen dataclass; each option is a field made with :func:`count_option`,
-    :func:`ratio_option` or :func:`text_option`, and the user sets it by its name.  A field ``server`` is filled in,
+    One with options is a frozen dataclass (see :mod:`triosim.hardware.options`).  An option ``server`` is filled in,
     where the user leaves it out, with the number of devices (NICs in a scale-out network) that one server brings.
     """
 
@@ -54,59 +53,18 @@ def builder(name: str, options: Mapping[str, Any] | None = None, server: int | N
 
     Args:
         name: registered name.
-        options: values, or texts as typed, by name.
+        options: see :func:`triosim.hardware.options.configured`.
         server: devices of one server, if that is known.
 
     Raises:
         InputError: no such topology or option, or a value that the option does not take.
     """
     found = TOPOLOGIES.get(name)
-    known = {own.name: own for own in fields(found)} if is_dataclass(found) else {}
-    given = {key.replace("-", "_"): value for key, value in (options or {}).items()}
-    for key in given:
-        if not known:
-            raise InputError(f"topology {name} has no options: leave out {key}")
-        if key not in known:
-            raise unknown("option", key, known, f"of topology {name}")
-    if server is not None and "server" in known:
+    given = dict(options or {})
+    if server is not None and "server" in options_of(found):
         given.setdefault("server", server)
-    made: Topology = found(**{key: known[key].metadata["read"](value, f"{key}") for key, value in given.items()})
+    made: Topology = configured(found, f"topology {name}", given)
     return made
-
-
-def count_option(default: int | None = None) -> Any:
-    """An option that is a whole number above zero."""
-    return field(default=default, metadata={"read": _read(int, "a whole number above zero, for example 4")})
-
-
-def ratio_option(default: float) -> Any:
-    """An option that is a number above zero."""
-    return field(default=default, metadata={"read": _read(float, "a number above zero, for example 2")})
-
-
-def text_option(default: str) -> Any:
-    """An option that is a word."""
-
-    def read(value: Any, name: str) -> str:
-        if not isinstance(value, str) or not value.strip():
-            raise InputError(f"{name} must be a name, got {value!r}")
-        return value.strip()
-
-    return field(default=default, metadata={"read": read})
-
-
-def _read(kind: type[int] | type[float], what: str) -> Callable[[Any, str], int | float]:
-    def read(value: Any, name: str) -> int | float:
-        try:
-            number = kind(value) if isinstance(value, str) else value
-        except ValueError:
-            number = 0
-        wrong = isinstance(number, bool) or not isinstance(number, int | kind)
-        if wrong or not 0 < number < math.inf:
-            raise InputError(f"{name} must be {what}, got {value!r}")
-        return number
-
-    return read
 
 
 def parse_shape(text: str) -> Shape:

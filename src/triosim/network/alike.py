@@ -4,6 +4,9 @@ A cluster is many copies of one server around a few switches.  Take those switch
 *parts*.  Parts with the same nodes and edges inside and the same edges to the same nodes of the core are of one
 *kind*: exchanging one for another changes nothing in the graph, so a route between two parts is a route between any two
 of the same kinds, with each edge replaced by the one in the same place.
+
+A System can be taken apart at several levels: servers around leaf switches and spines, then groups of servers under one
+leaf switch around the spines alone.
 """
 
 from __future__ import annotations
@@ -15,27 +18,12 @@ from numpy.typing import NDArray
 
 from triosim.columns import Ragged
 from triosim.hardware.system import System
+from triosim.network.walks import Walks
 
 CORE = -1
 """The part of a node that belongs to none."""
 
 _NEW = -2
-
-
-@dataclass(frozen=True)
-class Walk:
-    """A route and how it was chosen.
-
-    Attributes:
-        source, target: its ends.
-        edges: in order.
-        forks: ``(node taken, node passed over)`` wherever an equal route went on to another node.
-    """
-
-    source: int
-    target: int
-    edges: tuple[int, ...]
-    forks: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -45,85 +33,128 @@ class Parts:
     Attributes:
         part: of each node, or :data:`CORE`, int64.
         code: of each node: the same number for the nodes in the same place of parts of one kind, int64.
+        nodes: of each part, lowest first.
+        place: of each node in ``nodes`` of its part, int64.
         edge_part: part of each edge, :data:`CORE` where both ends are of the core, int64.
-        edge_place: place of each edge in ``edges`` of its part, int64.
         edges: of each part, lowest first, those from and to the core among them.
+        edge_place: of each edge in ``edges`` of its part, int64.
         core_last: whether all nodes of the core have higher numbers than all others.
     """
 
     part: NDArray[np.int64]
     code: NDArray[np.int64]
+    nodes: Ragged
+    place: NDArray[np.int64]
     edge_part: NDArray[np.int64]
-    edge_place: NDArray[np.int64]
     edges: Ragged
+    edge_place: NDArray[np.int64]
     core_last: bool
 
-    def alike(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> tuple[NDArray, NDArray]:
+    def alike(
+        self, source: NDArray[np.int64], target: NDArray[np.int64], which: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Which pairs of nodes are alike: in the same places of parts of the same kinds, or both in one part.
+
+        Args:
+            source, target: the nodes.
+            which: pairs are not alike if they differ in this.
 
         Returns:
             row of the first pair of each sort, and for each pair the number of its sort.
         """
-        codes = int(self.code.max()) + 1
+        codes = int(self.code.max(initial=0)) + 1
         within = (self.part[source] == self.part[target]) & (self.part[source] != CORE)
         key = (self.code[source] * codes + self.code[target]) * 2 + within
+        if which.any():
+            _, key = np.unique(key, return_inverse=True)
+            different, way = np.unique(which, return_inverse=True)
+            key = key * len(different) + way
         _, first, sort = np.unique(key, return_index=True, return_inverse=True)
         return first, sort
 
-    def hold_for_alike(self, walk: Walk) -> bool:
-        """Whether the choices of a walk would be the same between all pairs that are alike.
+    def hold(self, walks: Walks) -> NDArray[np.bool_]:
+        """Whether each walk would be chosen between all pairs that are alike.
 
-        They are by the lowest node, so they are if the nodes chosen from stand in the same order in each such pair: two
-        of one part or of the core, or one of a part and one of the core where the core comes last.
+        Choices are by the lowest node, so they are the same if the nodes compared stand in the same order in each such
+        pair: two of one part or of the core, or one of a part and one of the core where the core comes last.
         """
-        ends = (int(self.part[walk.source]), int(self.part[walk.target]), CORE)
-        if any(int(self.edge_part[edge]) not in ends for edge in walk.edges):
-            return False
-        forks = ((int(self.part[taken]), int(self.part[other])) for taken, other in walk.forks)
-        return all(
-            here in ends and there in ends and (here == there or (CORE in (here, there) and self.core_last))
-            for here, there in forks
+        ends = self.part[walks.source], self.part[walks.target]
+        holds = np.ones(len(walks.source), np.bool_)
+        row = walks.edges.rows()
+        holds[row[~_among(self.edge_part[walks.edges.values], ends, row)]] = False
+        row = walks.forks.rows()
+        lower, higher = self.part[walks.forks.values], self.part[walks.others]
+        ordered = lower == higher
+        if self.core_last:
+            ordered |= (lower == CORE) | (higher == CORE)
+        holds[row[~(ordered & _among(lower, ends, row) & _among(higher, ends, row))]] = False
+        return holds
+
+    def carried(self, walks: Walks, source: NDArray[np.int64], target: NDArray[np.int64]) -> Walks:
+        """The same walks between other pairs of nodes that are alike, row by row."""
+        moves = (self.part[walks.source], self.part[source]), (self.part[walks.target], self.part[target])
+        edges = _moved(walks.edges.values, walks.edges.rows(), self.edge_part, self.edge_place, self.edges, moves)
+        forks, others = (
+            _moved(nodes, walks.forks.rows(), self.part, self.place, self.nodes, moves)
+            for nodes in (walks.forks.values, walks.others)
         )
-
-    def carried(self, routes: Ragged, models: tuple[NDArray, NDArray], pairs: tuple[NDArray, NDArray]) -> Ragged:
-        """Routes between pairs that are alike.
-
-        Args:
-            routes: those between ``models``, a row for each.
-            models, pairs: sources and targets.
-        """
-        row = routes.rows()
-        owner, place = self.edge_part[routes.values], self.edge_place[routes.values]
-        values = routes.values.copy()
-        for model, pair in zip(models, pairs, strict=True):
-            mine = (owner != CORE) & (owner == self.part[model][row])
-            values[mine] = self.edges.values[self.edges.offsets[self.part[pair][row[mine]]] + place[mine]]
-        return Ragged(values, routes.offsets)
+        return Walks(source, target, Ragged(edges, walks.edges.offsets), Ragged(forks, walks.forks.offsets), others)
 
 
-def parts_of(system: System, cost: NDArray[np.int64]) -> Parts:
-    """The servers of a System, or the devices where there is one server, with all that hangs on no other.
+def _among(part: NDArray[np.int64], ends: tuple[NDArray, NDArray], row: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether each part is the core or that of one end of the walk in its row."""
+    among: NDArray[np.bool_] = (part == CORE) | (part == ends[0][row]) | (part == ends[1][row])
+    return among
+
+
+def _moved(
+    things: NDArray,
+    row: NDArray[np.int64],
+    part: NDArray[np.int64],
+    place: NDArray[np.int64],
+    members: Ragged,
+    moves: tuple[tuple[NDArray, NDArray], ...],
+) -> NDArray:
+    """Nodes or edges, each replaced by the one in the same place of the part to which its part is moved in its row."""
+    moved = things.copy()
+    for old, new in moves:
+        mine = np.flatnonzero((part[things] != CORE) & (part[things] == old[row]))
+        moved[mine] = members.values[members.offsets[new[row[mine]]] + place[things[mine]]]
+    return moved
+
+
+def levels(system: System, cost: NDArray[np.int64]) -> list[Parts]:
+    """A System taken apart, finest first: servers (devices where there is one server), then groups of them.
 
     Args:
         system: the machine.
         cost: of each edge, by which parts are compared.
     """
-    part = _grown(system)
+    part: NDArray[np.int64] | None = _grown(system)
+    found = []
+    while part is not None:
+        found.append(_parts(system, cost, part))
+        part = _grouped(system, found[-1])
+    return found
+
+
+def _parts(system: System, cost: NDArray[np.int64], part: NDArray[np.int64]) -> Parts:
     count = int(part.max(initial=CORE)) + 1
-    source, target = part[system.edge_source], part[system.edge_target]
-    edge_part = np.maximum(source, target)
+    edge_part = np.maximum(part[system.edge_source], part[system.edge_target])
     nodes, place = _rows(part, count)
     edges, edge_place = _rows(edge_part, count)
-    outside = np.where(part == CORE, np.arange(system.nodes) + int(nodes.lengths().max(initial=0)), place)
-    start, end = outside[system.edge_source], outside[system.edge_target]
-    kind = _kinds(nodes.lengths(), edges, (start, end, cost))
-    first = np.zeros(len(kind) + 1, np.int64)  # kinds are numbered by their first part
-    first[1:] = np.cumsum(np.where(kind == np.arange(count), nodes.lengths(), 0))
     core = part == CORE
+    own = np.where(core, np.arange(system.nodes) + int(nodes.lengths().max(initial=0)), place)
+    kind = _kinds(nodes.lengths(), edges, (own[system.edge_source], own[system.edge_target], cost))
+    first = np.zeros(
+        count + 1, np.int64
+    )  # the code of the first node of each kind, which is numbered by its first part
+    first[1:] = np.cumsum(np.where(kind == np.arange(count), nodes.lengths(), 0))
     code = np.where(core, np.arange(system.nodes) + first[-1], place)
     code[~core] += first[kind[part[~core]]]
-    least, most = np.flatnonzero(core)[:1], np.flatnonzero(~core)[-1:]
-    return Parts(part, code, edge_part, edge_place, edges, not len(least) or not len(most) or least[0] > most[0])
+    inside, outside = np.flatnonzero(~core), np.flatnonzero(core)
+    core_last = not len(inside) or not len(outside) or bool(inside[-1] < outside[0])
+    return Parts(part, code, nodes, place, edge_part, edges, edge_place, core_last)
 
 
 def _grown(system: System) -> NDArray[np.int64]:
@@ -144,6 +175,36 @@ def _grown(system: System) -> NDArray[np.int64]:
         grown = np.concatenate([target[forth], source[back]])
         part[grown] = part[near]
     return np.maximum(part, CORE)
+
+
+def _grouped(system: System, parts: Parts) -> NDArray[np.int64] | None:
+    """Part of each node where only what is next to no part is core; None where all is core then, or one part."""
+    part = parts.part
+    near = np.zeros(system.nodes, np.bool_)
+    near[system.edge_source[parts.edge_part != CORE]] = near[system.edge_target[parts.edge_part != CORE]] = True
+    core = (part == CORE) & ~near
+    if not core.any():
+        return None
+    start = np.where(part == CORE, len(parts.edges) + np.arange(system.nodes), part)
+    inside = ~(core[system.edge_source] | core[system.edge_target]) & (
+        start[system.edge_source] != start[system.edge_target]
+    )
+    joined = np.unique(np.stack([start[system.edge_source[inside]], start[system.edge_target[inside]]]), axis=1)
+    group = np.arange(len(parts.edges) + system.nodes)
+    while True:
+        lowest = group.copy()
+        for a, b in (joined, joined[::-1]):
+            np.minimum.at(lowest, a, group[b])
+        lowest = lowest[lowest]
+        if (lowest == group).all():
+            break
+        group = lowest
+    names, grouped = np.unique(group[start[~core]], return_inverse=True)
+    if len(names) < 2:
+        return None
+    found = np.full(system.nodes, CORE, np.int64)
+    found[~core] = grouped
+    return found
 
 
 def _rows(row: NDArray[np.int64], rows: int) -> tuple[Ragged, NDArray[np.int64]]:

@@ -12,26 +12,38 @@ from triosim.columns import Ragged
 from triosim.engine.graph import CAPACITY_PER_BYTE, UNLIMITED, Wires
 from triosim.errors import InputError
 from triosim.hardware.system import System, Tier
-from triosim.network.alike import Parts, Walk, parts_of
-from triosim.network.search import Network
+from triosim.network.alike import Parts, levels
+from triosim.network.neighbours import next_door
+from triosim.network.routing import Routing, routing_of
+from triosim.network.search import Network, Onward, lowest, numbered, numbers
+from triosim.network.walks import Walks
 from triosim.units import PICOSECONDS_PER_SECOND
 
 _FEW = 16
 """Up to so many routes are found faster one by one than by looking for pairs that are alike."""
 
+_MOST = 2**61
+"""More equal routes are counted as so many."""
+
 
 class Router:
-    """Shortest routes between the nodes of a System, devices, hosts and the pool alike.
+    """Routes between the nodes of a System, devices, hosts and the pool alike.
 
-    A route has as few edges of tier HOST as can be, of those as few of tier SCALE_OUT (see :class:`Tier`), of those the
-    least latency, of those the fewest hops; where routes are still equal, it goes on from each node to the
-    lowest-numbered node, over the lowest-numbered edge.  Bandwidth plays no part: a slow link is not driven around.
+    What the best routes are is said in :mod:`triosim.network.search`; which of them is taken, by the routing.  Of many
+    pairs only those are searched that are not alike (see :mod:`triosim.network.alike`).
 
-    Of many pairs only those are searched that are not alike (see :mod:`triosim.network.alike`).
+    Args:
+        system: the machine.
+        routing: that of the system if None.
+
+    Raises:
+        InputError: the system asks for a routing that does not exist.
     """
 
-    def __init__(self, system: System) -> None:
+    def __init__(self, system: System, routing: Routing | None = None) -> None:
         self.system = system
+        self.routing = routing or routing_of(system)
+        self._given = self.routing.given(system)
         self._latency = _picoseconds(system.latency)
         self._overhead = _picoseconds(system.overhead)
         self._network = Network(system, self._latency)
@@ -42,7 +54,7 @@ class Router:
         Raises:
             InputError: no links lead there.
         """
-        return self._walk(source, target).edges
+        return tuple(self.routes([source], [target]).values.tolist())
 
     def routes(self, source: ArrayLike, target: ArrayLike) -> Ragged:
         """The routes of many pairs of nodes, each the one that :meth:`route` finds.
@@ -57,46 +69,85 @@ class Router:
             InputError: no links lead from one to the other.
         """
         source, target = np.asarray(source, np.int64), np.asarray(target, np.int64)
-        if len(source) <= _FEW:  # faster one by one
-            return Ragged.of([self.route(a, b) for a, b in _pairs(source, target)], np.int32)
-        parts = self._parts
-        first, model = parts.alike(source, target)
-        walks = [self._walk(a, b) for a, b in _pairs(source[first], target[first])]
-        holds = [parts.hold_for_alike(walk) for walk in walks]
-        alone = np.flatnonzero(~np.array(holds, np.bool_)[model])
-        model[alone] = len(first) + np.arange(len(alone))
-        first = np.concatenate([first, alone])
-        walks += [self._walk(a, b) for a, b in _pairs(source[alone], target[alone])]
-        found = Ragged.of([walk.edges for walk in walks], np.int32)
-        return parts.carried(found.take(model), (source[first[model]], target[first[model]]), (source, target))
+        which = np.zeros(len(source), np.int64)
+        if self.routing.spreads:
+            which = self.routing.which(source, target, self._counts(source, target))
+        found = self._walks(source, target, which).edges
+        return self._with_given(source, target, found) if self._given else found
 
-    @cached_property
-    def capacity(self) -> NDArray[np.int64]:
-        """Bandwidth of each edge in the unit of the engine, rounded down.
+    def _walks(self, source: NDArray, target: NDArray, which: NDArray, level: int = 0) -> Walks:
+        """The best routes by their number among those that are equal."""
+        if len(source) <= _FEW or level == len(self._levels):
+            return self._searched(source, target, which)
+        parts = self._levels[level]
+        first, sort = parts.alike(source, target, 2 * which + self._apart(source, target))
+        walks = self._walks(source[first], target[first], which[first], level + 1)
+        alone = np.flatnonzero(~parts.hold(walks)[sort])
+        if len(alone):
+            sort[alone] = len(first) + np.arange(len(alone))
+            walks = Walks.joined([walks, self._walks(source[alone], target[alone], which[alone], level + 1)])
+        return parts.carried(walks.take(sort), source, target)
 
-        Raises:
-            InputError: a link has a bandwidth that cannot be counted.
-        """
-        return self._capacity()
+    def _counts(self, source: NDArray, target: NDArray, level: int = 0) -> NDArray[np.int64]:
+        """How many best routes each pair has."""
+        if len(source) <= _FEW or level == len(self._levels):
+            pairs = zip(source.tolist(), target.tolist(), strict=True)
+            return np.array([min(numbers(self._onward(a, b), a, b)[a], _MOST) for a, b in pairs], np.int64)
+        first, sort = self._levels[level].alike(source, target, self._apart(source, target))
+        return self._counts(source[first], target[first], level + 1)[sort]
 
-    @cached_property
-    def _parts(self) -> Parts:
-        return parts_of(self.system, self._latency * len(Tier) + self.system.edge_tier)
+    def _searched(self, source: NDArray, target: NDArray, which: NDArray) -> Walks:
+        direct = np.full(len(source), -1)
+        if len(source) > _FEW and not self.routing.spreads:  # who chooses among equal links needs all of them
+            direct = next_door(self.system, self._latency, source, target)
+        pairs = zip(source.tolist(), target.tolist(), which.tolist(), direct.tolist(), strict=True)
+        found = [([edge], []) if edge >= 0 else self._chosen(a, b, number) for a, b, number, edge in pairs]
+        forks = Ragged.of([[lower for lower, _ in forks] for _, forks in found])
+        others = np.array([higher for _, forks in found for _, higher in forks], np.int64)
+        return Walks(source, target, Ragged.of([edges for edges, _ in found], np.int32), forks, others)
 
-    def _walk(self, source: int, target: int) -> Walk:
-        onward = self._network.onward(source, target)
+    def _chosen(self, source: int, target: int, which: int) -> tuple[list[int], list[tuple[int, int]]]:
+        onward = self._onward(source, target)
+        return numbered(onward, source, target, which) if self.routing.spreads else lowest(onward, source, target)
+
+    def _onward(self, source: int, target: int) -> Onward:
+        onward = None
+        if not self.routing.pxn and self._apart(np.array([source]), np.array([target]))[0]:
+            onward = self._outside.onward(source, target)
+        if onward is None:
+            onward = self._network.onward(source, target)
         if onward is None:
             names = self.system.node_names
             raise InputError(
                 f"system {self.system.name!r}: no links lead from {names[source]!r} to {names[target]!r}: add a link"
             )
-        edges, forks, node = [], [], source
-        while node != target:
-            steps = onward[node]
-            forks += [(steps[0][0], other) for other, _ in steps if other != steps[0][0]]
-            node, edge = steps[0]
-            edges.append(edge)
-        return Walk(source, target, tuple(edges), tuple(forks))
+        return onward
+
+    def _apart(self, source: NDArray, target: NDArray) -> NDArray[np.int64]:
+        """1 where the nodes are devices of different servers and that makes a difference, else 0."""
+        if self.routing.pxn:
+            return np.zeros(len(source), np.int64)
+        devices = (source < self.system.devices) & (target < self.system.devices)
+        server = np.append(self.system.device_server, -1)
+        ends = (server[np.where(devices, nodes, -1)] for nodes in (source, target))
+        return np.not_equal(*ends).astype(np.int64)
+
+    def _with_given(self, source: NDArray, target: NDArray, found: Ragged) -> Ragged:
+        """Routes, replaced by those that the routing lays down."""
+        pairs = zip(source.tolist(), target.tolist(), strict=True)
+        laid = {row: pair for row, pair in enumerate(pairs) if pair in self._given}
+        rows = np.arange(len(found))
+        rows[list(laid)] = len(found) + np.arange(len(laid))
+        return Ragged.stacked([found, Ragged.of([self._given[pair] for pair in laid.values()], np.int32)]).take(rows)
+
+    @cached_property
+    def _levels(self) -> list[Parts]:
+        return levels(self.system, self._latency * len(Tier) + self.system.edge_tier)
+
+    @cached_property
+    def _outside(self) -> Network:
+        """The network without what joins the devices of a server."""
+        return Network(self.system, self._latency, without=Tier.SCALE_UP)
 
     def wires(self, pairs: Iterable[tuple[int, int]]) -> Wires:
         """The network for transfers between these pairs of nodes: links are the edges of the System, route i is that
@@ -106,7 +157,7 @@ class Router:
             InputError: no links lead from one to the other, or a link has a bandwidth that cannot be counted.
         """
         routes = self.routes(*_columns(pairs))
-        return Wires(self._capacity(), routes, self.latency(routes))
+        return Wires(self.capacity, routes, self.latency(routes))
 
     def latency(self, routes: Ragged) -> NDArray[np.int64]:
         """Latency of each route in picoseconds: the sum over its links."""
@@ -125,8 +176,13 @@ class Router:
         np.maximum.at(largest, found.rows(), self._overhead[found.values])
         return largest
 
-    def _capacity(self) -> NDArray[np.int64]:
-        """Bandwidth of each edge in the unit of the engine, rounded down."""
+    @cached_property
+    def capacity(self) -> NDArray[np.int64]:
+        """Bandwidth of each edge in the unit of the engine, rounded down.
+
+        Raises:
+            InputError: a link has a bandwidth that cannot be counted.
+        """
         system = self.system
         limited = np.isfinite(system.bandwidth)
         capacity = np.floor(np.where(limited, system.bandwidth, 1.0) * CAPACITY_PER_BYTE)
@@ -142,10 +198,6 @@ class Router:
                     f"{system.bandwidth[edge]:g} B/s: {cure}"
                 )
         return np.where(limited, capacity, UNLIMITED).astype(np.int64)
-
-
-def _pairs(source: NDArray[np.int64], target: NDArray[np.int64]) -> Iterable[tuple[int, int]]:
-    return zip(source.tolist(), target.tolist(), strict=True)
 
 
 def _columns(pairs: Iterable[tuple[int, int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -1,8 +1,15 @@
-"""Dijkstra's algorithm, from both ends of a route until they meet."""
+"""The best routes of a System, by Dijkstra's algorithm from both ends until they meet.
+
+A route has as few edges of tier HOST as can be, of those as few of tier SCALE_OUT (see :class:`Tier`), of those the
+least latency, of those the fewest hops.  Bandwidth plays no part: a slow link is not driven around.
+
+Routes that are equal in all this are ordered from their first step on: by the next node, then by the edge.
+"""
 
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,16 +27,17 @@ Onward = dict[int, list[tuple[int, int]]]
 
 
 class Network:
-    """The best routes of a System: few edges of tier HOST, then of tier SCALE_OUT, then little latency, then few hops.
+    """The best routes of a System.
 
     Args:
         system: the machine.
         latency: of each edge in picoseconds.
+        without: tier whose edges are not used.
     """
 
-    def __init__(self, system: System, latency: NDArray[np.int64]) -> None:
-        self._forth = _Ways(system.leaving, system.edge_target, system.edge_tier, latency)
-        self._back = _Ways(system.entering, system.edge_source, system.edge_tier, latency)
+    def __init__(self, system: System, latency: NDArray[np.int64], without: Tier | None = None) -> None:
+        self._forth = _Ways(system.leaving, system.edge_target, system.edge_tier, latency, without)
+        self._back = _Ways(system.entering, system.edge_source, system.edge_tier, latency, without)
         self._from: dict[int, _Search] = {}
         self._to: dict[int, _Search] = {}
 
@@ -46,9 +54,14 @@ class _Ways:
     """The edges at each node as ``(edge, node at its other end, cost)``, looked up when first asked for."""
 
     def __init__(
-        self, edges: Ragged, ends: NDArray[np.int32], tiers: NDArray[np.int8], latency: NDArray[np.int64]
+        self,
+        edges: Ragged,
+        ends: NDArray[np.int32],
+        tiers: NDArray[np.int8],
+        latency: NDArray[np.int64],
+        without: Tier | None,
     ) -> None:
-        self._edges, self._ends, self._tiers, self._latency = edges, ends, tiers, latency
+        self._edges, self._ends, self._tiers, self._latency, self._without = edges, ends, tiers, latency, without
         self._known: dict[int, list[tuple[int, int, int]]] = {}
 
     def at(self, node: int) -> list[tuple[int, int, int]]:
@@ -58,6 +71,7 @@ class _Ways:
             self._known[node] = [
                 (edge, end, _COST[Tier(tier)] + latency * _PICOSECOND)
                 for edge, end, tier, latency in zip(*(column.tolist() for column in columns), strict=True)
+                if tier != self._without
             ]
         return self._known[node]
 
@@ -125,3 +139,44 @@ def _meet(there: _Search, back: _Search) -> Onward | None:
                     seen.add(other)
                     nodes.append(other)
     return {node: sorted(steps) for node, steps in onward.items()}
+
+
+def numbers(onward: Onward, source: int, target: int) -> dict[int, int]:
+    """How many best routes lead to the target from each node on one of them."""
+    found = {target: 1}
+    ahead = [source]
+    while ahead:
+        node = ahead[-1]
+        unknown = [there for there, _ in onward.get(node, ()) if there not in found]
+        if unknown and node not in found:
+            ahead += unknown
+            continue
+        found.setdefault(node, sum(found[there] for there, _ in onward.get(node, ())))
+        ahead.pop()
+    return found
+
+
+def lowest(onward: Onward, source: int, target: int) -> tuple[list[int], list[tuple[int, int]]]:
+    """The first of the best routes: its edges, and the nodes that were compared to find it."""
+    edges, forks, node = [], [], source
+    while node != target:
+        steps = onward[node]
+        forks += [(steps[0][0], other) for other, _ in steps if other != steps[0][0]]
+        node, edge = steps[0]
+        edges.append(edge)
+    return edges, forks
+
+
+def numbered(onward: Onward, source: int, target: int, which: int) -> tuple[list[int], list[tuple[int, int]]]:
+    """One of the best routes by its number: its edges, and the nodes that were compared to put all in order."""
+    count = numbers(onward, source, target)
+    edges, node = [], source
+    while node != target:
+        steps = iter(onward[node])
+        node, edge = next(steps)
+        while which >= count[node]:
+            which -= count[node]
+            node, edge = next(steps)
+        edges.append(edge)
+    choices = (onward.get(node, []) for node in count)
+    return edges, [(a, b) for some in choices for (a, _), (b, _) in pairwise(some) if a != b]

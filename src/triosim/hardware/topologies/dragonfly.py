@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.errors import InputError
+from triosim.hardware.options import count_option
 from triosim.hardware.system import Edges, Fabric, Link
 from triosim.hardware.topologies._bundles import bundled
-from triosim.hardware.topology import Shape, Topology, checked_shape, checked_sides, count_option, nearest_shape
+from triosim.hardware.topology import Shape, Topology, checked_shape, checked_sides, nearest_shape
 from triosim.registry import registered
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from triosim.hardware.options import ratio_option
 from triosim.hardware.system import Fabric, Link
 from triosim.hardware.topologies._levels import levels
-from triosim.hardware.topology import Shape, Topology, checked_shape, ratio_option
+from triosim.hardware.topology import Shape, Topology, checked_shape
 from triosim.registry import registered
 
 

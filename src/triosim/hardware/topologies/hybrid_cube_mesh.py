@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from triosim.errors import InputError
+from triosim.hardware.options import count_option
 from triosim.hardware.system import Fabric, Link
 from triosim.hardware.topologies._bundles import bundled
-from triosim.hardware.topology import Shape, Topology, count_option, no_shape
+from triosim.hardware.topology import Shape, Topology, no_shape
 from triosim.registry import registered
 
 _SINGLE = [*((a + square, b + square) for square in (0, 4) for a in range(4) for b in range(a + 1, 4))]

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from triosim.hardware.options import count_option, ratio_option
 from triosim.hardware.system import Fabric, Link
 from triosim.hardware.topologies._leaves import leaves_and_spines
-from triosim.hardware.topology import Shape, Topology, checked_shape, checked_sides, count_option, ratio_option
+from triosim.hardware.topology import Shape, Topology, checked_shape, checked_sides
 from triosim.registry import registered
 
 

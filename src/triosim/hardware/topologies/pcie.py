@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from triosim.hardware import catalog
+from triosim.hardware.options import text_option
 from triosim.hardware.system import Edges, Fabric, Link
-from triosim.hardware.topology import Shape, Topology, checked_shape, checked_sides, text_option
+from triosim.hardware.topology import Shape, Topology, checked_shape, checked_sides
 from triosim.registry import registered
 
 FAN_OUT = 4

@@ -1,0 +1,17 @@
+"""Always the same of the best routes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from triosim.hardware.options import switch_option
+from triosim.network.routing import Routing
+from triosim.registry import registered
+
+
+@registered
+@dataclass(frozen=True)
+class Shortest(Routing):
+    """The lowest of the best routes: from each node on to the lowest-numbered node, over the lowest-numbered edge."""
+
+    pxn: bool = switch_option(True)

@@ -1,0 +1,45 @@
+"""Many routes at once, and how they were chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.columns import Ragged
+
+
+@dataclass(frozen=True)
+class Walks:
+    """Routes as columns, ``n`` rows.
+
+    Attributes:
+        source, target: ends of each, shape ``(n,)``, int64.
+        edges: of each, in order, int32.
+        forks: nodes that were compared to choose each, the lower first, int64.
+        others: beside ``forks.values`` the higher.
+    """
+
+    source: NDArray[np.int64]
+    target: NDArray[np.int64]
+    edges: Ragged
+    forks: Ragged
+    others: NDArray[np.int64]
+
+    @staticmethod
+    def joined(parts: Sequence[Walks]) -> Walks:
+        """The rows of several tables, one table after another."""
+        return Walks(
+            np.concatenate([p.source for p in parts]),
+            np.concatenate([p.target for p in parts]),
+            Ragged.stacked([p.edges for p in parts]),
+            Ragged.stacked([p.forks for p in parts]),
+            np.concatenate([p.others for p in parts]),
+        )
+
+    def take(self, rows: NDArray[np.int64]) -> Walks:
+        """The rows with these numbers, in this order."""
+        others = Ragged(self.others, self.forks.offsets).take(rows).values
+        return Walks(self.source[rows], self.target[rows], self.edges.take(rows), self.forks.take(rows), others)
