@@ -49,3 +49,9 @@ def test_the_table(study: ModuleType, capsys: pytest.CaptureFixture[str], tmp_pa
     assert "vgg11, batch 128" in shown
     rows = json.loads((tmp_path / "rows.json").read_text())
     assert [row["group"] for row in rows] == ["equal", "one slow", "1"] * 2
+
+
+def test_the_figure(study: ModuleType, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    study.main(["--iterations", "3", "--groups", "0", "--figure", str(tmp_path / "hop.svg")])
+    assert (tmp_path / "hop.svg").read_text().startswith("<?xml")

@@ -57,3 +57,17 @@ def test_a_model_without_a_batch_size(study: ModuleType, capsys: pytest.CaptureF
     with pytest.raises(SystemExit):
         study.main(["--models", "lenet"])
     assert "no batch size" in capsys.readouterr().err
+
+
+def test_the_figure(study: ModuleType, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    study.main(["--models", "vgg19", "--figure", str(tmp_path / "photonic.svg")])
+    assert (tmp_path / "photonic.svg").read_text().startswith("<?xml")
+
+
+def test_the_figure_needs_the_model_that_the_paper_names(
+    study: ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit):
+        study.main(["--models", "gpt2", "--figure", str(tmp_path / "photonic.svg")])
+    assert "vgg19" in capsys.readouterr().err
