@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,6 +26,8 @@ from validation.astra_cases import (
 )
 from validation.astra_forms import closed_form
 
+from triosim.engine.solver import Flow
+from triosim.engine.solvers.store_and_forward import StoreAndForward
 from triosim.interop.astra.network import Network
 from triosim.interop.astra.play import play
 from triosim.interop.astra.system import KINDS
@@ -128,3 +132,24 @@ def test_a_link_carries_no_more_than_it_can(active: int, splits: int) -> None:
     steps = 14 * splits // active
     reductions = 3 * 7 * size / 8 / active / 1600e9
     assert ours <= bound + steps * (2 * 936.25e-9 + 20e-9) + reductions + 1e-6
+
+
+class Backwards(StoreAndForward):
+    """Takes what joins at one tick in the reverse order, as another engine might number it."""
+
+    def change(self, now: int, joined: Sequence[Flow], left: Sequence[int]) -> Iterable[tuple[int, int]]:
+        numbers = {-flow.number: flow for flow in joined}
+        ends = super().change(now, [flow._replace(number=number) for number, flow in numbers.items()], left)
+        return [(-number, end) for number, end in ends]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("network", ["ring", "switch", "fc", "2d"])
+def test_how_an_engine_numbers_messages_changes_nothing(kind: str, network: str, monkeypatch) -> None:
+    """Chunks and messages that a rank sends at once go out in their order, not in that of the numbers."""
+    net = golden_network(network, 8)
+    choice = "ring" if network == "switch" else "direct"
+    layer = system(*[choice] * len(net.shape), active=3, splits=5)
+    there = cycles(kind, 1 << 20, net, layer, "store-and-forward")
+    monkeypatch.setattr("triosim.interop.astra.play.SOLVERS", {"store-and-forward": Backwards})
+    assert cycles(kind, 1 << 20, net, layer, "store-and-forward") == there

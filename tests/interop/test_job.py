@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from validation.astra_cases import collective, dimension, job, system
 
 from triosim.errors import InputError
+from triosim.interop.astra import memory
 from triosim.interop.astra.job import Job
 from triosim.interop.astra.network import Network
 from triosim.interop.astra.play import play
@@ -112,6 +115,51 @@ def test_a_broadcast_takes_its_recorded_time() -> None:
         b.add(Node.COMM_COLL, micros=7, comm=int(Comm.BROADCAST), size=10)
 
     assert play_pair(fill, fill)[1].cycles == 7000
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "first", "second"),
+    [
+        ("PER_NPU_MEMORY_EXPANSION", {}, 1100, 1200),
+        ("MEMORY_POOL", {}, 1100, 2300),
+        ("PER_NODE_MEMORY_EXPANSION", {"num-nodes": 1, "num-npus-per-node": 2}, 1100, 2300),
+        ("PER_NODE_MEMORY_EXPANSION", {"num-nodes": 2, "num-npus-per-node": 1}, 1100, 1200),
+    ],
+)
+def test_remote_memory(tmp_path: Path, kind: str, more: dict, first: int, second: int) -> None:
+    """1000 ns and a byte per nanosecond: who shares a memory waits."""
+    table = {"memory-type": kind, "remote-mem-latency": 1000, "remote-mem-bw": 1, **more}
+    (tmp_path / "memory.json").write_text(json.dumps(table))
+    found = memory.read(tmp_path / "memory.json", 2)
+    a, b = play_pair(
+        lambda b: b.add(Node.MEM_LOAD, tensor_size=100), lambda b: b.add(Node.MEM_STORE, tensor_size=200), memory=found
+    )
+    assert (a.cycles, b.cycles) == (first, second)
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({}, "must hold a memory-type"),
+        ({"memory-type": "ATTIC"}, "unknown memory-type"),
+        ({"memory-type": "MEMORY_POOL"}, "remote-mem-bw must be a number"),
+        ({"memory-type": "MEMORY_POOL", "remote-mem-bw": 0}, "above zero"),
+        ({"memory-type": "MEMORY_POOL", "bw": 3}, "unknown key"),
+        (
+            {"memory-type": "PER_NODE_MEMORY_EXPANSION", "remote-mem-bw": 1, "num-nodes": 3, "num-npus-per-node": 2},
+            "must be the 2 NPUs",
+        ),
+    ],
+)
+def test_remote_memory_that_makes_no_sense(tmp_path: Path, table: dict, words: str) -> None:
+    (tmp_path / "memory.json").write_text(json.dumps(table))
+    with pytest.raises(InputError, match=words):
+        memory.read(tmp_path / "memory.json", 2)
+
+
+def test_no_remote_memory(tmp_path: Path) -> None:
+    (tmp_path / "memory.json").write_text('{"memory-type": "NO_MEMORY_EXPANSION"}')
+    assert memory.read(tmp_path / "memory.json", 2) is None
 
 
 def test_members_of_a_collective_wait_for_the_last() -> None:

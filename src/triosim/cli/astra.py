@@ -25,6 +25,9 @@ def astra(
     comm_group: Annotated[
         Path | None, typer.Option("--comm-group", help="Communicator groups (JSON).", show_default=False)
     ] = None,
+    remote_memory: Annotated[
+        Path | None, typer.Option("--remote-memory", help="ASTRA-sim's remote-memory file (JSON).", show_default=False)
+    ] = None,
     solver: Annotated[
         str,
         typer.Option(
@@ -56,7 +59,14 @@ def astra(
 
     with progress() as tell:
         result = simulate(
-            workload, system, network, comm_group=comm_group, solver=solver, slots=slots, progress=tell
+            workload,
+            system,
+            network,
+            comm_group=comm_group,
+            remote_memory=remote_memory,
+            solver=solver,
+            slots=slots,
+            progress=tell,
         )
     if json == "-":
         sys.stdout.write(result.to_json())

@@ -26,17 +26,28 @@ class Stage:
         system: endpoint delay and local memory.
         stagger_ps: picoseconds between messages that a rank sends at once, so that a network that serves one after
             the other takes them in the order in which they were sent; 0 where links are shared.
+        turn: which of the chunks that begin together in this dimension it is, 0 for the first.
     """
 
     kind: str
     size: int
     system: AstraSystem
     stagger_ps: int = 0
+    turn: int = 0
 
     @property
     def endpoint_ps(self) -> int:
         """Handing over one message."""
         return self.system.endpoint_ns * PER_NS
+
+    def behind_ps(self, message: int = 0, messages: int = 1) -> int:
+        """How long after the first of the messages sent at once this one goes out, less than a nanosecond.
+
+        Args:
+            message: which of them it is.
+            messages: how many this rank sends at once for one chunk.
+        """
+        return min(self.turn * messages + message, PER_NS - 1) * self.stagger_ps
 
     def reduction_ps(self, size: int) -> int:
         """Reducing one message of ``size`` bytes."""

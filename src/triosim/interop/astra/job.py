@@ -19,6 +19,7 @@ from triosim.engine.graph import Collective, Graph, Task, Wires
 from triosim.errors import InputError
 from triosim.interop.astra import stages
 from triosim.interop.astra.groups import EVERYBODY, checked
+from triosim.interop.astra.memory import RemoteMemory
 from triosim.interop.astra.network import Network
 from triosim.interop.astra.system import AstraSystem, Choice
 from triosim.interop.astra.wires import wires
@@ -50,6 +51,7 @@ class Job:
         groups: communicator groups by name; those that traces declare come on top.
         slots: one of :data:`SLOTS`.
         stagger_ps: see :class:`triosim.interop.astra.implementation.Stage`.
+        memory: what memory nodes use; without it they take their recorded time.
     """
 
     traces: Sequence[ExecutionTrace]
@@ -58,6 +60,7 @@ class Job:
     groups: dict[str, tuple[int, ...]]
     slots: str = "one"
     stagger_ps: int = 0
+    memory: RemoteMemory | None = None
 
 
 @dataclass(frozen=True)
@@ -160,7 +163,8 @@ class _Lowering:
         elif kind == Node.COMP:
             name = "host" if trace.cpu[row] else "device"
         elif kind in (Node.MEM_LOAD, Node.MEM_STORE):
-            name = "memory"
+            place = self.job.memory.place(rank) if self.job.memory is not None else rank
+            return self.counters.setdefault((place, "memory", ABSENT), len(self.counters))
         else:
             return None
         stream = int(trace.stream[row]) if self.job.slots == "recorded" else ABSENT
@@ -186,11 +190,16 @@ class _Lowering:
                 return Task.COMPUTE, _recorded(trace, row), -1, 0
             place = self.where[rank, row]
             return (Task.JOIN, 0, -1, 0) if place is None else (Task.COLLECTIVE, 0, *place)
+        if self.job.memory is not None:
+            if trace.tensor_size[row] == ABSENT:
+                raise InputError(f"{trace.where(row)} has no tensor_size, which a memory node needs")
+            taken = self.job.memory.nanoseconds(int(trace.tensor_size[row]))
+            return Task.COMPUTE, taken * _PS_PER_NS, -1, 0
         if trace.ticks[row] != ABSENT or trace.micros[row]:
             return Task.COMPUTE, _recorded(trace, row), -1, 0
         raise InputError(
-            f"{trace.where(row)} loads or stores remote memory and has no recorded time; no model of remote memory is "
-            "read here: give it a duration"
+            f"{trace.where(row)} loads or stores remote memory and has no recorded time: give a memory with "
+            "--remote-memory"
         )
 
     def _computation(self, trace: ExecutionTrace, row: int) -> int:

@@ -17,6 +17,7 @@ from triosim.engine.play import play as play_graph
 from triosim.engine.solver import SOLVERS, NetworkModel
 from triosim.errors import InputError, unknown
 from triosim.interop.astra import groups as group_file
+from triosim.interop.astra import memory as memory_file
 from triosim.interop.astra import network as network_file
 from triosim.interop.astra import system as system_file
 from triosim.interop.astra.job import SLOTS, Job, Lowered, lower
@@ -115,6 +116,7 @@ def simulate(
     network: str | Path,
     *,
     comm_group: str | Path | None = None,
+    remote_memory: str | Path | None = None,
     solver: str = "max-min",
     slots: str = "one",
     progress: Callable[[str], None] | None = None,
@@ -126,6 +128,7 @@ def simulate(
         system: system file, JSON.
         network: analytical network file, YAML.
         comm_group: communicator groups, JSON.
+        remote_memory: remote-memory file, JSON.
         solver: one of :data:`MODELS`.
         slots: one of :data:`triosim.interop.astra.job.SLOTS`.
         progress: told what is being done, in a few words.
@@ -140,10 +143,11 @@ def simulate(
         raise unknown("rule of slots", slots, SLOTS)
     found, layer = network_file.read(network), system_file.read(system)
     declared = group_file.read(comm_group, found.npus) if comm_group is not None else {}
+    memory = memory_file.read(remote_memory, found.npus) if remote_memory is not None else None
     tell("reading the traces")
     traces = read_traces(workload, found.npus)
     tell("playing the traces")
-    job = Job(traces, found, layer, declared, slots, stagger_ps=int(solver == "store-and-forward"))
+    job = Job(traces, found, layer, declared, slots, int(solver == "store-and-forward"), memory)
     result = play(job, solver)
     return AstraResult(
         ranks=result.ranks, workload=str(workload), system=str(system), network=found.describe(), solver=solver,

@@ -139,11 +139,13 @@ def pattern(plan: Plan, system: AstraSystem, stagger_ps: int) -> Pattern | None:
     positions = np.arange(int(np.prod(plan.shape)))
     weave = Weave(len(positions))
     done: list[Rows] = []  # the edge with which each position ends each visit
+    begun = [0] * len(plan.shape)
     for visit in found:
         lines = _lines(positions, plan.shape, visit.dimension)
         here = lines.reshape(-1)
         start = [all_of(done[at][here]) for at in (visit.previous, visit.slot) if at >= 0]
-        stage = Stage(visit.kind, visit.size, system, stagger_ps)
+        stage = Stage(visit.kind, visit.size, system, stagger_ps, begun[visit.dimension] % system.active)
+        begun[visit.dimension] += 1
         ended = made[visit.dimension].weave(weave, lines, stage, start)
         own = np.empty_like(ended)
         own[here] = ended

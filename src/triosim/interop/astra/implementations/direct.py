@@ -50,7 +50,7 @@ class Direct(Implementation):
         for k in range(n - 1):
             target = np.roll(lines, -k - 1, axis=1).reshape(-1)
             waits, pause = (start, pauses[0]) if k < window else ([received[k - window]], pauses[1])
-            pause += min(k, 999) * stage.stagger_ps
+            pause += stage.behind_ps(k, n - 1)
             sent = weave.add(here, target, size, pause_ps=pause, needs=waits)
             received.append(all_of(sent[np.roll(index, k + 1, axis=1).reshape(-1)]))
         return received

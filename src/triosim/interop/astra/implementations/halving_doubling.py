@@ -27,7 +27,7 @@ class HalvingDoubling(Implementation):
         waits: Needs = start
         for number, (distance, size) in enumerate(_exchanges(stage, n)):
             reduces = stage.kind != "all_gather" and 0 < number < n.bit_length() - 1
-            pause = stage.endpoint_ps + (stage.reduction_ps(size) if reduces else 0)
+            pause = stage.endpoint_ps + stage.behind_ps() + (stage.reduction_ps(size) if reduces else 0)
             partner = np.arange(n) ^ distance
             sent = weave.add(here, lines[:, partner].reshape(-1), size, pause_ps=pause, needs=waits)
             back = (np.arange(groups)[:, None] * n + partner).reshape(-1)

@@ -48,12 +48,13 @@ def _message(stage: Stage, members: int) -> int:
 
 def _segments(stage: Stage, members: int, size: int) -> tuple[list[tuple[int, int]], int]:
     """(messages, picoseconds before each) one after another, and the pause after the last one has come."""
-    plain, others = stage.endpoint_ps, members - 1
+    others, behind, last = members - 1, stage.behind_ps(), stage.endpoint_ps
+    plain = last + behind
     reducing = plain + stage.reduction_ps(size)
     segments, last = {
-        "all_reduce": ([(1, plain), (others, reducing), (others - 1, plain)], plain),
-        "reduce_scatter": ([(1, plain), (others - 1, reducing)], reducing),
-        "all_gather": ([(others, plain)], plain),
-        "all_to_all": ([(members * others // 2, plain)], plain),
+        "all_reduce": ([(1, plain), (others, reducing), (others - 1, plain)], last),
+        "reduce_scatter": ([(1, plain), (others - 1, reducing)], reducing - behind),
+        "all_gather": ([(others, plain)], last),
+        "all_to_all": ([(members * others // 2, plain)], last),
     }[stage.kind]
     return [(count, pause) for count, pause in segments if count > 0], last
