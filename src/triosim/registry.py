@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import sys
 from collections.abc import Iterator
 from importlib import util
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from triosim.errors import unknown
+from triosim.errors import InputError, unknown
 
 C = TypeVar("C", bound=type)
 
@@ -92,13 +94,43 @@ class Registry:
         return points
 
 
+def of_file(path: Path) -> Any:
+    """The class that a file of the user's own registers; runs the file, so never call it with a name that was read
+    from another.
+
+    Raises:
+        InputError: there is no such file, it cannot be run, or it does not end in one registered class.
+    """
+    if not path.is_file():
+        raise InputError(
+            f"there is no file {str(path)!r}: give the path of a Python file that ends in one registered class"
+        )
+    name = f"triosim_of_file_{path.stem}"
+    spec = util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise InputError(f"{path}: not a Python file")
+    module = sys.modules[name] = util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise InputError(f"{path}: cannot be run: {type(error).__name__}: {error}") from error
+    marked = _registered(module)
+    if len(marked) != 1:
+        raise InputError(f"{path}: must end in one class marked with @registered (triosim.registry), has {len(marked)}")
+    return marked[0]
+
+
 def _key(name: str) -> str:
     return name.strip().lower().replace("_", "-")
 
 
 def _registered_class(module: ModuleType) -> type:
-    own = [v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__]
-    marked = [v for v in own if v.__dict__.get("__registered__")]
+    marked = _registered(module)
     if len(marked) != 1:
         raise RuntimeError(f"{module.__name__} must end in exactly one registered class, found {len(marked)}")
     return marked[0]
+
+
+def _registered(module: ModuleType) -> list[type]:
+    own = [v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__]
+    return [v for v in own if v.__dict__.get("__registered__")]

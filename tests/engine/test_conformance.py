@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -17,11 +18,14 @@ from tests.engine.driver import Sent, drive, flow, narrowest
 from tests.engine.graphs import CAPACITIES, TICKS, US, direct, graphs, interrupted, networks, weighted
 from triosim.columns import Ragged
 from triosim.engine import reference
-from triosim.engine.graph import UNLIMITED, Graph, Wires
+from triosim.engine.graph import UNLIMITED, Wires
 from triosim.engine.join import join
 from triosim.engine.solver import SOLVERS, WORK_PER_BYTE, Flow, Sharing
+from triosim.registry import of_file
 
-MODELS = {name: SOLVERS.get(name) for name in SOLVERS}
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "smallest_first.py"
+
+MODELS = {**{name: SOLVERS.get(name) for name in SOLVERS}, "of-ones-own": of_file(EXAMPLE)}
 SHARING = [name for name, model in MODELS.items() if issubclass(model, Sharing)]
 AT_CAPACITY = [name for name, model in MODELS.items() if model.alone_at_capacity]
 WEIGHTED = [name for name, model in MODELS.items() if model.weighted]
@@ -171,8 +175,10 @@ def test_every_engine_gives_the_same_ticks(play: Player, name: str, data: st.Dat
 
 @pytest.mark.parametrize("name", AT_CAPACITY)
 @settings(max_examples=150, deadline=None)
-@given(drawn=st.one_of(graphs(max_tasks=20), interrupted()))
-def test_the_closed_form_is_what_flow_by_flow_would_be(play: Player, name: str, drawn: tuple[Graph, Wires]) -> None:
+@given(data=st.data())
+def test_the_closed_form_is_what_flow_by_flow_would_be(play: Player, name: str, data: st.DataObject) -> None:
+    graph, network = data.draw(st.one_of(graphs(max_tasks=20), interrupted()))
+    drawn = graph, network if MODELS[name].weighted else replace(network, weights=None)
     closed = play(*drawn, MODELS[name]())
     by_flow = play(*drawn, MODELS[name](), _closed_form=False)
     assert closed.flows == by_flow.flows

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from tests.engine.graphs import GB_PER_S, US, Builder, wires
+from triosim.engine.play import play
+from triosim.engine.solver import Sharing
 from triosim.engine.solvers.circuit import Circuit
 from triosim.engine.solvers.max_min import MaxMin
 from triosim.errors import InputError
 from triosim.network.sharing import network_model
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "smallest_first.py"
 
 
 def test_a_model_without_options() -> None:
@@ -18,6 +25,41 @@ def test_options_reach_the_model() -> None:
     model = network_model("circuit", {"setup": "80us", "ports": "4", "receive-buffer": "1MiB"})
     assert isinstance(model, Circuit)
     assert (model.setup, model.ports, model.receive_buffer) == (80_000_000, 4, 2**20)
+
+
+def test_a_model_of_ones_own_is_a_file() -> None:
+    model = network_model(str(EXAMPLE))
+    assert isinstance(model, Sharing)
+    b = Builder()
+    for size in (3000, 1000, 1000):
+        b.transfer(0, size)
+    played = play(b.graph(), wires([GB_PER_S], [[0]]), model)
+    assert played.finish.tolist() == [5 * US, 2 * US, 2 * US]
+
+
+def test_the_model_in_the_documentation_is_the_example() -> None:
+    text = (EXAMPLE.parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
+    assert f"```python\n{EXAMPLE.read_text(encoding='utf-8')}```" in text
+
+
+MARKED = "from triosim.registry import registered\n\n@registered\nclass Own:\n    pass\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (None, "there is no file '.*own.py': give the path"),
+        ("import nothing_of_that_name", "own.py: cannot be run: ModuleNotFoundError: No module named"),
+        ("class Own:\n    pass\n", "own.py: must end in one class marked with @registered .*, has 0"),
+        (MARKED, "own.py: Own is no network model: derive it from Sharing or NetworkModel"),
+    ],
+)
+def test_a_file_that_is_no_model_is_refused(text: str | None, why: str, tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(InputError, match=why):
+        network_model(str(file))
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import index
-from typing import NamedTuple
+from typing import NamedTuple, SupportsIndex
 
 from triosim.engine.graph import CAPACITY_PER_BYTE, Wires
+from triosim.errors import InputError
 from triosim.registry import Registry
 from triosim.units import PICOSECONDS_PER_SECOND
 
@@ -54,8 +55,10 @@ class NetworkModel(ABC):
 
     Attributes:
         alone_at_capacity: whether a flow that shares none of its links always runs at the smallest capacity among
-            them (divided by its weight there, rounded down, at least 1), and ``pays_latency`` is False.  Only then
-            may the engine advance a collective that is alone without asking.
+            them (divided by its weight there, rounded down, at least 1), whatever it was doing before; rates depend on
+            nothing but which flows are on which links; and ``pays_latency`` is False.  Only then may the engine
+            advance a collective that is alone without asking, and let its flows join with what is left of them when
+            it no longer is.
         weighted: whether weights are understood; only then may a job be folded.
         pays_latency: whether the model counts the latency of routes itself.  If not, a flow joins when its latency
             has passed.  (What never comes to a model, having no bytes or no link that limits, waits for its latency
@@ -94,8 +97,6 @@ class Sharing(NetworkModel):
     Rates are whole multiples of 1/1024 byte per second.
     """
 
-    alone_at_capacity = True
-
     def start(self, wires: Wires) -> None:
         """See :meth:`NetworkModel.start`; ``capacity`` holds that of each link."""
         self.capacity: list[int] = wires.capacity.tolist()
@@ -107,6 +108,7 @@ class Sharing(NetworkModel):
 
         Returns:
             rate of each flow whose rate changes, at least of every one that joined.  At rate 0 a flow stands still.
+            Anything but a whole number of 0 or more is an InputError.
         """
 
     def change(self, now: int, joined: Sequence[Flow], left: Sequence[int]) -> Iterable[tuple[int, int]]:
@@ -118,11 +120,17 @@ class Sharing(NetworkModel):
             served[flow.number] = (0, flow.work, now)
         ends = []
         for number, given in self.rates(now, joined, left).items():
-            new = index(given)
-            if new < 0:
-                raise ValueError(f"{type(self).__name__} gave a flow the rate {given}")
+            new = self._rate(given)
             rate, work, since = served[number]
             work -= rate * (now - since)
             served[number] = (new, work, now)
             ends.append((number, now - (-work // new) if new else NEVER))
         return ends
+
+    def _rate(self, given: object) -> int:
+        if not isinstance(given, SupportsIndex) or index(given) < 0:
+            raise InputError(
+                f"network model {type(self).__name__} gave a transfer the rate {given!r}: rates are whole numbers of "
+                "1/1024 byte per second, 0 or more"
+            )
+        return index(given)

@@ -18,6 +18,7 @@ class EqualSplit(Sharing):
     """A flow's rate is the smallest of its links' capacities, each divided by the weights on it and rounded down; at
     least 1."""
 
+    alone_at_capacity = True
     weighted = True
 
     def start(self, wires: Wires) -> None:

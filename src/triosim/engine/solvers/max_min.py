@@ -69,6 +69,7 @@ class MaxMin(Sharing):
     is not connected in this way keeps its rates, because filling never looks across.
     """
 
+    alone_at_capacity = True
     weighted = True
 
     def start(self, wires: Wires) -> None:
