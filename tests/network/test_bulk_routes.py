@@ -127,6 +127,30 @@ def clusters(draw: st.DrawFn) -> System:
 
 
 @settings(deadline=None, max_examples=100)
+@given(
+    devices=st.integers(2, 9),
+    links=st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8), st.booleans()), min_size=4, max_size=24),
+    odd=st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8), st.sampled_from(Tier), st.integers(0, 3)), max_size=3),
+)
+def test_any_network_of_links_that_are_alike(
+    devices: int, links: list[tuple[int, int, bool]], odd: list[tuple[int, int, Tier, int]]
+) -> None:
+    # Two pools of devices that only a host joins where no other link does; links in parallel, and one way only.
+    host = devices
+    edges = [e for gpu in range(devices) for e in both_ways(gpu, host, Link(1e9, 1e-12), Tier.HOST)]
+    for a, b, back in links:
+        a, b = a % devices, b % devices
+        if a != b:
+            edges += both_ways(a, b, Link(1e9, 5e-12))[: 1 + back]
+    for a, b, tier, latency in odd:
+        a, b = a % devices, b % devices
+        if a != b and tier != Tier.SCALE_UP:
+            edges += [Edge(a, b, Link(1e9, latency * 1e-12), tier)]
+    names = [str(k) for k in range(devices + 1)]
+    same_one_by_one(assemble("test", [UNNAMED], [0] * devices, [0] * devices, names, [host], edges))
+
+
+@settings(deadline=None, max_examples=100)
 @given(system=clusters())
 def test_any_cluster(system: System) -> None:
     same_one_by_one(system)

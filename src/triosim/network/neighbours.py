@@ -7,42 +7,48 @@ from numpy.typing import NDArray
 
 from triosim.columns import Ragged
 from triosim.hardware.system import System, Tier
+from triosim.network.walks import Walks
 
 # The cost of an edge without its hop, so that the cost of two can be added and compared at once.
 _LATENCY_BITS, _SCALE_OUT, _HOST = 56, 1 << 57, 1 << 60
 
 
-def next_door(
-    system: System, latency: NDArray[np.int64], source: NDArray[np.int64], target: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """The link from each source to the target beside it where no other route is as good, else -1.
-
-    Every other route has an edge that leaves the source and another that enters the target; where the cheapest of
-    those together cost no less than the link, it has the fewest hops of the best.  Of several such links it is the
-    lowest of the cheapest.
+class NextDoor:
+    """The links of a System as routes.
 
     Args:
         system: the machine.
         latency: of each edge in picoseconds.
-        source, target: nodes, shape ``(pairs,)``.
     """
-    none = np.full(len(source), -1, np.int64)
-    if not len(source) or latency.max(initial=0) >> _LATENCY_BITS:
-        return none
-    tiers = np.array([{Tier.SCALE_OUT: _SCALE_OUT, Tier.HOST: _HOST}.get(tier, 0) for tier in Tier], np.int64)
-    cost = tiers[system.edge_tier] + latency
-    starts = np.unique(source)
-    edges = system.leaving.take(starts).values
-    key = system.edge_source[edges] * np.int64(system.nodes) + system.edge_target[edges]
-    order = np.lexsort((edges, cost[edges], key))
-    key, edges = key[order], edges[order]
-    wanted = source * system.nodes + target
-    at = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
-    if not len(key):
-        return none
-    linked = key[at] == wanted
-    bound = _least(system.leaving, cost, source) + _least(system.entering, cost, target)
-    return np.where(linked & (cost[edges[at]] <= bound), edges[at], -1)
+
+    def __init__(self, system: System, latency: NDArray[np.int64]) -> None:
+        self._system = system
+        tiers = np.array([{Tier.SCALE_OUT: _SCALE_OUT, Tier.HOST: _HOST}.get(tier, 0) for tier in Tier], np.int64)
+        self._cost = tiers[system.edge_tier] + latency
+        self._countable = not latency.max(initial=0) >> _LATENCY_BITS
+
+    def walks(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> tuple[NDArray[np.int64], Walks]:
+        """The link from each source to the target beside it where no other route is as good.
+
+        Every other route has an edge that leaves the source and another that enters the target; where the cheapest of
+        those together cost no less than the link, the link is better, having fewer hops.  Of several such links it is
+        the lowest of the cheapest.
+
+        Returns:
+            rows of the pairs for which it is so, and the walks between those.
+        """
+        system, cost = self._system, self._cost
+        edges = system.leaving.take(np.unique(source)).values if self._countable else np.zeros(0, np.int64)
+        if not len(edges):
+            return np.zeros(0, np.int64), Walks.single(source[:0], target[:0], edges)
+        key = system.edge_source[edges] * np.int64(system.nodes) + system.edge_target[edges]
+        order = np.lexsort((edges, cost[edges], key))
+        key, edges = key[order], edges[order]
+        wanted = source * system.nodes + target
+        at = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
+        bound = _least(system.leaving, cost, source) + _least(system.entering, cost, target)
+        rows = np.flatnonzero((key[at] == wanted) & (cost[edges[at]] <= bound))
+        return rows, Walks.single(source[rows], target[rows], edges[at[rows]])
 
 
 def _least(edges: Ragged, cost: NDArray[np.int64], nodes: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 
 import numpy as np
@@ -13,7 +13,8 @@ from triosim.engine.graph import CAPACITY_PER_BYTE, UNLIMITED, Wires
 from triosim.errors import InputError
 from triosim.hardware.system import System, Tier
 from triosim.network.alike import Parts, levels
-from triosim.network.neighbours import next_door
+from triosim.network.hops import Hops
+from triosim.network.neighbours import NextDoor
 from triosim.network.routing import Routing, routing_of
 from triosim.network.search import Network, Onward, lowest, numbered, numbers
 from triosim.network.walks import Walks
@@ -24,6 +25,8 @@ _FEW = 16
 
 _MOST = 2**61
 """More equal routes are counted as so many."""
+
+Shortcut = Callable[[NDArray[np.int64], NDArray[np.int64]], tuple[NDArray[np.int64], Walks]]
 
 
 class Router:
@@ -97,11 +100,23 @@ class Router:
         return self._counts(source[first], target[first], level + 1)[sort]
 
     def _searched(self, source: NDArray, target: NDArray, which: NDArray) -> Walks:
-        direct = np.full(len(source), -1)
-        if len(source) > _FEW and not self.routing.spreads:  # who chooses among equal links needs all of them
-            direct = next_door(self.system, self._latency, source, target)
-        pairs = zip(source.tolist(), target.tolist(), which.tolist(), direct.tolist(), strict=True)
-        found = [([edge], []) if edge >= 0 else self._chosen(a, b, number) for a, b, number, edge in pairs]
+        """Walks between pairs of which none is known to be like another."""
+        if len(source) <= _FEW or self.routing.spreads:  # who chooses among equal routes needs all of them
+            return self._one_by_one(source, target, which)
+        left = np.flatnonzero(self._apart(source, target) == 0)
+        rows, found = [], []
+        for find in self._shortcuts:
+            done, walks = find(source[left], target[left])
+            rows.append(left[done])
+            found.append(walks)
+            left = np.delete(left, done)
+        rest = np.setdiff1d(np.arange(len(source)), np.concatenate(rows))
+        found.append(self._one_by_one(source[rest], target[rest], which[rest]))
+        return Walks.joined(found).take(np.argsort(np.concatenate([*rows, rest])))
+
+    def _one_by_one(self, source: NDArray, target: NDArray, which: NDArray) -> Walks:
+        pairs = zip(source.tolist(), target.tolist(), which.tolist(), strict=True)
+        found = [self._chosen(*pair) for pair in pairs]
         forks = Ragged.of([[lower for lower, _ in forks] for _, forks in found])
         others = np.array([higher for _, forks in found for _, higher in forks], np.int64)
         return Walks(source, target, Ragged.of([edges for edges, _ in found], np.int32), forks, others)
@@ -143,6 +158,12 @@ class Router:
     @cached_property
     def _levels(self) -> list[Parts]:
         return levels(self.system, self._latency * len(Tier) + self.system.edge_tier)
+
+    @cached_property
+    def _shortcuts(self) -> list[Shortcut]:
+        """Ways to find the routes of some pairs together: rows of these pairs, and the walks between them."""
+        hops = Hops.of(self.system, self._latency)
+        return [NextDoor(self.system, self._latency).walks, *([hops.walks] if hops else [])]
 
     @cached_property
     def _outside(self) -> Network:

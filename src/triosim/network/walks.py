@@ -29,6 +29,12 @@ class Walks:
     others: NDArray[np.int64]
 
     @staticmethod
+    def single(source: NDArray[np.int64], target: NDArray[np.int64], edge: NDArray[np.int64]) -> Walks:
+        """Walks of one edge each, to which there is no other way."""
+        edges = Ragged.even(edge.astype(np.int32)[:, None])
+        return Walks(source, target, edges, Ragged.empty(len(source)), np.zeros(0, np.int64))
+
+    @staticmethod
     def joined(parts: Sequence[Walks]) -> Walks:
         """The rows of several tables, one table after another."""
         return Walks(
