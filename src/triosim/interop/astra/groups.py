@@ -6,10 +6,10 @@ ASTRA-sim takes them from a JSON file, ``{"1": [0, 1, 2, 3]}``, or from what PyT
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from triosim.errors import InputError
+from triosim.interop.astra.tables import table
 
 EVERYBODY = ("", "0")
 """Names of the group of all ranks."""
@@ -22,15 +22,8 @@ def read(path: str | Path, ranks: int) -> dict[str, tuple[int, ...]]:
         InputError: the file cannot be read, or a group names a rank twice or one that does not exist.
     """
     path = Path(path)
-    try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'it is not text'}") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(table, dict):
-        raise InputError(f'{path} is no communicator-group file: it must look like {{"1": [0, 1, 2, 3]}}')
-    return {str(name): checked(members, f"{path}: group {name}", ranks) for name, members in table.items()}
+    found = table(path, 'communicator-group file: it must look like {"1": [0, 1, 2, 3]}')
+    return {str(name): checked(members, f"{path}: group {name}", ranks) for name, members in found.items()}
 
 
 def checked(members: object, where: str, ranks: int) -> tuple[int, ...]:

@@ -6,7 +6,6 @@ refused by name.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from triosim.errors import InputError, unknown
+from triosim.interop.astra.tables import real, table
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 """Collectives that ASTRA-sim does itself."""
@@ -100,20 +100,20 @@ def read(path: str | Path) -> AstraSystem:
         InputError: the file cannot be read, or a key is unknown, not supported, or makes no sense.
     """
     path = Path(path)
-    table = _table(path)
+    given = table(path, "system file: it must be a JSON object")
     notes = []
-    for key in table:
+    for key in given:
         if key in _NO_EFFECT:
             notes.append(f"{path.name}: {key} changes nothing: {_NO_EFFECT[key]}")
         elif key.endswith(("-implementation-custom", "-implementation-chakra")):
             raise InputError(f"{path}: {key} (custom collectives) is not supported: take ring, direct, halvingDoubling")
         elif key not in _USED:
             raise unknown(f"key in {path}", key, [*_USED, *_NO_EFFECT])
-    take = _Taker(path, table)
+    take = _Taker(path, given)
     if take.flag("model-shared-bus"):
         raise InputError(f"{path}: model-shared-bus 1 (the LogGP bus) is not supported: set it to 0")
     policy = take.one_of("scheduling-policy", _POLICIES, "LIFO")
-    if "scheduling-policy" in table:
+    if "scheduling-policy" in given:
         notes.append(
             f"{path.name}: scheduling-policy {policy} changes nothing: a rank has one collective under way at once, "
             "whose chunks are alike"
@@ -154,12 +154,10 @@ class _Taker:
         return value
 
     def real(self, key: str) -> float:
-        value = self.table.get(key, 0)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-            raise InputError(f"{self.path}: {key} must be a number that is not negative, got {value!r}")
+        value = real(self.path, key, self.table.get(key, 0))
         if key in self.table and not value:
             raise InputError(f"{self.path}: {key} is 0: give a value above zero or leave it out")
-        return float(value)
+        return value
 
     def flag(self, key: str) -> bool:
         value = self.table.get(key, 0)
@@ -204,15 +202,3 @@ def _choice(where: str, name: str) -> tuple[Choice, bool]:
     if name not in _IMPLEMENTATIONS:
         raise unknown(where, name, _IMPLEMENTATIONS)
     return Choice("ring" if name.lower().endswith("ring") else "halving-doubling"), flat
-
-
-def _table(path: Path) -> dict[str, Any]:
-    try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'it is not text'}") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(table, dict):
-        raise InputError(f"{path} is no system file: it must be a JSON object")
-    return table
