@@ -129,6 +129,28 @@ def test_rail_optimised() -> None:
     assert {e.link.bandwidth for e in fabric.edges} == {100e9}  # two NICs of 100 GB/s, one uplink to each of two spines
 
 
+def test_the_last_group_may_be_smaller() -> None:
+    rails = build("rail-optimised", 20, server=4, group=2)
+    assert rails.switches == 1 + 3 * 4
+    assert [e.target - 21 for e in rails.edges if e.source == 17] == [9]  # NIC 1 of the only server of the third group
+    leaves = build("leaf-spine", 7, leaf=3, oversubscription=1.5)
+    assert leaves.switches == 1 + 3
+    assert {e.link.bandwidth for e in leaves.edges if e.target == 7} == {200e9}  # every leaf can take three devices
+    with pytest.raises(InputError, match="shape 2x4 and leaf 4: give one of them"):
+        build("leaf-spine", 8, (2, 4), leaf=4)
+    with pytest.raises(InputError, match="shape 2x1 and group 1: give one of them"):
+        build("rail-optimised", 8, (2, 1), server=4, group=1)
+
+
+def test_a_superpod_has_eight_leaves_for_32_servers() -> None:
+    s = ready("dgx-superpod-h100", 40)
+    assert s.devices == 320
+    assert sum(name.startswith("network") for name in s.node_names) == 1 + 2 * 8
+    ndr = s.bandwidth[s.edge_source == s.nodes - 1].min()
+    spine = s.nodes - 17
+    assert set(s.bandwidth[s.edge_target == spine]) == {32 * ndr}
+
+
 def test_rails_are_the_nics_of_a_server(tmp_path) -> None:
     file = tmp_path / "rails.toml"
     file.write_text(

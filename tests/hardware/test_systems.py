@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -110,3 +111,14 @@ def test_description_of_what_never_limits():
     assert plain["links"][0]["bandwidth_bytes_per_s"] is None
     assert plain["accelerators"][0]["memory_bytes"] is None
     assert describe(flat())["links"] == []
+
+
+def test_links_are_counted_one_by_one_where_figures_were_changed() -> None:
+    s = ready("dgx-h100", 2)
+    bandwidth = s.bandwidth.copy()
+    bandwidth[:3] /= 2
+    before, after = describe(s)["links"], describe(replace(s, bandwidth=bandwidth))["links"]
+    assert sum(row["directions"] for row in after) == sum(row["directions"] for row in before) == len(s.bandwidth)
+    slow = [row for row in after if row["bandwidth_bytes_per_s"] == bandwidth[0]]
+    assert [row["directions"] for row in slow] == [3]
+    assert describe(replace(s, edge_name=tuple(s.edge_name)))["links"] == before

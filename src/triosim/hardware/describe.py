@@ -7,7 +7,9 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from triosim.hardware.names import Labels
 from triosim.hardware.system import System, Tier
 
 
@@ -42,12 +44,32 @@ def describe(system: System) -> dict[str, Any]:
     }
 
 
-def _links(system: System) -> list[dict[str, Any]]:
+def _kinds(system: System) -> Counter[tuple[int, str, float, float, float]]:
+    """How many edges there are of each tier, name, bandwidth, latency and overhead."""
+    kinds: Counter[tuple[int, str, float, float, float]] = Counter()
+    some, counts = _alike(system)
     columns = (system.edge_tier, system.bandwidth, system.latency, system.overhead)
-    tier, bandwidth, latency, overhead = (column.tolist() for column in columns)
-    kinds = Counter(zip(tier, system.edge_name, bandwidth, latency, overhead, strict=True))
+    figures = zip(*(column[some].tolist() for column in columns), strict=True)
+    for edge, count, (tier, bandwidth, latency, overhead) in zip(some.tolist(), counts.tolist(), figures, strict=True):
+        kinds[tier, system.edge_name[edge], bandwidth, latency, overhead] += count
+    return kinds
+
+
+def _alike(system: System) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Some edges, and for how many each stands: one for all of a link and tier, unless figures were changed since."""
+    if isinstance(system.edge_name, Labels):
+        key = system.edge_name.rows * np.int64(len(Tier)) + system.edge_tier
+        counts = np.bincount(key)
+        one = np.zeros(len(counts), np.int64)
+        one[key] = np.arange(len(key))
+        if all((column == column[one[key]]).all() for column in (system.bandwidth, system.latency, system.overhead)):
+            return one[counts > 0], counts[counts > 0]
+    return np.arange(len(system.edge_tier)), np.ones(len(system.edge_tier), np.int64)
+
+
+def _links(system: System) -> list[dict[str, Any]]:
     rows: dict[tuple[int, str, float], dict[str, Any]] = {}
-    for (level, name, rate, delay, cost), count in sorted(kinds.items()):
+    for (level, name, rate, delay, cost), count in sorted(_kinds(system).items()):
         row = rows.setdefault(
             (level, name, rate),
             {

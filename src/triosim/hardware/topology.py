@@ -118,6 +118,17 @@ def checked_sides(topology: str, shape: Shape, *names: str) -> Shape:
     return tuple(shape)
 
 
+def not_twice(topology: str, shape: Shape, **option: int | None) -> None:
+    """Refuse an option that says what a shape says.
+
+    Raises:
+        InputError: the option was given beside the shape.
+    """
+    for name, value in option.items():
+        if value is not None:
+            raise InputError(f"topology {topology}: shape {format_shape(shape)} and {name} {value}: give one of them")
+
+
 def _whole_numbers(topology: str, shape: Shape) -> None:
     if not shape or any(isinstance(side, bool) or not isinstance(side, int) or side < 1 for side in shape):
         raise InputError(f"topology {topology}: shape {shape!r} must be whole numbers above zero, for example 4x2")

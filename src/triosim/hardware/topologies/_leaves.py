@@ -17,7 +17,7 @@ def leaves_and_spines(leaf: NDArray, spines: int, link: Link, oversubscription: 
     each spine.  A single leaf has no spine above it.
 
     Args:
-        leaf: of each device, each leaf with as many devices, shape ``(devices,)``.
+        leaf: of each device, shape ``(devices,)``; the fullest says what the uplinks of each carry.
         spines: how many.
         link: between a device and its leaf.
     """
@@ -27,7 +27,7 @@ def leaves_and_spines(leaf: NDArray, spines: int, link: Link, oversubscription: 
     spines = spines if leaves > 1 else 0
     down = Edges.both_ways(np.arange(devices), devices + spines + leaf, link, back=link.paid())
     up, spine = (side.reshape(-1) for side in np.meshgrid(np.arange(leaves), np.arange(spines), indexing="ij"))
-    each = link.bandwidth * (devices // leaves) / oversubscription / max(spines, 1)
+    each = link.bandwidth * int(np.bincount(leaf).max()) / oversubscription / max(spines, 1)
     uplink = replace(link, bandwidth=each, overhead=0.0)
     above = [Edges.both_ways(devices + spines + up, devices + spine, uplink)] if spines else []
     return Fabric(devices, spines + leaves, Edges.join([down, *above]))

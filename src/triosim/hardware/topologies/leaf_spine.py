@@ -9,7 +9,7 @@ import numpy as np
 from triosim.hardware.options import count_option, ratio_option
 from triosim.hardware.system import Fabric, Link
 from triosim.hardware.topologies._leaves import leaves_and_spines
-from triosim.hardware.topology import Shape, Topology, checked_shape, checked_sides
+from triosim.hardware.topology import Shape, Topology, checked_shape, checked_sides, not_twice
 from triosim.registry import registered
 
 
@@ -25,14 +25,19 @@ class LeafSpine(Topology):
     One spine stands for all of them together, as in ``fat-tree``.
 
     Attributes:
+        leaf: devices of a leaf, instead of a shape; the last leaf may have fewer.
         oversubscription: what the devices of a leaf can send over what its uplinks carry together.
         spines: how many; each has an equal part of a leaf's uplinks.
     """
 
+    leaf: int | None = count_option()
     oversubscription: float = ratio_option(1.0)
     spines: int = count_option(1)
 
     def build(self, devices: int, link: Link, shape: Shape | None = None) -> Fabric:
         """See :meth:`Topology.build`; ``link`` joins a device and its leaf."""
-        _, own = checked_sides("leaf-spine", checked_shape("leaf-spine", devices, shape), "leaves", "devices of a leaf")
+        if shape is not None:
+            not_twice("leaf-spine", shape, leaf=self.leaf)
+            checked_sides("leaf-spine", shape, "leaves", "devices of a leaf")
+        own = self.leaf or checked_shape("leaf-spine", devices, shape)[1]
         return leaves_and_spines(np.arange(devices) // own, self.spines, link, self.oversubscription)

@@ -10,7 +10,7 @@ from triosim.errors import InputError
 from triosim.hardware.options import count_option, ratio_option
 from triosim.hardware.system import Fabric, Link
 from triosim.hardware.topologies._leaves import leaves_and_spines
-from triosim.hardware.topology import Shape, Topology, checked_shape, checked_sides
+from triosim.hardware.topology import Shape, Topology, checked_shape, checked_sides, not_twice
 from triosim.registry import registered
 
 RAILS = 8
@@ -29,11 +29,13 @@ class RailOptimised(Topology):
     Attributes:
         server: NICs of one server, which is the number of rails; by default those that the server has,
             or up to 8.
+        group: servers of a group, instead of a shape; the last group may have fewer.
         oversubscription: what the NICs of a rail switch can send over what its uplinks carry together.
         spines: how many; one stands for all of them together.
     """
 
     server: int | None = count_option()
+    group: int | None = count_option()
     oversubscription: float = ratio_option(1.0)
     spines: int = count_option(1)
 
@@ -45,7 +47,10 @@ class RailOptimised(Topology):
                 f"topology rail-optimised: {devices} devices are not servers of {rails}: give a multiple, or server"
             )
         servers = devices // rails
-        sides = checked_sides("rail-optimised", shape or (1, servers), "groups", "servers of a group")
+        if shape is not None:
+            not_twice("rail-optimised", shape, group=self.group)
+            checked_sides("rail-optimised", shape, "groups", "servers of a group")
+        own = self.group or checked_shape("rail-optimised", servers, shape or (1, servers), of="servers")[1]
         number = np.arange(devices)
-        group = number // (rails * checked_shape("rail-optimised", servers, sides, of="servers")[1])
+        group = number // (rails * own)
         return leaves_and_spines(group * rails + number % rails, self.spines, link, self.oversubscription)
