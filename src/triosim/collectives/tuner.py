@@ -59,7 +59,7 @@ def _ring(kind: str, group: Group, size: int, protocol: str) -> float:
     members, servers = group.members, group.servers
     steps = ROUNDS[kind] * (members - 1) if kind in ROUNDS else members
     crossing = 0 if servers == 1 else steps // members * servers if kind not in ROUNDS else ROUNDS[kind] * (servers - 1)
-    bandwidth = _ring_bandwidth(group)
+    bandwidth = ring_bandwidth(group)
     if protocol == "LL":
         bandwidth = min(_ll_limit(group), bandwidth / 2)
     elif protocol == "LL128":
@@ -79,22 +79,28 @@ def _ring(kind: str, group: Group, size: int, protocol: str) -> float:
 
 def _tree(group: Group, size: int, protocol: str) -> float:
     constants, servers = _constants(), group.servers
-    bandwidth = 0.92 * _ring_bandwidth(group)
+    bandwidth = ring_bandwidth(group)
     if protocol == "LL":
         bandwidth = min(bandwidth / 3.8, _ll_limit(group))
     elif protocol == "LL128":
         bandwidth *= 7 / 9 if servers == 1 else 120 / 128
     if servers > 1 and group.members / servers < 2:
         bandwidth *= 0.85
-    correction = constants["tree_correction"][protocol]
-    step = int(math.log2(max(size / 64, 1)))
-    bandwidth *= correction[step] if size >= 64 and step < len(correction) else 1.0
+    bandwidth *= tree_efficiency(size, protocol)
     latency = constants["base_s"]["tree"][protocol]
     if group.intra is not None:
         latency += 2 * (group.members / servers - 1) * _hop(group.intra, "tree", protocol)
     if group.inter is not None:
         latency += 2 * int(math.log2(servers)) * _hop(group.inter, "tree", protocol)
     return latency + size / (bandwidth / 2)
+
+
+def tree_efficiency(size: int, protocol: str) -> float:
+    """Part of its bandwidth that NCCL expects of a tree, less for messages of medium size."""
+    factors = _constants()["tree_correction"][protocol]
+    doublings = (size // 64).bit_length() - 1
+    known = 0 <= doublings < len(factors)
+    return _constants()["tree_bandwidth_share"] * (factors[doublings] if known else 1.0)
 
 
 def _nvls(group: Group, size: int) -> float:
@@ -108,9 +114,9 @@ def _multicasts(group: Group) -> bool:
     return group.switch >= 0 and facts is not None and group.members >= facts["least_members"]
 
 
-def _ring_bandwidth(group: Group) -> float:
-    """Bandwidth of all rings together, as far as one member sees it: those that cross servers share the members' ways
-    out of the server."""
+def ring_bandwidth(group: Group) -> float:
+    """Bytes per second of all rings together, as far as one member sees it: those that cross servers share the
+    members' ways out of the server."""
     ways = [group.intra.bandwidth] if group.intra is not None else []
     if group.inter is not None:
         ways.append(group.inter.bandwidth * group.members / group.servers)

@@ -15,8 +15,12 @@ from triosim.collectives.algorithm import Algorithm, Schedule, part
 from triosim.collectives.algorithms.ring import CHUNK_BYTES
 from triosim.collectives.group import Group, blocks_of
 from triosim.columns import Ragged
-from triosim.engine.graph import Pattern
+from triosim.engine.graph import ALL, Pattern
 from triosim.registry import registered
+
+PIECES = 4
+"""Pieces of what streams through a tree.  A piece is passed on while it is still coming in, one piece behind at most,
+so that thousands of chunks need not be followed one by one."""
 
 LEAST_CHUNK_BYTES = 32 * 2**10
 """Below this NCCL cuts the chunks of a tree no smaller (``src/enqueue.cc``)."""
@@ -53,7 +57,11 @@ def heights(parent: NDArray[np.int64]) -> int:
 
 @registered
 class Tree(Algorithm):
-    """All-reduce along trees, in chunks that follow each other: up to the root and down again."""
+    """All-reduce along trees: up to the root and down again.
+
+    The buffer streams through all edges at once; the last chunk of it goes from edge to edge, each time when it has
+    come, which is what filling the pipeline takes.
+    """
 
     kinds = ("all_reduce",)
 
@@ -64,12 +72,16 @@ class Tree(Algorithm):
         trees = max(width, 2) if len(blocks) > 1 else 1
         above = [_member_tree(blocks, number % width, number % 2 == 1) for number in range(trees)]
         share = part(size, trees)
-        depth = max(heights(a) for a in above)
-        chunk = CHUNK_BYTES
-        while chunk > LEAST_CHUNK_BYTES and share < 8 * depth * chunk:
-            chunk //= 2
-        count = max(part(share, chunk), 1)
-        return Schedule(_both_ways(above, members, part(share, count), count), tuple(range(members)))
+        tail = min(_chunk(share, max(heights(a) for a in above)), share)
+        return Schedule(_both_ways(above, members, part(share - tail, PIECES), tail), tuple(range(members)))
+
+
+def _chunk(share: int, depth: int) -> int:
+    """Bytes of a chunk: as large as may be, as long as the tree is filled several times."""
+    chunk = CHUNK_BYTES
+    while chunk > LEAST_CHUNK_BYTES and share < 8 * depth * chunk:
+        chunk //= 2
+    return chunk
 
 
 def _member_tree(blocks: list[NDArray[np.int64]], way: int, mirrored: bool) -> NDArray[np.int64]:
@@ -85,35 +97,41 @@ def _member_tree(blocks: list[NDArray[np.int64]], way: int, mirrored: bool) -> N
     return above
 
 
-def _both_ways(above: list[NDArray[np.int64]], members: int, size: int, count: int) -> Pattern:
-    """For each member of each tree but the root an edge up and an edge down: up when the children's chunk has come,
-    down when the parent has it."""
-    source, target, needs, of = [], [], [], []
+def _both_ways(above: list[NDArray[np.int64]], members: int, piece: int, tail: int) -> Pattern:
+    """For each member of each tree but the root an edge up and an edge down, first of the stream, then of the tail.
+
+    Args:
+        above: parent of each member in each tree.
+        members: members of the group.
+        piece: bytes of each piece of the stream; 0 for no stream.
+        tail: bytes of the last chunk.
+    """
+    child = [np.flatnonzero(parent >= 0) for parent in above]
+    source, target, needed, of = [], [], [], []
     first = 0
-    for parent in above:
-        child = np.flatnonzero(parent >= 0)
-        up_edge = np.full(members, -1, np.int64)
-        up_edge[child] = first + np.arange(len(child))
-        down_edge = up_edge + len(child)
-        top = parent[child]
-        source += [child, top]
-        target += [top, child]
-        below_top = parent[top] < 0  # the parent is the root: what goes down is what all its children sent up
-        inner = np.flatnonzero(parent[np.maximum(top, 0)] >= 0)
-        needs.append(up_edge[child[inner]])  # the edge up from a parent needs that of its child
-        of.append(up_edge[top[inner]])
-        needs.append(down_edge[top[inner]])
-        of.append(down_edge[child[inner]])
-        at_root = child[below_top]
-        needs.append(np.tile(up_edge[at_root], len(at_root)))
-        of.append(np.repeat(down_edge[at_root], len(at_root)))
-        first += 2 * len(child)
-    edges = np.concatenate([np.concatenate(needs), np.concatenate(of)]).reshape(2, -1)
-    order = np.argsort(edges[1], kind="stable")
-    offsets = np.searchsorted(edges[1][order], np.arange(first + 1))
-    values = edges[0][order].astype(np.int32)
+    for parent, low in zip(above, child, strict=True):
+        high, up = parent[low], np.full(members, -1, np.int64)
+        up[low] = first + np.arange(len(low))
+        down = up + len(low)
+        source += [low, high]
+        target += [high, low]
+        inner, top = parent[high] >= 0, low[parent[high] < 0]
+        needed += [up[low[inner]], down[high[inner]], np.tile(up[top], len(top))]  # the root sends what all its
+        of += [up[high[inner]], down[low[inner]], np.repeat(down[top], len(top))]  # children have sent up
+        first += 2 * len(low)
+    edge, other = np.concatenate(of), np.concatenate(needed)
+    lag = np.zeros(len(edge), np.int32)
+    sizes, counts = np.full(first, tail, np.int64), np.ones(first, np.int32)
+    if piece and first:  # the tail of an edge comes after its stream
+        own = np.arange(first)
+        lag = np.concatenate([np.ones(len(edge), np.int32), lag, np.full(first, ALL, np.int32)])
+        edge, other = np.concatenate([edge, edge + first, own + first]), np.concatenate([other, other + first, own])
+        sizes = np.concatenate([np.full(first, piece, np.int64), sizes])
+        counts = np.concatenate([np.full(first, PIECES, np.int32), counts])
+        source, target, first = 2 * source, 2 * target, 2 * first
+    order = np.argsort(edge, kind="stable")
+    offsets = np.searchsorted(edge[order], np.arange(first + 1)).astype(np.int64)
     return Pattern(
-        members, np.concatenate(source).astype(np.int32), np.concatenate(target).astype(np.int32),
-        np.full(first, size, np.int64), np.full(first, count, np.int32), Ragged(values, offsets.astype(np.int64)),
-        np.zeros(len(values), np.int32), np.zeros(first, np.int64),
+        members, np.concatenate(source).astype(np.int32), np.concatenate(target).astype(np.int32), sizes, counts,
+        Ragged(other[order].astype(np.int32), offsets), lag[order], np.zeros(first, np.int64),
     )  # fmt: skip
