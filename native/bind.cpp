@@ -122,14 +122,13 @@ private:
         slot_[next_] = flow.slot;
         const nb::object work = (nb::int_(static_cast<std::int64_t>(flow.work >> 62)) << nb::int_(62)) +
                                 nb::int_(static_cast<std::int64_t>(flow.work & ((Work{1} << 62) - 1)));
-        return flow_(next_++, tuple(roads_.links(flow.route)), tuple(roads_.weights(flow.route)), work,
+        nb::list links, weights;
+        for (const Hop& hop : roads_.hops(flow.route)) {
+            links.append(hop.link);
+            weights.append(hop.weight);
+        }
+        return flow_(next_++, nb::tuple(links), nb::tuple(weights), work,
                      roads_.latency[static_cast<std::size_t>(flow.route)]);
-    }
-
-    static nb::tuple tuple(Column<std::int32_t> values) {
-        nb::list list;
-        for (const std::int32_t value : values) list.append(value);
-        return nb::tuple(list);
     }
 
     Ending ending(nb::handle number, const nb::object& tick, Tick now) const {

@@ -191,12 +191,13 @@ private:
         Plan plan;
         for (std::size_t edge = 0; edge < pattern.size(); ++edge) {
             const std::int32_t route = collective.route[edge];
-            const bool shares = pattern.bytes[edge] > 0 && !roads_.links(route).empty();
+            const bool shares = pattern.bytes[edge] > 0 && !roads_.hops(route).empty();
             const Tick latency = shares ? host_.until_join(route) : roads_.latency[static_cast<std::size_t>(route)];
             plan.work.push_back(shares ? pattern.bytes[edge] * WORK_PER_BYTE : 0);
             plan.until_join.push_back(later(pattern.pause[edge], latency));
             plan.lasts.push_back(later(plan.until_join.back(), ticks(plan.work.back(), roads_.rate(route))));
-            if (shares) plan.links.insert(plan.links.end(), roads_.links(route).begin(), roads_.links(route).end());
+            if (!shares) continue;
+            for (const Hop& hop : roads_.hops(route)) plan.links.push_back(hop.link);
         }
         if (alone_ && all_differ(plan.links)) work_out(plan, edges(one));
         return plan;

@@ -170,7 +170,7 @@ private:
             case Task::take: return schedule(start, What::take, task);
             case Task::collective: return collectives_.gather(task, what, graph_.member[at], start);
             case Task::transfer:
-                if (graph_.amount[at] > 0 && !roads_.links(what).empty()) {
+                if (graph_.amount[at] > 0 && !roads_.hops(what).empty()) {
                     return schedule(later(start, until_join(what)), What::join, task);
                 }
                 return settle(task, later(start, roads_.latency[static_cast<std::size_t>(what)]));
@@ -244,9 +244,9 @@ private:
     }
 
     void add(std::int32_t route, Work work, const Moving& moving) {
-        for (const std::int32_t link : roads_.links(route)) {
-            collectives_.enter(link);
-            ++flows_on_[static_cast<std::size_t>(link)];
+        for (const Hop& hop : roads_.hops(route)) {
+            collectives_.enter(hop.link);
+            ++flows_on_[static_cast<std::size_t>(hop.link)];
         }
         std::int32_t slot = static_cast<std::int32_t>(moving_.size());
         if (free_.empty()) {
@@ -267,7 +267,7 @@ private:
         due = NEVER;
         left_.push_back(slot);
         const Moving moving = moving_[static_cast<std::size_t>(slot)];
-        for (const std::int32_t link : roads_.links(moving.route)) --flows_on_[static_cast<std::size_t>(link)];
+        for (const Hop& hop : roads_.hops(moving.route)) --flows_on_[static_cast<std::size_t>(hop.link)];
         if (moving.task != NONE) finish(moving.task);
         else collectives_.delivered(moving.instance, static_cast<std::size_t>(moving.edge));
     }

@@ -1,6 +1,8 @@
 // Equal split, as triosim.engine.solvers.equal_split: an equal part of each link, what cannot be used of it is lost.
 #pragma once
 
+#include <utility>
+
 #include "network.hpp"
 
 namespace triosim {
@@ -13,12 +15,12 @@ protected:
     void rates(Column<Joining> joined, Column<std::int32_t> left, std::vector<Rated>& changed) override {
         touched_.clear();
         for (const std::int32_t slot : left) {
-            touch(traffic_.links(slot));
+            touch(traffic_.hops(slot));
             traffic_.leave(slot);
         }
         for (const Joining& flow : joined) {
             traffic_.join(flow.slot, flow.route);
-            touch(traffic_.links(flow.slot));
+            touch(traffic_.hops(flow.slot));
             const auto slot = static_cast<std::size_t>(flow.slot);
             if (slot >= rate_.size()) rate_.resize(std::max(slot + 1, 2 * rate_.size()));
             rate_[slot] = 0;
@@ -34,17 +36,16 @@ protected:
     }
 
 private:
-    void touch(Column<std::int32_t> links) {
-        for (const std::int32_t link : links) {
-            if (seen_[static_cast<std::size_t>(link)]++ == 0) touched_.push_back(link);
-            seen_[static_cast<std::size_t>(link)] = 1;
+    void touch(Column<Hop> hops) {
+        for (const Hop& hop : hops) {
+            if (std::exchange(seen_[static_cast<std::size_t>(hop.link)], 1) == 0) touched_.push_back(hop.link);
         }
     }
 
     std::int64_t share(std::int32_t slot) const {
         std::int64_t rate = std::numeric_limits<std::int64_t>::max();
-        for (const std::int32_t link : traffic_.links(slot)) {
-            rate = std::min(rate, roads_.capacity[static_cast<std::size_t>(link)] / traffic_.weight(link));
+        for (const Hop& hop : traffic_.hops(slot)) {
+            rate = std::min(rate, roads_.capacity[static_cast<std::size_t>(hop.link)] / traffic_.weight(hop.link));
         }
         return std::max<std::int64_t>(rate, 1);
     }

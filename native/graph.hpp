@@ -107,46 +107,49 @@ private:
     std::vector<std::int32_t> targets_;
 };
 
-// Only the links that limit, and what a flow that shares none of them is served at.
+// A link that a flow crosses, and how many times it counts there.
+struct Hop {
+    std::int32_t link, weight;
+};
+
+// Routes with only the links that limit, and what a flow that shares none of them is served at.
 class Roads {
 public:
     explicit Roads(const Wires& wires) : latency(wires.latency), capacity(wires.capacity) {
         first_.reserve(wires.routes.size() + 1);
         rate_.reserve(wires.routes.size());
+        hops_.reserve(wires.routes.values.size());
         first_.push_back(0);
         for (std::size_t route = 0; route < wires.routes.size(); ++route) {
             std::int64_t rate = 0;
             for (auto i = wires.routes.offsets[route]; i < wires.routes.offsets[route + 1]; ++i) {
-                const std::int32_t link = wires.routes.values[static_cast<std::size_t>(i)];
+                const auto at = static_cast<std::size_t>(i);
+                const std::int32_t link = wires.routes.values[at];
                 const std::int64_t limit = capacity[static_cast<std::size_t>(link)];
                 if (limit == UNLIMITED) continue;
-                const std::int32_t weight = wires.weights.empty() ? 1 : wires.weights[static_cast<std::size_t>(i)];
-                links_.push_back(link);
-                weights_.push_back(weight);
-                const std::int64_t share = std::max<std::int64_t>(limit / weight, 1);
+                hops_.push_back({link, wires.weights.empty() ? 1 : wires.weights[at]});
+                const std::int64_t share = std::max<std::int64_t>(limit / hops_.back().weight, 1);
                 rate = rate == 0 ? share : std::min(rate, share);
             }
-            first_.push_back(static_cast<std::int64_t>(links_.size()));
+            first_.push_back(hops_.size());
             rate_.push_back(rate);
-            longest = std::max(longest, links(static_cast<std::int32_t>(route)).size());
+            longest = std::max(longest, hops(static_cast<std::int32_t>(route)).size());
         }
     }
 
-    Column<std::int32_t> links(std::int32_t route) const { return row(links_, route); }
-    Column<std::int32_t> weights(std::int32_t route) const { return row(weights_, route); }
+    Column<Hop> hops(std::int32_t route) const {
+        const std::size_t begin = first_[static_cast<std::size_t>(route)];
+        return {hops_.data() + begin, first_[static_cast<std::size_t>(route) + 1] - begin};
+    }
     std::int64_t rate(std::int32_t route) const { return rate_[static_cast<std::size_t>(route)]; }
 
     Column<std::int64_t> latency, capacity;
     std::size_t longest = 0;
 
 private:
-    Column<std::int32_t> row(const std::vector<std::int32_t>& flat, std::int32_t route) const {
-        const auto begin = first_[static_cast<std::size_t>(route)], end = first_[static_cast<std::size_t>(route) + 1];
-        return {flat.data() + begin, static_cast<std::size_t>(end - begin)};
-    }
-
-    std::vector<std::int64_t> first_, rate_;
-    std::vector<std::int32_t> links_, weights_;
+    std::vector<std::size_t> first_;
+    std::vector<std::int64_t> rate_;
+    std::vector<Hop> hops_;
 };
 
 // Ticks until work is done at a rate, rounded up; none where no link limits (rate 0).

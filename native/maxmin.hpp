@@ -31,15 +31,16 @@ namespace triosim {
 class MaxMin : public Sharing {
 public:
     explicit MaxMin(const Roads& roads)
-        : Sharing(roads), traffic_(roads), load_(roads.capacity.size(), 0), held_(roads.capacity.size(), 0),
-          local_(roads.capacity.size(), NONE) {}
+        : Sharing(roads), traffic_(roads), links_(roads.capacity.size()) {
+        for (std::size_t link = 0; link < links_.size(); ++link) links_[link].rest = roads.capacity[link];
+    }
 
 protected:
     void rates(Column<Joining> joined, Column<std::int32_t> left, std::vector<Rated>& changed) override {
         for (const std::int32_t slot : left) leave(slot);
         for (const Joining& flow : joined) join(flow.slot, flow.route);
-        for (const std::int32_t slot : left) choose_held(traffic_.links(slot));
-        for (const Joining& flow : joined) choose_held(traffic_.links(flow.slot));
+        for (const std::int32_t slot : left) choose_held(traffic_.hops(slot));
+        for (const Joining& flow : joined) choose_held(traffic_.hops(flow.slot));
         do fill(); while (!settled());
         apply(changed);
     }
@@ -54,25 +55,29 @@ private:
 
         std::int64_t now() const { return fixed ? fresh : rate; }
     };
-    struct Link {  // on the route of a chosen flow
-        std::int32_t link, first;  // first: its crossings, a list in crossings_
+    struct Link {
+        std::int64_t rest;        // capacity that no flow has
+        std::int32_t held = 0;    // flows that have their bottleneck here and are not chosen
+        std::int32_t near = NONE;  // which of near_
+    };
+    struct Near {  // a link on the route of a chosen flow
+        std::int32_t link, first;   // first: its crossings, a list in crossings_
         std::int64_t rest, weight;  // what is left, for chosen flows of this weight that have no rate yet
     };
     struct Crossing {
         std::int32_t slot, next;
     };
-    using Share = std::pair<std::int64_t, std::int32_t>;  // of a link, and which of locals_
+    using Share = std::pair<std::int64_t, std::int32_t>;  // of a link, and which of near_
 
     Flow& flow(std::int32_t slot) { return flows_[static_cast<std::size_t>(slot)]; }
-    static std::int64_t share(const Link& at) { return std::max<std::int64_t>(at.rest / at.weight, 1); }
+    Link& link(std::int32_t number) { return links_[static_cast<std::size_t>(number)]; }
+    Near& near(std::int32_t number) { return near_[static_cast<std::size_t>(number)]; }
+    static std::int64_t share(const Near& at) { return std::max<std::int64_t>(at.rest / at.weight, 1); }
 
     void leave(std::int32_t slot) {
-        Flow& gone = flow(slot);
-        const auto links = traffic_.links(slot), weights = traffic_.weights(slot);
-        for (std::size_t hop = 0; hop < links.size(); ++hop) {
-            load_[static_cast<std::size_t>(links[hop])] -= gone.rate * weights[hop];
-        }
-        --held_[static_cast<std::size_t>(gone.bottleneck)];
+        const Flow& gone = flow(slot);
+        for (const Hop& hop : traffic_.hops(slot)) link(hop.link).rest += gone.rate * hop.weight;
+        --link(gone.bottleneck).held;
         traffic_.leave(slot);
     }
 
@@ -89,24 +94,24 @@ private:
         Flow& more = flow(slot);
         if (more.chosen) return;
         more.chosen = true;
-        --held_[static_cast<std::size_t>(more.bottleneck)];
+        --link(more.bottleneck).held;
         chosen_.push_back(slot);
     }
 
     // Choose the flows on a link that are not chosen and of which this is true.
     template <class Which>
-    void choose_if(std::int32_t link, Which which) {
-        for (const auto& crossing : traffic_.on(link)) {
+    void choose_if(std::int32_t number, Which which) {
+        for (const auto& crossing : traffic_.on(number)) {
             if (!flow(crossing.slot).chosen && which(flow(crossing.slot))) choose(crossing.slot);
         }
     }
 
-    void choose_held(Column<std::int32_t> links) {
-        for (const std::int32_t link : links) choose_held(link);
+    void choose_held(Column<Hop> hops) {
+        for (const Hop& hop : hops) choose_held(hop.link);
     }
-    void choose_held(std::int32_t link) {
-        if (held_[static_cast<std::size_t>(link)] == 0) return;
-        choose_if(link, [link](const Flow& other) { return other.bottleneck == link; });
+    void choose_held(std::int32_t number) {
+        if (link(number).held == 0) return;
+        choose_if(number, [number](const Flow& other) { return other.bottleneck == number; });
     }
 
     // Progressive filling of the chosen flows into what the others leave; see fill() in max_min.py.
@@ -116,53 +121,49 @@ private:
             const std::int64_t level = shares_.front().first;
             full_.clear();
             while (!shares_.empty() && shares_.front().first == level) {
-                const std::int32_t local = shares_.front().second;
+                const std::int32_t number = shares_.front().second;
                 std::pop_heap(shares_.begin(), shares_.end(), std::greater<>{});
                 shares_.pop_back();
-                const Link& at = locals_[static_cast<std::size_t>(local)];
-                if (at.weight == 0) continue;
-                const std::int64_t grown = share(at);  // since it was noted flows may have got less than its share
+                if (near(number).weight == 0) continue;
+                const std::int64_t grown = share(near(number));  // since it was noted flows may have got less
                 if (grown == level) {
-                    full_.push_back(local);
+                    full_.push_back(number);
                 } else {
-                    shares_.emplace_back(grown, local);
+                    shares_.emplace_back(grown, number);
                     std::push_heap(shares_.begin(), shares_.end(), std::greater<>{});
                 }
             }
-            for (const std::int32_t local : full_) fix(locals_[static_cast<std::size_t>(local)], level);
+            for (const std::int32_t number : full_) fix(near(number), level);
         }
     }
 
     void lay_out() {
-        for (const Link& at : locals_) local_[static_cast<std::size_t>(at.link)] = NONE;
-        locals_.clear();
+        for (const Near& at : near_) link(at.link).near = NONE;
+        near_.clear();
         crossings_.clear();
         for (const std::int32_t slot : chosen_) {
             Flow& one = flow(slot);
             one.fixed = false;
-            const auto links = traffic_.links(slot), weights = traffic_.weights(slot);
-            for (std::size_t hop = 0; hop < links.size(); ++hop) {
-                const auto link = static_cast<std::size_t>(links[hop]);
-                if (local_[link] == NONE) {
-                    local_[link] = static_cast<std::int32_t>(locals_.size());
-                    locals_.push_back({links[hop], NONE, roads_.capacity[link] - load_[link], 0});
+            for (const Hop& hop : traffic_.hops(slot)) {
+                Link& crossed = link(hop.link);
+                if (crossed.near == NONE) {
+                    crossed.near = static_cast<std::int32_t>(near_.size());
+                    near_.push_back({hop.link, NONE, crossed.rest, 0});
                 }
-                Link& at = locals_[static_cast<std::size_t>(local_[link])];
-                at.rest += one.rate * weights[hop];
-                at.weight += weights[hop];
+                Near& at = near(crossed.near);
+                at.rest += one.rate * hop.weight;
+                at.weight += hop.weight;
                 crossings_.push_back({slot, at.first});
                 at.first = static_cast<std::int32_t>(crossings_.size()) - 1;
             }
         }
         shares_.clear();
-        for (std::size_t i = 0; i < locals_.size(); ++i) {
-            shares_.emplace_back(share(locals_[i]), static_cast<std::int32_t>(i));
-        }
+        for (std::size_t i = 0; i < near_.size(); ++i) shares_.emplace_back(share(near_[i]), static_cast<std::int32_t>(i));
         std::make_heap(shares_.begin(), shares_.end(), std::greater<>{});
     }
 
     // A link is full at this level: so it is for all chosen flows on it that have no rate yet.
-    void fix(const Link& full, std::int64_t level) {
+    void fix(const Near& full, std::int64_t level) {
         for (std::int32_t i = full.first; i != NONE; i = crossings_[static_cast<std::size_t>(i)].next) {
             const std::int32_t slot = crossings_[static_cast<std::size_t>(i)].slot;
             Flow& one = flow(slot);
@@ -170,11 +171,10 @@ private:
             one.fixed = true;
             one.fresh = level;
             one.bottleneck = full.link;
-            const auto links = traffic_.links(slot), weights = traffic_.weights(slot);
-            for (std::size_t hop = 0; hop < links.size(); ++hop) {
-                Link& at = locals_[static_cast<std::size_t>(local_[static_cast<std::size_t>(links[hop])])];
-                at.rest -= level * weights[hop];
-                at.weight -= weights[hop];
+            for (const Hop& hop : traffic_.hops(slot)) {
+                Near& at = near(link(hop.link).near);
+                at.rest -= level * hop.weight;
+                at.weight -= hop.weight;
             }
         }
     }
@@ -182,44 +182,41 @@ private:
     // Check the links of all chosen flows; whether no flow had to be chosen as well.
     bool settled() {
         const std::size_t before = chosen_.size();
-        for (const Link& at : locals_) check(at.link, at.rest);
+        for (const Near& at : near_) check(at.link, at.rest);
         return chosen_.size() == before;
     }
 
-    void check(std::int32_t link, std::int64_t rest) {
-        const std::int64_t all = traffic_.weight(link);
-        if (rest >= all) return choose_held(link);  // nowhere near full: it holds nobody
-        std::int64_t most = 0, next = 0, weight = 0, level = 0;  // weight: of flows at `most`
-        std::int64_t kept = 0;                                   // rate of flows that it held before and that are not chosen
-        for (const auto& crossing : traffic_.on(link)) {
+    void check(std::int32_t number, std::int64_t rest) {
+        const std::int64_t all = traffic_.weight(number);
+        if (rest >= all) return choose_held(number);  // nowhere near full: it holds nobody
+        std::int64_t most = 0, next = 0, weight = 0;  // the largest rate, the one below, weights of flows at `most`
+        std::int64_t level = 0, kept = 0;  // rates of the flows that it holds, chosen and not
+        for (const auto& crossing : traffic_.on(number)) {
             const Flow& one = flow(crossing.slot);
             const std::int64_t rate = one.now();
-            if (one.bottleneck == link && one.fixed == one.chosen) (one.fixed ? level : kept) = rate;
+            if (one.bottleneck == number && one.fixed == one.chosen) (one.fixed ? level : kept) = rate;
             if (rate > most) {
                 next = std::exchange(most, rate);
                 weight = 0;
             } else if (rate < most) {
                 next = std::max(next, rate);
             }
-            if (rate == most) weight += traffic_.weights(crossing.slot)[static_cast<std::size_t>(crossing.hop)];
+            if (rate == most) weight += crossing.weight;
         }
-        if (level != 0 && level < most) choose_above(link, level);
-        if (kept != 0 && (kept != most || rest >= weight)) choose_held(link);
-        if (rest < 0 && most > 1) choose_above(link, 1);
-        if (next != 0 && most - next <= all) check_near_ties(link, rest, all);
+        if (level != 0 && level < most) choose_above(number, level);
+        if (kept != 0 && (kept != most || rest >= weight)) choose_held(number);
+        if (rest < 0 && most > 1) choose_above(number, 1);
+        if (next != 0 && most - next <= all) check_near_ties(number, rest, all);
     }
 
-    void choose_above(std::int32_t link, std::int64_t rate) {
-        choose_if(link, [rate](const Flow& other) { return other.rate > rate; });
+    void choose_above(std::int32_t number, std::int64_t rate) {
+        choose_if(number, [rate](const Flow& other) { return other.rate > rate; });
     }
 
     // The link must not be full at a rate below the largest on it, see P(s) above.
-    void check_near_ties(std::int32_t link, std::int64_t rest, std::int64_t all) {
+    void check_near_ties(std::int32_t number, std::int64_t rest, std::int64_t all) {
         ties_.clear();
-        for (const auto& crossing : traffic_.on(link)) {
-            ties_.emplace_back(flow(crossing.slot).now(),
-                               traffic_.weights(crossing.slot)[static_cast<std::size_t>(crossing.hop)]);
-        }
+        for (const auto& crossing : traffic_.on(number)) ties_.emplace_back(flow(crossing.slot).now(), crossing.weight);
         std::sort(ties_.begin(), ties_.end(), std::greater<>{});
         std::int64_t above = 0, load = 0, violated = 0;  // weights and load of the rates above
         for (std::size_t i = 0; i < ties_.size();) {
@@ -232,33 +229,29 @@ private:
             above += here;
             load += here * rate;
         }
-        if (violated != 0) choose_above(link, violated - 1);
+        if (violated != 0) choose_above(number, violated - 1);
     }
 
     void apply(std::vector<Rated>& changed) {
         for (const std::int32_t slot : chosen_) {
             Flow& one = flow(slot);
             one.chosen = one.fixed = false;
-            ++held_[static_cast<std::size_t>(one.bottleneck)];
+            ++link(one.bottleneck).held;
             if (one.fresh != one.rate) changed.push_back({slot, one.rate = one.fresh});
         }
-        for (const Link& at : locals_) {
-            const auto link = static_cast<std::size_t>(at.link);
-            load_[link] = roads_.capacity[link] - at.rest;
-        }
+        for (const Near& at : near_) link(at.link).rest = at.rest;
         chosen_.clear();
     }
 
     Traffic traffic_;
-    std::vector<Flow> flows_;         // by slot
-    std::vector<std::int64_t> load_;  // of each link: sum of rate x weight
-    std::vector<std::int32_t> held_;  // of each link: flows that are not chosen and have their bottleneck there
-    std::vector<std::int32_t> local_;  // of each link: which of locals_
-    std::vector<std::int32_t> chosen_, full_;
-    std::vector<Link> locals_;
+    std::vector<Flow> flows_;  // by slot
+    std::vector<Link> links_;
+    std::vector<std::int32_t> chosen_;  // slots
+    std::vector<Near> near_;
     std::vector<Crossing> crossings_;
-    std::vector<Share> shares_;
-    std::vector<std::pair<std::int64_t, std::int64_t>> ties_;
+    std::vector<Share> shares_;  // a heap, the smallest first
+    std::vector<std::int32_t> full_;  // of near_
+    std::vector<std::pair<std::int64_t, std::int64_t>> ties_;  // rate and weight
 };
 
 }  // namespace triosim

@@ -83,53 +83,54 @@ private:
 class Traffic {
 public:
     struct Crossing {
-        std::int32_t slot, hop;
+        std::int32_t slot, hop, weight;
     };
 
-    explicit Traffic(const Roads& roads) : roads_(roads), on_(roads.capacity.size()), weight_(roads.capacity.size(), 0) {}
+    explicit Traffic(const Roads& roads) : roads_(roads), lanes_(roads.capacity.size()) {}
 
     void join(std::int32_t slot, std::int32_t route) {
         const auto at = static_cast<std::size_t>(slot);
-        if (at >= route_.size()) {
-            route_.resize(std::max(at + 1, 2 * route_.size()));
-            place_.resize(route_.size() * roads_.longest);
+        if (at >= hops_.size()) {
+            hops_.resize(std::max(at + 1, 2 * hops_.size()));
+            place_.resize(hops_.size() * roads_.longest);
         }
-        route_[at] = route;
-        const auto links = roads_.links(route), weights = roads_.weights(route);
-        for (std::size_t hop = 0; hop < links.size(); ++hop) {
-            auto& list = on_[static_cast<std::size_t>(links[hop])];
-            place_[at * roads_.longest + hop] = static_cast<std::int32_t>(list.size());
-            list.push_back({slot, static_cast<std::int32_t>(hop)});
-            weight_[static_cast<std::size_t>(links[hop])] += weights[hop];
+        hops_[at] = roads_.hops(route);
+        std::int32_t* place = &place_[at * roads_.longest];
+        for (std::int32_t hop = 0; const auto& [link, weight] : hops_[at]) {
+            Lane& lane = lanes_[static_cast<std::size_t>(link)];
+            place[hop] = static_cast<std::int32_t>(lane.flows.size());
+            lane.flows.push_back({slot, hop++, weight});
+            lane.weight += weight;
         }
     }
 
     void leave(std::int32_t slot) {
         const auto at = static_cast<std::size_t>(slot);
-        const auto links = this->links(slot), weights = this->weights(slot);
-        for (std::size_t hop = 0; hop < links.size(); ++hop) {
-            auto& list = on_[static_cast<std::size_t>(links[hop])];
-            const std::int32_t place = place_[at * roads_.longest + hop];
-            const Crossing last = list.back();
-            list[static_cast<std::size_t>(place)] = last;
-            place_[static_cast<std::size_t>(last.slot) * roads_.longest + static_cast<std::size_t>(last.hop)] = place;
-            list.pop_back();
-            weight_[static_cast<std::size_t>(links[hop])] -= weights[hop];
+        const std::int32_t* place = &place_[at * roads_.longest];
+        for (const auto& [link, weight] : hops_[at]) {
+            Lane& lane = lanes_[static_cast<std::size_t>(link)];
+            const Crossing last = lane.flows.back();
+            lane.flows[static_cast<std::size_t>(*place)] = last;
+            place_[static_cast<std::size_t>(last.slot) * roads_.longest + static_cast<std::size_t>(last.hop)] = *place;
+            lane.flows.pop_back();
+            lane.weight -= weight;
+            ++place;
         }
     }
 
-    Column<std::int32_t> links(std::int32_t slot) const { return roads_.links(route_[static_cast<std::size_t>(slot)]); }
-    Column<std::int32_t> weights(std::int32_t slot) const {
-        return roads_.weights(route_[static_cast<std::size_t>(slot)]);
-    }
-    const std::vector<Crossing>& on(std::int32_t link) const { return on_[static_cast<std::size_t>(link)]; }
-    std::int64_t weight(std::int32_t link) const { return weight_[static_cast<std::size_t>(link)]; }  // of all on it
+    Column<Hop> hops(std::int32_t slot) const { return hops_[static_cast<std::size_t>(slot)]; }
+    const std::vector<Crossing>& on(std::int32_t link) const { return lanes_[static_cast<std::size_t>(link)].flows; }
+    std::int64_t weight(std::int32_t link) const { return lanes_[static_cast<std::size_t>(link)].weight; }
 
 private:
+    struct Lane {
+        std::vector<Crossing> flows;
+        std::int64_t weight = 0;  // of all of them
+    };
+
     const Roads& roads_;
-    std::vector<std::vector<Crossing>> on_;
-    std::vector<std::int64_t> weight_;
-    std::vector<std::int32_t> route_;  // of each slot
+    std::vector<Lane> lanes_;          // by link
+    std::vector<Column<Hop>> hops_;    // by slot
     std::vector<std::int32_t> place_;  // of each slot and hop: where in the list of that link
 };
 
