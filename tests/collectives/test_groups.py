@@ -68,3 +68,14 @@ def test_a_users_own_link_has_no_name_and_is_ideal() -> None:
 def test_other_topologies_have_no_switch_in_the_middle() -> None:
     for topology in ("ring", "full", "mesh"):
         assert group(flat("H100", 4, topology, "100GB/s"), [0, 1, 2, 3]).switch == -1
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("topology", ["switch", "full", "ring"])
+def test_links_that_never_limit_are_described_too(topology: str) -> None:
+    found = group(flat("H100", 4, topology, float("inf")), [0, 1, 2, 3])
+    assert found.intra is not None
+    assert np.isinf(found.intra.bandwidth)
+    assert found.rings == ()
+    made = Collectives().schedule("all_reduce", found, 4000)
+    assert (made.algorithm, made.protocol) == ("ring", "")

@@ -79,6 +79,8 @@ def _rings(system: System, devices: NDArray) -> tuple[tuple[tuple[int, ...], ...
     if not len(direct):
         return (), None
     one = float(system.bandwidth[direct].min())
+    if not np.isfinite(system.bandwidth[direct]).all():  # links that never limit need not be divided
+        return (), None
     links = np.zeros((len(devices), len(devices)), np.int64)
     np.add.at(links, (source[direct], target[direct]), np.floor(system.bandwidth[direct] / one + 1e-6).astype(np.int64))
     rings = disjoint_rings(np.minimum(links, links.T))
