@@ -120,7 +120,7 @@ class Sharing(NetworkModel):
             served[flow.number] = (0, flow.work, now)
         ends = []
         for number, given in self.rates(now, joined, left).items():
-            new = self._rate(given)
+            new = given if type(given) is int and given >= 0 else self._rate(given)
             rate, work, since = served[number]
             work -= rate * (now - since)
             served[number] = (new, work, now)

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from tests.engine.graphs import wires
 from tests.engine.oracle import max_min
 from triosim.engine.solver import Flow
-from triosim.engine.solvers.max_min import MaxMin, fill
-
-Crossed = tuple[tuple[int, int], ...]
+from triosim.engine.solvers.max_min import Crossed, MaxMin, fill
 
 
 def flows(routes: dict[int, Crossed]) -> list[Flow]:
@@ -22,7 +20,7 @@ def flows(routes: dict[int, Crossed]) -> list[Flow]:
 
 def filled(capacity: Sequence[int], routes: dict[int, Sequence[int]]) -> dict[int, int]:
     """Rates of flows that all count once."""
-    return fill(capacity, flows({number: tuple((link, 1) for link in row) for number, row in routes.items()}))
+    return fill(capacity, {number: [(link, 1) for link in row] for number, row in routes.items()})
 
 
 @st.composite
@@ -38,7 +36,7 @@ def networks(draw: st.DrawFn) -> tuple[list[int], dict[int, Crossed]]:
 @given(drawn=networks())
 def test_no_link_is_above_capacity_and_every_flow_is_held_back_by_a_full_link(drawn: tuple) -> None:
     capacity, routes = drawn
-    rates = fill(capacity, flows(routes))
+    rates = fill(capacity, routes)
     load = [
         sum(rates[flow] * weight for flow, row in routes.items() for k, weight in row if k == link)
         for link in range(len(capacity))
@@ -66,14 +64,14 @@ def test_numbers_and_order_of_flows_and_links_do_not_matter(drawn: tuple, data: 
         flow_names[flow]: tuple((link_names[k], weight) for k, weight in reversed(routes[flow]))
         for flow in reversed(routes)
     }
-    rates, other = fill(capacity, flows(routes)), fill(renamed, flows(others))
+    rates, other = fill(capacity, routes), fill(renamed, others)
     assert {flow_names[flow]: rate for flow, rate in rates.items()} == other
 
 
 @given(drawn=networks())
 def test_filling_is_that_of_the_oracle(drawn: tuple) -> None:
     capacity, routes = drawn
-    rates = fill(capacity, flows(routes))
+    rates = fill(capacity, routes)
     assert [rates[flow] for flow in routes] == max_min(capacity, list(routes.values()))
 
 
@@ -85,7 +83,7 @@ def test_a_weight_is_as_many_flows(drawn: tuple) -> None:
     alike = {flow: tuple((k, weight[flow]) for k, _ in row) for flow, row in routes.items()}
     many = [(flow, [k for k, _ in row]) for flow, row in routes.items() for _ in range(weight[flow])]
     rates = filled(capacity, {number: row for number, (_, row) in enumerate(many)})
-    assert {flow: rates[number] for number, (flow, _) in enumerate(many)} == fill(capacity, flows(alike))
+    assert {flow: rates[number] for number, (flow, _) in enumerate(many)} == fill(capacity, alike)
 
 
 @settings(deadline=None)
@@ -107,7 +105,7 @@ def test_solving_what_a_change_reaches_is_solving_everything(drawn: tuple, data:
         rates.update(changed)
         outside = [flow for flow in outside if flow not in joining]
         inside = [flow for flow in inside if flow not in leaving] + joining
-        assert rates == fill(capacity, [known[flow] for flow in inside])
+        assert rates == fill(capacity, {flow: routes[flow] for flow in inside})
 
 
 def test_the_textbook_case() -> None:

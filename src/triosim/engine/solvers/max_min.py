@@ -6,15 +6,18 @@ grow together until links are full; flows through a full link keep their rate; t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
 from triosim.engine.graph import Wires
 from triosim.engine.solver import Flow, Sharing
 from triosim.registry import registered
 
+Crossed = Sequence[tuple[int, int]]
+"""The links of a flow, each with how often it counts there."""
 
-def fill(capacity: Sequence[int], flows: Collection[Flow]) -> dict[int, int]:
+
+def fill(capacity: Sequence[int], flows: Mapping[int, Crossed]) -> dict[int, int]:
     """Max-min fair rates of all flows, in the unit of ``capacity``.
 
     The share of a link is what is left of it divided by the weights of the flows on it that have no rate yet, rounded
@@ -25,17 +28,18 @@ def fill(capacity: Sequence[int], flows: Collection[Flow]) -> dict[int, int]:
 
     Args:
         capacity: of each link.
-        flows: those that share.
-
-    Returns:
-        flow number -> rate.
+        flows: the links of each, with its weight there.
     """
-    waiting: dict[int, list[Flow]] = {}
+    waiting: dict[int, list[int]] = {}
     weights: dict[int, int] = {}
-    for flow in flows:
-        for link, weight in zip(flow.links, flow.weights, strict=True):
-            waiting.setdefault(link, []).append(flow)
-            weights[link] = weights.get(link, 0) + weight
+    for flow, crossed in flows.items():
+        for link, weight in crossed:
+            if link in waiting:
+                waiting[link].append(flow)
+                weights[link] += weight
+            else:
+                waiting[link] = [flow]
+                weights[link] = weight
     rest = {link: capacity[link] for link in waiting}
     shares = [(max(rest[link] // weights[link], 1), link) for link in waiting]
     heapify(shares)
@@ -53,11 +57,11 @@ def fill(capacity: Sequence[int], flows: Collection[Flow]) -> dict[int, int]:
                     heappush(shares, (grown, link))
         for link in full:
             for flow in waiting[link]:
-                if flow.number not in rates:
-                    rates[flow.number] = share
-                    for crossed, weight in zip(flow.links, flow.weights, strict=True):
-                        rest[crossed] -= share * weight
-                        weights[crossed] -= weight
+                if flow not in rates:
+                    rates[flow] = share
+                    for other, weight in flows[flow]:
+                        rest[other] -= share * weight
+                        weights[other] -= weight
     return rates
 
 
@@ -75,7 +79,7 @@ class MaxMin(Sharing):
     def start(self, wires: Wires) -> None:
         """See :meth:`NetworkModel.start`."""
         super().start(wires)
-        self._flows: dict[int, Flow] = {}
+        self._flows: dict[int, Crossed] = {}
         self._rates: dict[int, int] = {}
         self._on: dict[int, set[int]] = {}  # link -> flows
 
@@ -83,13 +87,12 @@ class MaxMin(Sharing):
         """See :meth:`Sharing.rates`."""
         touched: set[int] = set()
         for number in left:
-            flow = self._flows.pop(number)
             del self._rates[number]
-            touched.update(flow.links)
-            for link in flow.links:
+            for link, _ in self._flows.pop(number):
+                touched.add(link)
                 self._on[link].discard(number)
         for flow in joined:
-            self._flows[flow.number] = flow
+            self._flows[flow.number] = tuple(zip(flow.links, flow.weights, strict=True))
             touched.update(flow.links)
             for link in flow.links:
                 self._on.setdefault(link, set()).add(flow.number)
@@ -98,13 +101,15 @@ class MaxMin(Sharing):
         self._rates.update(changed)
         return changed
 
-    def _reached(self, touched: Iterable[int]) -> list[Flow]:
-        links, ahead = set(touched), list(touched)
-        reached: dict[int, Flow] = {}
+    def _reached(self, touched: set[int]) -> dict[int, Crossed]:
+        reached: dict[int, Crossed] = {}
+        ahead = list(touched)
         while ahead:
             for number in self._on[ahead.pop()]:
                 if number not in reached:
-                    flow = reached[number] = self._flows[number]
-                    ahead.extend(link for link in flow.links if link not in links)
-                    links.update(flow.links)
-        return list(reached.values())
+                    crossed = reached[number] = self._flows[number]
+                    for link, _ in crossed:
+                        if link not in touched:
+                            touched.add(link)
+                            ahead.append(link)
+        return reached
