@@ -53,7 +53,7 @@ def test_values_need_not_be_lists(tmp_path: Path) -> None:
         ({"npus_count": [10**9]}, "more than the"),
         ({"bandwidth": [0]}, "bandwidth must be above zero"),
         ({"bandwidth": ["fast"]}, "bandwidth must be a number"),
-        ({"latency": [-1]}, "latency must not be negative"),
+        ({"latency": [-1]}, "latency must be from 0"),
         ({"latency": None}, "'latency' is missing"),
         ({"speed": [1]}, "unknown key"),
     ],

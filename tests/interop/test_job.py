@@ -255,6 +255,23 @@ def test_ranks_that_wait_for_each_other_for_ever() -> None:
     assert play_pair(fill("1", "2"), fill("1", "2"), groups=groups)[0].cycles > 0
 
 
+def test_what_is_too_large() -> None:
+    """One sentence at once, not hours or a traceback."""
+    wide = Network("wide", (dimension("Switch", 4096, 50, 100),))
+    with pytest.raises(InputError, match="messages at once, and"):
+        play(job(wide, system("direct"), lambda rank: collective("all_to_all", 1 << 20)))
+    with pytest.raises(InputError, match="messages, and"):
+        play(job(wide, system("ring"), lambda rank: collective("all_to_all", 1 << 20)))
+    with pytest.raises(InputError, match="more than can be counted"):
+        play(job(PAIR, system("ring"), lambda rank: collective("all_gather", 2**62)))
+    layer = replace(system("ring"), roofline=True, peak_flops=1.0)
+    with pytest.raises(InputError, match="106 days"):
+        play_pair(lambda b: b.add(Node.COMP, num_ops=2**60, tensor_size=1), nothing, layer=layer)
+    chain = [lambda b: [b.add(Node.COMP, micros=9 * 10**12) for _ in range(3)], nothing]
+    with pytest.raises(InputError, match="106 days"):
+        play_pair(*chain)
+
+
 def test_implementations_must_fit() -> None:
     three = Network("three", (dimension("Switch", 3, 50, 100),))
     with pytest.raises(InputError, match="power of two"):

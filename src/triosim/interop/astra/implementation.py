@@ -84,8 +84,13 @@ class Implementation(ABC):
         """
 
     @abstractmethod
-    def steps(self, members: int, stage: Stage) -> list[int]:
-        """Bytes of the messages that follow one another in a group of ``members``, for putting stages in order."""
+    def steps(self, members: int, stage: Stage) -> tuple[int, int]:
+        """How many messages follow one another in a group of ``members``, and their bytes in all, for putting stages in
+        order."""
+
+    def fan_out(self, members: int) -> int:
+        """How many others a rank sends to at once."""
+        return 1
 
     def checked(self, members: int) -> str:
         """Why it cannot be done among ``members`` ranks, or ``""``."""

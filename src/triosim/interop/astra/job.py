@@ -108,7 +108,10 @@ class _Lowering:
             work.append(self._rank(rank, trace))
         for receiver, sender in partner.items():
             self.before[int(work[receiver[0]][receiver[1]])].append(int(work[sender[0]][sender[1]]))
-        columns = np.array(self.tasks, np.int64).reshape(-1, 4)
+        try:
+            columns = np.array(self.tasks, np.int64).reshape(-1, 4)
+        except OverflowError:
+            raise InputError("a node lasts longer than 106 days: look for a wrong unit in the traces") from None
         n = len(columns)
         graph = Graph(
             kind=columns[:, 0].astype(np.int8),

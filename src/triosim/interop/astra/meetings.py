@@ -132,6 +132,10 @@ def _meeting(traces: Sequence[ExecutionTrace], group: Group, rows: tuple[int, ..
             )
     if code == ABSENT or size == ABSENT:
         raise InputError(f"{trace.where(row)} has no {'comm_type' if code == ABSENT else 'comm_size'}")
+    if size * len(traces) >= 2**62:
+        raise InputError(
+            f"{trace.where(row)} has a comm_size of {size} bytes, more than can be counted among its ranks"
+        )
     if code not in _KINDS:
         name = Comm(code).name if code in {int(c) for c in Comm} else str(code)
         raise InputError(f"{trace.where(row)} is of comm_type {name}, which ASTRA-sim does not simulate either")

@@ -24,6 +24,7 @@ BYTES_PER_GB = 2**30
 TOPOLOGIES = ("Ring", "Switch", "FullyConnected")
 _KEYS = ("topology", "npus_count", "bandwidth", "latency")
 _MOST_NPUS = 1 << 17
+_MOST_LATENCY_NS = 1e12
 
 
 @dataclass(frozen=True)
@@ -188,8 +189,8 @@ def _dimension(path: Path, number: int, topology: Any, npus: Any, bandwidth: Any
     rate, delay = _number(where, "bandwidth", bandwidth), _number(where, "latency", latency)
     if not rate > 0:
         raise InputError(f"{where}: bandwidth must be above zero (GB/s), got {bandwidth!r}")
-    if delay < 0:
-        raise InputError(f"{where}: latency must not be negative (ns), got {latency!r}")
+    if not 0 <= delay <= _MOST_LATENCY_NS:
+        raise InputError(f"{where}: latency must be from 0 to {_MOST_LATENCY_NS:.0e} ns, got {latency!r}")
     return Dimension(names[str(topology).lower()], npus, rate * BYTES_PER_GB, delay * 1e-9)
 
 

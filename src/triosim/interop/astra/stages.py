@@ -5,6 +5,7 @@ In each dimension a few chunks are under way at once; the others wait in the ord
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -20,6 +21,13 @@ from triosim.interop.astra.weave import Rows, Weave, all_of
 
 if TYPE_CHECKING:
     from triosim.engine.graph import Pattern
+
+
+MOST_AT_ONCE = 10**7
+"""Messages that the ranks of a collective may send at once, chunk by chunk: memory grows with them."""
+
+MOST_MESSAGES = 4 * 10**9
+"""Messages of a collective: a few minutes with the native engine."""
 
 
 @dataclass(frozen=True)
@@ -130,13 +138,14 @@ def pattern(plan: Plan, system: AstraSystem, stagger_ps: int) -> Pattern | None:
 
     def duration(dim: int, kind: str, size: int) -> float:
         hops, latency, bandwidth = plan.hop[dim]
-        messages = made[dim].steps(plan.shape[dim], Stage(kind, size, system))
-        return len(messages) * hops * latency + sum(messages) / bandwidth
+        messages, total = made[dim].steps(plan.shape[dim], Stage(kind, size, system))
+        return messages * hops * latency + total / bandwidth
 
     found = visits(plan.kind, plan.size, plan.shape, system, duration)
     if not found:
         return None
-    positions = np.arange(int(np.prod(plan.shape)))
+    positions = np.arange(math.prod(plan.shape))
+    _check_size(plan, found, made, system)
     weave = Weave(len(positions))
     done: list[Rows] = []  # the edge with which each position ends each visit
     begun = [0] * len(plan.shape)
@@ -151,6 +160,22 @@ def pattern(plan: Plan, system: AstraSystem, stagger_ps: int) -> Pattern | None:
         own[here] = ended
         done.append(own)
     return weave.pattern()
+
+
+def _check_size(plan: Plan, found: Sequence[Visit], made: Sequence[Implementation], system: AstraSystem) -> None:
+    """A collective that neither memory nor patience is enough for is refused."""
+    ranks = math.prod(plan.shape)
+    edges = messages = 0
+    for visit in found:
+        members, fan = plan.shape[visit.dimension], made[visit.dimension].fan_out(plan.shape[visit.dimension])
+        edges += ranks * fan
+        messages += ranks * fan * made[visit.dimension].steps(members, Stage(visit.kind, visit.size, system))[0]
+    for count, most, what in ((edges, MOST_AT_ONCE, "messages at once"), (messages, MOST_MESSAGES, "messages")):
+        if count > most:
+            raise InputError(
+                f"{plan.kind.replace('_', '-')} of {plan.size} bytes among {ranks} ranks is {count:.2g} {what}, and "
+                f"{most:.0e} is the most that is played: take another implementation or fewer preferred-dataset-splits"
+            )
 
 
 def _lines(positions: NDArray, shape: tuple[int, ...], dim: int) -> NDArray:

@@ -55,7 +55,12 @@ class Direct(Implementation):
             received.append(all_of(sent[np.roll(index, k + 1, axis=1).reshape(-1)]))
         return received
 
-    def steps(self, members: int, stage: Stage) -> list[int]:
+    def fan_out(self, members: int) -> int:
+        """See :meth:`Implementation.fan_out`."""
+        return members - 1
+
+    def steps(self, members: int, stage: Stage) -> tuple[int, int]:
         """See :meth:`Implementation.steps`."""
         total = (stage.size if stage.kind == "all_gather" else stage.size // members) * (members - 1)
-        return [total] * (2 if stage.kind == "all_reduce" else 1)
+        rounds = 2 if stage.kind == "all_reduce" else 1
+        return rounds, rounds * total

@@ -34,9 +34,10 @@ class HalvingDoubling(Implementation):
             waits = [all_of(sent[back])]
         return weave.rest(here, stage.endpoint_ps, waits)
 
-    def steps(self, members: int, stage: Stage) -> list[int]:
+    def steps(self, members: int, stage: Stage) -> tuple[int, int]:
         """See :meth:`Implementation.steps`."""
-        return [size for _, size in _exchanges(stage, members)]
+        sizes = [size for _, size in _exchanges(stage, members)]
+        return len(sizes), sum(sizes)
 
     def checked(self, members: int) -> str:
         """See :meth:`Implementation.checked`."""

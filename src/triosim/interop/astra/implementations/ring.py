@@ -36,10 +36,11 @@ class Ring(Implementation):
             waits = [all_of(edges), all_of(edges[previous])]
         return weave.rest(here, last, waits[1:] if edges is not None else waits)
 
-    def steps(self, members: int, stage: Stage) -> list[int]:
+    def steps(self, members: int, stage: Stage) -> tuple[int, int]:
         """See :meth:`Implementation.steps`."""
         size = _message(stage, members)
-        return [size] * sum(count for count, _ in _segments(stage, members, size)[0])
+        count = sum(count for count, _ in _segments(stage, members, size)[0])
+        return count, count * size
 
 
 def _message(stage: Stage, members: int) -> int:
