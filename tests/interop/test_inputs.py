@@ -53,6 +53,9 @@ def test_values_need_not_be_lists(tmp_path: Path) -> None:
         ({"npus_count": [10**9]}, "more than the"),
         ({"bandwidth": [0]}, "bandwidth must be above zero"),
         ({"bandwidth": ["fast"]}, "bandwidth must be a number"),
+        ({"bandwidth": [10**400]}, "bandwidth must be a number"),
+        ({"bandwidth": [1e-14]}, "the least is 1 B/s"),
+        ({"latency": [1e30]}, "latency must be from 0"),
         ({"latency": [-1]}, "latency must be from 0"),
         ({"latency": None}, "'latency' is missing"),
         ({"speed": [1]}, "unknown key"),
@@ -60,7 +63,7 @@ def test_values_need_not_be_lists(tmp_path: Path) -> None:
 )
 def test_a_network_that_makes_no_sense(tmp_path: Path, changes: dict, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        read_network(tmp_path, **changes)
+        wires(read_network(tmp_path, **changes), [])
 
 
 @pytest.mark.parametrize("content", ["", "- 1", "{", "a: [", "\x00"])
@@ -131,8 +134,10 @@ def test_an_implementation_that_takes_all_dimensions_as_one(tmp_path: Path) -> N
     ("changes", "words"),
     [
         ({"scheduling_policy": "RANDOM"}, "scheduling-policy"),
-        ({"preferred_dataset_splits": 0}, "preferred-dataset-splits must be a whole number of 1"),
+        ({"preferred_dataset_splits": 0}, "preferred-dataset-splits must be a whole number from 1 to"),
         ({"active_chunks_per_dimension": 1.5}, "active-chunks-per-dimension must be"),
+        ({"preferred_dataset_splits": 10**9}, "preferred-dataset-splits must be"),
+        ({"local_mem_bw": 10**400}, "local-mem-bw must be a number"),
         ({"endpoint_delay": -1}, "endpoint-delay must be"),
         ({"local_mem_bw": 0}, "local-mem-bw is 0"),
         ({"local_mem_bw": "fast"}, "local-mem-bw must be a number"),

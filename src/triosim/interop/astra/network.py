@@ -17,6 +17,7 @@ import numpy as np
 from triosim.errors import InputError, unknown
 from triosim.hardware.accelerator import UNNAMED
 from triosim.hardware.system import Edges, Link, System, Tier, assemble
+from triosim.interop.astra.tables import LARGEST
 
 BYTES_PER_GB = 2**30
 """ASTRA-sim's analytical back end takes a GB/s as 2^30 bytes per second (found from 192 of its runs: exact)."""
@@ -195,6 +196,6 @@ def _dimension(path: Path, number: int, topology: Any, npus: Any, bandwidth: Any
 
 
 def _number(where: str, key: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -LARGEST < value < LARGEST:
         raise InputError(f"{where}: {key} must be a number, got {value!r}")
     return float(value)

@@ -21,6 +21,7 @@ KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 _POLICIES = ("LIFO", "FIFO", "EXPLICIT")
 _OPTIMIZATIONS = ("baseline", "localBWAware")
 _IMPLEMENTATIONS = ("ring", "direct", "halvingDoubling", "oneRing", "oneDirect", "oneHalvingDoubling")
+_MOST_SPLITS = 1 << 16
 _NO_EFFECT = {
     "local-reduction-delay": "it matters only with model-shared-bus",
     "L": "it matters only with model-shared-bus",
@@ -124,7 +125,7 @@ def read(path: str | Path) -> AstraSystem:
         flat={kind: flat for kind, (_, flat) in implementations.items()},
         policy=policy,
         local_bandwidth_aware=take.one_of("collective-optimization", _OPTIMIZATIONS, "baseline") == "localBWAware",
-        splits=take.whole("preferred-dataset-splits", 1, 1),
+        splits=take.whole("preferred-dataset-splits", 1, 1, _MOST_SPLITS),
         active=take.whole("active-chunks-per-dimension", 1, 1),
         endpoint_ns=take.whole("endpoint-delay", 10, 0),
         memory_bandwidth=take.real("local-mem-bw"),
@@ -145,12 +146,12 @@ class _Taker:
     path: Path
     table: dict[str, Any]
 
-    def whole(self, key: str, default: int, least: int) -> int:
+    def whole(self, key: str, default: int, least: int, most: int = 2**31 - 1) -> int:
         value = self.table.get(key, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
-            raise InputError(f"{self.path}: {key} must be a whole number of {least} or more, got {value!r}")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise InputError(f"{self.path}: {key} must be a whole number from {least} to {most}, got {value!r}")
         return value
 
     def real(self, key: str) -> float:

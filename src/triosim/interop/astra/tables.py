@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 from triosim.errors import InputError
+
+LARGEST = 1e300
+"""Numbers beyond are slips."""
 
 
 def table(path: Path, what: str) -> dict[str, Any]:
@@ -37,6 +39,6 @@ def real(path: Path, key: str, value: Any) -> float:
     Raises:
         InputError: it is something else.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < LARGEST:
         raise InputError(f"{path}: {key} must be a number that is not negative, got {value!r}")
     return float(value)
