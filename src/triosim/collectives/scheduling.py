@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 from triosim.collectives import pricing, tuner, uneven
 from triosim.collectives.algorithm import ALGORITHMS, DEFAULTS, Schedule, choose
 from triosim.collectives.constants import PROTOCOLS, Constants
+from triosim.collectives.evened import FOLLOWED_SERVERS, evened
 from triosim.collectives.group import Group
 from triosim.collectives.pricing import Links
 from triosim.engine.graph import Pattern
@@ -137,6 +138,9 @@ class Collectives:
             pattern, delay = pricing.in_switch(links, made, group, size)
         elif kind in CHOSEN_BY_NCCL:
             pattern, delay = pricing.in_steps(links, made, kind, algorithm, group, size, protocol)
+            if algorithm == "tree" and group.servers == group.members > FOLLOWED_SERVERS:
+                pattern, later = evened(pattern, links.slowest.link)
+                delay += later
         else:
             pattern, delay = pricing.at_once(links, made, kind, group, size)
         return Scheduled(pattern, made.order, _nodes(pattern, group), delay, algorithm, protocol, links.source())
