@@ -1,5 +1,6 @@
 # make run  - set up and run the main job on a shipped trace
 # make test - set up and run the tests
+# make sanitize - run the tests of the engine on a native engine built with sanitizers
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +8,7 @@ STAMP := $(VENV)/.installed
 TEST_STAMP := $(VENV)/.installed-test
 TORCH := torch==2.13.0
 
-.PHONY: run test lint lock clean
+.PHONY: run test lint lock sanitize clean
 
 run: $(STAMP)
 	@mkdir -p out
@@ -36,6 +37,10 @@ $(TEST_STAMP): $(STAMP) requirements-dev.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH) || echo "PyTorch was not installed: tests of the recorder will be skipped"
 	@touch $@
+
+sanitize: $(TEST_STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check nanobind
+	$(BIN)/python native/sanitize.py --cases 20000
 
 clean:
 	rm -rf $(VENV) out build dist src/*.egg-info

@@ -169,7 +169,7 @@ std::unique_ptr<Network> network(nb::handle model, nb::handle wires, const Roads
 }
 
 // See triosim/engine/native.py.
-nb::object play(nb::object py_graph, nb::object py_wires, nb::object model, bool alone) {
+nb::object play(nb::object py_graph, nb::object py_wires, nb::object model, bool alone, bool formulas) {
     const Graph graph = graph_of(py_graph);
     const Wires wires = wires_of(py_wires);
     std::vector<Tick> start(graph.size()), finish(graph.size()), begin;
@@ -188,7 +188,7 @@ nb::object play(nb::object py_graph, nb::object py_wires, nb::object model, bool
                 nb::gil_scoped_acquire gil;
                 if (PyErr_CheckSignals() != 0) throw nb::python_error();
             };
-            Engine engine(graph, roads, *solver, start, finish, alone, poll);
+            Engine engine(graph, roads, *solver, start, finish, alone, formulas, poll);
             counted = engine.play();
             events = engine.events();
             ended = std::ranges::find(finish, NEVER) == finish.end();
@@ -212,5 +212,5 @@ nb::object play(nb::object py_graph, nb::object py_wires, nb::object model, bool
 
 NB_MODULE(_native, m) {
     m.doc() = "The engine in C++; see triosim.engine.native.";
-    m.def("play", &play, "graph"_a, "wires"_a, "model"_a, "alone"_a);
+    m.def("play", &play, "graph"_a, "wires"_a, "model"_a, "alone"_a, "formulas"_a);
 }

@@ -98,8 +98,8 @@ inline bool check(const Graph& graph, const Wires& wires) {
         if (graph.need[task] < 0 || static_cast<std::size_t>(graph.need[task]) > graph.before[task].size()) return false;
     }
     const auto routes = static_cast<std::int64_t>(wires.routes.size());
-    if (!std::ranges::all_of(graph.patterns, [](const Pattern& one) { return one.size() < most && check(one); })) {
-        return false;
+    for (const Pattern& one : graph.patterns) {
+        if (one.size() >= most || one.needs.values.size() >= most || !check(one)) return false;
     }
     for (const Collective& one : graph.collectives) {
         if (one.delay < 0 || one.route.size() != graph.patterns[one.pattern].size() || !within(one.route, 0, routes)) {

@@ -9,7 +9,7 @@
 #include <optional>
 #include <utility>
 
-#include "pattern.hpp"
+#include "closed_form.hpp"
 
 namespace triosim {
 
@@ -19,8 +19,8 @@ namespace triosim {
 template <class Host>
 class Collectives {
 public:
-    Collectives(Host& host, const Graph& graph, const Roads& roads, bool alone)
-        : host_(host), graph_(graph), roads_(roads), alone_(alone), edges_(graph.patterns.size()),
+    Collectives(Host& host, const Graph& graph, const Roads& roads, bool alone, bool formulas)
+        : host_(host), graph_(graph), roads_(roads), alone_(alone), formulas_(formulas), edges_(graph.patterns.size()),
           plans_(graph.collectives.size()) {
         instances_.reserve(graph.instances.size());
         std::int32_t first = 0;
@@ -209,13 +209,18 @@ private:
     }
 
     // One whose edges wait in a circle never ends, and is left to be played.
-    static void work_out(Plan& plan, const Edges& edges) {
-        Replay replay(edges, plan.lasts);
-        replay.play(BEYOND);
-        plan.alone = replay.progress.complete();
-        if (!plan.alone) return;
-        for (std::size_t member = 0; member < replay.ends.size(); ++member) {
-            plan.ends.emplace_back(replay.ends[member], static_cast<std::int32_t>(member));
+    void work_out(Plan& plan, const Edges& edges) const {
+        std::optional<std::vector<Tick>> ends;
+        if (formulas_) ends = closed_form(edges, plan.lasts);
+        if (!ends) {
+            Replay replay(edges, plan.lasts);
+            replay.play(BEYOND);
+            if (!replay.progress.complete()) return;
+            ends = std::move(replay.ends);
+        }
+        plan.alone = true;
+        for (std::size_t member = 0; member < ends->size(); ++member) {
+            plan.ends.emplace_back((*ends)[member], static_cast<std::int32_t>(member));
         }
         std::ranges::sort(plan.ends);
     }
@@ -223,7 +228,7 @@ private:
     Host& host_;
     const Graph& graph_;
     const Roads& roads_;
-    const bool alone_;
+    const bool alone_, formulas_;
     std::vector<std::optional<Edges>> edges_;   // by pattern
     std::vector<std::unique_ptr<Plan>> plans_;  // by collective
     std::vector<Instance> instances_;

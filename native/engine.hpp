@@ -11,12 +11,13 @@ namespace triosim {
 
 class Engine {
 public:
-    // start, finish: where the ticks are written to.  alone: whether collectives that share no link may be worked out
-    // instead of played flow by flow.  poll: called now and then, so that a long run can be given up.
+    // start, finish: where the ticks are written to.  alone: whether collectives that share no link may be advanced
+    // without asking the network model.  formulas: and without playing their transfers, where there is a closed form.
+    // poll: called now and then, so that a long run can be given up.
     Engine(const Graph& graph, const Roads& roads, Network& network, std::span<Tick> start, std::span<Tick> finish,
-           bool alone, std::function<void()> poll)
+           bool alone, bool formulas, std::function<void()> poll)
         : graph_(graph), roads_(roads), network_(network), start_(start), finish_(finish),
-          collectives_(*this, graph, roads, alone && network.alone_at_capacity && !network.pays_latency),
+          collectives_(*this, graph, roads, alone && network.alone_at_capacity && !network.pays_latency, formulas),
           poll_(std::move(poll)), waiting_(graph.size()), need_(graph.need.begin(), graph.need.end()),
           flows_on_(roads.capacity.size(), 0), tokens_(graph.tokens.begin(), graph.tokens.end()),
           takers_(graph.tokens.size()) {}

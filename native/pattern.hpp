@@ -12,29 +12,35 @@ public:
         std::int32_t edge, lag;
     };
 
-    explicit Edges(const Pattern& pattern) : of(pattern), first_(pattern.size() + 1, 0) {
-        for (const std::int32_t edge : pattern.needs.values) ++first_[static_cast<std::size_t>(edge)];
-        std::int64_t end = 0;
-        for (std::int64_t& first : first_) first = end += first;
+    explicit Edges(const Pattern& pattern) : of(pattern), first_(pattern.size() + 1), first_needed_(pattern.size() + 1, 0) {
+        for (const std::int32_t edge : pattern.needs.values) ++first_needed_[static_cast<std::size_t>(edge)];
+        std::int32_t end = 0;
+        for (std::int32_t& first : first_needed_) first = end += first;
+        needs_.resize(pattern.needs.values.size());
         needed_.resize(pattern.needs.values.size());
         for (std::size_t edge = pattern.size(); edge-- > 0;) {
-            for (auto i = pattern.needs.offsets[edge + 1]; i-- > pattern.needs.offsets[edge];) {
-                const auto at = static_cast<std::size_t>(i);
-                const auto place = --first_[static_cast<std::size_t>(pattern.needs.values[at])];
-                needed_[static_cast<std::size_t>(place)] = {static_cast<std::int32_t>(edge), pattern.lag[at]};
+            first_[edge + 1] = static_cast<std::int32_t>(pattern.needs.offsets[edge + 1]);
+            for (auto i = static_cast<std::size_t>(first_[edge + 1]);
+                 i-- > static_cast<std::size_t>(pattern.needs.offsets[edge]);) {
+                needs_[i] = {pattern.needs.values[i], pattern.lag[i]};
+                const std::int32_t place = --first_needed_[static_cast<std::size_t>(pattern.needs.values[i])];
+                needed_[static_cast<std::size_t>(place)] = {static_cast<std::int32_t>(edge), pattern.lag[i]};
             }
         }
     }
 
-    Column<Need> needed_by(std::size_t edge) const {
-        return {needed_.data() + first_[edge], static_cast<std::size_t>(first_[edge + 1] - first_[edge])};
-    }
+    Column<Need> needs(std::size_t edge) const { return row(needs_, first_, edge); }
+    Column<Need> needed_by(std::size_t edge) const { return row(needed_, first_needed_, edge); }
 
     const Pattern& of;
 
 private:
-    std::vector<std::int64_t> first_;
-    std::vector<Need> needed_;
+    static Column<Need> row(const std::vector<Need>& flat, const std::vector<std::int32_t>& first, std::size_t edge) {
+        return {flat.data() + first[edge], static_cast<std::size_t>(first[edge + 1] - first[edge])};
+    }
+
+    std::vector<std::int32_t> first_, first_needed_;
+    std::vector<Need> needs_, needed_;
 };
 
 // How many transfers of an edge with `count` must have been delivered before `transfer` of one that needs it may start.
@@ -47,53 +53,54 @@ inline std::int32_t enough(std::int32_t transfer, std::int32_t lag, std::int32_t
 class Progress {
 public:
     explicit Progress(const Edges& edges)
-        : edges_(&edges), delivered_(edges.of.size(), 0), missing_(edges.of.size()),
-          open_(static_cast<std::size_t>(edges.of.places), 0) {
-        for (std::size_t edge = 0; edge < delivered_.size(); ++edge) {
-            missing_[edge] = missing(edge);
+        : edges_(&edges), at_(edges.of.size()), open_(static_cast<std::size_t>(edges.of.places), 0) {
+        for (std::size_t edge = 0; edge < at_.size(); ++edge) at_[edge] = {0, edges.of.count[edge], 0};
+        for (std::size_t edge = 0; edge < at_.size(); ++edge) {
+            at_[edge].missing = missing(edge);
             ++open(edges.of.source[edge]);
             ++open(edges.of.target[edge]);
         }
     }
 
     // Whether an edge has a transfer under way: then it waits for nothing.
-    bool flying(std::size_t edge) const {
-        return missing_[edge] == 0 && delivered_[edge] < edges_->of.count[edge];
-    }
+    bool flying(std::size_t edge) const { return at_[edge].missing == 0 && at_[edge].delivered < at_[edge].count; }
     bool finished(std::int32_t position) const { return open_[static_cast<std::size_t>(position)] == 0; }
+    bool complete() const { return complete_ == at_.size(); }
 
     // The transfer that an edge has under way has been delivered: calls starts(edge) for the edges whose next transfer
     // starts, and finishes(position) for the members that have sent and received everything.
     template <class Starts, class Finishes>
     void next(std::size_t edge, Starts starts, Finishes finishes) {
-        const Pattern& pattern = edges_->of;
-        const std::int32_t count = pattern.count[edge], done = ++delivered_[edge];
+        Edge& own = at_[edge];
+        ++own.delivered;
         for (const auto& [other, lag] : edges_->needed_by(edge)) {
-            const auto at = static_cast<std::size_t>(other);
-            if (at == edge || delivered_[at] >= pattern.count[at] || done != enough(delivered_[at], lag, count)) continue;
-            if (--missing_[at] == 0) starts(at);
+            const auto number = static_cast<std::size_t>(other);
+            Edge& waits = at_[number];
+            if (number == edge || waits.delivered >= waits.count) continue;
+            if (own.delivered == enough(waits.delivered, lag, own.count) && --waits.missing == 0) starts(number);
         }
-        if (done < count) {
-            missing_[edge] = missing(edge);
-            if (missing_[edge] == 0) starts(edge);
+        if (own.delivered < own.count) {
+            own.missing = missing(edge);
+            if (own.missing == 0) starts(edge);
             return;
         }
         ++complete_;
-        for (const std::int32_t position : {pattern.source[edge], pattern.target[edge]}) {
-            if (--open(position) == 0 && position < pattern.members) finishes(position);
+        for (const std::int32_t position : {edges_->of.source[edge], edges_->of.target[edge]}) {
+            if (--open(position) == 0 && position < edges_->of.members) finishes(position);
         }
     }
 
-    bool complete() const { return complete_ == delivered_.size(); }
-
 private:
+    struct Edge {
+        std::int32_t delivered, count;  // transfers
+        std::int32_t missing;           // edges that it needs and that have not come far enough
+    };
+
     std::int32_t missing(std::size_t edge) const {
-        const Pattern& pattern = edges_->of;
         std::int32_t missing = 0;
-        for (auto i = pattern.needs.offsets[edge]; i < pattern.needs.offsets[edge + 1]; ++i) {
-            const auto at = static_cast<std::size_t>(i);
-            const auto other = static_cast<std::size_t>(pattern.needs.values[at]);
-            missing += delivered_[other] < enough(delivered_[edge], pattern.lag[at], pattern.count[other]);
+        for (const auto& [other, lag] : edges_->needs(edge)) {
+            const Edge& needed = at_[static_cast<std::size_t>(other)];
+            missing += needed.delivered < enough(at_[edge].delivered, lag, needed.count);
         }
         return missing;
     }
@@ -101,9 +108,8 @@ private:
     std::int32_t& open(std::int32_t position) { return open_[static_cast<std::size_t>(position)]; }
 
     const Edges* edges_;
-    std::vector<std::int32_t> delivered_;  // transfers of each edge
-    std::vector<std::int32_t> missing_;    // of each edge: what it needs that has not come far enough
-    std::vector<std::int32_t> open_;       // of each position: edges from and to it that are not complete
+    std::vector<Edge> at_;
+    std::vector<std::int32_t> open_;  // of each position: edges from and to it that are not complete
     std::size_t complete_ = 0;
 };
 

@@ -37,11 +37,10 @@ public:
         if (filled_ == 0) return false;
         const auto lowest = static_cast<unsigned>(std::countr_zero(filled_));
         auto& from = buckets_[lowest];
-        now_ = std::min_element(from.begin(), from.end(), [](const Event& a, const Event& b) {
-                   return a.tick < b.tick;
-               })->tick;
-        if (lowest == 1) {
-            buckets_[0].swap(from);  // ticks that differ in the last bit only: all of them are the same one
+        const auto [first, last] = std::ranges::minmax(from, {}, &Event::tick);
+        now_ = first.tick;
+        if (first.tick == last.tick) {
+            buckets_[0].swap(from);
             filled_ |= 1;
         } else {
             for (const Event& event : from) push(event.tick, event.what);

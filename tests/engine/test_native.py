@@ -145,3 +145,24 @@ def test_a_route_that_does_not_follow_its_offsets_is_refused() -> None:
     broken = Wires(network.capacity, Ragged(network.routes.values, np.array([0, 2])), network.latency)
     with pytest.raises(ValueError, match=r"wires\.routes: offsets must go up from 0"):
         native.play(graph, broken)
+
+
+@settings(deadline=None)
+@given(interrupted())
+def test_what_a_formula_says_is_what_playing_the_transfers_gives(case: tuple[Graph, Wires]) -> None:
+    played, known = native.play(*case, _formulas=False), native.play(*case)
+    assert played.finish.tolist() == known.finish.tolist()
+    assert played.events == known.events
+
+
+def test_a_ring_as_large_as_a_machine_is_known_at_once() -> None:
+    members = 20_000
+    b = Builder()
+    b.collective(ring(members, 1000, 2 * (members - 1)), range(members))
+    slow = [GB_PER_S // 2 if hop == 7 else GB_PER_S for hop in range(members)]
+    played = native.play(b.graph(), wires(slow, [[hop] for hop in range(members)]))
+    assert played.flows == 2 * members * (members - 1)
+    # The slow hop sends without a pause; its last transfer is that of the members at both ends of it.
+    assert played.finish[7] == played.finish[8] == 2 * (members - 1) * 2 * US
+    # An edge i hops on does i of its moves at the pace of the others, so it ends before.
+    assert played.finish.max() == played.finish[7]

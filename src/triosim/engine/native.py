@@ -34,8 +34,22 @@ _DTYPES: dict[str, DTypeLike] = {
 }
 
 
-def play(graph: Graph, wires: Wires, model: NetworkModel | None = None, *, _closed_form: bool = True) -> Played:
+def play(
+    graph: Graph,
+    wires: Wires,
+    model: NetworkModel | None = None,
+    *,
+    _closed_form: bool = True,
+    _formulas: bool = True,
+) -> Played:
     """Play the graph from tick 0 until everything has ended; see :func:`triosim.engine.reference.play`.
+
+    Args:
+        graph: the tasks.
+        wires: the network that their transfers use.
+        model: how links are shared; max-min fair if None.
+        _closed_form: for tests: if False, the model is asked about collectives that share no link as well.
+        _formulas: for tests and benchmarks: if False, these are played transfer by transfer.
 
     Raises:
         Stuck: some tasks can never start or end.
@@ -46,7 +60,7 @@ def play(graph: Graph, wires: Wires, model: NetworkModel | None = None, *, _clos
     if wires.weights is not None and not model.weighted:
         check(graph, wires)
         raise ValueError(f"{type(model).__name__} does not understand weights: unfold the job")
-    played = _native.play(_graph(graph), _columns(wires), BUILT_IN.get(type(model), model), _closed_form)
+    played = _native.play(_graph(graph), _columns(wires), BUILT_IN.get(type(model), model), _closed_form, _formulas)
     if played is None:
         raise _why_refused(graph, wires)
     start, begin, finish, link_bytes, flows, events, ended, counted = played

@@ -1,0 +1,79 @@
+"""Run the tests of the engine on a native engine built with the address and undefined-behaviour sanitizers.
+
+    python native/sanitize.py [--cases N] [--build FOLDER]
+
+Builds with cmake and g++ or clang++ (nanobind must be installed), then runs the tests of the engine and the comparison
+with the reference engine on N graphs.  What the sanitizers find ends the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+
+HERE = Path(__file__).parent
+NAME = "triosim.engine._native"
+LIBRARY = "SANITIZED_ENGINE"
+
+
+def build(folder: Path) -> Path:
+    """Build the extension; returns its file."""
+    define = ["-DSANITIZE=ON", "-DCMAKE_BUILD_TYPE=RelWithDebInfo", f"-DPython_EXECUTABLE={sys.executable}"]
+    subprocess.run(["cmake", "-S", HERE, "-B", folder, *define], check=True)
+    subprocess.run(["cmake", "--build", folder], check=True)
+    return next(folder.glob("_native*.so"))
+
+
+def start_again(library: Path, cases: int) -> int:
+    """Run this file in a process into which the sanitizer is loaded before all else."""
+    compiler = os.environ.get("CXX", "g++")
+    names = ("libasan.so", "libstdc++.so")
+    found = [subprocess.check_output([compiler, f"-print-file-name={name}"], text=True).strip() for name in names]
+    env = {
+        **os.environ,
+        "LD_PRELOAD": ":".join(found),
+        "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1",  # the interpreter itself leaks at its end
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        LIBRARY: str(library),
+    }
+    return subprocess.run([sys.executable, __file__, "--cases", str(cases)], env=env, check=False).returncode
+
+
+def run(library: str, cases: int) -> int:
+    """The tests, with the sanitized extension in the place of the installed one."""
+    import pytest
+
+    loader = ExtensionFileLoader(NAME, library)
+    spec = spec_from_loader(NAME, loader)
+    if spec is None:
+        raise RuntimeError(f"{library} cannot be loaded")
+    sys.modules[NAME] = module_from_spec(spec)
+    loader.exec_module(sys.modules[NAME])
+    sys.path.insert(0, str(HERE.parent))
+
+    from tests.engine.compare import compare
+
+    from triosim.engine import native, reference
+
+    compare(reference.play, native.play, cases, first=1)
+    print(f"{cases} graphs: the same, and nothing found", flush=True)
+    return int(pytest.main(["-q", str(HERE.parent / "tests" / "engine")]))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", type=int, default=2000, help="graphs to compare")
+    parser.add_argument("--build", type=Path, default=HERE.parent / "build" / "sanitize", help="folder to build in")
+    args = parser.parse_args()
+    if LIBRARY in os.environ:
+        return run(os.environ[LIBRARY], args.cases)
+    return start_again(build(args.build), args.cases)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
