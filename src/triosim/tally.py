@@ -231,24 +231,21 @@ def _module_bytes(trace: Trace) -> dict[tuple[int, int, str], int]:
     size, storage, category = values.bytes().tolist(), values.storage.tolist(), values.category.tolist()
     module, phase = operators.module.tolist(), operators.phase.tolist()
     persistent = {int(c) for c in PERSISTENT}
-    seen: set[tuple] = set()
-    moved: dict[tuple[int, int, str], int] = defaultdict(int)
-
-    def count(key: tuple[int, int, str], what: int, value: int) -> None:
-        if (key, what) not in seen:
-            seen.add((key, what))
-            moved[key] += size[value]
-
+    counted: dict[tuple[int, int, str, int], int] = {}  # each storage once in each
     writers = trace.writers()
     for row, reads in enumerate(operators.inputs.lists()):
         m, p = module[row], phase[row]
         for value, writer in zip(reads, writers[row], strict=True):
+            what = storage[value]
             if category[value] in persistent:
-                count((m, p, "weight"), storage[value], value)
+                counted.setdefault((m, p, "weight", what), size[value])
             elif writer == NONE or module[writer] != m:
-                count((m, p, "in"), storage[value], value)
+                counted.setdefault((m, p, "in", what), size[value])
                 if writer != NONE:
-                    count((module[writer], phase[writer], "out"), storage[value], value)
+                    counted.setdefault((module[writer], phase[writer], "out", what), size[value])
+    moved: dict[tuple[int, int, str], int] = defaultdict(int)
+    for (m, p, which, _), amount in counted.items():
+        moved[m, p, which] += amount
     return moved
 
 

@@ -37,4 +37,5 @@ def test_it_takes_as_long_and_moves_as_much(members: int, size: int) -> None:
 def test_few_servers_are_followed_edge_by_edge() -> None:
     assert len(_scheduled(FOLLOWED_SERVERS, 1 << 20).pattern) > FOLLOWED_SERVERS
     pattern, later = evened(_scheduled(FOLLOWED_SERVERS, 1 << 20).pattern, NETWORK)
-    assert len(pattern) == FOLLOWED_SERVERS and later >= 0
+    assert len(pattern) == FOLLOWED_SERVERS
+    assert later >= 0

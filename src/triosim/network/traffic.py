@@ -174,6 +174,7 @@ class _Survey:
         self.table = _Table()
         self.members: list[NDArray] = []
         self._known: dict[tuple, Scheduled] = {}
+        self._transfers: dict[tuple, int] = {}
 
     def ways(self) -> Ways:
         sends = self._sends()
@@ -215,8 +216,13 @@ class _Survey:
         system = self.system
         facts = (system.device_model[source], system.device_model[target])
         crosses = system.device_server[source] != system.device_server[target]
-        _, first, sort = np.unique(np.stack([*facts, crosses]), axis=1, return_index=True, return_inverse=True)
-        ticks = [self.means.transfer(int(source[at]), int(target[at]), size) for at in first.tolist()]
+        table, first, sort = np.unique(np.stack([*facts, crosses]), axis=1, return_index=True, return_inverse=True)
+        ticks = []
+        for *about, at in zip(*table.tolist(), first.tolist(), strict=True):
+            key = (*about, size)
+            if key not in self._transfers:
+                self._transfers[key] = self.means.transfer(int(source[at]), int(target[at]), size)
+            ticks.append(self._transfers[key])
         return np.array(ticks, np.int64)[sort.reshape(-1)]
 
     def _fetches(self) -> dict[tuple[int, int], NDArray[np.int64]]:

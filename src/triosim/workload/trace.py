@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -283,8 +284,13 @@ class Trace:
     def writers(self) -> list[list[int]]:
         """For each operator and each of its inputs, the operator that wrote what it reads, or -1.
 
-        The writer is the last earlier operator that wrote to the input's storage; views write nothing.
+        The writer is the last earlier operator that wrote to the input's storage; views write nothing.  Found once and
+        kept, so not to be changed.
         """
+        return self._writers
+
+    @cached_property
+    def _writers(self) -> list[list[int]]:
         operators, storage = self.operators, self.values.storage.tolist()
         inputs, outputs, views = operators.inputs.lists(), operators.outputs.lists(), operators.view.tolist()
         last: dict[int, int] = {}
