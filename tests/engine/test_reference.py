@@ -186,8 +186,8 @@ class Answers(NetworkModel):
 @pytest.mark.parametrize(
     ("answer", "error", "message"),
     [
-        ((0, 0), ValueError, "Answers let flow 0 end at 0, asked at 0"),
-        ((1, 5), ValueError, "Answers let flow 1 end at 5"),
+        ((0, 0), InputError, "network model Answers let flow 0 end at 0, asked at 0"),
+        ((1, 5), InputError, "network model Answers let flow 1 end at 5"),
         ((0, 2.5), TypeError, "float"),
         ((0, NEVER), Stuck, "task 0"),
     ],

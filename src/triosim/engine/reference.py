@@ -52,8 +52,8 @@ def play(graph: Graph, wires: Wires, model: NetworkModel | None = None, *, _clos
 
     Raises:
         Stuck: some tasks can never start or end.
-        InputError: the run is longer than 64 bits of picoseconds, 106 days.
-        ValueError: the columns make no sense, or the model answers what cannot be.
+        InputError: the run is longer than 64 bits of picoseconds, 106 days, or the model answers what cannot be.
+        ValueError: the columns make no sense.
     """
     check(graph, wires)
     run = _Run(graph, wires, model or MaxMin(), _closed_form)
@@ -335,7 +335,8 @@ class _Run:
         for number, given in self.model.change(self.now, self.joined, self.left):
             end = index(given)
             if number not in self.flows or (end <= self.now and end != NEVER):
-                raise ValueError(f"{type(self.model).__name__} let flow {number} end at {end}, asked at {self.now}")
+                name = type(self.model).__name__
+                raise InputError(f"network model {name} let flow {number} end at {end}, asked at {self.now}")
             self.ends[number] = end
             if end != NEVER:
                 heappush(self.queue, (end, _DUE, number))
