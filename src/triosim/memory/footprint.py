@@ -18,6 +18,9 @@ MEDIUM_BYTES = 10 << 20
 MEDIUM_SEGMENT = 20 << 20
 LARGE_ROUND = 2 << 20
 
+ADDRESS_BITS = 60
+ADDRESS_MASK = (1 << ADDRESS_BITS) - 1
+
 
 @dataclass(frozen=True)
 class Footprint:
@@ -80,78 +83,57 @@ def footprint(lifetimes: Lifetimes, categories: int) -> Footprint:
 def _reserved(size: NDArray[np.int64], events: NDArray[np.int64]) -> int:
     """Play the allocations through a best-fit caching allocator with split and merged blocks.
 
-    Event ``i`` allocates block ``i``; event ``len(size) + i`` frees it.
+    Event ``i`` allocates block ``i``; event ``len(size) + i`` frees it.  Free blocks are kept apart by pool, small and
+    large, and segments are never returned.  Hundreds of thousands of events are common, so all is in one loop.
     """
-    allocator = _CachingAllocator()
-    sizes = size.tolist()
-    where: dict[int, tuple[int, int]] = {}
+    sizes, count = size.tolist(), len(size)
+    pools: tuple[list[int], list[int]] = ([], [])  # free blocks, large and small: size << ADDRESS_BITS | address
+    starts: tuple[dict[int, int], dict[int, int]] = ({}, {})  # address of a free block -> its size
+    ends: tuple[dict[int, int], dict[int, int]] = ({}, {})  # end of a free block -> its address
+    address, length = [0] * count, [0] * count
+    reserved = top = 0
     for event in events.tolist():
-        if event < len(sizes):
-            where[event] = allocator.allocate(sizes[event])
+        if event < count:
+            wanted = sizes[event]
+            small = wanted <= SMALL_BYTES
+            pool = pools[small]
+            at = bisect_left(pool, wanted << ADDRESS_BITS)
+            if at < len(pool):
+                key = pool.pop(at)
+                block, where = key >> ADDRESS_BITS, key & ADDRESS_MASK
+                del starts[small][where], ends[small][where + block]
+            else:
+                block = segment(wanted)
+                where = top
+                top += block + ROUND_BYTES  # a gap, so that segments never merge
+                reserved += block
+            rest = block - wanted
+            if rest >= ROUND_BYTES if small else rest > SMALL_BYTES:
+                insort(pool, rest << ADDRESS_BITS | where + wanted)
+                starts[small][where + wanted] = rest
+                ends[small][where + block] = where + wanted
+                block = wanted
+            address[event], length[event] = where, block
         else:
-            allocator.free(where.pop(event - len(sizes)))
-    return allocator.reserved
+            block, where = length[event - count], address[event - count]
+            small = sizes[event - count] <= SMALL_BYTES
+            pool, start, end = pools[small], starts[small], ends[small]
+            right = start.pop(where + block, 0)
+            if right:
+                del pool[bisect_left(pool, right << ADDRESS_BITS | where + block)], end[where + block + right]
+                block += right
+            left = end.pop(where, -1)
+            if left >= 0:
+                extent = start.pop(left)
+                del pool[bisect_left(pool, extent << ADDRESS_BITS | left)]
+                where, block = left, block + extent
+            insort(pool, block << ADDRESS_BITS | where)
+            start[where], end[where + block] = block, where
+    return reserved
 
 
-class _CachingAllocator:
-    """Best fit over free blocks of small and large pools; segments are never returned."""
-
-    def __init__(self) -> None:
-        self.reserved = 0
-        self._free: dict[bool, list[tuple[int, int]]] = {True: [], False: []}  # (size, address), sorted
-        self._by_address: dict[int, tuple[int, bool]] = {}  # free block -> size, pool
-        self._by_end: dict[int, int] = {}  # end of a free block -> its address
-        self._used: dict[int, int] = {}
-        self._next = 0
-
-    def allocate(self, size: int) -> tuple[int, int]:
-        """Address and size of a block of at least ``size`` bytes."""
-        small = size <= SMALL_BYTES
-        pool = self._free[small]
-        at = bisect_left(pool, (size, -1))
-        if at < len(pool):
-            block, address = pool[at]
-            self._remove(block, address, small)
-        else:
-            block = (
-                SMALL_SEGMENT
-                if small
-                else MEDIUM_SEGMENT
-                if size < MEDIUM_BYTES
-                else -(-size // LARGE_ROUND) * LARGE_ROUND
-            )
-            address = self._next
-            self._next += block + 1  # a gap, so that segments never merge
-            self.reserved += block
-        rest = block - size
-        if rest >= ROUND_BYTES if small else rest > SMALL_BYTES:
-            self._insert(rest, address + size, small)
-            block = size
-        self._used[address] = block
-        return address, int(small)
-
-    def free(self, where: tuple[int, int]) -> None:
-        """Give a block back, merged with free neighbours."""
-        address, small = where[0], bool(where[1])
-        size = self._used.pop(address)
-        right = self._by_address.get(address + size)
-        if right is not None and right[1] == small:
-            self._remove(right[0], address + size, small)
-            size += right[0]
-        left = self._by_end.get(address)
-        if left is not None and self._by_address[left][1] == small:
-            extent = self._by_address[left][0]
-            self._remove(extent, left, small)
-            address, size = left, size + extent
-        self._insert(size, address, small)
-
-    def _insert(self, size: int, address: int, small: bool) -> None:
-        insort(self._free[small], (size, address))
-        self._by_address[address] = (size, small)
-        self._by_end[address + size] = address
-
-    def _remove(self, size: int, address: int, small: bool) -> None:
-        pool = self._free[small]
-        del pool[bisect_left(pool, (size, address))]
-        del self._by_address[address]
-        del self._by_end[address + size]
+def segment(size: int) -> int:
+    """Bytes of the segment that is asked of the device for a block of ``size``."""
+    if size <= SMALL_BYTES:
+        return SMALL_SEGMENT
+    return MEDIUM_SEGMENT if size < MEDIUM_BYTES else -(-size // LARGE_ROUND) * LARGE_ROUND

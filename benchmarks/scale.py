@@ -1,0 +1,108 @@
+"""How long whole predictions take, from a ResNet on 32 GPUs to a 175 B-parameter model on 131,072.
+
+    python benchmarks/scale.py [--runs 5] [--json FILE] [--data ../shared/data]
+
+Each case runs in a process of its own.  CPU seconds are those of the whole call to ``triosim.simulate`` after import,
+with the model and the system at hand, and of the engine alone; the least and the median of several calls.  The first
+call of a process is listed apart: it also fills caches.  ``every rank`` plays all of them instead of folding what is
+alike.  The released TrioSim takes 33 CPU seconds for ResNet-50 on 32 GPUs and about 240 on 64
+(measured on a machine of this class).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+GPT = "model:gpt3-175b"
+CASES: dict[str, dict] = {
+    "ResNet-50 DDP, 32 GPUs, every rank": {"workload": "resnet50", "devices": 32, "fold": False},
+    "ResNet-50 DDP, 64 GPUs, every rank": {"workload": "resnet50", "devices": 64, "fold": False},
+    "ResNet-50 DDP, 1,024 GPUs, every rank": {"workload": "resnet50", "devices": 1024, "fold": False},
+    "ResNet-50 DDP, 1,024 GPUs": {"workload": "resnet50", "devices": 1024},
+    "GPT-3 175B, 2,048 GPUs": {"workload": GPT, "nodes": 256, "dp": 16},
+    "GPT-3 175B, 2,048 GPUs, every rank": {"workload": GPT, "nodes": 256, "dp": 16, "fold": False},
+    "GPT-3 175B, 16,384 GPUs": {"workload": GPT, "nodes": 2048, "dp": 128},
+    "GPT-3 175B, 131,072 GPUs": {"workload": GPT, "nodes": 16384, "dp": 1024},
+}
+"""Tensor parallel 8, pipeline 16, 1F1B with 64 micro-batches for GPT-3; a ring of 25 GB/s links for ResNet-50."""
+
+
+def _one(case: dict, runs: int, data: Path) -> dict:
+    """Run a case in this process."""
+    import importlib
+    import resource
+    import time
+
+    import triosim
+
+    simulate = importlib.import_module("triosim.simulate")
+    if case["workload"].startswith("model:"):
+        trace = triosim.model(case["workload"].removeprefix("model:"))
+        system = triosim.system("dgx-h100", nodes=case["nodes"])
+        plan = triosim.Plan(tp=8, pp=16, dp=case["dp"], micro_batches=64, fold=case.get("fold", True))
+    else:
+        folder = data / "triosim-h100" / case["workload"]
+        trace = triosim.load(folder if folder.exists() else Path("examples/resnet50-cpu.triosim"))
+        system = triosim.system(devices=case["devices"], topology="ring", link="25GB/s", latency="1us")
+        plan = triosim.Plan(fold=case.get("fold", True))
+    engine = []
+    play = simulate.play
+
+    def timed(*given):  # type: ignore[no-untyped-def]
+        began = time.process_time()
+        played = play(*given)
+        engine.append(time.process_time() - began)
+        return played
+
+    simulate.play = timed
+    calls = []
+    for _ in range(runs + 1):
+        began = time.process_time()
+        result = triosim.simulate(trace, system, plan)
+        calls.append(time.process_time() - began)
+    return {
+        "iteration_time_s": result.iteration_time_s,
+        "tasks": result.simulation.tasks,
+        "flows": result.simulation.flows,
+        "engine": result.simulation.engine,
+        "engine_s": min(engine[1:]),
+        "engine_median_s": statistics.median(engine[1:]),
+        "first_call_s": calls[0],
+        "call_s": min(calls[1:]),
+        "call_median_s": statistics.median(calls[1:]),
+        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.case:
+        print(json.dumps(_one(CASES[options.case], options.runs, options.data)))
+        return
+    rows = {}
+    print(f"{'':40} {'tasks':>10} {'flows':>10} {'engine':>9} {'call':>8} {'first':>8} {'memory':>8}  iteration")
+    for name in CASES:
+        command = [sys.executable, __file__, "--case", name, "--runs", str(options.runs), "--data", str(options.data)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        row = rows[name] = json.loads(done.stdout)
+        print(
+            f"{name:40} {row['tasks']:10,} {row['flows']:10,} {1e3 * row['engine_s']:6.0f} ms {row['call_s']:6.2f} s"
+            f" {row['first_call_s']:6.2f} s {row['peak_bytes'] / 1e6:5.0f} MB  {row['iteration_time_s']:.9f} s",
+            flush=True,
+        )
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
