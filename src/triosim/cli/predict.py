@@ -81,9 +81,12 @@ class Options:
         "--tp-plan", help="TOML, YAML or JSON file: module pattern -> colwise, rowwise, gather, vocab or replicate."
     )
     algorithm: str = _option("--algorithm", help="Algorithm of collectives (default: by kind).", default="auto")
+    protocol: str = _option(
+        "--protocol", help="Protocol of collectives: LL, LL128 or Simple (default: as NCCL chooses).", default="auto"
+    )
     solver: str = _option(
         "--solver",
-        help="Network model: max-min, equal-split, circuit or one of yours (default max-min).",
+        help="Network model: max-min, equal-split, circuit or FILE.py with one of yours (default max-min).",
         default="max-min",
     )
     solver_option: list[str] | None = _option(
@@ -241,6 +244,7 @@ def _plan(options: Options, training: bool) -> Plan:
         sequence_length=options.seq_len,
         overlap=options.overlap == "on",
         collective_algorithm=options.algorithm,
+        collective_protocol=options.protocol,
         solver=options.solver,
         fold=options.fold == "on",
         solver_options=_named(options.solver_option, "--solver-option", "setup=80us"),
