@@ -10,6 +10,14 @@ from numpy.typing import NDArray
 
 from triosim.memory.lifetimes import Lifetimes
 
+try:
+    from triosim.memory._allocator import reserved
+except ImportError:  # there was no compiler when TrioSim was installed
+
+    def reserved(sizes: NDArray[np.int64], events: NDArray[np.int64]) -> int:
+        """The same, without a compiler."""
+        return played(sizes, events)
+
 # PyTorch c10/cuda/CUDACachingAllocator (and "CUDA semantics: memory management" in its documentation)
 ROUND_BYTES = 512
 SMALL_BYTES = 1 << 20
@@ -72,7 +80,7 @@ def footprint(lifetimes: Lifetimes, categories: int) -> Footprint:
     return Footprint(
         peak_bytes=int(total[at]) if len(total) else 0,
         peak_row=int(times[at] // 2) if len(total) else -1,
-        reserved_bytes=_reserved(size, order),
+        reserved_bytes=int(reserved(size, order)),
         at_peak=by_category[at] if len(total) else np.zeros(categories, np.int64),
         rows=(times[keep] // 2).astype(np.int32),
         ended=(times[keep] % 2).astype(bool),
@@ -80,8 +88,8 @@ def footprint(lifetimes: Lifetimes, categories: int) -> Footprint:
     )
 
 
-def _reserved(size: NDArray[np.int64], events: NDArray[np.int64]) -> int:
-    """Play the allocations through a best-fit caching allocator with split and merged blocks.
+def played(size: NDArray[np.int64], events: NDArray[np.int64]) -> int:
+    """Play allocations through a best-fit caching allocator with split and merged blocks; returns what it reserves.
 
     Event ``i`` allocates block ``i``; event ``len(size) + i`` frees it.  Free blocks are kept apart by pool, small and
     large, and segments are never returned.  Hundreds of thousands of events are common, so all is in one loop.
