@@ -31,14 +31,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     parser.add_argument("--chromium", default=shutil.which("chromium") or shutil.which("chromium-browser"))
+    parser.add_argument("--scale", action="store_true", help="also time large jobs (minutes, 10 GB)")
     options = parser.parse_args()
     readme = ROOT / "README.md"
     text = readme.read_text(encoding="utf-8")
     text = _between(text, "output", f"```text\n{_run(*COMMAND)}```")
     if (options.data / "triosim-h100").is_dir():
-        command = [sys.executable, "-m", "validation.main_job", "--data", str(options.data)]
-        table = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        table = _printed("-m", "validation.main_job", "--data", str(options.data))
         text = _between(text, "accuracy", f"```text\n{table}```")
+        data = str(options.data / "collectives" / "nccl.parquet")
+        summary = _printed("-m", "validation.collectives", "--data", data).strip().split("\n\n")[-1]
+        text = _between(text, "collectives", f"```text\n{summary}\n```")
+    if options.scale:
+        text = _between(text, "scale", f"```text\n{_printed('benchmarks/scale.py', '--data', str(options.data))}```")
     readme.write_text(text, encoding="utf-8")
     if options.chromium:
         _picture(options.chromium)
@@ -47,6 +52,12 @@ def main() -> None:
 def _between(text: str, name: str, content: str) -> str:
     pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
     return pattern.sub(lambda m: m.group(1) + content + "\n" + m.group(2), text)
+
+
+def _printed(*arguments: str) -> str:
+    command = [sys.executable, *arguments]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return "\n".join(line.rstrip() for line in shown.splitlines()) + "\n"
 
 
 def _run(*arguments: str) -> str:

@@ -108,13 +108,13 @@ def _breakdown(result: Result, console: Console, width: int, plain: bool) -> Non
 def _collectives(result: Result, console: Console) -> None:
     """Calls of one kind along one axis in one row, whatever their sizes."""
     rows: dict[tuple[str, str, int], list[float]] = {}
-    how: dict[tuple[str, str, int], dict[str, None]] = {}
+    how: dict[tuple[str, str, int], dict[tuple[str, str], None]] = {}
     for c in result.collectives:
         key = (c.kind, c.axis, c.group_size)
         entry = rows.setdefault(key, [0, 0, 0.0])
         for i, more in enumerate((c.count, c.count * c.bytes, c.seconds)):
             entry[i] += more
-        how.setdefault(key, {})["/".join(word for word in (c.algorithm, c.protocol) if word)] = None
+        how.setdefault(key, {})[c.algorithm, c.protocol] = None
     if not rows:
         return
     console.print()
@@ -122,7 +122,7 @@ def _collectives(result: Result, console: Console) -> None:
     longest = sorted(rows.items(), key=lambda item: -item[1][2])
     for key, (count, size, seconds) in longest[:_COLLECTIVES]:
         kind, axis, members = key
-        algorithms = ", ".join(filter(None, how[key])) or "-"
+        algorithms = _ways(list(how[key])) or "-"
         table.add_row(
             kind, f"{axis}, {members} ranks", str(count), format_bytes(size), format_time(seconds), Text(algorithms)
         )
@@ -166,6 +166,14 @@ def _sentences(head: str, sentences: tuple[str, ...], console: Console, width: i
         rows.add_row(Text(mark, style), Text(textwrap.shorten(sentence, 2 * (width - 8), placeholder=" ..."), style))
     console.print(Padding(rows, (0, 0, 0, 2), expand=False), width=width)
     _more(console, len(sentences) - _SENTENCES)
+
+
+def _ways(ways: list[tuple[str, str]]) -> str:
+    """``ring/LL128, ring/Simple``; of more than two only the algorithms."""
+    named = ["/".join(filter(None, way)) for way in ways]
+    if len(named) > 2:
+        named = list(dict.fromkeys(algorithm for algorithm, _ in ways))
+    return ", ".join(filter(None, named))
 
 
 def _table(first: str, *others: str) -> Table:
