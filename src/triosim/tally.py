@@ -13,6 +13,7 @@ from triosim.columns import Ragged
 from triosim.engine.graph import Played
 from triosim.hardware.system import System
 from triosim.memory.footprint import Footprint
+from triosim.network.cells import alike
 from triosim.network.lowering import Lowered
 from triosim.network.placement import Placement
 from triosim.parallelism.program import AXES, COLLECTIVES, Op, Program
@@ -269,9 +270,9 @@ def collective_rows(run: Run) -> tuple[CollectiveRow, ...]:
         keys.append(np.stack([np.asarray(column, np.int64) for column in columns]))
     table, ticks = np.concatenate(keys, axis=1), np.concatenate(lengths)
     _, once = np.unique(table[-1], return_index=True)  # members of several classes meet in one collective
-    shapes, row = np.unique(table[:-1, once], axis=1, return_inverse=True)
-    count = np.bincount(row.reshape(-1))
-    total = np.bincount(row.reshape(-1), ticks[once].astype(np.float64))
+    _, first, row = np.unique(alike(*table[:-1, once]), return_index=True, return_inverse=True)
+    shapes, count = table[:-1, once[first]], np.bincount(row)
+    total = np.bincount(row, ticks[once].astype(np.float64))
     merged_: dict[tuple, list[float]] = {}
     for (axis, what, members, size, how), calls, spent in zip(
         shapes.T.tolist(), count.tolist(), total.tolist(), strict=True

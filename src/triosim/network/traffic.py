@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -267,6 +268,11 @@ class _Survey:
         self.parties += count
         return np.arange(self.parties - count, self.parties)
 
+    @cached_property
+    def switches(self) -> NDArray[np.int64]:
+        """The lowest switch that joins the devices of each server."""
+        return _switches(self.system)
+
     # --- within groups ------------------------------------------------------------------------------------------------
 
     def _sorts(self, axis: int) -> list[Sort]:
@@ -330,7 +336,7 @@ class _Survey:
         parties, nodes = ranks[:, order], self.device[ranks[:, order]]
         if one.places:
             new = self._parties(groups * len(one.places)).reshape(groups, -1)
-            switches = _switches(self.system)[self.system.device_server[self.device[ranks[:, list(one.places)]]]]
+            switches = self.switches[self.system.device_server[self.device[ranks[:, list(one.places)]]]]
             parties, nodes = np.concatenate([parties, new], axis=1), np.concatenate([nodes, switches], axis=1)
         facts = [column for s in scheduled for column in (s.pattern.bytes, s.pattern.count, s.pattern.pause)]
         like = np.unique(np.stack(facts), axis=1, return_inverse=True)[1].reshape(-1) if edges else np.zeros(0, int)

@@ -88,10 +88,11 @@ def _member_tree(blocks: list[NDArray[np.int64]], way: int, mirrored: bool) -> N
     """Parent of each member: the tree over servers goes through the ``way``-th member of each, and the others hang
     on it in a chain."""
     above = np.full(sum(len(b) for b in blocks), -1, np.int64)
-    chains = [np.roll(b, -way) for b in blocks]
-    for chain in chains:
-        above[chain[1:]] = chain[:-1]
-    heads = np.array([chain[0] for chain in chains])
+    heads = np.array([block[way % len(block)] for block in blocks])
+    for block in blocks:
+        if len(block) > 1:
+            chain = np.roll(block, -way)
+            above[chain[1:]] = chain[:-1]
     up = parents(len(blocks), mirrored)
     above[heads] = np.where(up < 0, -1, heads[up])
     return above
