@@ -31,6 +31,7 @@ _HOME = {
     "record": "triosim.workload.record",
     "save": "triosim.workload.store",
     "simulate": "triosim.simulate",
+    "simulate_together": "triosim.simulate:simulate_together",
     "system": "triosim.hardware.machine",
 }
 """Where each public name lives (``module`` or ``module:name``)."""
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from triosim.plan import Plan as Plan
     from triosim.result import Result as Result
     from triosim.simulate import simulate as simulate
+    from triosim.simulate import simulate_together as simulate_together
     from triosim.workload.modelling import model as model
     from triosim.workload.reading import read as load  # noqa: F401
     from triosim.workload.record import record as record

@@ -1,11 +1,10 @@
-"""One prediction, from the workload to the result."""
+"""Predictions, from the workload to the result: the whole road in a page."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -14,34 +13,20 @@ import numpy as np
 from triosim import tally
 from triosim.collectives.means import CollectiveMeans
 from triosim.collectives.scheduling import Collectives
-from triosim.composition.host import default_mode, host, launch
+from triosim.engine.check import carried
+from triosim.engine.graph import Played
+from triosim.engine.join import join
 from triosim.engine.play import play
-from triosim.hardware.accelerator import UNNAMED, Accelerator
-from triosim.hardware.catalog import accelerator, identify
+from triosim.errors import PlanError
 from triosim.hardware.system import System
-from triosim.kernels.estimate import Estimates
-from triosim.kernels.model import Job
-from triosim.kernels.pricing import price
-from triosim.memory.footprint import footprint
-from triosim.network.lowering import lower
-from triosim.network.placement import Placement, place
-from triosim.network.routes import Router
+from triosim.network.lowering import Lowered, lower
+from triosim.network.placement import Placement
 from triosim.network.sharing import network_model
-from triosim.parallelism.job import Costs, programs
-from triosim.parallelism.program import Op, Program
-from triosim.parallelism.replicas import replicated
-from triosim.parallelism.stages import Stages, split
-from triosim.parallelism.step import Step
-from triosim.parallelism.tensor import shard
-from triosim.plan import Mesh, Plan, resolve
+from triosim.plan import Plan
+from triosim.prepare import Prepared, Progress, prepare
 from triosim.result import Result, Simulation
 from triosim.summary import Summary
-from triosim.timeline import CATEGORIES
-from triosim.workload.inference import forward_only
-from triosim.workload.rescale import rescale
 from triosim.workload.trace import Trace
-
-Progress = Callable[[str], None]
 
 Keep = Callable[[tally.Run, Placement, System, Trace], None]
 """Given the played job, where its ranks are, on which system, and the step of one rank."""
@@ -66,120 +51,110 @@ def simulate(
     Raises:
         InputError: the workload, the system and the plan do not go together; the message says how they would.
     """
-    began, cpu = time.perf_counter(), time.process_time()
+    clock = _Clock()
     tell = progress or (lambda words: None)
     plan = plan or Plan()
-    if not plan.training or not np.any(workload.operators.phase):
-        plan = plan.model_copy(update={"training": False})
-        workload = forward_only(workload)
-    named = workload.meta.made_by == "triosim.model"
-    mesh = resolve(plan, system.devices, None if named else workload.meta.batch_size)
-
-    tell("dividing the step")
-    whole = _at_batch(workload, mesh, plan)
-    step = shard(whole, mesh.tp, plan.tp_style, plan.tp_plan, vocabulary=named)
-    placement = place(mesh.tp, mesh.dp, mesh.pp, system.devices, plan.placement)
-    system, recorded_on = _devices(workload, system)
-    router = Router(system)
-    tell("pricing operators")
-    models = np.unique(system.device_model[placement.devices]).tolist()
-    jobs = {m: Job(step.trace, system.models[m], workload, recorded_on) for m in models}
-    times = {m: price(job, plan.operator_times) for m, job in jobs.items()}
-    slowest = max(models, key=lambda m: float(times[m].seconds.sum()))
-    stages = split(step.trace, times[slowest].seconds, mesh.pp, plan.stages, _seconds_per_byte(router, placement, mesh))
-
-    tell("writing the programs of the ranks")
-    classes = _programs(step, times, stages, plan, mesh, system, placement, workload, recorded_on)
-    mode = plan.host or default_mode(workload)
-    launching = host(step.trace, mode, mesh.dp if plan.dp_style == "dataparallel" else 1)
-    classes = launch(classes, step.trace, launching)
-    feet = [footprint(p.lifetimes, len(CATEGORIES)) for p in classes if p.lifetimes is not None]
+    job = prepare(workload, system, plan, tell)
 
     tell("playing the job")
-    means = CollectiveMeans(system, router, Collectives(plan.collective_algorithm, plan.collective_protocol))
     model = network_model(plan.solver, plan.solver_options)
-    lowered = lower(classes, placement, router, means, fold=plan.fold and model.weighted)
+    lowered, sources = _lowered(job, fold=plan.fold and model.weighted)
     played = play(lowered.graph, lowered.wires, model)
-    run = tally.Run(classes, lowered, played, plan.iterations)
+    run = tally.Run(job.programs, lowered, played, plan.iterations)
     if keep is not None:
-        keep(run, placement, system, step.trace)
+        keep(run, job.placement, job.system, job.step.trace)
 
     tell("adding up")
-    spent = (time.perf_counter() - began, time.process_time() - cpu)
-    cost = Simulation(len(lowered.graph), played.flows, *spent, played.engine, plan.iterations)
-    return Summary(
-        jobs[slowest], step, system, plan, mesh, placement, times[slowest], stages, launching, run, feet,
-        tuple(means.sources), cost,
-    ).result()
+    return _result(job, run, sources, clock)
 
 
-def _at_batch(workload: Trace, mesh: Mesh, plan: Plan) -> Trace:
-    """The step of one micro-batch."""
-    unknown = workload.meta.batch_size is None
-    if unknown and plan.batch_size is None and plan.global_batch_size is None and plan.micro_batches == 1:
-        return rescale(workload, None, plan.sequence_length)
-    return rescale(workload, mesh.micro_batch_size, plan.sequence_length)
+def simulate_together(
+    jobs: Sequence[tuple[Trace, Plan]], system: System, progress: Progress | None = None
+) -> list[Result]:
+    """Predict several jobs that run at the same time on devices of their own and share the network.
 
+    Every rank of every job is played.  The link traffic of each result is that of all jobs together.
 
-def _devices(workload: Trace, system: System) -> tuple[System, Accelerator | None]:
-    """The system, and the device on which the workload was recorded (None if it holds no times).
+    Args:
+        jobs: workloads and plans.  ``Plan.placement`` says where a job's ranks are; without it a job gets the devices
+            after those of the job before.  All must name the same network model.
+        system: the machine.
+        progress: told what is being done, in a few words.
 
-    A trace that names no device counts as recorded on the system's device, and a system that names none consists of
-    the trace's.
+    Raises:
+        InputError: a job does not fit what the jobs before it leave, or two are on one device; or as of
+            :func:`simulate`.
     """
-    if workload.meta.clock == "none":
-        return system, None
-    name = workload.meta.device
-    known = identify(name) if name else None
-    kind = "cpu" if workload.meta.clock == "cpu" else UNNAMED.kind
-    recorded_on = accelerator(known) if known else replace(UNNAMED, name=name or "", kind=kind)
-    if all(not model.name for model in system.models):
-        title = system.name.replace("x device", f"x {recorded_on.name or 'device'}")
-        return replace(system, name=title, models=tuple(recorded_on for _ in system.models)), recorded_on
-    return system, recorded_on if name else system.models[0]
+    clock = _Clock()
+    tell = progress or (lambda words: None)
+    taken = np.zeros(system.devices, bool)
+    prepared = []
+    for number, (workload, plan) in enumerate(jobs):
+        job = prepare(workload, system, _placed(plan, number, taken), tell)
+        taken[job.placement.devices] = True
+        prepared.append(job)
+    named = {(plan.solver, tuple(sorted(plan.solver_options.items()))) for _, plan in jobs}
+    if len(named) != 1:
+        raise PlanError(f"jobs on one network need one network model, but {len(named)} are named: give all the same")
+
+    tell("playing the jobs")
+    parts = [_lowered(job, fold=False) for job in prepared]
+    graph, wires = join([(lowered.graph, lowered.wires) for lowered, _ in parts])
+    ((solver, options),) = named
+    played = play(graph, wires, network_model(solver, dict(options)))
+
+    tell("adding up")
+    results, first = [], 0
+    for job, (lowered, sources) in zip(prepared, parts, strict=True):
+        own = slice(first, first + len(lowered.graph))
+        first = own.stop
+        flows = carried(lowered.graph, lowered.wires)[1]
+        part = Played(
+            played.start[own], played.begin[own], played.finish[own], played.link_bytes, flows, played.events,
+            played.engine,
+        )  # fmt: skip
+        results.append(_result(job, tally.Run(job.programs, lowered, part, job.plan.iterations), sources, clock))
+    return results
 
 
-def _seconds_per_byte(router: Router, placement: Placement, mesh: Mesh) -> float:
-    """What a byte costs between neighbouring stages, for balancing them."""
-    if mesh.pp == 1:
-        return 0.0
-    here, there = int(placement.devices[0]), int(placement.devices[mesh.tp * mesh.dp])
-    rates = [float(router.system.bandwidth[edge]) for edge in router.route(here, there)]
-    return 1 / min(rates) if rates else 0.0
+def _placed(plan: Plan, number: int, taken: np.ndarray) -> Plan:
+    """The plan with a place for each rank that no job before it has."""
+    if plan.placement is not None:
+        twice = [device for device in plan.placement if device < len(taken) and taken[device]]
+        if twice:
+            raise PlanError(f"job {number} is placed on device {twice[0]}, which another job has: choose another")
+        return plan if plan.dp else plan.model_copy(update={"dp": len(plan.placement) // (plan.tp * plan.pp) or 1})
+    free = np.flatnonzero(~taken)
+    width = plan.tp * plan.pp
+    ranks = (plan.dp or max(len(free) // width, 1)) * width
+    if ranks > len(free):
+        raise PlanError(f"job {number} needs {ranks} devices, but the jobs before it leave {len(free)}: use fewer")
+    return plan.model_copy(update={"placement": tuple(free[:ranks].tolist()), "dp": ranks // width})
 
 
-def _programs(
-    step: Step,
-    times: dict[int, Estimates],
-    stages: Stages,
-    plan: Plan,
-    mesh: Mesh,
-    system: System,
-    placement: Placement,
-    workload: Trace,
-    recorded_on: Accelerator | None,
-) -> list[Program]:
-    """Programs of all rank classes; ranks of a class on different devices become classes of their own."""
-    base = next(iter(times))
-    if plan.dp_style == "dataparallel":
-        gathered = rescale(workload, mesh.global_batch_size, plan.sequence_length)
-        at_once = price(Job(gathered, system.models[base], workload, recorded_on), plan.operator_times).seconds
-        made = replicated(step, Costs(times[base].seconds, at_once), stages, plan, mesh)
-    else:
-        made = programs(step, Costs(times[base].seconds), stages, plan, mesh)
-    if len(times) == 1:
-        return made
-    divided = []
-    for program in made:
-        models = system.device_model[placement.devices[program.ranks]]
-        for model in np.unique(models).tolist():
-            ratio = np.divide(
-                times[model].seconds, times[base].seconds, out=np.ones(len(step.trace)), where=times[base].seconds > 0
-            )
-            computes = program.op == Op.COMPUTE
-            seconds = np.where(computes, program.seconds * ratio[np.maximum(program.operator, 0)], program.seconds)
-            divided.append(replace(program, ranks=program.ranks[models == model], seconds=seconds))
-    return divided
+def _lowered(job: Prepared, fold: bool) -> tuple[Lowered, tuple[str, ...]]:
+    """The tasks of a job, and where the costs of its collectives are from."""
+    plan = job.plan
+    collectives = Collectives(plan.collective_algorithm, plan.collective_protocol)
+    means = CollectiveMeans(job.system, job.router, collectives)
+    lowered = lower(job.programs, job.placement, job.router, means, fold=fold)
+    return lowered, tuple(means.sources)
+
+
+class _Clock:
+    """What has been spent since it was made."""
+
+    def __init__(self) -> None:
+        self.wall, self.cpu = time.perf_counter(), time.process_time()
+
+    def spent(self) -> tuple[float, float]:
+        """Wall and CPU seconds."""
+        return time.perf_counter() - self.wall, time.process_time() - self.cpu
+
+
+def _result(job: Prepared, run: tally.Run, sources: tuple[str, ...], clock: _Clock) -> Result:
+    cost = Simulation(len(run.lowered.graph), run.played.flows, *clock.spent(), run.played.engine, run.iterations)
+    return Summary(job, run, sources, cost).result()
 
 
 class _Module(ModuleType):
