@@ -16,9 +16,10 @@
 //     capacity - load  <  (weights at s) - (sum over rates x > s + 1 of weight x (x - s - 1)):
 // never where the rest is at least the sum of weights, and only if m lies less than that sum above the rate below it.
 //
-// On a change, `chosen` are the flows that join and those that have their bottleneck on a touched link.  They are
-// filled into what the others leave; then the links of their routes are checked for (1) and (2), and the flows that
-// stand in the way are chosen as well, until none does.  If all flows are chosen, that is `fill` itself.
+// On a change, `chosen` are the flows that join, those that have their bottleneck on a touched link, and those that
+// have it where the former cross.  They are filled into what the others leave; then the links of their routes are
+// checked for (1) and (2), and the flows that stand in the way are chosen as well, until none does.  If all flows are
+// chosen, that is `fill` itself.
 #pragma once
 
 #include <functional>
@@ -41,7 +42,11 @@ protected:
         for (const Joining& flow : joined) join(flow.slot, flow.route);
         for (const std::int32_t slot : left) choose_held(traffic_.hops(slot));
         for (const Joining& flow : joined) choose_held(traffic_.hops(flow.slot));
-        do fill(); while (!settled());
+        for (std::size_t settled = 0; settled < chosen_.size();) {
+            settled = choose_neighbours(settled);
+            fill();
+            for (const Near& at : near_) check(at.link, at.rest);
+        }
         apply(changed);
     }
 
@@ -72,7 +77,9 @@ private:
     Flow& flow(std::int32_t slot) { return flows_[static_cast<std::size_t>(slot)]; }
     Link& link(std::int32_t number) { return links_[static_cast<std::size_t>(number)]; }
     Near& near(std::int32_t number) { return near_[static_cast<std::size_t>(number)]; }
-    static std::int64_t share(const Near& at) { return std::max<std::int64_t>(at.rest / at.weight, 1); }
+    static std::int64_t share(const Near& at) {  // often of one flow, and division is dear
+        return std::max<std::int64_t>(at.weight == 1 ? at.rest : at.rest / at.weight, 1);
+    }
 
     void leave(std::int32_t slot) {
         const Flow& gone = flow(slot);
@@ -114,32 +121,58 @@ private:
         choose_if(number, [number](const Flow& other) { return other.bottleneck == number; });
     }
 
+    // Choose the flows held where the last chosen ones cross: most would have to be chosen in the next round.  Returns
+    // how many are chosen.
+    std::size_t choose_neighbours(std::size_t from) {
+        for (const std::size_t end = chosen_.size(); from < end; ++from) choose_held(traffic_.hops(chosen_[from]));
+        return chosen_.size();
+    }
+
     // Progressive filling of the chosen flows into what the others leave; see fill() in max_min.py.
     void fill() {
+        leave_near();
+        if (chosen_.size() == 1) return fill_one(chosen_.front());
         lay_out();
         while (!shares_.empty()) {
             const std::int64_t level = shares_.front().first;
             full_.clear();
             while (!shares_.empty() && shares_.front().first == level) {
-                const std::int32_t number = shares_.front().second;
-                std::pop_heap(shares_.begin(), shares_.end(), std::greater<>{});
-                shares_.pop_back();
-                if (near(number).weight == 0) continue;
-                const std::int64_t grown = share(near(number));  // since it was noted flows may have got less
-                if (grown == level) {
-                    full_.push_back(number);
+                const Near& at = near(shares_.front().second);
+                const std::int64_t grown = at.weight == 0 ? 0 : share(at);  // since it was noted flows may have got less
+                if (grown > level) {
+                    shares_.front().first = grown;
                 } else {
-                    shares_.emplace_back(grown, number);
-                    std::push_heap(shares_.begin(), shares_.end(), std::greater<>{});
+                    if (grown == level) full_.push_back(shares_.front().second);
+                    shares_.front() = shares_.back();
+                    shares_.pop_back();
                 }
+                sink();
             }
             for (const std::int32_t number : full_) fix(near(number), level);
         }
     }
 
-    void lay_out() {
+    void leave_near() {
         for (const Near& at : near_) link(at.link).near = NONE;
         near_.clear();
+    }
+
+    // A flow on its own gets the smallest share.
+    void fill_one(std::int32_t slot) {
+        Flow& one = flow(slot);
+        one.fresh = std::numeric_limits<std::int64_t>::max();
+        one.fixed = true;
+        for (const Hop& hop : traffic_.hops(slot)) {
+            near_.push_back({hop.link, NONE, link(hop.link).rest + one.rate * hop.weight, hop.weight});
+            const std::int64_t level = share(near_.back());
+            if (level >= one.fresh) continue;
+            one.fresh = level;
+            one.bottleneck = hop.link;
+        }
+        for (Near& at : near_) at.rest -= one.fresh * at.weight;
+    }
+
+    void lay_out() {
         crossings_.clear();
         for (const std::int32_t slot : chosen_) {
             Flow& one = flow(slot);
@@ -162,6 +195,17 @@ private:
         std::make_heap(shares_.begin(), shares_.end(), std::greater<>{});
     }
 
+    // Put the first share, which has grown, where it belongs in the heap.
+    void sink() {
+        const std::size_t size = shares_.size();
+        for (std::size_t at = 0, child = 1; child < size; child = 2 * at + 1) {
+            if (child + 1 < size && shares_[child + 1] < shares_[child]) ++child;
+            if (shares_[at] <= shares_[child]) return;
+            std::swap(shares_[at], shares_[child]);
+            at = child;
+        }
+    }
+
     // A link is full at this level: so it is for all chosen flows on it that have no rate yet.
     void fix(const Near& full, std::int64_t level) {
         for (std::int32_t i = full.first; i != NONE; i = crossings_[static_cast<std::size_t>(i)].next) {
@@ -179,13 +223,7 @@ private:
         }
     }
 
-    // Check the links of all chosen flows; whether no flow had to be chosen as well.
-    bool settled() {
-        const std::size_t before = chosen_.size();
-        for (const Near& at : near_) check(at.link, at.rest);
-        return chosen_.size() == before;
-    }
-
+    // Check a link of chosen flows, and choose more flows if they have to give way or can have more.
     void check(std::int32_t number, std::int64_t rest) {
         const std::int64_t all = traffic_.weight(number);
         if (rest >= all) return choose_held(number);  // nowhere near full: it holds nobody
@@ -240,6 +278,7 @@ private:
             if (one.fresh != one.rate) changed.push_back({slot, one.rate = one.fresh});
         }
         for (const Near& at : near_) link(at.link).rest = at.rest;
+        leave_near();
         chosen_.clear();
     }
 
