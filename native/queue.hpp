@@ -1,7 +1,6 @@
 // The queue of what happens when: a monotone radix heap on ticks (Ahuja, Mehlhorn, Orlin, Tarjan, "Faster algorithms
-// for the shortest path problem", J. ACM 37(2), 1990), here in base 16.  Ticks never go back, so an event lies in the
-// bucket of the highest digit in which its tick differs from the present one, and of what that digit is.  When a bucket
-// is next, its events move to lower digits; each moves about as often as the number of events has digits.
+// for the shortest path problem", J. ACM 37(2), 1990).  Ticks never go back, so an event lies in the bucket of the
+// highest bit in which its tick differs from the present one; bucket 0 is all that happens at the present instant.
 #pragma once
 
 #include <algorithm>
@@ -27,48 +26,47 @@ class RadixHeap {
 public:
     // `tick` must not lie before the present one.
     void push(Tick tick, std::uint64_t what) {
-        const auto differs = static_cast<std::uint64_t>(tick ^ now_);
-        if (differs == 0) return present_.push_back({tick, what});
-        const auto level = static_cast<std::size_t>(std::bit_width(differs) - 1) / BITS;
-        const auto digit = static_cast<std::size_t>(tick >> (BITS * level)) & (BASE - 1);
-        buckets_[level * BASE + digit].push_back({tick, what});
-        levels_ |= 1U << level;
-        digits_[level] |= 1U << digit;
+        const unsigned bucket = bucket_of(tick);
+        buckets_[bucket].push_back({tick, what});
+        filled_ |= std::uint64_t{1} << bucket;
     }
 
     // Go to the next tick at which something happens; false if nothing does any more.
     bool advance() {
-        present_.clear();
-        if (levels_ == 0) return false;
-        const auto level = static_cast<std::size_t>(std::countr_zero(levels_));
-        const auto digit = static_cast<std::size_t>(std::countr_zero(digits_[level]));
-        digits_[level] &= digits_[level] - 1;
-        if (digits_[level] == 0) levels_ &= levels_ - 1;
-        auto& next = buckets_[level * BASE + digit];
-        const auto [first, last] = std::ranges::minmax(next, {}, &Event::tick);
+        clear_present();
+        if (filled_ == 0) return false;
+        const auto lowest = static_cast<unsigned>(std::countr_zero(filled_));
+        auto& from = buckets_[lowest];
+        const auto [first, last] = std::ranges::minmax(from, {}, &Event::tick);
         now_ = first.tick;
         if (first.tick == last.tick) {
-            present_.swap(next);
-            return true;
+            buckets_[0].swap(from);
+            filled_ |= 1;
+        } else {
+            for (const Event& event : from) push(event.tick, event.what);
+            from.clear();
         }
-        for (const Event& event : next) push(event.tick, event.what);  // all to lower levels
-        next.clear();
+        filled_ &= ~(std::uint64_t{1} << lowest);
         return true;
     }
 
     Tick now() const { return now_; }
 
     // All that happens now.  What is pushed for now is appended.
-    const std::vector<Event>& present() const { return present_; }
-    void clear_present() { present_.clear(); }
+    const std::vector<Event>& present() const { return buckets_[0]; }
+
+    void clear_present() {
+        buckets_[0].clear();
+        filled_ &= ~std::uint64_t{1};
+    }
 
 private:
-    static constexpr std::size_t BITS = 4, BASE = 1 << BITS, LEVELS = 64 / BITS;
+    unsigned bucket_of(Tick tick) const {
+        return static_cast<unsigned>(std::bit_width(static_cast<std::uint64_t>(tick ^ now_)));
+    }
 
-    std::vector<Event> present_;
-    std::array<std::vector<Event>, LEVELS * BASE> buckets_;
-    std::uint32_t levels_ = 0;                     // bit l: something is in a bucket of level l
-    std::array<std::uint32_t, LEVELS> digits_{};  // bit d: and in that of digit d
+    std::array<std::vector<Event>, 64> buckets_;
+    std::uint64_t filled_ = 0;  // bit b: bucket b is not empty
     Tick now_ = 0;
 };
 
