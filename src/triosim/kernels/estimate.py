@@ -22,6 +22,10 @@ class Source(IntEnum):
     PROPORTIONAL = 3
     ROOFLINE = 4
     UNDECIDED = 5
+    REGRESSION = 6
+    WAVES = 7
+    TABLE = 8
+    EXTERNAL = 9
 
 
 class Limit(IntEnum):
@@ -43,12 +47,14 @@ class Estimates:
             ``seconds * exp(-spread)`` and ``seconds * exp(spread)`` nine times out of ten.
         source: :class:`Source` codes, int8.
         limit: :class:`Limit` codes, int8.
+        notes: sentences on what a reader of the prediction should know about these times.
     """
 
     seconds: NDArray[np.float64]
     spread: NDArray[np.float64]
     source: NDArray[np.int8]
     limit: NDArray[np.int8]
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.seconds)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from triosim.kernels.changes import growth, undecided
@@ -19,7 +21,8 @@ def price(job: Job, model: str = "auto") -> Estimates:
 
     Args:
         job: what is to be priced.
-        model: a registered operator model, or the file of a pack (``*.json``) for ``auto`` to use.
+        model: a registered operator model, the file of a pack (``*.json``) for ``auto`` to use, or a file of external
+            times (:mod:`triosim.kernels.models.external`).
 
     Raises:
         InputError: there is no such model or pack, or it needs something that the job does not have.
@@ -32,8 +35,16 @@ def _model(name: str) -> OperatorModel:
         from triosim.kernels.models.auto import Auto
 
         return Auto(load(name))
+    if name not in MODELS and _is_path(name):
+        from triosim.kernels.models.external import External
+
+        return External(name)
     found: OperatorModel = MODELS.get(name)()
     return found
+
+
+def _is_path(name: str) -> bool:
+    return bool(Path(name).suffix) or "/" in name or "\\" in name or Path(name).exists()
 
 
 def describe(estimates: Estimates, trace: Trace, job: Job | None = None, model: str = "auto") -> list[str]:
@@ -56,6 +67,10 @@ def describe(estimates: Estimates, trace: Trace, job: Job | None = None, model: 
         Source.PROPORTIONAL: "recorded times scaled in proportion to the work",
         Source.ROOFLINE: f"the roofline{here}, without a recording",
         Source.UNDECIDED: "recorded operators of which it is not known whether they follow the batch",
+        Source.REGRESSION: f"linear regressions on the work{here}, without a recording",
+        Source.WAVES: f"recorded times{there} scaled by waves of thread blocks",
+        Source.TABLE: f"a table of kernels measured{here}",
+        Source.EXTERNAL: "external times",
     }
     shares = {source: float(estimates.seconds[estimates.source == source].sum()) / total for source in words}
     parts = [f"{_percent(share)} {words[s]}" for s, share in sorted(shares.items(), key=lambda x: -x[1]) if share > 0]
@@ -63,7 +78,7 @@ def describe(estimates: Estimates, trace: Trace, job: Job | None = None, model: 
     if shares[Source.ANCHORED] or shares[Source.ROOFLINE] or shares[Source.UNDECIDED]:
         sentences.append(_pack_story(model))
     sentences += _undecided_story(estimates, trace, job, total)
-    return sentences
+    return [*sentences, *estimates.notes]
 
 
 def _percent(share: float) -> str:
