@@ -61,6 +61,10 @@ def test_files_of_the_documentation_are_read(text: str, tmp_path: Path) -> None:
     file.write_text(text)
     if "family" in text:
         assert len(modelling.from_file(file, sequence_length=64))
+    elif "times = " in text:
+        from triosim.kernels.mapping import load
+
+        assert load(file).times
     elif "wise" in text:
         from triosim.hardware.description import read_table
 

@@ -115,12 +115,13 @@ def test_registered_parts_can_all_be_looked_up() -> None:
     from triosim.collectives.algorithm import ALGORITHMS
     from triosim.engine.solver import SOLVERS
     from triosim.hardware.topology import TOPOLOGIES
+    from triosim.kernels.external_times import READERS as TIMES
     from triosim.kernels.model import MODELS
     from triosim.parallelism.schedule import SCHEDULES
     from triosim.workload.modelling import MODELS as FAMILIES
     from triosim.workload.reading import READERS
 
-    for registry in (ALGORITHMS, SOLVERS, TOPOLOGIES, MODELS, SCHEDULES, FAMILIES, READERS):
+    for registry in (ALGORITHMS, SOLVERS, TOPOLOGIES, MODELS, SCHEDULES, FAMILIES, READERS, TIMES):
         assert registry.names(), f"{registry.package} is empty"
         for name in registry.names():
             assert isinstance(registry.get(name), type)

@@ -106,7 +106,9 @@ class Options:
         "--host", help="Cost of launching: recorded, eager, large-model, compiled, graph or none."
     )
     operator_times: str = _option(
-        "--operator-times", help="auto, recorded, proportional, roofline or a PACK.json (default auto).", default="auto"
+        "--operator-times",
+        help="auto, recorded, proportional, roofline, a PACK.json, or a file of external times (default auto).",
+        default="auto",
     )
     precision: str | None = _option("--precision", help="Of a model by name: float32, bfloat16 or float16.")
     step: str | None = _option(

@@ -1,0 +1,1 @@
+"""Readers of external times, one format a file."""

@@ -1,0 +1,41 @@
+"""``metrics.csv`` of MGPUSim: time that kernels took, by component."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from triosim.errors import InputError
+from triosim.kernels.external import _csv
+from triosim.kernels.external_times import Clock, ExternalTimes, Reader, Row, What, table
+from triosim.registry import registered
+
+_COLUMNS = {"where", "what", "value"}
+
+
+@registered
+class Mgpusim(Reader):
+    """One row for each ``kernel_time``, named after the component that reports it (``Driver``).
+
+    The simulator reports the seconds of all kernels of a run together, so a run should hold one operator.
+    """
+
+    title = "MGPUSim metrics (columns where, what, value)"
+
+    def recognises(self, text: str) -> bool:
+        return _csv.header(text, _COLUMNS.issubset) >= 0
+
+    def read(self, path: Path, text: str, clock: Clock) -> ExternalTimes:
+        """See :class:`Reader`.
+
+        Raises:
+            InputError: a value is no number, or there is no ``kernel_time``.
+        """
+        start = _csv.header(text, _COLUMNS.issubset)
+        rows = [
+            Row(line.cells["where"], _csv.number(path, line, "value"))
+            for line in _csv.lines(path, text, start)
+            if line.cells["what"] == "kernel_time"
+        ]
+        if not rows:
+            raise InputError(f"{path} has no metric 'kernel_time'; run the benchmark with -timing -report-all")
+        return table(f"MGPUSim metrics {path}", What.REGION, rows)

@@ -1,0 +1,63 @@
+"""NeuSight's operator tables (labels and predictions): forward, backward and accumulation of each node."""
+
+from __future__ import annotations
+
+import math
+from ast import literal_eval
+from collections.abc import Iterator
+from pathlib import Path
+
+from triosim.kernels.external import _csv
+from triosim.kernels.external_times import Clock, ExternalTimes, Reader, Row, What, table
+from triosim.registry import registered
+
+_COLUMNS = {"Name", "OpName", "fw_latency", "bw_latency"}
+
+
+@registered
+class Neusight(Reader):
+    """Two rows a node of the model's graph: its forward and, where it has one, its backward pass.
+
+    Latencies are in milliseconds.  The backward pass is ``bw_latency`` and ``acc_latency``, the accumulation of the
+    gradients of weights.  The name of a node is the path of a module with ``_`` for the dots.
+    """
+
+    title = "NeuSight operator CSV (columns Name, OpName, fw_latency, bw_latency)"
+
+    def recognises(self, text: str) -> bool:
+        return _csv.header(text, _COLUMNS.issubset) >= 0
+
+    def read(self, path: Path, text: str, clock: Clock) -> ExternalTimes:
+        """See :class:`Reader`.
+
+        Raises:
+            InputError: a latency is no number.
+        """
+        start = _csv.header(text, _COLUMNS.issubset)
+        rows = [row for line in _csv.lines(path, text, start) for row in _passes(path, line)]
+        timed = [row for row in rows if row.seconds > 0]
+        less = len(rows) - len(timed)
+        notes = [f"{path}: {less} passes of nodes that take no time left out"] if less else []
+        return table(f"NeuSight table {path}", What.MODULE, timed, notes)
+
+
+def _passes(path: Path, line: _csv.Line) -> Iterator[Row]:
+    def milliseconds(column: str) -> float:
+        return _csv.number(path, line, column) if line.cells.get(column) else 0.0
+
+    name, elements = line.cells["Name"], _elements(line.cells.get("OutputShape", ""))
+    yield Row(name, milliseconds("fw_latency") / 1e3, side="forward", elements=elements)
+    back = milliseconds("bw_latency") + milliseconds("acc_latency")
+    yield Row(name, back / 1e3, side="backward", elements=elements)
+
+
+def _elements(text: str) -> int:
+    """Elements of a shape such as ``(4, 1024)``, 0 where the text is none."""
+    try:
+        shape = literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return 0
+    shape = (shape,) if isinstance(shape, int) else shape
+    if not isinstance(shape, list | tuple) or not shape or not all(isinstance(size, int) for size in shape):
+        return 0
+    return max(math.prod(shape), 0)

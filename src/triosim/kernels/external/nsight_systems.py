@@ -1,0 +1,78 @@
+"""Tables of ``nsys stats --format csv``: ``cuda_gpu_kern_sum`` and ``cuda_gpu_trace``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from triosim.errors import InputError
+from triosim.kernels.external import _csv
+from triosim.kernels.external_times import Clock, ExternalTimes, Reader, Row, What, table
+from triosim.registry import registered
+
+_COPIES = ("[CUDA memcpy", "[CUDA memset")
+
+
+@registered
+class NsightSystems(Reader):
+    """One row for each launch of a trace in the order of their starts, or for each kernel of a summary with its mean.
+
+    Copies and memsets of a trace are left out: they are no part of an operator's time.
+    """
+
+    title = "Nsight Systems CSV (cuda_gpu_kern_sum or cuda_gpu_trace)"
+
+    def recognises(self, text: str) -> bool:
+        return _csv.header(text, _summary) >= 0 or _csv.header(text, _trace) >= 0
+
+    def read(self, path: Path, text: str, clock: Clock) -> ExternalTimes:
+        """See :class:`Reader`.
+
+        Raises:
+            InputError: a line is incomplete, or a time is no number.
+        """
+        start = _csv.header(text, _summary)
+        if start >= 0:
+            return table(f"Nsight Systems summary {path}", What.KERNEL, _totals(path, text, start))
+        launches, copies = _launches(path, text, _csv.header(text, _trace))
+        notes = [f"{path}: {copies} copies and memsets left out"] if copies else []
+        return table(f"Nsight Systems trace {path}", What.KERNEL, launches, notes)
+
+
+def _summary(columns: set[str]) -> bool:
+    return {"Name", "Instances"} <= columns and _csv.timed(sorted(columns), "Total Time", "Avg", "Average") is not None
+
+
+def _trace(columns: set[str]) -> bool:
+    return "Name" in columns and "CorrId" in columns and _csv.timed(sorted(columns), "Duration") is not None
+
+
+def _totals(path: Path, text: str, start: int) -> Iterator[Row]:
+    total, mean = None, None
+    for line in _csv.lines(path, text, start):
+        total = total or _csv.timed(list(line.cells), "Total Time")
+        mean = mean or _csv.timed(list(line.cells), "Avg", "Average")
+        count = _csv.whole(path, line, "Instances")
+        if total:  # the mean is rounded to a tenth
+            seconds = _csv.number(path, line, total[0]) * total[1] / count
+        else:
+            assert mean is not None
+            seconds = _csv.number(path, line, mean[0]) * mean[1]
+        yield Row(line.cells["Name"], seconds, count)
+
+
+def _launches(path: Path, text: str, start: int) -> tuple[list[Row], int]:
+    """Launches by their start, and the number of copies and memsets."""
+    found: list[tuple[float, Row]] = []
+    copies = 0
+    for line in _csv.lines(path, text, start):
+        columns = list(line.cells)
+        duration, begin = _csv.timed(columns, "Duration"), _csv.timed(columns, "Start")
+        if duration is None or begin is None:
+            raise InputError(f"{path} has no column 'Start (ns)'; export the report cuda_gpu_trace again")
+        if line.cells["Name"].startswith(_COPIES):
+            copies += 1
+            continue
+        row = Row(line.cells["Name"], _csv.number(path, line, duration[0]) * duration[1])
+        found.append((_csv.number(path, line, begin[0]), row))
+    return [row for _, row in sorted(found, key=lambda pair: pair[0])], copies

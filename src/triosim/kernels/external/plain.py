@@ -1,0 +1,56 @@
+"""A plain table, for tools without a reader of their own: ``operator``, ``seconds`` and what else is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from triosim.errors import InputError
+from triosim.kernels.external import _csv
+from triosim.kernels.external_times import SIDES, Clock, ExternalTimes, Reader, Row, What, table
+from triosim.registry import registered
+
+_NAMES = {"operator": What.OPERATOR, "kernel": What.KERNEL}
+_TIMES = ("seconds", "milliseconds", "microseconds", "nanoseconds")
+
+
+@registered
+class Plain(Reader):
+    """Comma separated: ``operator`` or ``kernel``, one of ``seconds``, ``milliseconds``, ``microseconds`` and
+    ``nanoseconds`` (of one call), and if wanted ``module``, ``pass`` (forward or backward), ``count`` and ``elements``
+    (of the output)."""
+
+    title = "a CSV with the columns operator (or kernel) and seconds"
+
+    def recognises(self, text: str) -> bool:
+        return _csv.header(text, _wanted) >= 0
+
+    def read(self, path: Path, text: str, clock: Clock) -> ExternalTimes:
+        """See :class:`Reader`.
+
+        Raises:
+            InputError: a number is none, or a pass is neither forward nor backward.
+        """
+        start = _csv.header(text, _wanted)
+        columns = _csv.cells(text.split("\n")[start])
+        (named,) = set(columns) & set(_NAMES)
+        (timed,) = set(columns) & set(_TIMES)
+        rows = [_row(path, line, named, timed) for line in _csv.lines(path, text, start)]
+        return table(f"table {path}", _NAMES[named], rows)
+
+
+def _wanted(columns: set[str]) -> bool:
+    return len(columns & set(_NAMES)) == 1 and len(columns & set(_TIMES)) == 1
+
+
+def _row(path: Path, line: _csv.Line, named: str, timed: str) -> Row:
+    side = line.cells.get("pass", "")
+    if side not in SIDES:
+        raise InputError(f"{path}, line {line.number}: 'pass' is {side!r}; give forward or backward, or leave it empty")
+    return Row(
+        line.cells[named],
+        _csv.number(path, line, timed) * _csv.SECONDS[timed],
+        _csv.whole(path, line, "count") if line.cells.get("count") else 1,
+        line.cells.get("module", ""),
+        side,
+        _csv.whole(path, line, "elements") if line.cells.get("elements") else 0,
+    )
