@@ -8,13 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.data import shared
 from tests.kernels.example import DEVICE, OTHER, job, step
 from tests.kernels.external import samples
 from triosim.errors import InputError
+from triosim.hardware.catalog import accelerator
 from triosim.kernels.estimate import Source
 from triosim.kernels.model import Job
 from triosim.kernels.pricing import describe, price
 from triosim.workload.builder import TraceBuilder
+from triosim.workload.reading import read
 from triosim.workload.rescale import rescale
 from triosim.workload.trace import Category, Kernels, Meta, Phase, Trace
 
@@ -192,6 +195,33 @@ def test_times_are_those_of_the_device_that_is_priced(file):
     assert found.seconds[1] == price(asked, "auto").seconds[1] != 5e-6
 
 
+def test_times_of_another_device_are_not_used(file):
+    file("operator,microseconds\naten::linear,33\n")
+    path = file("times = 'times.csv'\ndevice = 'Faster'\n", "mapping.toml")
+    assert price(replace(job(), device=OTHER), path).seconds[0] == pytest.approx(33e-6)
+    here = price(job(), path)
+    assert here.seconds == pytest.approx(price(job(), "auto").seconds)
+    assert here.notes == ("external times: those of Faster, not of Example",)
+
+
+def test_a_profile_of_the_traces_own_kernels_gives_its_own_times(file):
+    recorded = read(shared("triosim-h100", "vgg13-bs512-raw"))
+    kernels = recorded.kernels
+    lines = ["Start (ns),Duration (ns),CorrId,Name"]
+    for row, (name, seconds) in enumerate(zip(kernels.name, kernels.device_s, strict=True)):
+        name = f"[CUDA {name.lower()}]" if name.startswith(("Memcpy", "Memset")) else name
+        lines.append(f'{row},{round(seconds * 1e9)},{row},"{name}"')
+    times = file("\n".join(lines), "trace.csv")
+    device = accelerator("H100-SXM5-80GB")
+    asked = Job(recorded, device, recorded, device)
+    in_order = file("times = 'trace.csv'\nmatch = 'order'\n", "order.toml")
+    for path in (times, in_order):
+        found = price(asked, path)
+        assert found.seconds == pytest.approx(price(asked, "auto").seconds, abs=1e-9)
+        assert not any("not used" in note for note in found.notes)
+        assert sources(found).count(Source.EXTERNAL) == np.count_nonzero(found.seconds)
+
+
 def test_the_story_tells_of_them(file):
     asked = on(with_kernels())
     told = describe(price(asked, path := file("kernel,seconds\ngemm,60e-6\nrest,1\n")), asked.trace, asked, path)
@@ -216,6 +246,7 @@ def test_the_model_needs_a_file_and_a_file_that_is_not_there_is_told():
         ("times = 'sim.txt'\ncolck = '1GHz'\n", "unknown key .* 'colck': did you mean clock"),
         ("times = 'sim.txt'\nclock = '1 parsec'\n", "clock is '1 parsec'"),
         ("times = 'sim.txt'\nclock = true\n", "clock is True"),
+        ("times = 'sim.txt'\ndevice = 4\n", "device is 4"),
         ("times = 'sim.txt'\nshapes = 'mine'\n", "shapes is 'mine'"),
         ("times = 'sim.txt'\nmatch = 'luck'\n", "match is 'luck'"),
         ("times = 'sim.txt'\nmatch = 'order'\n[operators]\n'#0' = 0\n", "match is 'order'"),

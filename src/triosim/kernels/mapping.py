@@ -2,6 +2,7 @@
 
     times = ["accel-sim.txt"]      # what simulators or profilers wrote, beside this file
     clock = "1.41 GHz"             # where they count cycles and do not say how long one is
+    device = "H100-SXM5-80GB"      # whose times they are, where a system has several devices
     shapes = "trace"               # the shapes that were simulated: those of the trace, or "plan": of the priced step
 
     [operators]
@@ -19,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from triosim.errors import InputError, unknown
+from triosim.hardware.catalog import accelerator
 from triosim.hardware.description import read_table
 
 SUFFIX = ".toml"
 SHAPES = ("trace", "plan")
 MATCHES = ("name", "order", "operators")
-_KEYS = ("times", "clock", "shapes", "match", "operators")
+_KEYS = ("times", "clock", "device", "shapes", "match", "operators")
 _HERTZ = {"hz": 1.0, "khz": 1e3, "mhz": 1e6, "ghz": 1e9}
 _FREQUENCY = re.compile(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*([a-z]+)\s*", re.IGNORECASE)
 
@@ -43,6 +45,7 @@ class Mapping:
         operators: what is selected, and the parts that its time is the sum of.
         shapes: one of :data:`SHAPES`, or ``""`` for the default.
         clock_hz: frequency of the counted cycles, None where not given.
+        device: name of the device whose times they are, ``""`` for whichever is priced.
     """
 
     path: Path
@@ -51,6 +54,7 @@ class Mapping:
     operators: tuple[tuple[str, tuple[Part, ...]], ...] = ()
     shapes: str = ""
     clock_hz: float | None = None
+    device: str = ""
 
 
 def load(path: Path) -> Mapping:
@@ -81,6 +85,7 @@ def load(path: Path) -> Mapping:
         tuple((key, _parts(path, key, value)) for key, value in _table(path, operators).items()),
         shapes,
         _hertz(path, document["clock"]) if "clock" in document else None,
+        _device(path, document.get("device", "")),
     )
 
 
@@ -103,6 +108,16 @@ def _parts(path: Path, key: str, value: Any) -> tuple[Part, ...]:
     if not parts or not all(good):
         raise InputError(f"{path}: {key!r} is {value!r}; give a kernel's name, a row of the times, or a list of them")
     return tuple(parts)
+
+
+def _device(path: Path, given: Any) -> str:
+    """The catalog's name of a device, or the name as it is of one that a user described."""
+    if not isinstance(given, str):
+        raise InputError(f'{path}: device is {given!r}; give a name, as device = "H100-SXM5-80GB"')
+    try:
+        return accelerator(given).name if given else ""
+    except InputError:
+        return given
 
 
 def _hertz(path: Path, given: Any) -> float:

@@ -21,6 +21,7 @@ from triosim.workload.trace import Phase, Trace
 
 _PHASES = {SIDES.index("forward"): Phase.FORWARD, SIDES.index("backward"): Phase.BACKWARD}
 _COPIES = ("Memcpy", "Memset")
+"""Beginnings of the names of copies and memsets, which are no part of an operator's time."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,8 @@ def _by_kernel(times: ExternalTimes, target: Target) -> Matched:
     kernels = target.trace.kernels
     at: dict[str, list[int]] = {}
     for row, name in enumerate(kernels.name):
-        at.setdefault(" ".join(name.split()), []).append(row)
+        if not name.startswith(_COPIES):
+            at.setdefault(" ".join(name.split()), []).append(row)
     new = np.full(len(kernels), np.nan)
     left = []
     for key, rows in _groups(times):
@@ -196,7 +198,7 @@ def _summed(target: Target, new: NDArray[np.float64]) -> tuple[NDArray[np.float6
     """From kernels to operators: the sum of those given, and the part of the recorded time that they stand for."""
     kernels, n = target.trace.kernels, len(target.trace)
     given = np.isfinite(new)
-    counts = ~np.array([name.startswith(_COPIES) for name in kernels.name], bool) | given
+    counts = np.array([not name.startswith(_COPIES) for name in kernels.name], bool)
     weight = np.where(np.nan_to_num(kernels.device_s) > 0, np.nan_to_num(kernels.device_s), 1e-12)
     total = np.bincount(kernels.operator[counts], weight[counts], n)
     part = np.bincount(kernels.operator[given], weight[given], n)

@@ -13,7 +13,7 @@ from triosim.registry import registered
 _TOTAL = re.compile(r"^gpu_tot_sim_cycle\s*=\s*(\S+)\s*$", re.MULTILINE)
 _LINES = re.compile(
     r"^(?P<key>kernel_name|kernel_launch_uid|kernel_stream_id|gpu_tot_sim_cycle)\s*=\s*(?P<value>.*?)\s*$"
-    r"|^launching kernel name:\s*(?P<launched>\S+)"
+    r"|^launching kernel name:\s*(?P<launched>.*?)\s*(?:uid:.*)?$"
     r"|(?P<cut>break due to reaching the maximum cycles)",
     re.MULTILINE,
 )

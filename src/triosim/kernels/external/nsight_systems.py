@@ -48,10 +48,9 @@ def _trace(columns: set[str]) -> bool:
 
 
 def _totals(path: Path, text: str, start: int) -> Iterator[Row]:
-    total, mean = None, None
+    columns = _csv.cells(text.split("\n")[start])
+    total, mean = _csv.timed(columns, "Total Time"), _csv.timed(columns, "Avg", "Average")
     for line in _csv.lines(path, text, start):
-        total = total or _csv.timed(list(line.cells), "Total Time")
-        mean = mean or _csv.timed(list(line.cells), "Avg", "Average")
         count = _csv.whole(path, line, "Instances")
         if total:  # the mean is rounded to a tenth
             seconds = _csv.number(path, line, total[0]) * total[1] / count
@@ -63,13 +62,13 @@ def _totals(path: Path, text: str, start: int) -> Iterator[Row]:
 
 def _launches(path: Path, text: str, start: int) -> tuple[list[Row], int]:
     """Launches by their start, and the number of copies and memsets."""
+    columns = _csv.cells(text.split("\n")[start])
+    duration, begin = _csv.timed(columns, "Duration"), _csv.timed(columns, "Start")
+    if duration is None or begin is None:
+        raise InputError(f"{path} has no column 'Start (ns)'; export the report cuda_gpu_trace again")
     found: list[tuple[float, Row]] = []
     copies = 0
     for line in _csv.lines(path, text, start):
-        columns = list(line.cells)
-        duration, begin = _csv.timed(columns, "Duration"), _csv.timed(columns, "Start")
-        if duration is None or begin is None:
-            raise InputError(f"{path} has no column 'Start (ns)'; export the report cuda_gpu_trace again")
         if line.cells["Name"].startswith(_COPIES):
             copies += 1
             continue

@@ -51,6 +51,8 @@ class External(OperatorModel):
         clock = Clock(mapping.clock_hz, job.device.clock_hz)
         tables = [read(path, clock) for path in mapping.times]
         base = Auto().price(job)
+        if mapping.device and mapping.device != job.device.name:
+            return replace(base, notes=(f"external times: those of {mapping.device}, not of {job.device.name}",))
         planned = (mapping.shapes or ("plan" if job.recorded_on is None else "trace")) == "plan"
         told = base if planned else Auto().price(replace(job, trace=job.recorded))
         shapes = job.trace if planned else job.recorded
