@@ -14,7 +14,7 @@
 namespace triosim {
 
 // Host is the engine:
-//   now(), finish(task), until_join(route), busy(link), flow(route, work, instance, edge),
+//   now(), poll(), finish(task), until_join(route), busy(link), flow(route, work, instance, edge),
 //   schedule_begin(tick, instance), schedule_end(tick, instance), schedule_step(tick, instance, edge).
 template <class Host>
 class Collectives {
@@ -95,7 +95,7 @@ public:
         const Plan& plan = this->plan(one);
         release(plan);
         Replay replay(edges(one), plan.lasts);
-        replay.play(host_.now() - began(one));
+        replay.play(host_.now() - began(one), [this] { host_.poll(); });
         finish_due(one, plan);
         one.finished = static_cast<std::int32_t>(plan.ends.size());
         if (replay.progress.complete()) return;
@@ -214,7 +214,7 @@ private:
         if (formulas_) ends = closed_form(edges, plan.lasts);
         if (!ends) {
             Replay replay(edges, plan.lasts);
-            replay.play(BEYOND);
+            replay.play(BEYOND, [this] { host_.poll(); });
             if (!replay.progress.complete()) return;
             ends = std::move(replay.ends);
         }

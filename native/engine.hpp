@@ -30,7 +30,7 @@ public:
             happen();
             while (give()) happen();
             if (asked_ || !joined_.empty() || !left_.empty()) share();
-            if (++instants_ % 4096 == 0) poll_();
+            if (++instants_ % 4096 == 0) poll();
         } while (queue_.advance());
         return std::ranges::find(finish_, BEYOND) == finish_.end();
     }
@@ -48,6 +48,7 @@ public:
     // ------------------------------------------------------------------ what collectives ask of their host
 
     Tick now() const { return queue_.now(); }
+    void poll() const { poll_(); }
     bool busy(std::int32_t link) const { return flows_on_[static_cast<std::size_t>(link)] > 0; }
     Tick until_join(std::int32_t route) const {
         return network_.pays_latency ? 0 : roads_.latency[static_cast<std::size_t>(route)];

@@ -42,9 +42,11 @@ protected:
         for (const Joining& flow : joined) join(flow.slot, flow.route);
         for (const std::int32_t slot : left) choose_held(traffic_.hops(slot));
         for (const Joining& flow : joined) choose_held(traffic_.hops(flow.slot));
-        for (std::size_t settled = 0; settled < chosen_.size();) {
-            settled = choose_neighbours(settled);
+        std::size_t asked = joined.size(), settled = 0;  // of chosen_: on whose links all that are held are chosen
+        while (settled < chosen_.size()) {
+            choose_neighbours(asked);
             fill();
+            asked = settled = chosen_.size();
             for (const Near& at : near_) check(at.link, at.rest);
         }
         apply(changed);
@@ -56,6 +58,7 @@ private:
     struct Flow {
         std::int64_t rate = 0, fresh = 0;  // as it is and as it may become
         std::int32_t bottleneck = NONE;    // link
+        std::int32_t own = NONE;           // of near_: the smallest share of links on which no other chosen flow is
         bool chosen = false, fixed = false;  // fixed: `fresh` and `bottleneck` are those of the last filling
 
         std::int64_t now() const { return fixed ? fresh : rate; }
@@ -121,11 +124,9 @@ private:
         choose_if(number, [number](const Flow& other) { return other.bottleneck == number; });
     }
 
-    // Choose the flows held where the last chosen ones cross: most would have to be chosen in the next round.  Returns
-    // how many are chosen.
-    std::size_t choose_neighbours(std::size_t from) {
+    // Choose the flows held where the last chosen ones cross: most would have to be chosen in the next round.
+    void choose_neighbours(std::size_t from) {
         for (const std::size_t end = chosen_.size(); from < end; ++from) choose_held(traffic_.hops(chosen_[from]));
-        return chosen_.size();
     }
 
     // Progressive filling of the chosen flows into what the others leave; see fill() in max_min.py.
@@ -177,6 +178,7 @@ private:
         for (const std::int32_t slot : chosen_) {
             Flow& one = flow(slot);
             one.fixed = false;
+            one.own = NONE;
             for (const Hop& hop : traffic_.hops(slot)) {
                 Link& crossed = link(hop.link);
                 if (crossed.near == NONE) {
@@ -191,7 +193,18 @@ private:
             }
         }
         shares_.clear();
-        for (std::size_t i = 0; i < near_.size(); ++i) shares_.emplace_back(share(near_[i]), static_cast<std::int32_t>(i));
+        for (std::int32_t i = 0; i < static_cast<std::int32_t>(near_.size()); ++i) {
+            const Crossing& first = crossings_[static_cast<std::size_t>(near(i).first)];
+            if (first.next != NONE) {
+                shares_.emplace_back(share(near(i)), i);
+                continue;
+            }
+            std::int32_t& own = flow(first.slot).own;
+            if (own == NONE || share(near(i)) < share(near(own))) own = i;
+        }
+        for (const std::int32_t slot : chosen_) {
+            if (const std::int32_t own = flow(slot).own; own != NONE) shares_.emplace_back(share(near(own)), own);
+        }
         std::make_heap(shares_.begin(), shares_.end(), std::greater<>{});
     }
 

@@ -126,9 +126,12 @@ public:
         }
     }
 
-    // Go on until everything due by this tick, counted from the first transfer, has been delivered.
-    void play(Tick until) {
+    // Go on until everything due by this tick, counted from the first transfer, has been delivered.  poll() is called
+    // now and then.
+    template <class Poll>
+    void play(Tick until, Poll poll) {
         bool more = true;
+        std::size_t delivered = 0;
         while (more && queue_.now() <= until) {
             const Tick now = queue_.now();
             for (std::size_t i = 0; i < queue_.present().size(); ++i) {
@@ -140,6 +143,7 @@ public:
                     },
                     [&](std::int32_t position) { ends[static_cast<std::size_t>(position)] = now; });
             }
+            if (const std::size_t before = delivered; (delivered += queue_.present().size()) >> 20 != before >> 20) poll();
             more = queue_.advance() && queue_.now() < BEYOND;
         }
     }
