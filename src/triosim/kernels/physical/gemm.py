@@ -1,0 +1,357 @@
+"""Matrix products on the matrix and the vector units of a GPU.
+
+A product is cut into tiles, one thread block each, of which every compute unit (SM, CU) runs one at a time.  For a tile
+of ``tm x tn`` and ``s`` parts of the summed dimension (split-K)::
+
+    blocks   u = ceil(m/tm) ceil(n/tn) batch s / units           thread blocks per compute unit
+    waves    w = ceil(u) where blocks wait for one another, less where they stream into freed units
+    compute  c = w 2 tm tn (k/s) / (sustained / units * eff)     eff grows with tm tn / (tm + tn), 1 at 128 x 128
+    memory   d = (operands, again where the cache loses them, + C) / (bandwidth * min(1, concurrency u))
+    chain    l = (k/s) latency                                   steps along k follow one another
+    seconds    = launch + (c^4 + d^4 + l^4)^(1/4) + w (prologue + epilogue) (+ partial sums, where s > 1)
+
+and the library is taken to choose the tile and the split that are fastest.  Large products are bound by power, not by
+the peak: ``sustained = (peak_part^-6 + power_part^-6)^(-1/6)`` with ``peak_part = reach * peak`` and
+``power_part = tdp / joule_per_flop``.  The energy of an operation falls with the process and with the
+operations that a unit does in a cycle, since a wider matrix unit uses an operand more often: ``joule_per_flop = joule
+(nm / 7)^process (flop per cycle and unit / reference)^-width``.
+
+Few constants hold for all devices; everything about a device is from its datasheet.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from importlib import resources
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.errors import InputError
+from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.estimate import Limit
+from triosim.kernels.physical.predicted import Predicted
+from triosim.kernels.work.gemm import Gemm
+from triosim.workload.trace import DTYPES, ITEM_BYTES
+
+CHUNK = 8192
+"""Rows at a time: what is at work stays in a core's cache."""
+
+CLOCK = 1.8e9
+"""Clock in Hz at which the constants in seconds hold; they are cycles in truth."""
+
+SCHEMA = "triosim/physical-constants/1"
+
+ENGINES = ("simt", "tensor", "narrow", "fourbit")
+"""What multiplies: the vector units (32 and 64 bits), the matrix units at 16 bits and TF32, at 8 bits, and below."""
+
+SIMT_DTYPES = ("float64", "float32", "complex64", "complex128", "unknown")
+
+
+Menu = tuple[tuple[int, int], ...]
+"""Tiles, rows times columns of C, that a library has."""
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Of one engine; see the module's docstring and the units in ``data/physical/gemm.json``.
+
+    ``menus`` are tiles that libraries have; where it is not known which of several menus a device's library has,
+    the time is the geometric mean of what they give.  ``menus_batched`` is for products in batches, for which libraries
+    have fewer kernels.  ``host_s`` is time of the host that isolated measurements hold; :func:`predict` leaves it out.
+    """
+
+    launch_s: float
+    prologue_s: float
+    reach: float
+    joule: float
+    process: float
+    width: float
+    tile: float
+    memory: float
+    concurrency: float
+    cache: float
+    latency_s: float
+    stream: float
+    epilogue: float
+    split_s: float
+    cast_s: float
+    host_s: float
+    menus: tuple[Menu, ...]
+    menus_batched: tuple[Menu, ...]
+
+
+@dataclass(frozen=True)
+class Silicon:
+    """What the formula needs of a device, for one element type."""
+
+    units: float
+    clock: float
+    peak: float
+    bandwidth: float
+    cache: float
+    tdp: float
+    nm: float
+
+    @property
+    def width(self) -> float:
+        """FLOP that one compute unit does in a cycle."""
+        return self.peak / (self.units * self.clock)
+
+
+_LIKE = {"units": 100.0, "clock": 1.5e9, "tdp": 400.0, "nm": 5.0}
+"""Where a datasheet is silent: a data-centre accelerator of the 2020s."""
+_CACHE_PER_BANDWIDTH = 1.5e-5
+"""Bytes of last-level cache per byte per second of memory bandwidth, where the cache is not known (A100 to B200:
+1.6e-5 to 2.0e-5)."""
+
+
+def silicon(device: Accelerator, dtype: str) -> Silicon:
+    """The figures of ``device`` for products of ``dtype``; class defaults where its datasheet is silent.
+
+    Raises:
+        InputError: the device has no compute peak or no memory bandwidth.
+    """
+    peak, bandwidth = device.peak(dtype), device.memory_bandwidth
+    if bandwidth is None:
+        raise InputError(
+            f"device {device.name or '(unnamed)'!r} has no memory bandwidth: name a device of the catalog (triosim "
+            "devices) or add it to the device's file"
+        )
+    nm = re.search(r"\d+", device.process)
+    return Silicon(
+        float(device.compute_units or _LIKE["units"]),
+        device.clock_hz or _LIKE["clock"],
+        peak,
+        bandwidth,
+        float(device.cache_bytes or _CACHE_PER_BANDWIDTH * bandwidth),
+        device.tdp_w or _LIKE["tdp"],
+        float(nm.group()) if nm else _LIKE["nm"],
+    )
+
+
+REFERENCE_NM = 7.0
+REFERENCE_WIDTH = {"simt": 128.0, "tensor": 2048.0, "narrow": 4096.0, "fourbit": 8192.0}
+"""FLOP per cycle and unit at which ``joule`` holds: one multiply-add per lane of 64, A100's matrix unit in 16 bits."""
+
+
+def engine(dtype: int) -> str:
+    """Which of :data:`ENGINES` multiplies the type of this code."""
+    if DTYPES[dtype] in SIMT_DTYPES:
+        return "simt"
+    if ITEM_BYTES[dtype] > 1:
+        return "tensor"
+    return "narrow" if ITEM_BYTES[dtype] == 1 else "fourbit"
+
+
+def sustained(chip: Silicon, c: Constants, reference: float) -> float:
+    """FLOP/s that large products reach, under the peak and under the power limit."""
+    joule = c.joule * (chip.nm / REFERENCE_NM) ** c.process * (chip.width / reference) ** -c.width
+    return float(((c.reach * chip.peak) ** -6 + (chip.tdp / joule) ** -6) ** (-1 / 6))
+
+
+def predict(work: Gemm, device: Accelerator, constants: Mapping[str, Constants]) -> Predicted:
+    """Seconds of each product on ``device``.
+
+    Args:
+        work: products, any mixture of element types.
+        device: with its peaks, memory bandwidth and whatever else its datasheet gives.
+        constants: by engine, one of :data:`ENGINES`.
+
+    Raises:
+        InputError: the device has no compute peak or no memory bandwidth.
+    """
+    seconds, limit = np.empty(len(work)), np.empty(len(work), np.int8)
+    for code in np.unique(work.dtype).tolist():
+        chip, kind = silicon(device, DTYPES[code]), engine(code)
+        rows = np.flatnonzero(work.dtype == code)
+        for start in range(0, len(rows), CHUNK):
+            at = rows[start : start + CHUNK]
+            seconds[at], limit[at] = _seconds(work.take(at), chip, constants[kind], REFERENCE_WIDTH[kind])
+    return Predicted(seconds, limit)
+
+
+def _seconds(work: Gemm, chip: Silicon, c: Constants, reference: float) -> tuple[NDArray, NDArray]:
+    """Time of each product, and what binds it."""
+    call = _call(work, chip, c, reference)
+    best, compute, memory = _over_menus(work, chip, c, call, c.menus)
+    batched = work.batch > 1
+    if batched.any() and c.menus_batched != c.menus:
+        others = _over_menus(work, chip, c, call, c.menus_batched)
+        best, compute, memory = (np.where(batched, y, x) for x, y in zip((best, compute, memory), others, strict=True))
+    speed = CLOCK / chip.clock
+    seconds = best + c.launch_s * speed
+    if work.casts.any():
+        moved = (2.0 + work.a_bytes) * work.batch * work.m * work.k
+        seconds = seconds + work.casts * (c.cast_s * speed + call.miss * moved / (c.memory * chip.bandwidth))
+    limit = np.where(compute >= memory, Limit.COMPUTE, Limit.MEMORY)
+    limit[seconds > 2 * np.maximum(compute, memory)] = Limit.LAUNCH
+    return seconds, limit.astype(np.int8)
+
+
+def _over_menus(
+    work: Gemm, chip: Silicon, c: Constants, call: _Call, menus: tuple[Menu, ...]
+) -> tuple[NDArray, NDArray, NDArray]:
+    """Seconds, compute and memory of the fastest choice, geometric mean over the menus."""
+    chosen = [_fastest(work, chip, c, call, menu) for menu in menus]
+    if len(chosen) == 1:
+        return chosen[0]
+    total, compute, memory = (np.exp(np.mean(np.log(np.stack(x)), axis=0)) for x in zip(*chosen, strict=True))
+    return total, compute, memory
+
+
+def _fastest(
+    work: Gemm, chip: Silicon, c: Constants, call: _Call, menu: Menu
+) -> tuple[NDArray, NDArray, NDArray]:
+    """Seconds without the launch, compute and memory alone, of the fastest tile and split."""
+    best = np.full(len(work), np.inf)
+    compute, memory = np.empty(len(work)), np.empty(len(work))
+    for tile in menu:
+        for total, of_compute, of_memory in _tile(work, chip, c, call, *tile):
+            better = total < best
+            np.copyto(best, total, where=better)
+            np.copyto(compute, of_compute, where=better)
+            np.copyto(memory, of_memory, where=better)
+    return best, compute, memory
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What does not depend on the tile."""
+
+    rate: float  # FLOP/s of one unit
+    a: NDArray
+    b: NDArray
+    c: NDArray
+    miss: NDArray  # part of the compulsory traffic that the cache does not serve
+    lose_a: NDArray  # part of A that is gone when it is read again
+    lose_b: NDArray
+
+
+def _call(work: Gemm, chip: Silicon, c: Constants, reference: float) -> _Call:
+    a = work.batch * work.m * work.k * work.a_bytes
+    b = work.batch * work.k * work.n * work.b_bytes
+    out = work.batch * work.m * work.n * work.c_bytes
+    kept = c.cache * chip.cache
+    miss = np.where(work.warm, _gone((a + b + out) / kept), 1.0)
+    rate = sustained(chip, c, reference) / chip.units
+    return _Call(rate, a, b, out, miss, _gone(a / (work.batch * chip.cache)), _gone(b / (work.batch * chip.cache)))
+
+
+def _gone(x: NDArray) -> NDArray:
+    """Part that a cache loses of what is ``x`` times its size: 0 well below 1, 1 well above."""
+    square = x * x
+    return square / (1.0 + square)
+
+
+def _tile(
+    work: Gemm, chip: Silicon, c: Constants, call: _Call, tm: int, tn: int
+) -> Iterator[tuple[NDArray, NDArray, NDArray]]:
+    """Seconds without the launch, and compute and memory alone, of one tile: unsplit, then with split-K."""
+    speed = CLOCK / chip.clock
+    down, across = np.ceil(work.m / tm), np.ceil(work.n / tn)
+    blocks = down * across * work.batch
+    intensity = tm * tn / (tm + tn)
+    eff = intensity / (intensity + c.tile) * (64.0 + c.tile) / 64.0
+    of_tile = 2.0 * tm * tn / (call.rate * min(eff, 1.2))
+    group = max(np.sqrt(chip.units * tn / tm), 1.0)  # tiles down that run at one time, so that the group is square
+    again_a = call.lose_a * np.maximum(np.ceil(across * group / chip.units) - 1, 0)
+    again_b = call.lose_b * np.maximum(np.ceil(down / group) - 1, 0)
+    traffic = call.miss * (call.a + call.b + call.c) + call.a * again_a + call.b * again_b
+    ends = c.prologue_s * speed + tm * tn * work.c_bytes / (c.epilogue * 64.0 * chip.clock)
+    parts = np.exp2(np.floor(np.log2(np.clip(np.minimum(chip.units / blocks, work.k / 64.0), 1.0, 32.0))))
+    for split in (None, parts):
+        if split is None:
+            u, k, moved = blocks / chip.units, work.k, traffic
+        else:
+            u, k = blocks * split / chip.units, work.k / split
+            moved = traffic + 0.0
+        whole = np.ceil(u)
+        waves = np.where(u > 1.0, (whole + c.stream * u) / (1.0 + c.stream), 1.0)
+        compute = waves * k * of_tile
+        memory = moved / (c.memory * chip.bandwidth * np.minimum(1.0, c.concurrency * u))
+        chain = k * (c.latency_s * speed)
+        joined = np.sqrt(np.sqrt((compute * compute) ** 2 + (memory * memory) ** 2 + (chain * chain) ** 2))
+        total = joined + waves * ends
+        if split is not None:
+            sums = 2.0 * split * call.c / work.c_bytes * 4.0 / (4.0 * c.memory * chip.bandwidth)
+            total = np.where(split > 1.0, total + c.split_s * speed + sums, np.inf)
+        yield total, compute, memory
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Half-widths of 90 % intervals, natural logarithm, by :class:`~triosim.kernels.estimate.Limit` code.
+
+    Attributes:
+        seen: on devices of ``families``.
+        unseen: on any other device.
+        families: first words of the architectures that were fitted.
+    """
+
+    seen: NDArray[np.float64]
+    unseen: NDArray[np.float64]
+    families: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Constants and spreads by engine, and what they were fitted to."""
+
+    constants: Mapping[str, Constants]
+    spread: Mapping[str, Spread]
+    provenance: Mapping[str, Any]
+
+
+@functools.cache
+def load() -> Fitted:
+    """The constants that come with the program, ``kernels/data/physical/gemm.json``.
+
+    Raises:
+        InputError: the file has another schema.
+    """
+    source = resources.files("triosim.kernels") / "data" / "physical" / "gemm.json"
+    found = json.loads(source.read_text(encoding="utf-8"))
+    if found.get("schema") != SCHEMA:
+        raise InputError(f"gemm.json: schema is {found.get('schema')!r}, this version reads {SCHEMA!r}")
+    constants = {name: constants_of(row, found["menus"][name]) for name, row in found["constants"].items()}
+    spread = {
+        name: Spread(_by_limit(row["seen"]), _by_limit(row["unseen"]), tuple(row["families"]))
+        for name, row in found["spread"].items()
+    }
+    return Fitted(constants, spread, found["provenance"])
+
+
+def constants_of(row: Mapping[str, float], menus: Mapping[str, Any]) -> Constants:
+    """Constants from their rows in the file."""
+    numbers = {field.name: float(row[field.name]) for field in fields(Constants) if field.name in row}
+    one, many = (tuple(tuple((int(m), int(n)) for m, n in menu) for menu in menus[k]) for k in ("single", "batched"))
+    return Constants(**numbers, menus=one, menus_batched=many)
+
+
+def _by_limit(row: Mapping[str, float]) -> NDArray[np.float64]:
+    widest = max(row.values())
+    return np.array([row.get(limit.name.lower(), widest) for limit in Limit])
+
+
+def spread(work: Gemm, limit: NDArray[np.int8], device: Accelerator, fitted: Fitted) -> NDArray[np.float64]:
+    """Half-width of the 90 % interval (natural logarithm) of each prediction.
+
+    Args:
+        work: what was predicted.
+        limit: what binds, from :func:`predict`.
+        device: it was predicted for.
+        fitted: the constants it was predicted with.
+    """
+    out = np.empty(len(work))
+    family = device.architecture.split(" ")[0] if device.vendor == "NVIDIA" else ""
+    for code in np.unique(work.dtype).tolist():
+        of = fitted.spread[engine(code)]
+        at = work.dtype == code
+        out[at] = (of.seen if family in of.families else of.unseen)[limit[at]]
+    return out

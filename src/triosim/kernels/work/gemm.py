@@ -1,0 +1,141 @@
+"""Matrix products: what one call multiplies, as columns."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.workload.operators import Call, Calls
+from triosim.workload.trace import DTYPE_CODE, ITEM_BYTES, Trace
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """``batch`` products C[m, n] = A[m, k] B[k, n], one row per call.
+
+    Attributes:
+        m, n, k: sizes; ``k`` is summed over.
+        batch: independent products in one call.
+        dtype: index into :data:`~triosim.workload.trace.DTYPES` of the type that is multiplied.
+        a_bytes, b_bytes, c_bytes: bytes of one element of A, B and C (4-bit weights under 16-bit arithmetic differ).
+        warm: whether A and B may still lie in the last-level cache, as when a benchmark repeats one call.
+        casts: whether the time holds the kernel that casts A from 16 bits to the type that is multiplied.
+    """
+
+    m: NDArray[np.float64]
+    n: NDArray[np.float64]
+    k: NDArray[np.float64]
+    batch: NDArray[np.float64]
+    dtype: NDArray[np.int8]
+    a_bytes: NDArray[np.float64]
+    b_bytes: NDArray[np.float64]
+    c_bytes: NDArray[np.float64]
+    warm: NDArray[np.bool_]
+    casts: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.m)
+
+    def flop(self) -> NDArray[np.float64]:
+        """Floating-point operations; a multiply-add counts two."""
+        return 2.0 * self.batch * self.m * self.n * self.k
+
+    def bytes(self) -> NDArray[np.float64]:
+        """Bytes of A, B and C, each once."""
+        a, b, c = self.m * self.k * self.a_bytes, self.k * self.n * self.b_bytes, self.m * self.n * self.c_bytes
+        return self.batch * (a + b + c)
+
+    def take(self, rows: NDArray) -> Gemm:
+        """These rows only."""
+        return Gemm(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+
+def gemm(
+    m: NDArray, n: NDArray, k: NDArray, dtype: str, batch: NDArray | float = 1.0, *, warm: bool = False,
+    casts: bool = False,
+) -> Gemm:  # fmt: skip
+    """Products of one element type; C has 16 bits where A and B have fewer.
+
+    Raises:
+        KeyError: ``dtype`` is not one of :data:`~triosim.workload.trace.DTYPES`.
+    """
+    m, n, k, batch = (np.array(x, np.float64, ndmin=1) for x in np.broadcast_arrays(m, n, k, batch))
+    code = DTYPE_CODE[dtype]
+    item = float(ITEM_BYTES[code])
+
+    def column(value: float | bool, kind: type) -> NDArray:
+        return np.full(len(m), value, kind)
+
+    return Gemm(
+        m, n, k, batch, column(code, np.int8), column(item, float), column(item, float), column(max(item, 2.0), float),
+        column(warm, bool), column(casts, bool),
+    )  # fmt: skip
+
+
+def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> tuple[Gemm, NDArray[np.float64]]:
+    """The products of a trace's operators of kinds ``linear`` and ``matmul``.
+
+    A backward operator that yields several gradients is as many products of one size; their number is the second
+    result (1 for every forward operator).  Shapes that do not tell the product (an ``einsum``) are
+    read from the counted FLOP as a cube.
+
+    Args:
+        trace: operators with FLOP counted.
+        rows: operators to be taken.
+        dtype: element type that each of ``rows`` multiplies (see :func:`triosim.kernels.classes.classify`).
+    """
+    calls = Calls(trace)
+    found: dict[int, tuple[float, float, float, float, float]] = {}
+    sizes = np.empty((len(rows), 5))
+    for at, row in enumerate(rows.tolist()):
+        call = calls[row]
+        if id(call) not in found:  # equal calls are one object, kept alive by ``calls``
+            found[id(call)] = product(call, float(trace.operators.flop[row]))
+        sizes[at] = found[id(call)]
+    m, n, k, batch, times = sizes.T
+    item = ITEM_BYTES[dtype]
+    no = np.zeros(len(rows), bool)
+    return Gemm(m, n, k, batch, dtype.astype(np.int8), item, item, np.maximum(item, 2.0), no, no), times
+
+
+def product(call: Call, flop: float) -> tuple[float, float, float, float, float]:
+    """``(m, n, k, batch, times)`` of one call; ``2 m n k batch times`` is ``flop`` up to rounding."""
+    if call.backward:
+        return _backward(call, flop)
+    out = call.outputs[0] if call.outputs else ()
+    matrices = _matrices(call)
+    if not out or not matrices or call.name == "einsum":
+        return _cube(flop)
+    k = float(matrices[0][-1])
+    if call.kind == "linear" or (len(matrices) > 1 and len(matrices[1]) <= 2):  # one matrix for the whole batch
+        n = float(out[-1])
+        return math.prod(out[:-1]) * 1.0, n, k, 1.0, 1.0
+    if len(out) < 2:
+        return float(math.prod(out)), 1.0, k, 1.0, 1.0
+    return float(out[-2]), float(out[-1]), k, float(math.prod(out[:-2])), 1.0
+
+
+def _matrices(call: Call) -> list[tuple[int, ...]]:
+    """Shapes of the inputs that are multiplied; the first input of ``addmm`` and ``baddbmm`` is added."""
+    added = ("addmm", "_addmm_activation", "baddbmm", "addbmm", "addmv")
+    skip = ("bias", "self", "input") if call.name in added else ("bias",)
+    return [shape for shape, role in zip(call.inputs, call.roles, strict=True) if role not in skip]
+
+
+def _backward(call: Call, flop: float) -> tuple[float, float, float, float, float]:
+    grad = call.shape("grad_output", "grad")
+    if not grad or not flop > 0:
+        return _cube(flop)
+    batch = float(math.prod(grad[:-2])) if call.kind == "matmul" else 1.0
+    rows = float(math.prod(grad[:-1])) / max(batch, 1.0)
+    times = float(max(sum(len(out) >= 2 for out in call.outputs), 1))
+    inner = flop / (2.0 * times * max(batch * rows * grad[-1], 1.0))
+    return rows, inner, float(grad[-1]), batch, times  # grad[rows, n] weight[n, inner]
+
+
+def _cube(flop: float) -> tuple[float, float, float, float, float]:
+    side = max((flop / 2.0) ** (1 / 3), 1.0) if flop > 0 else 1.0
+    return side, side, side, 1.0, 1.0

@@ -1,0 +1,161 @@
+"""The physical model of matrix products."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.data import shared
+from triosim.errors import InputError
+from triosim.hardware import catalog
+from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.estimate import Limit
+from triosim.kernels.physical import gemm as physical
+from triosim.kernels.physical.gemm import ENGINES, engine, load, predict, silicon, spread, sustained
+from triosim.kernels.work.gemm import gemm, product
+from triosim.workload.operators import Call
+from triosim.workload.trace import DTYPE_CODE
+
+H100 = catalog.accelerator("H100-SXM5-80GB")
+T4 = catalog.accelerator("T4")
+SIZES = st.integers(1, 20000)
+
+
+def seconds(m, n, k, dtype="bfloat16", batch=1.0, device=H100, **options):
+    return predict(gemm(m, n, k, dtype, batch, **options), device, load().constants).seconds
+
+
+def test_flop_and_bytes_are_counted():
+    work = gemm(3, 5, 7, "bfloat16", 2)
+    assert work.flop() == [2 * 2 * 3 * 5 * 7]
+    assert work.bytes() == [2 * 2 * (3 * 7 + 7 * 5 + 3 * 5)]
+    assert gemm(3, 5, 7, "float8_e4m3fn").bytes() == [3 * 7 + 7 * 5 + 2 * 3 * 5], "C has 16 bits"
+    assert len(gemm([1, 2], 3, 4, "float32")) == 2
+
+
+def test_one_tile_by_hand():
+    """Without launch, prologue, chain and stores, one tile is FLOP over a unit's part of the peak."""
+    c = replace(
+        load().constants["tensor"], menus=(((128, 128),),), menus_batched=(((128, 128),),), launch_s=0.0,
+        prologue_s=0.0, latency_s=0.0, epilogue=math.inf, memory=1e9, joule=1e-30, tile=0.0, split_s=1.0, reach=0.5,
+    )  # fmt: skip
+    found = predict(gemm(128, 128, 4096, "bfloat16"), H100, {"tensor": c})
+    assert found.seconds[0] == pytest.approx(2 * 128 * 128 * 4096 / (0.5 * 989.4e12 / 132), rel=1e-6)
+    assert found.limit[0] == Limit.COMPUTE
+    twice = predict(gemm(128 * 264, 128, 4096, "bfloat16"), H100, {"tensor": c}).seconds
+    assert twice[0] == pytest.approx(2 * found.seconds[0], rel=1e-6), "two whole waves"
+
+
+def test_large_products_run_at_what_power_allows():
+    chip = silicon(H100, "bfloat16")
+    c = load().constants["tensor"]
+    cap = sustained(chip, c, physical.REFERENCE_WIDTH["tensor"])
+    assert cap < c.reach * chip.peak
+    rate = 2 * 16384**3 / seconds(16384, 16384, 16384)[0]
+    assert 0.8 * cap < rate < 1.2 * cap, "the cap is that of 128 x 128 tiles; larger ones move less"
+    assert sustained(replace(chip, tdp=2 * chip.tdp), c, 2048.0) > cap
+
+
+def test_limits():
+    work = gemm([16384, 1, 1], [16384, 16384, 32], [16384, 16384, 32], "bfloat16")
+    assert predict(work, H100, load().constants).limit.tolist() == [Limit.COMPUTE, Limit.MEMORY, Limit.LAUNCH]
+
+
+@given(SIZES, SIZES, SIZES, st.sampled_from(["float32", "bfloat16", "float8_e4m3fn", "float4_e2m1", "int8"]))
+def test_never_faster_than_the_datasheet(m, n, k, dtype):
+    work = gemm(m, n, k, dtype)
+    found = predict(work, H100, load().constants).seconds
+    assert np.isfinite(found).all()
+    assert found >= work.flop() / H100.peak(dtype)
+    assert found >= work.bytes() / H100.memory_bandwidth, "a cold call reads everything from memory"
+
+
+@given(SIZES, SIZES, SIZES, st.integers(1, 8))
+def test_more_batches_take_longer_and_a_warm_call_no_longer_than_a_cold_one(m, n, k, factor):
+    assert seconds(m, n, k, batch=2.0 * factor) >= seconds(m, n, k, batch=2.0) * (1 - 1e-9)
+    assert seconds(m, n, k, warm=True) <= seconds(m, n, k)
+
+
+def test_a_cast_costs_a_kernel_and_its_bytes():
+    assert seconds(8, 512, 512, "float8_e4m3fn", casts=True) > seconds(8, 512, 512, "float8_e4m3fn")
+
+
+def test_rows_do_not_depend_on_their_neighbours():
+    random = np.random.default_rng(1)
+    m, n, k = (np.exp2(random.uniform(0, 13, 20000)).round() for _ in range(3))
+    whole = seconds(m, n, k)
+    assert seconds(m[-3:], n[-3:], k[-3:]) == pytest.approx(whole[-3:], rel=1e-12)
+
+
+def test_mixed_types_are_priced_each_with_its_peak():
+    bf16, fp8 = gemm(8192, 8192, 8192, "bfloat16"), gemm(8192, 8192, 8192, "float8_e4m3fn")
+    both = physical.Gemm(*(np.concatenate([getattr(w, n) for w in (bf16, fp8)]) for n in bf16.__dataclass_fields__))
+    found = predict(both, H100, load().constants).seconds
+    assert found[0] == seconds(8192, 8192, 8192)[0]
+    assert found[1] < 0.75 * found[0]
+
+
+def test_what_is_not_on_the_datasheet_has_a_default():
+    sparse = Accelerator("x", peak_flops={"bfloat16": 1e15}, memory_bandwidth=3e12)
+    assert 1 < seconds(8192, 8192, 8192, device=sparse)[0] / (2 * 8192**3 / 1e15) < 4
+
+
+def test_no_bandwidth_is_an_error():
+    with pytest.raises(InputError, match="has no memory bandwidth"):
+        seconds(1, 1, 1, device=Accelerator("x", peak_flops={"bfloat16": 1e15}))
+    with pytest.raises(InputError, match="no compute peak"):
+        seconds(1, 1, 1, device=Accelerator("x", memory_bandwidth=1e12))
+
+
+def test_engines():
+    assert [engine(DTYPE_CODE[n]) for n in ("float32", "tfloat32", "int8", "float4_e2m1")] == list(ENGINES)
+
+
+def test_intervals_are_wider_on_devices_of_unseen_families():
+    work = gemm([64, 8192], 4096, 4096, "bfloat16")
+    limit = predict(work, H100, load().constants).limit
+    seen = spread(work, limit, H100, load())
+    unseen = spread(work, limit, replace(H100, architecture="Rubin"), load())
+    assert (seen > 0).all()
+    assert (seen <= unseen).all()
+
+
+def call(name, roles, inputs, outputs, backward=False, kind="linear"):
+    return Call(name, backward, kind, roles, inputs, outputs, {})
+
+
+@pytest.mark.parametrize(("one", "flop", "expected"), [
+    (call("linear", ("input", "weight", "bias"), ((2, 3, 7), (5, 7), (5,)), ((2, 3, 5),)), 0, (6, 5, 7, 1, 1)),
+    (call("addmm", ("self", "mat1", "mat2"), ((5,), (6, 7), (7, 5)), ((6, 5),)), 0, (6, 5, 7, 1, 1)),
+    (call("bmm", ("self", "mat2"), ((4, 6, 7), (4, 7, 5)), ((4, 6, 5),), kind="matmul"), 0, (6, 5, 7, 4, 1)),
+    (call("baddbmm", ("self", "batch1", "batch2"), ((4, 6, 5), (4, 6, 7), (4, 7, 5)), ((4, 6, 5),), kind="matmul"), 0,
+     (6, 5, 7, 4, 1)),
+    (call("matmul", ("self", "other"), ((2, 3, 7), (7, 5)), ((2, 3, 5),), kind="matmul"), 0, (6, 5, 7, 1, 1)),
+    (call("mm", ("grad_output", "input", "weight"), ((6, 5), (6, 7), (5, 7)), ((6, 7), (5, 7)), True), 840,
+     (6, 7, 5, 1, 2)),
+])  # fmt: skip
+def test_shapes_of_operators(one, flop, expected):
+    assert product(one, flop) == expected
+
+
+def test_a_million_products_take_about_a_second():
+    random = np.random.default_rng(0)
+    m, n, k = (np.exp2(random.uniform(0, 14, 100_000)).round() for _ in range(3))
+    work = gemm(m, n, k, "bfloat16")
+    start = time.process_time()
+    predict(work, H100, load().constants)
+    assert time.process_time() - start < 2.0, "20 times slower than it should be"
+
+
+def test_the_shipped_constants_predict_a_sample_of_the_measurements():
+    shared("kernels/gemm.parquet")
+    from validation import fit_physical_gemm as fitting
+
+    rows = fitting.even(fitting.served("bfloat16"), 300, 5)
+    assert fitting.mape(fitting.errors(rows, load().constants["tensor"])) < 0.15

@@ -1,0 +1,435 @@
+"""Fits the constants of matrix products and writes ``src/triosim/kernels/data/physical/gemm.json``.
+
+    python -m validation.fit_physical_gemm [--write]
+
+Inputs, of ``../shared/data``: ``kernels/gemm.parquet`` (bf16, fp8 and nvfp4 for the matrix units at 16,
+8 and 4 bits) and ``kernels/fp32_ops.parquet`` (linear and bmm for the vector units).  Nothing else.
+
+The constants (:mod:`triosim.kernels.physical.gemm`) minimise a smooth form of the mean absolute logarithmic
+error, equally many rows of each device, and are drawn towards the priors below with the widths given there: power,
+reach and tile efficiency can hardly be told apart from small kernels.  The table judges them on devices that were left
+out of the fit, and the spreads are conformal quantiles of those errors.
+
+Priors are round figures of the architecture manuals and of research on these measurements: the *form* of the model and
+its starting point were chosen with all devices in view, the constants that judge a device without any row of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from validation.fit_roofline import least, quantile
+from validation.kernel_data import DATA, DEVICES
+
+from triosim.hardware import catalog
+from triosim.kernels.estimate import Limit
+from triosim.kernels.physical.gemm import ENGINES, SCHEMA, Constants, Menu, predict
+from triosim.kernels.work.gemm import Gemm, gemm
+from triosim.workload.trace import DTYPES
+
+TARGET = Path(__file__).resolve().parents[1] / "src" / "triosim" / "kernels" / "data" / "physical" / "gemm.json"
+INPUTS = ("kernels/gemm.parquet", "kernels/fp32_ops.parquet")
+
+ROWS_PER_DEVICE = 400
+TEST_ROWS = 4000
+PLAUSIBLE = 0.95
+"""Rows above this part of the peak, or of the bandwidth where the cache cannot hold what they move, are dropped."""
+ABOVE_HOST = 2.0
+"""Isolated operators count from this multiple of the shortest times of the operator on the device: what is shorter
+measures the host that issues them."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Measured products, one row each: catalog name of the device, the work, and seconds."""
+
+    device: NDArray[np.str_]
+    work: Gemm
+    seconds: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    def take(self, rows: NDArray) -> Rows:
+        """These rows only."""
+        return Rows(self.device[rows], self.work.take(rows), self.seconds[rows])
+
+    def without(self, device: str | None) -> Rows:
+        """The rows of all other devices."""
+        return self.take(np.flatnonzero(self.device != device))
+
+    def by_device(self) -> dict[str, Rows]:
+        """The rows of each device."""
+        return {str(d): self.take(np.flatnonzero(self.device == d)) for d in np.unique(self.device)}
+
+
+def _columns(name: str, *wanted: str) -> dict[str, NDArray]:
+    import pyarrow.parquet as parquet
+
+    table = parquet.read_table(DATA / "kernels" / f"{name}.parquet", columns=list(wanted))
+    return {column: table.column(column).to_numpy(zero_copy_only=False) for column in wanted}
+
+
+def served(kind: str) -> Rows:
+    """Products of serving stacks (CUDA-graph replay on the same tensors): ``bfloat16``, ``fp8`` or ``nvfp4``."""
+    data = _columns("gemm", "system", "gemm_dtype", "m", "n", "k", "latency")
+    rows = np.flatnonzero(data["gemm_dtype"] == kind)
+    dtype = {"bfloat16": "bfloat16", "fp8": "float8_e4m3fn", "nvfp4": "float4_e2m1"}[kind]
+    m, n, k = (data[c][rows].astype(float) for c in "mnk")
+    device = np.array([DEVICES[s] for s in data["system"][rows].astype(str)])
+    work = gemm(m, n, k, dtype, warm=True, casts=kind != "bfloat16")
+    return plausible(Rows(device, work, data["latency"][rows] * 1e-3))
+
+
+def isolated(*operators: str) -> Rows:
+    """Float32 ``linear`` and ``bmm`` of NeuSight, which calls the summed dimension N and the columns of C K."""
+    data = _columns("fp32_ops", "gpu", "op", "Latency", "B", "M", "N", "K")
+    found = []
+    for operator in operators:
+        rows = np.flatnonzero(data["op"].astype(str) == operator)
+        b, m, k, n = (np.nan_to_num(data[c][rows].astype(float)) for c in "BMNK")
+        device = np.array([DEVICES[s] for s in data["gpu"][rows].astype(str)])
+        seconds = data["Latency"][rows] * 1e-3
+        above = np.zeros(len(rows), bool)
+        for one in np.unique(device):
+            at = device == one
+            above[at] = seconds[at] > ABOVE_HOST * np.quantile(seconds[at], 0.01)
+        whole = Rows(device, gemm(m, n, k, "float32", b if operator == "bmm" else 1.0, warm=True), seconds)
+        found.append(plausible(whole.take(np.flatnonzero(above))))
+    return join(*found)
+
+
+def join(*parts: Rows) -> Rows:
+    """All rows of several."""
+    works = [part.work for part in parts]
+    columns = {name: np.concatenate([getattr(w, name) for w in works]) for name in Gemm.__dataclass_fields__}
+    device, seconds = (np.concatenate([getattr(p, name) for p in parts]) for name in ("device", "seconds"))
+    return Rows(device, Gemm(**columns), seconds)
+
+
+def plausible(rows: Rows) -> Rows:
+    """Without rows that are faster than their device can be."""
+    keep = np.zeros(len(rows), bool)
+    for name in np.unique(rows.device):
+        at = np.flatnonzero(rows.device == name)
+        device, work, seconds = catalog.accelerator(str(name)), rows.work.take(at), rows.seconds[at]
+        peaks = np.array([device.peak(DTYPES[code]) for code in work.dtype.tolist()])
+        moved = work.bytes()
+        cached = moved <= float(device.cache_bytes or 0)
+        enough = cached | (seconds >= PLAUSIBLE * moved / float(device.memory_bandwidth or np.inf))
+        keep[at] = (seconds >= PLAUSIBLE * work.flop() / peaks) & enough
+    return rows.take(np.flatnonzero(keep))
+
+
+def even(rows: Rows, count: int = ROWS_PER_DEVICE, seed: int = 0) -> Rows:
+    """At most ``count`` rows of each device: half evenly over the logarithm of their time, half at random."""
+    random = np.random.default_rng(seed)
+    chosen = []
+    for name in np.unique(rows.device):
+        at = np.flatnonzero(rows.device == name)
+        if len(at) > count:
+            order = at[np.argsort(rows.seconds[at], kind="stable")]
+            key = np.log(rows.seconds[order])
+            spaced = np.searchsorted(key, np.linspace(key[0], key[-1], count // 2))
+            at = np.union1d(order[np.minimum(spaced, len(at) - 1)], random.choice(at, count // 2, replace=False))
+        chosen.append(at)
+    return rows.take(np.concatenate(chosen))
+
+
+_TENSOR_MENU: Menu = (
+    (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (16, 64), (64, 256),
+)  # fmt: skip
+_SIMT_LARGE: Menu = ((128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (32, 32))
+_SIMT_SMALL: Menu = ((128, 32), (64, 64), (32, 128))
+
+TENSOR = Constants(
+    launch_s=2.4e-6, prologue_s=0.25e-6, reach=0.85, joule=1.5e-12, process=0.3, width=0.5, tile=30.0, memory=0.82,
+    concurrency=1.17, cache=0.3, latency_s=1.1e-9, stream=1.0, epilogue=1.3, split_s=2e-6, cast_s=2e-6, host_s=0.0,
+    menus=(_TENSOR_MENU,), menus_batched=(_TENSOR_MENU,),
+)  # fmt: skip
+"""Where the fit of 16-bit products begins, and what it is drawn towards."""
+SIMT = replace(
+    TENSOR, reach=0.95, joule=15.5e-12, width=0.01, tile=8.0, memory=0.8, host_s=2e-5, cache=1.0, stream=3.0,
+    menus=(_SIMT_LARGE, _SIMT_SMALL), menus_batched=(((64, 128),), ((64, 128), (64, 64))),
+)  # fmt: skip
+
+WIDTHS = {
+    "launch_s": 0.5, "prologue_s": 0.7, "reach": 0.1, "joule": 0.3, "width": 0.2, "tile": 0.7, "memory": 0.1,
+    "concurrency": 0.5, "cache": 0.7, "latency_s": 0.5, "stream": 0.7, "epilogue": 0.7, "split_s": 0.7, "cast_s": 0.7,
+    "host_s": 0.5,
+}  # fmt: skip
+"""Standard deviation of a constant's logarithm about its prior."""
+NARROW_WIDTH = 0.4
+SIMT_WIDTH = 0.15
+"""Parts of the widths: 8-bit products stay near the 16-bit constants, float32 ones near their priors."""
+STRENGTH = 0.005
+"""Weight of the priors: one deviation costs as much as this logarithmic error in every row."""
+
+FREE = {
+    "tensor": tuple(n for n in WIDTHS if n not in ("cast_s", "host_s")),
+    "narrow": tuple(n for n in WIDTHS if n != "host_s"),
+    "fourbit": tuple(n for n in WIDTHS if n not in ("host_s", "width")),
+    "simt": (
+        "prologue_s", "reach", "tile", "memory", "concurrency", "cache", "stream", "epilogue", "split_s", "host_s",
+    ),
+}
+
+
+def predicted(rows: Rows, constants: Constants) -> NDArray[np.float64]:
+    """Seconds of each row as measured on its device, host included; all rows must be of one engine."""
+    out = np.empty(len(rows))
+    every = dict.fromkeys(ENGINES, constants)
+    for name in np.unique(rows.device):
+        at = np.flatnonzero(rows.device == name)
+        out[at] = predict(rows.work.take(at), catalog.accelerator(str(name)), every).seconds
+    return out + constants.host_s
+
+
+def errors(rows: Rows, constants: Constants) -> NDArray[np.float64]:
+    """log(measured / predicted)."""
+    return np.log(rows.seconds / predicted(rows, constants))
+
+
+def fit_constants(rows: Rows, prior: Constants, names: Sequence[str], part: float = 1.0) -> Constants:
+    """Constants ``names`` that predict ``rows`` best, the others as in ``prior``."""
+    devices = rows.by_device().values()
+    rows = join(*devices)
+    start = np.log([getattr(prior, name) for name in names])
+    widths = part * np.array([WIDTHS[name] for name in names])
+    weight = STRENGTH * math.sqrt(len(rows))
+
+    def constants(x: NDArray) -> Constants:
+        return replace(prior, **dict(zip(names, np.exp(x).tolist(), strict=True)))
+
+    def residuals(x: NDArray) -> NDArray:
+        return np.concatenate([-errors(rows, constants(x)), weight * (x - start) / widths])
+
+    return constants(least(residuals, start, start - 2.5, start + 2.5))
+
+
+@dataclass(frozen=True)
+class Data:
+    """Measurements by engine."""
+
+    tensor: Rows
+    narrow: Rows
+    fourbit: Rows
+    simt: Rows
+
+
+def measured(count: int = ROWS_PER_DEVICE, seed: int = 0) -> Data:
+    """Rows for fitting (or, with another seed, for judging), evenly chosen."""
+    floats = [even(isolated(op), count, seed) for op in ("linear", "bmm")]
+    sixteen, eight, four = (even(served(kind), count, seed) for kind in ("bfloat16", "fp8", "nvfp4"))
+    return Data(sixteen, eight, four, join(*floats))
+
+
+def fit(data: Data, without: str | None = None) -> dict[str, Constants]:
+    """Constants of every engine from the rows of all devices but ``without``."""
+    tensor = fit_constants(data.tensor.without(without), TENSOR, FREE["tensor"])
+    narrow = fit_constants(data.narrow.without(without), tensor, FREE["narrow"], NARROW_WIDTH)
+    four = data.fourbit.without(without)
+    fourbit = fit_constants(four, narrow, FREE["fourbit"], NARROW_WIDTH) if len(four) else narrow
+    simt = fit_constants(data.simt.without(without), SIMT, FREE["simt"], SIMT_WIDTH)
+    return {"simt": simt, "tensor": tensor, "narrow": narrow, "fourbit": fourbit}
+
+
+def mape(e: NDArray[np.float64]) -> float:
+    """Mean of |predicted - measured| / measured."""
+    return float(np.mean(np.abs(np.exp(-e) - 1)))
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Measured rows of one device and log(measured / predicted) from constants that saw none of them."""
+
+    rows: Rows
+    errors: NDArray[np.float64]
+    limit: NDArray[np.int8]
+
+
+FOLDS = 4
+"""Parts of the shapes left out in turn where an engine was measured on one device only."""
+
+
+def judge(data: Data, test: Data) -> dict[str, dict[str, Judged]]:
+    """Each engine on each device, from constants fitted without the device.
+
+    Four-bit products were measured on one device: there it is a part of the shapes (n, k) that is left out.
+    """
+    found: dict[str, dict[str, Judged]] = {engine: {} for engine in FREE}
+    for name in sorted({str(d) for engine in FREE for d in getattr(test, engine).device}):
+        fitted = fit(data, name)
+        for engine in FREE:
+            rows = getattr(test, engine)
+            rows = rows.take(np.flatnonzero(rows.device == name))
+            if len(rows) and engine != "fourbit":
+                found[engine][name] = _judged(rows, fitted[engine])
+    narrow = fit(replace(data, fourbit=data.fourbit.take(np.arange(0))))["narrow"]
+    parts = []
+    for fold in range(FOLDS):
+        train = data.fourbit.take(np.flatnonzero(_fold(data.fourbit) != fold))
+        rows = test.fourbit.take(np.flatnonzero(_fold(test.fourbit) == fold))
+        parts.append(_judged(rows, fit_constants(train, narrow, FREE["fourbit"], NARROW_WIDTH)))
+    rows = join(*(part.rows for part in parts))
+    columns = (np.concatenate([getattr(part, name) for part in parts]) for name in ("errors", "limit"))
+    found["fourbit"][str(rows.device[0])] = Judged(rows, *columns)
+    return found
+
+
+def _fold(rows: Rows) -> NDArray[np.int64]:
+    return (np.log2(rows.work.n) * 7 + np.log2(rows.work.k) * 13).round().astype(np.int64) % FOLDS
+
+
+def _judged(rows: Rows, constants: Constants) -> Judged:
+    limit = np.empty(len(rows), np.int8)
+    every = dict.fromkeys(ENGINES, constants)
+    for name in np.unique(rows.device):
+        at = np.flatnonzero(rows.device == name)
+        limit[at] = predict(rows.work.take(at), catalog.accelerator(str(name)), every).limit
+    return Judged(rows, errors(rows, constants), limit)
+
+
+LIMITS = (Limit.COMPUTE, Limit.MEMORY, Limit.LAUNCH)
+
+
+def spreads(judged: Sequence[Judged], unseen: bool) -> dict[str, float]:
+    """90 % of |errors| by what binds: pooled over the devices, or the largest of one device.
+
+    A class with fewer than 50 rows on a device has the quantile of all its rows there.
+    """
+    groups = judged if unseen else [Judged(
+        join(*(j.rows for j in judged)), *(np.concatenate([getattr(j, n) for j in judged]) for n in ("errors", "limit"))
+    )]  # fmt: skip
+    found = {}
+    for limit in LIMITS:
+        widths = [
+            quantile(j.errors[j.limit == limit] if (j.limit == limit).sum() >= 50 else j.errors) for j in groups
+        ]
+        found[limit.name.lower()] = max(widths)
+    return found
+
+
+def covered(name: str, devices: dict[str, Judged]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """Whether the interval that the other devices give holds each row of device ``name``, and its half-width."""
+    others = [one for device, one in devices.items() if device != name] or list(devices.values())
+    width = spreads(others, unseen=True)
+    half = np.array([width.get(limit.name.lower(), max(width.values())) for limit in Limit])[devices[name].limit]
+    return np.abs(devices[name].errors) <= half, half
+
+
+def table(judged: dict[str, dict[str, Judged]]) -> str:
+    """Accuracy on devices left out; coverage and factor of the intervals that the other devices give."""
+    lines = [f"{'engine':9s}{'type':15s}{'left out':18s}  rows   MAPE median   bias    90 %  >50us  covered   factor"]
+    for engine, devices in judged.items():
+        for name, one in devices.items():
+            rows, e = one.rows, one.errors
+            holds, half = covered(name, devices)
+            kinds = [(DTYPES[rows.work.dtype[0]], np.ones(len(rows), bool))]
+            if engine == "simt":
+                kinds += [("  linear", rows.work.batch == 1), ("  bmm", rows.work.batch > 1)]
+            for kind, at in kinds:
+                long = at & (rows.seconds > 50e-6)
+                lines.append(
+                    f"{engine:9s}{kind:15s}{name:18s}{at.sum():6d}{100 * mape(e[at]):7.1f}"
+                    f"{100 * float(np.median(np.abs(e[at]))):7.1f}{float(np.median(e[at])):7.2f}{quantile(e[at]):8.2f}"
+                    f"{100 * mape(e[long]):7.1f}{100 * holds[at].mean():9.1f}"
+                    f"{math.exp(float(np.median(half[at]))):9.2f}"
+                )
+        lines.append(f"{engine:9s}mean {100 * np.mean([mape(one.errors) for one in devices.values()]):.1f}")
+    return "\n".join(lines)
+
+
+def _round(x: float) -> float:
+    return float(f"{x:.4g}")
+
+
+MEANING = {
+    "launch_s": ("s at 1.8 GHz", "shortest kernel"),
+    "prologue_s": ("s at 1.8 GHz", "start of one wave of tiles"),
+    "reach": ("1", "part of the peak that large tiles reach where power does not bind"),
+    "joule": ("J/FLOP", "energy of an operation at 7 nm and the engine's reference width"),
+    "process": ("1", "exponent of (nm / 7)"),
+    "width": ("1", "exponent of the operations per cycle and unit, over the engine's reference"),
+    "tile": ("rows", "tm tn / (tm + tn) at which a tile reaches half of what an infinite one would"),
+    "memory": ("1", "part of the memory bandwidth that is reached"),
+    "concurrency": ("1", "bandwidth grows with this times the blocks per unit until it is full"),
+    "cache": ("1", "part of the last-level cache in which operands of a repeated call stay"),
+    "latency_s": ("s at 1.8 GHz", "one step along the summed dimension"),
+    "stream": ("1", "how far blocks stream into freed units: 0 whole waves, infinite no waves"),
+    "epilogue": ("1", "stores of C, times 64 bytes per cycle and unit"),
+    "split_s": ("s at 1.8 GHz", "kernel that adds the partial sums of split-K"),
+    "cast_s": ("s at 1.8 GHz", "kernel that casts A"),
+    "host_s": ("s", "time of the host inside isolated measurements; not of the kernel"),
+}
+
+
+def document(constants: dict[str, Constants], judged: dict[str, dict[str, Judged]]) -> dict[str, Any]:
+    """The file of constants."""
+    spread = {}
+    for engine, devices in judged.items():
+        ones = list(devices.values())
+        families = sorted({catalog.accelerator(d).architecture.split(" ")[0] for d in devices})
+        unseen = spreads(ones, unseen=True)
+        if len(ones) < 2:  # nothing is known of other devices: no narrower than eight bits
+            wider = spreads(list(judged["narrow"].values()), unseen=True)
+            unseen = {name: max(value, wider[name]) for name, value in unseen.items()}
+        seen = spreads(ones, unseen=False)
+        spread[engine] = {
+            "seen": {name: _round(min(value, unseen[name])) for name, value in seen.items()},
+            "unseen": {name: _round(value) for name, value in unseen.items()},
+            "families": families,
+        }
+    return {
+        "schema": SCHEMA,
+        "kind": "gemm",
+        "units": {name: {"unit": unit, "meaning": meaning} for name, (unit, meaning) in MEANING.items()},
+        "constants": {
+            engine: {name: _round(getattr(constants[engine], name)) for name in MEANING} for engine in ENGINES
+        },
+        "menus": {engine: {"single": constants[engine].menus, "batched": constants[engine].menus_batched}
+                  for engine in ENGINES},
+        "spread": spread,
+        "provenance": {
+            "script": "validation/fit_physical_gemm.py",
+            "inputs": list(INPUTS),
+            "sources": "matrix units: aiconfigurator GEMM tables, SGLang 0.5.10 (Apache-2.0); vector units: NeuSight "
+            "float32 linear and bmm, PyTorch 2.1 (MIT)",
+            "form": "the formulas, the priors and the energy exponents were chosen with all devices in view; figures "
+            "below come from constants fitted without the device named",
+            "left_out": {
+                engine: {name: {"rows": len(one.rows), "mape": _round(mape(one.errors)),
+                                "covered": _round(float(covered(name, devices)[0].mean()))}
+                         for name, one in devices.items()}
+                for engine, devices in judged.items()
+            },
+        },
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Fit, print the table, and write the constants if asked to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help=f"write {TARGET.name}")
+    arguments = parser.parse_args()
+    data = measured()
+    judged = judge(data, measured(TEST_ROWS, 1))
+    print(table(judged))
+    constants = fit(data)
+    for engine, c in constants.items():
+        print(f"{engine:9s}" + " ".join(f"{name} {getattr(c, name):.3g}" for name in MEANING))
+    if arguments.write:
+        TARGET.write_text(json.dumps(document(constants, judged), indent=1) + "\n", encoding="utf-8")
+        print(f"wrote {TARGET.name}")
+
+
+if __name__ == "__main__":
+    main()
