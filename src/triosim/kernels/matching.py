@@ -301,13 +301,14 @@ def _lines_operators(mapping: Mapping, key: str, target: Target) -> NDArray[np.i
     found = np.flatnonzero(_selected(target, name or "*", module or "*"))
     if found.size:
         return found
-    if not module or np.any(_selected(target, name or "*", "*")):
+    hint = "(triosim trace show --operators lists operators and modules)"
+    named = _selected(target, name or "*", "*")
+    if not named.any():
         known = {name for name, launches in zip(trace.operators.name, target.launches, strict=True) if launches}
-        if not module:
-            raise unknown(f"operator in {mapping.path}:", name, known, "(triosim trace show --operators lists them)")
-    raise InputError(
-        f"{mapping.path}: no operator that launches anything is {key!r}; triosim trace show --operators lists "
-        "operators and modules"
+        raise unknown(f"operator in {mapping.path}:", name, known, hint)
+    paths = (*trace.modules.path, "")
+    raise unknown(
+        f"module of {name or '*'} in {mapping.path}:", module, {paths[m] for m in trace.operators.module[named]}, hint
     )
 
 

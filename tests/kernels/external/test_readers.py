@@ -134,6 +134,19 @@ def test_a_plain_table(file):
     assert read(file("kernel,seconds\ngemm,1e-5\n", "kernels")).what == What.KERNEL
 
 
+@pytest.mark.parametrize("name", samples.ALL)
+def test_files_of_windows_read_the_same(tmp_path, name):
+    times = []
+    for ends in (b"\n", b"\r\n"):
+        path = tmp_path / "times"
+        path.write_bytes(
+            (b"\xef\xbb\xbf" if ends == b"\r\n" else b"") + samples.ALL[name].encode().replace(b"\n", ends)
+        )
+        times.append(read(path))
+    assert times[0].name == times[1].name
+    assert times[0].seconds.tolist() == times[1].seconds.tolist()
+
+
 def test_gzipped_files_are_read(tmp_path):
     path = tmp_path / "times.gz"
     path.write_bytes(gzip.compress(samples.NSYS_SUM.encode()))

@@ -11,12 +11,10 @@ from triosim.kernels.external_times import Clock, ExternalTimes, Reader, Row, Wh
 from triosim.registry import registered
 
 _TOTAL = re.compile(r"^gpu_tot_sim_cycle\s*=\s*(\S+)\s*$", re.MULTILINE)
-_LINES = re.compile(
-    r"^(?P<key>kernel_name|kernel_launch_uid|kernel_stream_id|gpu_tot_sim_cycle)\s*=\s*(?P<value>.*?)\s*$"
-    r"|^launching kernel name:\s*(?P<launched>.*?)\s*(?:uid:.*)?$"
-    r"|(?P<cut>break due to reaching the maximum cycles)",
-    re.MULTILINE,
-)
+_STATISTIC = re.compile(r"(kernel_name|kernel_stream_id|gpu_tot_sim_cycle)\s*=\s*(.*?)\s*")
+_LAUNCHED = re.compile(r"launching kernel name:\s*(.*?)\s*(?:uid:.*)?")
+_KEYS = ("kernel_name", "kernel_stream_id", "gpu_tot_sim_cycle", "launching kernel name:")
+_CUT = "break due to reaching the maximum cycles"
 _FREQUENCIES = re.compile(r"clock freqs:\s*([\d.]+)\s*:")  # Hz: core, interconnect, L2, memory
 _DOMAINS = re.compile(r"^-gpgpu_clock_domains\s+([\d.]+)\s*:", re.MULTILINE)  # MHz, in the same order
 
@@ -46,22 +44,24 @@ class GpgpuSim(Reader):
         launched: list[str] = []
         streams: set[str] = set()
         name, before, cut = "", 0, False
-        for match in _LINES.finditer(text):
-            key, value = match["key"], match["value"]
-            if match["cut"]:
-                cut = True
-            elif match["launched"]:
-                launched.append(match["launched"])
-            elif key == "kernel_name":
-                name = value
-            elif key == "kernel_stream_id":
-                streams.add(value)
-            elif key == "gpu_tot_sim_cycle":
-                total = _cycles(path, text, match.start(), value, before)
-                if name or total > before:  # statistics printed once more at the end belong to no kernel
-                    seconds = math.nan if cut else (total - before) / hertz
-                    rows.append(Row(name or f"kernel {len(rows)}", seconds))
-                name, before = "", total
+        for number, line in enumerate(text.split("\n"), start=1):
+            cut |= _CUT in line
+            if not line.startswith(_KEYS):
+                continue
+            if match := _LAUNCHED.fullmatch(line.rstrip()):
+                launched.append(match.group(1))
+            elif match := _STATISTIC.fullmatch(line):
+                key, value = match.groups()
+                if key == "kernel_name":
+                    name = value
+                elif key == "kernel_stream_id":
+                    streams.add(value)
+                else:
+                    total = _cycles(path, number, value, before)
+                    if name or total > before:  # statistics printed once more at the end belong to no kernel
+                        seconds = math.nan if cut else (total - before) / hertz
+                        rows.append(Row(name or f"kernel {len(rows)}", seconds))
+                    name, before = "", total
         rows += [Row(left, math.nan) for left in launched[len(rows) :]]  # launched and never seen to end
         notes = [f"{path}: cycles of {hertz / 1e6:g} MHz, {whence}"]
         if len(streams) > 1:
@@ -69,8 +69,7 @@ class GpgpuSim(Reader):
         return table(f"GPGPU-Sim statistics {path}", What.KERNEL, rows, notes)
 
 
-def _cycles(path: Path, text: str, at: int, value: str, before: int) -> int:
-    line = text.count("\n", 0, at) + 1
+def _cycles(path: Path, line: int, value: str, before: int) -> int:
     if not value.isdecimal():
         raise InputError(f"{path}, line {line}: gpu_tot_sim_cycle is {value!r}, not a count; correct it")
     if int(value) < before:
