@@ -1,0 +1,174 @@
+"""Convolutions: what one call does, as columns; forward, and the gradients of the input and the weight."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.workload.operators import Call, Calls
+from triosim.workload.trace import ITEM_BYTES, Trace
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """Convolutions of ``images`` images, one row per call.
+
+    A transposed convolution is the gradient of the input of the convolution that has its output as input.  Of more
+    than two dimensions all but the last are multiplied into one.
+
+    Attributes:
+        images: independent inputs, the batch.
+        in_channels, out_channels: of one group.
+        groups: independent convolutions of the channels.
+        in_rows, in_columns, out_rows, out_columns: positions of input and output.
+        kernel_rows, kernel_columns: of the weight.
+        stride: input positions per output position, all dimensions together.
+        forward: the output is computed.
+        data_gradient, weight_gradient, bias_gradient: these gradients are computed, in one call.
+        accumulates: the gradient of the input is added to an earlier one, by another kernel.
+        dtype: index into :data:`~triosim.workload.trace.DTYPES` of the type that is multiplied.
+        item: bytes of an element of input, weight and output.
+    """
+
+    images: NDArray[np.float64]
+    in_channels: NDArray[np.float64]
+    out_channels: NDArray[np.float64]
+    groups: NDArray[np.float64]
+    in_rows: NDArray[np.float64]
+    in_columns: NDArray[np.float64]
+    out_rows: NDArray[np.float64]
+    out_columns: NDArray[np.float64]
+    kernel_rows: NDArray[np.float64]
+    kernel_columns: NDArray[np.float64]
+    stride: NDArray[np.float64]
+    forward: NDArray[np.bool_]
+    data_gradient: NDArray[np.bool_]
+    weight_gradient: NDArray[np.bool_]
+    bias_gradient: NDArray[np.bool_]
+    accumulates: NDArray[np.bool_]
+    dtype: NDArray[np.int8]
+    item: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def taps(self) -> NDArray[np.float64]:
+        """Positions of the weight."""
+        return self.kernel_rows * self.kernel_columns
+
+    def passes(self) -> NDArray[np.float64]:
+        """How many of output, input gradient and weight gradient are computed."""
+        return self.forward.astype(float) + self.data_gradient + self.weight_gradient
+
+    def flop(self) -> NDArray[np.float64]:
+        """Floating-point operations of the direct algorithm; a multiply-add counts two."""
+        out = self.images * self.groups * self.out_channels * self.out_rows * self.out_columns
+        return 2.0 * out * self.in_channels * self.taps() * self.passes()
+
+    def input_bytes(self) -> NDArray[np.float64]:
+        """Bytes of the input, or of its gradient."""
+        return self.item * self.images * self.groups * self.in_channels * self.in_rows * self.in_columns
+
+    def output_bytes(self) -> NDArray[np.float64]:
+        """Bytes of the output, or of its gradient."""
+        return self.item * self.images * self.groups * self.out_channels * self.out_rows * self.out_columns
+
+    def weight_bytes(self) -> NDArray[np.float64]:
+        """Bytes of the weight, or of its gradient."""
+        return self.item * self.groups * self.out_channels * self.in_channels * self.taps()
+
+    def bytes(self) -> NDArray[np.float64]:
+        """Bytes of input, weight and output (or their gradients), once for each pass."""
+        return (self.input_bytes() + self.output_bytes() + self.weight_bytes()) * self.passes()
+
+    def take(self, rows: NDArray) -> Convolution:
+        """These rows only."""
+        return Convolution(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """One call: ``(images, channels, *positions)`` of input and output and the weight's shape."""
+
+    source: tuple[int, ...]
+    result: tuple[int, ...]
+    weight: tuple[int, ...]
+    stride: float
+    passes: tuple[bool, bool, bool, bool, bool]
+
+
+def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> Convolution:
+    """The convolutions of a trace's operators of kind ``convolution``; all must have their FLOP counted.
+
+    Args:
+        trace: the operators.
+        rows: operators to be taken.
+        dtype: element type that each of ``rows`` multiplies (see :func:`triosim.kernels.classes.classify`).
+    """
+    calls = Calls(trace)
+    found: dict[int, tuple[float, ...]] = {}
+    columns = np.empty((len(rows), 16))
+    for at, row in enumerate(rows.tolist()):
+        call = calls[row]
+        if id(call) not in found:  # equal calls are one object, kept alive by ``calls``
+            found[id(call)] = _columns(_sizes(call))
+        columns[at] = found[id(call)]
+    images, deep, wide, groups, rows_in, columns_in, rows_out, columns_out, high, broad, stride = columns[:, :11].T
+    forward, data, weight, bias, accumulates = columns[:, 11:].T > 0
+    return Convolution(
+        images, deep, wide, groups, rows_in, columns_in, rows_out, columns_out, high, broad, stride, forward, data,
+        weight, bias, accumulates, dtype.astype(np.int8), ITEM_BYTES[dtype],
+    )  # fmt: skip
+
+
+def _sizes(call: Call) -> _Sizes:
+    weight = call.shape("weight") or ()
+    source = call.shape("input", "self") or (call.inputs[0] if call.inputs else ())
+    if call.backward:
+        result = call.shape("grad_output", "grad") or (call.outputs[0] if call.outputs else ())
+        shapes = [out for out in call.outputs if math.prod(out)]
+        passes = (False, source in shapes, weight in shapes, any(len(out) == 1 for out in shapes),
+                  "accumulate" in call.roles)  # fmt: skip
+    else:
+        result = call.outputs[0] if call.outputs else ()
+        passes = (True, False, False, False, False)
+    if bool(call.args.get("transposed")) or "transpose" in call.name:
+        source, result = result, source
+        forward, data, *rest = passes
+        passes = (data, forward, rest[0], rest[1], rest[2])
+    return _Sizes(source, result, weight, _stride(source, result, weight), passes)
+
+
+def _stride(source: tuple[int, ...], result: tuple[int, ...], weight: tuple[int, ...]) -> float:
+    """Product of the strides, from the sizes alone: padding can make up for the kernel, not for a stride."""
+    factor = 1.0
+    for wide, narrow, kernel in zip(source[2:], result[2:], weight[2:], strict=False):
+        if narrow < wide - kernel + 1:
+            factor *= max(round(wide / max(narrow, 1)), 1)
+    return factor
+
+
+def _columns(s: _Sizes) -> tuple[float, ...]:
+    groups = max(s.source[1] // max(s.weight[1], 1), 1)
+    positions = [(math.prod(shape[2:-1]), shape[-1] if len(shape) > 2 else 1) for shape in (s.source, s.result)]
+    kernel = (math.prod(s.weight[2:-1]), s.weight[-1] if len(s.weight) > 2 else 1)
+    return (
+        s.source[0], s.weight[1], s.weight[0] // groups, groups, *positions[0], *positions[1], *kernel, s.stride,
+        *s.passes,
+    )  # fmt: skip
+
+
+def convolution(
+    images: NDArray, in_channels: NDArray, out_channels: NDArray, side: NDArray, kernel: int, dtype: int
+) -> Convolution:
+    """Forward convolutions of square images with padding that keeps the size and no stride."""
+    one = np.ones(len(images))
+    yes = np.ones(len(images), bool)
+    size = kernel * one
+    return Convolution(
+        images, in_channels, out_channels, one, side, side, side, side, size, size, one, yes, ~yes, ~yes, ~yes, ~yes,
+        np.full(len(images), dtype, np.int8), ITEM_BYTES[dtype] * one,
+    )  # fmt: skip
