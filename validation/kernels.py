@@ -38,9 +38,14 @@ from validation.kernel_rows import Rows
 
 from triosim.errors import InputError
 from triosim.hardware import catalog
+from triosim.kernels import anchoring
+from triosim.kernels.models.table import grid
 
 Prediction = tuple[NDArray[np.float64], NDArray[np.float64]]
 """Seconds and spread (natural logarithm of the interval's factor) of every row; NaN where the model has none."""
+
+FOLDS = 5
+"""Parts of the shapes of one device, one left out at a time."""
 
 WORK = {
     "gemm/bfloat16": "matrix/tensor", "gemm/float16": "matrix/tensor", "gemm/": "matrix/narrow",
@@ -213,8 +218,33 @@ def _distance(a: str, b: str) -> float:
     return float(sum(abs(math.log(x / y)) for x, y in pairs if x and y))
 
 
+def table_of_kernels(rows: Rows, device: str, everything: Rows) -> Prediction:
+    """Interpolation between kernels of the same device; a fifth of the shapes is left out in turn."""
+    _, shape = np.unique(rows.shape, axis=0, return_inverse=True)
+    part = np.random.default_rng(0).permutation(int(shape.max()) + 1)[shape.ravel()] % FOLDS
+    sort = rows.shape[:, 0] if rows.layout == "fp32_ops" else np.zeros(len(rows))  # each operator has its own table
+    columns = np.maximum(rows.shape, 0.5)  # no window, no batch
+    columns = columns[:, np.ptp(columns, axis=0) > 0]
+    seconds, spread = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
+    for one in np.unique(sort):
+        for fold in range(FOLDS):
+            known, asked = (np.flatnonzero((sort == one) & side) for side in (part != fold, part == fold))
+            if known.size and asked.size:
+                found = grid(columns[known], rows.seconds[known]).at(np.log(columns[asked]))
+                seconds[asked], spread[asked] = found
+    return seconds, np.hypot(spread, anchoring.load().recorded_spread)
+
+
+def physical(rows: Rows, device: str, everything: Rows) -> Prediction:
+    """See :mod:`validation.judged_physical`."""
+    from validation import judged_physical
+
+    return judged_physical.predict(rows, device, everything)
+
+
 MODELS: dict[str, Callable[[Rows, str, Rows], Prediction]] = {
-    "roofline": fitted(_roofline), "li": fitted(_li), "habitat": habitat,
+    "roofline": fitted(_roofline), "li": fitted(_li), "habitat": habitat, "table": table_of_kernels,
+    "physical": physical,
 }  # fmt: skip
 
 
@@ -233,7 +263,7 @@ def judge(rows: Rows, models: list[str], devices: list[str]) -> list[Score]:
 def table(scores: list[Score]) -> str:
     """The scores, and for every class and model the mean over its GPUs."""
     lines = [
-        f"{'class':44s}{'GPU':18s}{'model':10s}{'rows':>7s}{'MAPE %':>8s}{'median':>8s}{'bias':>8s}{'cover':>7s}"
+        f"{'class':51s}{'GPU':18s}{'model':10s}{'rows':>7s}{'MAPE %':>8s}{'median':>8s}{'bias':>8s}{'cover':>7s}"
         f"{'width':>7s}"
     ]
     for label in dict.fromkeys(one.label for one in scores):
@@ -254,7 +284,7 @@ def mean(label: str, scores: list[Score]) -> Score | None:
 
 
 def _line(one: Score) -> str:
-    head = f"{one.label:44s}{one.device:18s}{one.model:10s}{one.rows:7d}"
+    head = f"{one.label:51s}{one.device:18s}{one.model:10s}{one.rows:7d}"
     if not one.rows:
         return head + "   nothing to predict from"
     return (

@@ -21,8 +21,9 @@ def price(job: Job, model: str = "auto") -> Estimates:
 
     Args:
         job: what is to be priced.
-        model: a registered operator model, the file of a pack (``*.json``) for ``auto`` to use, or a file of external
-            times (:mod:`triosim.kernels.models.external`).
+        model: a registered operator model, the file of a pack (``*.json``) for ``auto`` to use, a table of measured
+            kernels (``*.json``, :mod:`triosim.kernels.models.table`), or a file of external times
+            (:mod:`triosim.kernels.models.external`).
 
     Raises:
         InputError: there is no such model or pack, or it needs something that the job does not have.
@@ -33,8 +34,9 @@ def price(job: Job, model: str = "auto") -> Estimates:
 def _model(name: str) -> OperatorModel:
     if name.lower().endswith(".json"):
         from triosim.kernels.models.auto import Auto
+        from triosim.kernels.models.table import Table, is_table_file
 
-        return Auto(load(name))
+        return Table(name) if is_table_file(name) else Auto(load(name))
     if name not in MODELS and _is_path(name):
         from triosim.kernels.models.external import External
 
@@ -86,7 +88,10 @@ def _percent(share: float) -> str:
 
 
 def _pack_story(model: str) -> str:
-    pack = load(model) if model.lower().endswith(".json") else load()
+    from triosim.kernels.models.table import is_table_file
+
+    own = model.lower().endswith(".json") and not is_table_file(model)
+    pack = load(model) if own else load()
     rows = sum(sum(one.get("rows", {}).values()) for one in pack.provenance.get("accuracy", {}).values())
     fitted = f", fitted to {rows:,} measured kernels" if rows else ""
     return f"roofline constants: pack {pack.name!r}{fitted}"

@@ -1,0 +1,294 @@
+"""The physical models on a GPU that they never saw, for :mod:`validation.kernels`.
+
+Constants are those of ``validation/fit_physical_KIND.py``, fitted anew to the public measurements of all devices but
+the one that is judged.  A kernel family that was measured on that device only is judged on held-out shapes: a fifth of
+them is left out in turn.
+
+The interval's half-width is the 90 % quantile of the errors on the other devices, each left out in turn as well: pooled
+where the judged device's architecture is among theirs, else the largest of one device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from validation import fit_physical_attention, fit_physical_convolution, fit_physical_gemm, kernel_rows
+from validation.fit_roofline import quantile
+from validation.kernel_rows import Rows
+
+from triosim.hardware import catalog
+from triosim.kernels.physical.attention import Decode, Prefill
+from triosim.kernels.work.attention import FAMILIES, Attention
+from triosim.kernels.work.convolution import convolution
+from triosim.kernels.work.gemm import gemm
+from triosim.workload.trace import DTYPE_BYTES, DTYPE_CODE
+
+FOLDS = 5
+CHECKED = 2000
+"""Rows of a device that a spread is found from."""
+
+Seconds = Callable[[Rows], NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How one kind of kernel is fitted and predicted.
+
+    Attributes:
+        fit: constants from the public measurements of a class, without those of some devices.
+        fold: constants from the rows given, for families of one device; None where there are none.
+    """
+
+    fit: Callable[[str, frozenset[str]], Seconds]
+    fold: Callable[[Rows], Seconds] | None = None
+
+
+@lru_cache(maxsize=8)
+def learning(layout: str) -> Rows:
+    """The public measurements of a layout."""
+    return kernel_rows.read(kernel_rows.shipped(layout), {})[0]
+
+
+def available(layout: str) -> bool:
+    """Whether the public measurements of a layout are there."""
+    return kernel_rows.shipped(layout).exists()
+
+
+# Matrix products ------------------------------------------------------------------------------------------------------
+
+_ENGINES = {
+    "gemm/bfloat16": "tensor", "gemm/float16": "tensor", "gemm/nvfp4": "fourbit", "bmm": "simt", "linear": "simt",
+}  # fmt: skip
+
+
+def _products(rows: Rows) -> fit_physical_gemm.Rows:
+    columns, served = rows.columns, rows.layout == "gemm"
+    if served:
+        m, n, k = (columns[name].astype(float) for name in "mnk")
+        batch = np.ones(len(rows))
+    else:  # NeuSight calls the summed dimension N and the columns of the product K
+        batch, m, k, n = (np.nan_to_num(columns[name].astype(float)) for name in "BMNK")
+        batch = np.where(rows.label == "bmm", batch, 1.0)
+    casts = served and not str(rows.label[0]).endswith("16")
+    work = gemm(m, n, k, str(rows.dtype[0]), batch, warm=True, casts=casts)
+    return fit_physical_gemm.Rows(rows.device, work, rows.seconds)
+
+
+@lru_cache(maxsize=1)
+def _gemm_data() -> fit_physical_gemm.Data:
+    return fit_physical_gemm.measured()
+
+
+@lru_cache(maxsize=64)
+def _gemm_constants(vector: bool, without: frozenset[str]) -> dict[str, Any]:
+    data = _gemm_data()
+    few = np.arange(8)  # the units that are not asked for: a handful of rows, so as not to spend time on them
+    shrunk = {"tensor": data.tensor, "narrow": data.narrow, "fourbit": data.fourbit, "simt": data.simt}
+    for name, rows in shrunk.items():
+        rows = rows.take(np.flatnonzero(~np.isin(rows.device, list(without))))
+        shrunk[name] = rows if (name == "simt") == vector or not len(rows) else rows.take(few)
+    found: dict[str, Any] = fit_physical_gemm.fit(fit_physical_gemm.Data(**shrunk), None)
+    return found
+
+
+def _fit_gemm(label: str, without: frozenset[str]) -> Seconds:
+    engine = _ENGINES.get(label, "narrow")
+    constants = _gemm_constants(engine == "simt", without)[engine]
+    return lambda rows: fit_physical_gemm.predicted(_products(rows), constants)
+
+
+# Attention ------------------------------------------------------------------------------------------------------------
+
+
+def _family(rows: Rows) -> NDArray[np.str_]:
+    source = rows.columns["kernel_source"].astype(str)
+    hopper = rows.fact(lambda name: float(catalog.accelerator(name).architecture.startswith("Hopper"))) > 0
+    flash = np.where(hopper, "flash3", "flash2")
+    return np.where(source == "flash_attention", flash, np.where(source == "triton", "triton", "trtllm"))
+
+
+def _attention(rows: Rows) -> fit_physical_attention.Measured:
+    c = rows.columns
+    batch, heads, kv_heads, head, queries, step = (
+        c[name].astype(float) for name in ("batch_size", "num_heads", "num_key_value_heads", "head_dim", "isl", "step")
+    )
+    kv_heads = np.where(kv_heads > 0, kv_heads, heads)
+    keys = queries if rows.layout == "attention_prefill" else step + 1
+    window = np.nan_to_num(c["window_size"].astype(float))
+    kv_type = np.where(c["kv_cache_dtype"].astype(str) == "bfloat16", "bfloat16", "float8_e4m3fn")
+    yes, no = np.ones(len(rows), bool), np.zeros(len(rows), bool)
+    work = Attention(
+        batch, queries, keys, heads, kv_heads, head, head, window, yes, no, yes, no, yes,
+        np.array([DTYPE_CODE[d] for d in rows.dtype.tolist()], np.int8), np.full(len(rows), 2.0),
+        np.array([DTYPE_BYTES[d] for d in kv_type.tolist()], np.float64),
+        np.array([FAMILIES.index(f) for f in _family(rows).tolist()], np.int8),
+    )  # fmt: skip
+    variant = np.char.add(np.char.add(c["attn_dtype"].astype(str), "/"), c["kv_cache_dtype"].astype(str))
+    return fit_physical_attention.Measured(work, rows.device, variant, rows.seconds)
+
+
+def _phase(layout: str) -> fit_physical_attention.Phase:
+    return Prefill if layout == "attention_prefill" else Decode
+
+
+def _attention_from(rows: Rows) -> Seconds:
+    """Constants per kernel family of the rows; others' where a family is not among them."""
+    measured, cls = _attention(rows), _phase(rows.layout)
+    family = measured.work.family
+    found = {
+        int(code): fit_physical_attention.fit(measured.take(np.flatnonzero(family == code)), cls)
+        for code in np.unique(family)
+    }
+
+    def seconds(asked: Rows) -> NDArray[np.float64]:
+        work = _attention(asked)
+        out = np.full(len(asked), np.nan)
+        for code, constants in found.items():
+            at = np.flatnonzero(work.work.family == code)
+            if at.size:
+                out[at] = fit_physical_attention.predict(work.take(at), constants)
+        return out
+
+    return seconds
+
+
+@lru_cache(maxsize=64)
+def _attention_of(layout: str, family: str, without: frozenset[str]) -> Seconds:
+    rows = learning(layout)
+    keep = ~np.isin(rows.device, list(without)) & (_family(rows) == family)
+    return _attention_from(rows.take(np.flatnonzero(keep)))
+
+
+def _fit_attention(label: str, without: frozenset[str]) -> Seconds:
+    layout = label.partition("/")[0]
+
+    def seconds(rows: Rows) -> NDArray[np.float64]:
+        out = np.full(len(rows), np.nan)
+        families = _family(rows)
+        for family in np.unique(families).tolist():
+            at = np.flatnonzero(families == family)
+            out[at] = _attention_of(layout, family, without)(rows.take(at))
+        return out
+
+    return seconds
+
+
+# Convolutions ---------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1)
+def _convolutions() -> tuple[fit_physical_convolution.Rows, dict[str, float]]:
+    """Measured convolutions without the host's time, and that time by device."""
+    rows = learning("fp32_ops")
+    whole = fit_physical_convolution.isolated()[0]
+    host = {}
+    for name in np.unique(whole.device).tolist():
+        seconds = rows.seconds[(rows.device == name) & (rows.label == "conv")]
+        host[str(name)] = float(np.quantile(seconds, fit_physical_convolution.SHORTEST))
+    return fit_physical_convolution.sampled(whole), host
+
+
+def _fit_convolution(label: str, without: frozenset[str]) -> Seconds:
+    _, host = _convolutions()
+    constants = _convolution_constants(without)
+    issued = float(np.median([h for name, h in host.items() if name not in without]))
+
+    def seconds(rows: Rows) -> NDArray[np.float64]:
+        names = ("B", "Input_Channel", "Output_Channel", "Input_Size")
+        columns = (rows.columns[name].astype(float) for name in names)
+        work = convolution(*columns, 3, DTYPE_CODE["float32"])
+        asked = fit_physical_convolution.Rows(rows.device, work, rows.seconds)
+        return issued + fit_physical_convolution.predicted(asked, constants)
+
+    return seconds
+
+
+@lru_cache(maxsize=32)
+def _convolution_constants(without: frozenset[str]) -> Any:
+    measured, _ = _convolutions()
+    keep = np.flatnonzero(~np.isin(measured.device, list(without)))
+    return fit_physical_convolution.fit(measured.take(keep), "simt")
+
+
+# All of them ----------------------------------------------------------------------------------------------------------
+
+KINDS: dict[str, Kind] = {
+    "gemm/": Kind(_fit_gemm), "bmm": Kind(_fit_gemm), "linear": Kind(_fit_gemm),
+    "attention_": Kind(_fit_attention, _attention_from), "conv": Kind(_fit_convolution),
+}  # fmt: skip
+"""Beginnings of labels -> kind."""
+
+
+def predict(rows: Rows, device: str, everything: Rows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Seconds and spread of the kernels of one class on ``device``; NaN where there is nothing to learn from."""
+    label = str(rows.label[0])
+    nothing = np.full(len(rows), np.nan)
+    kind = next((kind for beginning, kind in KINDS.items() if label.startswith(beginning)), None)
+    if kind is None or not available(rows.layout):
+        return nothing, nothing
+    others = _others(rows, device)
+    if len(others) > 0:
+        seconds = kind.fit(label, frozenset([device]))(rows)
+        return seconds, np.full(len(rows), _spread(kind, rows, device, others))
+    if kind.fold is None:
+        return nothing, nothing
+    return _held_out_shapes(kind.fold, rows)
+
+
+def _same(rows: Rows, label: str) -> NDArray[np.bool_]:
+    """Rows of one class and of the kernel families that it stands for."""
+    return np.asarray(rows.label == label)
+
+
+def _others(rows: Rows, device: str) -> list[str]:
+    """Other devices that have kernels of the same family."""
+    public = learning(rows.layout)
+    there = public.take(np.flatnonzero(public.device != device))
+    if rows.layout.startswith("attention"):
+        there = there.take(np.flatnonzero(np.isin(_family(there), np.unique(_family(rows)))))
+    else:
+        there = there.take(np.flatnonzero(_same(there, str(rows.label[0]))))
+    return [str(name) for name in np.unique(there.device)]
+
+
+@lru_cache(maxsize=128)
+def _errors(label: str, layout: str, device: str, without: frozenset[str]) -> NDArray[np.float64]:
+    """log(measured / predicted) of some public kernels of a class on ``device``."""
+    public = learning(layout)
+    at = np.flatnonzero((public.device == device) & _same(public, label))
+    rows = public.take(np.random.default_rng(0).permutation(at)[:CHECKED])
+    kind = next(kind for beginning, kind in KINDS.items() if label.startswith(beginning))
+    errors = np.log(rows.seconds / kind.fit(label, without)(rows))
+    return np.asarray(errors[np.isfinite(errors)])
+
+
+def _spread(kind: Kind, rows: Rows, device: str, others: list[str]) -> float:
+    label = str(rows.label[0])
+    if len(others) == 1:  # in-sample: there is no third device to leave out
+        return quantile(_errors(label, rows.layout, others[0], frozenset([device])))
+    each = [_errors(label, rows.layout, other, frozenset([device, other])) for other in others]
+    each = [errors for errors in each if errors.size]
+    seen = {catalog.accelerator(other).architecture.split(" ")[0] for other in others}
+    if catalog.accelerator(device).architecture.split(" ")[0] in seen:
+        return quantile(np.concatenate(each))
+    return max(quantile(errors) for errors in each)
+
+
+def _held_out_shapes(
+    fold: Callable[[Rows], Seconds], rows: Rows
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    _, shape = np.unique(rows.shape, axis=0, return_inverse=True)
+    part = np.random.default_rng(0).permutation(int(shape.max()) + 1)[shape.ravel()] % FOLDS
+    seconds, spread = np.empty(len(rows)), np.empty(len(rows))
+    for one in range(FOLDS):
+        left = np.flatnonzero(part == one)
+        seconds[left] = fold(rows.take(np.flatnonzero(part != one)))(rows.take(left))
+    errors = np.log(rows.seconds / seconds)
+    for one in range(FOLDS):
+        spread[part == one] = quantile(errors[part != one])
+    return seconds, spread
