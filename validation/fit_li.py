@@ -111,7 +111,7 @@ def fit(sample: Sample, engine: str, floor_s: float | None = None) -> Line:
 
 
 def _over_bandwidth(slope: NDArray, bandwidth: NDArray) -> tuple[float, float]:
-    """Offset and slope of the rates over the bandwidth, neither negative, of least relative error; 0 without a driver."""
+    """Offset and slope of the rates over the bandwidth, neither negative, of least relative error; 0 if not driven."""
     used = slope > 0
     if used.sum() * 2 <= len(slope):
         return 0.0, 0.0
