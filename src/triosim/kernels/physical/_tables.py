@@ -1,0 +1,137 @@
+"""What the physical models of attention and mixtures of experts share: constants by kernel family, and the device."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from importlib import resources
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.errors import InputError
+from triosim.hardware.accelerator import Accelerator
+
+SCHEMA = "triosim/physical-constants/1"
+
+T = TypeVar("T")
+N = TypeVar("N", float, NDArray[np.float64])
+
+
+class Cached(Protocol):
+    """Constants of a kernel's way to the memory."""
+
+    @property
+    def bandwidth_fraction(self) -> float: ...
+    @property
+    def cache_fraction(self) -> float: ...
+    @property
+    def cache_rate(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class Table(Generic[T]):
+    """Constants of one phase by kernel family.
+
+    Attributes:
+        families: constants by name.
+        default: family that stands in for one that is not there.
+        spread: half-width of the 90 % interval (natural logarithm) on devices whose families were fitted.
+        spread_unseen: the same on other devices and for families that are not there.
+    """
+
+    families: Mapping[str, T]
+    default: str
+    spread: float = math.nan
+    spread_unseen: float = math.nan
+
+    def of(self, family: str) -> T:
+        """Constants of a family, or of the one that stands in for it."""
+        return self.families.get(family, self.families[self.default])
+
+
+def document(kind: str) -> dict[str, Any]:
+    """The file of constants of one kind of kernel, ``data/physical/KIND.json``.
+
+    Raises:
+        InputError: it has another schema.
+    """
+    source = resources.files("triosim.kernels") / "data" / "physical" / f"{kind}.json"
+    found = json.loads(source.read_text(encoding="utf-8"))
+    if found.get("schema") != SCHEMA:
+        raise InputError(f"{kind}.json: schema is {found.get('schema')!r}, this version reads {SCHEMA!r}")
+    return dict(found)
+
+
+def load(kind: str, phase: str, cls: type[T]) -> Table[T]:
+    """Constants of one phase of one kind of kernel, from the program's data."""
+    found = document(kind)
+    families = {
+        name: cls(**{f.name: float(row[f.name]) for f in fields(cls)})  # type: ignore[arg-type]
+        for name, row in found["constants"][phase].items()
+    }
+    spread = found["spread"][phase]
+    return Table(families, next(iter(families)), float(spread["seen"]), float(spread["unseen"]))
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device's datasheet with every figure that the models need; class defaults stand in for what it leaves out.
+
+    Attributes:
+        units: multiprocessors.
+        clock: Hz.
+        bandwidth: bytes per second.
+        cache: bytes of the last-level cache.
+        tdp: watts, infinite where not known.
+    """
+
+    units: float
+    clock: float
+    bandwidth: float
+    cache: float
+    tdp: float
+
+    def sustained(self, peak: NDArray, efficiency: float, joule_per_flop: float) -> NDArray[np.float64]:
+        """FLOP per second that last, given the power budget."""
+        reach, power = efficiency * peak, self.tdp / joule_per_flop
+        return (reach**-6.0 + power**-6.0) ** (-1 / 6)
+
+    def launch(self, seconds: N) -> N:
+        """Shortest time of a kernel, from that at 1.8 GHz."""
+        return seconds * math.sqrt(1.8e9 / self.clock)
+
+    def bytes_s(self, held: NDArray, warm: NDArray[np.bool_], c: Cached) -> NDArray[np.float64]:
+        """Seconds per byte where ``held`` bytes compete for the cache."""
+        miss = np.where(warm, 1 / (1 + (c.cache_fraction * self.cache / np.maximum(held, 1.0)) ** 4), 1.0)
+        return miss / (c.bandwidth_fraction * self.bandwidth) + (1 - miss) / (c.cache_rate * self.clock * self.units)
+
+
+UNITS, CLOCK, CACHE = 108.0, 1.6e9, 32e6
+"""Class defaults of a GPU: multiprocessors, clock in Hz, last-level cache in bytes (those of an A100 or near it)."""
+
+
+def device_of(device: Accelerator) -> Device:
+    """The figures of a device.
+
+    Raises:
+        InputError: it has no memory bandwidth.
+    """
+    if device.memory_bandwidth is None:
+        raise InputError(
+            f"device {device.name or '(unnamed)'!r} has no memory bandwidth: name a device of the catalog (triosim "
+            "devices) or add it to the device's file"
+        )
+    return Device(
+        float(device.compute_units or UNITS), device.clock_hz or CLOCK, device.memory_bandwidth,
+        float(device.cache_bytes or CACHE), device.tdp_w or math.inf,
+    )  # fmt: skip
+
+
+def waves(blocks_per_unit: NDArray, drift: float) -> NDArray[np.float64]:
+    """Rounds in which blocks are worked off; ``drift`` of the last one's idle time is hidden once there are several."""
+    whole = np.ceil(blocks_per_unit)
+    return np.where(blocks_per_unit > 1, whole - drift * (whole - blocks_per_unit), whole)

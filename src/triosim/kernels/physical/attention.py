@@ -1,0 +1,216 @@
+"""Physical model of attention: tiles of queries over the multiprocessors, keys and values from memory or cache.
+
+One set of constants per kernel family and phase, nothing per device: devices differ by their datasheets alone.
+
+Prefill, one thread block per tile of ``tile`` queries (some families pack heads that share keys into one tile)::
+
+    pair    = FLOP of a pair / (sustained / SMs) + softmax_cycles / clock
+    compute = norm2(pairs of padded tiles / SMs, pairs of the longest tile) pair
+    memory  = bytes * (miss / (bandwidth_fraction bandwidth) + (1 - miss) / (cache_rate clock SMs))
+    seconds = launch + norm(compute, memory) + waves prologue / clock + store
+
+Decoding, one block per sequence and key head, split along the keys while blocks are fewer than multiprocessors::
+
+    memory  = as above, for keys padded to ``pad`` positions
+    stream  = waves * bytes of a block / (block_rate clock)
+    block   = block_cycles + head_cycles * query heads per key head
+    seconds = launch + split (1 - exp(-keys / split_keys)) + norm(memory, stream) + waves block / clock
+
+``sustained`` is what the power budget leaves of the peak: norm-6 minimum of ``efficiency peak`` and
+``TDP / joule_per_flop``.  ``miss`` goes from 0 to 1 where the bytes outgrow the part ``cache_fraction`` of the cache.
+Kernels in a model find a cold cache (``warm`` false), those of a repeated benchmark a warm one.
+
+Sources: FlashAttention-2 (Dao, arXiv:2307.08691, section 3.3: blocks over batch, heads and query tiles), Flash-Decoding
+(split keys); wave quantisation as in NeuSight (Lee et al., ASPLOS 2025, section 4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.estimate import Limit
+from triosim.kernels.physical._tables import Table, device_of, load, waves
+from triosim.kernels.physical.predicted import Predicted
+from triosim.kernels.work.attention import FAMILIES, Attention
+from triosim.workload.trace import DTYPES
+
+STEP = 128
+"""Keys of one step of a thread block's loop."""
+LEAST_SPLIT = 256
+"""Keys that one block of a split has at least."""
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """Constants of one family's prefill.
+
+    Attributes:
+        launch_s: shortest time at a clock of 1.8 GHz; it falls with the root of the clock (host and memory latencies do
+            not follow it).
+        efficiency: part of the peak that the inner loop reaches when power is no limit.
+        joule_per_flop: energy of an operation at full load.
+        prologue_cycles: clocks of a block before and after its loop.
+        bandwidth_fraction: part of the datasheet's bandwidth that is reached.
+        cache_fraction: part of the last-level cache that repeated tensors may fill and still be served from it.
+        cache_rate: bytes per clock and multiprocessor from the cache.
+        overlap: exponent of the norm that joins compute and memory.
+        softmax_cycles: clocks of a multiprocessor for the exponential of one pair.
+        cast_s: time that is added where keys are kept in a narrower type than the queries come in, at 1.8 GHz.
+        tile: queries of one thread block.
+        packs: 1 where queries of heads that share their keys lie in one tile, 0 where each head has its own.
+        skips: 1 where keys outside a window are skipped, 0 where they are computed and masked.
+    """
+
+    launch_s: float
+    efficiency: float
+    joule_per_flop: float
+    prologue_cycles: float
+    bandwidth_fraction: float
+    cache_fraction: float
+    cache_rate: float
+    overlap: float
+    softmax_cycles: float
+    cast_s: float
+    tile: float
+    packs: float
+    skips: float
+
+
+@dataclass(frozen=True)
+class Decode:
+    """Constants of one family's decoding; those of the same name as in :class:`Prefill` mean the same.
+
+    Attributes:
+        split_s: time that long contexts add once, for splitting the keys and joining the parts.
+        split_keys: keys at which most of it is there.
+        pad_keys: keys that a block reads at least.
+        block_cycles: clocks of a block besides reading.
+        head_cycles: more of them for each query head that shares the keys.
+        block_rate: bytes per clock that one multiprocessor reads at most.
+        drift: part of the last wave's idle time that is hidden.
+    """
+
+    launch_s: float
+    split_s: float
+    split_keys: float
+    pad_keys: float
+    block_cycles: float
+    head_cycles: float
+    block_rate: float
+    bandwidth_fraction: float
+    cache_fraction: float
+    cache_rate: float
+    overlap: float
+    drift: float
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Constants by family, for both phases."""
+
+    prefill: Table[Prefill]
+    decode: Table[Decode]
+
+
+@lru_cache(maxsize=1)
+def constants() -> Constants:
+    """The constants that come with the program."""
+    return Constants(load("attention", "prefill", Prefill), load("attention", "decode", Decode))
+
+
+def family_of(device: Accelerator) -> str:
+    """The family that PyTorch and the serving stacks run on a device: by its architecture, ``flash2`` elsewhere."""
+    if device.vendor == "NVIDIA":
+        if device.architecture.startswith("Hopper"):
+            return "flash3"
+        if device.architecture.startswith("Blackwell") and not device.architecture.startswith("Blackwell GB2"):
+            return "trtllm"  # the data-centre dies; the workstation's (GB20x) have no tcgen05 instructions
+    return "flash2"
+
+
+def predict(work: Attention, device: Accelerator, table: Constants | None = None) -> Predicted:
+    """Seconds of every call on ``device``.
+
+    Raises:
+        InputError: the device has no compute peak or no memory bandwidth.
+    """
+    table = table or constants()
+    seconds, limit = np.zeros(len(work)), np.zeros(len(work), np.int8)
+    family = np.where(work.family == 0, FAMILIES.index(family_of(device)), work.family)
+    decodes = work.decodes()
+    for code in np.unique(family):
+        for phase in (False, True):
+            rows = np.flatnonzero((family == code) & (decodes == phase))
+            if len(rows) == len(work):
+                rows = slice(None)  # type: ignore[assignment]
+            elif not len(rows):
+                continue
+            part, name = work.take(rows), FAMILIES[code]
+            if phase:
+                seconds[rows], limit[rows] = decode(part, device, table.decode.of(name))
+            else:
+                seconds[rows], limit[rows] = prefill(part, device, table.prefill.of(name))
+    return Predicted(seconds, limit)
+
+
+def prefill(work: Attention, device: Accelerator, c: Prefill) -> Predicted:
+    """Seconds of calls that attend with many queries (see the module's docstring); gradients too."""
+    d = device_of(device)
+    sustained = d.sustained(_peaks(work, device), c.efficiency, c.joule_per_flop)
+    group = work.heads / work.kv_heads if c.packs else 1.0
+    rows = np.ceil(work.queries * group / c.tile)
+    blocks = work.batch * work.heads / group * rows
+    keys = np.ceil(work.keys / STEP) * STEP
+    edge = np.where(work.causal, (c.tile / group + STEP) / 2, 0.0)  # tiles that the diagonal crosses are done whole
+    seen = work.seen() if c.skips else work.unlimited().seen()
+    seen = np.minimum(np.maximum(seen + edge, STEP), keys)
+    window = np.where((work.window > 0) & (c.skips > 0), np.minimum(work.window + STEP, keys), keys)
+    pair = work.flop() / np.maximum(work.pairs(), 1.0) / (sustained / d.units) + c.softmax_cycles / d.clock
+    compute = np.hypot(blocks * seen / d.units, window) * c.tile * pair
+    moved = work.key_bytes() + work.query_bytes()
+    moved = np.where(work.backward, 2 * moved, moved)
+    slow = d.bytes_s(moved + work.stored_bytes(), work.warm, c)
+    memory, store = moved * slow, work.stored_bytes() * slow
+    prologue = np.ceil(blocks / d.units) * c.prologue_cycles / d.clock
+    body = (compute**c.overlap + memory**c.overlap) ** (1 / c.overlap)
+    launch = d.launch(c.launch_s + np.where(work.kv_bytes < work.q_bytes, c.cast_s, 0.0))
+    return Predicted(launch + body + prologue + store, _limit(compute + prologue, memory + store, launch))
+
+
+def decode(work: Attention, device: Accelerator, c: Decode) -> Predicted:
+    """Seconds of calls that continue sequences by a few positions (see the module's docstring)."""
+    d = device_of(device)
+    rows = np.ceil(work.queries * work.heads / work.kv_heads / 64)  # a block holds 64 queries that share their keys
+    columns = work.batch * work.kv_heads * rows
+    keys = np.where(work.window > 0, np.minimum(work.keys, work.window), work.keys)
+    most = np.maximum(np.floor(keys / LEAST_SPLIT), 1.0)
+    splits = np.clip(np.floor(d.units / columns), 1.0, most)
+    blocks = columns * splits
+    padded = (keys**4 + c.pad_keys**4) ** 0.25
+    read = work.key_bytes() * padded / keys
+    slow = d.bytes_s(read + work.query_bytes(), work.warm, c)
+    memory = (read + work.query_bytes() + work.stored_bytes()) * slow
+    wave = waves(blocks / d.units, c.drift)
+    stream = wave * (read / columns / splits) / (c.block_rate * d.clock)
+    split = c.split_s * -np.expm1(-keys / c.split_keys)
+    busy = wave * (c.block_cycles + c.head_cycles * work.heads / work.kv_heads) / d.clock
+    launch = d.launch(c.launch_s)
+    body = (memory**c.overlap + stream**c.overlap) ** (1 / c.overlap)
+    compute = work.flop() / _peaks(work, device)  # many queries over one latent head can be bound by it
+    body = np.maximum(body, compute)
+    return Predicted(launch + split + body + busy, _limit(compute, body, launch + split + busy))
+
+
+def _peaks(work: Attention, device: Accelerator) -> NDArray[np.float64]:
+    peaks = np.array([device.peak(name) for name in DTYPES])
+    return peaks[work.dtype]
+
+
+def _limit(compute: NDArray, memory: NDArray, launch: NDArray | float) -> NDArray[np.int8]:
+    limit = np.where(compute > memory, Limit.COMPUTE, Limit.MEMORY)
+    return np.where(launch > np.maximum(compute, memory), Limit.LAUNCH, limit).astype(np.int8)

@@ -1,0 +1,167 @@
+"""Mixture of experts: the grouped products of one layer on one device, as columns, with the tokens of every expert."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.workload.trace import DTYPE_BYTES, DTYPE_CODE
+
+FAMILIES = ("triton", "marlin", "cutedsl")
+"""Kernel families.  ``triton``: SGLang's and vLLM's fused kernels; ``marlin``: weights of 4 bits under 16-bit
+arithmetic; ``cutedsl``: FlashInfer's kernels for 4-bit floats (Blackwell)."""
+
+QUANTILES = 16
+"""Experts of a skewed distribution stand for as many classes of load."""
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The experts of one layer that one device holds, one row per call.
+
+    A gated layer multiplies by three matrices of ``hidden`` x ``inner`` elements, an ungated one by two.
+
+    Attributes:
+        tokens: tokens that the device sees.
+        topk: experts that each token is sent to, of all devices' experts.
+        hidden: length of a token.
+        inner: length inside an expert, after sharding.
+        experts: experts of the layer, on all devices.
+        parts: devices that the experts are spread over (expert parallelism).
+        skew: exponent of the power law of the experts' loads; 0 where all get equally many tokens.
+        skips: whether pairs of a token and an expert of another device are left out, as in a real system; some
+            kernels compute them and throw the result away.
+        gated: whether there are two matrices in.
+        warm: whether weights may lie in the last-level cache, as when a benchmark repeats one call.
+        dtype: index into :data:`~triosim.workload.trace.DTYPES` of the type that is multiplied.
+        weight_bytes, token_bytes: bytes of an element of the weights, and of tokens where they are multiplied.
+        family: index into :data:`FAMILIES`.
+    """
+
+    tokens: NDArray[np.float64]
+    topk: NDArray[np.float64]
+    hidden: NDArray[np.float64]
+    inner: NDArray[np.float64]
+    experts: NDArray[np.float64]
+    parts: NDArray[np.float64]
+    skew: NDArray[np.float64]
+    skips: NDArray[np.bool_]
+    gated: NDArray[np.bool_]
+    warm: NDArray[np.bool_]
+    dtype: NDArray[np.int8]
+    weight_bytes: NDArray[np.float64]
+    token_bytes: NDArray[np.float64]
+    family: NDArray[np.int8]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def take(self, rows: NDArray) -> Experts:
+        """These rows only."""
+        return Experts(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+    def local(self) -> NDArray[np.float64]:
+        """Experts on this device."""
+        return np.maximum(self.experts / self.parts, 1.0)
+
+    def pairs(self) -> NDArray[np.float64]:
+        """Pairs of a token and an expert, those of other devices' experts included."""
+        return self.tokens * self.topk
+
+    def share(self) -> NDArray[np.float64]:
+        """Part of the pairs that falls on this device's experts: with a skew, on the device with the most.
+
+        The largest of ``parts`` sums of ``experts / parts`` loads with the power law's coefficient of variation,
+        as of normal variates: 1 + cv / sqrt(experts / parts) sqrt(2 ln parts) times the mean.
+        """
+        skewed = np.flatnonzero(self.skew > 0)
+        share = 1 / self.parts
+        if len(skewed):
+            load = self.take(skewed)._loads()
+            cv = load.std(1)
+            local = self.local()[skewed]
+            most = 1 + cv / np.sqrt(local) * np.sqrt(2 * np.log(self.parts[skewed]))
+            most = np.minimum(most, np.minimum(self.parts[skewed], local * self.parts[skewed] / self.topk[skewed]))
+            share[skewed] *= most
+        return share
+
+    def loads(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Pairs of an expert, shape (rows, :data:`QUANTILES`), for equally many of the local experts each.
+
+        The second result is the number of experts that each column stands for, shape (rows, 1).  Loads follow a power
+        law of exponent ``skew`` between 1 and 0.8 tokens, scaled to the number of pairs; no expert gets a token twice.
+        """
+        mean = self.pairs() * self.share() / self.local()
+        load = np.ones((len(self), QUANTILES))
+        skewed = np.flatnonzero(self.skew > 0)
+        if len(skewed):
+            load[skewed] = self.take(skewed)._loads()
+        load = np.minimum(load * mean[:, None], self.tokens[:, None])
+        return load, (self.local() / QUANTILES)[:, None]
+
+    def _loads(self) -> NDArray[np.float64]:
+        """Loads in units of their mean."""
+        u = (np.arange(QUANTILES) + 0.5) / QUANTILES
+        power = (1 - self.skew)[:, None]
+        power = np.where(np.abs(power) < 1e-6, 1e-6, power)
+        top = np.maximum(0.8 * self.tokens, 2.0)[:, None]
+        load = ((top**power - 1) * u + 1) ** (1 / power)
+        return load / load.mean(1, keepdims=True)
+
+    def active(self) -> NDArray[np.float64]:
+        """Local experts that get a token."""
+        load, each = self.loads()
+        return np.maximum((np.minimum(load, 1.0) * each).sum(1), np.minimum(1.0, self.pairs() * self.share()))
+
+    def matrices(self) -> NDArray[np.float64]:
+        """Elements of one expert's weights."""
+        return np.where(self.gated, 3.0, 2.0) * self.hidden * self.inner
+
+    def flop(self) -> NDArray[np.float64]:
+        """Floating-point operations of the pairs that this device has to compute."""
+        return 2.0 * self.pairs() * self.share() * self.matrices()
+
+    def weights(self) -> NDArray[np.float64]:
+        """Bytes of the weights of the experts that get a token."""
+        return self.active() * self.matrices() * self.weight_bytes
+
+    def traffic(self) -> NDArray[np.float64]:
+        """Bytes of tokens on their way through: gathered, activated and added up again, 16 bits each.
+
+        Kernels that do not skip other devices' pairs move those too.
+        """
+        pairs = self.pairs() * np.where(self.skips, self.share(), 1.0)
+        inside = np.where(self.gated, 4.0, 3.0) * self.inner
+        return 2.0 * (pairs * (3 * self.hidden + inside) + self.tokens * self.hidden)
+
+    def bytes(self) -> NDArray[np.float64]:
+        """Bytes read and written."""
+        return self.weights() + self.traffic()
+
+
+def experts(
+    tokens: NDArray | float, topk: NDArray | float, hidden: NDArray | float, inner: NDArray | float,
+    count: NDArray | float, parts: NDArray | float = 1.0, dtype: str = "bfloat16", *, weight_dtype: str | None = None,
+    skew: float = 0.0, skips: bool = True, gated: bool = True, warm: bool = False, family: str = "triton",
+) -> Experts:  # fmt: skip
+    """Calls of one element type; numbers and arrays are broadcast against each other.
+
+    Args:
+        count: experts on all devices.
+        weight_dtype: type of the weights; ``dtype`` where not given.
+
+    Raises:
+        KeyError: a type is not one of :data:`~triosim.workload.trace.DTYPES`.
+        ValueError: ``family`` is not one of :data:`FAMILIES`.
+    """
+    sizes = (tokens, topk, hidden, inner, count, parts, skew)
+    columns = [np.array(x, np.float64, ndmin=1) for x in np.broadcast_arrays(*sizes)]
+    rows = len(columns[0])
+    flags = [np.full(rows, flag) for flag in (skips, gated, warm)]
+    items = (np.full(rows, float(DTYPE_BYTES[name])) for name in (weight_dtype or dtype, dtype))
+    code = np.full(rows, DTYPE_CODE[dtype], np.int8)
+    row: list[Any] = [*columns, *flags, code, *items, np.full(rows, FAMILIES.index(family), np.int8)]
+    return Experts(*row)

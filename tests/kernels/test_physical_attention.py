@@ -1,0 +1,119 @@
+"""Attention: the work that a call does, and the physical model's laws."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triosim.errors import InputError
+from triosim.hardware import catalog
+from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.estimate import Limit
+from triosim.kernels.physical import attention as model
+from triosim.kernels.work.attention import FAMILIES, attention
+
+H100 = catalog.accelerator("H100-SXM5-80GB")
+DEVICES = ("A100-SXM4-80GB", "H100-SXM5-80GB", "L40S", "B200-SXM-180GB", "T4", "MI300X")
+
+
+@given(st.integers(1, 40), st.integers(0, 40), st.integers(0, 50), st.booleans())
+def test_pairs_are_those_of_the_mask(queries, before, window, causal):
+    keys = queries + before
+    query, key = np.arange(before, keys)[:, None], np.arange(keys)[None, :]
+    mask = (key <= query) if causal else np.ones((queries, keys), bool)
+    if window and causal:
+        mask &= key > query - window
+    elif window:
+        mask = np.ones((queries, min(keys, window)), bool)  # as many as the window lets through
+    work = attention(3, queries, keys, 4, 2, 64, window=window, causal=causal)
+    assert work.pairs()[0] == pytest.approx(3 * 4 * mask.sum())
+
+
+def test_flop_and_bytes_by_hand():
+    work = attention(2, 4, 4, 8, 2, 16, causal=False, stores=True)
+    assert work.flop()[0] == 2 * 8 * 4 * 4 * 2 * (16 + 16)
+    assert work.key_bytes()[0] == 2 * 2 * 4 * 32 * 2
+    assert work.query_bytes()[0] == 2 * 8 * 4 * 32 * 2
+    assert work.stored_bytes()[0] == 2 * 2 * 4 * 32 * 4
+    assert work.bytes()[0] == work.key_bytes()[0] + work.query_bytes()[0] + work.stored_bytes()[0]
+    backward = attention(2, 4, 4, 8, 2, 16, causal=False, backward=True)
+    assert backward.flop()[0] == 2.5 * work.flop()[0]
+
+
+def test_latent_heads_read_one_vector_for_keys_and_values():
+    latent = attention(1, 1, 1000, 128, 1, 576, head_v=512, latent=True)
+    assert latent.key_bytes()[0] == 1000 * 576 * 2
+    assert latent.decodes().all()
+
+
+@pytest.mark.parametrize("name", DEVICES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_times_are_finite_and_above_what_physics_allows(name, family):
+    device = catalog.accelerator(name)
+    batch, keys = (x.ravel() for x in np.meshgrid(2.0 ** np.arange(0, 10, 3), 2.0 ** np.arange(4, 16, 3)))
+    for queries in (1, keys):
+        work = attention(batch, queries, keys, 32, 8, 128, family=family)
+        found = model.predict(work, device)
+        assert np.isfinite(found.seconds).all()
+        assert (found.seconds >= work.flop() / device.peak("bfloat16")).all()
+        assert (found.seconds >= work.bytes() / device.memory_bandwidth).all()
+        assert set(found.limit.tolist()) <= {Limit.COMPUTE, Limit.MEMORY, Limit.LAUNCH}
+
+
+@given(st.integers(0, 6), st.integers(4, 13), st.booleans())
+def test_more_sequences_or_positions_never_take_less(batch, keys, decoding):
+    def seconds(batch, keys):
+        work = attention(batch, 1 if decoding else keys, keys, 16, 4, 128)
+        return model.predict(work, H100).seconds[0]
+
+    now = seconds(2**batch, 2**keys)
+    assert seconds(2 ** (batch + 1), 2**keys) >= 0.97 * now  # fewer splits may save a little of their cost
+    assert seconds(2**batch, 2 ** (keys + 1)) >= now
+
+
+def test_a_window_bounds_the_time_and_a_cold_cache_costs():
+    full = attention(4, 8192, 8192, 32, 8, 128)
+    windowed = attention(4, 8192, 8192, 32, 8, 128, window=1024)
+    assert model.predict(windowed, H100).seconds < 0.5 * model.predict(full, H100).seconds
+    small = attention(16, 1, 1024, 32, 8, 128, warm=True)
+    l40s = catalog.accelerator("L40S")
+    cold = replace(small, warm=np.array([False]))
+    assert model.predict(cold, l40s).seconds > 1.3 * model.predict(small, l40s).seconds
+
+
+def test_long_decoding_is_bound_by_memory_and_long_prefill_by_computing():
+    decode, prefill = attention(64, 1, 16384, 32, 8, 128), attention(4, 8192, 8192, 32, 8, 128)
+    assert model.predict(decode, H100).limit[0] == Limit.MEMORY
+    assert model.predict(prefill, H100).limit[0] == Limit.COMPUTE
+    assert model.predict(attention(1, 1, 2, 1, 1, 64), H100).limit[0] == Limit.LAUNCH
+
+
+def test_rows_do_not_depend_on_each_other():
+    work = attention(np.array([1.0, 8, 64]), np.array([1.0, 512, 1]), np.array([100.0, 512, 3000]), 16, 4, 128)
+    whole = model.predict(work, H100).seconds
+    for row in range(3):
+        assert model.predict(work.take(np.array([row])), H100).seconds[0] == whole[row]
+
+
+def test_family_follows_the_architecture():
+    names = {"H100-SXM5-80GB": "flash3", "B200-SXM-180GB": "trtllm", "A100-SXM4-80GB": "flash2", "RTX-5090": "flash2",
+             "MI300X": "flash2"}  # fmt: skip
+    assert {name: model.family_of(catalog.accelerator(name)) for name in names} == names
+
+
+def test_a_device_without_bandwidth_is_refused():
+    with pytest.raises(InputError, match="no memory bandwidth"):
+        model.predict(attention(1, 1, 8, 1, 1, 64), Accelerator("thing", peak_flops={"bfloat16": 1e12}))
+
+
+def test_measured_times_are_met():
+    """Single rows of the aiconfigurator tables (SGLang 0.5.10), bfloat16, heads of 128."""
+    decode = {(64, 1, 4096): 359.9e-6, (256, 1, 1024): 366.6e-6}
+    h100 = decode | {(1, 16384, 16384): 3990.3e-6, (32, 2048, 2048): 2374.1e-6}
+    for (batch, queries, keys), seconds in h100.items():
+        work = attention(batch, queries, keys, 32, 8, 128, stores=True, warm=True)
+        assert model.predict(work, H100).seconds[0] == pytest.approx(seconds, rel=0.15)

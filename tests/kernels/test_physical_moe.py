@@ -1,0 +1,75 @@
+"""Mixture of experts: the work, its distributions, and the physical model's laws."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triosim.errors import InputError
+from triosim.hardware import catalog
+from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.estimate import Limit
+from triosim.kernels.physical import moe as model
+from triosim.kernels.work.moe import FAMILIES, experts
+
+H100 = catalog.accelerator("H100-SXM5-80GB")
+
+
+@given(st.integers(0, 14), st.integers(0, 5), st.sampled_from([0.0, 1.01, 1.2]))
+def test_no_token_is_lost_or_doubled(tokens, parts, skew):
+    work = experts(2.0**tokens, 8, 2048, 768, 128, 2.0**parts, skew=skew)
+    load, each = work.loads()
+    assert (load <= work.tokens).all()
+    held = (load * each).sum()
+    assert held <= work.pairs()[0] * work.share()[0] * (1 + 1e-9)
+    if skew == 0:
+        assert held == pytest.approx(work.pairs()[0] / work.parts[0])
+    assert 0 < work.active()[0] <= work.local()[0] * (1 + 1e-9)
+    assert 1 / work.parts[0] <= work.share()[0] * (1 + 1e-9) <= 1 + 1e-6
+
+
+def test_work_by_hand():
+    work = experts(1000, 2, 64, 128, 8)
+    assert work.flop()[0] == 2 * 2000 * 3 * 64 * 128
+    assert work.active()[0] == pytest.approx(8)
+    assert work.weights()[0] == pytest.approx(8 * 3 * 64 * 128 * 2)
+    assert experts(1, 2, 64, 128, 8).active()[0] == pytest.approx(2)
+    assert experts(1000, 2, 64, 128, 8, gated=False).flop()[0] == 2 * 2000 * 2 * 64 * 128
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", ["A100-SXM4-80GB", "H100-SXM5-80GB", "B200-SXM-180GB", "T4"])
+def test_times_are_finite_and_above_what_physics_allows(name, family):
+    device = catalog.accelerator(name)
+    for skew in (0.0, 1.2):
+        work = experts(2.0 ** np.arange(15), 8, 4096, 1536, 128, 4.0, skew=skew, family=family)
+        found = model.predict(work, device).seconds
+        assert np.isfinite(found).all()
+        assert (found >= work.flop() / device.peak("bfloat16")).all()
+        assert (found >= work.weights() / device.memory_bandwidth).all()
+
+
+def test_few_tokens_are_bound_by_weights_and_many_by_computing():
+    few, many = experts(64, 8, 4096, 1536, 128), experts(32768, 8, 4096, 1536, 128)
+    assert model.predict(few, H100).limit[0] == Limit.MEMORY
+    assert model.predict(many, H100).limit[0] == Limit.COMPUTE
+    assert model.predict(experts(1, 1, 64, 64, 8), H100).limit[0] == Limit.LAUNCH
+
+
+def test_kernels_that_compute_the_pairs_of_others_take_longer():
+    sizes = (16384, 8, 4096, 1536, 128, 8)
+    skipping, computing = experts(*sizes), experts(*sizes, skips=False)
+    assert model.predict(computing, H100).seconds > 3 * model.predict(skipping, H100).seconds
+
+
+def test_padding_by_hand():
+    work = experts(128, 8, 4096, 1536, 128)  # 8 tokens for every expert
+    assert model.tile(work)[0][0] == 16
+    assert model.padded(work, np.array([16.0]))[0] == pytest.approx(128 * 16)
+
+
+def test_a_device_without_bandwidth_is_refused():
+    with pytest.raises(InputError, match="no memory bandwidth"):
+        model.predict(experts(1, 1, 64, 64, 8), Accelerator("thing", peak_flops={"bfloat16": 1e12}))
