@@ -1,7 +1,6 @@
 // The engine for Python: columns come in as NumPy arrays and are not copied, ticks go out as NumPy arrays.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
 #include <memory>
@@ -105,11 +104,12 @@ public:
         }
         for (const Joining& flow : joined) come.append(known(flow));
         for (nb::handle answer : model_.attr("change")(now, come, gone)) {
-            auto [number, tick] = nb::cast<std::pair<nb::object, nb::object>>(answer);
-            endings.push_back(ending(number, nb::steal(PyNumber_Index(tick.ptr())), now));
+            const nb::tuple pair{nb::borrow(answer)};
+            if (pair.size() != 2) throw nb::type_error("change() must give pairs of a flow and its end");
+            endings.push_back(ending(whole(pair[0]), whole(pair[1]), now));
         }
         const nb::object wake = model_.attr("wake");
-        wake_ = wake.is_none() ? NEVER : nb::cast<Tick>(wake);
+        wake_ = wake.is_none() ? NEVER : tick(whole(wake));
     }
 
     Tick wake() override { return wake_; }
@@ -131,17 +131,29 @@ private:
                      roads_.latency[static_cast<std::size_t>(flow.route)]);
     }
 
-    Ending ending(nb::handle number, const nb::object& tick, Tick now) const {
-        if (!tick.is_valid()) throw nb::python_error();
-        Tick end = BEYOND;
-        if (nb::cast<bool>(tick < nb::int_(BEYOND))) end = nb::cast<Tick>(tick);
-        const auto slot = slot_.find(nb::cast<std::int64_t>(number));
-        if (slot == slot_.end() || (end <= now && end != NEVER)) {
-            const std::string name = nb::cast<std::string>(model_.type().attr("__name__"));
-            throw nb::value_error((name + " let flow " + nb::str(number).c_str() + " end at " + nb::str(tick).c_str() +
-                                   ", asked at " + std::to_string(now)).c_str());
+    // A whole number, whatever type of number it is.
+    static nb::object whole(nb::handle value) {
+        nb::object number = nb::steal(PyNumber_Index(value.ptr()));
+        if (!number.is_valid()) throw nb::python_error();
+        return number;
+    }
+
+    static Tick tick(nb::handle number) {
+        int overflow = 0;
+        const long long value = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
+        return overflow > 0 ? BEYOND : overflow < 0 ? NEVER - 1 : value;
+    }
+
+    Ending ending(const nb::object& number, const nb::object& end, Tick now) const {
+        const auto slot = slot_.find(tick(number));
+        if (slot == slot_.end() || (tick(end) <= now && tick(end) != NEVER)) {
+            const auto name = nb::cast<std::string>(model_.type().attr("__name__"));
+            const std::string what = "network model " + name + " let flow " + nb::str(number).c_str() + " end at " +
+                                     nb::str(end).c_str() + ", asked at " + std::to_string(now);
+            PyErr_SetString(nb::module_::import_("triosim.errors").attr("InputError").ptr(), what.c_str());
+            throw nb::python_error();
         }
-        return {slot->second, end};
+        return {slot->second, tick(end)};
     }
 
     nb::object model_, flow_;

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.engine.compare import agree, crowd, outcome
@@ -19,23 +19,26 @@ from triosim.engine.graph import Graph, Wires
 from triosim.engine.play import ENGINES
 from triosim.engine.solver import Flow, NetworkModel
 from triosim.engine.solvers.max_min import MaxMin
+from triosim.errors import InputError
 
 native = pytest.importorskip("triosim.engine.native", reason="no compiler was there at installation")
 
+RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
-@settings(deadline=None)
+
+@RELAXED
 @given(graphs())
 def test_any_graph_is_played_alike(case: tuple[Graph, Wires]) -> None:
     agree(reference.play, native.play, *case)
 
 
-@settings(deadline=None)
+@RELAXED
 @given(interrupted())
 def test_collectives_that_are_broken_into_are_played_alike(case: tuple[Graph, Wires]) -> None:
     agree(reference.play, native.play, *case)
 
 
-@settings(deadline=None)
+@RELAXED
 @given(st.integers(0, 2**32).map(random.Random))
 def test_flows_whose_rates_differ_by_rounding_are_served_alike(draw: random.Random) -> None:
     agree(reference.play, native.play, *crowd(draw))
@@ -45,7 +48,7 @@ class Asked(MaxMin):
     """Max-min fair sharing that is not built in, because it is another class."""
 
 
-@settings(deadline=None, max_examples=50)
+@settings(RELAXED, max_examples=50)
 @given(graphs())
 def test_a_model_written_in_python_is_asked_the_same_questions(case: tuple[Graph, Wires]) -> None:
     assert outcome(native.play, *case, Asked, True) == outcome(reference.play, *case, MaxMin, True)
@@ -68,6 +71,12 @@ class Half(Wrong):
         return [(flow.number, now + 0.5) for flow in joined]
 
 
+class Odd(Wrong):
+    def change(self, now: int, joined: list[Flow], left: list[int]) -> list[tuple[int, object]]:
+        """A flow that is not there."""
+        return [(7, 2**64)]
+
+
 class Breaking(Wrong):
     def change(self, now: int, joined: list[Flow], left: list[int]) -> list[tuple[int, object]]:
         """A defect of the model."""
@@ -84,8 +93,9 @@ def one_transfer(size: int = 1000) -> tuple[Graph, Wires]:
 @pytest.mark.parametrize(
     ("model", "error", "message"),
     [
-        (Wrong, ValueError, "Wrong let flow 0 end at 0, asked at 0"),
+        (Wrong, InputError, "network model Wrong let flow 0 end at 0, asked at 0"),
         (Half, TypeError, "integer"),
+        (Odd, InputError, "network model Odd let flow 7 end at 18446744073709551616, asked at 0"),
         (Breaking, ZeroDivisionError, "a defect"),
     ],
 )
@@ -147,7 +157,7 @@ def test_a_route_that_does_not_follow_its_offsets_is_refused() -> None:
         native.play(graph, broken)
 
 
-@settings(deadline=None)
+@RELAXED
 @given(interrupted())
 def test_what_a_formula_says_is_what_playing_the_transfers_gives(case: tuple[Graph, Wires]) -> None:
     played, known = native.play(*case, _formulas=False), native.play(*case)

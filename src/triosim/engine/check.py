@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from triosim.columns import Ragged
 from triosim.engine.graph import ALL, UNLIMITED, Graph, Pattern, Task, Wires
+from triosim.errors import InputError
 
 
 def check(graph: Graph, wires: Wires) -> None:
@@ -162,6 +163,14 @@ def successors(graph: Graph) -> tuple[list[list[int]], list[int], dict[int, list
     for task, following in zip(values[counts].tolist(), rows[counts].tolist(), strict=True):
         counted.setdefault(task, []).append(following)
     return after.lists(), waiting.tolist(), counted
+
+
+def too_long() -> InputError:
+    """What to tell of a run whose ticks do not fit 64 bits."""
+    return InputError(
+        "the run lasts more than 106 days of simulated time, the most that can be counted in picoseconds: "
+        "look for a wrong unit in bandwidths, sizes and times"
+    )
 
 
 def why_stuck(graph: Graph, start: list[int], finish: list[int]) -> str:

@@ -14,12 +14,11 @@ from numpy.typing import DTypeLike, NDArray
 
 import triosim.engine._native as _native
 from triosim.columns import Ragged
-from triosim.engine.check import check, why_stuck
+from triosim.engine.check import check, too_long, why_stuck
 from triosim.engine.graph import Collective, Graph, Pattern, Played, Stuck, Wires
 from triosim.engine.solver import NetworkModel
 from triosim.engine.solvers.equal_split import EqualSplit
 from triosim.engine.solvers.max_min import MaxMin
-from triosim.errors import InputError
 
 T = TypeVar("T", Graph, Wires, Pattern, Collective, Ragged)
 
@@ -53,8 +52,8 @@ def play(
 
     Raises:
         Stuck: some tasks can never start or end.
-        InputError: the run is longer than 64 bits of picoseconds, 106 days.
-        ValueError: the columns make no sense, or the model answers what cannot be.
+        InputError: the run is longer than 64 bits of picoseconds, 106 days, or the model answers what cannot be.
+        ValueError: the columns make no sense.
     """
     model = model or MaxMin()
     if wires.weights is not None and not model.weighted:
@@ -65,10 +64,7 @@ def play(
         raise _why_refused(graph, wires)
     start, begin, finish, link_bytes, flows, events, ended, counted = played
     if not counted:
-        raise InputError(
-            "the run lasts more than 106 days of simulated time, the most that can be counted in picoseconds: "
-            "look for a wrong unit in bandwidths, sizes and times"
-        )
+        raise too_long()
     if not ended:
         raise Stuck(why_stuck(graph, start.tolist(), finish.tolist()))
     return Played(start, begin, finish, link_bytes, flows, events, "native")

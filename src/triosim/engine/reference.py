@@ -28,7 +28,7 @@ import numpy as np
 
 from triosim.columns import Ragged
 from triosim.engine.alone import Alone, alone
-from triosim.engine.check import carried, check, successors, why_stuck
+from triosim.engine.check import carried, check, successors, too_long, why_stuck
 from triosim.engine.graph import UNLIMITED, Collective, Graph, Played, Stuck, Task, Wires
 from triosim.engine.solver import NEVER, WORK_PER_BYTE, Flow, NetworkModel
 from triosim.engine.solvers.max_min import MaxMin
@@ -211,10 +211,7 @@ class _Run:
         try:
             start, finish = np.array(self.start, np.int64), np.array(self.finish, np.int64)
         except OverflowError:
-            raise InputError(
-                "the run lasts more than 106 days of simulated time, the most that can be counted in picoseconds: "
-                "look for a wrong unit in bandwidths, sizes and times"
-            ) from None
+            raise too_long() from None
         begin = start.copy()
         members = self.graph.kind == Task.COLLECTIVE
         begin[members] = np.array(self.begin, np.int64)[self.graph.what[members]]
