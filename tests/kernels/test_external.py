@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.data import shared
 from tests.kernels.example import DEVICE, OTHER, job, step
@@ -135,6 +138,17 @@ def test_a_mapping_file_by_operator_module_and_row(file):
     found = price(on(layers()), file(mapping, "mapping.toml"))
     assert found.seconds.tolist() == pytest.approx([10e-6, 20e-6, 10e-6, 4e-6, 20e-6, 20e-6])
     assert sources(found).count(Source.EXTERNAL) == 4
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.lists(st.floats(1e-9, 1.0), min_size=6, max_size=6), st.permutations(range(6)))
+def test_every_operator_gets_the_time_that_is_written_beside_it(tmp_path_factory, seconds, order):
+    folder = tmp_path_factory.mktemp("law")
+    rows = "".join(f"k{row},{seconds[row]!r}\n" for row in order)  # in whatever order the file has them
+    (folder / "times.csv").write_text("kernel,seconds\n" + rows)
+    lines = "".join(f'"#{row}" = {json.dumps(f"k{row}" if row % 2 else order.index(row))}\n' for row in range(6))
+    (folder / "mapping.toml").write_text('times = "times.csv"\n[operators]\n' + lines)
+    assert price(on(layers()), str(folder / "mapping.toml")).seconds.tolist() == seconds
 
 
 def test_the_clock_of_a_mapping_file_counts(file):
