@@ -63,7 +63,8 @@ class Constants:
 
     ``menus`` are tiles that libraries have; where it is not known which of several menus a device's library has,
     the time is the geometric mean of what they give.  ``menus_batched`` is for products in batches, for which libraries
-    have fewer kernels.  ``host_s`` is time of the host that isolated measurements hold; :func:`predict` leaves it out.
+    have fewer kernels.  ``host_s`` and ``host_batched_s``, time of the host that isolated measurements
+    hold, are left out by :func:`predict`.
     """
 
     launch_s: float
@@ -82,6 +83,7 @@ class Constants:
     split_s: float
     cast_s: float
     host_s: float
+    host_batched_s: float
     menus: tuple[Menu, ...]
     menus_batched: tuple[Menu, ...]
 
@@ -249,6 +251,14 @@ def _gone(x: NDArray) -> NDArray:
     return square / (1.0 + square)
 
 
+_SUM_BYTES = 4.0
+"""Bytes of a partial sum."""
+_CACHE_OVER_MEMORY = 4.0
+"""Partial sums pass through the last-level cache, which is about this much faster than the memory."""
+_SATURATED = 1.2
+"""How much better than a 128 x 128 tile any larger one can be."""
+
+
 def _tile(
     work: Gemm, chip: Silicon, c: Constants, call: _Call, tm: int, tn: int
 ) -> Iterator[tuple[NDArray, NDArray, NDArray]]:
@@ -258,7 +268,7 @@ def _tile(
     blocks = down * across * work.batch
     intensity = tm * tn / (tm + tn)
     eff = intensity / (intensity + c.tile) * (64.0 + c.tile) / 64.0
-    of_tile = 2.0 * tm * tn / (call.rate * min(eff, 1.2))
+    of_tile = 2.0 * tm * tn / (call.rate * min(eff, _SATURATED))
     group = max(np.sqrt(chip.units * tn / tm), 1.0)  # tiles down that run at one time, so that the group is square
     again_a = call.lose_a * np.maximum(np.ceil(across * group / chip.units) - 1, 0)
     again_b = call.lose_b * np.maximum(np.ceil(down / group) - 1, 0)
@@ -267,19 +277,19 @@ def _tile(
     parts = np.exp2(np.floor(np.log2(np.clip(np.minimum(chip.units / blocks, work.k / 64.0), 1.0, 32.0))))
     for split in (None, parts):
         if split is None:
-            u, k, moved = blocks / chip.units, work.k, traffic
+            u, k = blocks / chip.units, work.k
         else:
             u, k = blocks * split / chip.units, work.k / split
-            moved = traffic + 0.0
         whole = np.ceil(u)
         waves = np.where(u > 1.0, (whole + c.stream * u) / (1.0 + c.stream), 1.0)
         compute = waves * k * of_tile
-        memory = moved / (c.memory * chip.bandwidth * np.minimum(1.0, c.concurrency * u))
+        memory = traffic / (c.memory * chip.bandwidth * np.minimum(1.0, c.concurrency * u))
         chain = k * (c.latency_s * speed)
         joined = np.sqrt(np.sqrt((compute * compute) ** 2 + (memory * memory) ** 2 + (chain * chain) ** 2))
         total = joined + waves * ends
         if split is not None:
-            sums = 2.0 * split * call.c / work.c_bytes * 4.0 / (4.0 * c.memory * chip.bandwidth)
+            sums = 2.0 * split * _SUM_BYTES * call.c / work.c_bytes  # written, then read
+            sums = sums / (_CACHE_OVER_MEMORY * c.memory * chip.bandwidth)
             total = np.where(split > 1.0, total + c.split_s * speed + sums, np.inf)
         yield total, compute, memory
 

@@ -1,9 +1,10 @@
 """Constants of matrix products brought closer to one device by a few measured kernels of it.
 
-Three scalars move what a datasheet cannot tell, the sustained rate, the reached bandwidth and the time of a launch,
-within what is plausible (Gaussian priors on their logarithms).  What is left of the error at the measured kernels is
-carried over to kernels of similar shape: the mean of the nearest measured ones, weighted by the inverse of the distance
-in log2 (m, n, k, batch), less the farther they are.  A kernel that was measured is reproduced.
+Four scalars move what a datasheet cannot tell, within what is plausible (Gaussian priors on their logarithms): the
+sustained rate, the reached bandwidth, the time of a launch, and how much of the cache a repeated call finds again.
+What is left of the error at the measured kernels is carried over to kernels of similar shape: the mean of the nearest
+measured ones, weighted by the inverse of the distance in log2 (m, n, k, batch), less the farther they are.  A kernel
+that was measured is reproduced.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from triosim.kernels.work.gemm import Gemm
 FEWEST = 3
 """Kernels of one engine below which its constants stay as they are."""
 
-_WIDTHS = np.array([0.35, 0.35, 0.7])
-"""Standard deviations of the scalars' logarithms: rate, bandwidth, launch."""
+_WIDTHS = np.array([0.35, 0.35, 0.7, 1.0])
+"""Standard deviations of the scalars' logarithms: rate, bandwidth, launch, cache."""
 _NOISE = 0.1
 """Error (logarithm) of one measured kernel that the scalars do not try to follow."""
 _NEAREST = 5
@@ -145,9 +146,10 @@ def _anchors(
 
 
 def _scaled(constants: Constants, x: NDArray[np.float64]) -> Constants:
-    rate, bandwidth, launch = np.exp(x).tolist()
+    rate, bandwidth, launch, cache = np.exp(x).tolist()
     return replace(
         constants, reach=constants.reach * rate, joule=constants.joule / rate, memory=constants.memory * bandwidth,
+        cache=constants.cache * cache,
         launch_s=constants.launch_s * launch, prologue_s=constants.prologue_s * launch,
         split_s=constants.split_s * launch, cast_s=constants.cast_s * launch, latency_s=constants.latency_s * launch,
     )  # fmt: skip
@@ -156,17 +158,17 @@ def _scaled(constants: Constants, x: NDArray[np.float64]) -> Constants:
 def _scaled_to(
     constants: Constants, name: str, work: Gemm, measured: NDArray[np.float64], device: Accelerator
 ) -> Constants:
-    """Constants with the three scalars that predict ``measured`` (logarithms) best, by damped Gauss-Newton steps."""
+    """Constants with the scalars that predict ``measured`` (logarithms) best, by damped Gauss-Newton steps."""
 
     def residuals(x: NDArray[np.float64]) -> NDArray[np.float64]:
         error = np.log(predict(work, device, {name: _scaled(constants, x)}).seconds) - measured
         robust = np.sign(error) * np.sqrt(2 * (np.sqrt(1 + (error / _NOISE) ** 2) - 1))  # tails count linearly
         return np.concatenate([robust, x / _WIDTHS])
 
-    x, damping, step = np.zeros(3), 1e-2, 1e-4
+    x, damping, step = np.zeros(len(_WIDTHS)), 1e-2, 1e-4
     r = residuals(x)
     for _ in range(30):
-        jacobian = np.stack([(residuals(x + step * e) - r) / step for e in np.eye(3)], axis=1)
+        jacobian = np.stack([(residuals(x + step * e) - r) / step for e in np.eye(len(x))], axis=1)
         normal = jacobian.T @ jacobian
         trial = x - np.linalg.solve(normal + damping * np.diag(np.diag(normal)), jacobian.T @ r)
         there = residuals(np.clip(trial, -2.0, 2.0))
