@@ -1,0 +1,135 @@
+"""Operators bound by the bytes that they move: memory, the units that issue the accesses, and rows that are summed.
+
+::
+
+    again    = again * read * miss          where a row is longer than what a block keeps (``kept``)
+    memory   = (read + written + again) / (memory * bandwidth * min(1, rows / units))
+    issue    = (read + written) / (issue * units * clock)
+    row      = rows * row / (units * clock)
+    seconds  = kernels * launch + (memory^2 + issue^2)^(1/2) + row
+
+Softmax and normalization read a row more than once; the second time it comes from a cache as long as the rows that are
+worked on at one time fit.  What misses the last level missed that of the compute unit before: ``miss = lost(z)
+lost(y)`` with ``lost(x) = x^2 / (1 + x^2)``, ``z = min(rows, in_flight * units) * row_bytes / cache`` and
+``y = in_flight * row_bytes / near``, ``near`` being the unit's own cache.
+A batch norm works on a channel per block, so that few channels leave units, and their part of the bandwidth, idle.
+
+Constants hold for all devices; everything about a device is from its datasheet.  Kinds that were not measured on their
+own take the constants of ``elementwise``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.estimate import Limit
+from triosim.kernels.physical import _constants
+from triosim.kernels.physical.predicted import Predicted
+from triosim.kernels.work.stream import KINDS, Stream
+
+CLASSES = ("elementwise", "softmax", "layer_norm", "batch_norm")
+"""Kinds with constants of their own."""
+CLASS_OF = np.array([CLASSES.index(name) if name in CLASSES else 0 for name in KINDS])
+"""Index into :data:`CLASSES` by kind."""
+
+UNITS, CLOCK = 100.0, 1.5e9
+"""Where a datasheet is silent: a data-centre accelerator of the 2020s."""
+CACHE_PER_BANDWIDTH = 1.5e-5
+"""Bytes of last-level cache per byte per second of memory bandwidth, where the cache is not known (A100 to B200:
+1.6e-5 to 2.0e-5)."""
+
+
+NEAR = {
+    "Pascal": 24e3, "Volta": 128e3, "Turing": 64e3, "Ampere": 192e3, "Ada": 128e3, "Hopper": 256e3, "Blackwell": 256e3,
+    "CDNA": 16e3, "CDNA2": 16e3, "CDNA3": 32e3, "CDNA4": 32e3,
+}  # fmt: skip
+"""Bytes of a compute unit's first-level data cache by family: NVIDIA's architecture whitepapers, AMD's CDNA ones."""
+NEAR_DEFAULT = 128e3
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Of one class; units and meanings are in ``data/physical/stream.json``."""
+
+    launch_s: float
+    memory: float
+    issue: float
+    row: float
+    again: float
+    kept: float
+    in_flight: float
+
+
+@lru_cache(maxsize=1)
+def load() -> dict[str, Constants]:
+    """Constants by class."""
+    return _constants.constants("stream", Constants)
+
+
+@lru_cache(maxsize=1)
+def spreads() -> dict[str, tuple[float, float]]:
+    """Half-widths of the 90 % interval by class, on devices whose families were fitted and on others."""
+    return _constants.spreads("stream")
+
+
+def predict(work: Stream, device: Accelerator, constants: dict[str, Constants] | None = None) -> Predicted:
+    """Seconds of each operator on ``device``, with a cold cache.
+
+    Args:
+        work: what the operators move, any mixture of kinds.
+        device: with its memory bandwidth and whatever else its datasheet gives.
+        constants: by class; those that come with the program if None.
+
+    Raises:
+        InputError: the device has no memory bandwidth.
+    """
+    bandwidth = _constants.bandwidth(device)
+    constants = constants or load()
+    at = CLASS_OF[work.kind]
+    c = Columns(*(_column(constants, f.name)[at] for f in fields(Constants)))
+    units = float(device.compute_units or UNITS)
+    rate = units * (device.clock_hz or CLOCK)
+    cache = float(device.cache_bytes or CACHE_PER_BANDWIDTH * bandwidth)
+    moved = work.read + work.written
+    summed = work.row_bytes > 0
+    far = _lost(np.minimum(work.rows, c.in_flight * units) * work.row_bytes / cache)
+    near = _lost(c.in_flight * work.row_bytes / NEAR.get(device.architecture.split(" ")[0], NEAR_DEFAULT))
+    again = np.where(work.row_bytes > c.kept, c.again * work.read * far * near, 0.0)
+    busy = np.where(summed, np.minimum(work.rows / units, 1.0), 1.0)
+    memory = (moved + again) / (c.memory * bandwidth * busy)
+    issue = moved / (c.issue * rate)
+    row = np.where(summed, work.rows * c.row / rate, 0.0)
+    launch = work.kernels * c.launch_s
+    body = np.sqrt(memory * memory + issue * issue) + row
+    limit = np.where(memory >= issue + row, Limit.MEMORY, Limit.COMPUTE)
+    limit[launch > body] = Limit.LAUNCH
+    return Predicted(launch + body, limit.astype(np.int8))
+
+
+def _lost(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Part that a cache loses of what is ``x`` times its size: 0 well below 1, 1 well above."""
+    square = x * x
+    return square / (1.0 + square)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """:class:`Constants`, one row per operator."""
+
+    launch_s: NDArray[np.float64]
+    memory: NDArray[np.float64]
+    issue: NDArray[np.float64]
+    row: NDArray[np.float64]
+    again: NDArray[np.float64]
+    kept: NDArray[np.float64]
+    in_flight: NDArray[np.float64]
+
+
+def _column(constants: dict[str, Constants], name: str) -> NDArray[np.float64]:
+    """One constant by class; that of ``elementwise`` where a class is missing."""
+    return np.array([getattr(constants.get(one, constants["elementwise"]), name) for one in CLASSES], np.float64)
