@@ -5,19 +5,27 @@ the one that is judged.  A kernel family that was measured on that device only i
 them is left out in turn.
 
 The interval's half-width is the 90 % quantile of the errors on the other devices, each left out in turn as well: pooled
-where the judged device's architecture is among theirs, else the largest of one device.
+where the judged device's architecture is among theirs, else the largest of one device times ``sqrt(1 + 1/n)`` for
+``n`` devices.  Where there is one other device only, the errors between devices are taken from matrix products.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from validation import fit_physical_attention, fit_physical_convolution, fit_physical_gemm, kernel_rows
+from validation import (
+    fit_physical_attention,
+    fit_physical_convolution,
+    fit_physical_gemm,
+    fit_physical_moe,
+    fit_physical_stream,
+    kernel_rows,
+)
 from validation.fit_roofline import quantile
 from validation.kernel_rows import Rows
 
@@ -26,6 +34,8 @@ from triosim.kernels.physical.attention import Decode, Prefill
 from triosim.kernels.work.attention import FAMILIES, Attention
 from triosim.kernels.work.convolution import convolution
 from triosim.kernels.work.gemm import gemm
+from triosim.kernels.work.moe import Experts
+from triosim.kernels.work.stream import rowwise
 from triosim.workload.trace import DTYPE_BYTES, DTYPE_CODE
 
 FOLDS = 5
@@ -100,6 +110,18 @@ def _fit_gemm(label: str, without: frozenset[str]) -> Seconds:
     engine = _ENGINES.get(label, "narrow")
     constants = _gemm_constants(engine == "simt", without)[engine]
     return lambda rows: fit_physical_gemm.predicted(_products(rows), constants)
+
+
+def _gemm_from(rows: Rows) -> Seconds:
+    """Constants of a type that one device was measured with; those of wider types are where its fit begins."""
+    engine = _ENGINES.get(str(rows.label[0]), "narrow")
+    data = _gemm_data()
+    known = {name: getattr(data, name).without(str(rows.device[0])) for name in ("tensor", "narrow", "fourbit", "simt")}
+    if engine != "simt":  # not asked for: a handful of rows, so as not to spend time on them
+        known["simt"] = known["simt"].take(np.arange(8))
+    known[engine] = fit_physical_gemm.even(_products(rows))
+    constants = fit_physical_gemm.fit(fit_physical_gemm.Data(**known), None)[engine]
+    return lambda asked: fit_physical_gemm.predicted(_products(asked), constants)
 
 
 # Attention ------------------------------------------------------------------------------------------------------------
@@ -200,8 +222,8 @@ def _fit_convolution(label: str, without: frozenset[str]) -> Seconds:
 
     def seconds(rows: Rows) -> NDArray[np.float64]:
         names = ("B", "Input_Channel", "Output_Channel", "Input_Size")
-        columns = (rows.columns[name].astype(float) for name in names)
-        work = convolution(*columns, 3, DTYPE_CODE["float32"])
+        batch, channels, filters, side = (rows.columns[name].astype(float) for name in names)
+        work = convolution(batch, channels, filters, side, 3, DTYPE_CODE["float32"])
         asked = fit_physical_convolution.Rows(rows.device, work, rows.seconds)
         return issued + fit_physical_convolution.predicted(asked, constants)
 
@@ -215,11 +237,117 @@ def _convolution_constants(without: frozenset[str]) -> Any:
     return fit_physical_convolution.fit(measured.take(keep), "simt")
 
 
+# Mixture of experts ---------------------------------------------------------------------------------------------------
+
+
+def _experts(rows: Rows) -> fit_physical_moe.Measured:
+    c = rows.columns
+    tokens, hidden, inner, topk, experts, tp, ep = (
+        c[name].astype(float)
+        for name in ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
+    )
+    dtype, family = c["moe_dtype"].astype(str), _expert_family(rows)
+    skew = np.array([0.0 if d == "balanced" else float(d.rsplit("_", 1)[1]) for d in c["distribution"].astype(str)])
+    blackwell = rows.fact(lambda name: float(catalog.accelerator(name).architecture.startswith("Blackwell"))) > 0
+    types = fit_physical_moe.TYPES
+    yes = np.ones(len(rows), bool)
+    work = Experts(
+        tokens, topk, hidden, inner / tp, experts, ep, skew, blackwell & (family != "marlin"), yes, yes,
+        np.array([DTYPE_CODE[types[name][0]] for name in dtype], np.int8), np.array([types[name][1] for name in dtype]),
+        np.where(dtype == "fp8_block", 1.0, np.where(dtype == "nvfp4", 0.5, 2.0)),
+        np.array([fit_physical_moe.FAMILIES.index(name) for name in family], np.int8),
+    )  # fmt: skip
+    return fit_physical_moe.Measured(work, rows.device, dtype, rows.seconds)
+
+
+def _expert_family(rows: Rows) -> NDArray[np.str_]:
+    found, at = np.unique(rows.columns["kernel_source"].astype(str), return_inverse=True)
+    return np.array([fit_physical_moe.KERNELS.get(str(name), "") for name in found])[at]
+
+
+def _experts_from(rows: Rows) -> Seconds:
+    constants = fit_physical_moe.fit(_experts(rows))
+    return lambda asked: fit_physical_moe.predict(_experts(asked), constants)
+
+
+@lru_cache(maxsize=64)
+def _experts_of(family: str, without: frozenset[str]) -> Seconds:
+    rows = learning("moe")
+    known = np.isin(rows.columns["moe_dtype"].astype(str), list(fit_physical_moe.TYPES))
+    keep = known & ~np.isin(rows.device, list(without)) & (_expert_family(rows) == family)
+    return _experts_from(rows.take(np.flatnonzero(keep)))
+
+
+def _fit_experts(label: str, without: frozenset[str]) -> Seconds:
+    return _experts_of(fit_physical_moe.KERNELS[label.split("/")[1]], without)
+
+
+# What is bound by bytes -----------------------------------------------------------------------------------------------
+
+_CLASSES = {"elementwise": "elementwise", "softmax": "softmax", "ln": "layer_norm"}
+
+
+@lru_cache(maxsize=4)
+def _moved(name: str) -> fit_physical_stream.Rows:
+    return fit_physical_stream.sampled(fit_physical_stream.isolated(name)[0])
+
+
+@lru_cache(maxsize=64)
+def _fit_stream(label: str, without: frozenset[str]) -> Seconds:
+    name = _CLASSES[label]
+    measured = _moved(name)
+    measured = measured.take(np.flatnonzero(~np.isin(measured.device, list(without))))
+    constants, share = fit_physical_stream.fit(measured, name)
+    shortest = [np.median(measured.shortest[measured.device == d]) for d in np.unique(measured.device)]
+    issued = share * float(np.median(shortest))  # the host of the judged device is not known
+
+    def seconds(rows: Rows) -> NDArray[np.float64]:
+        sizes = (np.nan_to_num(rows.columns[column].astype(float)) for column in "BH")
+        work = rowwise(name, *sizes)
+        two = np.isin(rows.columns["op"].astype(str), ("add", "mul", "div", "pow"))
+        work = replace(work, read=np.where(two, 2 * work.read, work.read))
+        zeros = np.zeros(len(rows))
+        asked = fit_physical_stream.Rows(rows.device, work, np.ones(len(rows)), zeros)
+        return issued + np.exp(fit_physical_stream.errors(asked, constants, share))
+
+    return seconds
+
+
+# The host that issues isolated operators ------------------------------------------------------------------------------
+
+SHORT = 1.5
+"""Isolated operators up to this multiple of the shortest take the time of the host that issues them."""
+
+
+@lru_cache(maxsize=64)
+def _issue_time(label: str, without: frozenset[str]) -> float:
+    """Seconds of the operators that are too short for the device to matter: median of the other devices' hosts."""
+    public = learning("fp32_ops")
+    found = []
+    for name in np.unique(public.device[~np.isin(public.device, list(without))]).tolist():
+        seconds = public.seconds[(public.device == name) & (public.label == label)]
+        if seconds.size:
+            found.append(float(np.median(seconds[seconds <= SHORT * np.quantile(seconds, 0.01)])))
+    return float(np.median(found))
+
+
+def _issued(fit: Callable[[str, frozenset[str]], Seconds]) -> Callable[[str, frozenset[str]], Seconds]:
+    """What was measured of isolated operators takes at least as long as the host needs to issue them."""
+
+    def issued(label: str, without: frozenset[str]) -> Seconds:
+        seconds, least = fit(label, without), _issue_time(label, without)
+        return lambda rows: np.maximum(seconds(rows), least)
+
+    return issued
+
+
 # All of them ----------------------------------------------------------------------------------------------------------
 
 KINDS: dict[str, Kind] = {
-    "gemm/": Kind(_fit_gemm), "bmm": Kind(_fit_gemm), "linear": Kind(_fit_gemm),
-    "attention_": Kind(_fit_attention, _attention_from), "conv": Kind(_fit_convolution),
+    "gemm/": Kind(_fit_gemm, _gemm_from), "bmm": Kind(_issued(_fit_gemm)), "linear": Kind(_issued(_fit_gemm)),
+    "attention_": Kind(_fit_attention, _attention_from), "conv": Kind(_issued(_fit_convolution)),
+    "moe/": Kind(_fit_experts, _experts_from), "elementwise": Kind(_issued(_fit_stream)),
+    "softmax": Kind(_issued(_fit_stream)), "ln": Kind(_issued(_fit_stream)),
 }  # fmt: skip
 """Beginnings of labels -> kind."""
 
@@ -229,7 +357,7 @@ def predict(rows: Rows, device: str, everything: Rows) -> tuple[NDArray[np.float
     label = str(rows.label[0])
     nothing = np.full(len(rows), np.nan)
     kind = next((kind for beginning, kind in KINDS.items() if label.startswith(beginning)), None)
-    if kind is None or not available(rows.layout):
+    if kind is None or not available(rows.layout) or not _known(rows):
         return nothing, nothing
     others = _others(rows, device)
     if len(others) > 0:
@@ -238,6 +366,14 @@ def predict(rows: Rows, device: str, everything: Rows) -> tuple[NDArray[np.float
     if kind.fold is None:
         return nothing, nothing
     return _held_out_shapes(kind.fold, rows)
+
+
+def _known(rows: Rows) -> bool:
+    """Whether the fitting scripts know the kernels of this class."""
+    if rows.layout != "moe":
+        return True
+    known = _expert_family(rows)[0] != "" and str(rows.columns["moe_dtype"][0]) in fit_physical_moe.TYPES
+    return bool(known) and len(rows) > FOLDS
 
 
 def _same(rows: Rows, label: str) -> NDArray[np.bool_]:
@@ -251,6 +387,8 @@ def _others(rows: Rows, device: str) -> list[str]:
     there = public.take(np.flatnonzero(public.device != device))
     if rows.layout.startswith("attention"):
         there = there.take(np.flatnonzero(np.isin(_family(there), np.unique(_family(rows)))))
+    elif rows.layout == "moe":
+        there = there.take(np.flatnonzero(_expert_family(there) == _expert_family(rows)[0]))
     else:
         there = there.take(np.flatnonzero(_same(there, str(rows.label[0]))))
     return [str(name) for name in np.unique(there.device)]
@@ -269,14 +407,32 @@ def _errors(label: str, layout: str, device: str, without: frozenset[str]) -> ND
 
 def _spread(kind: Kind, rows: Rows, device: str, others: list[str]) -> float:
     label = str(rows.label[0])
-    if len(others) == 1:  # in-sample: there is no third device to leave out
-        return quantile(_errors(label, rows.layout, others[0], frozenset([device])))
+    if len(others) == 1:
+        return float(np.hypot(_shapes_only(label, rows, device, others[0]), _between_devices(device)))
     each = [_errors(label, rows.layout, other, frozenset([device, other])) for other in others]
     each = [errors for errors in each if errors.size]
+    if not each:  # others have kernels of the family, but none of this class
+        return _between_devices(device)
     seen = {catalog.accelerator(other).architecture.split(" ")[0] for other in others}
     if catalog.accelerator(device).architecture.split(" ")[0] in seen:
         return quantile(np.concatenate(each))
-    return max(quantile(errors) for errors in each)
+    # a new device is off from the mean of n by that much more than they are among themselves
+    return max(quantile(errors) for errors in each) * float(np.sqrt(1 + 1 / len(each)))
+
+
+def _shapes_only(label: str, rows: Rows, device: str, other: str) -> float:
+    """Errors on the one other device, which the constants are from."""
+    errors = _errors(label, rows.layout, other, frozenset([device]))
+    return quantile(errors) if errors.size else 0.0
+
+
+@lru_cache(maxsize=16)
+def _between_devices(device: str) -> float:
+    """What devices differ by where that was measured: the largest error of matrix products on one of the others."""
+    label, layout = "gemm/bfloat16", "gemm"
+    public = learning(layout)
+    others = np.unique(public.device[(public.label == label) & (public.device != device)]).tolist()
+    return max(quantile(_errors(label, layout, str(other), frozenset([device, str(other)]))) for other in others)
 
 
 def _held_out_shapes(

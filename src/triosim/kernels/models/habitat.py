@@ -93,9 +93,9 @@ class Habitat(OperatorModel):
                 f"operator times 'habitat' need a trace recorded on another GPU, and {job.recorded.meta.workload!r} "
                 "has no measured times: use --operator-times roofline or auto"
             )
+        measured = _measured(job)
         if same_device(job.device, job.recorded_on):
             return Recorded().price(job)
-        measured = _measured(job)
         operators = job.trace.operators
         with np.errstate(divide="ignore", invalid="ignore"):
             intensity = np.nan_to_num(operators.flop / operators.bytes, posinf=0.0)
