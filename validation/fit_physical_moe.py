@@ -7,9 +7,9 @@ constants per kernel family.  A family that was measured on several devices is j
 that was measured on one device with a fifth of the shapes left out in turn.
 
 The measurements with expert parallelism are of one device of several.  On A100, H100 and L40S, and with marlin
-everywhere, the kernels also computed the pairs of other devices' experts: the largest batches take as long on 1/8 of
-the experts as on all.  On B200 the other families skip them.  That is what was run, not how fast it is: it is part of
-the work (``Experts.skips``), and read off the measurements here.
+everywhere, the kernels also computed other devices' pairs of the tokens that have an expert on this one: the largest
+batches take as long on 1/8 of the experts as on all.  On B200 the other families skip them.  That is what was run, not
+how fast it is: it is part of the work (``Experts.skips``), and read off the measurements here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from validation.fit_physical_attention import BELIEF, FOLDS, coverage, mape
+from validation.fit_physical_attention import FOLDS, coverage, mape
 from validation.fit_roofline import KNEE, TARGET, least, quantile
 from validation.kernel_data import DATA, DEVICES, PLAUSIBLE
 
@@ -35,7 +35,8 @@ from triosim.workload.trace import DTYPE_CODE
 
 INPUTS = ("kernels/moe.parquet",)
 OUTPUT = TARGET.with_name("physical") / "moe.json"
-ROWS = 1500
+ROWS = 600
+BELIEF = 8.0
 
 PRIOR = {  # value, width of the prior (log), lowest, highest
     "launch_s": (4e-5, 1.0, 5e-6, 2e-4), "align_s": (1e-10, 1.0, 1e-12, 1e-8), "efficiency": (0.6, 0.3, 0.05, 1.0),
@@ -43,7 +44,7 @@ PRIOR = {  # value, width of the prior (log), lowest, highest
     "bandwidth_fraction": (0.85, 0.2, 0.2, 1.0), "large_fraction": (0.6, 0.4, 0.2, 1.0),
     "cache_fraction": (0.6, 0.5, 0.02, 2.0), "cache_rate": (20.0, 0.7, 2.0, 64.0), "overlap": (1.5, 0.4, 1.0, 6.0),
 }  # fmt: skip
-"""Plausible values before any measurement."""
+"""Plausible values before any measurement; a prior counts like ``BELIEF`` rows."""
 
 UNITS = {
     "launch_s": "seconds at 1.8 GHz", "align_s": "seconds per pair at 1.8 GHz", "efficiency": "part of the peak",

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from validation import fit_physical_attention
 
 from triosim.errors import InputError
 from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical import attention as model
+from triosim.kernels.physical._tables import document
 from triosim.kernels.work.attention import FAMILIES, attention
 
 H100 = catalog.accelerator("H100-SXM5-80GB")
@@ -117,3 +119,29 @@ def test_measured_times_are_met():
     for (batch, queries, keys), seconds in h100.items():
         work = attention(batch, queries, keys, 32, 8, 128, stores=True, warm=True)
         assert model.predict(work, H100).seconds[0] == pytest.approx(seconds, rel=0.15)
+
+
+def test_constants_say_what_they_were_fitted_to():
+    found = document("attention")
+    assert found["provenance"]["inputs"] == list(fit_physical_attention.INPUTS)
+    assert not any("vgg" in name for name in fit_physical_attention.INPUTS)
+    for phase in ("prefill", "decode"):
+        for row in found["constants"][phase].values():
+            assert set(row) <= set(found["units"])
+        assert 0 < found["spread"][phase]["seen"] <= found["spread"][phase]["unseen"]
+
+
+def test_constants_are_found_again():
+    """Rows of a made-up kernel on two devices: the fit predicts what its constants do on a third."""
+    truth = model.constants().decode.of("flash3")
+    batch, keys = (x.ravel() for x in np.meshgrid(2.0 ** np.arange(10), 2.0 ** np.arange(4, 15)))
+    work = attention(batch, 1, keys, 32, 8, 128, stores=True, warm=True, family="flash3")
+    names = ("A100-SXM4-80GB", "L40S")
+    parts = [model.decode(work, catalog.accelerator(name), truth).seconds for name in names]
+    rows = np.concatenate([np.arange(len(work))] * 2)
+    made = fit_physical_attention.Measured(
+        work.take(rows), np.repeat(names, len(work)), np.full(len(rows), "x"), np.concatenate(parts)
+    )
+    found = fit_physical_attention.fit(made, model.Decode)
+    there, expected = (model.decode(work, H100, c).seconds for c in (found, truth))
+    assert np.mean(np.abs(there / expected - 1)) < 0.05

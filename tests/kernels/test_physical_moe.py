@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from validation import fit_physical_moe
 
 from triosim.errors import InputError
 from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical import moe as model
+from triosim.kernels.physical._tables import document
 from triosim.kernels.work.moe import FAMILIES, experts
 
 H100 = catalog.accelerator("H100-SXM5-80GB")
@@ -73,3 +75,19 @@ def test_padding_by_hand():
 def test_a_device_without_bandwidth_is_refused():
     with pytest.raises(InputError, match="no memory bandwidth"):
         model.predict(experts(1, 1, 64, 64, 8), Accelerator("thing", peak_flops={"bfloat16": 1e12}))
+
+
+def test_constants_say_what_they_were_fitted_to():
+    found = document("moe")
+    assert found["provenance"]["inputs"] == list(fit_physical_moe.INPUTS)
+    assert all(set(row) <= set(found["units"]) for row in found["constants"]["grouped"].values())
+    assert 0 < found["spread"]["grouped"]["seen"] <= found["spread"]["grouped"]["unseen"]
+
+
+def test_a_device_with_more_of_the_load_has_more_of_the_pairs():
+    """Shares of a power law's heaviest device: above the mean, and of one expert at most all tokens."""
+    work = experts(16384, 8, 4096, 1536, 128, np.array([2.0, 8, 32, 128]), skew=1.2)
+    assert (work.share() > 1 / work.parts).all()
+    assert (np.diff(work.share()) <= 0).all()
+    assert (work.pairs() * work.share() <= work.tokens * work.local() * (1 + 1e-9)).all()
+    assert (work.arriving() <= work.tokens).all()

@@ -98,11 +98,11 @@ def tile(work: Experts) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 def padded(work: Experts, rows: NDArray) -> NDArray[np.float64]:
-    """Rows of all tiles: every active expert's load in whole tiles, and the pairs of other devices unless skipped."""
+    """Rows of all tiles: every active expert's load in whole tiles, and other devices' pairs unless skipped."""
     load, each = work.loads()
     high = rows[:, None]
     tiles = np.where(load >= 1, np.ceil(load / high), load)  # a load below one: that part of such experts has one
-    remote = np.where(work.skips, 0.0, work.pairs() * (1 - work.share()))
+    remote = np.where(work.skips, 0.0, np.maximum(work.arriving() * work.topk - work.pairs() * work.share(), 0.0))
     return (tiles * each).sum(1) * rows + remote
 
 
@@ -121,7 +121,7 @@ def grouped(work: Experts, device: Accelerator, c: Grouped) -> Predicted:
     memory = weights * slow * large + traffic * slow
     busy = (compute**4 + feed**4) ** 0.25
     body = (memory**c.overlap + busy**c.overlap) ** (1 / c.overlap)
-    launch = d.launch(c.launch_s + c.align_s * work.pairs())
+    launch = d.launch(c.launch_s + c.align_s * work.arriving() * work.topk)
     limit = np.where(busy > memory, Limit.COMPUTE, Limit.MEMORY)
     limit = np.where(launch > np.maximum(busy, memory), Limit.LAUNCH, limit)
     return Predicted(launch + body, limit.astype(np.int8))

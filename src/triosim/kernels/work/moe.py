@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,8 @@ class Experts:
         experts: experts of the layer, on all devices.
         parts: devices that the experts are spread over (expert parallelism).
         skew: exponent of the power law of the experts' loads; 0 where all get equally many tokens.
-        skips: whether pairs of a token and an expert of another device are left out, as in a real system; some
-            kernels compute them and throw the result away.
+        skips: whether, of a token that has an expert on this device, the pairs with experts of others are left out;
+            some kernels compute them and throw the result away.
         gated: whether there are two matrices in.
         warm: whether weights may lie in the last-level cache, as when a benchmark repeats one call.
         dtype: index into :data:`~triosim.workload.trace.DTYPES` of the type that is multiplied.
@@ -71,22 +72,32 @@ class Experts:
         """Pairs of a token and an expert, those of other devices' experts included."""
         return self.tokens * self.topk
 
+    @cached_property
+    def _spread(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Part of the pairs on this device, and loads of its experts in units of their mean."""
+        share, load = 1 / self.parts, np.ones((len(self), QUANTILES))
+        at = np.flatnonzero(self.skew > 0)
+        if len(at):
+            part = self.take(at)
+            local, drawn, top = part.local(), *part._loads()
+            most = 1 + drawn.std(1) / np.sqrt(local) * np.sqrt(2 * np.log(part.parts))
+            most = np.maximum(most, (top + local - 1) / local)
+            most = np.where(part.parts > 1, np.minimum(most, np.minimum(part.parts, part.experts / part.topk)), 1.0)
+            share[at] *= most
+            load[at] = 1 + (drawn - 1) * (1 - 1 / local)[:, None]  # one expert alone has the mean
+        return share, load
+
     def share(self) -> NDArray[np.float64]:
         """Part of the pairs that falls on this device's experts: with a skew, on the device with the most.
 
-        The largest of ``parts`` sums of ``experts / parts`` loads with the power law's coefficient of variation,
-        as of normal variates: 1 + cv / sqrt(experts / parts) sqrt(2 ln parts) times the mean.
+        The larger of two estimates of the largest of ``parts`` sums of loads: that of normal variates, and the heaviest
+        expert among others of mean load.  No expert gets a token twice.
         """
-        skewed = np.flatnonzero(self.skew > 0)
-        share = 1 / self.parts
-        if len(skewed):
-            load = self.take(skewed)._loads()
-            cv = load.std(1)
-            local = self.local()[skewed]
-            most = 1 + cv / np.sqrt(local) * np.sqrt(2 * np.log(self.parts[skewed]))
-            most = np.minimum(most, np.minimum(self.parts[skewed], local * self.parts[skewed] / self.topk[skewed]))
-            share[skewed] *= most
-        return share
+        return self._spread[0]
+
+    def arriving(self) -> NDArray[np.float64]:
+        """Tokens that have an expert on this device; the others never come here."""
+        return self.tokens * np.minimum(1.0, self.topk * self.share())
 
     def loads(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Pairs of an expert, shape (rows, :data:`QUANTILES`), for equally many of the local experts each.
@@ -95,21 +106,18 @@ class Experts:
         law of exponent ``skew`` between 1 and 0.8 tokens, scaled to the number of pairs; no expert gets a token twice.
         """
         mean = self.pairs() * self.share() / self.local()
-        load = np.ones((len(self), QUANTILES))
-        skewed = np.flatnonzero(self.skew > 0)
-        if len(skewed):
-            load[skewed] = self.take(skewed)._loads()
-        load = np.minimum(load * mean[:, None], self.tokens[:, None])
+        load = np.minimum(self._spread[1] * mean[:, None], self.tokens[:, None])
         return load, (self.local() / QUANTILES)[:, None]
 
-    def _loads(self) -> NDArray[np.float64]:
-        """Loads in units of their mean."""
+    def _loads(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Loads in units of their mean, and the heaviest one."""
         u = (np.arange(QUANTILES) + 0.5) / QUANTILES
         power = (1 - self.skew)[:, None]
         power = np.where(np.abs(power) < 1e-6, 1e-6, power)
         top = np.maximum(0.8 * self.tokens, 2.0)[:, None]
         load = ((top**power - 1) * u + 1) ** (1 / power)
-        return load / load.mean(1, keepdims=True)
+        mean = (power / (power + 1)) * (top ** (power + 1) - 1) / (top**power - 1)
+        return load / load.mean(1, keepdims=True), (top / mean)[:, 0]
 
     def active(self) -> NDArray[np.float64]:
         """Local experts that get a token."""
@@ -131,9 +139,9 @@ class Experts:
     def traffic(self) -> NDArray[np.float64]:
         """Bytes of tokens on their way through: gathered, activated and added up again, 16 bits each.
 
-        Kernels that do not skip other devices' pairs move those too.
+        Kernels that do not skip other devices' pairs of the tokens that come here move those too.
         """
-        pairs = self.pairs() * np.where(self.skips, self.share(), 1.0)
+        pairs = np.where(self.skips, self.pairs() * self.share(), self.arriving() * self.topk)
         inside = np.where(self.gated, 4.0, 3.0) * self.inner
         return 2.0 * (pairs * (3 * self.hidden + inside) + self.tokens * self.hidden)
 
