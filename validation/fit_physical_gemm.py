@@ -431,8 +431,9 @@ def document(constants: dict[str, Constants], judged: dict[str, dict[str, Judged
             "inputs": list(INPUTS),
             "sources": "matrix units: aiconfigurator GEMM tables, SGLang 0.5.10 (Apache-2.0); vector units: NeuSight "
             "float32 linear and bmm, PyTorch 2.1 (MIT)",
-            "form": "the formulas, the priors and the energy exponents were chosen with all devices in view; figures "
-            "below come from constants fitted without the device named",
+            "form": "the formulas, the priors and the energy exponents were chosen with all devices in view, as were "
+            "all constants of simt but memory and the two of the host; figures below come from constants fitted "
+            "without the device named (fourbit: without the shapes)",
             "left_out": {
                 engine: {name: {"rows": len(one.rows), "mape": _round(mape(one.errors)),
                                 "covered": _round(float(covered(name, devices, MARGIN.get(engine, 1.0))[0].mean()))}

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from dataclasses import replace
+from importlib import resources
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import triosim
 from tests.data import shared
 from triosim.errors import InputError
 from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.classes import MATRIX, classify
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical import gemm as physical
 from triosim.kernels.physical.gemm import ENGINES, engine, load, predict, silicon, spread, sustained
 from triosim.kernels.physical.gemm_calibration import calibrate
-from triosim.kernels.work.gemm import gemm, product
+from triosim.kernels.work.gemm import gemm, of, product
 from triosim.workload.operators import Call
 from triosim.workload.trace import DTYPE_CODE
 
@@ -145,6 +149,22 @@ def test_shapes_of_operators(one, flop, expected):
     assert product(one, flop) == expected
 
 
+def test_products_of_a_trace_do_the_counted_work():
+    trace = triosim.model("gpt2")
+    classes = classify(trace, H100)
+    rows = np.flatnonzero(classes.group == MATRIX)
+    work, times = of(trace, rows, classes.dtype[rows])
+    assert work.flop() * times == pytest.approx(trace.operators.flop[rows], rel=1e-9)
+    assert {768.0, 3072.0} <= set(work.n)
+
+
+def test_a_product_that_shapes_do_not_tell_keeps_its_work():
+    odd = call("einsum", ("", ""), ((4, 5, 6), (4, 6, 7)), ((4, 5, 7),), kind="matmul")
+    m, n, k, batch, times = product(odd, 1680.0)
+    assert 2 * m * n * k * batch * times == pytest.approx(1680)
+    assert m == n == k
+
+
 def test_a_million_products_take_about_a_second():
     random = np.random.default_rng(0)
     m, n, k = (np.exp2(random.uniform(0, 14, 100_000)).round() for _ in range(3))
@@ -160,6 +180,43 @@ def test_the_shipped_constants_predict_a_sample_of_the_measurements():
 
     rows = fitting.even(fitting.served("bfloat16"), 300, 5)
     assert fitting.mape(fitting.errors(rows, load().constants["tensor"])) < 0.15
+
+
+def test_the_script_finds_the_shipped_constants_again():
+    shared("kernels/gemm.parquet")
+    from validation import fit_physical_gemm as fitting
+
+    found = fitting.fit_constants(
+        fitting.even(fitting.served("bfloat16")), fitting.TENSOR, fitting.FREE["tensor"]
+    )
+    for name in fitting.FREE["tensor"]:
+        assert getattr(found, name) == pytest.approx(getattr(load().constants["tensor"], name), rel=0.01), name
+
+
+def test_forty_measured_kernels_of_a_device_left_out():
+    """Constants that never saw an H100, then 40 of its kernels: at most 11 %, and the interval covers the others."""
+    shared("kernels/gemm.parquet")
+    from validation import fit_physical_gemm as fitting
+
+    rows = fitting.served("bfloat16")
+    constants = fitting.fit_constants(
+        fitting.even(rows).without(H100.name), fitting.TENSOR, fitting.FREE["tensor"]
+    )
+    rows = rows.take(np.random.default_rng(0).permutation(np.flatnonzero(rows.device == H100.name))[:2040])
+    assert fitting.mape(fitting.errors(rows, constants)) < 0.18
+    few, rest = rows.take(np.arange(40)), rows.take(np.arange(40, 2040))
+    found = calibrate({"tensor": constants}, few.work, few.seconds, H100)
+    error = np.log(rest.seconds / found.predict(rest.work, H100).seconds)
+    assert fitting.mape(error) < 0.11
+    assert 0.8 < np.mean(np.abs(error) <= found.spread["tensor"]) < 0.98
+
+
+def test_every_constant_has_a_unit_and_a_source():
+    source = resources.files("triosim.kernels") / "data" / "physical" / "gemm.json"
+    found = json.loads(source.read_text(encoding="utf-8"))
+    assert all(set(row) == set(found["units"]) for row in found["constants"].values())
+    assert found["provenance"]["inputs"] == ["kernels/gemm.parquet", "kernels/fp32_ops.parquet"]
+    assert set(found["spread"]) == set(ENGINES)
 
 
 def other_device(c):

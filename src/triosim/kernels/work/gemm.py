@@ -103,8 +103,13 @@ def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> tuple[
 
 def product(call: Call, flop: float) -> tuple[float, float, float, float, float]:
     """``(m, n, k, batch, times)`` of one call; ``2 m n k batch times`` is ``flop`` up to rounding."""
-    if call.backward:
-        return _backward(call, flop)
+    sizes = _backward(call, flop) if call.backward else _forward(call, flop)
+    if flop > 0 and not math.isclose(2.0 * math.prod(sizes), flop, rel_tol=1e-6):
+        return _cube(flop)  # roles or shapes that do not tell the product
+    return sizes
+
+
+def _forward(call: Call, flop: float) -> tuple[float, float, float, float, float]:
     out = call.outputs[0] if call.outputs else ()
     matrices = _matrices(call)
     if not out or not matrices or call.name == "einsum":
