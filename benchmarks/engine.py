@@ -277,7 +277,7 @@ def simgrid_cpu_s(program: Path, flows: Flows) -> float:
 LOADS = {
     "64 devices, light": (Tree(8), 100_000, 35 * US),
     "64 devices, saturated": (Tree(8), 20_000, 12.5 * US),
-    "1,024 devices, saturated": (Tree(128), 40_000, 0.82 * US),
+    "1,024 devices, saturated": (Tree(128), 40_000, 0.85 * US),
 }
 """Network, number of flows, and ticks from one to the next on average."""
 

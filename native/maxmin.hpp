@@ -18,8 +18,8 @@
 //
 // On a change, `chosen` are the flows that join, those that have their bottleneck on a touched link, and those that
 // have it where the former cross.  They are filled into what the others leave; then the links of their routes are
-// checked for (1) and (2), and the flows that stand in the way are chosen as well, until none does.  If all flows are
-// chosen, that is `fill` itself.
+// checked for (1) and (2), and the flows that stand in the way are chosen as well, each time with more of those around
+// them, until none does.  If all flows are chosen, that is `fill` itself.
 #pragma once
 
 #include <functional>
@@ -43,10 +43,10 @@ protected:
         for (const std::int32_t slot : left) choose_held(traffic_.hops(slot));
         for (const Joining& flow : joined) choose_held(traffic_.hops(flow.slot));
         std::size_t asked = joined.size(), settled = 0;  // of chosen_: on whose links all that are held are chosen
-        while (settled < chosen_.size()) {
-            choose_neighbours(asked);
+        for (int reach = 2; settled < chosen_.size(); reach *= 2) {
+            for (int i = 0; i < reach && asked < chosen_.size(); ++i) asked = choose_neighbours(asked);
+            settled = chosen_.size();
             fill();
-            asked = settled = chosen_.size();
             for (const Near& at : near_) check(at.link, at.rest);
         }
         apply(changed);
@@ -124,9 +124,12 @@ private:
         choose_if(number, [number](const Flow& other) { return other.bottleneck == number; });
     }
 
-    // Choose the flows held where the last chosen ones cross: most would have to be chosen in the next round.
-    void choose_neighbours(std::size_t from) {
-        for (const std::size_t end = chosen_.size(); from < end; ++from) choose_held(traffic_.hops(chosen_[from]));
+    // Choose the flows held where the last chosen ones cross: most would have to be chosen in the next round anyway.
+    // Returns where those begin.
+    std::size_t choose_neighbours(std::size_t from) {
+        const std::size_t end = chosen_.size();
+        for (; from < end; ++from) choose_held(traffic_.hops(chosen_[from]));
+        return end;
     }
 
     // Progressive filling of the chosen flows into what the others leave; see fill() in max_min.py.
