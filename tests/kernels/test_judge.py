@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from validation import kernel_rows, kernels
 from validation.kernel_rows import read
 
+from tests.data import shared
 from triosim.errors import InputError
 
 arrow = pytest.importorskip("pyarrow")
@@ -174,3 +176,20 @@ def test_a_gpu_that_the_file_has_not_and_a_model_that_there_is_not(tmp_path, mon
         with pytest.raises(SystemExit):
             kernels.main()
         assert message in capsys.readouterr().err
+
+
+def test_physical_constants_for_a_gpu_do_not_come_from_it(monkeypatch):
+    """Times of T4 that are three times longer change nothing that is predicted for T4."""
+    shared("kernels", "fp32_ops.parquet")
+    from validation import judged_physical as judged
+
+    rows = judged.learning("fp32_ops")
+    rows = rows.take(np.flatnonzero((rows.label == "ln") & (rows.device == "T4"))[::5])
+    fit = judged._fit_stream.__wrapped__
+    before = fit("ln", frozenset(["T4"]))(rows)
+    assert 0.5 < np.median(before / rows.seconds) < 2
+    slow = judged._moved("layer_norm")
+    slow = replace(slow, seconds=np.where(slow.device == "T4", 3.0, 1.0) * slow.seconds)
+    monkeypatch.setattr(judged, "_moved", lambda name: slow)
+    assert np.array_equal(fit("ln", frozenset(["T4"]))(rows), before)
+    assert not np.allclose(fit("ln", frozenset(["P100-PCIe-16GB"]))(rows), before)

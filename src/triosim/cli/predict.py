@@ -107,7 +107,8 @@ class Options:
     )
     operator_times: str = _option(
         "--operator-times",
-        help="auto, recorded, proportional, roofline, a PACK.json, or a file of external times (default auto).",
+        help="auto, recorded, proportional, roofline, li, habitat, a PACK.json, a table of kernels (JSON), or a "
+        "file of external times (default auto).",
         default="auto",
     )
     precision: str | None = _option("--precision", help="Of a model by name: float32, bfloat16 or float16.")
