@@ -142,7 +142,7 @@ class Summary:
 
     def _sources(self) -> tuple[str, ...]:
         found = [
-            *describe_times(self.of.times, self.of.step.trace),
+            *describe_times(self.of.times, self.of.step.trace, self.of.job, self.of.plan.operator_times),
             f"host: {self.of.launching.source}",
             *self.of.job.recorded.meta.notes,
         ]
