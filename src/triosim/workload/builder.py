@@ -124,9 +124,21 @@ class TraceBuilder:
         """Name a kernel that an operator launched."""
         self._kernels.append((operator, name, device_s, stream))
 
-    def communication(self, name: str, kind: str, size: float, group_size: int, device_s: float) -> None:
+    def communication(
+        self,
+        name: str,
+        kind: str,
+        size: float,
+        group_size: int,
+        device_s: float,
+        *,
+        operator: int = NONE,
+        needed: int = NONE,
+        stream: int = NONE,
+        host_s: float = NAN,
+    ) -> None:
         """Note a communication kernel of a foreign file (``size`` in bytes, NaN where unknown)."""
-        self._communications.append((name, kind, size, group_size, device_s))
+        self._communications.append((name, kind, size, group_size, device_s, operator, needed, stream, host_s))
 
     def __len__(self) -> int:
         return len(self._operators)
@@ -166,7 +178,9 @@ class TraceBuilder:
             bytes=np.zeros(0),
         )
         k_operator, k_name, k_device, k_stream = _transpose(self._kernels, 4)
-        c_name, c_kind, c_bytes, c_group, c_device = _transpose(self._communications, 5)
+        c_name, c_kind, c_bytes, c_group, c_device, c_operator, c_needed, c_stream, c_host = _transpose(
+            self._communications, 9
+        )
         trace = Trace(
             meta=meta,
             operators=operators,
@@ -176,7 +190,15 @@ class TraceBuilder:
                 np.array(k_operator, np.int32), tuple(k_name), np.array(k_device), np.array(k_stream, np.int32)
             ),
             communications=Communications(
-                tuple(c_name), tuple(c_kind), np.array(c_bytes), np.array(c_group, np.int32), np.array(c_device)
+                tuple(c_name),
+                tuple(c_kind),
+                np.array(c_bytes),
+                np.array(c_group, np.int32),
+                np.array(c_device),
+                np.array(c_operator, np.int32),
+                np.array(c_needed, np.int32),
+                np.array(c_stream, np.int32),
+                np.array(c_host, np.float64),
             ),
         )
         return recount(trace)

@@ -61,5 +61,6 @@ def forward_only(trace: Trace) -> Trace:
         operators=kept,
         values=replace(trace.values, category=category),
         kernels=kernels,
+        communications=trace.communications.unplaced(),
         meta=replace(trace.meta, step_time_s=None),
     )

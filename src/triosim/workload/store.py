@@ -29,6 +29,7 @@ from triosim.columns import Ragged
 from triosim.errors import InputError
 from triosim.workload.trace import (
     DTYPES,
+    NONE,
     SCHEMA,
     Category,
     Communications,
@@ -60,9 +61,15 @@ _COLUMNS: dict[str, dict[str, str]] = {
     "modules": {"path": _TEXT, "kind": _TEXT},
     "kernels": {"operator": "int32", "name": _TEXT, "device_s": _REAL, "stream": "int32"},
     "communications": {
-        "name": _TEXT, "kind": _TEXT, "bytes": _REAL, "group_size": "int32", "device_s": _REAL,
+        "name": _TEXT, "kind": _TEXT, "bytes": _REAL, "group_size": "int32", "device_s": _REAL, "operator": "int32",
+        "needed": "int32", "stream": "int32", "host_s": _REAL,
     },
 }  # fmt: skip
+_ADDED: dict[tuple[str, str], float] = {
+    ("communications", "operator"): NONE, ("communications", "needed"): NONE, ("communications", "stream"): NONE,
+    ("communications", "host_s"): np.nan,
+}  # fmt: skip
+"""Columns that came later, and what they count as in files without them."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -174,7 +181,8 @@ def _unpack(path: Path) -> dict[str, bytes]:
 
 _META_TYPES: dict[str, tuple[type, ...]] = {
     "batch_size": (int, type(None)), "sequence_length": (int, type(None)), "device": (str, type(None)),
-    "step_time_s": (float, int, type(None)), "steps": (list,), "notes": (list,),
+    "step_time_s": (float, int, type(None)), "launch_delay_s": (float, int, type(None)),
+    "kernel_gap_s": (float, int, type(None)), "steps": (list,), "notes": (list,),
 }  # fmt: skip
 
 
@@ -221,6 +229,9 @@ def _table(content: bytes, name: str, path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: table {name} is damaged ({reason}); make or copy the trace again") from None
     columns: dict[str, Any] = {}
     for column, form in _COLUMNS[name].items():
+        if column not in table.column_names and (name, column) in _ADDED:
+            columns[column] = np.full(len(table), _ADDED[name, column], np.dtype(form))
+            continue
         if column not in table.column_names:
             raise InputError(f"{path}: table {name} has no column {column!r}; make the trace again")
         try:
@@ -275,6 +286,8 @@ def _check_codes(trace: Trace) -> None:
     _within(values.offset, 0, None, "offset")
     _within(values.of, -1, len(values), "weight of a gradient")
     _within(trace.kernels.operator, 0, len(operators), "operator of a kernel")
+    _within(trace.communications.operator, -1, len(operators) + 1, "operator after a communication")
+    _within(trace.communications.needed, -1, len(operators), "operator that needs a communication")
     for text in operators.args:
         assert text == "{}" or _is_object(text), f"arguments {text[:40]!r} are not a JSON object"
 

@@ -86,7 +86,8 @@ class Operators:
         view: the operator only makes another view (no kernel, no time).
         sync: the host waits for the device here (``.item()``).
         device_s: measured device time in seconds, NaN where not measured.
-        host_s: measured host issue time in seconds, NaN where not measured.
+        host_s: measured host issue time in seconds, NaN where not measured: what the host did since it had issued the
+            operator before, without the times in which it waited for the device.
         flop: floating-point operations, NaN for kinds that have no such count.
         bytes: bytes read and written, each tensor once.
     """
@@ -200,6 +201,11 @@ class Communications:
         bytes: size of the full buffer, NaN where unknown.
         group_size: ranks taking part, 0 where unknown.
         device_s: duration in seconds (waiting for peers included).
+        operator: row of the operator before which the host launched it (the number of rows if after all), -1 where
+            unknown.
+        needed: row of the first operator that was seen to wait for it, -1 for none.
+        stream: device stream, -1 where unknown.
+        host_s: what launching it cost the host in seconds, NaN where not measured.
     """
 
     name: tuple[str, ...]
@@ -207,14 +213,24 @@ class Communications:
     bytes: NDArray[np.float64]
     group_size: NDArray[np.int32]
     device_s: NDArray[np.float64]
+    operator: NDArray[np.int32]
+    needed: NDArray[np.int32]
+    stream: NDArray[np.int32]
+    host_s: NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.name)
 
+    def unplaced(self) -> Communications:
+        """The same, no longer tied to rows of operators."""
+        unknown = np.full(len(self), NONE, np.int32)
+        return replace(self, operator=unknown, needed=unknown)
+
     @staticmethod
     def none() -> Communications:
         """No communication."""
-        return Communications((), (), np.zeros(0), np.zeros(0, np.int32), np.zeros(0))
+        nothing, rows = np.zeros(0), np.zeros(0, np.int32)
+        return Communications((), (), nothing, rows, nothing, rows, rows, rows, nothing)
 
 
 @dataclass(frozen=True)
@@ -230,6 +246,8 @@ class Meta:
         sequence_length: tokens per sample, None for workloads without.
         clock: what ``device_s`` is: ``"cpu"`` (process time of one thread), ``"gpu"`` (kernel times), ``"none"``.
         step_time_s: measured time of an un-instrumented step, or None.
+        launch_delay_s: from the return of the call that launches a kernel to its start on an idle stream, or None.
+        kernel_gap_s: between a kernel and the next on its stream, which had been launched before, or None.
         symbols: how the dimensions that follow the batch were found: ``"traced twice"``, ``"model"``,
             ``"propagated"``, ``"two traces"`` or ``""`` (not yet).
         identity: ``"exact"``, or ``"inferred"`` where the source has no tensor identities.
@@ -246,6 +264,8 @@ class Meta:
     sequence_length: int | None = None
     clock: str = "none"
     step_time_s: float | None = None
+    launch_delay_s: float | None = None
+    kernel_gap_s: float | None = None
     symbols: str = ""
     identity: str = "exact"
     steps: tuple[str, ...] = ()

@@ -119,7 +119,7 @@ def is_communication(name: str) -> bool:
     return name.startswith(_COMMUNICATION)
 
 
-def _wraps(node: Node) -> bool:
+def wraps(node: Node) -> bool:
     """Whether a call is no operator itself but a frame around operators."""
     if node.annotation or node.engine or node.name.startswith(_WRAPPERS) or is_communication(node.name):
         return True
@@ -169,7 +169,7 @@ def _descend(root: Node, frame: Frame, found: list[tuple[Row, Node]]) -> None:
     while stack:
         node, frame = stack.pop()
         frame = _below(node, frame)
-        if not _wraps(node):
+        if not wraps(node):
             row = _row(node, frame)
             row.host_s += overhead.pop(id(frame.node), 0) * 1e-9
             found.append((row, node))

@@ -30,13 +30,14 @@ from triosim.workload.readers import _communication as communication
 from triosim.workload.readers._arguments import argument_names, dimensions, dtype, written_constant
 from triosim.workload.readers._execution import Recording, is_execution_trace
 from triosim.workload.readers._files import contains, files, head, parse_json
+from triosim.workload.readers._host import Clock, Issued, blocked, following
 from triosim.workload.readers._inference import Inference, find_parameters, updates
 from triosim.workload.readers._join import join
 from triosim.workload.readers._purpose import Purposes, decide
 from triosim.workload.readers._step import Argument, Row, Tensor, build, resolve
-from triosim.workload.readers._tree import Kernel, Node, launched, link, nest, operators
+from triosim.workload.readers._tree import Kernel, Node, launched, link, nest, operators, wraps
 from triosim.workload.reading import Reader
-from triosim.workload.trace import Meta, Phase, Trace
+from triosim.workload.trace import NONE, Meta, Phase, Trace
 
 _WORK = {"kernel": "kernel", "gpu_memcpy": "copy", "memcpy": "copy", "gpu_memset": "copy", "memset": "copy"}
 _CALLS = ("cpu_op", "operator", "user_annotation")
@@ -46,6 +47,8 @@ _WAITS = re.compile(
 _HOST_COPY = re.compile(r"DtoH|Device -> (Pageable|Host)|DeviceToHost", re.IGNORECASE)
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 _MODULE = re.compile(r"^nn\.Module: (.+)$")
+_RIGHT_AFTER_NS = 20_000
+"""A kernel that starts so soon after another has ended may have waited for it."""
 _TENSOR_LIST = re.compile(r"Tensor\(([^()]*(?:\([^()]*\))?[^()]*)\)")
 
 
@@ -307,7 +310,7 @@ def _trace(path: Path, file: _File, step: str, recording: Recording | None) -> T
     nodes = [n for n in file.nodes if begin <= n.start < end]
     work = [w for w in file.work if begin <= w.issued < end]
     roots = nest(nodes)
-    homes = _homes(nodes, file, begin, end)
+    homes, waits = _homes(nodes, file, begin, end)
     calls = [w for w in work if not communication.is_communication_kernel(w.name)]
     homeless = _attach(calls, homes, nodes)
     if recording is not None:
@@ -319,6 +322,10 @@ def _trace(path: Path, file: _File, step: str, recording: Recording | None) -> T
     unlinked = link(roots, found)
     gpu = bool(file.work)
     host = {id(row): row.host_s for row, _ in found}
+    launching: dict[int, float] = {}
+    if gpu:
+        launching = _charge(found, work, [*waits, *blocked(_issued(file.work))], begin, end, label not in ("", "all"))
+        _mark_waits(found, waits)
     for row, _ in found:
         if not gpu:
             row.device_s = row.host_s = NAN
@@ -336,6 +343,7 @@ def _trace(path: Path, file: _File, step: str, recording: Recording | None) -> T
             row.device_s = 0.0 if row.view else host[id(row)]
     if not gpu:
         notes.append("times are those of CPU operators under the profiler")
+    pace = following(_issued(calls))
     meta = Meta(
         made_by="kineto" if recording is None else "kineto+execution-trace",
         workload=re.sub(r"(\.pt)?(\.trace)?\.json(\.gz)?$", "", path.name),
@@ -345,6 +353,8 @@ def _trace(path: Path, file: _File, step: str, recording: Recording | None) -> T
         sequence_length=purposes.sequence_length,
         clock="gpu" if gpu else "cpu",
         step_time_s=None if label == "" else (end - begin) * 1e-9,
+        launch_delay_s=pace.delay_s,
+        kernel_gap_s=pace.gap_s,
         identity="exact" if recording is not None else "inferred",
         steps=labels,
         step=label,
@@ -352,9 +362,13 @@ def _trace(path: Path, file: _File, step: str, recording: Recording | None) -> T
     )
 
     def finish(builder: TraceBuilder) -> None:
+        kept = [(row, node) for row, node in found if row.index >= 0]
+        needs = _needed(work, kept)
         for item in work:
             if communication.is_communication_kernel(item.name):
-                _communicate(builder, item, homes, file)
+                after = next((row.index for row, node in kept if node.start > item.issued), len(builder))
+                place = (after, needs.get(id(item), NONE), launching.get(id(item), 0.0))
+                _communicate(builder, item, homes, file, place)
 
     return build(rows, meta, purposes.weights, finish)
 
@@ -426,8 +440,11 @@ def _median(file: _File, spans: Sequence[_Span], ends: Sequence[int], functions:
     return sorted(complete, key=lambda i: times[i])[(len(complete) - 1) // 2]
 
 
-def _homes(nodes: Sequence[Node], file: _File, begin: int, end: int) -> dict[int, Node]:
-    """The innermost call around each launch of the step (by ``id`` of the launch); waits are noted on the way."""
+def _homes(nodes: Sequence[Node], file: _File, begin: int, end: int) -> tuple[dict[int, Node], list[tuple[int, int]]]:
+    """The innermost call around each launch of the step (by ``id`` of the launch), and when the host waited (ns).
+
+    Calls note on the way how long they waited themselves.
+    """
     by_thread: dict[Hashable, list[tuple[int, int, int, Node | _Launch]]] = {}
     for node in nodes:
         by_thread.setdefault(node.thread, []).append((node.start, 0, -node.end, node))
@@ -435,6 +452,7 @@ def _homes(nodes: Sequence[Node], file: _File, begin: int, end: int) -> dict[int
     for launch in launches:
         by_thread.setdefault(launch.thread, []).append((launch.start, 1, -launch.end, launch))
     found: dict[int, Node] = {}
+    waits = [(launch.start, launch.end) for launch in launches if _WAITS.search(launch.name)]
     for events in by_thread.values():
         events.sort(key=lambda e: e[:3])
         stack: list[Node] = []
@@ -450,7 +468,7 @@ def _homes(nodes: Sequence[Node], file: _File, begin: int, end: int) -> dict[int
                 found[id(item)] = stack[-1]
                 if _WAITS.search(item.name):
                     stack[-1].waits += item.end - item.start
-    return found
+    return found, waits
 
 
 def _attach(work: Sequence[_Work], homes: Mapping[int, Node], nodes: Sequence[Node]) -> list[_Work]:
@@ -584,8 +602,104 @@ def _incoming(found: Sequence[tuple[Row, Node]]) -> dict[int, list[tuple[int, ..
     return shapes
 
 
-def _communicate(builder: TraceBuilder, item: _Work, homes: Mapping[int, Node], file: _File) -> None:
-    """Note one communication kernel with what its own arguments, or the calls around its launch, tell."""
+def _issued(work: Sequence[_Work]) -> list[Issued]:
+    """Calls and kernels of what the file shows the launch of, in order."""
+    return [
+        Issued(w.launch.start, w.launch.end, w.stream, w.start, w.start + w.duration)
+        for w in work
+        if w.launch is not None
+    ]
+
+
+def _charge(
+    found: Sequence[tuple[Row, Node]],
+    work: Sequence[_Work],
+    waits: list[tuple[int, int]],
+    begin: int,
+    end: int,
+    marked: bool,
+) -> dict[int, float]:
+    """Set what each operator cost the host; returns it of each communication kernel, by ``id``.
+
+    What the host did after the last operator of a ``marked`` step comes before the first of the next, and so counts as
+    the first's.
+    A copy to pageable memory holds the host until it has ended, whether or not the file shows the call that waits.
+    """
+    held = [
+        (w.launch.start, max(w.launch.end, w.start + w.duration))
+        for w in work
+        if w.launch is not None and w.copy and _HOST_COPY.search(w.name) and "Pinned" not in w.name
+    ]
+    clock = Clock(begin, [*waits, *held])
+    events: list[tuple[int, int, Row | _Work]] = [
+        (node.start, node.end, row) for row, node in found if not (row.gradient or wraps(node))
+    ]
+    events += [
+        (w.launch.start, w.launch.end, w)
+        for w in work
+        if w.launch is not None and communication.is_communication_kernel(w.name)
+    ]
+    events.sort(key=lambda e: e[:2])
+    charged: dict[int, float] = {}
+    first: Row | None = None
+    for _, until, item in events:
+        seconds = clock.until(until)
+        if isinstance(item, Row):
+            item.host_s = seconds
+            first = first or item
+        else:
+            charged[id(item)] = seconds
+    if first is not None and marked:
+        first.host_s += clock.until(end)
+    return charged
+
+
+def _mark_waits(found: Sequence[tuple[Row, Node]], waits: Sequence[tuple[int, int]]) -> None:
+    """An operator after which the host waited for the device, outside any operator, is one at which it waits."""
+    rows = [(node.start, node.end, row) for row, node in found if not (row.gradient or wraps(node))]
+    starts = [start for start, _, _ in rows]
+    for begin, _ in waits:
+        at = bisect.bisect_right(starts, begin) - 1
+        if at >= 0 and rows[at][1] <= begin:
+            rows[at][2].sync = True
+
+
+def _needed(work: Sequence[_Work], kept: Sequence[tuple[Row, Node]]) -> dict[int, int]:
+    """For each communication kernel (by ``id``) the first operator that was seen to wait for it.
+
+    A kernel of another stream waited if it had been launched before the communication ended, and started right
+    when it did, its own stream having been idle before.
+    """
+    starts, index = [node.start for _, node in kept], [row.index for row, _ in kept]
+    found: dict[int, int] = {}
+    ordered = sorted(work, key=lambda w: w.start)
+    for item in ordered:
+        if item.launch is None or not communication.is_communication_kernel(item.name):
+            continue
+        end = item.start + item.duration
+        idle: dict[int, int] = {}
+        for other in ordered:
+            if other.stream == item.stream or other.launch is None:
+                continue
+            held = other.launch.end < end <= other.start < end + _RIGHT_AFTER_NS
+            if held and idle.get(other.stream, 0) < end and other.issued > item.issued:
+                at = bisect.bisect_right(starts, other.issued) - 1
+                if at >= 0:
+                    found[id(item)] = index[at]
+                break
+            idle[other.stream] = max(idle.get(other.stream, 0), other.start + other.duration)
+            if other.start > end + _RIGHT_AFTER_NS:
+                break
+    return found
+
+
+def _communicate(
+    builder: TraceBuilder, item: _Work, homes: Mapping[int, Node], file: _File, place: tuple[int, int, float]
+) -> None:
+    """Note one communication kernel with what its own arguments, or the calls around its launch, tell.
+
+    ``place`` is the operator before which it was launched, the one that waited for it, and what it cost the host.
+    """
     node = homes.get(id(item.launch)) if item.launch else None
     around: list[Node] = []
     while node is not None:
@@ -601,4 +715,15 @@ def _communicate(builder: TraceBuilder, item: _Work, homes: Mapping[int, Node], 
         shown = [a.tensor for n in own for a in n.arguments if a.tensor.shape]
         size = communication.largest((tensor.shape, tensor.dtype) for tensor in shown)
     group = next((g for args in told if (g := communication.group_size(args, file.groups))), 0)
-    builder.communication(item.name, kind, size, group, item.duration * 1e-9)
+    operator, needed, host = place
+    builder.communication(
+        item.name,
+        kind,
+        size,
+        group,
+        item.duration * 1e-9,
+        operator=operator,
+        needed=needed,
+        stream=item.stream,
+        host_s=host,
+    )
