@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from triosim.composition.host import Host, default_mode, host, launch
+from triosim.composition.host import Host, crowding, default_mode, host, launch
+from triosim.errors import PlanError
 from triosim.hardware.accelerator import UNNAMED, Accelerator
 from triosim.hardware.catalog import accelerator, identify
 from triosim.hardware.system import System
@@ -24,12 +25,14 @@ from triosim.network.routes import Router
 from triosim.parallelism.job import Costs, programs
 from triosim.parallelism.program import Op, Program
 from triosim.parallelism.replicas import replicated
+from triosim.parallelism.sharded import sharded
 from triosim.parallelism.stages import Stages, split
 from triosim.parallelism.step import Step
 from triosim.parallelism.tensor import shard
 from triosim.plan import Mesh, Plan, resolve
 from triosim.timeline import CATEGORIES
 from triosim.workload.inference import forward_only
+from triosim.workload.recompute import recomputed
 from triosim.workload.rescale import rescale
 from triosim.workload.trace import Trace
 
@@ -79,12 +82,16 @@ def prepare(workload: Trace, system: System, plan: Plan, tell: Progress = lambda
     if not plan.training or not np.any(workload.operators.phase):
         plan = plan.model_copy(update={"training": False})
         workload = forward_only(workload)
+        if plan.recompute != "none":
+            raise PlanError(f"recompute {plan.recompute}: without a backward nothing is run again: leave it out")
+    workload = recomputed(workload, plan.recompute)
     named = workload.meta.made_by == "triosim.model"
     mesh = resolve(plan, system.devices, None if named else workload.meta.batch_size)
 
     tell("dividing the step")
     whole = _at_batch(workload, mesh, plan)
     step = shard(whole, mesh.tp, plan.tp_style, plan.tp_plan, vocabulary=named)
+    step = sharded(step, mesh.dp, plan.zero)
     placement = place(mesh.tp, mesh.dp, mesh.pp, system.devices, plan.placement)
     system, recorded_on = _devices(workload, system)
     router = Router(system)
@@ -98,7 +105,8 @@ def prepare(workload: Trace, system: System, plan: Plan, tell: Progress = lambda
     tell("writing the programs of the ranks")
     classes = _programs(step, times, stages, plan, mesh, system, placement, workload, recorded_on)
     mode = plan.host or default_mode(workload)
-    launching = host(step.trace, mode, mesh.dp if plan.dp_style == "dataparallel" else 1)
+    driven = mesh.dp if plan.dp_style == "dataparallel" else 1
+    launching = host(step.trace, mode, driven * crowding(_processes(placement, system) // driven, system.server_cores))
     classes = launch(classes, step.trace, launching)
     feet = [footprint(p.lifetimes, len(CATEGORIES)) for p in classes if p.lifetimes is not None]
     return Prepared(
@@ -130,6 +138,11 @@ def _devices(workload: Trace, system: System) -> tuple[System, Accelerator | Non
         title = system.name.replace("x device", f"x {recorded_on.name or 'device'}")
         return replace(system, name=title, models=tuple(recorded_on for _ in system.models)), recorded_on
     return system, recorded_on if name else system.models[0]
+
+
+def _processes(placement: Placement, system: System) -> int:
+    """Ranks on the server that has most of them."""
+    return int(np.bincount(system.device_server[placement.devices]).max(initial=1))
 
 
 def _seconds_per_byte(router: Router, placement: Placement, mesh: Mesh) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 
 from triosim import tally
 from triosim.collectives.means import CollectiveMeans
+from triosim.collectives.measured import Measured
 from triosim.collectives.scheduling import Collectives
 from triosim.engine.check import carried
 from triosim.engine.graph import Played
@@ -38,6 +39,7 @@ def simulate(
     plan: Plan | None = None,
     progress: Progress | None = None,
     keep: Keep | None = None,
+    measured: Measured | None = None,
 ) -> Result:
     """Predict time and memory of a workload on a system.
 
@@ -47,6 +49,7 @@ def simulate(
         plan: how the work is divided; the default fills the devices with data-parallel replicas.
         progress: told what is being done, in a few words.
         keep: shown the played job, for what else is to be made of it (traces for other simulators).
+        measured: what collectives and transfers take beside the system's links, as measured on the very machine.
 
     Raises:
         InputError: the workload, the system and the plan do not go together; the message says how they would.
@@ -58,9 +61,9 @@ def simulate(
 
     tell("playing the job")
     model = network_model(plan.solver, plan.solver_options)
-    lowered, sources = _lowered(job, fold=plan.fold and model.weighted)
+    lowered, sources = _lowered(job, plan.fold and model.weighted, measured)
     played = play(lowered.graph, lowered.wires, model)
-    run = tally.Run(job.programs, lowered, played, plan.iterations)
+    run = tally.Run(job.programs, lowered, lowered.worked(played), plan.iterations)
     if keep is not None:
         keep(run, job.placement, job.system, job.step.trace)
 
@@ -113,7 +116,8 @@ def simulate_together(
             played.start[own], played.begin[own], played.finish[own], played.link_bytes, flows, played.events,
             played.engine,
         )  # fmt: skip
-        results.append(_result(job, tally.Run(job.programs, lowered, part, job.plan.iterations), sources, clock))
+        run = tally.Run(job.programs, lowered, lowered.worked(part), job.plan.iterations)
+        results.append(_result(job, run, sources, clock))
     return results
 
 
@@ -132,11 +136,11 @@ def _placed(plan: Plan, number: int, taken: np.ndarray) -> Plan:
     return plan.model_copy(update={"placement": tuple(free[:ranks].tolist()), "dp": ranks // width})
 
 
-def _lowered(job: Prepared, fold: bool) -> tuple[Lowered, tuple[str, ...]]:
+def _lowered(job: Prepared, fold: bool, measured: Measured | None = None) -> tuple[Lowered, tuple[str, ...]]:
     """The tasks of a job, and where the costs of its collectives are from."""
     plan = job.plan
     collectives = Collectives(plan.collective_algorithm, plan.collective_protocol)
-    means = CollectiveMeans(job.system, job.router, collectives)
+    means = CollectiveMeans(job.system, job.router, collectives, measured)
     lowered = lower(job.programs, job.placement, job.router, means, fold=fold)
     return lowered, tuple(means.sources)
 

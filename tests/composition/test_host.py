@@ -6,13 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import triosim
 from tests.traces import chain
 from triosim import InputError, Plan
-from triosim.composition.host import default_mode, host
+from triosim.composition.host import crowding, default_mode, host
 
 ONE = {"devices": 1}
+DELAY, GAP, GRAPH_GAP = 2e-6, 1.2e-6, 1e-6
+"""Launch delay and gaps between kernels where a trace shows none, as in ``host.json``."""
 
 
 def _with_host_times(trace, seconds: float):
@@ -25,26 +29,28 @@ def _time(trace, **plan) -> float:
 
 def test_long_kernels_hide_the_host() -> None:
     trace = chain(layers=4, forward_s=1e-3, backward_s=1e-3)
-    assert _time(trace, host="eager") == pytest.approx(trace.device_time() + 20e-6)
+    assert _time(trace, host="eager") == pytest.approx(20e-6 + DELAY + trace.device_time() + 7 * GAP)
 
 
 def test_short_kernels_wait_for_the_host() -> None:
     trace = chain(layers=4, forward_s=1e-6, backward_s=1e-6)
     result = triosim.simulate(trace, triosim.system(**ONE), Plan(host="eager"))
-    assert result.iteration_time_s == pytest.approx(8 * 20e-6 + 1e-6)
+    assert result.iteration_time_s == pytest.approx(8 * 20e-6 + DELAY + 1e-6)
     assert result.breakdown_s.host == pytest.approx(result.iteration_time_s - 8e-6)
-    assert result.devices[0].host_cpu_s == pytest.approx(8 * 20e-6)
+    assert result.breakdown_s.compute == pytest.approx(8e-6)
+    assert result.devices[0].host_cpu_s == pytest.approx(8 * 20e-6 + DELAY)
 
 
 def test_a_graph_is_launched_once_an_iteration() -> None:
     trace = chain(layers=4, forward_s=1e-6, backward_s=1e-6)
-    assert _time(trace, host="graph") == pytest.approx(10e-6 + 8e-6)
-    assert _time(trace, host="graph", iterations=3) == pytest.approx((3 * 10e-6 + 8e-6) / 3)
+    assert _time(trace, host="graph") == pytest.approx(10e-6 + DELAY + 8e-6 + 7 * GRAPH_GAP)
+    every = 10e-6 + DELAY + 3 * (8e-6 + 8 * GRAPH_GAP) - GRAPH_GAP
+    assert _time(trace, host="graph", iterations=3) == pytest.approx(every / 3)
 
 
 def test_recorded_host_times_are_used_as_they_are() -> None:
     trace = _with_host_times(chain(layers=4, forward_s=1e-6, backward_s=1e-6), 5e-6)
-    assert _time(trace, host="recorded") == pytest.approx(8 * 5e-6 + 1e-6)
+    assert _time(trace, host="recorded") == pytest.approx(8 * 5e-6 + DELAY + 1e-6)
     assert default_mode(trace) == "recorded"
 
 
@@ -66,8 +72,9 @@ def test_an_operator_that_the_host_waits_for_holds_up_the_next_launch() -> None:
     sync = trace.operators.sync.copy()
     sync[1] = True
     waiting = replace(trace, operators=replace(trace.operators, sync=sync))
-    assert _time(trace, host="eager") == pytest.approx(20e-6 + 4 * 100e-6, rel=0.2)
-    assert _time(waiting, host="eager") - _time(trace, host="eager") == pytest.approx(20e-6)
+    assert _time(trace, host="eager") == pytest.approx(20e-6 + DELAY + 4 * 100e-6 + 3 * GAP + 4 * 20e-6, rel=0.2)
+    extra = _time(waiting, host="eager") - _time(trace, host="eager")
+    assert extra == pytest.approx(20e-6 + DELAY)  # and the gap is over before
 
 
 def test_views_cost_the_host_but_not_the_device() -> None:
@@ -77,7 +84,7 @@ def test_views_cost_the_host_but_not_the_device() -> None:
     seconds = trace.operators.device_s.copy()
     seconds[1] = 0.0
     trace = replace(trace, operators=replace(trace.operators, view=view, device_s=seconds))
-    assert _time(trace, host="recorded") == pytest.approx(8 * 5e-6 + 1e-6)
+    assert _time(trace, host="recorded") == pytest.approx(8 * 5e-6 + DELAY + 1e-6)
 
 
 def test_sources_say_what_the_host_rests_on() -> None:
@@ -85,3 +92,66 @@ def test_sources_say_what_the_host_rests_on() -> None:
     assert any("48 us per launch" in s and "vTrain" in s for s in result.sources)
     result = triosim.simulate(chain(), triosim.system(**ONE), Plan())
     assert any("launching is left out" in s for s in result.sources)
+
+
+def test_launch_delay_and_gap_are_those_that_the_trace_shows() -> None:
+    trace = _with_host_times(chain(layers=4, forward_s=100e-6, backward_s=100e-6), 5e-6)
+    shown = replace(trace, meta=replace(trace.meta, launch_delay_s=7e-6, kernel_gap_s=3e-6))
+    assert _time(shown, host="recorded") == pytest.approx(5e-6 + 7e-6 + 8 * 100e-6 + 7 * 3e-6)
+    assert "7 us of launch delay, 3 us between kernels" in host(shown, "recorded").source
+
+
+def test_gaps_are_neither_computation_nor_part_of_what_an_operator_takes() -> None:
+    result = triosim.simulate(chain(layers=4), triosim.system(**ONE), Plan(host="eager"))
+    assert result.breakdown_s.compute == pytest.approx(chain(layers=4).device_time())
+    assert sum(row.compute_s for row in result.layers) == pytest.approx(chain(layers=4).device_time())
+
+
+def test_processes_share_the_cores_of_their_server(tmp_path) -> None:
+    assert crowding(8, None) == crowding(8, 128) == 1
+    assert crowding(8, 2) == 4
+    trace = chain(layers=4, forward_s=1e-6, backward_s=1e-6)
+    took = []
+    for cores in (4, 2, 1):
+        file = tmp_path / f"{cores}.toml"
+        file.write_text(
+            f'[devices]\nmodel = "A100-SXM4-80GB"\ncount = 4\n[scale_up]\ntopology = "switch"\nlink = "NVLink3"\n'
+            f'[host]\nlink = "PCIe4x16"\ncores = {cores}\n'
+        )
+        plan = Plan(host="eager", dp=4, operator_times="recorded")
+        took.append(triosim.simulate(trace, triosim.system(file), plan).devices[0].host_cpu_s)
+    assert took[1] == pytest.approx(2 * took[0] - DELAY)
+    assert took[2] == pytest.approx(4 * took[0] - 3 * DELAY)
+    file.write_text(file.read_text().replace("cores = 1", "cores = 0"))
+    with pytest.raises(InputError, match="cores"):
+        triosim.system(file)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50), st.booleans()), min_size=1, max_size=12))
+def test_a_chain_starts_when_host_stream_and_waits_allow(rows) -> None:
+    """The playback is the recurrence: start = max(issued + delay, end before + gap)."""
+    issue, seconds, sync = (np.array(c) for c in zip(*rows, strict=True))
+    issue, seconds = (issue + 1) * 1e-6, seconds * 1e-6
+    one = chain(layers=len(rows))
+    operators = one.operators
+    device = np.concatenate([seconds, np.zeros(len(rows))])
+    trace = replace(
+        one,
+        operators=replace(
+            operators,
+            device_s=device,
+            host_s=np.concatenate([issue, np.zeros(len(rows))]),
+            sync=np.concatenate([sync, np.zeros(len(rows), bool)]),
+            view=np.arange(2 * len(rows)) >= len(rows),
+        ),
+    )
+    now = issued = DELAY
+    end = -np.inf
+    for cost, length, waits in zip(issue, seconds, sync, strict=True):
+        issued += cost
+        end = max(issued, end + GAP) + length
+        now = max(now, end)
+        if waits:
+            issued = max(issued, end + GAP + DELAY)
+    assert _time(trace, host="recorded") == pytest.approx(now, abs=1e-9)

@@ -1,4 +1,12 @@
-"""The host as a resource: launching an operator takes time, and none starts before it has been launched."""
+"""The host as a resource: launching an operator takes time, and none starts before it has been launched.
+
+An operator starts at the latest of three moments: when the host has issued it and the launch delay has passed; when its
+stream is ready and the gap between two kernels has passed; when its inputs are there.  Where the host waits for the
+device (``.item()``, ``cudaDeviceSynchronize``, copies to pageable memory) it goes on when the device is done.
+
+Each device has a process of its own that issues for it; ``DataParallel`` has one for all.  Processes share the cores of
+their server: with fewer cores than processes, issuing takes as much longer.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +33,8 @@ class Host:
         mode: as ``--host`` names it; ``"none"`` costs nothing.
         issue_s: of each operator of the trace, seconds; what precedes it without a kernel (views) is included.
         launch_s: of a collective or transfer, seconds.
+        delay_s: from the end of issuing to the start on an idle stream, seconds.
+        gap_s: between two operators on a stream, the later one having been issued in time, seconds.
         spread: natural logarithm of the 90 % interval's factor of these.
         source: where the figures are from.
     """
@@ -32,6 +42,8 @@ class Host:
     mode: str
     issue_s: NDArray[np.float64]
     launch_s: float
+    delay_s: float
+    gap_s: float
     spread: float
     source: str
 
@@ -54,21 +66,28 @@ def default_mode(trace: Trace) -> str:
     return "none"
 
 
-def host(trace: Trace, mode: str, processes: int = 1) -> Host:
+def crowding(processes: int, cores: int | None) -> float:
+    """How much longer issuing takes where so many processes share the cores of a server (None: enough of them)."""
+    return max(1.0, processes / cores) if cores else 1.0
+
+
+def host(trace: Trace, mode: str, processes: float = 1) -> Host:
     """The cost of launching each operator of a trace.
 
     Args:
         trace: one rank's step.
         mode: a row of ``host.json``, ``"recorded"`` or ``"none"``.
-        processes: devices that one process launches for, one after the other (``DataParallel``).
+        processes: devices that one process launches for, one after the other (``DataParallel``), times how crowded
+            the cores are (:func:`crowding`).
 
     Raises:
         InputError: ``"recorded"`` but the trace has no host times.
     """
     n = len(trace)
     if mode == "none":
-        return Host(mode, np.zeros(n), 0.0, 0.0, "the cost of launching is left out")
+        return Host(mode, np.zeros(n), 0.0, 0.0, 0.0, 0.0, "the cost of launching is left out")
     table = _table()
+    delay, gap = table["delay_s"]["seconds"], table["gap_s"].get(mode, table["gap_s"]["seconds"])
     if mode == "recorded":
         recorded = np.nan_to_num(trace.operators.host_s)
         if not recorded.any():
@@ -76,13 +95,25 @@ def host(trace: Trace, mode: str, processes: int = 1) -> Host:
                 f"--host recorded: {trace.meta.workload!r} has no host times; "
                 "use eager, large-model, compiled, graph or none"
             )
+        shown = [name for name in ("launch_delay_s", "kernel_gap_s") if getattr(trace.meta, name) is not None]
+        delay = trace.meta.launch_delay_s if "launch_delay_s" in shown else delay
+        gap = trace.meta.kernel_gap_s if "kernel_gap_s" in shown else gap
+        source = "recorded host times" + (
+            f", {_us(delay)} of launch delay, {_us(gap)} between kernels" if shown else ""
+        )
         launch = float(np.median(recorded[recorded > 0]))
-        return Host(mode, recorded * processes, launch * processes, table["spread"]["recorded"], "recorded host times")
-    row = table["modes"][mode]
-    issue = np.where(trace.operators.view, 0.0, row["issue_s"])
-    each = "iteration" if mode == "graph" else "launch"
-    source = f"{row['issue_s'] * 1e6:g} us per {each}: {row['note']} ({row['source']})"
-    return Host(mode, issue * processes, row["issue_s"] * processes, table["spread"]["table"], source)
+        spread = table["spread"]["recorded"]
+    else:
+        row = table["modes"][mode]
+        recorded, launch = np.where(trace.operators.view, 0.0, row["issue_s"]), row["issue_s"]
+        each = "iteration" if mode == "graph" else "launch"
+        source = f"{_us(launch)} per {each}: {row['note']} ({row['source']})"
+        spread = table["spread"]["table"]
+    return Host(mode, recorded * processes, launch * processes, delay, gap, spread, source)
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:.3g} us"
 
 
 def launch(programs: Sequence[Program], trace: Trace, cost: Host) -> list[Program]:
@@ -90,6 +121,9 @@ def launch(programs: Sequence[Program], trace: Trace, cost: Host) -> list[Progra
 
     Every operator, collective, send and fetch is preceded by an ISSUE on the host's stream; after an operator at which
     the host waits for the device, the next ISSUE waits for it.  A graph is issued once an iteration.
+
+    The launch delay is the same for all, so that issuing later by it is the same as starting later by it: it is part of
+    the first ISSUE, and of the first after each wait.
     """
     if cost.mode == "none":
         return list(programs)
@@ -98,12 +132,17 @@ def launch(programs: Sequence[Program], trace: Trace, cost: Host) -> list[Progra
 
 
 def _with_views(trace: Trace, issue_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Issue time of each operator with that of the views before it, which are not in the program."""
+    """Issue time of each operator with that of the views before it, which are not in the program.
+
+    The last operator has that of the views after it too.
+    """
     view = trace.operators.view
     total = np.cumsum(issue_s)
     rows = np.flatnonzero(~view)
     out = np.zeros(len(issue_s))
-    out[rows] = np.diff(np.concatenate([[0.0], total[rows]]))
+    if len(rows):
+        out[rows] = np.diff(np.concatenate([[0.0], total[rows]]))
+        out[rows[-1]] += total[-1] - total[rows[-1]]
     return out
 
 
@@ -121,6 +160,11 @@ def _issue(program: Program, trace: Trace, cost: Host, folded: NDArray[np.float6
     seconds = np.where(program.op == Op.COMPUTE, folded[np.maximum(program.operator, 0)], cost.launch_s)
     if cost.mode == "graph":
         seconds = np.full(n, cost.launch_s)
+    waits = np.flatnonzero(trace.operators.sync[np.maximum(program.operator, 0)] & (program.op == Op.COMPUTE))
+    following = np.searchsorted(issue, old[waits])  # the next thing that the host issues
+    waits, following = waits[following < len(issue)], following[following < len(issue)]
+    rows = np.flatnonzero(launched)
+    seconds[rows[np.unique(np.append(following, 0)) if len(rows) else []]] += cost.delay_s
 
     def widen(column: NDArray, fill: float) -> NDArray:
         out = np.full(size, fill, column.dtype)
@@ -132,9 +176,6 @@ def _issue(program: Program, trace: Trace, cost: Host, folded: NDArray[np.float6
     iteration, time = widen(program.iteration, 0), widen(program.seconds, 0.0)
     operator[issue], micro_batch[issue] = program.operator[launched], program.micro_batch[launched]
     iteration[issue], time[issue] = program.iteration[launched], seconds[launched]
-    waits = np.flatnonzero(trace.operators.sync[np.maximum(program.operator, 0)] & (program.op == Op.COMPUTE))
-    following = np.searchsorted(issue, old[waits])  # the next thing that the host issues
-    waits, following = waits[following < len(issue)], following[following < len(issue)]
     before = _widened(program.before, old, issue, issue[following], old[waits], size)
     lifetimes = program.lifetimes
     if lifetimes is not None:
@@ -161,6 +202,7 @@ def _issue(program: Program, trace: Trace, cost: Host, folded: NDArray[np.float6
         tag=widen(program.tag, 0),
         before=before,
         lifetimes=lifetimes,
+        gap_s=cost.gap_s,
     )
 
 

@@ -119,6 +119,7 @@ def cluster(file: SystemFile, where: str, name: str, nodes: int) -> System:
             joined,
             pool=pool,
             server_cpu=node.cpu,
+            server_cores=None if isinstance(file.host, list) or file.host is None else file.host.cores,
             topology=topology,
             sources=[f"{name}: {file.source}" if file.source else "", *sources(models, joined.links)],
         )

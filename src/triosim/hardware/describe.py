@@ -39,6 +39,7 @@ def describe(system: System) -> dict[str, Any]:
         "links": _links(system),
         "host_memory": bool((system.server_host >= 0).any()),
         "host_cpu": system.server_cpu.name if system.server_cpu else None,
+        "host_cores": system.server_cores,
         "memory_pool": system.pool >= 0,
         "sources": list(system.sources),
     }

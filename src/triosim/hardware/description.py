@@ -229,10 +229,13 @@ class Host(LinkTable):
 
     Attributes:
         cpu: a CPU of the catalog.
+        cores: cores of one server for the processes that drive the devices, all its CPUs together; where there are
+            fewer than devices, launching takes longer.
         devices_per_link: how many devices share one link to the host, through a switch.
     """
 
     cpu: str | None = None
+    cores: Count | None = None
     devices_per_link: Count = 1
 
 

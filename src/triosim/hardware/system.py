@@ -204,6 +204,7 @@ class System:
         server_host: for each server the node of its host memory, -1 where it has none.
         pool: node of a memory pool shared by all, -1 where there is none.
         server_cpu: CPU model of the servers, or None.
+        server_cores: cores of one server, None where not known.
         edge_source, edge_target: node ids of each directed edge.
         edge_tier: :class:`Tier` of each edge, int8.
         bandwidth, latency, overhead: of each edge, as in :class:`Link`.  A transfer pays the latencies of its route and
@@ -229,6 +230,7 @@ class System:
     edge_name: Sequence[str]
     pool: int = -1
     server_cpu: Accelerator | None = None
+    server_cores: int | None = None
     topology: str = ""
     sources: tuple[str, ...] = field(default_factory=tuple)
     routing: str = "shortest"
@@ -275,6 +277,7 @@ def assemble(
     *,
     pool: int = -1,
     server_cpu: Accelerator | None = None,
+    server_cores: int | None = None,
     topology: str = "",
     sources: Sequence[str] = (),
 ) -> System:
@@ -311,6 +314,7 @@ def assemble(
         edge_name=Labels(tuple(k.name for k in edges.links), row),
         pool=pool,
         server_cpu=server_cpu,
+        server_cores=server_cores,
         topology=topology,
         sources=tuple(dict.fromkeys(s for s in sources if s)),
     )

@@ -6,13 +6,13 @@ Ranks that nothing tells apart are one cell (:mod:`triosim.network.cells`) and a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.columns import Ragged
-from triosim.engine.graph import Collective, Graph, Pattern, Task, Wires
+from triosim.engine.graph import Collective, Graph, Pattern, Played, Task, Wires
 from triosim.network.cells import Cells, refine, separate, weights
 from triosim.network.placement import Placement
 from triosim.network.routes import Router
@@ -42,6 +42,7 @@ class Lowered:
         groups: ranks of one communication group of each cell of groups.
         pair: tasks of the same transfer (its sending and its arrival) share a number, else -1.
         how: names of algorithm and protocol of each row of ``graph.collectives``.
+        gap: ticks at the end of each task in which its stream waits before the next, the work itself being done.
     """
 
     graph: Graph
@@ -55,6 +56,11 @@ class Lowered:
     groups: Ragged
     pair: NDArray[np.int64]
     how: tuple[tuple[str, str], ...]
+    gap: NDArray[np.int64]
+
+    def worked(self, played: Played) -> Played:
+        """When the work of each task was done, the gap after it left out."""
+        return replace(played, finish=played.finish - self.gap)
 
     @property
     def cells(self) -> int:
@@ -133,12 +139,13 @@ class _Lowering:
         cell = np.repeat(np.arange(len(self.program), dtype=np.int32), self.lengths[self.program])
         stream = np.where(stream >= 0, stream + cell * len(STREAMS), -1).astype(np.int32)
         senders = self._transfers()
+        gap = stacked([_gaps(p) for p in self.programs])
         for sort in self.ways.sorts:
             self._meet(sort)
         graph = Graph(
             kind=_TASKS[op],
             stream=stream,
-            amount=stacked([_amounts(p) for p in self.programs]),
+            amount=stacked([_amounts(p) for p in self.programs]) + gap,
             what=self.what,
             member=self.member,
             before=self._before(op == Op.RECEIVE, senders),
@@ -149,7 +156,7 @@ class _Lowering:
         groups = Ragged.of([g.tolist() for g in self.groups], np.int32)
         return Lowered(
             graph, self._wires(), self.first, self.program, self.ranks, self.cell, self.cells.link, self.group, groups,
-            self.pair, tuple(self.how),
+            self.pair, tuple(self.how), gap,
         )  # fmt: skip
 
     def _stacked(self, columns: list[NDArray]) -> NDArray:
@@ -321,6 +328,12 @@ def _amounts(program: Program) -> NDArray[np.int64]:
     kind = _TASKS[program.op]
     ticks = np.rint(program.seconds * PICOSECONDS_PER_SECOND).astype(np.int64)
     return np.where(kind == Task.COMPUTE, ticks, np.where(kind == Task.TRANSFER, program.bytes, 0))
+
+
+def _gaps(program: Program) -> NDArray[np.int64]:
+    """Ticks that the stream of what computes waits before it starts the next."""
+    ticks = round(program.gap_s * PICOSECONDS_PER_SECOND)
+    return np.where((program.op == Op.COMPUTE) & (program.seconds > 0), ticks, 0).astype(np.int64)
 
 
 def _firsts(numbers: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -70,6 +70,8 @@ class Program:
         before: rows of this program that must have finished first.
         places: names of the places that FETCH refers to (``"host"``, ``"pool"``, ``"device:3"``).
         lifetimes: what occupies memory, from which row to which; None until memory has been laid out.
+        gap_s: seconds between the end of a COMPUTE and the start of the next on its stream, where that one waits for
+            nothing else; not part of ``seconds``.
     """
 
     stage: int
@@ -89,6 +91,7 @@ class Program:
     before: Ragged
     places: tuple[str, ...] = ()
     lifetimes: Lifetimes | None = None
+    gap_s: float = 0.0
 
     def __len__(self) -> int:
         return len(self.op)
