@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.collectives.groups import describe
+from triosim.collectives.measured import Measured
 from triosim.collectives.scheduling import Collectives
 from triosim.hardware.system import System
 from triosim.network.routes import Router
@@ -16,25 +17,35 @@ from triosim.units import PICOSECONDS_PER_SECOND
 class CollectiveMeans:
     """Collectives as :class:`Collectives` does them, with groups described by the System they are on.
 
+    Args:
+        system, router: the machine.
+        collectives: how they are done.
+        measured: what they take beside their links, where that was measured on the machine itself.
+
     Attributes:
         sources: where the costs of what was used are from, in words.
     """
 
-    def __init__(self, system: System, router: Router, collectives: Collectives) -> None:
-        self.system, self.router, self.collectives = system, router, collectives
-        self.sources: dict[str, None] = {}
+    def __init__(
+        self, system: System, router: Router, collectives: Collectives, measured: Measured | None = None
+    ) -> None:
+        self.system, self.router, self.collectives, self.measured = system, router, collectives, measured
+        self.sources: dict[str, None] = {measured.source: None} if measured is not None else {}
 
     def collective(self, kind: str, devices: NDArray[np.int64], size: int, root: int) -> Scheduled:
         """See :class:`triosim.network.traffic.Means`."""
         made = self.collectives.schedule(kind, describe(self.system, self.router, devices), size, root)
         if made.source:
             self.sources[made.source] = None
+        delay = made.delay_s if self.measured is None else self.measured.collective(kind, devices, size)
         # The network of a group in one server is that server's switch, wherever the group is.
         places = (0,) * len(made.nodes)
-        return Scheduled(made.pattern, made.order, _ticks(made.delay_s), places, made.algorithm, made.protocol)
+        return Scheduled(made.pattern, made.order, _ticks(delay), places, made.algorithm, made.protocol)
 
     def transfer(self, source: int, target: int, size: int) -> int:
         """See :class:`triosim.network.traffic.Means`."""
+        if self.measured is not None:
+            return _ticks(self.measured.transfer(size))
         group = describe(self.system, self.router, np.array([source, target]))
         return _ticks(self.collectives.transfer(group, size))
 
