@@ -34,9 +34,13 @@ class Plan(BaseModel):
         stages: where pipeline stages begin (all but the first), as module paths; unset balances time.
         overlap: whether communication may run while the device computes.
         dp_style: ``"ddp"``, or ``"dataparallel"`` for torch's single-process ``DataParallel``.
+        zero: what data-parallel ranks divide among them: 1 optimizer states, 2 gradients too, 3 parameters too
+            (FSDP); 0 nothing.
         bucket_bytes, first_bucket_bytes: capacity of DDP's gradient buckets.
         tp_style: ``"megatron"`` (column then row parallel) or ``"gather"`` (each layer's output gathered).
         tp_plan: module path pattern -> ``"colwise"``, ``"rowwise"``, ``"gather"``, ``"vocab"`` or ``"replicate"``.
+        recompute: ``"full"`` runs each repeated block's forward again before its backward instead of keeping its
+            activations, ``"selective"`` the attention cores only; ``"none"`` keeps them.
         host: how the cost of launching is taken into account; unset decides from the workload.
         operator_times: operator model.
         places: value category -> where its values start: ``"host"``, ``"pool"`` or ``"device:N"``.
@@ -63,10 +67,12 @@ class Plan(BaseModel):
     stages: tuple[str, ...] | None = None
     overlap: bool = True
     dp_style: Literal["ddp", "dataparallel"] = "ddp"
+    zero: Literal[0, 1, 2, 3] = 0
     bucket_bytes: Count = 26_214_400
     first_bucket_bytes: Count = 1_048_576
     tp_style: Literal["megatron", "gather"] = "megatron"
     tp_plan: dict[str, Literal["colwise", "rowwise", "gather", "vocab", "replicate"]] | None = None
+    recompute: Literal["none", "full", "selective"] = "none"
     host: Literal["recorded", "eager", "large-model", "compiled", "graph", "none"] | None = None
     operator_times: str = "auto"
     places: dict[str, str] = Field(default_factory=dict)
@@ -105,6 +111,16 @@ class Plan(BaseModel):
             )
         if self.dp_style == "dataparallel" and self.micro_batches > 1:
             raise ValueError("dp-style dataparallel runs the batch in one piece: use micro-batches 1, or dp-style ddp")
+        if self.zero and self.dp_style == "dataparallel":
+            raise ValueError(
+                f"dp-style dataparallel keeps everything whole and cannot be combined with zero {self.zero}: use "
+                "dp-style ddp, or zero 0"
+            )
+        if self.zero >= 2 and "weight" in self.places:
+            raise ValueError(
+                f"zero {self.zero} gathers parameters from their shards and cannot be combined with weights placed "
+                f"on {self.places['weight']}: use zero 1 or 0, or leave weights where they are"
+            )
         if self.stages is not None and len(self.stages) != self.pp - 1:
             raise ValueError(
                 f"stages names {len(self.stages)} cut(s) but pp {self.pp} needs {self.pp - 1}: name the module at "

@@ -10,17 +10,21 @@ all micro-batches and iterations at once.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.errors import PlanError
 from triosim.memory.lifetimes import Lifetimes
+from triosim.parallelism.gathered import Spent, gathered_lifetimes, joined
+from triosim.parallelism.gathering import ALL_GATHER, REDUCE_SCATTER, Gathering, Marks, Missing, missing
 from triosim.parallelism.gradients import Gradient, buckets, gradients, total_bytes
 from triosim.parallelism.occupancy import Occupancy, Ran, Spell
 from triosim.parallelism.pieces import Piece, Placed, Tags, lay_out
 from triosim.parallelism.program import AXES, COLLECTIVES, COMPUTE, COPY, DP, SEND, TP, Op, Program, ProgramBuilder
 from triosim.parallelism.schedule import SCHEDULES, Turn
+from triosim.parallelism.sharded import GATHERED, Sharding, Unit, resident
 from triosim.parallelism.stages import Boundary, Stages
 from triosim.parallelism.step import Step
 from triosim.plan import Mesh, Plan
@@ -28,6 +32,21 @@ from triosim.workload.trace import Category, Phase
 
 DP_AXIS, PP_AXIS = AXES.index("dp"), AXES.index("pp")
 ALL_REDUCE = COLLECTIVES.index("all_reduce")
+FETCH, TAIL = "fetch", "tail"
+
+
+class Kind(NamedTuple):
+    """What tells one forward or backward of a stage from another.
+
+    Attributes:
+        backward: which of the two.
+        final: whether it is the last turn of the iteration.
+        needs: what has to be gathered in it.
+    """
+
+    backward: bool
+    final: bool
+    needs: Missing
 
 
 @dataclass(frozen=True)
@@ -38,10 +57,12 @@ class Costs:
         seconds: of each operator of the step, for one micro-batch.
         gathered_seconds: of each operator at the global batch (torch's ``DataParallel`` computes the loss on it), or
             None where no plan needs it.
+        copy_s_per_byte: of a copy within the device's memory (what is gathered or scattered goes through a buffer).
     """
 
     seconds: NDArray[np.float64]
     gathered_seconds: NDArray[np.float64] | None = None
+    copy_s_per_byte: float = 0.0
 
 
 def stage_ranks(mesh: Mesh, stage: int) -> NDArray[np.int32]:
@@ -74,7 +95,8 @@ class _Job:
         self.step, self.stages, self.plan, self.mesh, self.grads = step, stages, plan, mesh, grads
         operators, values = step.trace.operators, step.trace.values
         self.tags = Tags()
-        self.seconds = costs.seconds.tolist()
+        self.seconds, self.copy_s_per_byte = costs.seconds.tolist(), costs.copy_s_per_byte
+        self.sharding = Sharding(step.trace, mesh.dp) if plan.zero >= GATHERED and mesh.dp > 1 else None
         self.phase = operators.phase.tolist()
         self.skipped = operators.view.tolist()
         self.storage = values.storage.tolist()
@@ -118,6 +140,10 @@ class _Stage:
                     self.returning.setdefault(boundary.returned, []).append(boundary)
             if boundary.source == stage:
                 self.leaving.setdefault(boundary.made, []).append(boundary)
+        self.units: list[Unit] = []
+        if job.sharding is not None:
+            used = [p for p, users in stages.parameters.items() if stage in users]
+            self.units = job.sharding.units(used, self.grads, self.forward, self.backward)
         self.places: dict[str, int] = {}
         self.builder = self._new()
         self.done: dict[int, int] = {}  # exchange -> instruction, in the piece being written
@@ -136,6 +162,7 @@ class _Stage:
         last_micro_batch, stride = self.mesh.micro_batches - 1, len(self.job.tags)
         placed: list[Placed] = []
         spells: list[Spell] = []
+        spent: list[Spent] = []
         end = 0
 
         def place(piece: Piece, base: int, begin: int, micro_batch: int, iteration: int) -> None:
@@ -145,49 +172,60 @@ class _Stage:
         for iteration in range(self.plan.iterations):
             pieces = self.later if iteration else self.first
             begin = last = end
-            place(pieces["fetch"], begin, begin, 0, iteration)
-            end += len(pieces["fetch"])
+            place(pieces[FETCH], begin, begin, 0, iteration)
+            end += len(pieces[FETCH])
             for number, turn in enumerate(self.turns):
                 piece, last = pieces[self._kind(number, turn)], end
                 place(piece, last, begin, turn.micro_batch, iteration)
                 if iteration == 0:
                     spells.append(Spell(turn.backward, turn.micro_batch, last, piece.ran))
+                    spent.append(Spent(turn.backward, last, last + len(piece) - 1, piece.ran.at, piece.marks))
                 end += len(piece)
-            place(pieces["tail"], last, begin, last_micro_batch, iteration)
+            tail = pieces[TAIL]
+            place(tail, last, begin, last_micro_batch, iteration)
+            end += len(tail)
             if iteration == 0:
-                optimized = np.where(pieces["tail"].ran.at >= 0, pieces["tail"].ran.at + last, -1)
-            end += len(pieces["tail"])
+                optimized = np.where(tail.ran.at >= 0, tail.ran.at + last, -1)
+                spent.append(Spent(True, last, end - 1, spells[-1].ran.at, tail.marks))
         made = lay_out(self._new().build(), placed)
-        return replace(made, places=tuple(self.places), lifetimes=self._lifetimes(spells, optimized, end))
+        return replace(made, places=tuple(self.places), lifetimes=self._lifetimes(spells, spent, optimized, end))
 
-    def _lifetimes(self, spells: list[Spell], optimized: NDArray[np.int64], instructions: int) -> Lifetimes:
-        buckets_held = self.mesh.dp > 1 and self.plan.training and self.plan.overlap
+    def _lifetimes(
+        self, spells: list[Spell], spent: list[Spent], optimized: NDArray[np.int64], instructions: int
+    ) -> Lifetimes:
+        trace, stages, mesh, level = self.job.step.trace, self.job.stages, self.mesh, self.plan.zero
+        if self.job.sharding is not None:
+            kept = resident(trace, mesh.dp, [g.storage for g in self.grads])
+            stay = Occupancy(kept, stages, self.stage, mesh).lifetimes(spells, optimized, instructions)
+            pass_ = gathered_lifetimes(trace, self.units, spent, level, mesh.dp, stages.count > 1, instructions)
+            return joined([stay, pass_])
+        buckets_held = mesh.dp > 1 and self.plan.training and self.plan.overlap and not level
         held = total_bytes(self.grads) if buckets_held else 0
-        occupancy = Occupancy(self.job.step.trace, self.job.stages, self.stage, self.mesh, held)
-        return occupancy.lifetimes(spells, optimized, instructions)
+        return Occupancy(trace, stages, self.stage, mesh, held).lifetimes(spells, optimized, instructions)
 
-    def _kind(self, number: int, turn: Turn) -> str:
-        if number == len(self.turns) - 1:
-            return "last"
-        return "backward" if turn.backward else "forward"
+    def _kind(self, number: int, turn: Turn) -> Kind:
+        needs = Missing()
+        if self.units:
+            directions = [turn.backward for turn in self.turns[:number]]
+            needs = missing(directions, number, self.plan.zero, self.job.stages.count > 1)
+        return Kind(turn.backward, number == len(self.turns) - 1, needs)
 
-    def _write(self, first: bool) -> dict[str, Piece]:
-        """The pieces of an iteration: what is fetched, a forward, a backward, the last turn, and what follows it."""
-        written = {"fetch": self._fetch(first)}
-        kinds = {self._kind(number, turn): turn.backward for number, turn in enumerate(self.turns)}
-        for kind in ("forward", "backward"):
-            if kind in kinds:
-                written[kind] = self._run(kind == "backward", final=False)
-        written["last"] = self._run(kinds["last"], final=True)
-        written["tail"] = self._tail(written["last"])
+    def _write(self, first: bool) -> dict[Kind | str, Piece]:
+        """The pieces of an iteration: what is fetched, forwards, backwards, and what follows the last of them."""
+        written: dict[Kind | str, Piece] = {FETCH: self._fetch(first)}
+        kinds = [self._kind(number, turn) for number, turn in enumerate(self.turns)]
+        for kind in sorted(dict.fromkeys(kinds), key=lambda kind: (kind.final, kind.backward)):
+            written[kind] = self._run(kind)
+        written[TAIL] = self._tail(written[kinds[-1]])
         return written
 
     # --- one micro-batch ----------------------------------------------------------------------------------------------
 
-    def _run(self, backward: bool, final: bool) -> Piece:
-        """One micro-batch's forward or backward; ``final`` is the last turn of the iteration."""
-        job, builder = self.job, self._new()
+    def _run(self, kind: Kind) -> Piece:
+        """One micro-batch's forward or backward."""
+        job, builder, backward = self.job, self._new(), kind.backward
         self.builder, self.done = builder, {}
+        units = self._gathering(backward, kind.needs, backward and job.stages.count == 1) if self.units else None
         at, arrivals = np.full(len(job.phase), -1, np.int64), {}
         previous = -1
         waits = self._receive_gradients() if backward else []
@@ -201,13 +239,17 @@ class _Stage:
                 before = before + [self.done[n] for n in job.needed_before[row] if n in self.done]
             if self.fetches:
                 before = before + self._fetched_for(row)
+            if units is not None:
+                units.before(row, previous)
             if job.skipped[row]:
                 waits = before
             else:
                 previous = builder.add(Op.COMPUTE, COMPUTE, operator=row, seconds=job.seconds[row], before=before)
             at[row] = previous
+            if units is not None:
+                units.after(row)
             for number in job.issued_after.get(row, ()):
-                if number not in job.once or final:
+                if number not in job.once or kind.final:
                     self._exchange(number, row, previous)
             going = (self.returning if backward else self.leaving).get(row, ())
             if going:
@@ -215,7 +257,13 @@ class _Stage:
                 done += [previous] if previous >= 0 else []
                 for boundary in going:
                     self._send(boundary, backward, done)
-        return Piece(builder.build(), Ran(at, arrivals))
+        return Piece(builder.build(), Ran(at, arrivals), units.marks if units is not None else Marks())
+
+    def _gathering(self, backward: bool, needs: Missing, scatters: bool, first: int = 0) -> Gathering:
+        return Gathering(
+            self.units, self.builder, backward, needs, scatters, self.plan.overlap, self.mesh.dp,
+            self.job.copy_s_per_byte, first,
+        )  # fmt: skip
 
     def _stream(self, own: int) -> int:
         """With overlap off every transfer blocks compute."""
@@ -300,20 +348,48 @@ class _Stage:
         """What follows the last turn: gradients are reduced and shared, the optimizer runs."""
         self.builder = self._new()
         self.offset = len(last)  # rows of the tail count from the start of the last turn
-        ready = last.ran.at
-        reduced = self._reduce_gradients(ready) if self.mesh.dp > 1 and self.grads else {}
+        ready, marks, reduced = last.ran.at, Marks(), {}
+        if self.units and self.job.stages.count > 1:
+            marks, reduced = self._scatter_gradients()
+        elif not self.units and self.mesh.dp > 1 and self.grads:
+            reduced = self._reduce_gradients(ready)
         self._share_tied_weights(ready, reduced)
         ran = Ran(self._optimize(reduced), {})
-        return Piece(self.builder.build(), ran)
+        if self.plan.zero and not self.units and self.mesh.dp > 1:
+            self._gather_parameters()
+        return Piece(self.builder.build(), ran, marks)
+
+    def _scatter_gradients(self) -> tuple[Marks, dict[int, int]]:
+        """Reduce-scatter the gradients of all micro-batches of a pipeline, unit by unit."""
+        units, reduced = self._gathering(True, Missing(), False, self.offset), {}
+        for number, unit in enumerate(self.units):
+            if unit.scatter_bytes:
+                reduced.update(dict.fromkeys(unit.gradients, units.reduce(number, max(unit.backward[1], -1))))
+        return units.marks, reduced
+
+    def _groups(self) -> list[list[Gradient]]:
+        """Gradients that are reduced together."""
+        if self.plan.overlap:
+            return buckets(self.grads, self.plan.first_bucket_bytes, self.plan.bucket_bytes)
+        return [list(self.grads)]
+
+    def _gather_parameters(self) -> None:
+        """All-gather the parameters that each rank has updated a part of, in the groups of their gradients."""
+        size = self.job.step.trace.values.bytes()
+        for group in reversed(self._groups() if self.grads else []):
+            self.builder.add(
+                Op.COLLECTIVE,
+                COMPUTE,
+                operator=self.optimizer[-1] if self.optimizer else group[0].ready,
+                size=int(sum(size[g.parameter] for g in group)),
+                what=ALL_GATHER,
+                axis=DP_AXIS,
+            )
 
     def _reduce_gradients(self, ready: NDArray[np.int64]) -> dict[int, int]:
-        """All-reduce the gradients over the data axis; returns for each gradient's storage the instruction."""
-        if self.plan.overlap:
-            groups = buckets(self.grads, self.plan.first_bucket_bytes, self.plan.bucket_bytes)
-        else:
-            groups = [list(self.grads)]
+        """Reduce the gradients over the data axis; returns for each gradient's storage the instruction."""
         reduced = {}
-        for group in groups:
+        for group in self._groups():
             last = max(group, key=lambda g: g.ready)
             after = sorted({int(ready[g.ready]) for g in group if ready[g.ready] >= 0})
             after += [self.done[n] for n in self.job.once if n in self.done]
@@ -322,7 +398,7 @@ class _Stage:
                 self._stream(DP),
                 operator=last.ready,
                 size=total_bytes(group),
-                what=ALL_REDUCE,
+                what=REDUCE_SCATTER if self.plan.zero else ALL_REDUCE,
                 axis=DP_AXIS,
                 before=after,
             )
@@ -337,6 +413,8 @@ class _Stage:
                 continue
             after = [reduced[gradient.storage]] if gradient.storage in reduced else [int(ready.max(initial=-1))]
             operator, size = gradient.ready, gradient.bytes
+            if self.plan.zero:  # each rank has its part of both
+                size = -(-size // self.mesh.dp)
             peers = [peer for peer in stages if peer != self.stage]
             for peer in peers:
                 tag = self.job.tags("tied", gradient.parameter, self.stage, peer)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.columns import Ragged
+from triosim.parallelism.gathering import Marks
 from triosim.parallelism.occupancy import Ran
 from triosim.parallelism.program import Op, Program
 
@@ -37,10 +38,12 @@ class Piece:
         rows: the instructions.  ``before`` counts from a row that :func:`lay_out` is told, usually the first of the
             piece; below 0 it is ``-1 - r`` for row r of the iteration.
         ran: where each operator is in it.
+        marks: where parameters are gathered and gradients scattered in it.
     """
 
     rows: Program
     ran: Ran = field(default_factory=lambda: Ran(np.zeros(0, np.int64), {}))
+    marks: Marks = field(default_factory=Marks)
 
     def __len__(self) -> int:
         return len(self.rows)
