@@ -64,6 +64,11 @@ class Options:
     )
     micro_batches: int = _option("--micro-batches", help="Parts of a replica's batch (default 1).", default=1)
     seq_len: int | None = _option("--seq-len", help="Tokens per sample (default: the workload's).")
+    recompute: str = _option(
+        "--recompute",
+        help="Run again instead of keeping activations: full (repeated blocks), selective (attention) or none.",
+        default="none",
+    )
     iterations: int = _option("--iterations", help="Iterations to play (default 1).", default=1)
     schedule: str = _option("--schedule", help="Pipeline schedule: 1f1b or gpipe (default 1f1b).", default="1f1b")
     stages: str | None = _option(
@@ -231,7 +236,7 @@ def _plan(options: Options, training: bool) -> Plan:
         name: getattr(options, name)
         for name in (
             "dp", "tp", "pp", "batch_size", "global_batch_size", "micro_batches", "iterations", "schedule", "dp_style",
-            "tp_style", "host", "operator_times",
+            "tp_style", "recompute", "host", "operator_times",
         )
     }  # fmt: skip
     if options.bucket_size is not None:
