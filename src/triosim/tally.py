@@ -356,12 +356,15 @@ def _names(trace: Trace) -> tuple[tuple[str, ...], Callable[[Program], NDArray[n
     operator_name = np.array([*(name(text) for text in trace.operators.name), nothing], np.int32)
     transfer_name = {Op.SEND: name("send"), Op.RECEIVE: name("receive"), Op.FETCH: name("fetch")}
     kind_name = np.array([name(kind) for kind in COLLECTIVES], np.int32)
+    copy_name = np.array([name(f"{kind} copy") for kind in COLLECTIVES], np.int32)
 
     def rows(program: Program) -> NDArray[np.int32]:
         named = operator_name[program.operator]
         for op, code in transfer_name.items():
             named = np.where(program.op == op, code, named)
         named = np.where(program.operator < 0, nothing, named)
+        copies = (program.op == Op.COMPUTE) & (program.what >= 0)
+        named = np.where(copies, copy_name[program.what], named)
         return np.where(program.op == Op.COLLECTIVE, kind_name[np.maximum(program.what, 0)], named).astype(np.int32)
 
     return tuple(names), rows

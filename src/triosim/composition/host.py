@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from triosim.columns import Ragged
 from triosim.errors import InputError
 from triosim.parallelism.program import HOST, Op, Program
+from triosim.workload.operators import canonical
 from triosim.workload.trace import Trace
 
 
@@ -96,8 +97,8 @@ def host(trace: Trace, mode: str, processes: float = 1) -> Host:
                 "use eager, large-model, compiled, graph or none"
             )
         shown = [name for name in ("launch_delay_s", "kernel_gap_s") if getattr(trace.meta, name) is not None]
-        delay = trace.meta.launch_delay_s if "launch_delay_s" in shown else delay
-        gap = trace.meta.kernel_gap_s if "kernel_gap_s" in shown else gap
+        delay = delay if trace.meta.launch_delay_s is None else trace.meta.launch_delay_s
+        gap = gap if trace.meta.kernel_gap_s is None else trace.meta.kernel_gap_s
         source = "recorded host times" + (
             f", {_us(delay)} of launch delay, {_us(gap)} between kernels" if shown else ""
         )
@@ -105,11 +106,24 @@ def host(trace: Trace, mode: str, processes: float = 1) -> Host:
         spread = table["spread"]["recorded"]
     else:
         row = table["modes"][mode]
-        recorded, launch = np.where(trace.operators.view, 0.0, row["issue_s"]), row["issue_s"]
+        recorded, launch = np.where(trace.operators.view, 0.0, _tabled(row, trace)), row["issue_s"]
         each = "iteration" if mode == "graph" else "launch"
         source = f"{_us(launch)} per {each}: {row['note']} ({row['source']})"
+        if "dearer" in row and bool(np.any(recorded > launch)):
+            source += f"; more for {row['dearer_note']} ({row['dearer_source']})"
         spread = table["spread"]["table"]
     return Host(mode, recorded * processes, launch * processes, delay, gap, spread, source)
+
+
+def _tabled(row: dict, trace: Trace) -> NDArray[np.float64]:
+    """What a row of ``host.json`` says of each operator."""
+    found: dict[str, float] = {}
+    for name in set(trace.operators.name):
+        base, backward = canonical(name)
+        dearer = (known for stem, known in row.get("dearer", {}).items() if stem in base)
+        known = next(dearer, None)
+        found[name] = row["issue_s"] if known is None else known["backward_s" if backward else "forward_s"]
+    return np.array([found[name] for name in trace.operators.name], np.float64)
 
 
 def _us(seconds: float) -> str:
@@ -157,10 +171,11 @@ def _issue(program: Program, trace: Trace, cost: Host, folded: NDArray[np.float6
     old = np.arange(n) + np.cumsum(launched)  # new row of each old row
     issue = old[launched] - 1
     size = n + int(launched.sum())
-    seconds = np.where(program.op == Op.COMPUTE, folded[np.maximum(program.operator, 0)], cost.launch_s)
+    operates = (program.op == Op.COMPUTE) & (program.what < 0)  # copies for collectives are no operators of the trace
+    seconds = np.where(operates, folded[np.maximum(program.operator, 0)], cost.launch_s)
     if cost.mode == "graph":
         seconds = np.full(n, cost.launch_s)
-    waits = np.flatnonzero(trace.operators.sync[np.maximum(program.operator, 0)] & (program.op == Op.COMPUTE))
+    waits = np.flatnonzero(trace.operators.sync[np.maximum(program.operator, 0)] & operates)
     following = np.searchsorted(issue, old[waits])  # the next thing that the host issues
     waits, following = waits[following < len(issue)], following[following < len(issue)]
     rows = np.flatnonzero(launched)

@@ -348,7 +348,8 @@ class _Stage:
         """What follows the last turn: gradients are reduced and shared, the optimizer runs."""
         self.builder = self._new()
         self.offset = len(last)  # rows of the tail count from the start of the last turn
-        ready, marks, reduced = last.ran.at, Marks(), {}
+        ready, marks = last.ran.at, Marks()
+        reduced: dict[int, int] = {}  # storage of a gradient -> instruction
         if self.units and self.job.stages.count > 1:
             marks, reduced = self._scatter_gradients()
         elif not self.units and self.mesh.dp > 1 and self.grads:

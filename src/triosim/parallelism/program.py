@@ -36,7 +36,7 @@ class Op(IntEnum):
     """Kinds of instruction."""
 
     COMPUTE = 0
-    """Run operator ``operator`` for ``seconds``."""
+    """Run operator ``operator`` for ``seconds``, or copy for it what a collective ``what`` moves."""
     COLLECTIVE = 1
     """Collective ``what`` (row of :data:`COLLECTIVES`) over mesh axis ``axis``; ranks of a group meet by ``tag``."""
     SEND = 2
@@ -62,7 +62,8 @@ class Program:
         micro_batch, iteration: which one it works on, int32.
         seconds: device time of COMPUTE, host time of ISSUE, 0 otherwise.
         bytes: of COLLECTIVE (full buffer), SEND, RECEIVE and FETCH, int64.
-        what: of COLLECTIVE, row of :data:`COLLECTIVES`, int8.
+        what: of COLLECTIVE, row of :data:`COLLECTIVES`; of COMPUTE that copies what a collective of such a kind
+            receives or sends, the same; -1 for all else, int8.
         axis: of COLLECTIVE, row of :data:`AXES`; of SEND and RECEIVE the pipeline axis, int8.
         peer: see :class:`Op`, int32.
         root: of rooted collectives, position of the root in the group, int32.

@@ -194,13 +194,14 @@ def shard_optimizer(trace: Trace, ways: int, by_rows: bool) -> Trace:
     kept = np.where(cut[values.shape.rows()], shapes.values, values.shape.values)
     number = np.arange(count)
     number[viewed] = count + np.arange(len(viewed))
-    tables = {}
-    for name in ("inputs", "outputs"):
-        table = getattr(operators, name)
+
+    def seen(table: Ragged) -> Ragged:
         ids = np.where(update[table.rows()], number[table.values], table.values)
-        tables[name] = Ragged(ids.astype(np.int32), table.offsets)
+        return Ragged(ids.astype(np.int32), table.offsets)
+
+    operators = replace(operators, inputs=seen(operators.inputs), outputs=seen(operators.outputs))
     extended = _extended(replace(values, shape=Ragged(kept, values.shape.offsets)), viewed, shapes.take(viewed))
-    return recount(replace(trace, values=extended, operators=replace(operators, **tables)))
+    return recount(replace(trace, values=extended, operators=operators))
 
 
 def _parts(shape: Ragged, ways: int, by_rows: bool) -> Ragged:
