@@ -16,6 +16,7 @@ from triosim.errors import PlanError
 from triosim.hardware.accelerator import UNNAMED, Accelerator
 from triosim.hardware.catalog import accelerator, identify
 from triosim.hardware.system import System
+from triosim.kernels.copying import copy_s_per_byte
 from triosim.kernels.estimate import Estimates
 from triosim.kernels.model import Job
 from triosim.kernels.pricing import price
@@ -25,7 +26,7 @@ from triosim.network.routes import Router
 from triosim.parallelism.job import Costs, programs
 from triosim.parallelism.program import Op, Program
 from triosim.parallelism.replicas import replicated
-from triosim.parallelism.sharded import sharded
+from triosim.parallelism.sharded import GATHERED, sharded
 from triosim.parallelism.stages import Stages, split
 from triosim.parallelism.step import Step
 from triosim.parallelism.tensor import shard
@@ -172,7 +173,8 @@ def _programs(
         at_once = price(Job(gathered, system.models[base], workload, recorded_on), plan.operator_times).seconds
         made = replicated(step, Costs(times[base].seconds, at_once), stages, plan, mesh)
     else:
-        made = programs(step, Costs(times[base].seconds), stages, plan, mesh)
+        copies = copy_s_per_byte(system.models[base]) if plan.zero >= GATHERED else 0.0
+        made = programs(step, Costs(times[base].seconds, copy_s_per_byte=copies), stages, plan, mesh)
     if len(times) == 1:
         return made
     divided = []

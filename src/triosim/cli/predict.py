@@ -78,6 +78,12 @@ class Options:
         "--overlap", help="on: communicate while computing; off: every transfer blocks (default on).", default="on"
     )
     dp_style: str = _option("--dp-style", help="ddp, or dataparallel for torch's DataParallel.", default="ddp")
+    zero: int = _option(
+        "--zero",
+        help="What data-parallel ranks divide: 1 optimizer states, 2 gradients too, 3 parameters too, as FSDP "
+        "(default 0, nothing).",
+        default=0,
+    )
     bucket_size: str | None = _option("--bucket-size", help="Capacity of DDP's gradient buckets (default 25MiB).")
     tp_style: str = _option(
         "--tp-style", help="megatron (column, then row) or gather (every layer) (default megatron).", default="megatron"
@@ -236,7 +242,7 @@ def _plan(options: Options, training: bool) -> Plan:
         name: getattr(options, name)
         for name in (
             "dp", "tp", "pp", "batch_size", "global_batch_size", "micro_batches", "iterations", "schedule", "dp_style",
-            "tp_style", "recompute", "host", "operator_times",
+            "zero", "tp_style", "recompute", "host", "operator_times",
         )
     }  # fmt: skip
     if options.bucket_size is not None:
