@@ -23,7 +23,7 @@ from triosim.columns import Ragged
 from triosim.errors import InputError
 from triosim.parallelism.program import HOST, Op, Program
 from triosim.workload.operators import canonical
-from triosim.workload.trace import Trace
+from triosim.workload.trace import Phase, Trace
 
 
 @dataclass(frozen=True)
@@ -109,21 +109,21 @@ def host(trace: Trace, mode: str, processes: float = 1) -> Host:
         recorded, launch = np.where(trace.operators.view, 0.0, _tabled(row, trace)), row["issue_s"]
         each = "iteration" if mode == "graph" else "launch"
         source = f"{_us(launch)} per {each}: {row['note']} ({row['source']})"
-        if "dearer" in row and bool(np.any(recorded > launch)):
-            source += f"; more for {row['dearer_note']} ({row['dearer_source']})"
+        if bool(np.any((recorded != launch) & (recorded > 0))):
+            source += f"; {row['by_operator_note']} ({row['by_operator_source']})"
         spread = table["spread"]["table"]
     return Host(mode, recorded * processes, launch * processes, delay, gap, spread, source)
 
 
 def _tabled(row: dict, trace: Trace) -> NDArray[np.float64]:
     """What a row of ``host.json`` says of each operator."""
-    found: dict[str, float] = {}
-    for name in set(trace.operators.name):
-        base, backward = canonical(name)
-        dearer = (known for stem, known in row.get("dearer", {}).items() if stem in base)
-        known = next(dearer, None)
-        found[name] = row["issue_s"] if known is None else known["backward_s" if backward else "forward_s"]
-    return np.array([found[name] for name in trace.operators.name], np.float64)
+    usual = {name: known for known in row.get("by_operator", ()) for name in known["names"]}
+    found: dict[tuple[str, bool], float] = {}
+    keys = list(zip(trace.operators.name, (trace.operators.phase == Phase.BACKWARD).tolist(), strict=True))
+    for name, backward in set(keys):
+        own = usual.get(canonical(name)[0], {})
+        found[name, backward] = own.get("backward_s" if backward else "forward_s", row["issue_s"])
+    return np.array([found[key] for key in keys], np.float64)
 
 
 def _us(seconds: float) -> str:
