@@ -2,7 +2,8 @@
 
 Module names are those of Hugging Face's ``GPT2LMHeadModel``.  Sources: Radford et al. 2019 (GPT-2); Brown et al.,
 arXiv:2005.14165 (GPT-3; its locally banded sparse attention in every other layer is taken as full attention).  GELU by
-tanh is one operator; Hugging Face's ``gelu_new`` spells the same function out in eight.
+tanh is one operator; Hugging Face's ``gelu_new`` spells the same function out in eight.  ``unfused_attention`` keeps
+scores and probabilities as tensors of their own, as frameworks did before FlashAttention.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from triosim.registry import registered
 from triosim.workload.models._family import Text, divides
 from triosim.workload.models._net import Net, Weights
 from triosim.workload.models._tape import Tensor
+from triosim.workload.models._unfused import unfused_attention
 
 
 @registered
@@ -31,6 +33,7 @@ class GPT(Text):
     embd_pdrop: float = 0.0
     attn_pdrop: float = 0.0
     tie_word_embeddings: bool = True
+    unfused_attention: bool = False
 
     model_types: ClassVar = ("gpt2",)
     fixed: ClassVar = {"add_cross_attention": False, "activation_function": ("gelu_new", "gelu_pytorch_tanh")}
@@ -97,5 +100,8 @@ class GPT(Text):
         q, k, v = (
             net.transpose(net.view(part, shape), 1, 2) for part in net.split(net.conv1d("c_attn", x), [width] * 3)
         )
-        y = net.transpose(net.attention(q, k, v, causal=True, dropout=self.attn_pdrop), 1, 2)
+        if self.unfused_attention:
+            y = unfused_attention(net, q, k, v, self.attn_pdrop)
+        else:
+            y = net.transpose(net.attention(q, k, v, causal=True, dropout=self.attn_pdrop), 1, 2)
         return net.dropout(net.conv1d("c_proj", net.view(y, (batch, length, width))), self.resid_pdrop)
