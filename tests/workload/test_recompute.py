@@ -106,10 +106,10 @@ def test_tensor_parallel_blocks_reduce_their_outputs_again() -> None:
 
 
 def test_with_pipeline_and_data_parallel_it_saves_memory_on_every_stage() -> None:
-    trace = triosim.model("gpt2", sequence_length=256, precision="float32")
+    trace = triosim.model("gpt2", precision="float32")
     system = triosim.system("dgx-h100")
     plain, full = (
-        triosim.simulate(trace, system, Plan(pp=4, dp=2, batch_size=8, micro_batches=8, recompute=r))
+        triosim.simulate(trace, system, Plan(pp=4, dp=2, batch_size=32, micro_batches=8, recompute=r))
         for r in ("none", "full")
     )
     for a, b in zip(plain.devices[:-1], full.devices[:-1], strict=True):  # the last is full of scores

@@ -18,6 +18,7 @@ except ImportError:  # there was no compiler when TrioSim was installed
         """The same, without a compiler."""
         return played(sizes, events)
 
+
 # PyTorch c10/cuda/CUDACachingAllocator (and "CUDA semantics: memory management" in its documentation)
 ROUND_BYTES = 512
 SMALL_BYTES = 1 << 20

@@ -52,21 +52,22 @@ def gathered_lifetimes(
         pipelined: whether there are several stages (see :func:`triosim.parallelism.gathering.missing`).
         end: length of the program; what stays ends after its last row.
     """
-    rows: list[tuple[int, int, int, int]] = []
+    rows: list[tuple[int, int, int, int, int]] = []  # bytes, category, first and last row, storage
     size = trace.values.storage_bytes()
     begun = _first_writers(trace)
     since: dict[int, int] = {}  # unit -> where it was copied out
     whole: dict[int, int] = {}  # storage of a gradient -> where it was made
     reduced: set[int] = set()
-    weight, gradient, temporary = int(Category.WEIGHT), int(Category.GRADIENT), int(Category.TEMPORARY)
+    weight, gradient, buffer = int(Category.WEIGHT), int(Category.GRADIENT), int(Category.COMMUNICATION)
+    first_of = [int(trace.values.storage[unit.parameters[0]]) for unit in units]
     for spell in spells:
         gathered, scattered, start = spell.marks.gathered, spell.marks.scattered, spell.start
         next_copy = [*(copied for _, _, copied in gathered[1:]), spell.last - start][: len(gathered)]
         for (n, launched, copied), following in zip(gathered, next_copy, strict=True):
             until = copied if spell.backward else following
-            rows.append((units[n].gather_bytes, temporary, start + launched, start + until))
+            rows.append((units[n].gather_bytes, buffer, start + launched, start + until, first_of[n]))
             if n in since:
-                rows.append((units[n].gather_bytes, weight, since[n], start + copied))
+                rows.append((units[n].gather_bytes, weight, since[n], start + copied, first_of[n]))
             since[n] = start + copied
         for n, unit in enumerate(units):
             last = (unit.backward if spell.backward else unit.forward)[1]
@@ -79,31 +80,23 @@ def gathered_lifetimes(
                 shards = level > GATHERED and not unit.root
             if n in since and shards and last >= 0:
                 at = spell.last if unit.root else start + int(spell.at[last])
-                rows.append((unit.gather_bytes, weight, since.pop(n), max(at, 0)))
+                rows.append((unit.gather_bytes, weight, since.pop(n), max(at, 0), first_of[n]))
         waits = [copied for _, copied, _ in scattered[1:]] + [out for _, _, out in scattered[-1:]]
         for (n, copied, out), released in zip(scattered, waits, strict=True):
             unit = units[n]
             for storage in unit.gradients:
                 if storage in whole:
-                    rows.append((int(size[storage]), gradient, whole.pop(storage), start + copied))
-            rows.append((unit.scatter_bytes, temporary, start + copied, start + released))
+                    rows.append((int(size[storage]), gradient, whole.pop(storage), start + copied, storage))
+            rows.append((unit.scatter_bytes, buffer, start + copied, start + released, first_of[n]))
             if n not in reduced:
                 reduced.add(n)
-                rows.append((unit.scatter_bytes // ways, gradient, start + out, end))
+                rows.append((unit.scatter_bytes // ways, gradient, start + out, end, first_of[n]))
     last = spells[-1].last if spells else 0
-    rows += [(units[n].gather_bytes, weight, begin, last) for n, begin in since.items()]
-    rows += [(int(size[storage]), gradient, begin, last) for storage, begin in whole.items()]
-    table = np.array(rows, np.int64).reshape(-1, 4)
-    first, final = table[:, 2].astype(np.int32), table[:, 3].astype(np.int32)
-    return Lifetimes(table[:, 0], table[:, 1].astype(np.int8), first, final)
-
-
-def joined(parts: Sequence[Lifetimes]) -> Lifetimes:
-    """Several tables as one."""
-    return Lifetimes(
-        np.concatenate([p.bytes for p in parts]), np.concatenate([p.category for p in parts]),
-        np.concatenate([p.start for p in parts]), np.concatenate([p.end for p in parts]),
-    )  # fmt: skip
+    rows += [(units[n].gather_bytes, weight, begin, last, first_of[n]) for n, begin in since.items()]
+    rows += [(int(size[storage]), gradient, begin, last, storage) for storage, begin in whole.items()]
+    table = np.array(rows, np.int64).reshape(-1, 5)
+    first, final, storages = table[:, 2:].T.astype(np.int32)
+    return Lifetimes(table[:, 0], table[:, 1].astype(np.int8), first, final, storages)
 
 
 def _first_writers(trace: Trace) -> list[int]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from triosim.errors import PlanError
 from triosim.memory.lifetimes import Lifetimes
-from triosim.parallelism.gathered import Spent, gathered_lifetimes, joined
+from triosim.parallelism.gathered import Spent, gathered_lifetimes
 from triosim.parallelism.gathering import ALL_GATHER, REDUCE_SCATTER, Gathering, Marks, Missing, missing
 from triosim.parallelism.gradients import Gradient, buckets, gradients, total_bytes
 from triosim.parallelism.occupancy import Occupancy, Ran, Spell
@@ -198,7 +198,7 @@ class _Stage:
             kept = resident(trace, mesh.dp, [g.storage for g in self.grads])
             stay = Occupancy(kept, stages, self.stage, mesh).lifetimes(spells, optimized, instructions)
             pass_ = gathered_lifetimes(trace, self.units, spent, level, mesh.dp, stages.count > 1, instructions)
-            return joined([stay, pass_])
+            return Lifetimes.joined([stay, pass_])
         buckets_held = mesh.dp > 1 and self.plan.training and self.plan.overlap and not level
         held = total_bytes(self.grads) if buckets_held else 0
         return Occupancy(trace, stages, self.stage, mesh, held).lifetimes(spells, optimized, instructions)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from triosim.memory.lifetimes import Lifetimes
 from triosim.parallelism.stages import Stages
 from triosim.plan import Mesh
-from triosim.workload.trace import PERSISTENT, Category, Phase, Trace
+from triosim.workload.trace import NONE, PERSISTENT, Category, Phase, Trace
 
 BEFORE = -1
 """Start of what is there before the first instruction."""
@@ -50,7 +50,7 @@ class Occupancy:
 
     * Parameters, buffers and optimizer states of the stage are there throughout; so is the whole input batch.
     * Gradients of parameters are made by the first backward and stay to the end of the iteration.
-    * Buckets (``bucket_bytes``, what DDP copies gradients to) are there throughout.
+    * Buckets (``bucket_bytes``, what DDP copies gradients to) are there throughout; they count as communication.
     * Everything else lives, once for each micro-batch, from the operator that makes it to the last that reads it:
       what the backward reads is exactly what it needs, for the trace says so.
     """
@@ -84,17 +84,17 @@ class Occupancy:
         parts = [
             self._static(instructions), *self._activations(spells, instructions), self._optimizer(optimizer),
         ]  # fmt: skip
-        size, category, start, end = (np.concatenate(column) for column in zip(*parts, strict=True))
+        size, category, start, end, storage = (np.concatenate(column) for column in zip(*parts, strict=True))
         keep = size > 0
         return Lifetimes(
             size[keep].astype(np.int64), category[keep].astype(np.int8), start[keep].astype(np.int32),
-            end[keep].astype(np.int32),
+            end[keep].astype(np.int32), storage[keep].astype(np.int32),
         )  # fmt: skip
 
     def _rows(self, where: NDArray, start: NDArray, end: NDArray) -> tuple[NDArray, ...]:
         """Columns for storages ``where``; ``start`` and ``end`` may have a leading axis, one row for each spell."""
         shape = np.broadcast_shapes(start.shape, end.shape, where.shape)
-        columns = (self.size[where], self.category[where], start, end)
+        columns = (self.size[where], self.category[where], start, end, where)
         return tuple(np.broadcast_to(column, shape).reshape(-1) for column in columns)
 
     # --- what is always there -----------------------------------------------------------------------------------------
@@ -117,8 +117,8 @@ class Occupancy:
         where = np.flatnonzero(keep | given)
         size = self.size[where] * np.where(given[where], self.mesh.micro_batches, 1)
         category = self.category[where]
-        size, category = np.append(size, self.bucket_bytes), np.append(category, int(Category.TEMPORARY))
-        return size, category, np.full(len(size), BEFORE), np.full(len(size), instructions)
+        size, category = np.append(size, self.bucket_bytes), np.append(category, int(Category.COMMUNICATION))
+        return size, category, np.full(len(size), BEFORE), np.full(len(size), instructions), np.append(where, NONE)
 
     def _storages_used(self) -> NDArray[np.int64]:
         inputs = self.trace.operators.inputs

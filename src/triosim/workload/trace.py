@@ -45,6 +45,8 @@ class Category(IntEnum):
     GRADIENT = 5
     OPTIMIZER_STATE = 6
     TEMPORARY = 7
+    COMMUNICATION = 8
+    """Buffers of collectives: in no trace, for they come with a plan."""
 
 
 PERSISTENT = (Category.WEIGHT, Category.BUFFER, Category.OPTIMIZER_STATE)
