@@ -27,14 +27,14 @@ class Spent(NamedTuple):
         backward: whether it is a backward.
         start: row from which ``marks`` and ``at`` count.
         last: its last row.
-        at: instruction of each operator, shape ``(operators,)``.
+        at: instruction of each operator, shape ``(operators,)``; None in the tail.
         marks: what was gathered and scattered in it.
     """
 
     backward: bool
     start: int
     last: int
-    at: NDArray[np.int64]
+    at: NDArray[np.int64] | None
     marks: Marks
 
 
@@ -70,6 +70,8 @@ def gathered_lifetimes(
                 rows.append((units[n].gather_bytes, weight, since[n], start + copied, first_of[n]))
             since[n] = start + copied
         for n, unit in enumerate(units):
+            if spell.at is None:
+                break
             last = (unit.backward if spell.backward else unit.forward)[1]
             if spell.backward:
                 for storage in unit.gradients:

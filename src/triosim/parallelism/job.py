@@ -186,7 +186,7 @@ class _Stage:
             end += len(tail)
             if iteration == 0:
                 optimized = np.where(tail.ran.at >= 0, tail.ran.at + last, -1)
-                spent.append(Spent(True, last, end - 1, spells[-1].ran.at, tail.marks))
+                spent.append(Spent(True, last, end - 1, None, tail.marks))
         made = lay_out(self._new().build(), placed)
         return replace(made, places=tuple(self.places), lifetimes=self._lifetimes(spells, spent, optimized, end))
 

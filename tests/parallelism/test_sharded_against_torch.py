@@ -1,0 +1,137 @@
+"""ZeRO 2 and 3 against PyTorch's FSDP2: same collectives, in the same order, of the same bytes.
+
+``fully_shard`` runs for real on a fake process group (no peers, no traffic); a dispatch mode notes what it sends.  Ours
+works from the trace of the undivided step.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+import triosim  # noqa: E402
+from tests.parallelism.test_tensor_against_torch import BATCH, GPT, LAYERS, LENGTH, VOCABULARY  # noqa: E402
+from triosim import Plan  # noqa: E402
+from triosim.parallelism.program import COLLECTIVES, Op  # noqa: E402
+from triosim.prepare import prepare  # noqa: E402
+from triosim.workload.trace import Category  # noqa: E402
+
+KINDS = {"_allgather_base_": ("all_gather", 0), "_reduce_scatter_base_": ("reduce_scatter", 1)}
+
+
+class _Sent(TorchDispatchMode):
+    """Notes collectives of process groups: kind and bytes of the full buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, int]] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if func.namespace == "c10d" and func._opname in KINDS:
+            kind, full = KINDS[func._opname]
+            self.found.append((kind, args[full].numel() * args[full].element_size()))
+        return out
+
+
+def _torch_sends(ways: int, reshard: bool, parts: int) -> list[tuple[str, int]]:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=ways, store=FakeStore())
+    try:
+        mesh = init_device_mesh("cpu", (ways,))
+        model = GPT(True)
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
+        fully_shard(model, mesh=mesh)
+        tokens = torch.randint(0, VOCABULARY, (BATCH // parts, LENGTH))
+        with _Sent() as sent:
+            for _ in range(parts):
+                F.cross_entropy(model(tokens).view(-1, VOCABULARY), tokens.view(-1)).backward()
+        return sent.found
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    """The undivided step, recorded without hardware."""
+    model = GPT(True)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+
+    def step(tokens):
+        optimizer.zero_grad()
+        F.cross_entropy(model(tokens).view(-1, VOCABULARY), tokens.view(-1)).backward()
+        optimizer.step()
+
+    return triosim.record(step, torch.randint(0, VOCABULARY, (BATCH, LENGTH)), model=model)
+
+
+def _program(trace, ways: int, **plan):
+    system = triosim.system(devices=ways, link="1GB/s")
+    return prepare(trace, system, Plan(dp=ways, host="none", **plan))
+
+
+def _ours(trace, ways: int, **plan) -> list[tuple[str, int]]:
+    (program,) = _program(trace, ways, **plan).programs
+    return [
+        (COLLECTIVES[what], size)
+        for op, what, size in zip(program.op, program.what, program.bytes.tolist(), strict=True)
+        if op == Op.COLLECTIVE
+    ]
+
+
+@pytest.mark.parametrize("parts", [1, 2], ids=["whole", "accumulated"])
+@pytest.mark.parametrize("level", [2, 3])
+@pytest.mark.parametrize("ways", [2, 3])
+def test_what_fully_shard_sends(recorded, ways: int, level: int, parts: int) -> None:
+    expected = _torch_sends(ways, level == 3, parts)
+    gathers = (1 + LAYERS * (2 if level == 3 else 1)) * parts
+    assert [kind for kind, _ in expected].count("all_gather") == gathers
+    for overlap in (True, False):
+        assert _ours(recorded, ways, zero=level, micro_batches=parts, overlap=overlap) == expected
+
+
+@pytest.mark.parametrize("ways", [3, 4])
+def test_a_rank_keeps_what_fully_shard_keeps(recorded, ways: int) -> None:
+    """Bytes of parameters, gradients and optimizer states of rank 0 after a step."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=ways, store=FakeStore())
+    try:
+        mesh = init_device_mesh("cpu", (ways,))
+        model = GPT(True)
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+        tokens = torch.randint(0, VOCABULARY, (BATCH, LENGTH))
+        F.cross_entropy(model(tokens).view(-1, VOCABULARY), tokens.view(-1)).backward()
+        optimizer.step()
+
+        def held(tensors) -> int:
+            return sum(t.to_local().numel() * t.element_size() for t in tensors)
+
+        weights, grads = held(model.parameters()), held(p.grad for p in model.parameters())
+        states = held(s[name] for s in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq"))
+    finally:
+        dist.destroy_process_group()
+    (program,) = _program(recorded, ways, zero=3).programs
+    lives = program.lifetimes
+    stays = lives.end == len(program)
+
+    def ours(category: Category) -> int:
+        return int(lives.bytes[stays & (lives.category == category)].sum())
+
+    assert ours(Category.WEIGHT) == weights
+    assert ours(Category.GRADIENT) == grads
+    assert states <= ours(Category.OPTIMIZER_STATE) <= states + 4 * len(list(model.parameters()))  # step counters
