@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
+from triosim.memory.holders import Holder
 from triosim.timeline import Timeline
 
 SCHEMA = "triosim/result/1"
@@ -30,6 +31,29 @@ class Breakdown:
 
 
 @dataclass(frozen=True)
+class Peak:
+    """When memory is fullest.
+
+    Attributes:
+        phase, module, operator: what was running; empty before the first operator.
+        time_s: when that began, from the start of the run.
+    """
+
+    phase: str
+    module: str
+    operator: str
+    time_s: float
+
+
+@dataclass(frozen=True)
+class MemoryCurve:
+    """What tensors hold over time: from ``time_s[i]`` on at most ``bytes[i]``, until the next."""
+
+    time_s: tuple[float, ...]
+    bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Memory:
     """Memory of the fullest device, bytes.
 
@@ -40,6 +64,11 @@ class Memory:
         fits: whether reserved memory and the framework's context fit, None where the capacity is not known.
         context_bytes: what the framework's context takes beside the tensors.
         categories: what the peak consists of, bytes by category.
+        rank: the lowest rank that is so full.
+        peak: when it is.
+        holders: who holds it, by category and module, the largest first.
+        curve: memory over the run.
+        largest_batch: the largest batch per replica that fits (0: none does), None where it was not looked for.
     """
 
     allocated_bytes: int
@@ -48,6 +77,11 @@ class Memory:
     fits: bool | None
     context_bytes: int
     categories: dict[str, int]
+    rank: int = 0
+    peak: Peak = Peak("", "", "", 0.0)
+    holders: tuple[Holder, ...] = ()
+    curve: MemoryCurve = MemoryCurve((), ())
+    largest_batch: int | None = None
 
 
 @dataclass(frozen=True)

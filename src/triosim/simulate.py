@@ -18,7 +18,8 @@ from triosim.engine.check import carried
 from triosim.engine.graph import Played
 from triosim.engine.join import join
 from triosim.engine.play import play
-from triosim.errors import PlanError
+from triosim.errors import InputError, PlanError
+from triosim.fitting import fullest, largest_batch
 from triosim.hardware.system import System
 from triosim.network.lowering import Lowered, lower
 from triosim.network.placement import Placement
@@ -39,6 +40,7 @@ def simulate(
     plan: Plan | None = None,
     progress: Progress | None = None,
     keep: Keep | None = None,
+    fit: bool | None = None,
     measured: Measured | None = None,
 ) -> Result:
     """Predict time and memory of a workload on a system.
@@ -49,6 +51,7 @@ def simulate(
         plan: how the work is divided; the default fills the devices with data-parallel replicas.
         progress: told what is being done, in a few words.
         keep: shown the played job, for what else is to be made of it (traces for other simulators).
+        fit: look for the largest batch that fits in memory; None looks only where the job's own does not.
         measured: what collectives and transfers take beside the system's links, as measured on the very machine.
 
     Raises:
@@ -58,6 +61,7 @@ def simulate(
     tell = progress or (lambda words: None)
     plan = plan or Plan()
     job = prepare(workload, system, plan, tell)
+    largest = _largest_batch(workload, system, plan, job, fit, tell)
 
     tell("playing the job")
     model = network_model(plan.solver, plan.solver_options)
@@ -68,7 +72,22 @@ def simulate(
         keep(run, job.placement, job.system, job.step.trace)
 
     tell("adding up")
-    return _result(job, run, sources, clock)
+    return _result(job, run, sources, clock, largest)
+
+
+def _largest_batch(
+    workload: Trace, system: System, plan: Plan, job: Prepared, asked: bool | None, tell: Progress
+) -> int | None:
+    """The largest batch that fits, where it is asked for or the job's own does not fit."""
+    if asked is False or (asked is None and fullest(job).fits is not False):
+        return None
+    tell("looking for the largest batch that fits")
+    try:
+        return largest_batch(workload, system, plan, job)
+    except InputError:
+        if asked:
+            raise
+        return None  # the trace cannot be taken to another batch, and nobody has asked to
 
 
 def simulate_together(
@@ -156,9 +175,11 @@ class _Clock:
         return time.perf_counter() - self.wall, time.process_time() - self.cpu
 
 
-def _result(job: Prepared, run: tally.Run, sources: tuple[str, ...], clock: _Clock) -> Result:
+def _result(
+    job: Prepared, run: tally.Run, sources: tuple[str, ...], clock: _Clock, largest: int | None = None
+) -> Result:
     cost = Simulation(len(run.lowered.graph), run.played.flows, *clock.spent(), run.played.engine, run.iterations)
-    return Summary(job, run, sources, cost).result()
+    return Summary(job, run, sources, cost, largest).result()
 
 
 class _Module(ModuleType):

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from triosim import tally
+from triosim.fitting import fullest
 from triosim.hardware.describe import describe as describe_system
 from triosim.kernels.estimate import CONFIDENCE
 from triosim.kernels.pricing import describe as describe_times
 from triosim.kernels.pricing import undecided_rows
 from triosim.kernels.uncertainty import total_half_width
+from triosim.memory.holders import holders
 from triosim.prepare import Prepared
 from triosim.result import Memory, Result, Simulation
 from triosim.timeline import CATEGORIES
@@ -21,9 +23,8 @@ CATALOG_LINK_SPREAD = 0.3
 latency are those of one collective library and message size each (see the sources in the catalog).  Links that the user
 describes are taken at their word."""
 
-CONTEXT_BYTES = {"gpu": 500 << 20}
-"""What the framework's context takes on a device beside the tensors.  CUDA contexts of PyTorch processes take 300 to
-600 MB by device and version (PyTorch forum and issue reports); none is counted for other kinds of device."""
+HOLDERS = 12
+"""So many of those that hold the peak are told."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,14 @@ class Summary:
         run: the job as it was played.
         network: where the costs of collectives are from.
         cost: cost of the prediction itself.
+        largest_batch: the largest batch that fits in memory, None where it was not looked for.
     """
 
     of: Prepared
     run: tally.Run
     network: tuple[str, ...]
     cost: Simulation
+    largest_batch: int | None = None
 
     def result(self) -> Result:
         """The prediction."""
@@ -95,21 +98,22 @@ class Summary:
 
     def _memory(self) -> Memory:
         """Memory of the fullest device, judged against its own capacity."""
-        worst: Memory | None = None
-        for program, foot in zip(self.run.programs, self.of.feet, strict=True):
-            device = self.of.system.model(int(self.of.placement.devices[program.ranks.min()]))
-            context = CONTEXT_BYTES.get(device.kind, 0) if device.name else 0
-            capacity = device.memory_bytes
-            fits = foot.reserved_bytes + context <= capacity if capacity is not None else None
-            held = {name: int(size) for name, size in zip(CATEGORIES, foot.at_peak.tolist(), strict=True) if size}
-            found = Memory(foot.peak_bytes, foot.reserved_bytes, capacity, fits, context, held)
-            if worst is None or (found.fits is False, found.reserved_bytes) > (
-                worst.fits is False,
-                worst.reserved_bytes,
-            ):
-                worst = found
-        assert worst is not None
-        return worst
+        run, trace, found = self.run, self.of.step.trace, fullest(self.of)
+        program, foot = run.programs[found.program], self.of.feet[found.program]
+        assert program.lifetimes is not None
+        return Memory(
+            rank=int(program.ranks.min()),
+            allocated_bytes=foot.peak_bytes,
+            reserved_bytes=foot.reserved_bytes,
+            capacity_bytes=found.capacity_bytes,
+            fits=found.fits,
+            context_bytes=found.context_bytes,
+            categories={name: int(size) for name, size in zip(CATEGORIES, foot.at_peak.tolist(), strict=True) if size},
+            peak=tally.peak(run, program, foot, trace),
+            holders=holders(program.lifetimes, foot.peak_row, trace)[:HOLDERS],
+            curve=tally.memory_curve(run, program, foot),
+            largest_batch=self.largest_batch,
+        )
 
     def _workload(self) -> dict:
         meta, trace = self.of.job.recorded.meta, self.of.step.trace
@@ -159,10 +163,20 @@ class Summary:
             found.append(f"network model: {self.of.plan.solver}" + (f" ({options})" if options else ""))
         return (*found, *(f"system: {s}" for s in self.of.system.sources))
 
+    def _largest(self) -> str:
+        """The largest batch that fits, as the end of a sentence."""
+        if self.largest_batch is None:
+            return ""
+        parts, dp = self.of.mesh.micro_batches, self.of.mesh.dp
+        if not self.largest_batch:
+            return f"; not even a batch of {parts} does" if parts > 1 else "; not even one sample does"
+        over = f" per replica, {self.largest_batch * dp} over all {dp}" if dp > 1 else ""
+        return f"; the largest batch that does is {self.largest_batch}{over}"
+
     def _warnings(self, memory: Memory) -> tuple[str, ...]:
         found = list(self.of.step.notes)
         if memory.fits is False:
-            found.append("the job does not fit in memory: times are as if it did")
+            found.append(f"the job does not fit in memory: times are as if it did{self._largest()}")
         if self.of.mesh.ranks < self.of.mesh.devices:
             found.append(f"{self.of.mesh.ranks} of the system's {self.of.mesh.devices} devices are used")
         rows = undecided_rows(self.of.job)

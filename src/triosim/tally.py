@@ -17,7 +17,7 @@ from triosim.network.cells import alike
 from triosim.network.lowering import Lowered
 from triosim.network.placement import Placement
 from triosim.parallelism.program import AXES, COLLECTIVES, Op, Program
-from triosim.result import Breakdown, CollectiveRow, DeviceRow, LayerRow, StageRow
+from triosim.result import Breakdown, CollectiveRow, DeviceRow, LayerRow, MemoryCurve, Peak, StageRow
 from triosim.timeline import LinkUse, MemoryTrack, Slices, Timeline
 from triosim.units import PICOSECONDS_PER_SECOND
 from triosim.workload.trace import NONE, PERSISTENT, Phase, Trace
@@ -390,6 +390,42 @@ class _Groups:
 def _rank_name(system: System, device: int) -> str:
     model = system.model(device).name
     return f"{system.node_names[device]} ({model})" if model else system.node_names[device]
+
+
+def peak(run: Run, program: Program, foot: Footprint, trace: Trace) -> Peak:
+    """When the first rank of a class holds most."""
+    row = foot.peak_row
+    if not 0 <= row < len(program):
+        return Peak("", "", "", 0.0)
+    when = float(run.played.start[run.tasks(run.first_cell(program)).start + row] * S)
+    operator = int(program.operator[row])
+    if operator < 0:
+        return Peak("", "", Op(int(program.op[row])).name.lower(), when)
+    module = int(trace.operators.module[operator])
+    name = trace.operators.name[operator]
+    if program.op[row] not in (Op.COMPUTE, Op.ISSUE):
+        name = (
+            COLLECTIVES[program.what[row]]
+            if program.op[row] == Op.COLLECTIVE
+            else Op(int(program.op[row])).name.lower()
+        )
+    path = trace.modules.path[module] if module >= 0 else ""
+    return Peak(Phase(int(trace.operators.phase[operator])).name.lower(), path, name, when)
+
+
+CURVE_STEPS = 200
+"""Steps of a memory curve in the result; each shows the most within it, so that no peak is lost."""
+
+
+def memory_curve(run: Run, program: Program, foot: Footprint) -> MemoryCurve:
+    """What the first rank of a class holds over the run."""
+    track = _memory_track(run, program, foot)
+    held = track.bytes.sum(axis=1)
+    if not len(held):
+        return MemoryCurve((), ())
+    starts = np.unique(np.linspace(0, len(held) - 1, min(CURVE_STEPS, len(held))).astype(np.int64))
+    most = np.maximum.reduceat(held, starts)
+    return MemoryCurve(tuple(track.time[starts].tolist()), tuple(most.tolist()))
 
 
 def _memory_track(run: Run, program: Program, foot: Footprint) -> MemoryTrack:

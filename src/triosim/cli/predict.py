@@ -130,6 +130,7 @@ class Options:
     batch_trace: str | None = _option(
         "--batch-trace", help="The same step traced at another batch size, to see what grows with it."
     )
+    fit: bool = _option("--fit", help="Also find the largest batch that fits in memory.", default=False)
     json: str | None = _option(
         "--json", help="Write the result as JSON; - writes it, and nothing else, to the terminal."
     )
@@ -182,7 +183,7 @@ def _predict(options: Options, training: bool) -> None:
             from triosim.cli.astra import chakra_writer
 
             keep = chakra_writer(options.chakra, traces)
-        result = simulate(trace, system, plan, progress=tell, keep=keep)
+        result = simulate(trace, system, plan, progress=tell, keep=keep, fit=options.fit or None)
         tell("writing")
         written = _write(result, options) + traces
     if options.json == "-":

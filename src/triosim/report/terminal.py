@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from triosim.report.text import module_times, number, plan_words, shorten, title, verdict
-from triosim.result import Result
+from triosim.result import Peak, Result
 from triosim.units import format_bytes, format_time
 
 _PARTS = (  # of an iteration: field of Breakdown, what it is called, colour, glyph, glyph where only ASCII can be shown
@@ -57,11 +57,21 @@ def _headline(result: Result, console: Console, width: int) -> None:
     largest = sorted(memory.categories.items(), key=lambda item: -item[1])[:3]
     if largest:
         held = ", ".join(f"{name.replace('_', ' ')} {format_bytes(size)}" for name, size in largest)
-        rows.add_row("", Text(held, "dim"))
+        rows.add_row("", Text(f"{held}{_at(memory.peak)}", "dim"))
+    if memory.largest_batch is not None:
+        per = " per replica" if result.plan.get("dp", 1) > 1 else ""
+        rows.add_row("Largest batch", f"{memory.largest_batch}{per}" if memory.largest_batch else "none fits")
     stages = _stages(result)
     if stages:
         rows.add_row("Stages", stages)
     console.print(Padding(rows, (0, 0, 0, 2), expand=False), width=width)
+
+
+def _at(peak: Peak) -> str:
+    """When memory is fullest, as the end of a sentence."""
+    if not peak.phase:
+        return ""
+    return f", at the peak in the {peak.phase}" + (f" of {peak.module}" if peak.module else "")
 
 
 def _stages(result: Result) -> str:
