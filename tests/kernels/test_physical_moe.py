@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -68,8 +70,45 @@ def test_kernels_that_compute_the_pairs_of_others_take_longer():
 
 def test_padding_by_hand():
     work = experts(128, 8, 4096, 1536, 128)  # 8 tokens for every expert
-    assert model.tile(work)[0][0] == 16
+    assert model.tiles(work).rows[0] == 16
     assert model.padded(work, np.array([16.0]))[0] == pytest.approx(128 * 16)
+
+
+def test_tiles_follow_the_tokens_that_arrive():
+    few, many = experts(128, 8, 4096, 1536, 128, 8), experts(32, 8, 4096, 1536, 128, 64)
+    assert few.local()[0] == 16
+    assert few.arriving()[0] == 128
+    assert model.tiles(few).rows[0] == 64  # more tokens come here than experts are here
+    assert many.local()[0] == 2
+    assert many.arriving()[0] == 4
+    assert model.tiles(many).rows[0] == 64
+    narrow = experts(1, 8, 4096, 1536, 128, dtype="float8_e4m3fn")
+    assert (model.tiles(narrow).rows[0], model.tiles(narrow).columns[0]) == (64, 128)
+    marlin = experts(np.array([1, 128, 1024]), 8, 4096, 1536, 128, family="marlin")
+    assert model.tiles(marlin).rows.tolist() == [8, 16, 64]  # mean loads of 1/14, 8.9 and 71 with nine tenths filled
+
+
+def test_rows_that_forbid_wide_loads_take_longer():
+    aligned, ragged = experts(4096, 8, 4096, 240, 128), experts(4096, 8, 4096, 232, 128)
+    assert model.predict(ragged, H100).seconds > 1.1 * model.predict(aligned, H100).seconds
+
+
+def test_marlin_gains_nothing_from_later_matrix_instructions():
+    work = experts(16384, 2, 4096, 14336, 8, family="marlin")
+    h100, b200 = (model.predict(work, catalog.accelerator(n)).seconds[0] for n in ("H100-SXM5-80GB", "B200-SXM-180GB"))
+    assert b200 > 0.7 * h100  # the peak is 2.3 times as high
+
+
+def test_measured_times_are_met():
+    """Single rows of the aiconfigurator tables (SGLang 0.5.10), 256 experts of 7168 x 2048, 8 for each token."""
+    rows = {("triton", 64): 7621.1e-6, ("triton", 16384): 51381.7e-6, ("marlin", 64): 3546.5e-6}
+    names = {"triton": "H100-SXM5-80GB", "marlin": "A100-SXM4-80GB"}
+    for (family, tokens), seconds in rows.items():
+        work = experts(tokens, 8, 7168, 2048, 256, family=family, warm=True)
+        if family == "marlin":
+            work = replace(work, weight_bytes=np.array([0.5 + 2 / 128]))
+        found = model.predict(work, catalog.accelerator(names[family])).seconds[0]
+        assert found == pytest.approx(seconds, rel=0.4)
 
 
 def test_a_device_without_bandwidth_is_refused():
@@ -91,3 +130,6 @@ def test_a_device_with_more_of_the_load_has_more_of_the_pairs():
     assert (np.diff(work.share()) <= 0).all()
     assert (work.pairs() * work.share() <= work.tokens * work.local() * (1 + 1e-9)).all()
     assert (work.arriving() <= work.tokens).all()
+    assert (work.fullest() >= work.pairs() / work.experts).all()
+    assert (work.fullest() <= work.tokens).all()
+    assert experts(1024, 8, 4096, 1536, 128).fullest()[0] == 64

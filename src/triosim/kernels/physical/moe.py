@@ -1,16 +1,27 @@
 """Physical model of a layer of experts: two grouped products and the kernels around them, as one time.
 
-Every expert's tokens are padded to whole tiles; blocks of all experts form one set of waves.  With few tokens
-(at most as many as local experts) the stacks choose small tiles, else large ones, with constants of their own::
+Every expert's tokens are padded to whole tiles.  The product into the experts sums over the token's length, that out of
+them over the expert's; each is::
 
-    compute = FLOP of padded tiles / sustained
-    feed    = FLOP of padded tiles / (intensity of a tile * feed_rate clock SMs)
-    memory  = weights of the active experts, and tokens, at the bandwidth (or the cache's rate where all fit)
-    seconds = launch + align tokens + norm(memory, norm(compute, feed))
+    compute = FLOP of padded tiles / sustained + blocks prologue_s / SMs
+    feed    = bytes that the tiles read / (feed_rate clock SMs)
+    busy    = norm4(compute, feed) + length of the sum * serial_cycles / clock
+    memory  = weights of the active experts, tokens in and out, at the bandwidth (the cache's rate where all fit)
+    product = norm(memory, busy)
 
-``intensity`` is FLOP per byte that a tile reads: ``rows cols / (rows + cols)`` times 2 over the bytes of an element.
-Families and the choice of the tile: SGLang 0.5 (fused_moe_triton: 16 rows where tokens are at most the local experts,
-64 elsewhere; marlin: the first of 8, 16, 32, 48, 64 rows that hold the mean load).
+    seconds = launch + align tokens + both products + activating and adding up, at the bandwidth and token_rate
+
+``sustained`` is what the power budget leaves of the peak (norm-6 minimum, as for attention), an operation's energy
+being proportional to the bytes of an element.  Families and their tiles (SGLang 0.5):
+
+* ``triton``: 16 x 32 where the tokens that arrive are at most the local experts, else 64 x 64, which read weights in
+  pieces of 64 bytes (``large_fraction``); 64 x 128 with scales by block.  Activating and adding up go over the pairs
+  with other devices' experts too.  Lengths that are no multiple of 16 elements forbid wide loads (``ragged_factor``).
+* ``marlin``: as many rows as hold the mean load (8, 16, 32, 48 or 64) x 128, by the matrix instructions of Ampere,
+  whose rate no later device raised: 2,048 operations a clock and multiprocessor at 16 bits (NVIDIA A100 whitepaper).
+* ``cutedsl``: 128 x 128, over buffers that have as many rows for each expert as the fullest one has pairs.
+
+Tuned tiles, which the stacks have for some shapes on some devices, are not known here; they are up to twice as fast.
 """
 
 from __future__ import annotations
@@ -28,11 +39,11 @@ from triosim.kernels.physical.predicted import Predicted
 from triosim.kernels.work.moe import FAMILIES, Experts
 from triosim.workload.trace import DTYPES
 
-SMALL_TILE = (16.0, 32.0)
-LARGE_TILE = (64.0, 64.0)
 MARLIN_ROWS = np.array([8.0, 16.0, 32.0, 48.0, 64.0])
-MARLIN_COLUMNS = 128.0
-CUTE_TILE = (128.0, 128.0)
+AMPERE = 2048.0
+"""Operations of an SM's matrix instructions per clock at 16 bits, before those of Hopper and Blackwell."""
+ALIGNED = 16
+"""Elements that a row's length must be a multiple of for wide loads."""
 
 
 @dataclass(frozen=True)
@@ -41,19 +52,26 @@ class Grouped:
 
     Attributes:
         launch_s: time of the kernels of a layer that does next to nothing, at 1.8 GHz.
-        align_s: what sorting the pairs by expert adds, seconds for each pair (on the host's time scale of one block).
+        align_s: what sorting the pairs by expert adds, seconds for each pair at 1.8 GHz.
+        serial_cycles: clocks of a block for each element of the sum, which no other block can take off it.
+        prologue_s: time of a multiprocessor for each block besides its sum (its latencies follow no clock).
         efficiency: part of the peak that full tiles reach when power is no limit.
-        joule_per_flop: energy of an operation at full load.
+        joule_per_flop: energy of an operation at 16 bits and full load.
         feed_rate: bytes per clock and multiprocessor into the tiles.
-        bandwidth_fraction: part of the datasheet's bandwidth that is reached, small tiles.
-        large_fraction: the same, large tiles.
+        bandwidth_fraction: part of the datasheet's bandwidth that is reached.
+        large_fraction: the same for weights that large tiles read.
         cache_fraction: part of the last-level cache that repeated weights may fill and still be served from it.
         cache_rate: bytes per clock and multiprocessor from the cache.
+        token_rate: bytes per clock and multiprocessor of the kernels that activate and add up.
+        ragged_factor: how much longer the product out of the experts takes when rows are not aligned.
+        ragged_narrow: the same for elements of one byte.
         overlap: exponent of the norm that joins memory and computing.
     """
 
     launch_s: float
     align_s: float
+    serial_cycles: float
+    prologue_s: float
     efficiency: float
     joule_per_flop: float
     feed_rate: float
@@ -61,7 +79,21 @@ class Grouped:
     large_fraction: float
     cache_fraction: float
     cache_rate: float
+    token_rate: float
+    ragged_factor: float
+    ragged_narrow: float
     overlap: float
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Tiles of every call: rows, columns, elements of the sum that one step takes, and whether weights come in pieces
+    of half a cache line."""
+
+    rows: NDArray[np.float64]
+    columns: NDArray[np.float64]
+    step: NDArray[np.float64]
+    large: NDArray[np.bool_]
 
 
 @lru_cache(maxsize=1)
@@ -84,44 +116,73 @@ def predict(work: Experts, device: Accelerator, table: Table[Grouped] | None = N
     return Predicted(seconds, limit)
 
 
-def tile(work: Experts) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Rows and columns of the tiles that the kernels choose."""
-    small = work.tokens <= work.local()
-    rows = np.where(small, SMALL_TILE[0], LARGE_TILE[0])
-    columns = np.where(small, SMALL_TILE[1], LARGE_TILE[1])
-    mean = work.pairs() / work.local() / 0.9
+def tiles(work: Experts) -> Tiles:
+    """The tiles that the kernels choose."""
+    narrow = work.token_bytes < 2
+    small = (work.arriving() <= work.local()) & ~narrow
+    rows = np.where(small, 16.0, 64.0)
+    columns = np.where(small, 32.0, np.where(narrow, 128.0, 64.0))
+    step = np.where(small, 64.0, np.where(narrow, 128.0, 32.0))
+    mean = work.arriving() * work.topk / work.local() / 0.9
     marlin = MARLIN_ROWS[np.minimum(np.searchsorted(MARLIN_ROWS, mean), len(MARLIN_ROWS) - 1)]
-    is_marlin, is_cute = work.family == FAMILIES.index("marlin"), work.family == FAMILIES.index("cutedsl")
-    rows = np.where(is_marlin, marlin, np.where(is_cute, CUTE_TILE[0], rows))
-    columns = np.where(is_marlin, MARLIN_COLUMNS, np.where(is_cute, CUTE_TILE[1], columns))
-    return rows, columns
+    is_marlin, is_cute = _is(work, "marlin"), _is(work, "cutedsl")
+    return Tiles(
+        np.where(is_marlin, marlin, np.where(is_cute, 128.0, rows)), np.where(is_marlin | is_cute, 128.0, columns),
+        np.where(is_marlin, 64.0, np.where(is_cute, 128.0, step)), ~small & ~narrow & ~is_marlin & ~is_cute,
+    )  # fmt: skip
 
 
 def padded(work: Experts, rows: NDArray) -> NDArray[np.float64]:
     """Rows of all tiles: every active expert's load in whole tiles, and other devices' pairs unless skipped."""
     load, each = work.loads()
     high = rows[:, None]
-    tiles = np.where(load >= 1, np.ceil(load / high), load)  # a load below one: that part of such experts has one
-    remote = np.where(work.skips, 0.0, np.maximum(work.arriving() * work.topk - work.pairs() * work.share(), 0.0))
-    return (tiles * each).sum(1) * rows + remote
+    whole = np.where(load >= 1, np.ceil(load / high), load)  # a load below one: that part of such experts has one
+    remote = np.where(work.skips, 0.0, np.ceil(work.remote() / rows))
+    return ((whole * each).sum(1) + remote) * rows
 
 
 def grouped(work: Experts, device: Accelerator, c: Grouped) -> Predicted:
     """Seconds of calls of one family (see the module's docstring)."""
     d = device_of(device)
+    tile, marlin, cute = tiles(work), _is(work, "marlin"), _is(work, "cutedsl")
     peak = np.array([device.peak(name) for name in DTYPES])[work.dtype]
-    rows, columns = tile(work)
-    flop = 2.0 * padded(work, rows) * work.matrices()
-    compute = flop / d.sustained(peak, c.efficiency, c.joule_per_flop)
-    intensity = 2.0 * rows * columns / (rows * work.token_bytes + columns * work.weight_bytes)
-    feed = flop / (intensity * c.feed_rate * d.clock * d.units)
-    weights, traffic = work.weights(), work.traffic()
-    slow = d.bytes_s(weights + traffic, work.warm, c)
-    large = np.where(work.tokens <= work.local(), 1.0, c.bandwidth_fraction / c.large_fraction)
-    memory = weights * slow * large + traffic * slow
-    busy = (compute**4 + feed**4) ** 0.25
-    body = (memory**c.overlap + busy**c.overlap) ** (1 / c.overlap)
+    peak = np.where(marlin, np.minimum(peak, AMPERE * d.clock * d.units), peak)
+    sustained = d.sustained(peak, c.efficiency, c.joule_per_flop * work.token_bytes / 2)
+    height = padded(work, tile.rows) / tile.rows
+    pairs = work.pairs() * work.share() + np.where(work.skips, 0.0, work.remote())
+    moved = np.where(marlin | cute, pairs, work.arriving() * work.topk)
+    passed = np.where(work.skips & ~cute, work.remote() / tile.rows, 0.0)  # blocks that only write zeros
+    matrix = work.active() * work.hidden * work.inner * work.weight_bytes
+    into = np.where(work.gated, 2.0, 1.0)
+    through = d.bytes_s(2 * moved * (work.hidden + work.inner), work.warm, c)
+    slow = d.bytes_s(matrix * (into + 1) + 2 * moved * (work.hidden + work.inner), work.warm, c)
+    slow = np.where(tile.large, c.bandwidth_fraction / c.large_fraction, 1.0) * slow
+    ragged = np.where(work.token_bytes < 2, c.ragged_narrow, c.ragged_factor)
+    ragged = np.where((work.inner % ALIGNED != 0) & ~marlin & ~cute, ragged, 1.0)
+    body, busiest, most = np.zeros(len(work)), np.zeros(len(work)), np.zeros(len(work))
+    products = (
+        (into * work.inner, work.hidden, into, work.tokens * work.hidden, 1.0),
+        (work.hidden, work.inner, 1.0, moved * work.inner, ragged),
+    )  # columns, length of the sum, matrices, elements that are read, factor
+    for columns, length, matrices, read, factor in products:
+        across = np.ceil(columns / tile.columns)
+        flop = 2 * height * tile.rows * across * tile.columns * np.ceil(length / tile.step) * tile.step
+        compute = factor * (flop / sustained + (height + passed) * across * c.prologue_s / d.units)
+        fed = length * across * (height * tile.columns * work.weight_bytes + pairs * work.token_bytes)
+        feed = fed / (c.feed_rate * d.clock * d.units)
+        busy = (compute**4 + feed**4) ** 0.25 + length * c.serial_cycles / d.clock
+        memory = factor * matrices * matrix * slow + 2 * (read + moved * columns) * through
+        body += (memory**c.overlap + busy**c.overlap) ** (1 / c.overlap)
+        busiest, most = busiest + busy, most + memory
+    tokens = 2 * (moved * (work.hidden + (into + 1) * work.inner) + work.tokens * work.hidden)
+    tokens = tokens * (through + 1 / (c.token_rate * d.clock * d.units))
+    padding = np.where(cute, work.local() * work.fullest() * (2.5 * work.hidden + (2 * into + 0.5) * work.inner), 0.0)
+    tokens = tokens + padding / (c.bandwidth_fraction * d.bandwidth)
     launch = d.launch(c.launch_s + c.align_s * work.arriving() * work.topk)
-    limit = np.where(busy > memory, Limit.COMPUTE, Limit.MEMORY)
-    limit = np.where(launch > np.maximum(busy, memory), Limit.LAUNCH, limit)
-    return Predicted(launch + body, limit.astype(np.int8))
+    limit = np.where(busiest > most + tokens, Limit.COMPUTE, Limit.MEMORY)
+    limit = np.where(launch > np.maximum(busiest, most + tokens), Limit.LAUNCH, limit)
+    return Predicted(launch + body + tokens, limit.astype(np.int8))
+
+
+def _is(work: Experts, family: str) -> NDArray[np.bool_]:
+    return np.asarray(work.family == FAMILIES.index(family))

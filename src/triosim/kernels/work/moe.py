@@ -96,8 +96,18 @@ class Experts:
         return self._spread[0]
 
     def arriving(self) -> NDArray[np.float64]:
-        """Tokens that have an expert on this device; the others never come here."""
-        return self.tokens * np.minimum(1.0, self.topk * self.share())
+        """Tokens that have an expert on this device, at least one; the others never come here."""
+        return np.maximum(np.ceil(self.tokens * np.minimum(1.0, self.topk * self.share()) - 1e-9), 1.0)
+
+    def remote(self) -> NDArray[np.float64]:
+        """Pairs of the tokens that come here with experts of other devices."""
+        return np.maximum(self.arriving() * self.topk - self.pairs() * self.share(), 0.0)
+
+    def fullest(self) -> NDArray[np.float64]:
+        """Pairs of the expert that has the most of them."""
+        mean = self.pairs() / self.experts
+        most = np.where(self.skew > 0, self._loads()[1], 1.0)
+        return np.minimum(np.maximum(most * mean, 1.0), self.tokens)
 
     def loads(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Pairs of an expert, shape (rows, :data:`QUANTILES`), for equally many of the local experts each.
@@ -141,7 +151,7 @@ class Experts:
 
         Kernels that do not skip other devices' pairs of the tokens that come here move those too.
         """
-        pairs = np.where(self.skips, self.pairs() * self.share(), self.arriving() * self.topk)
+        pairs = self.pairs() * self.share() + np.where(self.skips, 0.0, self.remote())
         inside = np.where(self.gated, 4.0, 3.0) * self.inner
         return 2.0 * (pairs * (3 * self.hidden + inside) + self.tokens * self.hidden)
 
