@@ -6,6 +6,7 @@ works from the trace of the undivided step.
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -19,7 +20,7 @@ from tests.parallelism.test_tensor_against_torch import BATCH, GPT, LAYERS, LENG
 from triosim import Plan  # noqa: E402
 from triosim.parallelism.program import COLLECTIVES, Op  # noqa: E402
 from triosim.prepare import prepare  # noqa: E402
-from triosim.workload.trace import Category  # noqa: E402
+from triosim.workload.trace import Category, Phase  # noqa: E402
 
 KINDS = {"_allgather_base_": ("all_gather", 0), "_reduce_scatter_base_": ("reduce_scatter", 1)}
 
@@ -135,3 +136,38 @@ def test_a_rank_keeps_what_fully_shard_keeps(recorded, ways: int) -> None:
     assert ours(Category.WEIGHT) == weights
     assert ours(Category.GRADIENT) == grads
     assert states <= ours(Category.OPTIMIZER_STATE) <= states + 4 * len(list(model.parameters()))  # step counters
+
+
+@pytest.mark.parametrize("level", [2, 3])
+def test_the_peak_is_what_fsdp2s_own_tracker_finds(recorded, level: int) -> None:
+    """Most that is held in a forward and backward, the optimizer and its states left out."""
+    tracker = pytest.importorskip("torch.distributed._tools.fsdp2_mem_tracker")
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    ways = 2
+    dist.init_process_group("fake", rank=0, world_size=ways, store=FakeStore())
+    try:
+        mesh = init_device_mesh("cpu", (ways,))
+        with FakeTensorMode():
+            model = GPT(True)
+            for block in model.blocks:
+                fully_shard(block, mesh=mesh, reshard_after_forward=level == 3)
+            fully_shard(model, mesh=mesh)
+            tokens = torch.randint(0, VOCABULARY, (BATCH, LENGTH))
+            watch = tracker.FSDPMemTracker(model)
+            watch.track_inputs((tokens,))
+            with watch:
+                F.cross_entropy(model(tokens).view(-1, VOCABULARY), tokens.view(-1)).backward()
+            ((_, peak),) = watch.get_tracker_snapshot("peak").items()
+    finally:
+        dist.destroy_process_group()
+    job = _program(recorded, ways, zero=level)
+    (program,) = job.programs
+    lives = program.lifetimes
+    optimizer = int(np.argmax(job.step.trace.operators.phase[program.operator] == Phase.OPTIMIZER))
+    counted = lives.category != Category.OPTIMIZER_STATE
+    held = [int(lives.bytes[counted & (lives.start <= row) & (lives.end >= row)].sum()) for row in range(optimizer)]
+    assert max(held) == pytest.approx(peak["Total"], rel=0.01)

@@ -62,7 +62,8 @@ def gathered_lifetimes(
     first_of = [int(trace.values.storage[unit.parameters[0]]) for unit in units]
     for spell in spells:
         gathered, scattered, start = spell.marks.gathered, spell.marks.scattered, spell.start
-        next_copy = [*(copied for _, _, copied in gathered[1:]), spell.last - start][: len(gathered)]
+        done = int(spell.at[max(unit.forward[1] for unit in units)]) if spell.at is not None and units else 0
+        next_copy = [*(copied for _, _, copied in gathered[1:]), max(done, 0)][: len(gathered)]
         for (n, launched, copied), following in zip(gathered, next_copy, strict=True):
             until = copied if spell.backward else following
             rows.append((units[n].gather_bytes, buffer, start + launched, start + until, first_of[n]))

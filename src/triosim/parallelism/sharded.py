@@ -44,7 +44,8 @@ class Unit:
         gradients: storages of their gradients.
         gather_bytes: full buffer of an all-gather of the parameters, padding included.
         scatter_bytes: the same of a reduce-scatter of the gradients.
-        forward, backward: its first and last operator in each phase, -1 for none.
+        forward, backward: its first and last operator in each phase, -1 for none; what is in no module (the loss) runs
+            after the forward and before the backward of the whole.
     """
 
     path: str
@@ -103,9 +104,10 @@ class Sharding:
             block = self.parameters[gradient.parameter]
             reduced.setdefault(block if block in in_forward else NONE, []).append(gradient)
         order = [NONE] * (NONE in mine) + sorted(mine.keys() - {NONE}, key=lambda block: in_forward[block])
-        inside = [row for row in backward if self.trace.operators.module[row] != NONE]  # the loss is outside
-        whole = (forward[0] if forward else NONE, forward[-1] if forward else NONE)
-        after = (inside[0] if inside else NONE, backward[-1] if backward else NONE)
+        module = self.trace.operators.module
+        inside = [[row for row in rows if module[row] != NONE] or rows for rows in (forward, backward)]  # not the loss
+        whole = (forward[0] if forward else NONE, inside[0][-1] if forward else NONE)
+        after = (inside[1][0] if backward else NONE, backward[-1] if backward else NONE)
         return [
             Unit(
                 "" if block == NONE else self.paths[block],
