@@ -45,12 +45,13 @@ def _root(
 
 
 def _register() -> None:
-    from triosim.cli import astra, catalog, predict, traces
+    from triosim.cli import astra, catalog, predict, traces, validate
 
     predict.register(app)
     traces.register(app)
     catalog.register(app)
     astra.register(app)
+    validate.register(app)
 
 
 _register()
