@@ -9,7 +9,8 @@ GPU, and under fake tensors with no hardware at all.  How it works, file by file
 * ``fakes``     runs without data;
 * ``twice``     finds the dimensions that follow the batch;
 * ``links``, ``categories``, ``assemble``  make the trace of what was noted;
-* ``function``, ``script``  the two ways to start.
+* ``function``, ``script``  the two ways to start;
+* ``bench``, ``cases``  no step at all, but many kernels by themselves, for calibration.
 
 PyTorch is imported when one of the functions is first asked for.
 """
@@ -22,13 +23,14 @@ from typing import TYPE_CHECKING, Any
 from triosim.errors import InputError
 
 if TYPE_CHECKING:
+    from triosim.workload.record.bench import devices_here, measure
     from triosim.workload.record.fakes import fake
     from triosim.workload.record.function import record
     from triosim.workload.record.script import record_script
 
-__all__ = ["fake", "record", "record_script"]
+__all__ = ["devices_here", "fake", "measure", "record", "record_script"]
 
-_HOME = {"fake": "fakes", "record": "function", "record_script": "script"}
+_HOME = {"devices_here": "bench", "fake": "fakes", "measure": "bench", "record": "function", "record_script": "script"}
 
 
 def __getattr__(name: str) -> Any:
