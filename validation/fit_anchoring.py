@@ -2,9 +2,10 @@
 
     python -m validation.fit_anchoring [--write]
 
-From pairs of measurements of the same kernel on the same device at two sizes: what error is left of measured time x
-roofline / roofline.  From pairs of the same kernel and size on two devices: how much of what the roofline is off by
-both share.  Run ``fit_roofline.py`` first; its constants are read here.
+From pairs of measurements of the same kernel on the same device at two sizes: how much of what a model is off by is
+the same at both, and what error is left of measured time x model / model.  From pairs of the same kernel and size on
+two devices: how much of it both share.  For the roofline and for the physical models.  Run the scripts that fit those
+first; their constants are read here, and no other file than theirs.
 """
 
 from __future__ import annotations
@@ -12,18 +13,31 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from validation import fit_roofline
-from validation.fit_roofline import even, quantile
+from validation import (
+    fit_physical_attention,
+    fit_physical_convolution,
+    fit_physical_gemm,
+    fit_physical_stream,
+    fit_roofline,
+    kernel_data,
+    kernel_rows,
+)
+from validation.fit_roofline import quantile
 from validation.kernel_data import Sample, resnet_operators
 
+from triosim.hardware import catalog
 from triosim.kernels.anchoring import SCHEMA
 from triosim.kernels.pack import Pack, join, load
+from triosim.kernels.physical import gemm, kinds
+from triosim.kernels.work import stream
+from triosim.kernels.work.stream import Stream
+from triosim.workload.trace import DTYPES
 
 TARGET = Path(__file__).resolve().parents[1] / "src" / "triosim" / "kernels" / "data" / "anchoring.json"
 
@@ -35,6 +49,7 @@ drew its shapes at random, so no two are equal)."""
 ABOVE_HOST = 5.0
 """Isolated operators count from this multiple of the host's time inside them, which is subtracted."""
 LENGTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
+KEEP_LENGTHS = (0.5, 1.0, 2.0, 4.0, 8.0)
 SLOPE_EDGES_S = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3)
 """Recorded times between which proportional scaling is judged apart: short kernels hardly follow their work."""
 FEWEST_PAIRS = 50
@@ -42,6 +57,34 @@ SLOPES_LIKE = {
     "convolution_backward": "convolution", "attention_backward": "attention", "other": "rowwise", "nothing": "rowwise",
 }  # fmt: skip
 """Groups without pairs, and the group whose slopes they take; ``other`` moves bytes, at worst as rowwise does."""
+
+
+@dataclass(frozen=True)
+class Class:
+    """Measured kernels of one class.
+
+    Attributes:
+        sample: device time alone, without time of the host and of other kernels.
+        model: modelled seconds of each row.
+        near: how far the other dimensions of kernels may differ that count as the same but for size.
+        spread: half-width of the model's own 90 % interval.
+        kernel: which operator each row is, where a class has several with kernels of their own; else zeros.
+    """
+
+    sample: Sample
+    model: NDArray[np.float64]
+    near: float
+    spread: float
+    kernel: NDArray[np.int64]
+
+    def take(self, rows: NDArray) -> Class:
+        """These rows only."""
+        return Class(self.sample.take(rows), self.model[rows], self.near, self.spread, self.kernel[rows])
+
+    def groups(self) -> NDArray[np.int64]:
+        """Rows of the same kernel on the same device have the same number."""
+        device = np.unique(self.sample.device, return_inverse=True)[1].ravel()
+        return np.asarray(device * (int(self.kernel.max(initial=0)) + 1) + self.kernel)
 
 
 @dataclass(frozen=True)
@@ -63,9 +106,34 @@ class Pairs:
     work: NDArray[np.float64]
     seconds: NDArray[np.float64]
 
-    def errors(self) -> NDArray[np.float64]:
-        """Errors of anchored times."""
-        return self.b - self.a
+    def errors(self, keep: Keep | None = None) -> NDArray[np.float64]:
+        """Errors of anchored times, when all of the residual is carried over or what ``keep`` says."""
+        if keep is None:
+            return self.b - self.a
+        within = np.clip(self.a, -keep.spread, keep.spread)
+        part = keep.persist + (1 - keep.persist) * np.exp(-np.abs(self.step) / keep.length)
+        return self.b - (self.a - within + self.mean + part * (within - self.mean))
+
+
+@dataclass(frozen=True)
+class Keep:
+    """What is kept of a residual at another size: see :func:`triosim.kernels.models.auto._anchored`."""
+
+    persist: float
+    length: float
+    spread: float
+
+
+def persistent(found: Pairs, length: float, spread: float) -> float:
+    """The part of what residuals differ from their device's mean by that does not fade with the distance.
+
+    By least squares, between 0 and 1.
+    """
+    within = np.clip(found.a, -spread, spread)
+    fades = np.exp(-np.abs(found.step) / length)
+    apart = within - found.mean
+    x, y = apart * (1 - fades), found.b - (found.a - within) - found.mean - apart * fades
+    return float(np.clip(np.sum(x * y) / np.maximum(np.sum(x * x), 1e-30), 0.0, 1.0))
 
 
 def kernels_only(sample: Sample, host_s: float, memory: float) -> Sample:
@@ -83,15 +151,18 @@ def modelled(sample: Sample, pack: Pack, key: str) -> NDArray[np.float64]:
     return pack.floor_s[at] + work
 
 
-def pairs(sample: Sample, model: NDArray[np.float64], near: float, seed: int = 0) -> Pairs:
+def pairs(one: Class, seed: int = 0) -> Pairs:
     """Pairs of rows that differ in size by a factor of 1.1 to 64, up or down; some of each device, by ``seed``."""
     random = np.random.default_rng(seed)
+    sample, model, near = one.sample, one.model, one.near
     residual = np.log(sample.seconds / model)
+    group = np.unique(one.groups(), return_inverse=True)[1].ravel()
+    mean = (np.bincount(group, residual) / np.bincount(group))[group]
     columns: list[NDArray] = []
     for device in np.unique(sample.device):
         rows = np.flatnonzero(sample.device == device)
-        mean = float(np.mean(residual[rows]))
         shape = np.log(np.maximum(sample.shape[rows], 0) + 1)
+        shape = np.column_stack([shape, 10.0 * one.kernel[rows]])
         size = np.log(sample.size[rows])
         order = np.lexsort(shape.T)
         rows, shape, size = rows[order], shape[order], size[order]
@@ -114,7 +185,7 @@ def pairs(sample: Sample, model: NDArray[np.float64], near: float, seed: int = 0
                 [
                     residual[a],
                     residual[b],
-                    np.full(len(a), mean),
+                    mean[a],
                     np.log(model[b] / model[a]),
                     np.log(change),
                     sample.seconds[a],
@@ -140,16 +211,16 @@ DRIFTS_LIKE = {
 BINS = (0.0, 0.5, 1.0, 2.0, 3.0, 4.2)
 
 
-def coverage(found: Pairs, drift: float, length: float, floor: float) -> list[float]:
+def coverage(found: Pairs, drift: float, length: float, floor: float, keep: Keep | None = None) -> list[float]:
     """Part of the errors inside the interval, by bins of the change of work."""
-    inside = np.abs(found.errors()) <= np.hypot(drift * profile(found.work, length), floor)
+    inside = np.abs(found.errors(keep)) <= np.hypot(drift * profile(found.work, length), floor)
     at = np.digitize(np.abs(found.work), BINS[1:-1])
     return [float(inside[at == i].mean()) if (at == i).sum() >= 50 else math.nan for i in range(len(BINS) - 1)]
 
 
-def drift_of(found: Pairs, length: float) -> float:
+def drift_of(found: Pairs, length: float, keep: Keep | None = None) -> float:
     """The drift that covers 90 % of the errors, every bin of the change of work counting the same."""
-    scores = np.abs(found.errors()) / profile(found.work, length)
+    scores = np.abs(found.errors(keep)) / profile(found.work, length)
     bins = np.digitize(np.abs(found.work), BINS[1:-1])
     weight = 1 / np.bincount(bins, minlength=len(BINS))[bins]
     order = np.argsort(scores, kind="stable")
@@ -208,78 +279,236 @@ def repeated_spread() -> float:
     return quantile(np.concatenate(found))
 
 
-def main() -> None:
-    """Fit, print what was found, and write the constants if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help=f"write {TARGET.name}")
-    arguments = parser.parse_args()
+def rooflined() -> dict[str, Class]:
+    """Every class by the roofline."""
     pack = load()
-    floor = repeated_spread()
-    grown: dict[str, Pairs] = {}
-    shared: dict[str, tuple[float, float, int]] = {}
-    slopes: dict[str, list[float]] = {}
+    found = {}
     for key, (sample, form, source) in fit_roofline.samples().items():
         judged = fit_roofline.judge(key, sample, form, source)
         if len(judged.rows) < 2:
             continue
         sample = kernels_only(sample, judged.constants.host_s, judged.constants.memory)
-        model = modelled(sample, pack, key)
-        here, there = across(sample, model)
-        limit = float(pack.spread[pack.keys.index(key)])
-        within = np.clip(here, -limit, limit)  # what is beyond is carried over whole
-        rest = there - (here - within)
-        transfer = float(np.clip(np.sum(within * rest) / np.sum(within**2), 0, 1))
-        shared[key] = (transfer, quantile(rest - transfer * within), len(here))
-        sample = even(sample, ROWS_PER_DEVICE)
-        model = modelled(sample, pack, key)
-        grown[key] = pairs(sample, model, 0.0 if "aiconfigurator" in source else NEAR)
-        found = grown[key]
-        for at, slope in enumerate(proportional_slopes(found)):
-            row = slopes.setdefault(key.split("/")[0], [math.nan] * (len(SLOPE_EDGES_S) + 1))
-            row[at] = np.fmax(row[at], slope)
+        near = 0.0 if "aiconfigurator" in source else NEAR
+        spread = float(pack.spread[pack.keys.index(key)])
+        found[key] = Class(sample, modelled(sample, pack, key), near, spread, np.zeros(len(sample), np.int64))
+    return found
 
-    def drifts(length: float) -> dict[str, float]:
-        return {key: drift_of(found, length) for key, found in grown.items()}
+
+def physical() -> dict[str, Class]:
+    """Every class by the physical models, on the rows that their scripts fit or judge them on."""
+    simt = gemm.load().constants["simt"]
+    products = fit_physical_gemm.isolated("linear", "bmm")
+    host = np.where(products.work.batch > 1, simt.host_batched_s, simt.host_s)
+    narrow = fit_physical_gemm.join(fit_physical_gemm.served("fp8"), fit_physical_gemm.served("nvfp4"))
+    prefill, decode = (fit_physical_attention.read(phase)[0] for phase in ("prefill", "decode"))
+    made = {
+        "matrix/tensor": [(fit_physical_gemm.served("bfloat16"), 0.0)],
+        "matrix/narrow": [(narrow, 0.0)],
+        "matrix/simt": [(products, host)],
+        "convolution/simt": [(fit_physical_convolution.isolated()[0], 0.0)],
+        "attention/tensor": [(prefill, 0.0), (decode, 0.0)],
+        "rowwise": [streams("softmax"), streams("ln")],
+        "elementwise": [streams(name) for name in ELEMENTWISE],
+    }  # fmt: skip
+    return {key: _physical(key, parts) for key, parts in made.items()}
+
+
+ELEMENTWISE = ("add", "addu", "div", "divu", "gelu", "mul", "mulu", "pow", "powu", "relu", "tanh")
+
+
+def streams(operator: str) -> tuple[fit_physical_stream.Rows, NDArray[np.float64]]:
+    """Isolated operators of one name, and the time of the host that each holds."""
+    rows = kernel_rows.read(kernel_rows.shipped("fp32_ops"), {})[0]
+    rows = rows.take(np.flatnonzero(rows.columns["op"].astype(str) == operator))
+    kind = {"softmax": "softmax", "ln": "layer_norm"}.get(operator, "elementwise")
+    work = stream.rowwise(kind, rows.columns["B"].astype(float), rows.columns["H"].astype(float))
+    if operator in kernel_data._TWO_OPERANDS:
+        work = replace(work, read=2 * work.read)
+    shortest = np.empty(len(rows))
+    for device in np.unique(rows.device):
+        at = rows.device == device
+        shortest[at] = np.quantile(rows.seconds[at], 0.01)
+    return fit_physical_stream.Rows(
+        rows.device, work, rows.seconds, shortest
+    ), fit_physical_stream.HOST_SHARE * shortest
+
+
+def _physical(key: str, parts: list[tuple[Any, NDArray | float]]) -> Class:
+    samples, models, spreads = [], [], []
+    for rows, host in parts:
+        if not len(rows):
+            continue
+        seconds = rows.seconds - host
+        kind = kinds.kind_of(rows.work)
+        keep = np.flatnonzero(seconds > (ABOVE_HOST - 1) * np.broadcast_to(host, seconds.shape))
+        work, device = rows.work.take(keep), rows.device[keep]
+        model, spread = np.empty(len(keep)), np.empty(len(keep))
+        for name in np.unique(device):
+            at = np.flatnonzero(device == name)
+            priced = kinds.shipped(kind, work.take(at), catalog.accelerator(str(name)))
+            model[at], spread[at] = priced.seconds, priced.spread
+        samples.append(_sample(device, work, seconds[keep]))
+        models.append(model)
+        spreads.append(spread)
+    sample = samples[0] if len(samples) == 1 else kernel_data.join_samples(*samples)
+    kernel = np.repeat(np.arange(len(samples)), [len(one) for one in samples])
+    served = key in ("matrix/tensor", "matrix/narrow", "attention/tensor")
+    near, spread = 0.0 if served else NEAR, float(np.median(np.concatenate(spreads)))
+    return Class(sample, np.concatenate(models), near, spread, kernel)
+
+
+def _sample(device: NDArray[np.str_], work: kinds.Work, seconds: NDArray[np.float64]) -> Sample:
+    """Measured work in seconds of the datasheets, with its shape apart from its size."""
+    peak, bandwidth = np.empty(len(device)), np.empty(len(device))
+    for name in np.unique(device):
+        at = np.flatnonzero(device == name)
+        chip = catalog.accelerator(str(name))
+        bandwidth[at] = float(chip.memory_bandwidth or np.nan)
+        if not isinstance(work, Stream):
+            peak[at] = [chip.peak(DTYPES[code]) for code in work.dtype[at].tolist()]
+    if isinstance(work, Stream):
+        compute, size = np.zeros(len(device)), work.read
+        shape = np.stack([work.kind, work.written / work.read, work.row_bytes], 1)
+    else:
+        compute = work.flop() / peak
+        sizes = np.exp2(kinds.kind_of(work).shape(work))
+        size, shape = sizes[:, 0], np.column_stack([sizes[:, 1:], work.dtype])
+    return Sample(device, compute, work.bytes() / bandwidth, np.zeros(len(device)), seconds, shape, size)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Of one basis: what is kept of residuals and how far they drift, by class."""
+
+    pairs: dict[str, Pairs]
+    keep: dict[str, Keep]
+    length: float
+    drift: dict[str, float]
+    few: dict[str, float]
+    shared: dict[str, tuple[float, float, int]]
+
+
+def fit(classes: dict[str, Class]) -> Fitted:
+    """The constants of one basis."""
+    shared = {key: between(one) for key, one in classes.items()}
+    found = {}
+    for key, one in classes.items():
+        found[key] = pairs(one.take(fit_roofline.even_rows(one.sample, ROWS_PER_DEVICE)))
+
+    def kept(length: float) -> dict[str, Keep]:
+        return {
+            key: Keep(persistent(one, length, classes[key].spread), length, classes[key].spread)
+            for key, one in found.items()
+        }
+
+    def error(length: float) -> float:
+        keep = kept(length)
+        return float(np.mean([np.mean(np.abs(one.errors(keep[key]))) for key, one in found.items()]))
+
+    keep = kept(min(KEEP_LENGTHS, key=error))
 
     def unevenness(length: float) -> float:
-        table = [coverage(found, drifts(length)[key], length, 0.0) for key, found in grown.items()]
+        table = [coverage(one, drift_of(one, length, keep[key]), length, 0.0, keep[key]) for key, one in found.items()]
         return float(np.nanmean(np.abs(np.array(table) - fit_roofline.LEVEL)))
 
     length = min(LENGTHS, key=unevenness)
-    drift = drifts(length)
-    print(f"repetitions differ by {floor:.3f}")
-    print(f"drift length {length}")
-    print("proportional scaling: 90 % of errors below ... x |log ratio|, by recorded time")
-    print(f"{'':20s}" + " ".join(f"{f'<{edge * 1e6:g} us':>9s}" for edge in SLOPE_EDGES_S) + f"{'longer':>9s}")
-    for group, row in slopes.items():
-        print(f"{group:20s}" + " ".join(f"{slope:9.2f}" for slope in row))
+    drift = {key: drift_of(one, length, keep[key]) for key, one in found.items()}
+    return Fitted(found, keep, length, drift, {key: few(one) for key, one in classes.items()}, shared)
+
+
+def few(one: Class) -> float:
+    """How many sizes of a kernel it takes for their mean residual to say as much of it as is known without any.
+
+    Variance of residuals on a device over that of the devices' means, the square of the model's own interval at most.
+    """
+    residual = np.clip(np.log(one.sample.seconds / one.model), -one.spread, one.spread)
+    groups = [residual[one.groups() == group] for group in np.unique(one.groups())]
+    inside = float(np.mean([np.var(group) for group in groups]))
+    return inside / float(np.mean([np.mean(group) ** 2 for group in groups]))
+
+
+def between(one: Class) -> tuple[float, float, int]:
+    """Part of the residual that two devices share, 90 % of the error of carrying that over, and pairs."""
+    here, there = across(one.sample, one.model)
+    within = np.clip(here, -one.spread, one.spread)  # what is beyond is carried over whole
+    rest = there - (here - within)
+    transfer = float(np.clip(np.sum(within * rest) / np.sum(within**2), 0, 1))
+    return transfer, quantile(rest - transfer * within), len(here)
+
+
+def table(found: Fitted, floor: float) -> str:
+    """What was found, class by class."""
+    keep = next(iter(found.keep.values()))
     bins = " ".join(f"<{b}" for b in BINS[1:])
-    print(f"{'':20s}{'same device, two sizes':80s}two devices")
-    head = f"{'class':20s}{'pairs':>7s}{'anchored':>9s}{'alone':>7s}{'drift':>7s}  "
-    print(f"{head}{'covered, by |log work| ' + bins:46s}{'transfer':>9s}{'90 %':>6s}")
-    for key, found in grown.items():
-        transfer, spread, _ = shared[key]
-        inside = " ".join(f"{c:.2f}" for c in coverage(found, drift[key], length, floor))
-        anchored, alone = quantile(found.errors()), quantile(found.b - found.mean)
-        row = f"{key:20s}{len(found.a):7d}{anchored:9.2f}{alone:7.2f}{drift[key]:7.2f}  {inside:46s}"
-        print(f"{row}{transfer:9.2f}{spread:6.2f}")
+    lines = [
+        f"residuals fade over {keep.length} in the logarithm of modelled time; drift length {found.length}",
+        f"{'':20s}{'same device, two sizes':88s}two devices",
+        f"{'class':20s}{'pairs':>7s}{'persists':>9s}{'few':>6s}{'anchored':>9s}{'alone':>7s}{'drift':>7s}  "
+        f"{'covered, by |log work| ' + bins:46s}{'transfer':>9s}{'90 %':>6s}",
+    ]
+    for key, one in found.pairs.items():
+        transfer, spread, _ = found.shared[key]
+        kept, drift = found.keep[key], found.drift[key]
+        inside = " ".join(f"{c:.2f}" for c in coverage(one, drift, found.length, floor, kept))
+        row = f"{key:20s}{len(one.a):7d}{kept.persist:9.2f}{found.few[key]:6.1f}{quantile(one.errors(kept)):9.2f}"
+        lines.append(f"{row}{quantile(one.b):7.2f}{drift:7.2f}  {inside:46s}{transfer:9.2f}{spread:6.2f}")
+    return "\n".join(lines)
+
+
+def document(found: Fitted) -> dict[str, Any]:
+    """Constants of one basis."""
     classes: dict[str, dict[str, Any]] = {
         key: {
-            "drift": _round(drift[key]),
-            "transfer": _round(shared[key][0]),
-            "device_spread": _round(shared[key][1]),
-            "pairs": len(grown[key].a),
-            "pairs_of_devices": shared[key][2],
+            "persist": _round(found.keep[key].persist),
+            "few": _round(found.few[key]),
+            "drift": _round(found.drift[key]),
+            "transfer": _round(found.shared[key][0]),
+            "device_spread": _round(found.shared[key][1]),
+            "pairs": len(found.pairs[key].a),
+            "pairs_of_devices": found.shared[key][2],
         }
-        for key in grown
+        for key in found.pairs
     }
     default = {
+        "persist": 1.0,
+        "few": _round(max(found.few.values())),
         "drift": _round(float(np.quantile([entry["drift"] for entry in classes.values()], 0.75))),
         "transfer": 1.0,
         "device_spread": max(entry["device_spread"] for entry in classes.values()),
     }
     like = {key: {**default, "drift": classes[other]["drift"], "like": other} for key, other in DRIFTS_LIKE.items()}
-    document: dict[str, Any] = {
+    return {
+        "keep_length": next(iter(found.keep.values())).length,
+        "drift_length": found.length,
+        "classes": {**classes, **like},
+        "default": {
+            **default,
+            "reason": "classes without pairs: the upper quartile of the drifts and the largest error between devices "
+            "of the others; what such an operator differs from the model by is taken to be its nature",
+        },
+    }
+
+
+def main() -> None:
+    """Fit, print what was found, and write the constants if asked to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help=f"write {TARGET.name}")
+    arguments = parser.parse_args()
+    floor = repeated_spread()
+    print(f"repetitions differ by {floor:.3f}")
+    fits = {"roofline": fit(rooflined()), "physical": fit(physical())}
+    slopes: dict[str, list[float]] = {}
+    for key, one in fits["roofline"].pairs.items():
+        for at, slope in enumerate(proportional_slopes(one)):
+            row = slopes.setdefault(key.split("/")[0], [math.nan] * (len(SLOPE_EDGES_S) + 1))
+            row[at] = np.fmax(row[at], slope)
+    print("proportional scaling: 90 % of errors below ... x |log ratio|, by recorded time")
+    print(f"{'':20s}" + " ".join(f"{f'<{edge * 1e6:g} us':>9s}" for edge in SLOPE_EDGES_S) + f"{'longer':>9s}")
+    for group, row in slopes.items():
+        print(f"{group:20s}" + " ".join(f"{slope:9.2f}" for slope in row))
+    for basis, found in fits.items():
+        print(f"\n{basis}: {table(found, floor)}")
+    whole: dict[str, Any] = {
         "schema": SCHEMA,
         "recorded_spread": _round(floor),
         "proportional": {
@@ -289,20 +518,14 @@ def main() -> None:
                 **{group: [_round(s) for s in filled(slopes[like])] for group, like in SLOPES_LIKE.items()},
             },
         },
-        "drift_length": length,
-        "classes": {**classes, **like},
-        "default": {
-            **default,
-            "reason": "classes without pairs: the upper quartile of the drifts and the largest error between devices "
-            "of the others; what such an operator differs from the roofline by is taken to be its nature",
-        },
+        "residuals": {basis: document(found) for basis, found in fits.items()},
         "provenance": {
             "script": "validation/fit_anchoring.py",
             "recorded_spread": "repeated operators of one ResNet-50 training step on H100 (TrioSim sample traces)",
         },
     }
     if arguments.write:
-        TARGET.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        TARGET.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
         print(f"wrote {TARGET.name}")
 
 

@@ -85,6 +85,11 @@ def quantile(errors: NDArray[np.float64]) -> float:
 
 def even(sample: Sample, count: int = ROWS_PER_DEVICE) -> Sample:
     """At most ``count`` rows of each device, evenly over the logarithm of their plain roofline time."""
+    return sample.take(even_rows(sample, count))
+
+
+def even_rows(sample: Sample, count: int = ROWS_PER_DEVICE) -> NDArray[np.int64]:
+    """The rows that :func:`even` takes."""
     chosen = []
     for device in np.unique(sample.device):
         rows = np.flatnonzero(sample.device == device)
@@ -94,7 +99,7 @@ def even(sample: Sample, count: int = ROWS_PER_DEVICE) -> Sample:
             at = np.searchsorted(key[order], np.linspace(key.min(), key.max(), count))
             rows = np.unique(rows[order[np.minimum(at, len(rows) - 1)]])
         chosen.append(rows)
-    return sample.take(np.concatenate(chosen))
+    return np.concatenate(chosen)
 
 
 @dataclass(frozen=True)

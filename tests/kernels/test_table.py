@@ -94,7 +94,7 @@ def test_a_matrix_product_is_interpolated_and_the_rest_is_priced_as_ever(tmp_pat
     path = written(tmp_path)
     found, auto = price(asked, path), price(asked, "auto")
     assert found.seconds[0] == pytest.approx(4e-5)  # 16 x 4096 x 1024 lies in the middle of both axes
-    assert found.source.tolist() == [Source.TABLE, Source.ROOFLINE, Source.NOTHING, Source.ROOFLINE]
+    assert found.source.tolist() == [Source.TABLE, Source.PHYSICAL, Source.NOTHING, Source.PHYSICAL]
     assert np.array_equal(found.seconds[1:], auto.seconds[1:])
     assert found.spread[0] == pytest.approx(anchoring.load().recorded_spread)
     assert "a table of kernels measured on Example" in describe(found, trace, asked, path)[0]

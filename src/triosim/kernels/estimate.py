@@ -26,6 +26,7 @@ class Source(IntEnum):
     WAVES = 7
     TABLE = 8
     EXTERNAL = 9
+    PHYSICAL = 10
 
 
 class Limit(IntEnum):

@@ -30,7 +30,8 @@ SCHEMA = "triosim/operator-pack/1"
 DEFAULT = "roofline"
 """Name of the pack that comes with the program."""
 
-_GPUS = ("gpu", "edge-gpu", "apu")
+GPUS = ("gpu", "edge-gpu", "apu")
+"""Kinds of devices that constants are fitted on."""
 _COLUMNS = ("floor_s", "compute", "memory", "overlap", "spread", "spread_unseen")
 
 
@@ -74,7 +75,7 @@ class Pack:
 
     def spread_on(self, device: Accelerator) -> NDArray[np.float64]:
         """Spread of each row on this device: the wider one where its family was not among those fitted."""
-        if device.kind not in _GPUS:
+        if device.kind not in GPUS:
             return np.maximum(self.spread_unseen, self.elsewhere)
         family = device.architecture.split(" ")[0] if device.vendor == "NVIDIA" else ""
         seen = np.array([family in families for families in self.families], bool)

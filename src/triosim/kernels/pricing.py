@@ -21,9 +21,9 @@ def price(job: Job, model: str = "auto") -> Estimates:
 
     Args:
         job: what is to be priced.
-        model: a registered operator model, the file of a pack (``*.json``) for ``auto`` to use, a table of measured
-            kernels (``*.json``, :mod:`triosim.kernels.models.table`), or a file of external times
-            (:mod:`triosim.kernels.models.external`).
+        model: a registered operator model; the file of a pack (``*.json``), the constants of a roofline that ``auto``
+            uses instead of the physical models; a table of measured kernels (``*.json``,
+            :mod:`triosim.kernels.models.table`); or a file of external times (:mod:`triosim.kernels.models.external`).
 
     Raises:
         InputError: there is no such model or pack, or it needs something that the job does not have.
@@ -34,9 +34,10 @@ def price(job: Job, model: str = "auto") -> Estimates:
 def _model(name: str) -> OperatorModel:
     if name.lower().endswith(".json"):
         from triosim.kernels.models.auto import Auto
+        from triosim.kernels.models.roofline import Rooflines
         from triosim.kernels.models.table import Table, is_table_file
 
-        return Table(name) if is_table_file(name) else Auto(load(name))
+        return Table(name) if is_table_file(name) else Auto(Rooflines(load(name)))
     if name not in MODELS and _is_path(name):
         from triosim.kernels.models.external import External
 
@@ -63,11 +64,14 @@ def describe(estimates: Estimates, trace: Trace, job: Job | None = None, model: 
         return ["operator times: no operator takes device time"]
     here = f" on {job.device.name}" if job and job.device.name else ""
     there = f" of {job.recorded_on.name}" if job and job.recorded_on and job.recorded_on.name else ""
+    rooflined = _rooflined(estimates, model)
+    carrier = "the roofline" if rooflined else "physical models"
     words = {
         Source.RECORDED: f"recorded{here}",
-        Source.ANCHORED: f"recorded times{there} carried over to other shapes or to another device by the roofline",
+        Source.ANCHORED: f"recorded times{there} carried over to other shapes or to another device by {carrier}",
         Source.PROPORTIONAL: "recorded times scaled in proportion to the work",
         Source.ROOFLINE: f"the roofline{here}, without a recording",
+        Source.PHYSICAL: f"physical models{here} (tiles, waves, caches, power), without a recording",
         Source.UNDECIDED: "recorded operators of which it is not known whether they follow the batch",
         Source.REGRESSION: f"linear regressions on the work{here}, without a recording",
         Source.WAVES: f"recorded times{there} scaled by waves of thread blocks",
@@ -77,7 +81,7 @@ def describe(estimates: Estimates, trace: Trace, job: Job | None = None, model: 
     shares = {source: float(estimates.seconds[estimates.source == source].sum()) / total for source in words}
     parts = [f"{_percent(share)} {words[s]}" for s, share in sorted(shares.items(), key=lambda x: -x[1]) if share > 0]
     sentences = [f"operator times ({model}): " + ", ".join(parts)]
-    if shares[Source.ANCHORED] or shares[Source.ROOFLINE] or shares[Source.UNDECIDED]:
+    if rooflined and (shares[Source.ANCHORED] or shares[Source.ROOFLINE] or shares[Source.UNDECIDED]):
         sentences.append(_pack_story(model))
     sentences += _undecided_story(estimates, trace, job, total)
     return [*sentences, *estimates.notes]
@@ -85,6 +89,11 @@ def describe(estimates: Estimates, trace: Trace, job: Job | None = None, model: 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.01 else "below 1 %"
+
+
+def _rooflined(estimates: Estimates, model: str) -> bool:
+    """Whether the roofline carried recorded times over, or stood alone."""
+    return bool(np.any(estimates.source == Source.ROOFLINE)) or model.lower().endswith(".json")
 
 
 def _pack_story(model: str) -> str:

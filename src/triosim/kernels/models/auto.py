@@ -1,4 +1,4 @@
-"""The best that is known of each operator: its recorded time, else one anchored to it, else the roofline."""
+"""The best that is known of each operator: its recorded time, else one anchored to it, else a model."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from numpy.typing import NDArray
 from triosim.errors import InputError
 from triosim.kernels import anchoring
 from triosim.kernels.changes import changed, growth, same_device, undecided, work_ratio
+from triosim.kernels.classes import BYTES_ONLY, ENGINES, by_name
 from triosim.kernels.estimate import Estimates, Limit, Source
 from triosim.kernels.model import Job, OperatorModel
+from triosim.kernels.modelled import Basis, Modelled
 from triosim.kernels.models._recording import nothing
-from triosim.kernels.models.roofline import Modelled, modelled
-from triosim.kernels.pack import Pack, load
+from triosim.kernels.models.physical import Physics
 from triosim.registry import registered
 from triosim.workload.trace import Trace
 
@@ -22,17 +23,20 @@ class Auto(OperatorModel):
     """Operator by operator, the first of these that applies:
 
     * its shapes and the device are those of the recording: the recorded time;
-    * it was recorded at other shapes, or on another device: *anchored*, recorded time x roofline(new shapes, new
-      device) / roofline(recorded shapes, recording device), see :func:`_anchored`.  A device without a datasheet cannot
+    * it was recorded at other shapes, or on another device: *anchored*, recorded time x model(new shapes, new
+      device) / model(recorded shapes, recording device), see :func:`_anchored`.  A device without a datasheet cannot
       be priced: there the recorded time is scaled with the work above the recording's floor (:func:`_proportional`);
-    * it was not recorded: the roofline.
+    * it was not recorded: the model alone.
 
     Operators of which it is not known whether they follow the batch get an interval that reaches from "unchanged" to
     "fully scaled".
+
+    Args:
+        basis: the model; the physical ones where not given.
     """
 
-    def __init__(self, pack: Pack | None = None) -> None:
-        self.pack = pack or load()
+    def __init__(self, basis: Basis | None = None) -> None:
+        self.basis = basis or Physics()
 
     def price(self, job: Job) -> Estimates:
         """Seconds of every operator of ``job.trace`` on ``job.device``.
@@ -47,32 +51,34 @@ class Auto(OperatorModel):
 
     def _priced(self, job: Job, here: bool) -> Estimates:
         if job.recorded_on is None:
-            found = modelled(job.trace, job.device, self.pack)
-            source = np.full(len(job.trace), Source.ROOFLINE)
-            return _undecided(job, _estimates(found.seconds, found.spread, source, found.limit))
+            found = self.basis.modelled(job.trace, job.device)
+            source = np.full(len(job.trace), found.source)
+            return _undecided(job, _estimates(found.seconds, found.spread, source, found.limit, found.notes))
         moved = changed(job.trace, job.recorded) | (not here)
         launches = _launches(job.recorded)
-        now = modelled(job.trace, job.device, self.pack, launches)
+        now = self.basis.modelled(job.trace, job.device, launches)
         measured = job.recorded.operators.device_s
         known = np.isfinite(measured) & ~job.trace.operators.view
         kept, rest = known & ~moved, known & moved
         seconds = np.where(kept, measured, now.seconds)
         spread = np.where(kept, anchoring.load().recorded_spread, now.spread)
-        source = np.where(kept, Source.RECORDED, Source.ROOFLINE)
+        source = np.where(kept, Source.RECORDED, now.source)
         if rest.any() and job.recorded_on.priced:
-            then = modelled(job.recorded, job.recorded_on, self.pack, launches)
-            carried, drifted = _anchored(self.pack, job, now, then, here)
+            then = self.basis.modelled(job.recorded, job.recorded_on, launches)
+            carried, drifted = _anchored(job, now, then, here)
             seconds = np.where(rest, carried, seconds)
             spread = np.where(rest, drifted, spread)
             source = np.where(rest, Source.ANCHORED, source)
-        return _undecided(job, _estimates(seconds, spread, source, now.limit))
+        return _undecided(job, _estimates(seconds, spread, source, now.limit, now.notes))
 
 
-def _estimates(seconds: NDArray, spread: NDArray, source: NDArray, limit: NDArray[np.int8]) -> Estimates:
+def _estimates(
+    seconds: NDArray, spread: NDArray, source: NDArray, limit: NDArray[np.int8], notes: tuple[str, ...] = ()
+) -> Estimates:
     """Columns of an :class:`Estimates`; an operator without time comes from nowhere and is certain."""
     idle = seconds == 0
     source = np.where(idle, Source.NOTHING, source).astype(np.int8)
-    return Estimates(seconds, np.where(idle, 0.0, spread), source, limit)
+    return Estimates(seconds, np.where(idle, 0.0, spread), source, limit, notes)
 
 
 def _launches(recorded: Trace) -> NDArray[np.int64] | None:
@@ -82,46 +88,88 @@ def _launches(recorded: Trace) -> NDArray[np.int64] | None:
     return np.maximum(np.bincount(recorded.kernels.operator, minlength=len(recorded)), 1)
 
 
-def _anchored(
-    pack: Pack, job: Job, now: Modelled, then: Modelled, here: bool
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Recorded time x roofline(now) / roofline(then); seconds and spread.
+def _anchored(job: Job, now: Modelled, then: Modelled, here: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Recorded time x model(now) / model(then), less what does not last of the model's error; seconds and spread.
 
-    What the roofline is off by for an operator cancels: ``r = log(recorded / roofline(then))`` is carried over whole on
-    the device of the recording.  Where the modelled time does not move, neither does the recorded one: a time that is
-    all launch stays what it was.  More work never takes less time.
+    What the model is off by for an operator is ``r = log(recorded / model(then))``.  The mean of a class lasts on the
+    device of the recording (:func:`_means`), and so does a part ``persist`` of what an operator differs from it by; the
+    rest fades with the distance, ``exp(-d / length)`` of it is there after a change ``d`` of the logarithm of modelled
+    time (a stationary process, Ornstein-Uhlenbeck).  Where the modelled time does not move, neither does the recorded
+    one: a time that is all launch stays what it was.  More work never takes less time.
 
-    On another device, or another engine of it (half precision instead of float32), only a part ``transfer`` of ``r`` is
-    carried over: a matrix product that one device runs below the roofline another may not.  Of what is beyond the
-    roofline's own interval all is: that operator does other work than the roofline counts, a coarse operator of several
+    On another device, or another engine of it (half precision instead of float32), only a part ``transfer`` of that is
+    carried over: a matrix product that one device runs below the model another may not.  Of what is beyond the
+    model's own interval all is: that operator does other work than the model counts, a coarse operator of several
     kernels, and will do it anywhere.
 
     The spread is ``drift * sqrt(1 - exp(-2 d / length))`` with ``d`` the logarithm of the change of work: the error of
-    carrying over a stationary process of the logarithm of the size (Ornstein-Uhlenbeck) by ``d``.
+    carrying over such a process by ``d``.
     """
     constants = anchoring.load()
-    measured, row = job.recorded.operators.device_s, now.row
+    known = constants.residuals[now.basis]
+    measured = job.recorded.operators.device_s
     both = (now.seconds > 0) & (then.seconds > 0) & (measured > 0)
     ratio = np.divide(now.seconds, then.seconds, out=np.ones_like(measured), where=both)
-    seconds = np.where(both, measured * ratio, measured)
+    residual = np.log(np.divide(measured, then.seconds, out=np.ones_like(measured), where=both))
     work = _distance(work_ratio(job.trace.operators, job.recorded.operators))
-    drift = constants.column("drift", pack.keys)[row] * np.sqrt(-np.expm1(-2 * work / constants.drift_length))
+    strangers = _other_work(now, then)
+    other = both & (strangers | (not here))
+
+    within = np.clip(residual, -then.spread, then.spread)
+    mean = _means(job.recorded, known, then, within, both)
+    persist = known.column("persist", now.classified)
+    part = persist + (1 - persist) * np.exp(-np.where(other, work, _distance(ratio)) / known.keep_length)
+    # what fades faster than the work grows would make more work take less time
+    apart = np.clip(within - mean, -known.keep_length, known.keep_length)
+    carried = within - (1 - part) * apart
+    carried = np.where(other, known.column("transfer", now.classified) * carried, carried)
+    seconds = np.where(both, now.seconds * np.exp(residual - within + carried), measured)
+
+    drift = known.column("drift", now.classified) * np.sqrt(-np.expm1(-2 * work / known.drift_length))
     spread = np.hypot(drift, constants.recorded_spread)
-    other = both & ((now.row != then.row) | (not here))
-    if other.any():
-        residual = np.log(np.divide(measured, then.seconds, out=np.ones_like(measured), where=both))
-        within = np.clip(residual, -then.spread, then.spread)
-        transfer = constants.column("transfer", pack.keys)[row]
-        seconds = np.where(other, seconds * np.exp((transfer - 1) * within), seconds)
-        # wider on families that were not measured, in the measure that the roofline is; where no pair of devices was
-        # measured it is the widest of all already
-        strange = np.where(
-            constants.column("paired", pack.keys)[row] > 0, now.spread / np.maximum(pack.spread[row], 1e-12), 1.0
-        )
-        between = constants.column("device_spread", pack.keys)[row] * strange
-        between = np.where(now.row != then.row, now.spread, between)  # nothing was learned of the other engine
-        spread = np.where(other, np.hypot(spread, between), spread)
-    return seconds, spread
+    # wider on families that were not measured, in the measure that the model is; where no pair of devices was
+    # measured it is the widest of all already
+    paired = known.column("paired", now.classified) > 0
+    strange = np.where(paired, now.spread / np.maximum(now.usual, 1e-12), 1.0)
+    between = known.column("device_spread", now.classified) * strange
+    between = np.where(strangers, now.spread, between)  # nothing was learned of the other engine
+    return seconds, np.where(other, np.hypot(spread, between), spread)
+
+
+def _means(
+    trace: Trace, known: anchoring.Residuals, then: Modelled, within: NDArray[np.float64], both: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Mean residual of each operator's class on the device of the recording.
+
+    Operators that are bound by bytes are of one class where they have the same name: each is a kernel of its own.
+    Operators of the same modelled time count once: a layer that is repeated says no more than one.  Each weighs what
+    it takes, since short kernels vary more.  Few say little: ``n`` count ``n / (n + few)``, the rest being what is
+    known without any, 0; of unequal weights ``n`` are ``(sum w)^2 / sum w^2`` (Kish's effective sample size).
+    """
+    at = np.flatnonzero(both)
+    out = np.zeros(len(within))
+    if not at.size:
+        return out
+    names = {name: code for code, name in enumerate(dict.fromkeys(trace.operators.name))}
+    code = by_name(trace.operators.name, names.__getitem__)[at]
+    engine = then.classified.engine[at].astype(np.int64)
+    kernel = np.where(engine == BYTES_ONLY, code, 0)
+    classes = (then.classified.group[at] * len(ENGINES) + engine) * len(names) + kernel
+    classes = np.unique(classes, return_inverse=True)[1].ravel()
+    _, first, row = np.unique(np.stack([classes, then.seconds[at]]), axis=1, return_index=True, return_inverse=True)
+    each = np.bincount(row.ravel(), within[at]) / np.bincount(row.ravel())
+    of, weight = classes[first], then.seconds[at][first]
+    total, square = np.bincount(of, weight), np.bincount(of, weight**2)
+    mean, count = np.bincount(of, weight * each) / total, total**2 / square
+    few = known.column("few", then.classified)[at]
+    out[at] = mean[classes] * count[classes] / (count[classes] + few)
+    return out
+
+
+def _other_work(now: Modelled, then: Modelled) -> NDArray[np.bool_]:
+    """Whether the two are of different classes, engines or models, so that residuals of one say little of the other."""
+    a, b = now.classified, then.classified
+    return (a.group != b.group) | (a.engine != b.engine) | (now.basis != then.basis)
 
 
 def _proportional(job: Job) -> Estimates:
@@ -171,4 +219,5 @@ def _undecided(job: Job, found: Estimates) -> Estimates:
         np.where(at, np.maximum(found.spread, reach), found.spread),
         np.where(at, Source.UNDECIDED, found.source).astype(np.int8),
         found.limit,
+        found.notes,
     )

@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.errors import InputError
 from triosim.hardware.accelerator import Accelerator
-from triosim.kernels.classes import NOTHING, Classified, classify
+from triosim.kernels.classes import NOTHING, classify
 from triosim.kernels.estimate import Estimates, Limit, Source
 from triosim.kernels.model import Job, OperatorModel
+from triosim.kernels.modelled import Modelled, bandwidth
 from triosim.kernels.pack import Pack, join, load
 from triosim.registry import registered
 from triosim.workload.trace import DTYPES, Trace
 
-
-@dataclass(frozen=True)
-class Modelled:
-    """What the roofline says of a trace's operators, one row each.
-
-    Attributes:
-        seconds: predicted time; 0 for operators that launch nothing.
-        spread: half-width of the 90 % interval, natural logarithm.
-        limit: :class:`~triosim.kernels.estimate.Limit` codes.
-        row: row of the pack that the constants came from.
-        classified: class, engine and element type.
-    """
-
-    seconds: NDArray[np.float64]
-    spread: NDArray[np.float64]
-    limit: NDArray[np.int8]
-    row: NDArray[np.int8]
-    classified: Classified
+BASIS = "roofline"
 
 
 def modelled(trace: Trace, device: Accelerator, pack: Pack, launches: NDArray[np.int64] | None = None) -> Modelled:
@@ -48,12 +31,7 @@ def modelled(trace: Trace, device: Accelerator, pack: Pack, launches: NDArray[np
     Raises:
         InputError: the device has no compute peak or no memory bandwidth.
     """
-    if device.memory_bandwidth is None or not device.peak_flops:
-        missing = "compute peak" if not device.peak_flops else "memory bandwidth"
-        raise InputError(
-            f"device {device.name or '(unnamed)'!r} has no {missing}: name a device of the catalog (triosim devices) "
-            "or add it to the device's file"
-        )
+    rate = bandwidth(device)
     operators = trace.operators
     classified = classify(trace, device)
     row = pack.rows(classified)
@@ -63,7 +41,7 @@ def modelled(trace: Trace, device: Accelerator, pack: Pack, launches: NDArray[np
             at = classified.dtype == code
             compute_s[at] = operators.flop[at] / device.peak(DTYPES[code])
     compute_s /= pack.compute[row]
-    memory_s = np.nan_to_num(operators.bytes) / (pack.memory[row] * device.memory_bandwidth)
+    memory_s = np.nan_to_num(operators.bytes) / (pack.memory[row] * rate)
     floor_s = pack.floor_s[row] * (launches if launches is not None else 1)
     seconds = floor_s + join(compute_s, memory_s, pack.overlap[row])
     limit = np.where(compute_s >= memory_s, Limit.COMPUTE, Limit.MEMORY)
@@ -72,7 +50,23 @@ def modelled(trace: Trace, device: Accelerator, pack: Pack, launches: NDArray[np
     seconds[idle] = 0.0
     limit[idle] = Limit.UNKNOWN
     spread = np.where(idle, 0.0, pack.spread_on(device)[row])
-    return Modelled(seconds, spread, limit.astype(np.int8), row, classified)
+    usual = np.where(idle, 0.0, pack.spread[row])
+    return Modelled(seconds, spread, usual, limit.astype(np.int8), classified, Source.ROOFLINE, BASIS)
+
+
+@dataclass(frozen=True)
+class Rooflines:
+    """The roofline as a :class:`~triosim.kernels.modelled.Basis`, with a pack's constants."""
+
+    pack: Pack = field(default_factory=load)
+
+    def modelled(self, trace: Trace, device: Accelerator, launches: NDArray[np.int64] | None = None) -> Modelled:
+        """See :func:`modelled`.
+
+        Raises:
+            InputError: the device has no compute peak or no memory bandwidth.
+        """
+        return modelled(trace, device, self.pack, launches)
 
 
 @registered

@@ -1,0 +1,308 @@
+"""The kinds of kernels that have a physical model, each behind the same few functions.
+
+A *kind* is a table of work (:mod:`triosim.kernels.work`) with the model that prices it.  Within a kind kernels are told
+apart by *class* (``"matrix/tensor"``, ``"softmax"``): kernels of a class are off in the same way, so that a calibration
+has scalars of its own for each.  :func:`price` prices any table of work; :mod:`triosim.kernels.models.physical`
+finds the work of a trace's operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.hardware import catalog
+from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.estimate import Estimates, Source
+from triosim.kernels.physical import _constants, attention, convolution, gemm, moe, stream
+from triosim.kernels.physical.predicted import Predicted
+from triosim.kernels.work.attention import Attention
+from triosim.kernels.work.convolution import Convolution
+from triosim.kernels.work.gemm import Gemm
+from triosim.kernels.work.moe import Experts
+from triosim.kernels.work.stream import Stream
+
+Work = Gemm | Convolution | Attention | Experts | Stream
+
+
+@dataclass(frozen=True)
+class Scalars:
+    """What a calibration moves of a class: factors of the rate of computing, of the bandwidths, and of launches."""
+
+    compute: float = 1.0
+    bandwidth: float = 1.0
+    launch: float = 1.0
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of kernel.
+
+    Attributes:
+        name: ``"gemm"``, ``"convolution"``, ``"attention"``, ``"moe"`` or ``"stream"``.
+        work: the dataclass of its columns.
+        classes: names of the classes that :attr:`class_of` counts.
+        class_of: class of every row of work.
+        constants: those that come with the program.
+        scaled: constants with a calibration's scalars in them.
+        predict: seconds and limit of every row of work on a device under some constants.
+        spread: half-width of the 90 % interval (natural logarithm) of predictions under the shipped constants, given
+            what binds and the device; without a device, that on devices of families that were fitted.
+        shape: logarithms to base 2 of the sizes that tell kernels apart, shape (rows, sizes); near is similar.
+    """
+
+    name: str
+    work: type
+    classes: tuple[str, ...]
+    class_of: Callable[[Any], NDArray[np.int64]]
+    constants: Callable[[], Any]
+    scaled: Callable[[Any, Scalars], Any]
+    predict: Callable[[Any, Accelerator, Any], Predicted]
+    spread: Callable[[Any, NDArray[np.int8], Accelerator | None], NDArray[np.float64]]
+    shape: Callable[[Any], NDArray[np.float64]]
+
+
+COMPUTE, BANDWIDTH, LAUNCH = "compute", "bandwidth", "launch"
+_FOLLOWS: Mapping[str, Mapping[str, tuple[str, int]]] = {
+    "gemm": {
+        "reach": (COMPUTE, 1), "joule": (COMPUTE, -1), "memory": (BANDWIDTH, 1), "launch_s": (LAUNCH, 1),
+        "prologue_s": (LAUNCH, 1), "split_s": (LAUNCH, 1), "cast_s": (LAUNCH, 1), "latency_s": (LAUNCH, 1),
+    },
+    "convolution": {
+        "reach": (COMPUTE, 1), "joule": (COMPUTE, -1), "fused": (COMPUTE, 1), "filtered": (COMPUTE, 1),
+        "depthwise": (COMPUTE, 1), "memory": (BANDWIDTH, 1), "layout": (BANDWIDTH, 1), "fused_memory": (BANDWIDTH, 1),
+        "filtered_memory": (BANDWIDTH, 1), "launch_s": (LAUNCH, 1), "filtered_s": (LAUNCH, 1), "split_s": (LAUNCH, 1),
+    },
+    "prefill": {
+        "efficiency": (COMPUTE, 1), "joule_per_flop": (COMPUTE, -1), "softmax_cycles": (COMPUTE, -1),
+        "bandwidth_fraction": (BANDWIDTH, 1), "cache_rate": (BANDWIDTH, 1), "launch_s": (LAUNCH, 1),
+        "cast_s": (LAUNCH, 1), "prologue_cycles": (LAUNCH, 1),
+    },
+    "decode": {
+        "bandwidth_fraction": (BANDWIDTH, 1), "cache_rate": (BANDWIDTH, 1), "block_rate": (BANDWIDTH, 1),
+        "launch_s": (LAUNCH, 1), "split_s": (LAUNCH, 1), "block_cycles": (LAUNCH, 1), "head_cycles": (LAUNCH, 1),
+    },
+    "moe": {
+        "efficiency": (COMPUTE, 1), "joule_per_flop": (COMPUTE, -1), "feed_rate": (COMPUTE, 1),
+        "bandwidth_fraction": (BANDWIDTH, 1), "large_fraction": (BANDWIDTH, 1), "cache_rate": (BANDWIDTH, 1),
+        "launch_s": (LAUNCH, 1), "align_s": (LAUNCH, 1),
+    },
+    "stream": {
+        "issue": (COMPUTE, 1), "row": (COMPUTE, -1), "memory": (BANDWIDTH, 1), "launch_s": (LAUNCH, 1),
+    },
+}  # fmt: skip
+"""Constants that follow a scalar, and with which power; the others say how a kernel works, not how fast."""
+
+
+def _follow(kind: str, constants: Any, by: Scalars) -> Any:
+    factors = {name: getattr(by, scalar) ** power for name, (scalar, power) in _FOLLOWS[kind].items()}
+    return replace(constants, **{name: getattr(constants, name) * factor for name, factor in factors.items()})
+
+
+def _each(kind: str) -> Callable[[Mapping[str, Any], Scalars], dict[str, Any]]:
+    return lambda constants, by: {name: _follow(kind, one, by) for name, one in constants.items()}
+
+
+def _attention_scaled(constants: attention.Constants, by: Scalars) -> attention.Constants:
+    prefill = replace(constants.prefill, families=_each("prefill")(constants.prefill.families, by))
+    return attention.Constants(
+        prefill, replace(constants.decode, families=_each("decode")(constants.decode.families, by))
+    )
+
+
+# Spreads --------------------------------------------------------------------------------------------------------------
+
+
+def _family(device: Accelerator) -> str:
+    return device.architecture.split(" ")[0] if device.vendor == "NVIDIA" else ""
+
+
+@lru_cache(maxsize=64)
+def _fitted_on(kind: str, *path: str) -> frozenset[str]:
+    """Families of the devices that are named below ``path`` in the provenance of a kind's constants."""
+    found = _constants.document(kind)["provenance"]
+    for step in path:
+        found = found[step]
+    return frozenset(_family(catalog.accelerator(name)) for name in catalog.accelerators() if name in found)
+
+
+def _there(device: Accelerator | None, families: frozenset[str]) -> bool:
+    return device is None or _family(device) in families
+
+
+def _gemm_spread(work: Gemm, limit: NDArray[np.int8], device: Accelerator | None) -> NDArray[np.float64]:
+    fitted = gemm.load()
+    if device is not None:
+        return gemm.spread(work, limit, device, fitted)
+    rows = np.array([fitted.spread[name].seen for name in gemm.ENGINES])
+    return np.asarray(rows[_gemm_class(work), limit])
+
+
+def _of_class(pairs: list[tuple[float, float]], seen: list[bool], rows: NDArray) -> NDArray[np.float64]:
+    """The first of a pair on families that were fitted, else the second."""
+    return np.array([pair[not here] for pair, here in zip(pairs, seen, strict=True)], np.float64)[rows]
+
+
+STEP_FAMILY = frozenset({"Hopper"})
+"""Convolutions on matrix units and batch norm were fitted to a training step on an H100."""
+
+
+def _convolution_spread(work: Convolution, limit: NDArray[np.int8], device: Accelerator | None) -> NDArray[np.float64]:
+    names, spreads = ("simt", "tensor"), convolution.spreads()
+    seen = [_there(device, _fitted_on("convolution", "left_out")), _there(device, STEP_FAMILY)]
+    return _of_class([spreads[name] for name in names], seen, _convolution_engine(work))
+
+
+def _stream_spread(work: Stream, limit: NDArray[np.int8], device: Accelerator | None) -> NDArray[np.float64]:
+    spreads = stream.spreads()
+    seen = [
+        _there(device, STEP_FAMILY if name == "batch_norm" else _fitted_on("stream", "left_out", name))
+        for name in stream.CLASSES
+    ]
+    return _of_class([spreads[name] for name in stream.CLASSES], seen, stream.CLASS_OF[work.kind])
+
+
+def _attention_spread(work: Attention, limit: NDArray[np.int8], device: Accelerator | None) -> NDArray[np.float64]:
+    table, family = attention.constants(), attention.family_of(device) if device else ""
+    out = np.empty(len(work))
+    decodes = work.decodes()
+    for phase, name, of in ((False, "prefill", table.prefill), (True, "decode", table.decode)):
+        there = not family or (
+            family in of.families and _there(device, _fitted_on("attention", name, "devices", family))
+        )
+        out[decodes == phase] = of.spread if there else of.spread_unseen
+    return out
+
+
+def _moe_spread(work: Experts, limit: NDArray[np.int8], device: Accelerator | None) -> NDArray[np.float64]:
+    table = moe.constants()
+    seen = _there(device, _fitted_on("moe", "devices", "triton"))
+    return np.full(len(work), table.spread if seen else table.spread_unseen)
+
+
+# Classes --------------------------------------------------------------------------------------------------------------
+
+
+def _gemm_class(work: Gemm) -> NDArray[np.int64]:
+    codes, at = np.unique(work.dtype, return_inverse=True)
+    return np.array([gemm.ENGINES.index(gemm.engine(code)) for code in codes.tolist()], np.int64)[at.ravel()]
+
+
+def _convolution_engine(work: Convolution) -> NDArray[np.int64]:
+    codes, at = np.unique(work.dtype, return_inverse=True)
+    return np.array([convolution.engine(code) == "tensor" for code in codes.tolist()], np.int64)[at.ravel()]
+
+
+def _convolution_class(work: Convolution) -> NDArray[np.int64]:
+    return _convolution_engine(work) + 2 * ~work.forward
+
+
+def _attention_class(work: Attention) -> NDArray[np.int64]:
+    return np.where(work.backward, 2, work.decodes().astype(np.int64))
+
+
+def _stream_class(work: Stream) -> NDArray[np.int64]:
+    return work.kind.astype(np.int64)
+
+
+# Shapes ---------------------------------------------------------------------------------------------------------------
+
+
+def _log2(*columns: NDArray) -> NDArray[np.float64]:
+    return np.log2(np.maximum(np.stack(columns, axis=1).astype(np.float64), 0.5))
+
+
+def _convolution_shape(w: Convolution) -> NDArray[np.float64]:
+    return _log2(w.images, w.in_channels, w.out_channels, w.groups, w.out_rows * w.out_columns, w.taps(), w.stride)
+
+
+def _attention_shape(w: Attention) -> NDArray[np.float64]:
+    return _log2(w.batch, w.queries, w.keys, w.heads, w.kv_heads, w.head, w.window + 1)
+
+
+def _moe_shape(w: Experts) -> NDArray[np.float64]:
+    return _log2(w.tokens, w.topk, w.hidden, w.inner, w.local())
+
+
+def _stream_shape(w: Stream) -> NDArray[np.float64]:
+    return _log2(w.read, w.written, w.row_bytes)
+
+
+KINDS: tuple[Kind, ...] = (
+    Kind(
+        "gemm", Gemm, tuple(f"matrix/{engine}" for engine in gemm.ENGINES), _gemm_class,
+        lambda: gemm.load().constants, _each("gemm"), gemm.predict, _gemm_spread,
+        lambda w: _log2(w.m, w.n, w.k, w.batch),
+    ),
+    Kind(
+        "convolution", Convolution,
+        ("convolution/simt", "convolution/tensor", "convolution_backward/simt", "convolution_backward/tensor"),
+        _convolution_class, convolution.load, _each("convolution"), convolution.predict, _convolution_spread,
+        _convolution_shape,
+    ),
+    Kind(
+        "attention", Attention, ("attention", "attention_decode", "attention_backward"), _attention_class,
+        attention.constants, _attention_scaled, attention.predict, _attention_spread, _attention_shape,
+    ),
+    Kind(
+        "moe", Experts, ("experts",), lambda w: np.zeros(len(w), np.int64), moe.constants,
+        lambda table, by: replace(table, families=_each("moe")(table.families, by)), moe.predict, _moe_spread,
+        _moe_shape,
+    ),
+    Kind(
+        "stream", Stream, stream.KINDS, _stream_class, stream.load, _each("stream"), stream.predict, _stream_spread,
+        _stream_shape,
+    ),
+)  # fmt: skip
+"""Every kind; a new one is one more entry."""
+
+BY_NAME: Mapping[str, Kind] = {kind.name: kind for kind in KINDS}
+
+
+def kind_of(work: Work) -> Kind:
+    """The kind that a table of work belongs to.
+
+    Raises:
+        TypeError: it is none of :data:`KINDS`.
+    """
+    for kind in KINDS:
+        if isinstance(work, kind.work):
+            return kind
+    raise TypeError(f"{type(work).__name__} is not a table of work")
+
+
+class Priced(NamedTuple):
+    """Kernels with their intervals, one row each: seconds, what binds, and half-width as a logarithm."""
+
+    seconds: NDArray[np.float64]
+    limit: NDArray[np.int8]
+    spread: NDArray[np.float64]
+
+
+def shipped(kind: Kind, work: Any, device: Accelerator) -> Priced:
+    """Work of one kind under the constants that come with the program.
+
+    Raises:
+        InputError: the device has no compute peak or no memory bandwidth.
+    """
+    seconds, limit = kind.predict(work, device, kind.constants())
+    return Priced(seconds, limit, kind.spread(work, limit, device))
+
+
+def price(work: Work, device: Accelerator) -> Estimates:
+    """Estimates of kernels given by their sizes, with the constants that come with the program.
+
+    Args:
+        work: what is done, any number of rows of one kind.
+        device: with its peaks and memory bandwidth.
+
+    Raises:
+        InputError: the device has no compute peak or no memory bandwidth.
+    """
+    found = shipped(kind_of(work), work, device)
+    return Estimates(found.seconds, found.spread, np.full(len(work), Source.PHYSICAL, np.int8), found.limit)
