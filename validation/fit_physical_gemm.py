@@ -31,7 +31,7 @@ from validation.kernel_data import DATA, DEVICES
 
 from triosim.hardware import catalog
 from triosim.kernels.estimate import Limit
-from triosim.kernels.physical.gemm import ENGINES, SCHEMA, Constants, Menu, predict
+from triosim.kernels.physical.gemm import ENGINES, SCHEMA, Constants, Menu, family_of, predict
 from triosim.kernels.physical.gemm_calibration import calibrate
 from triosim.kernels.work.gemm import Gemm, gemm
 from triosim.workload.trace import DTYPES
@@ -148,18 +148,52 @@ def even(rows: Rows, count: int = ROWS_PER_DEVICE, seed: int = 0) -> Rows:
 _TENSOR_MENU: Menu = (
     (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (16, 64), (64, 256),
 )  # fmt: skip
-_SIMT_MENU: Menu = ((128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (32, 32))
+_SIMT_MENU: Menu = ((128, 128), (64, 128), (32, 128), (128, 32), (64, 64), (32, 64), (32, 32))
+"""Tiles of float32 kernels of cuBLAS with one operand transposed, as linear layers call them: all that Volta's,
+Turing's and Ampere's libraries have."""
+_SIMT_BATCHED: dict[str, Menu] = {
+    "Pascal": ((64, 128),), "Volta": ((64, 64), (128, 32), (32, 128)), "Turing": ((64, 64), (64, 128), (32, 128)),
+    "Ampere": ((128, 128),),
+}  # fmt: skip
+"""Tiles that float32 products in batches ran with, by architecture: those of at least 5 % of the kernels' names."""
+_MAJOR = {"Pascal": 6, "Volta": 7, "Turing": 7, "Ampere": 8, "Ada": 8, "Hopper": 9, "Blackwell": 10}
+"""Compute capability, before the point.  Kernels run on all devices of one, so that they share their library."""
 
 TENSOR = Constants(
-    launch_s=2.4e-6, prologue_s=0.25e-6, reach=0.85, joule=1.5e-12, process=0.3, width=0.5, tile=30.0, memory=0.82,
-    concurrency=1.17, cache=0.3, latency_s=1.1e-9, stream=1.0, epilogue=1.3, split_s=2e-6, cast_s=2e-6, host_s=0.0,
-    host_batched_s=0.0, menus=(_TENSOR_MENU,), menus_batched=(_TENSOR_MENU,),
+    launch_s=2.4e-6, prologue_s=0.25e-6, reach=0.85, joule=1.5e-12, process=0.3, width=0.5, knee=6.0, tile=30.0,
+    banks=0.0, step=0.0, resident=0.0, memory=0.82, concurrency=1.17, cache=0.3, latency_s=1.1e-9, stream=1.0,
+    epilogue=1.3, split_s=2e-6, split_under=1.0, cast_s=2e-6, host_s=0.0, host_batched_s=0.0, menus=(_TENSOR_MENU,),
+    menus_batched=(_TENSOR_MENU,),
 )  # fmt: skip
 """Where the fit of 16-bit products begins, and what it is drawn towards."""
 SIMT = replace(
-    TENSOR, reach=0.95, joule=15.5e-12, width=0.01, tile=8.0, memory=0.8, host_s=4e-5, host_batched_s=2.5e-5, cache=1.0,
-    stream=3.0, menus=(_SIMT_MENU,), menus_batched=(((64, 128),), ((64, 128), (64, 64))),
+    TENSOR, prologue_s=0.5e-6, reach=0.9, joule=14e-12, process=0.7, width=0.01, knee=16.0, tile=8.0, banks=1.0,
+    step=25.0, resident=2.0, memory=0.65, host_s=5e-5, host_batched_s=3e-5, cache=1.0, stream=3.0, epilogue=0.8,
+    split_under=0.125, menus=(_SIMT_MENU,),
 )  # fmt: skip
+"""The same for float32.  A round 14 pJ per operation at 7 nm keeps T4 at its 70 W and V100 near its peak; from one
+process to the next it falls less than the logic's energy (16 to 10 to 7 nm by 40 % each, 7 to 5 nm by 30 %, TSMC), as
+a part of the power is the memory's.  The knee is sharp: a power limit lowers the clock until it is met.  Registers
+hold the sums of two tiles of 128 x 128.  A block alone loses about 25 cycles per step along k to loads from shared
+memory and to barriers.  Sizes of these measurements are odd, so that rows are neither loaded nor stored in whole
+sectors (``memory``, ``epilogue``).  Ampere's library splits the sum in 97 % of the products of less than a tenth of a
+128 x 128 tile per unit, and in 27 % of those of a tenth to a quarter (``split_under``)."""
+
+
+def simt(devices: Sequence[str]) -> Constants:
+    """:data:`SIMT` with the libraries that these devices have shown.
+
+    A device's own architecture counts first, then one of the same compute capability.
+    """
+    known = [name for name in _SIMT_BATCHED if name in {family_of(catalog.accelerator(d)) for d in devices}]
+    families = {}
+    for family, major in _MAJOR.items():
+        near = [name for name in known if name == family] or [name for name in known if _MAJOR[name] == major]
+        if near:
+            families[family] = known.index(near[0])
+    batched = tuple(_SIMT_BATCHED[name] for name in known)
+    return replace(SIMT, menus_batched=batched, families=tuple(families.items()))
+
 
 WIDTHS = {
     "launch_s": 0.5, "prologue_s": 0.7, "reach": 0.1, "joule": 0.3, "width": 0.2, "tile": 0.7, "memory": 0.1,
@@ -168,7 +202,7 @@ WIDTHS = {
 }  # fmt: skip
 """Standard deviation of a constant's logarithm about its prior."""
 NARROW_WIDTH = 0.4
-SIMT_WIDTH = 0.05
+SIMT_WIDTH = 0.1
 """Parts of the widths: 8-bit products stay near the 16-bit constants, float32 ones near their priors, and only
 three of them are free: four devices with four libraries of kernels tell a library's quirks, not the physics."""
 STRENGTH = 0.005
@@ -182,13 +216,24 @@ FREE = {
 }
 
 
+BURST, SETTLED_S = 1.4, 3e-3
+"""Isolated measurements are the best of a few repetitions.  Short kernels draw this much more than the power limit
+before it takes effect; kernels of SETTLED_S run half like that."""
+
+
 def predicted(rows: Rows, constants: Constants) -> NDArray[np.float64]:
     """Seconds of each row as measured on its device, host included; all rows must be of one engine."""
     out = np.empty(len(rows))
     every = dict.fromkeys(ENGINES, constants)
+    isolated = constants.host_s > 0
     for name in np.unique(rows.device):
         at = np.flatnonzero(rows.device == name)
-        out[at] = predict(rows.work.take(at), catalog.accelerator(str(name)), every).seconds
+        device, work = catalog.accelerator(str(name)), rows.work.take(at)
+        out[at] = predict(work, device, every).seconds
+        if isolated and device.tdp_w:
+            burst = predict(work, replace(device, tdp_w=BURST * device.tdp_w), every).seconds
+            square = (out[at] / SETTLED_S) ** 2
+            out[at] = burst * (out[at] / burst) ** (square / (1 + square))
     return out + np.where(rows.work.batch > 1, constants.host_batched_s, constants.host_s)
 
 
@@ -237,8 +282,9 @@ def fit(data: Data, without: str | None = None) -> dict[str, Constants]:
     narrow = fit_constants(data.narrow.without(without), tensor, FREE["narrow"], NARROW_WIDTH)
     four = data.fourbit.without(without)
     fourbit = fit_constants(four, narrow, FREE["fourbit"], NARROW_WIDTH) if len(four) else narrow
-    simt = fit_constants(data.simt.without(without), SIMT, FREE["simt"], SIMT_WIDTH)
-    return {"simt": simt, "tensor": tensor, "narrow": narrow, "fourbit": fourbit}
+    vector = data.simt.without(without)
+    fitted = fit_constants(vector, simt(np.unique(vector.device).tolist()), FREE["simt"], SIMT_WIDTH)
+    return {"simt": fitted, "tensor": tensor, "narrow": narrow, "fourbit": fourbit}
 
 
 def mape(e: NDArray[np.float64]) -> float:
@@ -299,10 +345,10 @@ def _judged(rows: Rows, constants: Constants) -> Judged:
 
 
 FEWEST = 50
-MARGIN = {"tensor": 1.35}
+MARGIN = {"tensor": 1.35, "simt": 1.35}
 """The largest quantile of a few devices is exceeded by the next device about as often as not; with this factor the
-intervals that three devices give cover 85 % on each fourth one in bf16.  The other engines hold an odd device already
-(L40S in fp8, P100 in float32), whose quantile makes the intervals on ordinary devices too wide as it is."""
+intervals that three devices give cover 85 % on each fourth one in bf16 and in float32.  8 bits hold an odd device
+already (L40S), whose quantile makes the intervals on ordinary devices too wide as it is."""
 LIMITS = (Limit.COMPUTE, Limit.MEMORY, Limit.LAUNCH)
 
 
@@ -323,9 +369,13 @@ def spreads(judged: Sequence[Judged], unseen: bool, margin: float = 1.0) -> dict
 
 
 def covered(name: str, devices: dict[str, Judged], margin: float) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Whether the interval that the other devices give holds each row of device ``name``, and its half-width."""
+    """Whether the interval that the other devices give holds each row of device ``name``, and its half-width.
+
+    A device whose library they have shown is as one that was seen.
+    """
     others = [one for device, one in devices.items() if device != name] or list(devices.values())
-    width = spreads(others, True, margin)
+    known = family_of(catalog.accelerator(name)) in dict(devices[name].constants.families)
+    width = spreads(others, not known, margin)
     half = np.array([width.get(limit.name.lower(), max(width.values())) for limit in Limit])[devices[name].limit]
     return np.abs(devices[name].errors) <= half, half
 
@@ -386,7 +436,11 @@ MEANING = {
     "joule": ("J/FLOP", "energy of an operation at 7 nm and the engine's reference width"),
     "process": ("1", "exponent of (nm / 7)"),
     "width": ("1", "exponent of the operations per cycle and unit, over the engine's reference"),
+    "knee": ("1", "exponent that joins the peak and the power limit: how sharp the limit is"),
     "tile": ("rows", "tm tn / (tm + tn) at which a tile reaches half of what an infinite one would"),
+    "banks": ("1", "exponent by which tile grows with the operations per cycle and unit"),
+    "step": ("cycles", "what a block loses at every step along the summed dimension unless others run beside it"),
+    "resident": ("tiles of 128 x 128", "blocks that a unit holds at one time; one block where it is 0"),
     "memory": ("1", "part of the memory bandwidth that is reached"),
     "concurrency": ("1", "bandwidth grows with this times the blocks per unit until it is full"),
     "cache": ("1", "part of the last-level cache in which operands of a repeated call stay"),
@@ -394,6 +448,7 @@ MEANING = {
     "stream": ("1", "how far blocks stream into freed units: 0 whole waves, infinite no waves"),
     "epilogue": ("1", "stores of C, times 64 bytes per cycle and unit"),
     "split_s": ("s at 1.8 GHz", "kernel that adds the partial sums of split-K"),
+    "split_under": ("1", "blocks per unit below which libraries split the sum"),
     "cast_s": ("s at 1.8 GHz", "kernel that casts A"),
     "host_s": ("s", "time of the host inside isolated measurements; not of the kernel"),
     "host_batched_s": ("s", "the same of products in batches"),
@@ -405,7 +460,7 @@ def document(constants: dict[str, Constants], judged: dict[str, dict[str, Judged
     spread = {}
     for engine, devices in judged.items():
         ones = list(devices.values())
-        families = sorted({catalog.accelerator(d).architecture.split(" ")[0] for d in devices})
+        families = sorted({family_of(catalog.accelerator(d)) for d in devices} | set(dict(constants[engine].families)))
         unseen = spreads(ones, True, MARGIN.get(engine, 1.0))
         if len(ones) < 2:  # nothing is known of other devices: no narrower than eight bits
             wider = spreads(list(judged["narrow"].values()), True)
@@ -423,8 +478,8 @@ def document(constants: dict[str, Constants], judged: dict[str, dict[str, Judged
         "constants": {
             engine: {name: _round(getattr(constants[engine], name)) for name in MEANING} for engine in ENGINES
         },
-        "menus": {engine: {"single": constants[engine].menus, "batched": constants[engine].menus_batched}
-                  for engine in ENGINES},
+        "menus": {engine: {"single": constants[engine].menus, "batched": constants[engine].menus_batched,
+                           "families": dict(constants[engine].families)} for engine in ENGINES},
         "spread": spread,
         "provenance": {
             "script": "validation/fit_physical_gemm.py",

@@ -186,9 +186,7 @@ def test_the_script_finds_the_shipped_constants_again():
     shared("kernels/gemm.parquet")
     from validation import fit_physical_gemm as fitting
 
-    found = fitting.fit_constants(
-        fitting.even(fitting.served("bfloat16")), fitting.TENSOR, fitting.FREE["tensor"]
-    )
+    found = fitting.fit_constants(fitting.even(fitting.served("bfloat16")), fitting.TENSOR, fitting.FREE["tensor"])
     for name in fitting.FREE["tensor"]:
         assert getattr(found, name) == pytest.approx(getattr(load().constants["tensor"], name), rel=0.01), name
 
@@ -199,9 +197,7 @@ def test_forty_measured_kernels_of_a_device_left_out():
     from validation import fit_physical_gemm as fitting
 
     rows = fitting.served("bfloat16")
-    constants = fitting.fit_constants(
-        fitting.even(rows).without(H100.name), fitting.TENSOR, fitting.FREE["tensor"]
-    )
+    constants = fitting.fit_constants(fitting.even(rows).without(H100.name), fitting.TENSOR, fitting.FREE["tensor"])
     rows = rows.take(np.random.default_rng(0).permutation(np.flatnonzero(rows.device == H100.name))[:2040])
     assert fitting.mape(fitting.errors(rows, constants)) < 0.18
     few, rest = rows.take(np.arange(40)), rows.take(np.arange(40, 2040))
@@ -276,3 +272,130 @@ def test_bad_measurements_are_refused():
         calibrate(load().constants, work, np.array([1, 1, np.nan, 1, 1.0]), H100)
     few = work.take(np.arange(2))
     assert calibrate(load().constants, few, np.ones(2), H100).constants == load().constants, "two are too few"
+
+
+def vector(**changes):
+    """Constants of vector units with nothing but tiles and steps: one tile, no launch, no power limit, no memory."""
+    tile = (((128, 128),),)
+    plain = replace(
+        load().constants["simt"], menus=tile, menus_batched=tile, launch_s=0.0, prologue_s=0.0, latency_s=0.0, tile=0.0,
+        epilogue=math.inf, memory=1e9, joule=1e-30, reach=1.0, stream=0.0,
+    )  # fmt: skip
+    return {"simt": replace(plain, **changes)}
+
+
+V100 = catalog.accelerator("V100-PCIe-32GB")
+
+
+def test_a_block_alone_waits_at_every_step_and_blocks_together_hide_it():
+    """By hand: a step of a 128 x 128 tile is 256 cycles of 64 lanes; alone it takes 25 more, two at a time do not."""
+    cycle = 2 * 128 * 128 / (V100.peak("float32") / V100.compute_units)
+    step, k = 25 / V100.clock_hz, 1000
+    units = V100.compute_units
+    one, two, three = (
+        predict(gemm(128 * units * count, 128, k, "float32"), V100, vector(step=25.0, resident=2.0)).seconds[0]
+        for count in (1, 2, 3)
+    )
+    assert one == pytest.approx(k * (cycle + step), rel=1e-6)
+    assert two == pytest.approx(k * 2 * cycle, rel=1e-6)
+    assert three == pytest.approx(k * 3 * cycle, rel=1e-6)
+    alone = predict(gemm(128 * units * 2, 128, k, "float32"), V100, vector(step=25.0, resident=0.0)).seconds[0]
+    assert alone == pytest.approx(2 * one, rel=1e-6), "one block at a time: the second waits again"
+
+
+def test_the_sum_is_split_only_where_few_blocks_would_run():
+    narrow, wide = gemm(128, 128, 8192, "float32"), gemm(128, 128 * 40, 8192, "float32")
+    never, always = vector(split_under=0.0), vector(split_under=1.0)
+    at_an_eighth = vector(split_under=0.125)
+    for work, same in ((narrow, always), (wide, never)):
+        found = predict(work, V100, at_an_eighth).seconds
+        assert found == predict(work, V100, same).seconds
+    assert predict(narrow, V100, always).seconds < 0.3 * predict(narrow, V100, never).seconds
+
+
+def test_a_power_limit_of_vector_units_is_sharp():
+    chip, c = silicon(V100, "float32"), load().constants["simt"]
+    limits = [sustained(replace(chip, tdp=tdp), c, 128.0) for tdp in (1e-3, 70.0, 250.0, 5000.0)]
+    assert limits == sorted(limits)
+    assert limits[0] == pytest.approx(1e-3 / 70 * limits[1], rel=1e-3), "far below the peak, FLOP/s follow the watts"
+    assert limits[-1] == pytest.approx(c.reach * chip.peak, rel=1e-3)
+
+
+def test_libraries():
+    """One menu is that of every device; of several the family's; where none is known, each tile is as likely."""
+    c = load().constants["simt"]
+    assert c.library("Pascal", True) == (((64, 128),),)
+    assert c.library("Ada", True) == c.library("Ampere", True) == (((128, 128),),)
+    unknown = c.library("", True)
+    assert len(unknown) == len({tile for menu in c.menus_batched for tile in menu}) > 3
+    assert all(len(menu) == 1 for menu in unknown)
+    assert c.library("Pascal", False) == c.library("", False) == c.menus
+    own = (((32, 32),),)
+    assert replace(c, menus_batched=own).library("Volta", True) == own
+    work = gemm(96, 96, 96, "float32", 500.0)
+    each = [predict(work, V100, {"simt": replace(c, menus_batched=(menu,))}).seconds[0] for menu in c.library("", True)]
+    stranger = replace(V100, architecture="Unheard-of")
+    assert predict(work, stranger, {"simt": c}).seconds[0] == pytest.approx(np.mean(each))
+
+
+def test_a_judged_device_does_not_lend_its_own_library():
+    from validation import fit_physical_gemm as fitting
+
+    devices = ["P100-PCIe-16GB", "T4", "V100-PCIe-32GB", "A100-PCIe-40GB"]
+    for name in devices:
+        c = fitting.simt([other for other in devices if other != name])
+        family = physical.family_of(catalog.accelerator(name))
+        assert fitting._SIMT_BATCHED[family] not in c.menus_batched
+        assert (family in dict(c.families)) == (family in ("Volta", "Turing")), "those two have one compute capability"
+
+
+def test_the_script_finds_the_constants_of_vector_units_again():
+    shared("kernels/fp32_ops.parquet")
+    from validation import fit_physical_gemm as fitting
+
+    rows = fitting.join(*(fitting.even(fitting.isolated(operator)) for operator in ("linear", "bmm")))
+    prior = fitting.simt(np.unique(rows.device).tolist())
+    found = fitting.fit_constants(rows, prior, fitting.FREE["simt"], fitting.SIMT_WIDTH)
+    shipped = load().constants["simt"]
+    for name in fitting.MEANING:
+        assert getattr(found, name) == pytest.approx(getattr(shipped, name), rel=0.01), name
+    assert (found.menus, found.menus_batched, found.families) == (
+        shipped.menus, shipped.menus_batched, shipped.families
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("device", "worst"), [
+    ("P100-PCIe-16GB", 0.25), ("T4", 0.19), ("V100-PCIe-32GB", 0.14), ("A100-PCIe-40GB", 0.17),
+])  # fmt: skip
+def test_float32_on_a_device_left_out(device, worst):
+    shared("kernels/fp32_ops.parquet")
+    from validation import fit_physical_gemm as fitting
+
+    rows = fitting.join(*(fitting.even(fitting.isolated(operator), 200) for operator in ("linear", "bmm")))
+    others, left = rows.without(device), rows.by_device()[device]
+    prior = fitting.simt(np.unique(others.device).tolist())
+    found = fitting.fit_constants(others, prior, fitting.FREE["simt"], fitting.SIMT_WIDTH)
+    assert fitting.mape(fitting.errors(left, found)) < worst
+
+
+def test_fully_connected_layers_of_vgg13_on_h100():
+    """No constant saw them.  Measured: 2.534 ms forward and 4.848 ms backward at batch 512."""
+    from triosim.workload.readers.triosim_csv import TriosimCsv
+    from triosim.workload.rescale import rescale
+
+    recorded = TriosimCsv().read(shared("triosim-h100", "vgg13"))
+
+    def predicted(trace):
+        classes = classify(trace, H100)
+        rows = np.flatnonzero(classes.group == MATRIX)
+        work, times = of(trace, rows, classes.dtype[rows])
+        return rows, predict(work, H100, load().constants).seconds * times
+
+    rows, small = predicted(recorded)
+    _, large = predicted(rescale(recorded, 512))
+    measured = {"forward": 2.534e-3, "backward": 4.848e-3}
+    anchored = recorded.operators.device_s[rows] * large / small
+    backward = recorded.operators.phase[rows] == 1
+    for phase, at in (("forward", ~backward), ("backward", backward)):
+        assert large[at].sum() == pytest.approx(measured[phase], rel=0.1), "from shapes alone"
+        assert anchored[at].sum() == pytest.approx(measured[phase], rel=0.25)

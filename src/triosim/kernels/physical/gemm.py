@@ -1,20 +1,26 @@
 """Matrix products on the matrix and the vector units of a GPU.
 
-A product is cut into tiles, one thread block each, of which every compute unit (SM, CU) runs one at a time.  For a tile
-of ``tm x tn`` and ``s`` parts of the summed dimension (split-K)::
+A product is cut into tiles, one thread block each, of which every compute unit (SM, CU) holds ``r`` at a time: one on
+matrix units, as many as the registers have room for on vector units.  For a tile of ``tm x tn`` and ``s`` parts of the
+summed dimension (split-K)::
 
     blocks   u = ceil(m/tm) ceil(n/tn) batch s / units           thread blocks per compute unit
     waves    w = ceil(u) where blocks wait for one another, less where they stream into freed units
-    compute  c = w 2 tm tn (k/s) / (sustained / units * eff)     eff grows with tm tn / (tm + tn), 1 at 128 x 128
+    rounds   q = max(w / r, 1)                                   sets of blocks, one after another
+    compute  c = 2 tm tn / (sustained / units * eff)             one step along k; eff grows with tm tn / (tm + tn)
+    steps    l = (k/s) max(w c, q (c + step))                    what a step waits for is hidden by other blocks only
     memory   d = (operands, again where the cache loses them, + C) / (bandwidth * min(1, concurrency u))
-    chain    l = (k/s) latency                                   steps along k follow one another
-    seconds    = launch + (c^4 + d^4 + l^4)^(1/4) + w (prologue + epilogue) (+ partial sums, where s > 1)
+    chain    e = (k/s) latency                                   steps along k follow one another
+    seconds    = launch + (l^4 + d^4 + e^4)^(1/4) + q prologue + w epilogue (+ partial sums, where s > 1)
 
-and the library is taken to choose the tile and the split that are fastest.  Large products are bound by power, not by
-the peak: ``sustained = (peak_part^-6 + power_part^-6)^(-1/6)`` with ``peak_part = reach * peak`` and
-``power_part = tdp / joule_per_flop``.  The energy of an operation falls with the process and with the
-operations that a unit does in a cycle, since a wider matrix unit uses an operand more often: ``joule_per_flop = joule
-(nm / 7)^process (flop per cycle and unit / reference)^-width``.
+and the library is taken to choose the tile and the split that are fastest.  Some libraries have few tiles for products
+in batches, and split the sum only where few blocks would run otherwise (``split_under``).  Large products are bound by
+power, not by the peak: ``sustained = (peak_part^-knee + power_part^-knee)^(-1/knee)`` with ``peak_part = reach * peak``
+and ``power_part = tdp / joule_per_flop``.  The energy of an operation falls with the process and with the operations
+that a unit does in a cycle, since a wider matrix unit uses an operand more often: ``joule_per_flop = joule
+(nm / 7)^process (flop per cycle and unit / reference)^-width``.  Vector units read operands from a memory of the
+compute unit that is as wide for 128 lanes as for 64: what a tile needs to be efficient grows with the lanes to the
+power ``banks``.
 
 Few constants hold for all devices; everything about a device is from its datasheet.
 """
@@ -23,6 +29,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -61,10 +68,10 @@ Menu = tuple[tuple[int, int], ...]
 class Constants:
     """Of one engine; see the module's docstring and the units in ``data/physical/gemm.json``.
 
-    ``menus`` are tiles that libraries have; where it is not known which of several menus a device's library has,
-    the time is the geometric mean of what they give.  ``menus_batched`` is for products in batches, for which libraries
-    have fewer kernels.  ``host_s`` and ``host_batched_s``, time of the host that isolated measurements
-    hold, are left out by :func:`predict`.
+    ``menus`` are the tiles that libraries have, ``menus_batched`` those for products in batches.  A single menu is that
+    of every device.  Of several, ``families`` says which an architecture's library has; where it does not know, the
+    library has some of their tiles, and the time is the mean of what each tile gives.  ``host_s`` and
+    ``host_batched_s``, time of the host that isolated measurements hold, are left out by :func:`predict`.
     """
 
     launch_s: float
@@ -73,7 +80,11 @@ class Constants:
     joule: float
     process: float
     width: float
+    knee: float
     tile: float
+    banks: float
+    step: float
+    resident: float
     memory: float
     concurrency: float
     cache: float
@@ -81,11 +92,23 @@ class Constants:
     stream: float
     epilogue: float
     split_s: float
+    split_under: float
     cast_s: float
     host_s: float
     host_batched_s: float
     menus: tuple[Menu, ...]
     menus_batched: tuple[Menu, ...]
+    families: tuple[tuple[str, int], ...] = ()
+
+    def library(self, family: str, batched: bool) -> tuple[Menu, ...]:
+        """Menus that the library of an architecture may have, each as likely as the others."""
+        menus = self.menus_batched if batched else self.menus
+        if len(menus) == 1:
+            return menus
+        known = dict(self.families).get(family)
+        if known is not None:
+            return (menus[known],)
+        return tuple((tile,) for tile in sorted({tile for menu in menus for tile in menu}))
 
 
 @dataclass(frozen=True)
@@ -99,6 +122,7 @@ class Silicon:
     cache: float
     tdp: float
     nm: float
+    family: str = ""
 
     @property
     def width(self) -> float:
@@ -134,7 +158,13 @@ def silicon(device: Accelerator, dtype: str) -> Silicon:
         float(device.cache_bytes or _CACHE_PER_BANDWIDTH * bandwidth),
         device.tdp_w or _LIKE["tdp"],
         float(nm.group()) if nm else _LIKE["nm"],
+        family_of(device),
     )
+
+
+def family_of(device: Accelerator) -> str:
+    """First word of an NVIDIA architecture; empty for other vendors, whose libraries are others."""
+    return device.architecture.split(" ")[0] if device.vendor == "NVIDIA" else ""
 
 
 REFERENCE_NM = 7.0
@@ -154,7 +184,9 @@ def engine(dtype: int) -> str:
 def sustained(chip: Silicon, c: Constants, reference: float) -> float:
     """FLOP/s that large products reach, under the peak and under the power limit."""
     joule = c.joule * (chip.nm / REFERENCE_NM) ** c.process * (chip.width / reference) ** -c.width
-    return float(((c.reach * chip.peak) ** -6 + (chip.tdp / joule) ** -6) ** (-1 / 6))
+    least = min(c.reach * chip.peak, chip.tdp / joule)  # taken out, so that a sharp knee does not underflow
+    parts = (least / (c.reach * chip.peak)) ** c.knee + (least * joule / chip.tdp) ** c.knee
+    return float(least * parts ** (-1 / c.knee))
 
 
 def predict(work: Gemm, device: Accelerator, constants: Mapping[str, Constants]) -> Predicted:
@@ -181,10 +213,11 @@ def predict(work: Gemm, device: Accelerator, constants: Mapping[str, Constants])
 def _seconds(work: Gemm, chip: Silicon, c: Constants, reference: float) -> tuple[NDArray, NDArray]:
     """Time of each product, and what binds it."""
     call = _call(work, chip, c, reference)
-    best, compute, memory = _over_menus(work, chip, c, call, c.menus)
+    single, many = (c.library(chip.family, batched) for batched in (False, True))
+    best, compute, memory = _over_menus(work, chip, c, call, single)
     batched = work.batch > 1
-    if batched.any() and c.menus_batched != c.menus:
-        others = _over_menus(work, chip, c, call, c.menus_batched)
+    if batched.any() and many != single:
+        others = _over_menus(work, chip, c, call, many)
         best, compute, memory = (np.where(batched, y, x) for x, y in zip((best, compute, memory), others, strict=True))
     speed = CLOCK / chip.clock
     seconds = best + c.launch_s * speed
@@ -199,17 +232,15 @@ def _seconds(work: Gemm, chip: Silicon, c: Constants, reference: float) -> tuple
 def _over_menus(
     work: Gemm, chip: Silicon, c: Constants, call: _Call, menus: tuple[Menu, ...]
 ) -> tuple[NDArray, NDArray, NDArray]:
-    """Seconds, compute and memory of the fastest choice, geometric mean over the menus."""
+    """Seconds, compute and memory of the fastest choice, mean over the menus."""
     chosen = [_fastest(work, chip, c, call, menu) for menu in menus]
     if len(chosen) == 1:
         return chosen[0]
-    total, compute, memory = (np.exp(np.mean(np.log(np.stack(x)), axis=0)) for x in zip(*chosen, strict=True))
+    total, compute, memory = (np.mean(np.stack(x), axis=0) for x in zip(*chosen, strict=True))
     return total, compute, memory
 
 
-def _fastest(
-    work: Gemm, chip: Silicon, c: Constants, call: _Call, menu: Menu
-) -> tuple[NDArray, NDArray, NDArray]:
+def _fastest(work: Gemm, chip: Silicon, c: Constants, call: _Call, menu: Menu) -> tuple[NDArray, NDArray, NDArray]:
     """Seconds without the launch, compute and memory alone, of the fastest tile and split."""
     best = np.full(len(work), np.inf)
     compute, memory = np.empty(len(work)), np.empty(len(work))
@@ -227,6 +258,7 @@ class _Call:
     """What does not depend on the tile."""
 
     rate: float  # FLOP/s of one unit
+    tile: float  # tm tn / (tm + tn) at which a tile reaches half
     a: NDArray
     b: NDArray
     c: NDArray
@@ -242,7 +274,9 @@ def _call(work: Gemm, chip: Silicon, c: Constants, reference: float) -> _Call:
     kept = c.cache * chip.cache
     miss = np.where(work.warm, _gone((a + b + out) / kept), 1.0)
     rate = sustained(chip, c, reference) / chip.units
-    return _Call(rate, a, b, out, miss, _gone(a / (work.batch * chip.cache)), _gone(b / (work.batch * chip.cache)))
+    tile = c.tile * float(np.clip(chip.width / reference, 1.0, _WIDEST)) ** c.banks
+    lose_a, lose_b = _gone(a / (work.batch * chip.cache)), _gone(b / (work.batch * chip.cache))
+    return _Call(rate, tile, a, b, out, miss, lose_a, lose_b)
 
 
 def _gone(x: NDArray) -> NDArray:
@@ -257,6 +291,10 @@ _CACHE_OVER_MEMORY = 4.0
 """Partial sums pass through the last-level cache, which is about this much faster than the memory."""
 _SATURATED = 1.2
 """How much better than a 128 x 128 tile any larger one can be."""
+_WIDEST = 2.0
+"""Compute units of GPUs have 64 or 128 lanes."""
+_BLOCK = 128.0 * 128.0
+"""Elements of the tile that ``resident`` counts."""
 
 
 def _tile(
@@ -267,26 +305,30 @@ def _tile(
     down, across = np.ceil(work.m / tm), np.ceil(work.n / tn)
     blocks = down * across * work.batch
     intensity = tm * tn / (tm + tn)
-    eff = intensity / (intensity + c.tile) * (64.0 + c.tile) / 64.0
+    eff = intensity / (intensity + call.tile) * (64.0 + c.tile) / 64.0
     of_tile = 2.0 * tm * tn / (call.rate * min(eff, _SATURATED))
+    held = max(math.floor(c.resident * _BLOCK / (tm * tn)), 1)
     group = max(np.sqrt(chip.units * tn / tm), 1.0)  # tiles down that run at one time, so that the group is square
     again_a = call.lose_a * np.maximum(np.ceil(across * group / chip.units) - 1, 0)
     again_b = call.lose_b * np.maximum(np.ceil(down / group) - 1, 0)
     traffic = call.miss * (call.a + call.b + call.c) + call.a * again_a + call.b * again_b
-    ends = c.prologue_s * speed + tm * tn * work.c_bytes / (c.epilogue * 64.0 * chip.clock)
-    parts = np.exp2(np.floor(np.log2(np.clip(np.minimum(chip.units / blocks, work.k / 64.0), 1.0, 32.0))))
+    stores = tm * tn * work.c_bytes / (c.epilogue * 64.0 * chip.clock)
+    room = max(c.resident, 1.0) * chip.units / blocks
+    parts = np.exp2(np.floor(np.log2(np.clip(np.minimum(room, work.k / 64.0), 1.0, 32.0))))
+    parts = np.where(blocks < c.split_under * chip.units, parts, 1.0)
     for split in (None, parts):
         if split is None:
             u, k = blocks / chip.units, work.k
         else:
             u, k = blocks * split / chip.units, work.k / split
         whole = np.ceil(u)
-        waves = np.where(u > 1.0, (whole + c.stream * u) / (1.0 + c.stream), 1.0)
-        compute = waves * k * of_tile
+        waves = np.where(u > held, (whole + c.stream * u) / (1.0 + c.stream), whole)
+        rounds = np.maximum(waves / held, 1.0)
+        compute = k * np.maximum(waves * of_tile, rounds * (of_tile + c.step / chip.clock))
         memory = traffic / (c.memory * chip.bandwidth * np.minimum(1.0, c.concurrency * u))
         chain = k * (c.latency_s * speed)
         joined = np.sqrt(np.sqrt((compute * compute) ** 2 + (memory * memory) ** 2 + (chain * chain) ** 2))
-        total = joined + waves * ends
+        total = joined + rounds * (c.prologue_s * speed) + waves * stores
         if split is not None:
             sums = 2.0 * split * _SUM_BYTES * call.c / work.c_bytes  # written, then read
             sums = sums / (_CACHE_OVER_MEMORY * c.memory * chip.bandwidth)
@@ -301,7 +343,7 @@ class Spread:
     Attributes:
         seen: on devices of ``families``.
         unseen: on any other device.
-        families: first words of the architectures that were fitted.
+        families: first words of the architectures that were fitted, and of those whose library is known.
     """
 
     seen: NDArray[np.float64]
@@ -341,7 +383,8 @@ def constants_of(row: Mapping[str, float], menus: Mapping[str, Any]) -> Constant
     """Constants from their rows in the file."""
     numbers = {field.name: float(row[field.name]) for field in fields(Constants) if field.name in row}
     one, many = (tuple(tuple((int(m), int(n)) for m, n in menu) for menu in menus[k]) for k in ("single", "batched"))
-    return Constants(**numbers, menus=one, menus_batched=many)
+    families = tuple((str(name), int(at)) for name, at in menus["families"].items())
+    return Constants(**numbers, menus=one, menus_batched=many, families=families)
 
 
 def _by_limit(row: Mapping[str, float]) -> NDArray[np.float64]:
@@ -359,7 +402,7 @@ def spread(work: Gemm, limit: NDArray[np.int8], device: Accelerator, fitted: Fit
         fitted: the constants it was predicted with.
     """
     out = np.empty(len(work))
-    family = device.architecture.split(" ")[0] if device.vendor == "NVIDIA" else ""
+    family = family_of(device)
     for code in np.unique(work.dtype).tolist():
         of = fitted.spread[engine(code)]
         at = work.dtype == code
