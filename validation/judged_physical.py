@@ -6,7 +6,8 @@ them is left out in turn.
 
 The interval's half-width is the 90 % quantile of the errors on the other devices, each left out in turn as well: pooled
 where the judged device's architecture is among theirs, else the largest of one device times ``sqrt(1 + 1/n)`` for
-``n`` devices.  Where there is one other device only, the errors between devices are taken from matrix products.
+``n`` devices (of matrix products: times the margin of the script that fits them; ``linear`` and ``bmm`` have one
+interval).  Where there is one other device only, the errors between devices are taken from matrix products.
 """
 
 from __future__ import annotations
@@ -409,15 +410,28 @@ def _spread(kind: Kind, rows: Rows, device: str, others: list[str]) -> float:
     label = str(rows.label[0])
     if len(others) == 1:
         return float(np.hypot(_shapes_only(label, rows, device, others[0]), _between_devices(device)))
-    each = [_errors(label, rows.layout, other, frozenset([device, other])) for other in others]
+    labels = [one for one in _ENGINES if _ENGINES[one] == "simt"] if _ENGINES.get(label) == "simt" else [label]
+    each = [
+        np.concatenate([_errors(one, rows.layout, other, frozenset([device, other])) for one in labels])
+        for other in others
+    ]
     each = [errors for errors in each if errors.size]
     if not each:  # others have kernels of the family, but none of this class
         return _between_devices(device)
-    seen = {catalog.accelerator(other).architecture.split(" ")[0] for other in others}
-    if catalog.accelerator(device).architecture.split(" ")[0] in seen:
+    if _seen(label, device, others):
         return quantile(np.concatenate(each))
     # a new device is off from the mean of n by that much more than they are among themselves
-    return max(quantile(errors) for errors in each) * float(np.sqrt(1 + 1 / len(each)))
+    margin = fit_physical_gemm.MARGIN.get(_ENGINES.get(label, ""), float(np.sqrt(1 + 1 / len(each))))
+    return max(quantile(errors) for errors in each) * margin
+
+
+def _seen(label: str, device: str, others: list[str]) -> bool:
+    """Whether the other devices have the architecture of this one or, for products of vector units, its library."""
+    family = catalog.accelerator(device).architecture.split(" ")[0]
+    known = {catalog.accelerator(other).architecture.split(" ")[0] for other in others}
+    if _ENGINES.get(label) == "simt":
+        known |= set(dict(fit_physical_gemm.simt(others).families))
+    return family in known
 
 
 def _shapes_only(label: str, rows: Rows, device: str, other: str) -> float:
@@ -435,9 +449,7 @@ def _between_devices(device: str) -> float:
     return max(quantile(_errors(label, layout, str(other), frozenset([device, str(other)]))) for other in others)
 
 
-def _held_out_shapes(
-    fold: Callable[[Rows], Seconds], rows: Rows
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _held_out_shapes(fold: Callable[[Rows], Seconds], rows: Rows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     _, shape = np.unique(rows.shape, axis=0, return_inverse=True)
     part = np.random.default_rng(0).permutation(int(shape.max()) + 1)[shape.ravel()] % FOLDS
     seconds, spread = np.empty(len(rows)), np.empty(len(rows))
