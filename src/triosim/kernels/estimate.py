@@ -27,6 +27,7 @@ class Source(IntEnum):
     TABLE = 8
     EXTERNAL = 9
     PHYSICAL = 10
+    CALIBRATED = 11
 
 
 class Limit(IntEnum):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from triosim.kernels.calibration.pack import is_calibration_file
 from triosim.kernels.changes import growth, undecided
 from triosim.kernels.estimate import Estimates, Source
 from triosim.kernels.model import MODELS, Job, OperatorModel
@@ -21,9 +22,11 @@ def price(job: Job, model: str = "auto") -> Estimates:
 
     Args:
         job: what is to be priced.
-        model: a registered operator model; the file of a pack (``*.json``), the constants of a roofline that ``auto``
-            uses instead of the physical models; a table of measured kernels (``*.json``,
-            :mod:`triosim.kernels.models.table`); or a file of external times (:mod:`triosim.kernels.models.external`).
+        model: a registered operator model; the file of a calibration (``*.json``,
+            :mod:`triosim.kernels.calibration.pack`), with which ``auto`` prices what was not recorded; the file of a
+            pack (``*.json``), the constants of a roofline that ``auto`` uses instead of the physical models; a table of
+            measured kernels (``*.json``, :mod:`triosim.kernels.models.table`); or a file of external times
+            (:mod:`triosim.kernels.models.external`).
 
     Raises:
         InputError: there is no such model or pack, or it needs something that the job does not have.
@@ -33,6 +36,10 @@ def price(job: Job, model: str = "auto") -> Estimates:
 
 def _model(name: str) -> OperatorModel:
     if name.lower().endswith(".json"):
+        if is_calibration_file(name):
+            from triosim.kernels.calibration.model import AutoCalibrated
+
+            return AutoCalibrated(name)
         from triosim.kernels.models.auto import Auto
         from triosim.kernels.models.roofline import Rooflines
         from triosim.kernels.models.table import Table, is_table_file
@@ -71,6 +78,7 @@ def describe(estimates: Estimates, trace: Trace, job: Job | None = None, model: 
         Source.ANCHORED: f"recorded times{there} carried over to other shapes or to another device by {carrier}",
         Source.PROPORTIONAL: "recorded times scaled in proportion to the work",
         Source.ROOFLINE: f"the roofline{here}, without a recording",
+        Source.CALIBRATED: f"physical models calibrated with measured kernels{here}",
         Source.PHYSICAL: f"physical models{here} (tiles, waves, caches, power), without a recording",
         Source.UNDECIDED: "recorded operators of which it is not known whether they follow the batch",
         Source.REGRESSION: f"linear regressions on the work{here}, without a recording",
@@ -93,7 +101,9 @@ def _percent(share: float) -> str:
 
 def _rooflined(estimates: Estimates, model: str) -> bool:
     """Whether the roofline carried recorded times over, or stood alone."""
-    return bool(np.any(estimates.source == Source.ROOFLINE)) or model.lower().endswith(".json")
+    if bool(np.any(estimates.source == Source.ROOFLINE)):
+        return True
+    return model.lower().endswith(".json") and not is_calibration_file(model)
 
 
 def _pack_story(model: str) -> str:

@@ -9,7 +9,7 @@ interval, and the estimate says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,7 @@ from triosim.workload.trace import Trace
 BASIS = "physical"
 
 
-_GROUPS: Mapping[str, tuple[int, ...]] = {
+GROUPS: Mapping[str, tuple[int, ...]] = {
     "gemm": (MATRIX,), "convolution": (CONVOLUTION, CONVOLUTION_BACKWARD),
     "attention": (ATTENTION, ATTENTION_BACKWARD), "stream": (ROWWISE, ELEMENTWISE, OTHER),
 }  # fmt: skip
@@ -56,11 +56,12 @@ class Physics:
     """Physical models as a :class:`~triosim.kernels.modelled.Basis`.
 
     Attributes:
-        priced: prices work of one kind on a device; with the shipped constants where not given.
+        priced: prices work of one kind on a device, given the names of its operators; with the shipped constants where
+            not given, which say nothing about what is not a GPU.
         notes: sentences on what those constants are.
     """
 
-    priced: Callable[[Kind, Any, Accelerator], Priced] = shipped
+    priced: Callable[[Kind, Any, Accelerator, Sequence[str]], Priced] = shipped
     notes: tuple[str, ...] = ()
 
     def modelled(self, trace: Trace, device: Accelerator, launches: NDArray[np.int64] | None = None) -> Modelled:
@@ -74,7 +75,7 @@ class Physics:
         Raises:
             InputError: the device has no compute peak or no memory bandwidth.
         """
-        if device.kind not in GPUS:
+        if device.kind not in GPUS and self.priced is shipped:
             return Rooflines().modelled(trace, device, launches)
         bandwidth(device)
         count = np.ones(len(trace)) if launches is None else launches.astype(np.float64)
@@ -84,7 +85,7 @@ class Physics:
         classified = classify(calls, device)
         seconds, spread, usual = (np.zeros(len(calls)) for _ in range(3))
         limit = np.full(len(calls), Limit.UNKNOWN, np.int8)
-        for name, groups in _GROUPS.items():
+        for name, groups in GROUPS.items():
             at = np.flatnonzero(np.isin(classified.group, groups))
             if at.size:
                 columns = self._of_kind(BY_NAME[name], calls, at, classified.dtype[at], kernels[at], device)
@@ -100,22 +101,41 @@ class Physics:
         kernels: NDArray[np.float64], device: Accelerator,
     ) -> tuple[NDArray, NDArray, NDArray, NDArray]:  # fmt: skip
         """Seconds, limit, spread and usual spread of operators of one kind."""
-        times = np.ones(len(rows))
-        work: Any
-        if kind.name == "gemm":
-            work, times = gemm.of(trace, rows, dtype)
-        elif kind.name == "convolution":
-            work = convolution.of(trace, rows, dtype)
-        elif kind.name == "attention":
-            work = attention.of(trace, rows, dtype)
-        else:
-            work = stream.of(trace, rows, kernels)
-        found = self.priced(kind, work, device)
-        seconds = found.seconds * times
-        if kind.name != "stream":  # kernels beside the one that multiplies cost a launch each
-            seconds = seconds + stream_constants()["elementwise"].launch_s * np.maximum(kernels - times, 0.0)
+        work, times = work_of(kind.name, trace, rows, dtype, kernels)
+        names = [trace.operators.name[row] for row in rows.tolist()]
+        found = self.priced(kind, work, device, names)
+        seconds = found.seconds * times + beside(kind.name, kernels, times)
         usual = np.minimum(found.spread, kind.spread(work, found.limit, None))
         return seconds, found.limit, found.spread, usual
+
+
+def work_of(
+    kind: str, trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8], kernels: NDArray[np.float64]
+) -> tuple[Any, NDArray[np.float64]]:
+    """What operators of one kind do, and how many times over each does it.
+
+    Args:
+        kind: one of :data:`GROUPS`.
+        trace: operators with FLOP and bytes counted.
+        rows: operators to be taken.
+        dtype: element type that each of ``rows`` multiplies.
+        kernels: how many kernels each of ``rows`` launches.
+    """
+    once = np.ones(len(rows))
+    if kind == "gemm":
+        return gemm.of(trace, rows, dtype)
+    if kind == "convolution":
+        return convolution.of(trace, rows, dtype), once
+    if kind == "attention":
+        return attention.of(trace, rows, dtype), once
+    return stream.of(trace, rows, kernels), once
+
+
+def beside(kind: str, kernels: NDArray[np.float64], times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Seconds of the kernels beside the ones that multiply: a launch each."""
+    if kind == "stream":  # whose models count their kernels
+        return np.zeros(len(kernels))
+    return stream_constants()["elementwise"].launch_s * np.maximum(kernels - times, 0.0)
 
 
 @registered

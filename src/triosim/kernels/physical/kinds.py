@@ -8,7 +8,7 @@ finds the work of a trace's operators.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -32,11 +32,13 @@ Work = Gemm | Convolution | Attention | Experts | Stream
 
 @dataclass(frozen=True)
 class Scalars:
-    """What a calibration moves of a class: factors of the rate of computing, of the bandwidths, and of launches."""
+    """What a calibration moves of a class: factors of the rate of computing, of the bandwidths, of launches, and of the
+    part of the cache in which the operands of a repeated kernel stay."""
 
     compute: float = 1.0
     bandwidth: float = 1.0
     launch: float = 1.0
+    cache: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -67,11 +69,12 @@ class Kind:
     shape: Callable[[Any], NDArray[np.float64]]
 
 
-COMPUTE, BANDWIDTH, LAUNCH = "compute", "bandwidth", "launch"
+COMPUTE, BANDWIDTH, LAUNCH, CACHE = "compute", "bandwidth", "launch", "cache"
 _FOLLOWS: Mapping[str, Mapping[str, tuple[str, int]]] = {
     "gemm": {
         "reach": (COMPUTE, 1), "joule": (COMPUTE, -1), "memory": (BANDWIDTH, 1), "launch_s": (LAUNCH, 1),
         "prologue_s": (LAUNCH, 1), "split_s": (LAUNCH, 1), "cast_s": (LAUNCH, 1), "latency_s": (LAUNCH, 1),
+        "cache": (CACHE, 1),
     },
     "convolution": {
         "reach": (COMPUTE, 1), "joule": (COMPUTE, -1), "fused": (COMPUTE, 1), "filtered": (COMPUTE, 1),
@@ -81,16 +84,17 @@ _FOLLOWS: Mapping[str, Mapping[str, tuple[str, int]]] = {
     "prefill": {
         "efficiency": (COMPUTE, 1), "joule_per_flop": (COMPUTE, -1), "softmax_cycles": (COMPUTE, -1),
         "bandwidth_fraction": (BANDWIDTH, 1), "cache_rate": (BANDWIDTH, 1), "launch_s": (LAUNCH, 1),
-        "cast_s": (LAUNCH, 1), "prologue_cycles": (LAUNCH, 1),
+        "cast_s": (LAUNCH, 1), "prologue_cycles": (LAUNCH, 1), "cache_fraction": (CACHE, 1),
     },
     "decode": {
         "bandwidth_fraction": (BANDWIDTH, 1), "cache_rate": (BANDWIDTH, 1), "block_rate": (BANDWIDTH, 1),
         "launch_s": (LAUNCH, 1), "split_s": (LAUNCH, 1), "block_cycles": (LAUNCH, 1), "head_cycles": (LAUNCH, 1),
+        "cache_fraction": (CACHE, 1),
     },
     "moe": {
         "efficiency": (COMPUTE, 1), "joule_per_flop": (COMPUTE, -1), "feed_rate": (COMPUTE, 1),
         "bandwidth_fraction": (BANDWIDTH, 1), "large_fraction": (BANDWIDTH, 1), "cache_rate": (BANDWIDTH, 1),
-        "launch_s": (LAUNCH, 1), "align_s": (LAUNCH, 1),
+        "launch_s": (LAUNCH, 1), "align_s": (LAUNCH, 1), "cache_fraction": (CACHE, 1),
     },
     "stream": {
         "issue": (COMPUTE, 1), "row": (COMPUTE, -1), "memory": (BANDWIDTH, 1), "launch_s": (LAUNCH, 1),
@@ -284,8 +288,8 @@ class Priced(NamedTuple):
     spread: NDArray[np.float64]
 
 
-def shipped(kind: Kind, work: Any, device: Accelerator) -> Priced:
-    """Work of one kind under the constants that come with the program.
+def shipped(kind: Kind, work: Any, device: Accelerator, names: Sequence[str] = ()) -> Priced:
+    """Work of one kind under the constants that come with the program; the operators' names do not matter to them.
 
     Raises:
         InputError: the device has no compute peak or no memory bandwidth.

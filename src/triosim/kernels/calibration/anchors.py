@@ -1,0 +1,63 @@
+"""What a model is still off by at kernels that were measured, carried over to those that are alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+NEAREST = 5
+"""Measured kernels that are asked."""
+REACH = 1.5
+"""Distance in powers of two at which half of a neighbour's error is carried over."""
+_SAME = 1e-6
+_BLOCK = 4_000_000
+"""Distances that are held at a time."""
+
+
+@dataclass(frozen=True)
+class Anchors:
+    """Measured kernels of one class.
+
+    Attributes:
+        shape: logarithms to base 2 of their sizes, shape ``(n, d)``.
+        error: ``log(measured / predicted)`` of each, shape ``(n,)``.
+    """
+
+    shape: NDArray[np.float64]
+    error: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.error)
+
+    def at(self, shape: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """What to add to the logarithm of predictions, and how far the nearest measured kernel is.
+
+        The mean error of the nearest kernels, weighted by the inverse of the distance, over ``1 + d / REACH`` with
+        ``d`` the distance of the nearest: a measured kernel is reproduced, one that is far from all is left alone.
+
+        Args:
+            shape: of the kernels in question, shape ``(q, d)``.
+
+        Returns:
+            Two columns of ``q`` rows.
+        """
+        added, distance = np.zeros(len(shape)), np.full(len(shape), np.inf)
+        if not len(self):
+            return added, distance
+        step = max(_BLOCK // len(self), 1)
+        for start in range(0, len(shape), step):
+            rows = slice(start, start + step)
+            added[rows], distance[rows] = self._at(shape[rows])
+        return added, distance
+
+    def _at(self, shape: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        apart = np.sqrt(((shape[:, None, :] - self.shape[None, :, :]) ** 2).sum(2))
+        count = min(NEAREST, len(self))
+        nearest = np.argpartition(apart, count - 1, axis=1)[:, :count]
+        d = np.take_along_axis(apart, nearest, 1)
+        weight = 1.0 / np.maximum(d, _SAME**2)
+        mean = (weight * self.error[nearest]).sum(1) / weight.sum(1)
+        closest = d.min(1)
+        return mean / (1.0 + np.where(closest < _SAME, 0.0, closest) / REACH), closest

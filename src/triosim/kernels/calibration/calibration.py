@@ -1,0 +1,104 @@
+"""A calibrated device: what was learned of each class of kernels, and prices by it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.calibration.anchors import REACH
+from triosim.kernels.calibration.fitting import Learned, Measured, by_class, learned, operator_name
+from triosim.kernels.pack import GPUS
+from triosim.kernels.physical.kinds import BY_NAME, Kind, Priced, shipped
+
+_STANDS_IN = "elementwise"
+"""Streams of classes that were not measured are moved like these: they have the same constants."""
+
+
+_FIGURES = (
+    "vendor", "kind", "architecture", "process", "peak_flops", "memory_bandwidth", "compute_units", "clock_hz",
+    "cache_bytes", "tdp_w",
+)  # fmt: skip
+
+
+def same_figures(a: Accelerator, b: Accelerator) -> bool:
+    """Whether the models make no difference between two devices, whatever they are called."""
+    return all(getattr(a, name) == getattr(b, name) for name in _FIGURES)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Physical models brought closer to one device by measured kernels of it.
+
+    Attributes:
+        device: that was measured, with the figures of its datasheet.
+        learned: of each class that was measured, by kind and class.
+        drift: by how much a kernel that was repeated throughout the measurements differed; intervals are that wider.
+    """
+
+    device: Accelerator
+    learned: Mapping[tuple[str, str], Learned] = field(default_factory=dict)
+    drift: float = 0.0
+
+    def priced(self, kind: Kind, work: Any, device: Accelerator, names: Sequence[str] = ()) -> Priced:
+        """Work of one kind on ``device``: calibrated on the device that was measured, else by the shipped constants.
+
+        A class that was not measured keeps the shipped constants, streams those of elementwise operators.  On what is
+        not a GPU it is left open (NaN), as the shipped constants say nothing there.  Far from all measured kernels the
+        interval grows to the shipped one.
+
+        Args:
+            kind, work, device: what is to be priced.
+            names: the framework's name of each row's operator; none if not known.
+
+        Raises:
+            InputError: the device has no compute peak or no memory bandwidth.
+        """
+        if not same_figures(device, self.device):
+            return shipped(kind, work, device)
+        seconds, spread = np.full(len(work), np.nan), np.full(len(work), np.nan)
+        limit = np.zeros(len(work), np.int8)
+        plain = {name: operator_name(name) for name in set(names)}
+        for code, rows in by_class(kind, work):
+            part, of = work.take(rows), [plain[names[row]] for row in rows.tolist()] if names else ()
+            found = self.learned.get((kind.name, kind.classes[code]))
+            if found is not None:
+                seconds[rows], limit[rows], distance = found.seconds(kind, part, device, of)
+                spread[rows] = self._spread(found, kind.spread(part, limit[rows], device), distance)
+            elif (other := self.learned.get((kind.name, _STANDS_IN))) is not None:
+                seconds[rows], limit[rows] = kind.predict(part, device, other.constants(kind))
+                spread[rows] = np.maximum(kind.spread(part, limit[rows], device), other.spread or 0.0)
+            elif device.kind in GPUS:
+                seconds[rows], limit[rows], spread[rows] = shipped(kind, part, device)
+        return Priced(seconds, limit, spread)
+
+    def _spread(self, found: Learned, usual: NDArray[np.float64], distance: NDArray[np.float64]) -> NDArray[np.float64]:
+        near = usual if found.spread is None else np.full(len(usual), found.spread)
+        away = -np.expm1(-np.maximum(distance - found.typical, 0.0) / REACH)
+        spread = near + away * np.maximum(usual - near, 0.0)
+        return np.asarray(np.hypot(spread, math.log1p(self.drift)))
+
+
+def calibrated(
+    device: Accelerator, measured: Mapping[str, Measured], drift: float = 0.0, kinds: Mapping[str, Kind] = BY_NAME
+) -> Calibration:
+    """A calibration of ``device`` from its measured kernels.
+
+    Args:
+        device: with its peaks and memory bandwidth.
+        measured: kernels by the name of their kind.
+        drift: see :class:`Calibration`.
+        kinds: the kinds by name; others than the shipped ones to judge a calibration of other constants.
+
+    Raises:
+        InputError: the device has no compute peak or no memory bandwidth, or a time is not a positive number.
+    """
+    found = {
+        (name, one.name): one for name, kernels in measured.items() for one in learned(kinds[name], kernels, device)
+    }
+    return Calibration(device, found, drift)

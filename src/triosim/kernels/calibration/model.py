@@ -1,0 +1,118 @@
+"""Operator times with a calibration: recorded where a recording says so, else calibrated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.errors import InputError
+from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.calibration.calibration import Calibration, same_figures
+from triosim.kernels.calibration.figures import MEASURED
+from triosim.kernels.calibration.pack import Pack, load
+from triosim.kernels.changes import same_device
+from triosim.kernels.estimate import Estimates, Source
+from triosim.kernels.model import Job, OperatorModel
+from triosim.kernels.modelled import Modelled
+from triosim.kernels.models.auto import Auto
+from triosim.kernels.models.physical import Physics
+from triosim.kernels.models.roofline import Rooflines
+from triosim.workload.trace import Trace
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """Calibrated physical models as a :class:`~triosim.kernels.modelled.Basis`.
+
+    On devices other than the calibrated one the models are as shipped: recorded times may have to be carried over from
+    there.  What was not measured of a device that is not a GPU is priced by the roofline.
+    """
+
+    calibration: Calibration
+
+    def modelled(self, trace: Trace, device: Accelerator, launches: NDArray[np.int64] | None = None) -> Modelled:
+        """See :meth:`triosim.kernels.models.physical.Physics.modelled`.
+
+        Raises:
+            InputError: the device has no compute peak or no memory bandwidth.
+        """
+        if not same_figures(device, self.calibration.device):
+            return Physics().modelled(trace, device, launches)
+        found = replace(Physics(self.calibration.priced).modelled(trace, device, launches), source=Source.CALIBRATED)
+        unknown = np.isnan(found.seconds)
+        if not unknown.any():
+            return found
+        other = Rooflines().modelled(trace, device, launches)
+        columns = {
+            name: np.where(unknown, getattr(other, name), getattr(found, name))
+            for name in ("seconds", "spread", "usual", "limit")
+        }
+        return replace(found, **columns)
+
+
+class AutoCalibrated(OperatorModel):
+    """``auto`` with the calibration of a file.
+
+    Args:
+        name: the file.
+
+    Raises:
+        InputError: as :func:`triosim.kernels.calibration.pack.load`.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.pack = load(name)
+
+    def price(self, job: Job) -> Estimates:
+        """See :class:`~triosim.kernels.models.auto.Auto`.
+
+        Raises:
+            InputError: the device is another than the calibrated one.
+        """
+        found = Auto(Calibrated(self.pack.calibration)).price(_on_the_calibrated_device(self.pack, job, self.name))
+        return replace(found, notes=(*found.notes, *_story(self.pack, self.name, job.device)))
+
+
+def _on_the_calibrated_device(pack: Pack, job: Job, name: str) -> Job:
+    """The job, with the calibration's figures of a device that has none of its own.
+
+    Raises:
+        InputError: the device has other figures than the calibrated one.
+    """
+    device, given = pack.calibration.device, job.device
+    if same_figures(given, device):
+        return job
+    if not _stands_for(given, device):
+        cure = f"give --device {device.name}" if device.confidence != MEASURED else "leave --device out"
+        raise InputError(
+            f"calibration {name} is of {device.name!r}, not of {given.name or '(unnamed)'!r}: calibrate on that "
+            f"device, or {cure}"
+        )
+    recorded_on = job.recorded_on
+    if recorded_on is not None and (same_device(recorded_on, given) or _stands_for(recorded_on, device)):
+        recorded_on = device
+    return replace(job, device=device, recorded_on=recorded_on)
+
+
+def _stands_for(given: Accelerator, device: Accelerator) -> bool:
+    """Whether a device is the calibrated one by name, and the calibration knows more about it."""
+    named = given.name in ("", device.name)
+    return named and (not given.priced or device.confidence == MEASURED)
+
+
+def _story(pack: Pack, name: str, given: Accelerator) -> list[str]:
+    calibration = pack.calibration
+    kernels = sum(len(one.anchors) for one in calibration.learned.values())
+    words = [
+        f"calibration {name}: {kernels} kernels measured on {calibration.device.name}"
+        + (f" on {pack.date}" if pack.date else "")
+        + (", fitted anew because the constants have changed since" if pack.refitted else "")
+    ]
+    if not given.priced:
+        words.append(
+            f"the device has no datasheet: its figures are those of the calibration ({calibration.device.name})"
+        )
+    return words

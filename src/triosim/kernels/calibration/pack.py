@@ -1,0 +1,318 @@
+"""The file that keeps a calibration: what was measured, what was learned from it, and a check of both.
+
+JSON, schema ``triosim/calibration/1``.  ``samples`` are the measured kernels as columns, of which a column that is the
+same everywhere is one value; ``learned`` is what was fitted to them; ``golden`` are kernels with the seconds that this
+pack predicts, looked at whenever it is read.  Where the shipped constants have moved on since (``constants`` is their
+hash) everything is fitted anew from the samples.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.errors import InputError
+from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.calibration.anchors import Anchors
+from triosim.kernels.calibration.calibration import Calibration, calibrated
+from triosim.kernels.calibration.fitting import Learned, Measured, by_class, different
+from triosim.kernels.physical.kinds import BY_NAME, Kind, Scalars, Work
+from triosim.kernels.work import attention, moe, stream
+from triosim.workload.trace import DTYPES
+
+SCHEMA = "triosim/calibration/1"
+_FAMILY = "triosim/calibration/"
+TOLERANCE = 1e-9
+"""Relative difference of a golden prediction from which on a pack is refused: far above rounding, far below meaning."""
+_GOLDEN = (0.0, 0.5, 1.0)
+"""Quantiles of the measured times at which each class has a golden prediction."""
+_CODES: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("attention", "family"): attention.FAMILIES, ("moe", "family"): moe.FAMILIES, ("stream", "kind"): stream.KINDS,
+    **{(kind, "dtype"): DTYPES for kind in ("gemm", "convolution", "attention", "moe")},
+}  # fmt: skip
+"""Columns of work that are indices, and the names they stand for: the file holds names."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """What launching costs, as recorded.
+
+    Attributes:
+        issue_s: median time of the host from one launch to the next.
+        launches: how many there were.
+    """
+
+    issue_s: float
+    launches: int
+
+
+@dataclass(frozen=True)
+class Pack:
+    """A calibration with everything that it came from.
+
+    Attributes:
+        calibration: prices kernels.
+        measured: by the name of their kind.
+        host: what launching costs, None where it was not recorded.
+        date: of the measurements, ``"2026-11-21"``.
+        versions: of the program, the framework and the driver.
+        provenance: ``trace`` (its name), ``made_by`` and notes.
+        refitted: whether it was fitted anew when it was read.
+    """
+
+    calibration: Calibration
+    measured: Mapping[str, Measured]
+    host: Host | None = None
+    date: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    refitted: bool = False
+
+
+@functools.cache
+def constants_version() -> str:
+    """Hash of the constants that come with the program and of their schema."""
+    folder = resources.files("triosim.kernels") / "data" / "physical"
+    found = hashlib.sha256()
+    for name in sorted(BY_NAME):
+        found.update((folder / f"{name}.json").read_bytes())
+    return found.hexdigest()[:16]
+
+
+def is_calibration_file(name: str) -> bool:
+    """Whether a JSON file says that it is a calibration; False where it cannot be read."""
+    try:
+        document = json.loads(Path(name).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(document, dict) and str(document.get("schema", "")).startswith(_FAMILY)
+
+
+# Writing --------------------------------------------------------------------------------------------------------------
+
+
+def text(pack: Pack) -> str:
+    """The file's content."""
+    calibration = pack.calibration
+    pack = replace(pack, measured={name: different(one) for name, one in pack.measured.items()})
+    samples = {name: _sample(BY_NAME[name], one) for name, one in pack.measured.items()}
+    document = {
+        "schema": SCHEMA,
+        "date": pack.date,
+        "versions": dict(pack.versions),
+        "constants": constants_version(),
+        "device": {name: value for name, value in asdict(calibration.device).items() if value not in (None, "")},
+        "drift": calibration.drift,
+        "host": asdict(pack.host) if pack.host else None,
+        "provenance": {**pack.provenance, "samples": _hash(pack.measured)},
+        "learned": [_learned_row(one) for one in calibration.learned.values()],
+        "golden": _golden(pack),
+        "samples": samples,
+    }
+    lines = [f" {json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}" for key, value in document.items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _sample(kind: Kind, measured: Measured) -> dict[str, Any]:
+    menus = {name: [list(tile) for tile in menu] for name, menu in measured.menus.items()}
+    return {
+        "work": _columns(kind, measured.work),
+        "seconds": measured.seconds.tolist(),
+        **({"before": measured.before.tolist()} if measured.before is not None else {}),
+        **({"tiles": menus} if menus else {}),
+        **({"operators": list(measured.names)} if measured.names else {}),
+    }
+
+
+def _columns(kind: Kind, work: Work) -> dict[str, Any]:
+    out = {}
+    for column in fields(work):
+        values = getattr(work, column.name)
+        names = _CODES.get((kind.name, column.name))
+        row = [names[code] for code in values.tolist()] if names else [_short(x) for x in values.tolist()]
+        out[column.name] = row[0] if row and all(x == row[0] for x in row) else row
+    return out
+
+
+def _short(x: float | bool) -> float | int | bool:
+    return int(x) if isinstance(x, float) and x.is_integer() and abs(x) < 2**53 else x
+
+
+def _learned_row(one: Learned) -> dict[str, Any]:
+    return {
+        "kind": one.kind, "class": one.name, "logs": one.logs.tolist(), "tiles": [list(tile) for tile in one.menu],
+        "operators": dict(one.operators), "spread": one.spread, "typical": one.typical, "before": one.before,
+        "after": one.after, "error": one.anchors.error.tolist(),
+    }  # fmt: skip
+
+
+def _golden(pack: Pack) -> dict[str, Any]:
+    out = {}
+    for name, measured in pack.measured.items():
+        kind, rows = BY_NAME[name], []
+        for code, of_class in by_class(kind, measured.work):
+            if (name, kind.classes[code]) in pack.calibration.learned:
+                order = of_class[np.argsort(measured.seconds[of_class], kind="stable")]
+                rows += [int(order[round(q * (len(order) - 1))]) for q in _GOLDEN]
+        work = measured.work.take(np.array(sorted(set(rows)), np.int64))
+        if len(work):
+            seconds = pack.calibration.priced(kind, work, pack.calibration.device).seconds
+            out[name] = {"work": _columns(kind, work), "seconds": seconds.tolist()}
+    return out
+
+
+def _hash(measured: Mapping[str, Measured]) -> str:
+    """Of all columns and times, as 64-bit numbers."""
+    found = hashlib.sha256()
+    for name in sorted(measured):
+        one = measured[name]
+        found.update(name.encode())
+        for column in (*(getattr(one.work, f.name) for f in fields(one.work)), one.seconds):
+            found.update(np.ascontiguousarray(column, "<f8").tobytes())
+        found.update("\n".join(one.names).encode())
+    return found.hexdigest()
+
+
+# Reading --------------------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=8)
+def load(name: str) -> Pack:
+    """The calibration of a file.
+
+    Raises:
+        InputError: the file cannot be read, is no calibration, was changed, or no longer predicts what it did.
+    """
+    try:
+        content = Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"calibration {name}: cannot be read ({error})") from None
+    try:
+        document = json.loads(content)
+    except json.JSONDecodeError as error:
+        raise InputError(f"calibration {name}: not JSON, line {error.lineno}: {error.msg}") from None
+    if not isinstance(document, dict) or not str(document.get("schema", "")).startswith(_FAMILY):
+        found = document.get("schema") if isinstance(document, dict) else type(document).__name__
+        raise InputError(f"calibration {name}: schema is {found!r}, expected {SCHEMA!r}: triosim calibrate writes one")
+    try:
+        return _parsed(document, name)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        if isinstance(error, InputError):
+            raise
+        what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+        raise InputError(f"calibration {name}: {what}: run triosim calibrate again") from None
+
+
+def _parsed(document: dict[str, Any], name: str) -> Pack:
+    device = _device(document["device"])
+    samples, drift = document["samples"], float(document["drift"])
+    measured = {kind: _measured(BY_NAME[kind], one, f"samples of {kind!r}") for kind, one in samples.items()}
+    if document["provenance"]["samples"] != _hash(measured):
+        raise InputError(f"calibration {name}: 'samples' were changed since they were measured: run triosim calibrate")
+    host = document["host"]
+    about = (
+        measured, Host(float(host["issue_s"]), int(host["launches"])) if host else None, str(document["date"]),
+        {str(k): str(v) for k, v in document["versions"].items()}, dict(document["provenance"]),
+    )  # fmt: skip
+    if document["schema"] != SCHEMA or document["constants"] != constants_version():
+        return Pack(calibrated(device, measured, drift), *about, refitted=True)
+    works = {
+        (kind, BY_NAME[kind].classes[code]): one.work.take(rows)
+        for kind, one in measured.items()
+        for code, rows in by_class(BY_NAME[kind], one.work)
+    }
+    learned = {}
+    for row in document["learned"]:
+        key = str(row["kind"]), str(row["class"])
+        learned[key] = _learned(row, BY_NAME[key[0]].shape(works[key]))
+    calibration = Calibration(device, learned, drift)
+    _check_golden(calibration, document["golden"], name)
+    return Pack(calibration, *about)
+
+
+def _device(row: dict[str, Any]) -> Accelerator:
+    known = {f.name for f in fields(Accelerator)}
+    device = Accelerator(**{key: value for key, value in row.items() if key in known})
+    if not device.priced:
+        raise ValueError(f"device {device.name!r} has no compute peak or no memory bandwidth")
+    return device
+
+
+def _measured(kind: Kind, row: dict[str, Any], where: str) -> Measured:
+    seconds = _numbers(row["seconds"], where)
+    menus = {
+        name: tuple((int(rows), int(columns)) for rows, columns in menu) for name, menu in row.get("tiles", {}).items()
+    }
+    before = _numbers(row["before"], where) if "before" in row else None
+    if (before is not None and len(before) != len(seconds)) or not (seconds > 0).all():
+        raise ValueError(f"{where} do not have one positive time each")
+    names = tuple(str(name) for name in row.get("operators", ()))
+    if len(names) not in (0, len(seconds)):
+        raise ValueError(f"{where} do not have one operator each")
+    return Measured(_work(kind, row["work"], len(seconds), where), seconds, before, menus, names)
+
+
+def _work(kind: Kind, columns: dict[str, Any], count: int, where: str) -> Any:
+    made = []
+    for column in fields(kind.work):
+        given = columns[column.name]
+        names = _CODES.get((kind.name, column.name))
+        is_one = not isinstance(given, list)
+        values = [given] if is_one else given
+        if names:
+            values = [names.index(value) for value in values]
+        row = np.asarray(values)
+        if row.dtype.kind not in "bif" or row.shape != (1 if is_one else count,) or not np.isfinite(row).all():
+            raise ValueError(f"column {column.name!r} of {where} is not {count} numbers")
+        bools = column.type == "NDArray[np.bool_]"
+        row = row.astype(np.int8 if names else bool if bools else np.float64)
+        made.append(np.full(count, row[0]) if is_one else row)
+    return kind.work(*made)
+
+
+def _learned(row: dict[str, Any], shape: NDArray[np.float64]) -> Learned:
+    where = f"class {row['class']!r}"
+    logs, error = _numbers(row["logs"], where), _numbers(row["error"], where)
+    if len(logs) != len(fields(Scalars)) or len(error) != len(shape):
+        raise ValueError(f"{where} has {len(logs)} factors and {len(error)} errors of {len(shape)} kernels")
+    menu = tuple((int(rows), int(columns)) for rows, columns in row["tiles"])
+    spread = None if row["spread"] is None else float(row["spread"])
+    operators = {str(name): float(x) for name, x in row["operators"].items()}
+    return Learned(
+        row["kind"], row["class"], logs, menu, operators, Anchors(shape, error), spread, float(row["typical"]),
+        float(row["before"]), float(row["after"]),
+    )  # fmt: skip
+
+
+def _numbers(values: Any, where: str) -> NDArray[np.float64]:
+    row = np.asarray(values, np.float64)
+    if row.ndim != 1 or not np.isfinite(row).all():
+        raise ValueError(f"{where} hold something that is not a list of numbers")
+    return row
+
+
+def _check_golden(calibration: Calibration, golden: dict[str, Any], name: str) -> None:
+    for key, row in golden.items():
+        kind, expected = BY_NAME[key], _numbers(row["seconds"], "golden predictions")
+        work = _work(kind, row["work"], len(expected), "golden predictions")
+        found = calibration.priced(kind, work, calibration.device).seconds
+        off = float(np.max(np.abs(found / expected - 1), initial=0.0))
+        if not off <= TOLERANCE:
+            raise InputError(
+                f"calibration {name}: predicts kernels of kind {key!r} {_percent(off)} off what it did when it was "
+                "made, so the models behind it have changed: run triosim calibrate again"
+            )
+
+
+def _percent(off: float) -> str:
+    return f"{100 * off:.2g} %" if math.isfinite(off) else "altogether"
