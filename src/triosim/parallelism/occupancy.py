@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.memory.lifetimes import Lifetimes
+from triosim.parallelism.gradients import gradients
 from triosim.parallelism.stages import Stages
 from triosim.plan import Mesh
 from triosim.workload.trace import NONE, PERSISTENT, Category, Phase, Trace
@@ -49,7 +50,8 @@ class Occupancy:
     """When the storages of a stage come and go in the first iteration of its program.
 
     * Parameters, buffers and optimizer states of the stage are there throughout; so is the whole input batch.
-    * Gradients of parameters are made by the first backward and stay to the end of the iteration.
+    * Gradients of parameters are made by the first backward and stay to the end of the iteration, where they are set
+      to none; what is summed into one (of a weight that is used twice) is freed when it has been added.
     * Buckets (``bucket_bytes``, what DDP copies gradients to) are there throughout; they count as communication.
     * Everything else lives, once for each micro-batch, from the operator that makes it to the last that reads it:
       what the backward reads is exactly what it needs, for the trace says so.
@@ -65,7 +67,7 @@ class Occupancy:
         self.category[values.storage[order]] = values.category[order]
         storage = values.storage
         self.gradient = np.zeros(count, bool)
-        self.gradient[storage[(values.category == Category.GRADIENT) & (values.of >= 0)]] = True
+        self.gradient[[gradient.storage for gradient in gradients(trace)]] = True
         self.persistent = np.isin(self.category, [int(c) for c in PERSISTENT])
         self.given = np.isin(self.category, [int(Category.INPUT), int(Category.LABEL)])
         rows = np.flatnonzero((stages.of == stage) | (operators.phase == Phase.OPTIMIZER))
