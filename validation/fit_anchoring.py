@@ -33,6 +33,7 @@ from validation.kernel_data import Sample, resnet_operators
 
 from triosim.hardware import catalog
 from triosim.kernels.anchoring import SCHEMA
+from triosim.kernels.likeness import distance
 from triosim.kernels.pack import Pack, join, load
 from triosim.kernels.physical import gemm, kinds
 from triosim.kernels.work import stream
@@ -50,6 +51,8 @@ ABOVE_HOST = 5.0
 """Isolated operators count from this multiple of the host's time inside them, which is subtracted."""
 LENGTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
 KEEP_LENGTHS = (0.5, 1.0, 2.0, 4.0, 8.0)
+DEVICE_LENGTHS = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 8.0)
+"""No two devices that were measured are less than 1.7 apart, so that shorter lengths could not be told from these."""
 SLOPE_EDGES_S = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3)
 """Recorded times between which proportional scaling is judged apart: short kernels hardly follow their work."""
 FEWEST_PAIRS = 50
@@ -249,8 +252,8 @@ def filled(row: list[float]) -> list[float]:
     return out
 
 
-def across(sample: Sample, model: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Residuals of the same kernel at the same size on two devices, every ordered pair of devices."""
+def across(sample: Sample, model: NDArray[np.float64]) -> tuple[NDArray, NDArray, NDArray]:
+    """Residuals of the same kernel at the same size on two devices, every ordered pair, and how far they are apart."""
     residual = np.log(sample.seconds / model)
     key = np.unique(np.column_stack([sample.shape, sample.size]), axis=0, return_inverse=True)[1].ravel()
     devices = np.unique(sample.device)
@@ -258,13 +261,15 @@ def across(sample: Sample, model: NDArray[np.float64]) -> tuple[NDArray[np.float
     for row, device in enumerate(devices):
         mine = sample.device == device
         at[row, key[mine]] = residual[mine]
-    here, there = [], []
+    here, there, apart = [], [], []
     for i in range(len(devices)):
         for j in range(len(devices)):
             both = np.flatnonzero(np.isfinite(at[i]) & np.isfinite(at[j])) if i != j else np.zeros(0, int)
             here.append(at[i, both])
             there.append(at[j, both])
-    return np.concatenate(here), np.concatenate(there)
+            pair = (catalog.accelerator(str(devices[k])) for k in (i, j))
+            apart.append(np.full(len(both), distance(*pair)))
+    return np.concatenate(here), np.concatenate(there), np.concatenate(apart)
 
 
 def repeated_spread() -> float:
@@ -428,12 +433,13 @@ def few(one: Class) -> float:
 
 
 def between(one: Class) -> tuple[float, float, int]:
-    """Part of the residual that two devices share, 90 % of the error of carrying that over, and pairs."""
-    here, there = across(one.sample, one.model)
+    """Distance over which what devices share fades to 1 / e, 90 % of the error between strangers, and pairs."""
+    here, there, apart = across(one.sample, one.model)
     within = np.clip(here, -one.spread, one.spread)  # what is beyond is carried over whole
     rest = there - (here - within)
-    transfer = float(np.clip(np.sum(within * rest) / np.sum(within**2), 0, 1))
-    return transfer, quantile(rest - transfer * within), len(here)
+    length = min(DEVICE_LENGTHS, key=lambda reach: float(np.mean((rest - np.exp(-apart / reach) * within) ** 2)))
+    shared = np.exp(-apart / length)
+    return length, quantile((rest - shared * within) / np.sqrt(1 - shared**2)), len(here)
 
 
 def table(found: Fitted, floor: float) -> str:
@@ -444,14 +450,14 @@ def table(found: Fitted, floor: float) -> str:
         f"residuals fade over {keep.length} in the logarithm of modelled time; drift length {found.length}",
         f"{'':20s}{'same device, two sizes':88s}two devices",
         f"{'class':20s}{'pairs':>7s}{'persists':>9s}{'few':>6s}{'anchored':>9s}{'alone':>7s}{'drift':>7s}  "
-        f"{'covered, by |log work| ' + bins:46s}{'transfer':>9s}{'90 %':>6s}",
+        f"{'covered, by |log work| ' + bins:46s}{'length':>9s}{'90 %':>6s}",
     ]
     for key, one in found.pairs.items():
-        transfer, spread, _ = found.shared[key]
+        reach, spread, _ = found.shared[key]
         kept, drift = found.keep[key], found.drift[key]
         inside = " ".join(f"{c:.2f}" for c in coverage(one, drift, found.length, floor, kept))
         row = f"{key:20s}{len(one.a):7d}{kept.persist:9.2f}{found.few[key]:6.1f}{quantile(one.errors(kept)):9.2f}"
-        lines.append(f"{row}{quantile(one.b):7.2f}{drift:7.2f}  {inside:46s}{transfer:9.2f}{spread:6.2f}")
+        lines.append(f"{row}{quantile(one.b):7.2f}{drift:7.2f}  {inside:46s}{reach:9.2f}{spread:6.2f}")
     return "\n".join(lines)
 
 
@@ -462,7 +468,7 @@ def document(found: Fitted) -> dict[str, Any]:
             "persist": _round(found.keep[key].persist),
             "few": _round(found.few[key]),
             "drift": _round(found.drift[key]),
-            "transfer": _round(found.shared[key][0]),
+            "device_length": _round(found.shared[key][0]),
             "device_spread": _round(found.shared[key][1]),
             "pairs": len(found.pairs[key].a),
             "pairs_of_devices": found.shared[key][2],
@@ -473,7 +479,7 @@ def document(found: Fitted) -> dict[str, Any]:
         "persist": 1.0,
         "few": _round(max(found.few.values())),
         "drift": _round(float(np.quantile([entry["drift"] for entry in classes.values()], 0.75))),
-        "transfer": 1.0,
+        "device_length": max(DEVICE_LENGTHS),
         "device_spread": max(entry["device_spread"] for entry in classes.values()),
     }
     like = {key: {**default, "drift": classes[other]["drift"], "like": other} for key, other in DRIFTS_LIKE.items()}

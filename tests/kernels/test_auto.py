@@ -14,7 +14,8 @@ from tests.kernels.test_changes import marked
 from triosim.errors import InputError
 from triosim.kernels.anchoring import load as load_anchoring
 from triosim.kernels.estimate import Source
-from triosim.kernels.model import Job
+from triosim.kernels.likeness import distance
+from triosim.kernels.model import Job, Recording
 from triosim.kernels.models.auto import Auto
 from triosim.kernels.models.physical import Physics
 from triosim.kernels.models.roofline import Rooflines
@@ -113,16 +114,20 @@ def test_on_another_device_the_recorded_time_still_counts():
 
 
 def test_what_a_device_of_its_own_kind_does_to_matrix_products_is_not_carried_over():
-    """Within the roofline's interval a residual is carried over by ``transfer`` only."""
+    """Within the model's interval a residual is carried over by what such devices share only."""
     trace = one("aten::linear", [(2048, 2048), (2048, 2048)], (2048, 2048), roles=["input", "weight"])
     model, elsewhere = (Physics().modelled(trace, d).seconds[0] for d in (DEVICE, OTHER))
     operators = replace(trace.operators, device_s=np.array([model * np.exp(0.2)]))
     recorded = replace(trace, operators=operators)
     known = load_anchoring().residuals["physical"]
     of = known.classes["matrix/tensor"]
-    keep = of["persist"] + (1 - of["persist"]) * np.exp(-abs(np.log(elsewhere / model)) / known.keep_length)
+    shared = np.exp(-distance(DEVICE, OTHER) / of["device_length"])
     found = price(Job(trace, OTHER, recorded, DEVICE)).seconds[0]
-    assert found == pytest.approx(elsewhere * np.exp(0.2 * of["transfer"] * keep), rel=1e-9)
+    assert found == pytest.approx(elsewhere * np.exp(0.2 * shared), rel=1e-9)
+    near = replace(OTHER, peak_flops=DEVICE.peak_flops, memory_bandwidth=1.1e12)
+    assert distance(DEVICE, near) < 0.1
+    model, carried = (price(Job(trace, near, recorded, on)).seconds[0] for on in (None, DEVICE))
+    assert carried == pytest.approx(model * np.exp(0.2), rel=0.05), "nearly the same device"
 
 
 def test_devices_of_families_that_were_not_measured_are_less_sure():
@@ -131,7 +136,45 @@ def test_devices_of_families_that_were_not_measured_are_less_sure():
         float(price(Job(trace, device, trace, DEVICE)).spread[0])
         for device in (OTHER, replace(OTHER, architecture="Nobody's"), replace(OTHER, kind="cpu", vendor="AMD"))
     )
-    assert load_anchoring().residuals["physical"].classes["matrix/tensor"]["device_spread"] <= same < strange < no_gpu
+    of = load_anchoring().residuals["physical"].classes["matrix/tensor"]
+    shared = np.exp(-distance(DEVICE, OTHER) / of["device_length"])
+    assert of["device_spread"] * np.sqrt(1 - shared**2) <= same < strange < no_gpu
+
+
+@given(st.floats(1.0, 30.0), st.floats(1.0, 30.0))
+def test_the_interval_grows_with_the_difference_of_the_devices(a, b):
+    trace = one("aten::linear", [(2048, 2048), (2048, 2048)], (2048, 2048), roles=["input", "weight"], device_s=1e-4)
+
+    def spread(times: float) -> float:
+        device = replace(OTHER, memory_bandwidth=DEVICE.memory_bandwidth * times)
+        return float(price(Job(trace, device, trace, DEVICE)).spread[0])
+
+    assert spread(min(a, b)) <= spread(max(a, b)) + 1e-12
+
+
+def test_several_recordings_weigh_by_their_certainty():
+    trace = one("aten::linear", [(2048, 2048), (2048, 2048)], (2048, 2048), roles=["input", "weight"], device_s=1e-4)
+    near = replace(DEVICE, name="Near", memory_bandwidth=1.2e12)
+    faster = replace(trace, operators=replace(trace.operators, device_s=np.array([0.9e-4])))
+    asked = replace(OTHER, peak_flops=DEVICE.peak_flops)
+    one_, other = (price(Job(trace, asked, t, d)) for t, d in ((trace, DEVICE), (faster, near)))
+    both = price(Job(trace, asked, trace, DEVICE, (Recording(faster, near),)))
+    low, high = sorted((one_.seconds[0], other.seconds[0]))
+    assert low <= both.seconds[0] <= high
+    assert both.source[0] == Source.ANCHORED
+    swapped = price(Job(trace, asked, faster, near, (Recording(trace, DEVICE),)))
+    assert both.seconds[0] == pytest.approx(swapped.seconds[0], rel=1e-12)
+    assert both.spread[0] >= min(one_.spread[0], other.spread[0])
+
+
+def test_a_recording_of_the_device_itself_needs_no_other():
+    trace = step()
+    elsewhere = replace(trace, operators=replace(trace.operators, device_s=trace.operators.device_s * 7))
+    found = price(Job(trace, DEVICE, elsewhere, OTHER, (Recording(trace, DEVICE),)))
+    alone = price(job())
+    assert np.array_equal(found.seconds, alone.seconds)
+    assert np.array_equal(found.source, alone.source)
+    assert np.array_equal(found.spread, alone.spread)
 
 
 def test_another_precision_is_anchored():

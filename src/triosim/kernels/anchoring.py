@@ -96,7 +96,7 @@ def load() -> Anchoring:
         raise RuntimeError(f"anchoring.json has schema {document['schema']!r}, expected {SCHEMA!r}")
 
     def numbers(entry: dict[str, Any]) -> dict[str, float]:
-        found = {name: float(entry[name]) for name in ("persist", "few", "drift", "transfer", "device_spread")}
+        found = {name: float(entry[name]) for name in ("persist", "few", "drift", "device_length", "device_spread")}
         return {**found, "paired": float(bool(entry.get("pairs_of_devices")))}
 
     return Anchoring(

@@ -15,6 +15,14 @@ MODELS = Registry("triosim.kernels.models", "triosim.kernels", "operator model")
 
 
 @dataclass(frozen=True)
+class Recording:
+    """A trace with measured times, and the device that they were measured on."""
+
+    trace: Trace
+    device: Accelerator
+
+
+@dataclass(frozen=True)
 class Job:
     """What is to be priced: the operators of ``trace`` on ``device``.
 
@@ -24,12 +32,19 @@ class Job:
         recorded: the trace as recorded, row for row the same operators with the shapes and times of the
             recording; ``trace`` itself where nothing was changed.
         recorded_on: the device of the recording, or None where nothing was measured.
+        others: more recordings, on other devices, row for row of the same operators.
     """
 
     trace: Trace
     device: Accelerator
     recorded: Trace
     recorded_on: Accelerator | None
+    others: tuple[Recording, ...] = ()
+
+    def recordings(self) -> list[Recording]:
+        """Everything that was measured, the first one first."""
+        first = [] if self.recorded_on is None else [Recording(self.recorded, self.recorded_on)]
+        return [*first, *self.others]
 
 
 class OperatorModel(ABC):

@@ -1,0 +1,190 @@
+"""Recorded times carried over to other shapes and to other devices."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.hardware.accelerator import Accelerator
+from triosim.kernels import anchoring
+from triosim.kernels.changes import changed, same_device, work_ratio
+from triosim.kernels.classes import BYTES_ONLY, ENGINES, by_name
+from triosim.kernels.estimate import Z90, Source
+from triosim.kernels.likeness import distance
+from triosim.kernels.model import Recording
+from triosim.kernels.modelled import Basis, Modelled
+from triosim.workload.trace import Trace
+
+
+class Carried(NamedTuple):
+    """Operators by one recording, one row each; NaN seconds where it says nothing.
+
+    Attributes:
+        seconds: recorded, or anchored to what was recorded.
+        spread: half-width of the 90 % interval, natural logarithm.
+        source: :class:`~triosim.kernels.estimate.Source` codes.
+    """
+
+    seconds: NDArray[np.float64]
+    spread: NDArray[np.float64]
+    source: NDArray[np.int8]
+
+
+def carried(asked: Trace, device: Accelerator, recording: Recording, basis: Basis, now: Modelled) -> Carried:
+    """What a recording says of the operators of ``asked`` on ``device``.
+
+    Recorded times where shapes and device are those of the recording; elsewhere *anchored* ones, see
+    :func:`anchored`, unless the device of the recording has no datasheet.
+
+    Args:
+        asked: operators with the shapes to be priced.
+        device: what they run on.
+        recording: the same operators, row for row, as they were recorded.
+        basis: what carries times over.
+        now: what it says of ``asked`` on ``device``.
+    """
+    here = same_device(device, recording.device)
+    measured = recording.trace.operators.device_s
+    known = np.isfinite(measured) & ~asked.operators.view
+    moved = changed(asked, recording.trace) | (not here)
+    kept, rest = known & ~moved, known & moved
+    seconds = np.where(kept, measured, np.nan)
+    spread = np.full(len(asked), anchoring.load().recorded_spread)
+    source = np.full(len(asked), Source.RECORDED, np.int8)
+    if rest.any() and recording.device.priced:
+        then = basis.modelled(recording.trace, recording.device, launches(recording.trace))
+        # how far the shapes are apart is measured in modelled time on the device that is priced
+        before = then if here else basis.modelled(recording.trace, device, launches(recording.trace))
+        anchor, drifted = anchored(asked, device, recording, now, then, before.seconds)
+        seconds, spread = np.where(rest, anchor, seconds), np.where(rest, drifted, spread)
+        source[rest] = Source.ANCHORED
+    return Carried(seconds, spread, source)
+
+
+def launches(recorded: Trace) -> NDArray[np.int64] | None:
+    """Kernels that each operator launched, at least 1; None where the recording names no kernels."""
+    if not len(recorded.kernels):
+        return None
+    return np.maximum(np.bincount(recorded.kernels.operator, minlength=len(recorded)), 1)
+
+
+def anchored(
+    asked: Trace, device: Accelerator, recording: Recording, now: Modelled, then: Modelled, before: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Recorded time x model(now) / model(then), less what does not last of the model's error; seconds and spread.
+
+    What the model is off by for an operator is ``r = log(recorded / model(then))``.  The mean of a class lasts on the
+    device of the recording (:func:`_means`), and so does a part ``persist`` of what an operator differs from it by; the
+    rest fades with the distance, ``exp(-d / length)`` of it is there after a change ``d`` of the logarithm of modelled
+    time, ``before`` being that of the recorded shapes (a stationary process, Ornstein-Uhlenbeck).  Where the modelled
+    time does not move, neither does the recorded one: a time that is all launch stays what it was.  Nothing that the
+    model says takes longer takes less time.
+
+    On another device only the part ``exp(-D / device_length)`` of that is carried over, ``D`` being how different the
+    two are (:func:`triosim.kernels.likeness.distance`): a matrix product that one device runs below the model another
+    may not.  So it is for another engine of the same device (half precision instead of float32), of which a recording
+    says nothing.  Of what is beyond the model's own interval all is carried over: that operator does other work than
+    the model counts, a coarse operator of several kernels, and will do it anywhere.
+
+    The spread is ``drift * sqrt(1 - exp(-2 d / length))`` with ``d`` the logarithm of the change of work, the error of
+    carrying over such a process by ``d``; and in the same way ``device_spread`` with ``D``.
+    """
+    constants = anchoring.load()
+    known = constants.residuals[now.basis]
+    measured = recording.trace.operators.device_s
+    both = (now.seconds > 0) & (then.seconds > 0) & (measured > 0)
+    moved = logarithm(np.divide(now.seconds, before, out=np.ones_like(measured), where=both & (before > 0)))
+    residual = np.log(np.divide(measured, then.seconds, out=np.ones_like(measured), where=both))
+    work = logarithm(work_ratio(asked.operators, recording.trace.operators))
+    apart = 0.0 if same_device(device, recording.device) else distance(device, recording.device)
+    strangers = _other_work(now, then)
+    elsewhere = strangers | (not same_device(device, recording.device))
+
+    within = np.clip(residual, -then.spread, then.spread)
+    mean = _means(recording.trace, known, then, within, both)
+    persist = known.column("persist", now.classified)
+    part = persist + (1 - persist) * np.exp(-moved / known.keep_length)
+    # what fades faster than the work grows would make more work take less time
+    odd = np.clip(within - mean, -known.keep_length, known.keep_length)
+    shared = np.where(strangers, 0.0, np.exp(-apart / known.column("device_length", now.classified)))
+    kept = shared * (within - (1 - part) * odd)
+    seconds = np.where(both, now.seconds * np.exp(residual - within + kept), measured)
+
+    drift = known.column("drift", now.classified) * np.sqrt(-np.expm1(-2 * work / known.drift_length))
+    # wider on families that were not measured, in the measure that the model is; where no pair of devices was
+    # measured it is the widest of all already
+    paired = known.column("paired", now.classified) > 0
+    strange = np.where(paired, now.spread / np.maximum(now.usual, 1e-12), 1.0)
+    between = known.column("device_spread", now.classified) * strange * np.sqrt(1 - shared**2)
+    between = np.where(strangers, now.spread, between)
+    spread = np.hypot(np.hypot(drift, constants.recorded_spread), np.where(elsewhere & both, between, 0.0))
+    return seconds, spread
+
+
+def _means(
+    trace: Trace, known: anchoring.Residuals, then: Modelled, within: NDArray[np.float64], both: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Mean residual of each operator's class on the device of the recording.
+
+    Operators that are bound by bytes are of one class where they have the same name: each is a kernel of its own.
+    Operators of the same modelled time count once: a layer that is repeated says no more than one.  Each weighs what
+    it takes, since short kernels vary more.  Few say little: ``n`` count ``n / (n + few)``, the rest being what is
+    known without any, 0; of unequal weights ``n`` are ``(sum w)^2 / sum w^2`` (Kish's effective sample size).
+    """
+    at = np.flatnonzero(both)
+    out = np.zeros(len(within))
+    if not at.size:
+        return out
+    names = {name: code for code, name in enumerate(dict.fromkeys(trace.operators.name))}
+    code = by_name(trace.operators.name, names.__getitem__)[at]
+    engine = then.classified.engine[at].astype(np.int64)
+    kernel = np.where(engine == BYTES_ONLY, code, 0)
+    classes = (then.classified.group[at] * len(ENGINES) + engine) * len(names) + kernel
+    classes = np.unique(classes, return_inverse=True)[1].ravel()
+    _, first, row = np.unique(np.stack([classes, then.seconds[at]]), axis=1, return_index=True, return_inverse=True)
+    each = np.bincount(row.ravel(), within[at]) / np.bincount(row.ravel())
+    of, weight = classes[first], then.seconds[at][first]
+    total, square = np.bincount(of, weight), np.bincount(of, weight**2)
+    mean, count = np.bincount(of, weight * each) / total, total**2 / square
+    few = known.column("few", then.classified)[at]
+    out[at] = mean[classes] * count[classes] / (count[classes] + few)
+    return out
+
+
+def _other_work(now: Modelled, then: Modelled) -> NDArray[np.bool_]:
+    """Whether the two are of different classes, engines or models, so that residuals of one say little of the other."""
+    a, b = now.classified, then.classified
+    return (a.group != b.group) | (a.engine != b.engine) | (now.basis != then.basis)
+
+
+def logarithm(ratio: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Logarithm of a change, without its sign; an operator left without work (ratio 0) is very far."""
+    return np.asarray(np.abs(np.log(np.maximum(ratio, 1e-12))))
+
+
+def together(several: list[Carried]) -> Carried:
+    """What several recordings say, operator by operator.
+
+    Times are averaged as logarithms, each with the inverse square of its spread.  Their errors are taken to go
+    together, as all have that of the device that is priced: the spread is the mean of theirs, and what they differ by
+    on top.  A time that was recorded as it is asked for stays what it is.
+    """
+    if len(several) == 1:
+        return several[0]
+    seconds, spread, source = (np.stack(columns) for columns in zip(*several, strict=True))
+    told = np.isfinite(seconds)
+    exact = told & (source == Source.RECORDED)
+    told = np.where(exact.any(0), exact, told)
+    nothing = told & (seconds <= 0)
+    weight = np.where(told, 1 / np.maximum(spread, 1e-6) ** 2, 0.0)
+    total = weight.sum(0)
+    share = np.divide(weight, total, out=np.zeros_like(weight), where=total > 0)
+    log = np.log(np.where(told & (seconds > 0), seconds, 1.0))
+    middle = (share * log).sum(0)
+    differ = Z90 * np.sqrt((share * (log - middle) ** 2).sum(0))
+    alone = np.where(told, seconds, 0.0).sum(0)  # of the one that tells, to the last bit
+    found = np.where(nothing.any(0), 0.0, np.where(told.sum(0) == 1, alone, np.exp(middle)))
+    best = np.take_along_axis(source, np.argmax(share, 0)[None], 0)[0]
+    return Carried(np.where(total > 0, found, np.nan), np.hypot((share * np.nan_to_num(spread)).sum(0), differ), best)
