@@ -42,6 +42,8 @@ class Plan(BaseModel):
         recompute: ``"full"`` runs each repeated block's forward again before its backward instead of keeping its
             activations, ``"selective"`` the attention cores only; ``"none"`` keeps them.
         host: how the cost of launching is taken into account; unset decides from the workload.
+        interference: what computes beside a collective takes so many times as long, at least 1; ``"auto"`` is that of
+            the device, ``"off"`` is 1.
         operator_times: operator model.
         places: value category -> where its values start: ``"host"``, ``"pool"`` or ``"device:N"``.
         collective_algorithm: algorithm of collectives, ``"auto"`` to choose as NCCL does.
@@ -74,6 +76,7 @@ class Plan(BaseModel):
     tp_plan: dict[str, Literal["colwise", "rowwise", "gather", "vocab", "replicate"]] | None = None
     recompute: Literal["none", "full", "selective"] = "none"
     host: Literal["recorded", "eager", "large-model", "compiled", "graph", "none"] | None = None
+    interference: Annotated[float, Field(ge=1)] | Literal["auto", "off"] = "auto"
     operator_times: str = "auto"
     places: dict[str, str] = Field(default_factory=dict)
     collective_algorithm: str = "auto"
@@ -102,6 +105,14 @@ class Plan(BaseModel):
                 raise ValueError(f"{place!r} is no place; use {PLACES}")
         return places
 
+    @field_validator("interference", mode="before")
+    @classmethod
+    def _slows_down(cls, asked: Any) -> Any:
+        number = isinstance(asked, (int, float)) and not isinstance(asked, bool)
+        if (number and 1 <= asked < float("inf")) or asked in ("auto", "off"):
+            return asked
+        raise ValueError(f"interference must be auto, off or a number of at least 1, got {asked!r}")
+
     @model_validator(mode="after")
     def _consistent(self) -> Plan:
         if self.dp_style == "dataparallel" and (self.tp > 1 or self.pp > 1):
@@ -129,6 +140,13 @@ class Plan(BaseModel):
         if self.batch_size is not None and self.batch_size % self.micro_batches:
             raise ValueError(_micro_batch_conflict(self.batch_size, self.micro_batches))
         return self
+
+    @property
+    def slowdown(self) -> float | None:
+        """What ``interference`` asks for, None for that of the device."""
+        if isinstance(self.interference, str):
+            return {"auto": None, "off": 1.0}[self.interference]
+        return self.interference
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from triosim.composition.host import Host, crowding, default_mode, host, launch
+from triosim.composition.interference import Interference, interference
 from triosim.errors import PlanError
 from triosim.hardware.accelerator import UNNAMED, Accelerator
 from triosim.hardware.catalog import accelerator, identify
@@ -52,6 +53,7 @@ class Prepared:
         programs: one for each rank class.
         feet: memory of each program.
         router: finds routes on the system.
+        interferes: what collectives cost what computes beside them, for each program.
     """
 
     job: Job
@@ -66,6 +68,7 @@ class Prepared:
     programs: list[Program]
     feet: list[Footprint]
     router: Router
+    interferes: list[Interference]
 
 
 def prepare(workload: Trace, system: System, plan: Plan, tell: Progress = lambda words: None) -> Prepared:
@@ -110,9 +113,12 @@ def prepare(workload: Trace, system: System, plan: Plan, tell: Progress = lambda
     launching = host(step.trace, mode, driven * crowding(_processes(placement, system) // driven, system.server_cores))
     classes = launch(classes, step.trace, launching)
     feet = [footprint(p.lifetimes, len(CATEGORIES)) for p in classes if p.lifetimes is not None]
+    devices = [system.model(int(placement.devices[p.ranks.min()])) for p in classes]
+    interferes = [interference(device, plan.slowdown) for device in devices]
     return Prepared(
-        jobs[slowest], step, system, plan, mesh, placement, times[slowest], stages, launching, classes, feet, router
-    )
+        jobs[slowest], step, system, plan, mesh, placement, times[slowest], stages, launching, classes, feet, router,
+        interferes,
+    )  # fmt: skip
 
 
 def _at_batch(workload: Trace, mesh: Mesh, plan: Plan) -> Trace:

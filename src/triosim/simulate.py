@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -14,16 +15,19 @@ from triosim import tally
 from triosim.collectives.means import CollectiveMeans
 from triosim.collectives.measured import Measured
 from triosim.collectives.scheduling import Collectives
+from triosim.composition.interference import Tasks, settle
 from triosim.engine.check import carried
-from triosim.engine.graph import Played
+from triosim.engine.graph import Graph, Played, Wires
 from triosim.engine.join import join
 from triosim.engine.play import play
+from triosim.engine.solver import NetworkModel
 from triosim.errors import InputError, PlanError
 from triosim.fitting import fullest, largest_batch
 from triosim.hardware.system import System
 from triosim.network.lowering import Lowered, lower
 from triosim.network.placement import Placement
 from triosim.network.sharing import network_model
+from triosim.parallelism.program import Op
 from triosim.plan import Plan
 from triosim.prepare import Prepared, Progress, prepare
 from triosim.result import Result, Simulation
@@ -66,7 +70,7 @@ def simulate(
     tell("playing the job")
     model = network_model(plan.solver, plan.solver_options)
     lowered, sources = _lowered(job, plan.fold and model.weighted, measured)
-    played = play(lowered.graph, lowered.wires, model)
+    played = _settled([(job, lowered)], lowered.graph, lowered.wires, model)
     run = tally.Run(job.programs, lowered, lowered.worked(played), plan.iterations)
     if keep is not None:
         keep(run, job.placement, job.system, job.step.trace)
@@ -123,7 +127,8 @@ def simulate_together(
     parts = [_lowered(job, fold=False) for job in prepared]
     graph, wires = join([(lowered.graph, lowered.wires) for lowered, _ in parts])
     ((solver, options),) = named
-    played = play(graph, wires, network_model(solver, dict(options)))
+    shared = [(job, lowered) for job, (lowered, _) in zip(prepared, parts, strict=True)]
+    played = _settled(shared, graph, wires, network_model(solver, dict(options)))
 
     tell("adding up")
     results, first = [], 0
@@ -162,6 +167,26 @@ def _lowered(job: Prepared, fold: bool, measured: Measured | None = None) -> tup
     means = CollectiveMeans(job.system, job.router, collectives, measured)
     lowered = lower(job.programs, job.placement, job.router, means, fold=fold)
     return lowered, tuple(means.sources)
+
+
+def _settled(parts: Sequence[tuple[Prepared, Lowered]], graph: Graph, wires: Wires, model: NetworkModel) -> Played:
+    """The played graph of one job or several, with what computes slowed down by the collectives beside it."""
+    first, op, slowdown = [np.zeros(1, np.int64)], [], []
+    for job, lowered in parts:
+        first.append(lowered.first[1:] + first[-1][-1])
+        op += [job.programs[number].op for number in lowered.program.tolist()]
+        slow = np.array([interferes.slowdown for interferes in job.interferes])
+        slowdown.append(slow[lowered.program])
+    ops = np.concatenate(op)
+    tasks = Tasks(
+        first=np.concatenate(first),
+        slowdown=np.concatenate(slowdown),
+        computes=ops == Op.COMPUTE,
+        moves=ops == Op.COLLECTIVE,
+        amount=graph.amount,
+        after=np.concatenate([lowered.gap for _, lowered in parts]),
+    )
+    return settle(tasks, lambda amount: play(replace(graph, amount=amount), wires, model))
 
 
 class _Clock:

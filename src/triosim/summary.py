@@ -158,6 +158,11 @@ class Summary:
             found += [f"collectives: {source}" for source in self.network]
         elif self.of.mesh.ranks > 1:
             found.append("network: links as given, taken as exact")
+        slowed = {i for i in self.of.interferes if i.slowdown > 1} if self.of.mesh.ranks > 1 else set()
+        found += [
+            f"interference: what computes beside a collective takes {i.slowdown:.3g} times as long: {i.source}"
+            for i in sorted(slowed, key=lambda i: -i.slowdown)
+        ]
         if self.of.plan.solver != "max-min":
             options = ", ".join(f"{name} {value}" for name, value in self.of.plan.solver_options.items())
             found.append(f"network model: {self.of.plan.solver}" + (f" ({options})" if options else ""))

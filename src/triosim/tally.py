@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from triosim.columns import Ragged
 from triosim.engine.graph import Played
 from triosim.hardware.system import System
+from triosim.intervals import union
 from triosim.memory.footprint import Footprint
 from triosim.network.cells import alike
 from triosim.network.lowering import Lowered
@@ -78,23 +79,6 @@ class Occupied:
 def seconds(ticks: NDArray[np.int64]) -> NDArray[np.float64]:
     """Picoseconds as seconds."""
     return np.asarray(ticks * S, np.float64)
-
-
-def union(start: NDArray[np.int64], end: NDArray[np.int64]) -> int:
-    """Length of the union of half-open intervals."""
-    return int((np.subtract(*merged(start, end)[::-1])).sum())
-
-
-def merged(start: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The union of half-open intervals as disjoint ones in ascending order."""
-    keep = end > start
-    order = np.argsort(start[keep], kind="stable")
-    start, end = start[keep][order], np.maximum.accumulate(end[keep][order]) if keep.any() else end[keep]
-    if not len(start):
-        return start, end
-    first = np.append(True, start[1:] > end[:-1])
-    last = np.append(first[1:], True)
-    return start[first], end[last]
 
 
 def occupied(run: Run, cell: int) -> Occupied:

@@ -116,6 +116,12 @@ class Options:
     host: str | None = _option(
         "--host", help="Cost of launching: recorded, eager, large-model, compiled, graph or none."
     )
+    interference: str = _option(
+        "--interference",
+        help="What computes beside a collective takes so many times as long: auto (as the device), off, or a number "
+        "(default auto).",
+        default="auto",
+    )
     operator_times: str = _option(
         "--operator-times",
         help="auto, recorded, proportional, roofline, li, habitat, a PACK.json, a table of kernels (JSON), or a "
@@ -258,6 +264,7 @@ def _plan(options: Options, training: bool) -> Plan:
         **fields,
         sequence_length=options.seq_len,
         overlap=options.overlap == "on",
+        interference=_slowdown(options.interference),
         collective_algorithm=options.algorithm,
         collective_protocol=options.protocol,
         solver=options.solver,
@@ -267,6 +274,14 @@ def _plan(options: Options, training: bool) -> Plan:
         places=dict(_placed(p) for p in options.place or ()),
         training=training,
     )
+
+
+def _slowdown(text: str) -> Any:
+    """The words as they are, a number as a number; the plan judges both."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _placed(text: str) -> tuple[str, str]:
