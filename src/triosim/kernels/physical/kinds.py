@@ -21,6 +21,7 @@ from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.estimate import Estimates, Source
 from triosim.kernels.physical import _constants, attention, convolution, gemm, moe, stream
 from triosim.kernels.physical.predicted import Predicted
+from triosim.kernels.physical.unknown import guessed
 from triosim.kernels.work.attention import Attention
 from triosim.kernels.work.convolution import Convolution
 from triosim.kernels.work.gemm import Gemm
@@ -295,7 +296,7 @@ def shipped(kind: Kind, work: Any, device: Accelerator, names: Sequence[str] = (
         InputError: the device has no compute peak or no memory bandwidth.
     """
     seconds, limit = kind.predict(work, device, kind.constants())
-    return Priced(seconds, limit, kind.spread(work, limit, device))
+    return Priced(seconds, limit, np.hypot(kind.spread(work, limit, device), guessed(kind.name, device)))
 
 
 def price(work: Work, device: Accelerator) -> Estimates:
