@@ -93,7 +93,7 @@ def test_a_backward_that_is_covered_takes_so_many_times_as_long() -> None:
 
 
 def test_a_collective_that_ends_within_an_operator_slows_it_down_until_then() -> None:
-    """By hand: each all-reduce takes 0.65536 ms of the 2 ms (alone) of the operator after; while it runs, half speed."""
+    """By hand: each all-reduce takes 0.65536 ms of the operator after it, which meanwhile runs at half speed."""
     moves = WEIGHT / 1e8  # two ranks on a ring: 2 (n - 1) / n of the bytes
     slices = _run(link="100MB/s", interference=2.0).timeline.slices
     computes = (slices.rank == 0) & (slices.op == Op.COMPUTE)
