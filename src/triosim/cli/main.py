@@ -45,11 +45,12 @@ def _root(
 
 
 def _register() -> None:
-    from triosim.cli import astra, catalog, predict, traces, validate
+    from triosim.cli import astra, calibrate, catalog, predict, traces, validate
 
     predict.register(app)
     traces.register(app)
     catalog.register(app)
+    calibrate.register(app)
     astra.register(app)
     validate.register(app)
 

@@ -1,0 +1,143 @@
+"""``triosim calibrate``: measured kernels of one device bring predictions closer to it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from triosim.errors import InputError
+
+if TYPE_CHECKING:
+    from triosim.hardware.accelerator import Accelerator
+    from triosim.kernels.calibration.pack import Pack
+    from triosim.workload.record.bench import Bench, Progress
+
+SHORTEST_S = 5.0
+"""Budget below which nothing of use can be measured."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("calibrate")(calibrate)
+
+
+def calibrate(
+    trace: Annotated[
+        str | None, typer.Argument(help="A recorded or imported trace with operator times.", show_default=False)
+    ] = None,
+    run: Annotated[bool, typer.Option("--run", help="Measure kernels on this machine instead, with PyTorch.")] = False,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device",
+            help="Device (triosim devices) or file that describes one, where the trace does not name it; with --run "
+            "also cpu or cuda.",
+            show_default=False,
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option("--budget", help="Time that --run may take (default 4m).", show_default=False)
+    ] = None,
+    step: Annotated[
+        str | None,
+        typer.Option("--step", help="Step of a foreign trace with several: its number or median.", show_default=False),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Pack to write (default: DEVICE-calibration.json).", show_default=False),
+    ] = None,
+) -> None:
+    """Fit operator times to measured kernels of one device.
+
+    They are those of a trace, or measured on this machine (--run).  The pack that is written goes to --operator-times
+    of train and infer.
+    """
+    if run == (trace is not None):
+        raise InputError("triosim calibrate takes either a trace or --run: triosim calibrate STEP.triosim")
+    made = _measured(device, _seconds(budget or "4m")) if run else _of_trace(str(trace), device, step, budget)
+    _write(made, output or Path(f"{_slug(made.calibration.device.name)}-calibration.json"))
+
+
+def _of_trace(name: str, device: str | None, step: str | None, budget: str | None) -> Pack:
+    from triosim.hardware.build import accelerator
+    from triosim.kernels.calibration.making import calibrate as made_of
+    from triosim.workload.reading import read
+
+    if budget is not None:
+        raise InputError("--budget bounds the measurements of --run; a trace has been measured already")
+    if not Path(name).exists():
+        raise InputError(f"{name}: no such file or folder")
+    trace = read(Path(name), step=step or "median")
+    return made_of(trace, accelerator(device) if device else None, name=Path(name).name)[0]
+
+
+def _measured(device: str | None, budget_s: float) -> Pack:
+    from triosim.kernels.calibration.figures import machine
+    from triosim.kernels.calibration.making import calibrate as made_of
+    from triosim.workload.record import devices_here, measure
+
+    described: Accelerator | None = None
+    if device not in (None, "cpu", "cuda"):
+        from triosim.hardware.build import accelerator
+
+        described = accelerator(str(device))
+    kind = device if described is None else "cpu" if described.kind == "cpu" else "cuda"
+    with _bar() as tell:
+        bench: Bench = measure(kind or devices_here()[0], budget_s, tell)
+    here = machine() if bench.trace.meta.clock == "cpu" else None
+    return made_of(bench.trace, described, drift=bench.drift, versions=bench.versions, machine=here)[0]
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[Progress], None]]:
+    """A progress bar on standard error; being interrupted is one sentence."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
+    try:
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("starting PyTorch", total=1.0)
+            yield lambda now: bar.update(
+                task, description=f"measuring: {now.what}", completed=now.gone_s, total=now.budget_s
+            )
+    except KeyboardInterrupt:
+        print(
+            "triosim: interrupted, nothing was written: run it again, with a smaller --budget if it takes too long",
+            file=sys.stderr,
+        )
+        raise typer.Exit(130) from None
+
+
+def _write(pack: Pack, path: Path) -> None:
+    from rich.console import Console
+
+    from triosim.kernels.calibration.pack import text
+    from triosim.report.calibration import overview
+    from triosim.report.files import whole
+
+    with whole(path) as file:
+        file.write(text(pack))
+    overview(pack, Console())
+    print(f"\npack      {path}  (triosim train WORKLOAD --operator-times {path})")
+
+
+def _seconds(text: str) -> float:
+    """Seconds of ``"4m"``, ``"90s"`` or ``"90"``."""
+    from triosim.units import parse_time
+
+    minutes = re.fullmatch(r"\s*([\d.]+)\s*(?:m|min)\s*", text)
+    seconds = 60 * parse_time(minutes[1], "--budget") if minutes else parse_time(text, "--budget")
+    if seconds < SHORTEST_S:
+        raise InputError(f"--budget {text}: too short to measure anything, give at least {SHORTEST_S:g}s")
+    return seconds
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-") or "device"

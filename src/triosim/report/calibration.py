@@ -1,0 +1,92 @@
+"""What a calibration learned, for a person."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from triosim.units import format_bandwidth, format_count, format_time
+
+if TYPE_CHECKING:
+    from triosim.kernels.calibration.fitting import Learned
+    from triosim.kernels.calibration.pack import Pack
+
+
+_LEGEND = """
+compute, memory, launch: factors over what the datasheet suggests, of rates and of launch times
+before, after: mean error without calibration, and with one that was not shown the kernel
+interval: factor that holds 90 % of the kernels; - where they are too few to say"""
+
+
+def overview(pack: Pack, console: Console) -> None:
+    """Print the device, what was learned of each class of kernels, and how well it predicts what it was not shown."""
+    device = pack.calibration.device
+    kernels = sum(len(one.anchors) for one in pack.calibration.learned.values())
+    peaks = ", ".join(f"{dtype} {format_count(peak)}FLOP/s" for dtype, peak in device.peak_flops.items())
+    measured = " (the best that was measured)" if device.confidence == "measured" else ""
+    head = [
+        ("device", device.name),
+        ("memory", f"{format_bandwidth(device.memory_bandwidth)}{measured}"),
+        ("peaks", f"{peaks}{measured}") if measured else ("", ""),
+        ("measured", f"{kernels} different kernels, {pack.date}"),
+        ("host", f"{format_time(pack.host.issue_s)} per launch, of {pack.host.launches}" if pack.host else ""),
+        ("drift", f"{100 * pack.calibration.drift:.1f} % while measuring" if pack.calibration.drift else ""),
+        ("versions", ", ".join(f"{name} {version}" for name, version in pack.versions.items())),
+    ]
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in head:
+        if value:
+            table.add_row(name, value)
+    console.print(table, highlight=False)
+    console.print()
+    console.print(_classes(pack), highlight=False)
+    console.print(_LEGEND, style="dim", highlight=False)
+    for sentence in _remarks(pack):
+        console.print(f"note: {sentence}", highlight=False)
+
+
+def _classes(pack: Pack) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 0, 0, 1))
+    for name in ("class", "kernels", "compute", "memory", "launch", "before", "after", "interval"):
+        table.add_column(name, justify="left" if name == "class" else "right", no_wrap=True)
+    for one in sorted(pack.calibration.learned.values(), key=lambda one: -len(one.anchors)):
+        factors = one.factors
+        table.add_row(
+            one.name, str(len(one.anchors)), _factor(factors.compute), _factor(factors.bandwidth),
+            _factor(factors.launch), _percent(one.before), _percent(one.after), _interval(one),
+        )  # fmt: skip
+    return table
+
+
+def _factor(x: float) -> str:
+    return f"x{x:.2f}" if x < 10 else f"x{x:.0f}"
+
+
+def _percent(x: float) -> str:
+    return f"{100 * x:.1f} %" if x < 1 else f"x{1 + x:.1f}"
+
+
+def _interval(one: Learned) -> str:
+    return f"x{math.exp(one.spread):.2f}" if one.spread is not None else "-"
+
+
+def _remarks(pack: Pack) -> list[str]:
+    said = []
+    few = [one.name for one in pack.calibration.learned.values() if one.spread is None]
+    if few:
+        said.append(f"fewer than 20 different kernels of {', '.join(few)}: their intervals stay as shipped")
+    for one in pack.calibration.learned.values():
+        if one.menu:
+            tiles = ", ".join(f"{rows}x{columns}" for rows, columns in one.menu)
+            said.append(f"tiles of the library for {one.name}, from kernel names: {tiles}")
+    if pack.calibration.drift > 0.1:
+        said.append(
+            f"the same kernel differed by {100 * pack.calibration.drift:.0f} % while measuring: the device was busy or "
+            "got warm, and every interval is that much wider"
+        )
+    return said
