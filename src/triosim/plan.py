@@ -44,6 +44,8 @@ class Plan(BaseModel):
         host: how the cost of launching is taken into account; unset decides from the workload.
         interference: what computes beside a collective takes so many times as long, at least 1; ``"auto"`` is that of
             the device, ``"off"`` is 1.
+        composition: file of a residual fitted to measured iterations (:mod:`triosim.composition.residual`), which then
+            says what launching costs.
         operator_times: operator model.
         places: value category -> where its values start: ``"host"``, ``"pool"`` or ``"device:N"``.
         collective_algorithm: algorithm of collectives, ``"auto"`` to choose as NCCL does.
@@ -77,6 +79,7 @@ class Plan(BaseModel):
     recompute: Literal["none", "full", "selective"] = "none"
     host: Literal["recorded", "eager", "large-model", "compiled", "graph", "none"] | None = None
     interference: Annotated[float, Field(ge=1)] | Literal["auto", "off"] = "auto"
+    composition: str | None = None
     operator_times: str = "auto"
     places: dict[str, str] = Field(default_factory=dict)
     collective_algorithm: str = "auto"
@@ -132,6 +135,8 @@ class Plan(BaseModel):
                 f"zero {self.zero} gathers parameters from their shards and cannot be combined with weights placed "
                 f"on {self.places['weight']}: use zero 1 or 0, or leave weights where they are"
             )
+        if self.composition is not None and self.host is not None:
+            raise ValueError(f"composition says what launching costs, and so does host {self.host}: give only one")
         if self.stages is not None and len(self.stages) != self.pp - 1:
             raise ValueError(
                 f"stages names {len(self.stages)} cut(s) but pp {self.pp} needs {self.pp - 1}: name the module at "

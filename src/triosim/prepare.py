@@ -13,6 +13,8 @@ import numpy as np
 
 from triosim.composition.host import Host, crowding, default_mode, host, launch
 from triosim.composition.interference import Interference, interference
+from triosim.composition.residual import Residual
+from triosim.composition.residual import load as residual_of
 from triosim.errors import PlanError
 from triosim.hardware.accelerator import UNNAMED, Accelerator
 from triosim.hardware.catalog import accelerator, identify
@@ -48,6 +50,7 @@ class Prepared:
     Attributes:
         job: what was priced, on the slowest device: the recorded step and one rank's share of it.
         step, stages, launching: how the step was divided, cut and launched.
+        residual: what measured iterations taught of composition, None without any.
         system, plan, mesh, placement: on what and how.
         times: operator times on the slowest device.
         programs: one for each rank class.
@@ -65,6 +68,7 @@ class Prepared:
     times: Estimates
     stages: Stages
     launching: Host
+    residual: Residual | None
     programs: list[Program]
     feet: list[Footprint]
     router: Router
@@ -102,7 +106,10 @@ def prepare(workload: Trace, system: System, plan: Plan, tell: Progress = lambda
     tell("pricing operators")
     models = np.unique(system.device_model[placement.devices]).tolist()
     jobs = {m: Job(step.trace, system.models[m], workload, recorded_on) for m in models}
+    residual = residual_of(plan.composition) if plan.composition else None
     times = {m: price(job, plan.operator_times) for m, job in jobs.items()}
+    if residual is not None:
+        times = {m: replace(found, seconds=found.seconds * residual.terms.scale) for m, found in times.items()}
     slowest = max(models, key=lambda m: float(times[m].seconds.sum()))
     stages = split(step.trace, times[slowest].seconds, mesh.pp, plan.stages, _seconds_per_byte(router, placement, mesh))
 
@@ -110,14 +117,15 @@ def prepare(workload: Trace, system: System, plan: Plan, tell: Progress = lambda
     classes = _programs(step, times, stages, plan, mesh, system, placement, workload, recorded_on)
     mode = plan.host or default_mode(workload)
     driven = mesh.dp if plan.dp_style == "dataparallel" else 1
-    launching = host(step.trace, mode, driven * crowding(_processes(placement, system) // driven, system.server_cores))
+    alone = driven * crowding(_processes(placement, system) // driven, system.server_cores)
+    launching = host(step.trace, mode, alone) if residual is None else residual.host(step.trace, alone)
     classes = launch(classes, step.trace, launching)
     feet = [footprint(p.lifetimes, len(CATEGORIES)) for p in classes if p.lifetimes is not None]
     devices = [system.model(int(placement.devices[p.ranks.min()])) for p in classes]
     interferes = [interference(device, plan.slowdown) for device in devices]
     return Prepared(
-        jobs[slowest], step, system, plan, mesh, placement, times[slowest], stages, launching, classes, feet, router,
-        interferes,
+        jobs[slowest], step, system, plan, mesh, placement, times[slowest], stages, launching, residual,
+        classes, feet, router, interferes,
     )  # fmt: skip
 
 

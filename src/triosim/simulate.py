@@ -164,7 +164,8 @@ def _lowered(job: Prepared, fold: bool, measured: Measured | None = None) -> tup
     """The tasks of a job, and where the costs of its collectives are from."""
     plan = job.plan
     collectives = Collectives(plan.collective_algorithm, plan.collective_protocol)
-    means = CollectiveMeans(job.system, job.router, collectives, measured)
+    more = job.residual.terms.collective_s if job.residual is not None else 0.0
+    means = CollectiveMeans(job.system, job.router, collectives, measured, more)
     lowered = lower(job.programs, job.placement, job.router, means, fold=fold)
     return lowered, tuple(means.sources)
 

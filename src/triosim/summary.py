@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from triosim import tally
+from triosim.composition.residual import Sizes, sizes
 from triosim.fitting import fullest
 from triosim.hardware.describe import describe as describe_system
 from triosim.kernels.estimate import CONFIDENCE
@@ -84,7 +85,13 @@ class Summary:
         return {"samples_per_s": samples, "tokens_per_s": samples * length if samples and length else None}
 
     def _interval(self, seconds: float, parts: tally.Breakdown) -> tuple[float, float]:
-        """Operator times, the network and the host err independently of each other, each as a whole."""
+        """Operator times, the network and the host err independently of each other, each as a whole.
+
+        With a residual it is what measured iterations that were left out of its fit showed.
+        """
+        if self.of.residual is not None:
+            spread = self.of.residual.spread_of(self._sizes())
+            return seconds * float(np.exp(-spread)), seconds * float(np.exp(spread))
         operators = total_half_width(self.of.times, self.of.step.trace)
         network = CATALOG_LINK_SPREAD if any(self.of.system.edge_name) else 0.0
         shares = (
@@ -95,6 +102,11 @@ class Summary:
         above = np.sqrt(sum((share * np.expm1(width)) ** 2 for share, width in shares))
         below = np.sqrt(sum((share * -np.expm1(-width)) ** 2 for share, width in shares))
         return max(seconds - float(below), 0.0), seconds + float(above)
+
+    def _sizes(self) -> Sizes:
+        """How large the job is, as a residual of composition counts."""
+        assert self.of.residual is not None
+        return sizes(self.of.programs, self.of.plan.iterations, self.of.residual.terms.scale)
 
     def _memory(self) -> Memory:
         """Memory of the fullest device, judged against its own capacity."""
@@ -178,8 +190,29 @@ class Summary:
         over = f" per replica, {self.largest_batch * dp} over all {dp}" if dp > 1 else ""
         return f"; the largest batch that does is {self.largest_batch}{over}"
 
+    def _strange(self) -> list[str]:
+        """What a residual of composition was not fitted to."""
+        learned = self.of.residual
+        if learned is None:
+            return []
+        names = {"device_s": "device time", "launches": "launches", "sends": "transfers between stages"}
+        beyond = learned.outside(self._sizes())
+        words = [f"{factor:.3g} x the {names[name]}" for name, factor in beyond.items()]
+        found = []
+        if words:
+            found.append(
+                f"the residual of composition was fitted to other sizes: this job is beyond them by {', '.join(words)} "
+                "an iteration, so the interval is wider"
+            )
+        model = self.of.plan.operator_times
+        if learned.operator_times != model:
+            found.append(
+                f"the residual of composition was fitted with operator times {learned.operator_times!r}, not {model!r}"
+            )
+        return found
+
     def _warnings(self, memory: Memory) -> tuple[str, ...]:
-        found = list(self.of.step.notes)
+        found = [*self.of.step.notes, *self._strange()]
         if memory.fits is False:
             found.append(f"the job does not fit in memory: times are as if it did{self._largest()}")
         if self.of.mesh.ranks < self.of.mesh.devices:

@@ -89,7 +89,7 @@ def test_views_cost_the_host_but_not_the_device() -> None:
 
 def test_sources_say_what_the_host_rests_on() -> None:
     result = triosim.simulate(chain(), triosim.system(**ONE), Plan(host="large-model"))
-    assert any("48 us per launch" in s and "vTrain" in s for s in result.sources)
+    assert any("55 us per launch" in s and "Megatron-LM" in s for s in result.sources)
     result = triosim.simulate(chain(), triosim.system(**ONE), Plan())
     assert any("launching is left out" in s for s in result.sources)
 

@@ -122,6 +122,9 @@ class Options:
         "(default auto).",
         default="auto",
     )
+    composition: str | None = _option(
+        "--composition", help="What measured iterations taught of composition (a residual, JSON); replaces --host."
+    )
     operator_times: str = _option(
         "--operator-times",
         help="auto, recorded, proportional, roofline, li, habitat, a PACK.json, a table of kernels (JSON), or a "
@@ -249,7 +252,7 @@ def _plan(options: Options, training: bool) -> Plan:
         name: getattr(options, name)
         for name in (
             "dp", "tp", "pp", "batch_size", "global_batch_size", "micro_batches", "iterations", "schedule", "dp_style",
-            "zero", "tp_style", "recompute", "host", "operator_times",
+            "zero", "tp_style", "recompute", "host", "composition", "operator_times",
         )
     }  # fmt: skip
     if options.bucket_size is not None:

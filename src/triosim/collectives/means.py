@@ -21,15 +21,22 @@ class CollectiveMeans:
         system, router: the machine.
         collectives: how they are done.
         measured: what they take beside their links, where that was measured on the machine itself.
+        more_s: seconds that each collective takes more, as measured iterations show (a residual of composition).
 
     Attributes:
         sources: where the costs of what was used are from, in words.
     """
 
     def __init__(
-        self, system: System, router: Router, collectives: Collectives, measured: Measured | None = None
+        self,
+        system: System,
+        router: Router,
+        collectives: Collectives,
+        measured: Measured | None = None,
+        more_s: float = 0.0,
     ) -> None:
         self.system, self.router, self.collectives, self.measured = system, router, collectives, measured
+        self.more_s = more_s
         self.sources: dict[str, None] = {measured.source: None} if measured is not None else {}
 
     def collective(self, kind: str, devices: NDArray[np.int64], size: int, root: int) -> Scheduled:
@@ -40,7 +47,7 @@ class CollectiveMeans:
         delay = made.delay_s if self.measured is None else self.measured.collective(kind, devices, size)
         # The network of a group in one server is that server's switch, wherever the group is.
         places = (0,) * len(made.nodes)
-        return Scheduled(made.pattern, made.order, _ticks(delay), places, made.algorithm, made.protocol)
+        return Scheduled(made.pattern, made.order, _ticks(delay + self.more_s), places, made.algorithm, made.protocol)
 
     def transfer(self, source: int, target: int, size: int) -> int:
         """See :class:`triosim.network.traffic.Means`."""

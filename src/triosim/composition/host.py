@@ -38,6 +38,8 @@ class Host:
         gap_s: between two operators on a stream, the later one having been issued in time, seconds.
         spread: natural logarithm of the 90 % interval's factor of these.
         source: where the figures are from.
+        send_s: of a transfer to another stage, seconds; None where it costs what a collective does.
+        fixed_s: once an iteration, seconds, the device having finished the one before.
     """
 
     mode: str
@@ -47,6 +49,8 @@ class Host:
     gap_s: float
     spread: float
     source: str
+    send_s: float | None = None
+    fixed_s: float = 0.0
 
 
 @functools.cache
@@ -173,12 +177,19 @@ def _issue(program: Program, trace: Trace, cost: Host, folded: NDArray[np.float6
     size = n + int(launched.sum())
     operates = (program.op == Op.COMPUTE) & (program.what < 0)  # copies for collectives are no operators of the trace
     seconds = np.where(operates, folded[np.maximum(program.operator, 0)], cost.launch_s)
+    if cost.send_s is not None:
+        seconds = np.where(program.op == Op.SEND, cost.send_s, seconds)
     if cost.mode == "graph":
         seconds = np.full(n, cost.launch_s)
+    rows = np.flatnonzero(launched)
     waits = np.flatnonzero(trace.operators.sync[np.maximum(program.operator, 0)] & operates)
     following = np.searchsorted(issue, old[waits])  # the next thing that the host issues
+    if cost.fixed_s:
+        _, first = np.unique(program.iteration[rows], return_index=True)
+        seconds[rows[first]] += cost.fixed_s
+        ended = _last_of_each(program)[: len(first) - 1]
+        waits, following = np.append(waits, ended), np.append(following, first[1 : len(ended) + 1])
     waits, following = waits[following < len(issue)], following[following < len(issue)]
-    rows = np.flatnonzero(launched)
     seconds[rows[np.unique(np.append(following, 0)) if len(rows) else []]] += cost.delay_s
 
     def widen(column: NDArray, fill: float) -> NDArray:
@@ -219,6 +230,13 @@ def _issue(program: Program, trace: Trace, cost: Host, folded: NDArray[np.float6
         lifetimes=lifetimes,
         gap_s=cost.gap_s,
     )
+
+
+def _last_of_each(program: Program) -> NDArray[np.int64]:
+    """The last row that computes in each iteration."""
+    rows = np.flatnonzero(program.op == Op.COMPUTE)
+    _, backwards = np.unique(program.iteration[rows][::-1], return_index=True)
+    return rows[len(rows) - 1 - backwards]
 
 
 def _widened(before: Ragged, old: NDArray, issue: NDArray, waiting: NDArray, waited_for: NDArray, size: int) -> Ragged:

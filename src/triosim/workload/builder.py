@@ -42,7 +42,7 @@ class TraceBuilder:
         self._values: list[tuple] = []
         self._operators: list[tuple] = []
         self._kernels: list[tuple[int, str, float, int]] = []
-        self._communications: list[tuple[str, str, float, int, float]] = []
+        self._communications: list[tuple[str, str, float, int, float, int, int, int, float]] = []
 
     def module(self, path: str, kind: str = "") -> int:
         """Row of the module with this qualified name, made on first mention."""

@@ -3,7 +3,8 @@
 Module names are those of Hugging Face's ``GPT2LMHeadModel``.  Sources: Radford et al. 2019 (GPT-2); Brown et al.,
 arXiv:2005.14165 (GPT-3; its locally banded sparse attention in every other layer is taken as full attention).  GELU by
 tanh is one operator; Hugging Face's ``gelu_new`` spells the same function out in eight.  ``unfused_attention`` keeps
-scores and probabilities as tensors of their own, as frameworks did before FlashAttention.
+scores and probabilities as tensors of their own, as frameworks did before FlashAttention; without ``fused_softmax``
+scaling and masking are operators of their own too.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class GPT(Text):
     attn_pdrop: float = 0.0
     tie_word_embeddings: bool = True
     unfused_attention: bool = False
+    fused_softmax: bool = True
 
     model_types: ClassVar = ("gpt2",)
     fixed: ClassVar = {"add_cross_attention": False, "activation_function": ("gelu_new", "gelu_pytorch_tanh")}
@@ -101,7 +103,7 @@ class GPT(Text):
             net.transpose(net.view(part, shape), 1, 2) for part in net.split(net.conv1d("c_attn", x), [width] * 3)
         )
         if self.unfused_attention:
-            y = unfused_attention(net, q, k, v, self.attn_pdrop)
+            y = unfused_attention(net, q, k, v, self.attn_pdrop, self.fused_softmax)
         else:
             y = net.transpose(net.attention(q, k, v, causal=True, dropout=self.attn_pdrop), 1, 2)
         return net.dropout(net.conv1d("c_proj", net.view(y, (batch, length, width))), self.resid_pdrop)
