@@ -48,7 +48,7 @@ def calibrate(
     framework, _, version = trace.meta.framework.partition(" ")
     pack = Pack(
         made, found.kinds, _host(trace), date or datetime.now(timezone.utc).date().isoformat(),
-        {"triosim": __version__, **(versions or ({framework: version} if framework else {}))},
+        {"triosim": __version__, **(versions or ({framework: version} if version else {}))},
         {"trace": name or trace.meta.workload, "made_by": trace.meta.made_by, "operators": found.operators},
     )  # fmt: skip
     return pack, found

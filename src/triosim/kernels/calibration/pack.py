@@ -270,6 +270,11 @@ def _work(kind: Kind, columns: dict[str, Any], count: int, where: str) -> Any:
         is_one = not isinstance(given, list)
         values = [given] if is_one else given
         if names:
+            unknown = [value for value in values if value not in names]
+            if unknown:
+                raise ValueError(
+                    f"column {column.name!r} of {where} has {unknown[0]!r}, which this version does not know"
+                )
             values = [names.index(value) for value in values]
         row = np.asarray(values)
         if row.dtype.kind not in "bif" or row.shape != (1 if is_one else count,) or not np.isfinite(row).all():
