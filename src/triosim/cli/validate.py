@@ -34,22 +34,53 @@ def validate(
     ] = None,
     rounds: Annotated[int, typer.Option("--rounds", help="How often each runs, in turns.")] = 12,
     budget: Annotated[
-        str, typer.Option("--budget", help="No round begins after this, and a minute later all is ended.")
-    ] = "150s",
+        str | None,
+        typer.Option(
+            "--budget",
+            help="No round begins after this, and a minute later all is ended (default 150s; with --record 450s).",
+            show_default=False,
+        ),
+    ] = None,
     device: Annotated[
         str | None,
-        typer.Option("--device", help="cpu or cuda (default: GPUs if there is one a process).", show_default=False),
+        typer.Option(
+            "--device",
+            help="cpu or cuda (default: GPUs if there is one a process; with --record cuda, cpu being tiny).",
+            show_default=False,
+        ),
     ] = None,
     json: Annotated[
         str | None, typer.Option("--json", help="Write everything as JSON; - writes it to the terminal.")
     ] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Write a picture (.svg or .html).")] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option("--record", help="Instead: record this machine's GPU into a folder, for predictions elsewhere."),
+    ] = None,
+    part: Annotated[
+        str | None,
+        typer.Option(
+            "--part",
+            help="With --record: ceilings, images, texts, gemm, convolution, attention, memory or host (default all, "
+            "in this order).",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
-    """Predict parallel jobs of this machine, run them with PyTorch, and compare; about two minutes."""
+    """Predict parallel jobs of this machine, run them with PyTorch, and compare; about two minutes.
+
+    With --record: record kernels, training steps and host costs of its GPU, a part of eight minutes at a time.
+    """
+    if record is not None:
+        _record(record, part, budget, device)
+        return
+    if part is not None:
+        raise InputError(f"--part {part} is a part of what --record DIR records: give a folder with --record")
     from triosim.cli.predict import _progress as progress
     from triosim.units import parse_time
     from triosim.validate import plot as picture
     from triosim.validate.sizes import DEFAULT, MODES
+    from triosim.validate.validation import BUDGET_S
     from triosim.validate.validation import validate as run
 
     if plot is not None and plot.suffix.lower() not in (".svg", ".html"):
@@ -60,7 +91,7 @@ def validate(
             models=_listed(model, DEFAULT),
             modes=_listed(modes, MODES),
             rounds=rounds,
-            budget_s=parse_time(budget, "--budget"),
+            budget_s=BUDGET_S if budget is None else parse_time(budget, "--budget"),
             device=device,
             progress=tell,
         )
@@ -84,6 +115,27 @@ def validate(
         show(found, Console())
     for line in written:
         print(line, file=sys.stderr if json == "-" else sys.stdout)
+
+
+def _record(folder: Path, part: str | None, budget: str | None, device: str | None) -> None:
+    """Record and say how far it is."""
+    from importlib.util import find_spec
+
+    from triosim.cli.predict import _progress as progress
+    from triosim.units import parse_time
+
+    if find_spec("torch") is None:
+        raise InputError("recording needs PyTorch, which is not installed: pip install 'triosim[torch]'")
+    from triosim.validate.kit.recorder import BUDGET_S, record_parts
+
+    budget_s = BUDGET_S if budget is None else parse_time(budget, "--budget")
+    with progress() as tell:
+        found = record_parts(folder, part, budget_s, device, tell)
+    for one in found:
+        failed = f", {one.failed} of them failed" if one.failed else ""
+        print(f"{one.part:<12} {one.before + one.now} of {one.items} recorded, {one.now} now{failed}")
+    left = sum(one.left for one in found)
+    print(f"{left} left: run it again with the same folder" if left else f"complete: {folder}")
 
 
 def _listed(text: str | None, default: tuple[str, ...]) -> tuple[str, ...]:
