@@ -55,3 +55,19 @@ def test_a_pool_and_another_device_are_places_too() -> None:
 def test_a_place_that_is_not_there_is_refused(place: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         triosim.simulate(chain(), triosim.system(devices=2, link="1GB/s"), Plan(places={"weight": place}))
+
+
+def test_devices_behind_one_link_to_the_host_share_it() -> None:
+    """Two GPUs on each PCIe switch of a DGX-1: fetching at the same time takes neighbours twice as long as others."""
+    system = triosim.system("dgx-1v")
+
+    def fetching(*placement: int) -> float:
+        plan = Plan(
+            dp=len(placement), placement=placement, places={"weight": "host"}, overlap=False, training=False, **FREE
+        )
+        result = triosim.simulate(chain(layers=4, width=4096), system, plan)
+        return result.iteration_time_s - result.breakdown_s.compute
+
+    alone = fetching(0)
+    assert fetching(0, 2) == pytest.approx(alone)
+    assert fetching(0, 1) == pytest.approx(2 * alone, rel=1e-3)
