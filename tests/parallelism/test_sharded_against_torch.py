@@ -40,7 +40,8 @@ class _Sent(TorchDispatchMode):
         return out
 
 
-def _torch_sends(ways: int, reshard: bool, parts: int) -> list[tuple[str, int]]:
+def _torch_sends(ways: int, reshard: bool, parts: int, recompute: bool = False) -> list[tuple[str, int]]:
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -49,8 +50,10 @@ def _torch_sends(ways: int, reshard: bool, parts: int) -> list[tuple[str, int]]:
     try:
         mesh = init_device_mesh("cpu", (ways,))
         model = GPT(True)
-        for block in model.blocks:
-            fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
+        for number, block in enumerate(model.blocks):
+            if recompute:
+                model.blocks[number] = checkpoint_wrapper(block)
+            fully_shard(model.blocks[number], mesh=mesh, reshard_after_forward=reshard)
         fully_shard(model, mesh=mesh)
         tokens = torch.randint(0, VOCABULARY, (BATCH // parts, LENGTH))
         with _Sent() as sent:
@@ -98,6 +101,11 @@ def test_what_fully_shard_sends(recorded, ways: int, level: int, parts: int) -> 
     assert [kind for kind, _ in expected].count("all_gather") == gathers
     for overlap in (True, False):
         assert _ours(recorded, ways, zero=level, micro_batches=parts, overlap=overlap) == expected
+
+
+@pytest.mark.parametrize("level", [2, 3])
+def test_a_block_that_is_run_again_is_gathered_once_for_both(recorded, level: int) -> None:
+    assert _ours(recorded, 2, zero=level, recompute="full") == _torch_sends(2, level == 3, 1, recompute=True)
 
 
 @pytest.mark.parametrize("ways", [3, 4])
