@@ -1,4 +1,4 @@
-"""Operators priced per second by each operator model; prints JSON.
+"""Operators priced per second by each operator model, and different kernels by each physical one; prints JSON.
 
 python benchmarks/kernels.py [--operators N] [--repeat N]
 """
@@ -16,9 +16,15 @@ import numpy as np
 from triosim.columns import Ragged
 from triosim.hardware import catalog
 from triosim.kernels.model import MODELS, Job
+from triosim.kernels.physical import kinds
+from triosim.kernels.work.attention import attention
+from triosim.kernels.work.convolution import convolution
+from triosim.kernels.work.gemm import gemm
+from triosim.kernels.work.moe import experts
+from triosim.kernels.work.stream import rowwise
 from triosim.workload.builder import TraceBuilder
 from triosim.workload.rescale import rescale
-from triosim.workload.trace import BATCH, Category, Meta, Phase, Trace
+from triosim.workload.trace import BATCH, DTYPE_CODE, Category, Meta, Phase, Trace
 
 
 def layer(batch: int, width: int) -> Trace:
@@ -74,6 +80,28 @@ def repeated(trace: Trace, times: int) -> Trace:
     )  # fmt: skip
 
 
+FROM_FILES = ("external", "table", "calibrated")
+"""Models that read a file of the user's."""
+
+
+def different(count: int) -> dict[str, kinds.Work]:
+    """As many kernels of each kind, no two of the same size."""
+    random = np.random.default_rng(0)
+
+    def size(low: int, high: int) -> np.ndarray:
+        return np.round(np.exp(random.uniform(np.log(low), np.log(high), count)))
+
+    few = max(count // 100, 1)
+    return {
+        "gemm": gemm(size(1, 32768), size(32, 65536), size(32, 65536), "bfloat16"),
+        "convolution": convolution(size(1, 512), size(3, 1024), size(16, 1024), size(7, 224), 3, DTYPE_CODE["float32"]),
+        "attention": attention(size(1, 512), size(64, 8192), size(8192, 16384), 32, 8, 128),
+        "decode": attention(size(1, 512), 1, size(64, 65536), 32, 8, 128),
+        "moe": experts(size(1, 32768)[:few], 2, 4096, 14336, 8),
+        "stream": rowwise("softmax", size(1, 65536), size(32, 65536)),
+    }
+
+
 def main() -> None:
     """Price a long trace with every model and print the medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -87,7 +115,9 @@ def main() -> None:
     device = catalog.accelerator("H100")
     results = {}
     for name in MODELS:
-        trace = recorded if name == "recorded" else grown
+        if name in FROM_FILES:
+            continue
+        trace = recorded if name in ("recorded", "habitat") else grown
         job = Job(trace, device, recorded, device)
         cpu = []
         for _ in range(arguments.repeat):
@@ -96,7 +126,17 @@ def main() -> None:
             cpu.append(time.process_time() - start)
         seconds = statistics.median(cpu)
         results[name] = {"cpu_s": round(seconds, 4), "operators_per_s": round(len(trace) / seconds)}
-    print(json.dumps({"operators": len(recorded), "repeat": arguments.repeat, "models": results}, indent=1))
+    kernels = {}
+    for name, work in different(arguments.operators).items():
+        cpu = []
+        for _ in range(arguments.repeat):
+            start = time.process_time()
+            kinds.price(work, device)
+            cpu.append(time.process_time() - start)
+        seconds = statistics.median(cpu)
+        kernels[name] = {"cpu_s": round(seconds, 4), "kernels_per_s": round(len(work) / seconds)}
+    found = {"operators": len(recorded), "repeat": arguments.repeat, "models": results, "different_kernels": kernels}
+    print(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

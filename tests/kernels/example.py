@@ -14,6 +14,11 @@ DEVICE = Accelerator(
     name="Example",
     vendor="NVIDIA",
     architecture="Ampere",
+    process="7 nm",
+    compute_units=100,
+    clock_hz=1.5e9,
+    cache_bytes=40_000_000,
+    tdp_w=400.0,
     peak_flops={"float32": 1e13, "tfloat32": 8e13, "bfloat16": 2e14},
     memory_bandwidth=1e12,
 )

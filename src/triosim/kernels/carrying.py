@@ -15,6 +15,7 @@ from triosim.kernels.estimate import Z90, Source
 from triosim.kernels.likeness import distance
 from triosim.kernels.model import Recording
 from triosim.kernels.modelled import Basis, Modelled
+from triosim.workload.distinct import mixed
 from triosim.workload.trace import Trace
 
 
@@ -142,12 +143,13 @@ def _means(
     engine = then.classified.engine[at].astype(np.int64)
     kernel = np.where(engine == BYTES_ONLY, code, 0)
     classes = (then.classified.group[at] * len(ENGINES) + engine) * len(names) + kernel
-    classes = np.unique(classes, return_inverse=True)[1].ravel()
-    _, first, row = np.unique(np.stack([classes, then.seconds[at]]), axis=1, return_index=True, return_inverse=True)
+    same = mixed(then.seconds[at].view(np.uint64) ^ mixed(classes.astype(np.uint64)))
+    _, first, row = np.unique(same, return_index=True, return_inverse=True)
     each = np.bincount(row.ravel(), within[at]) / np.bincount(row.ravel())
     of, weight = classes[first], then.seconds[at][first]
     total, square = np.bincount(of, weight), np.bincount(of, weight**2)
-    mean, count = np.bincount(of, weight * each) / total, total**2 / square
+    some = np.where(total > 0, total, 1.0)
+    mean, count = np.bincount(of, weight * each) / some, total**2 / np.where(square > 0, square, 1.0)
     few = known.column("few", then.classified)[at]
     out[at] = mean[classes] * count[classes] / (count[classes] + few)
     return out

@@ -30,7 +30,7 @@ def distinct(trace: Trace, *others: NDArray) -> tuple[Trace, NDArray[np.int64]]:
     """
     prints = fingerprints(trace)
     for column in others:
-        prints = _mixed(prints ^ _bits(column))
+        prints = mixed(prints ^ _bits(column))
     _, first, row = np.unique(prints, return_index=True, return_inverse=True)
     return _only(trace, first), row.ravel()
 
@@ -38,14 +38,14 @@ def distinct(trace: Trace, *others: NDArray) -> tuple[Trace, NDArray[np.int64]]:
 def fingerprints(trace: Trace) -> NDArray[np.uint64]:
     """A number for each operator that tells it from those that do other work."""
     operators, values = trace.operators, trace.values
-    value = _rows(values.shape, _mixed(values.shape.values.astype(np.uint64)))
-    value = _mixed(value ^ values.dtype.astype(np.uint64) * _ODD)
-    reads = value[operators.inputs.values] + _mixed(operators.roles.values.astype(np.uint64) + np.uint64(1))
-    prints = _mixed(_codes(operators.name) * _ODD + _codes(operators.args))
-    prints = _mixed(prints ^ _rows(operators.inputs, _mixed(reads)))
-    prints = _mixed(prints ^ _rows(operators.outputs, value[operators.outputs.values]))
+    value = _rows(values.shape, mixed(values.shape.values.astype(np.uint64)))
+    value = mixed(value ^ values.dtype.astype(np.uint64) * _ODD)
+    reads = value[operators.inputs.values] + mixed(operators.roles.values.astype(np.uint64) + np.uint64(1))
+    prints = mixed(_codes(operators.name) * _ODD + _codes(operators.args))
+    prints = mixed(prints ^ _rows(operators.inputs, mixed(reads)))
+    prints = mixed(prints ^ _rows(operators.outputs, value[operators.outputs.values]))
     for column in (operators.view, operators.flop, operators.bytes):
-        prints = _mixed(prints ^ _bits(column))
+        prints = mixed(prints ^ _bits(column))
     return prints
 
 
@@ -58,7 +58,7 @@ def _bits(column: NDArray) -> NDArray[np.uint64]:
     return np.ascontiguousarray(column, np.float64).view(np.uint64)
 
 
-def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Splitmix64's finalizer (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014)."""
     x = x + _ODD
     x = (x ^ (x >> np.uint64(30))) * _FIRST
@@ -69,13 +69,13 @@ def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def _rows(table: Ragged, prints: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """One fingerprint for each row of ``table`` from those of its entries; order and length count."""
     lengths = table.lengths()
-    out = _mixed(lengths.astype(np.uint64))
+    out = mixed(lengths.astype(np.uint64))
     within = np.arange(len(prints)) - np.repeat(table.offsets[:-1], lengths)
-    placed = _mixed(prints + within.astype(np.uint64) * _FIRST)
+    placed = mixed(prints + within.astype(np.uint64) * _FIRST)
     filled = np.flatnonzero(lengths)
     if filled.size:
         out[filled] += np.add.reduceat(placed, table.offsets[:-1][filled])
-    return _mixed(out)
+    return mixed(out)
 
 
 def _only(trace: Trace, rows: NDArray[np.int64]) -> Trace:
