@@ -58,7 +58,8 @@ def _classes(pack: Pack) -> Table:
         factors = one.factors
         table.add_row(
             one.name, str(len(one.anchors)), _factor(factors.compute), _factor(factors.bandwidth),
-            _factor(factors.launch), _percent(one.before), _percent(one.after), _interval(one),
+            _factor(factors.launch), _percent(one.before),
+            "-" if one.after is None else _percent(one.after), _interval(one),
         )  # fmt: skip
     return table
 

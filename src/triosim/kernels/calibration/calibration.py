@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.calibration.anchors import REACH
 from triosim.kernels.calibration.fitting import Learned, Measured, by_class, learned, operator_name
-from triosim.kernels.pack import GPUS
+from triosim.kernels.pack import GPUS, load
 from triosim.kernels.physical.kinds import BY_NAME, Kind, Priced, shipped
 
 _STANDS_IN = "elementwise"
@@ -69,10 +69,10 @@ class Calibration:
             found = self.learned.get((kind.name, kind.classes[code]))
             if found is not None:
                 seconds[rows], limit[rows], distance = found.seconds(kind, part, device, of)
-                spread[rows] = self._spread(found, kind.spread(part, limit[rows], device), distance)
+                spread[rows] = self._spread(found, _usual(kind, part, limit[rows], device), distance)
             elif (other := self.learned.get((kind.name, _STANDS_IN))) is not None:
                 seconds[rows], limit[rows] = kind.predict(part, device, other.constants(kind))
-                spread[rows] = np.maximum(kind.spread(part, limit[rows], device), other.spread or 0.0)
+                spread[rows] = np.maximum(_usual(kind, part, limit[rows], device), other.spread or 0.0)
             elif device.kind in GPUS:
                 seconds[rows], limit[rows], spread[rows] = shipped(kind, part, device)
         return Priced(seconds, limit, spread)
@@ -82,6 +82,12 @@ class Calibration:
         away = -np.expm1(-np.maximum(distance - found.typical, 0.0) / REACH)
         spread = near + away * np.maximum(usual - near, 0.0)
         return np.asarray(np.hypot(spread, math.log1p(self.drift)))
+
+
+def _usual(kind: Kind, work: Any, limit: NDArray[np.int8], device: Accelerator) -> NDArray[np.float64]:
+    """Spread without measurements of the class; on what is not a GPU at least that of the roofline there."""
+    spread = kind.spread(work, limit, device)
+    return spread if device.kind in GPUS else np.maximum(spread, load().elsewhere)
 
 
 def calibrated(

@@ -13,13 +13,15 @@ from triosim.errors import InputError
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.calibration import conformal, scalars
 from triosim.kernels.calibration.anchors import Anchors
+from triosim.kernels.pack import GPUS
 from triosim.kernels.physical.gemm import Menu
 from triosim.kernels.physical.kinds import Kind, Scalars, Work
 from triosim.kernels.work.convolution import Convolution
 from triosim.workload.operators import canonical
 
 FEWEST = 3
-"""Different kernels of a class below which nothing is learned of it."""
+"""Different kernels of a class from which on its factors are fitted.  Fewer are anchors on the shipped constants, which
+is the safer the nearer these are; on what is not a GPU they are no basis, and factors are fitted to any number."""
 FOLDS = 10
 
 
@@ -36,7 +38,8 @@ class Learned:
         anchors: the measured kernels, with what is left of the error.
         spread: half-width of the 90 % interval (natural logarithm); None where the kernels are too few to say.
         typical: 90 % of the measured kernels have another one within this distance, in powers of two.
-        before, after: mean relative error without calibration, and with one from which the kernel was left out.
+        before, after: mean relative error without calibration, and with one from which the kernel was left out; no
+            ``after`` where the kernels are too few to leave any out.
     """
 
     kind: str
@@ -48,7 +51,7 @@ class Learned:
     spread: float | None
     typical: float
     before: float
-    after: float
+    after: float | None
 
     @property
     def factors(self) -> Scalars:
@@ -127,7 +130,7 @@ def different(measured: Measured) -> Measured:
 
 
 def learned(kind: Kind, measured: Measured, device: Accelerator) -> list[Learned]:
-    """What is learned of each class that enough different kernels were measured of.
+    """What is learned of each class that kernels were measured of.
 
     Args:
         kind: of the kernels.
@@ -143,13 +146,12 @@ def learned(kind: Kind, measured: Measured, device: Accelerator) -> list[Learned
         before = kind.predict(work, device, kind.constants()).seconds if len(work) else seconds
     found = []
     for code, rows in by_class(kind, work):
-        if len(rows) >= FEWEST:
-            name, part, times = kind.classes[code], work.take(rows), seconds[rows]
-            error = float(np.mean(np.abs(before[rows] / times - 1)))
-            menus: list[Menu] = [(), *([measured.menus[name]] if measured.menus.get(name) else [])]
-            names = variants(part, [measured.names[row] for row in rows.tolist()] if measured.names else ())
-            tried = [_learn(kind, name, menu, part, times, device, error, names) for menu in menus]
-            found.append(min(tried, key=lambda one: one.after))
+        name, part, times = kind.classes[code], work.take(rows), seconds[rows]
+        error = float(np.mean(np.abs(before[rows] / times - 1)))
+        menus: list[Menu] = [(), *([measured.menus[name]] if measured.menus.get(name) else [])]
+        names = variants(part, [measured.names[row] for row in rows.tolist()] if measured.names else ())
+        tried = [_learn(kind, name, menu, part, times, device, error, names) for menu in menus]
+        found.append(min(tried, key=lambda one: np.inf if one.after is None else one.after))
     return found
 
 
@@ -177,13 +179,17 @@ def _learn(
 
     def fitted(rows: NDArray, start: NDArray | None = None) -> tuple[NDArray, dict[str, float], Anchors]:
         part, times = work.take(rows), seconds[rows]
-        logs = scalars.fitted(kind, constants, part, times, device, start)
+        logs = np.zeros(len(fields(Scalars)))
+        if len(rows) >= FEWEST or device.kind not in GPUS:
+            logs = scalars.fitted(kind, constants, part, times, device, start)
         error = np.log(times / kind.predict(part, device, kind.scaled(constants, scalars.of_logs(logs))).seconds)
         of = [names[row] for row in rows.tolist()] if names else []
         offsets = _operators(of, error)
         return logs, offsets, Anchors(shape[rows], error - _offsets(offsets, of, len(rows)))
 
     logs, offsets, anchors = fitted(np.arange(len(work)))
+    if len(work) < FEWEST:
+        return Learned(kind.name, name, logs, menu, offsets, anchors, None, 0.0, before, None)
     left, apart = np.empty(len(work)), np.empty(len(work))
     fold = np.random.default_rng(0).permutation(len(work)) % min(FOLDS, len(work))
     for one in range(int(fold.max()) + 1):

@@ -34,7 +34,7 @@ def calibrate(
         date: of the measurements; today where not given.
 
     Raises:
-        InputError: there are no times, the device is not known, or too few kernels of any class were measured.
+        InputError: there are no times, the device is not known, or no kernels of a known kind were measured.
     """
     from triosim import __version__
 
@@ -43,7 +43,7 @@ def calibrate(
     made = calibrated(device, found.kinds, drift)
     if not made.learned:
         raise InputError(
-            f"trace {trace.meta.workload!r} has fewer than 3 different measured kernels of every class: record more"
+            f"trace {trace.meta.workload!r} has no measured kernels of a kind that is known: record a step of a model"
         )
     framework, _, version = trace.meta.framework.partition(" ")
     pack = Pack(

@@ -295,7 +295,7 @@ def _learned(row: dict[str, Any], shape: NDArray[np.float64]) -> Learned:
     operators = {str(name): float(x) for name, x in row["operators"].items()}
     return Learned(
         row["kind"], row["class"], logs, menu, operators, Anchors(shape, error), spread, float(row["typical"]),
-        float(row["before"]), float(row["after"]),
+        float(row["before"]), None if row["after"] is None else float(row["after"]),
     )  # fmt: skip
 
 
