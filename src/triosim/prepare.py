@@ -6,7 +6,7 @@ Here the road goes from the workload through parallelism and kernels to priced p
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,13 +15,14 @@ from triosim.composition.host import Host, crowding, default_mode, host, launch
 from triosim.composition.interference import Interference, interference
 from triosim.composition.residual import Residual
 from triosim.composition.residual import load as residual_of
-from triosim.errors import PlanError
+from triosim.composition.update import update_s_per_byte
+from triosim.errors import InputError, PlanError
 from triosim.hardware.accelerator import UNNAMED, Accelerator
 from triosim.hardware.catalog import accelerator, identify
 from triosim.hardware.system import System
 from triosim.kernels.copying import copy_s_per_byte
 from triosim.kernels.estimate import Estimates
-from triosim.kernels.model import Job
+from triosim.kernels.model import Job, Recording
 from triosim.kernels.pricing import price
 from triosim.memory.footprint import Footprint, footprint
 from triosim.network.placement import Placement, place
@@ -35,6 +36,7 @@ from triosim.parallelism.step import Step
 from triosim.parallelism.tensor import shard
 from triosim.plan import Mesh, Plan, resolve
 from triosim.timeline import CATEGORIES
+from triosim.workload.aligned import aligned
 from triosim.workload.inference import forward_only
 from triosim.workload.recompute import recomputed
 from triosim.workload.rescale import rescale
@@ -75,7 +77,9 @@ class Prepared:
     interferes: list[Interference]
 
 
-def prepare(workload: Trace, system: System, plan: Plan, tell: Progress = lambda words: None) -> Prepared:
+def prepare(
+    workload: Trace, system: System, plan: Plan, tell: Progress = lambda words: None, also: Sequence[Trace] = ()
+) -> Prepared:
     """Divide a workload among the devices of a system and price it.
 
     Args:
@@ -83,6 +87,7 @@ def prepare(workload: Trace, system: System, plan: Plan, tell: Progress = lambda
         system: the machine.
         plan: how the work is divided.
         tell: told what is being done, in a few words.
+        also: the same step recorded on other devices.
 
     Raises:
         InputError: the workload, the system and the plan do not go together; the message says how they would.
@@ -92,6 +97,8 @@ def prepare(workload: Trace, system: System, plan: Plan, tell: Progress = lambda
         workload = forward_only(workload)
         if plan.recompute != "none":
             raise PlanError(f"recompute {plan.recompute}: without a backward nothing is run again: leave it out")
+        if plan.offload:
+            raise PlanError(f"offload {plan.offload[0]}: inference has nothing to bring back: leave it out")
     workload = recomputed(workload, plan.recompute)
     named = workload.meta.made_by == "triosim.model"
     mesh = resolve(plan, system.devices, None if named else workload.meta.batch_size)
@@ -105,7 +112,8 @@ def prepare(workload: Trace, system: System, plan: Plan, tell: Progress = lambda
     router = Router(system)
     tell("pricing operators")
     models = np.unique(system.device_model[placement.devices]).tolist()
-    jobs = {m: Job(step.trace, system.models[m], workload, recorded_on) for m in models}
+    others = tuple(_recording(workload, other) for other in also)
+    jobs = {m: Job(step.trace, system.models[m], workload, recorded_on, others) for m in models}
     residual = residual_of(plan.composition) if plan.composition else None
     times = {m: price(job, plan.operator_times) for m, job in jobs.items()}
     if residual is not None:
@@ -114,7 +122,7 @@ def prepare(workload: Trace, system: System, plan: Plan, tell: Progress = lambda
     stages = split(step.trace, times[slowest].seconds, mesh.pp, plan.stages, _seconds_per_byte(router, placement, mesh))
 
     tell("writing the programs of the ranks")
-    classes = _programs(step, times, stages, plan, mesh, system, placement, workload, recorded_on)
+    classes = _programs(step, times, stages, plan, mesh, system, placement, jobs[models[0]])
     mode = plan.host or default_mode(workload)
     driven = mesh.dp if plan.dp_style == "dataparallel" else 1
     alone = driven * crowding(_processes(placement, system) // driven, system.server_cores)
@@ -135,6 +143,22 @@ def _at_batch(workload: Trace, mesh: Mesh, plan: Plan) -> Trace:
     if unknown and plan.batch_size is None and plan.global_batch_size is None and plan.micro_batches == 1:
         return rescale(workload, None, plan.sequence_length)
     return rescale(workload, mesh.micro_batch_size, plan.sequence_length)
+
+
+def _recording(workload: Trace, other: Trace) -> Recording:
+    """Another recording of the workload, on the device that it names.
+
+    Raises:
+        InputError: it was not measured, names no device of the catalog, or is of another step.
+    """
+    name = other.meta.device
+    known = identify(name) if name else None
+    if other.meta.clock == "none" or known is None:
+        what = "has no measured times" if other.meta.clock == "none" else f"names no known device ({name or 'none'})"
+        raise InputError(
+            f"{other.meta.workload or 'the other recording'} {what}: give a trace recorded on a device of the catalog"
+        )
+    return Recording(aligned(workload, other), accelerator(known))
 
 
 def _devices(workload: Trace, system: System) -> tuple[System, Accelerator | None]:
@@ -177,18 +201,19 @@ def _programs(
     mesh: Mesh,
     system: System,
     placement: Placement,
-    workload: Trace,
-    recorded_on: Accelerator | None,
+    job: Job,
 ) -> list[Program]:
     """Programs of all rank classes; ranks of a class on different devices become classes of their own."""
     base = next(iter(times))
     if plan.dp_style == "dataparallel":
-        gathered = rescale(workload, mesh.global_batch_size, plan.sequence_length)
-        at_once = price(Job(gathered, system.models[base], workload, recorded_on), plan.operator_times).seconds
+        gathered = rescale(job.recorded, mesh.global_batch_size, plan.sequence_length)
+        at_once = price(replace(job, trace=gathered, device=system.models[base]), plan.operator_times).seconds
         made = replicated(step, Costs(times[base].seconds, at_once), stages, plan, mesh)
     else:
         copies = copy_s_per_byte(system.models[base]) if plan.zero >= GATHERED else 0.0
-        made = programs(step, Costs(times[base].seconds, copy_s_per_byte=copies), stages, plan, mesh)
+        update = update_s_per_byte(system, placement.devices) if "optimizer" in plan.offload else 0.0
+        costs = Costs(times[base].seconds, copy_s_per_byte=copies, update_s_per_byte=update)
+        made = programs(step, costs, stages, plan, mesh)
     if len(times) == 1:
         return made
     divided = []

@@ -46,6 +46,7 @@ def simulate(
     keep: Keep | None = None,
     fit: bool | None = None,
     measured: Measured | None = None,
+    also: Sequence[Trace] = (),
 ) -> Result:
     """Predict time and memory of a workload on a system.
 
@@ -57,6 +58,7 @@ def simulate(
         keep: shown the played job, for what else is to be made of it (traces for other simulators).
         fit: look for the largest batch that fits in memory; None looks only where the job's own does not.
         measured: what collectives and transfers take beside the system's links, as measured on the very machine.
+        also: the same step recorded on other devices: operator times are carried over from all recordings.
 
     Raises:
         InputError: the workload, the system and the plan do not go together; the message says how they would.
@@ -64,7 +66,7 @@ def simulate(
     clock = _Clock()
     tell = progress or (lambda words: None)
     plan = plan or Plan()
-    job = prepare(workload, system, plan, tell)
+    job = prepare(workload, system, plan, tell, also)
     largest = _largest_batch(workload, system, plan, job, fit, tell)
 
     tell("playing the job")
