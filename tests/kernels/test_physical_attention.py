@@ -15,7 +15,7 @@ from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical import attention as model
-from triosim.kernels.physical._tables import document
+from triosim.kernels.physical._tables import device_of, document
 from triosim.kernels.work.attention import FAMILIES, attention
 
 H100 = catalog.accelerator("H100-SXM5-80GB")
@@ -105,6 +105,34 @@ def test_family_follows_the_architecture():
     names = {"H100-SXM5-80GB": "flash3", "B200-SXM-180GB": "trtllm", "A100-SXM4-80GB": "flash2", "RTX-5090": "flash2",
              "MI300X": "flash2"}  # fmt: skip
     assert {name: model.family_of(catalog.accelerator(name)) for name in names} == names
+
+
+@pytest.mark.parametrize(
+    ("name", "kib"),
+    {"A100-SXM4-80GB": 164, "RTX-3090": 100, "L40S": 100, "H100-SXM5-80GB": 228, "B200-SXM-180GB": 228,
+     "RTX-PRO-6000-Server": 100, "DGX-Spark-GB10": 100, "T4": 64, "MI300X": 64, "M1": 100}.items(),
+)  # fmt: skip
+def test_shared_memory_is_that_of_the_compute_capability(name, kib):
+    assert device_of(catalog.accelerator(name)).shared == kib * 1024
+
+
+def test_more_shared_memory_hides_the_latency_of_many_short_sequences():
+    """16,384 blocks that read next to nothing: nearly as much faster as more of them fit into a multiprocessor."""
+    work = attention(2048, 1, 2, 32, 8, 128, warm=True, family="flash2")
+    a100 = catalog.accelerator("A100-SXM4-80GB")
+    small = replace(a100, architecture="Ampere GA102")
+    assert 1.2 < model.predict(work, small).seconds[0] / model.predict(work, a100).seconds[0] < 164 / 100
+
+
+def test_splitting_a_long_context_costs_by_part():
+    """One sequence: twice as many parts as positions grow, until every multiprocessor has one."""
+    c = model.constants().decode.of("trtllm")
+    b200 = catalog.accelerator("B200-SXM-180GB")
+    none = replace(c, part_s=0.0)
+    for keys, parts in ((1024, 4), (8192, 32), (2**20, 148)):
+        work = attention(1, 1, keys, 8, 1, 128, warm=True)
+        cost = model.decode(work, b200, c).seconds[0] - model.decode(work, b200, none).seconds[0]
+        assert cost == pytest.approx(parts * c.part_s)
 
 
 def test_a_device_without_bandwidth_is_refused():

@@ -86,6 +86,7 @@ class Device:
         clock: Hz.
         bandwidth: bytes per second.
         cache: bytes of the last-level cache.
+        shared: bytes of shared memory in a multiprocessor.
         tdp: watts, infinite where not known.
     """
 
@@ -93,6 +94,7 @@ class Device:
     clock: float
     bandwidth: float
     cache: float
+    shared: float
     tdp: float
 
     def sustained(self, peak: NDArray, efficiency: float, joule_per_flop: float) -> NDArray[np.float64]:
@@ -112,6 +114,13 @@ class Device:
 
 UNITS, CLOCK, CACHE = 108.0, 1.6e9, 32e6
 """Class defaults of a GPU: multiprocessors, clock in Hz, last-level cache in bytes (those of an A100 or near it)."""
+SHARED = (
+    ("Pascal GP100", 64), ("Pascal", 96), ("Volta", 96), ("Turing", 64), ("Ampere GA100", 164), ("Ampere GA10B", 164),
+    ("Ampere", 100), ("Ada", 100), ("Hopper", 228), ("Blackwell GB100", 228), ("Blackwell GB10", 100),
+    ("Blackwell GB20", 100), ("Blackwell", 228), ("CDNA4", 160), ("CDNA", 64),
+)  # fmt: skip
+"""KiB of shared memory in a multiprocessor, by the beginning of the architecture's name (CUDA C++ Programming Guide,
+"Technical Specifications per Compute Capability"; AMD CDNA whitepapers).  100 elsewhere."""
 
 
 def device_of(device: Accelerator) -> Device:
@@ -127,8 +136,13 @@ def device_of(device: Accelerator) -> Device:
         )
     return Device(
         float(device.compute_units or UNITS), device.clock_hz or CLOCK, device.memory_bandwidth,
-        float(device.cache_bytes or CACHE), device.tdp_w or math.inf,
+        float(device.cache_bytes or CACHE), 1024.0 * shared_kib(device.architecture), device.tdp_w or math.inf,
     )  # fmt: skip
+
+
+def shared_kib(architecture: str) -> int:
+    """KiB of shared memory in a multiprocessor (:data:`SHARED`)."""
+    return next((kib for name, kib in SHARED if architecture.startswith(name)), 100)
 
 
 def waves(blocks_per_unit: NDArray, drift: float) -> NDArray[np.float64]:

@@ -11,10 +11,14 @@ Prefill, one thread block per tile of ``tile`` queries (some families pack heads
 
 Decoding, one block per sequence and key head, split along the keys while blocks are fewer than multiprocessors::
 
-    memory  = as above, for keys padded to ``pad`` positions
-    stream  = waves * bytes of a block / (block_rate clock)
-    block   = block_cycles + head_cycles * query heads per key head
-    seconds = launch + split (1 - exp(-keys / split_keys)) + norm(memory, stream) + waves block / clock
+    memory  = as above
+    stream  = waves * bytes of a block / (block_rate clock), keys padded to ``pad`` positions
+    block   = block_cycles * head size / 128 + head_cycles * query heads per key head
+    busy    = block (1 + (waves - 1) / blocks that a multiprocessor holds)
+    seconds = launch + split (1 - exp(-keys / split_keys)) + part * parts + norm(memory, stream + busy)
+
+A block waits for memory most of its time, so ``block`` follows no clock (its cycles are those of 1.8 GHz); what hides
+it are other blocks on the same multiprocessor, as many as its shared memory holds.
 
 ``sustained`` is what the power budget leaves of the peak: norm-6 minimum of ``efficiency peak`` and
 ``TDP / joule_per_flop``.  ``miss`` goes from 0 to 1 where the bytes outgrow the part ``cache_fraction`` of the cache.
@@ -43,6 +47,8 @@ STEP = 128
 """Keys of one step of a thread block's loop."""
 LEAST_SPLIT = 256
 """Keys that one block of a split has at least."""
+BLOCK_BYTES = 82 * 1024.0
+"""Shared memory of a block that decodes: two of them fit into a multiprocessor of an A100."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +94,9 @@ class Decode:
     Attributes:
         split_s: time that long contexts add once, for splitting the keys and joining the parts.
         split_keys: keys at which most of it is there.
+        part_s: time that joining takes for each part.
         pad_keys: keys that a block reads at least.
-        block_cycles: clocks of a block besides reading.
+        block_cycles: clocks of 1.8 GHz of a block besides reading.
         head_cycles: more of them for each query head that shares the keys.
         block_rate: bytes per clock that one multiprocessor reads at most.
         drift: part of the last wave's idle time that is hidden.
@@ -98,6 +105,7 @@ class Decode:
     launch_s: float
     split_s: float
     split_keys: float
+    part_s: float
     pad_keys: float
     block_cycles: float
     head_cycles: float
@@ -191,19 +199,22 @@ def decode(work: Attention, device: Accelerator, c: Decode) -> Predicted:
     most = np.maximum(np.floor(keys / LEAST_SPLIT), 1.0)
     splits = np.clip(np.floor(d.units / columns), 1.0, most)
     blocks = columns * splits
-    padded = (keys**4 + c.pad_keys**4) ** 0.25
-    read = work.key_bytes() * padded / keys
+    part = keys / splits
+    padded = (part**4 + c.pad_keys**4) ** 0.25 / part
+    read = work.key_bytes()
     slow = d.bytes_s(read + work.query_bytes(), work.warm, c)
     memory = (read + work.query_bytes() + work.stored_bytes()) * slow
     wave = waves(blocks / d.units, c.drift)
-    stream = wave * (read / columns / splits) / (c.block_rate * d.clock)
-    split = c.split_s * -np.expm1(-keys / c.split_keys)
-    busy = wave * (c.block_cycles + c.head_cycles * work.heads / work.kv_heads) / d.clock
+    stream = wave * (padded * read / blocks) / (c.block_rate * d.clock)
+    wide = (work.head + work.head_v) / 256
+    block = (c.block_cycles * wide + c.head_cycles * work.heads / work.kv_heads) / 1.8e9
+    busy = block * (1 + (wave - 1) * BLOCK_BYTES / d.shared)
+    split = c.split_s * -np.expm1(-keys / c.split_keys) + np.where(splits > 1, c.part_s * splits, 0.0)
     launch = d.launch(c.launch_s)
-    body = (memory**c.overlap + stream**c.overlap) ** (1 / c.overlap)
+    body = (memory**c.overlap + (stream + busy) ** c.overlap) ** (1 / c.overlap)
     compute = work.flop() / _peaks(work, device)  # many queries over one latent head can be bound by it
     body = np.maximum(body, compute)
-    return Predicted(launch + split + body + busy, _limit(compute, body, launch + split + busy))
+    return Predicted(launch + split + body, _limit(compute, np.maximum(memory, stream), launch + split + busy))
 
 
 def _peaks(work: Attention, device: Accelerator) -> NDArray[np.float64]:
