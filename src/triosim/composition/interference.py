@@ -31,7 +31,7 @@ TOLERANCE = 1e-4
 """Times have settled when no rank's computation changes by more than this part of the run."""
 
 MOST_PLAYS = 8
-"""Each play after the second brings the stretches closer by a factor of about ``1 / (1 - 1 / slowdown)``, 4 or more."""
+"""What is covered wholly is right after one play; of the rest each play leaves ``1 - 1 / slowdown`` of the error."""
 
 
 @dataclass(frozen=True)
@@ -120,28 +120,30 @@ def settle(tasks: Tasks, play: Callable[[NDArray[np.int64]], Played]) -> Played:
     played = play(tasks.amount)
     if not np.any(tasks.slowdown > 1):
         return played
-    amount, begun = tasks.amount, False
+    amount = tasks.amount
     for _ in range(MOST_PLAYS - 1):
-        beside, per_device = _beside(tasks, played)
-        # At first nothing is stretched: what computes beside a collective takes so many times as long.
-        part = (1 - 1 / per_device) if begun else per_device - 1
-        wanted = tasks.amount + np.rint(beside * part).astype(np.int64)
-        off = np.add.reduceat(np.append(np.abs(wanted - amount), 0), tasks.first[:-1]) if len(tasks.slowdown) else 0
-        if np.max(off, initial=0) <= TOLERANCE * int(played.finish.max(initial=0)):
+        wanted = _stretched(tasks, played)
+        off = np.add.reduceat(np.append(np.abs(wanted - amount), 0), tasks.first[:-1])
+        if off.max() <= TOLERANCE * int(played.finish.max()):
             break
-        amount, begun = wanted, True
+        amount = wanted
         played = play(amount)
     return played
 
 
-def _beside(tasks: Tasks, played: Times) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """For each task the ticks for which it computes beside a collective, and the slowdown of its device."""
-    beside = np.zeros(len(tasks.amount), np.int64)
-    bounds = tasks.first.tolist()
+def _stretched(tasks: Tasks, played: Times) -> NDArray[np.int64]:
+    """What each task takes beside the collectives of its device, as they ran.
+
+    What a collective covers wholly it will cover when it is stretched too, unless that is too long: the next play says.
+    """
+    amount, bounds = tasks.amount.copy(), tasks.first.tolist()
     for device in np.flatnonzero(tasks.slowdown > 1).tolist():
-        own = slice(bounds[device], bounds[device + 1])
+        own, slowdown = slice(bounds[device], bounds[device + 1]), tasks.slowdown[device]
         moves, computes = tasks.moves[own], np.flatnonzero(tasks.computes[own]) + own.start
         start, end = merged(played.start[own][moves], played.finish[own][moves])
-        worked = played.finish[computes] - tasks.after[computes]
-        beside[computes] = covered(played.start[computes], worked, start, end)
-    return beside, np.repeat(tasks.slowdown, np.diff(tasks.first))
+        begin, worked = played.start[computes], played.finish[computes] - tasks.after[computes]
+        beside = covered(begin, worked, start, end)
+        alone = (tasks.amount - tasks.after)[computes]
+        longer = np.where(beside == worked - begin, alone * (slowdown - 1), beside * (1 - 1 / slowdown))
+        amount[computes] += np.rint(longer).astype(np.int64)
+    return amount
