@@ -1,0 +1,128 @@
+"""``triosim calibrate`` as a user sees it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from triosim.cli import calibrate as command
+from triosim.cli.main import app
+from triosim.errors import InputError
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "gpt-small-cpu.triosim"
+
+
+def run(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "triosim.cli.main", *map(str, words)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("calibrate")
+    done = run("calibrate", EXAMPLE, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder / "AMD-EPYC-calibration.json", done.stdout
+
+
+def test_a_trace_gives_a_pack_and_a_table(made: tuple[Path, str]) -> None:
+    path, out = made
+    document = json.loads(path.read_text())
+    assert document["schema"] == "triosim/calibration/1"
+    assert document["provenance"]["trace"] == EXAMPLE.name
+    assert re.search(r"^class +kernels compute memory launch before +after interval$", out, re.MULTILINE)
+    assert re.search(r"^matrix/simt +\d+ +x[\d.]+ ", out, re.MULTILINE)
+    assert f"--operator-times {path.name}" in out
+    assert all(len(line.rstrip()) <= 80 for line in out.splitlines() if not line.startswith("pack"))
+
+
+def test_a_prediction_uses_the_pack_and_says_so(made: tuple[Path, str]) -> None:
+    path, _ = made
+    done = run("train", EXAMPLE, "--batch-size", "16", "--operator-times", path, "--json", "-", cwd=path.parent)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert any("kernels measured on AMD EPYC" in sentence for sentence in result["sources"])
+    assert 1.5 < result["iteration_time_s"] < 2.5, "about twice the second of batch 8"
+
+
+def test_on_another_device_it_is_one_sentence(made: tuple[Path, str]) -> None:
+    path, _ = made
+    done = run("train", EXAMPLE, "--device", "H100", "--operator-times", path, cwd=path.parent)
+    assert done.returncode == 2
+    assert "is of 'AMD EPYC', not of 'H100-SXM5-80GB'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    ((), "takes either a trace or --run"),
+    (("x.triosim", "--run"), "takes either a trace or --run"),
+    (("none.triosim",), "none.triosim: no such file or folder"),
+    ((str(EXAMPLE), "--budget", "4m"), "--budget bounds the measurements of --run"),
+    ((str(EXAMPLE), "--device", "H1000"), "unknown device 'H1000'"),
+    (("--run", "--budget", "1s"), "too short to measure anything"),
+    (("--run", "--budget", "soon"), "--budget"),
+])  # fmt: skip
+def test_what_the_user_got_wrong_is_one_sentence(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    done = run("calibrate", *words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir()), "nothing is written"
+
+
+def test_a_model_by_name_has_no_times(tmp_path: Path) -> None:
+    (tmp_path / "gpt2").mkdir()
+    done = run("calibrate", "gpt2", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_budgets_are_times() -> None:
+    assert command._seconds("4m") == 240
+    assert command._seconds("1.5 min") == 90
+    assert command._seconds("30s") == 30
+    assert command._seconds("45") == 45
+    with pytest.raises(InputError, match="unknown unit"):
+        command._seconds("4 parsecs")
+
+
+def test_being_interrupted_writes_nothing_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    import triosim.workload.record as record
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(record, "measure", interrupted, raising=False)
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["calibrate", "--run", "--device", "cpu"])
+    assert done.exit_code == 130
+    assert "interrupted, nothing was written" in done.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_kernels_measured_here_make_a_pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round of small kernels through the whole command; the real one takes minutes."""
+    pytest.importorskip("torch")
+    from triosim.workload.record import bench, cases
+
+    monkeypatch.setattr(bench, "_MOST_CASES", 24)
+    monkeypatch.setattr(bench, "LONGEST_S", 1e-3)
+    monkeypatch.setattr(bench, "TOO_MUCH", 100.0)
+    monkeypatch.setattr(cases, "LARGE_BYTES", 2**22)
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["calibrate", "--run", "--device", "cpu", "--budget", "4m", "-o", "here.json"])
+    assert done.exit_code == 0, done.output
+    document = json.loads((tmp_path / "here.json").read_text())
+    assert document["device"]["kind"] == "cpu"
+    assert document["device"]["confidence"] == "measured"
+    assert document["provenance"]["made_by"] == "triosim.calibrate"
+    assert document["versions"]["torch"]
+    assert {"gemm", "convolution", "attention", "stream"} <= set(document["samples"])
