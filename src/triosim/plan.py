@@ -41,6 +41,8 @@ class Plan(BaseModel):
         tp_plan: module path pattern -> ``"colwise"``, ``"rowwise"``, ``"gather"``, ``"vocab"`` or ``"replicate"``.
         recompute: ``"full"`` runs each repeated block's forward again before its backward instead of keeping its
             activations, ``"selective"`` the attention cores only; ``"none"`` keeps them.
+        offload: what is in host memory until it is needed: ``"optimizer"`` states, which the host's processor updates,
+            ``"activations"`` and ``"parameters"`` of the repeated blocks.
         host: how the cost of launching is taken into account; unset decides from the workload.
         interference: what computes beside a collective takes so many times as long, at least 1; ``"auto"`` is that of
             the device, ``"off"`` is 1.
@@ -77,6 +79,7 @@ class Plan(BaseModel):
     tp_style: Literal["megatron", "gather"] = "megatron"
     tp_plan: dict[str, Literal["colwise", "rowwise", "gather", "vocab", "replicate"]] | None = None
     recompute: Literal["none", "full", "selective"] = "none"
+    offload: tuple[Literal["optimizer", "activations", "parameters"], ...] = ()
     host: Literal["recorded", "eager", "large-model", "compiled", "graph", "none"] | None = None
     interference: Annotated[float, Field(ge=1)] | Literal["auto", "off"] = "auto"
     composition: str | None = None
@@ -135,6 +138,7 @@ class Plan(BaseModel):
                 f"zero {self.zero} gathers parameters from their shards and cannot be combined with weights placed "
                 f"on {self.places['weight']}: use zero 1 or 0, or leave weights where they are"
             )
+        self._offload_is_possible()
         if self.composition is not None and self.host is not None:
             raise ValueError(f"composition says what launching costs, and so does host {self.host}: give only one")
         if self.stages is not None and len(self.stages) != self.pp - 1:
@@ -145,6 +149,22 @@ class Plan(BaseModel):
         if self.batch_size is not None and self.batch_size % self.micro_batches:
             raise ValueError(_micro_batch_conflict(self.batch_size, self.micro_batches))
         return self
+
+    def _offload_is_possible(self) -> None:
+        if self.offload and self.dp_style == "dataparallel":
+            raise ValueError("dp-style dataparallel keeps everything on its devices: use dp-style ddp, or no offload")
+        if "parameters" in self.offload and "optimizer" not in self.offload:
+            raise ValueError(
+                "offload parameters needs them updated where they are: use offload optimizer as well, or not parameters"
+            )
+        if "parameters" in self.offload and self.zero >= 2:
+            raise ValueError(
+                f"offload parameters and zero {self.zero} both say where parameters come from: use zero 1 or 0, or "
+                "offload optimizer only"
+            )
+        for name, category in (("optimizer", "optimizer_state"), ("parameters", "weight")):
+            if name in self.offload and category in self.places:
+                raise ValueError(f"offload {name} and a place for {category} both say where they are: give only one")
 
     @property
     def slowdown(self) -> float | None:

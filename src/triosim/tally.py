@@ -100,7 +100,7 @@ def occupied(run: Run, cell: int) -> Occupied:
 def transfers(run: Run, cell: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """When transfers of a cell were in flight: its collectives, what it sent, fetched and received."""
     at, program, played = run.tasks(cell), run.program(cell), run.played
-    rows = np.flatnonzero(np.isin(program.op, (Op.COLLECTIVE, Op.SEND, Op.FETCH))) + at.start
+    rows = np.flatnonzero(np.isin(program.op, (Op.COLLECTIVE, Op.SEND, Op.FETCH, Op.STORE))) + at.start
     arrivals = np.flatnonzero(program.op == Op.RECEIVE) + at.start
     before = run.lowered.graph.before
     senders = before.values[before.offsets[arrivals + 1] - 1]
@@ -134,7 +134,7 @@ def _mean(run: Run, spent: Sequence[Occupied], cells: Sequence[int], name: str) 
 def active(run: Run) -> int:
     """Picoseconds with at least one device or transfer busy."""
     kinds = np.concatenate([run.program(c).op for c in range(run.lowered.cells)])
-    busy = np.isin(kinds, (Op.COMPUTE, Op.COLLECTIVE, Op.SEND, Op.FETCH))
+    busy = np.isin(kinds, (Op.COMPUTE, Op.COLLECTIVE, Op.SEND, Op.FETCH, Op.STORE))
     start = np.where(kinds == Op.COMPUTE, run.played.start, run.played.begin)
     return union(start[busy], run.played.finish[busy])
 
@@ -179,7 +179,7 @@ def layer_rows(run: Run, trace: Trace) -> tuple[LayerRow, ...]:
         at = run.tasks(run.first_cell(program))
         length = (run.played.finish - run.played.begin)[at]
         known = program.operator >= 0
-        for kinds, column in (((Op.COMPUTE,), 0), ((Op.COLLECTIVE, Op.SEND, Op.FETCH), 1)):
+        for kinds, column in (((Op.COMPUTE,), 0), ((Op.COLLECTIVE, Op.SEND, Op.FETCH, Op.STORE), 1)):
             rows = np.flatnonzero(known & np.isin(program.op, kinds))
             operator = program.operator[rows]
             code = (module[operator].astype(np.int64) + 1) * len(Phase) + phase[operator]
@@ -338,7 +338,12 @@ def _names(trace: Trace) -> tuple[tuple[str, ...], Callable[[Program], NDArray[n
 
     nothing = name("")
     operator_name = np.array([*(name(text) for text in trace.operators.name), nothing], np.int32)
-    transfer_name = {Op.SEND: name("send"), Op.RECEIVE: name("receive"), Op.FETCH: name("fetch")}
+    transfer_name = {
+        Op.SEND: name("send"),
+        Op.RECEIVE: name("receive"),
+        Op.FETCH: name("fetch"),
+        Op.STORE: name("store"),
+    }
     kind_name = np.array([name(kind) for kind in COLLECTIVES], np.int32)
     copy_name = np.array([name(f"{kind} copy") for kind in COLLECTIVES], np.int32)
 

@@ -69,6 +69,9 @@ class Options:
         help="Run again instead of keeping activations: full (repeated blocks), selective (attention) or none.",
         default="none",
     )
+    offload: list[str] | None = _option(
+        "--offload", help="Keep in host memory: optimizer, activations or parameters (of the blocks); repeatable."
+    )
     iterations: int = _option("--iterations", help="Iterations to play (default 1).", default=1)
     schedule: str = _option("--schedule", help="Pipeline schedule: 1f1b or gpipe (default 1f1b).", default="1f1b")
     stages: str | None = _option(
@@ -275,6 +278,7 @@ def _plan(options: Options, training: bool) -> Plan:
         solver_options=_named(options.solver_option, "--solver-option", "setup=80us"),
         placement=_placement(options),
         places=dict(_placed(p) for p in options.place or ()),
+        offload=tuple(dict.fromkeys(options.offload or ())),
         training=training,
     )
 

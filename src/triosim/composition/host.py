@@ -166,7 +166,7 @@ def _with_views(trace: Trace, issue_s: NDArray[np.float64]) -> NDArray[np.float6
 
 def _issue(program: Program, trace: Trace, cost: Host, folded: NDArray[np.float64]) -> Program:
     n = len(program)
-    launched = np.isin(program.op, (Op.COMPUTE, Op.COLLECTIVE, Op.SEND, Op.FETCH))
+    launched = np.isin(program.op, (Op.COMPUTE, Op.COLLECTIVE, Op.SEND, Op.FETCH, Op.STORE))
     if cost.mode == "graph":
         first = np.zeros(n, bool)
         _, starts = np.unique(program.iteration, return_index=True)

@@ -23,7 +23,7 @@ from triosim.units import PICOSECONDS_PER_SECOND
 _TASKS = np.zeros(len(Op), np.int8)
 _TASKS[[Op.COMPUTE, Op.ISSUE]] = Task.COMPUTE
 _TASKS[Op.COLLECTIVE], _TASKS[Op.RECEIVE] = Task.COLLECTIVE, Task.JOIN
-_TASKS[[Op.SEND, Op.FETCH]] = Task.TRANSFER
+_TASKS[[Op.SEND, Op.FETCH, Op.STORE]] = Task.TRANSFER
 
 
 @dataclass(frozen=True)
@@ -197,9 +197,9 @@ class _Lowering:
             program = self.programs[number]
             rows = np.flatnonzero((program.op == Op.SEND) & (program.peer == stage) & (program.bytes == size))
             self.what[self._tasks(number, rows)] = self._way_of_cells(number, own)[:, None]
-        for (number, place), own in self.ways.fetches.items():
+        for (number, place, stores), own in self.ways.fetches.items():
             program = self.programs[number]
-            rows = np.flatnonzero((program.op == Op.FETCH) & (program.peer == place))
+            rows = np.flatnonzero((program.op == (Op.STORE if stores else Op.FETCH)) & (program.peer == place))
             self.what[self._tasks(number, rows)] = self._way_of_cells(number, own)[:, None]
         sends = np.flatnonzero(self._stacked([p.op == Op.SEND for p in self.programs]))
         self.pair[sends] = np.arange(len(sends))

@@ -105,14 +105,14 @@ class Ways:
         sorts: the groups.
         groups: number of groups.
         sends: (program, peer stage, bytes) -> way of each of its ranks, shape ``(ranks of the program,)``.
-        fetches: (program, place) -> the same.
+        fetches: (program, place, whether it is a STORE) -> the same.
     """
 
     traffic: Traffic
     latency: NDArray[np.int64]
     sorts: tuple[Sort, ...]
     sends: dict[tuple[int, int, int], NDArray[np.int64]]
-    fetches: dict[tuple[int, int], NDArray[np.int64]]
+    fetches: dict[tuple[int, int, bool], NDArray[np.int64]]
 
 
 def ways(programs: Sequence[Program], placement: Placement, router: Router, means: Means) -> Ways:
@@ -226,19 +226,24 @@ class _Survey:
             ticks.append(self._transfers[key])
         return np.array(ticks, np.int64)[sort.reshape(-1)]
 
-    def _fetches(self) -> dict[tuple[int, int], NDArray[np.int64]]:
+    def _fetches(self) -> dict[tuple[int, int, bool], NDArray[np.int64]]:
+        """Ways from places to devices, and back."""
         found, party = {}, {}
         for number, program in enumerate(self.programs):
             ranks = program.ranks.astype(np.int64)
-            for place in np.unique(program.peer[program.op == Op.FETCH]).tolist():
+            moves = np.isin(program.op, (Op.FETCH, Op.STORE))
+            about = np.unique(np.stack([program.peer[moves], program.op[moves] == Op.STORE]), axis=1)
+            for place, stores in about.T.tolist():
                 nodes = self._place(program.places[place], self.device[ranks])
                 for node in np.unique(nodes).tolist():
                     if node not in party:
                         party[node] = int(self._parties(1)[0])
-                sources = np.array([party[node] for node in nodes.tolist()], np.int64)
-                ends = (nodes, self.device[ranks])
+                there = np.array([party[node] for node in nodes.tolist()], np.int64)
+                ends, parties = (nodes, self.device[ranks]), (there, ranks)
+                if stores:
+                    ends, parties = ends[::-1], parties[::-1]
                 added = self.router.overhead(self.router.routes(*ends))
-                found[number, place] = self.table.add((sources, ranks), ends, _different(added), added)
+                found[number, place, bool(stores)] = self.table.add(parties, ends, _different(added), added)
         return found
 
     def _place(self, name: str, devices: NDArray[np.int64]) -> NDArray[np.int64]:

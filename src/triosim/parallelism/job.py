@@ -21,8 +21,22 @@ from triosim.parallelism.gathered import Spent, gathered_lifetimes
 from triosim.parallelism.gathering import ALL_GATHER, REDUCE_SCATTER, Gathering, Marks, Missing, missing
 from triosim.parallelism.gradients import Gradient, buckets, gradients, total_bytes
 from triosim.parallelism.occupancy import Occupancy, Ran, Spell
+from triosim.parallelism.offload import HOST as HOST_PLACE
+from triosim.parallelism.offload import Shuttle, Trip, activation_trips, on_host, parameter_trips, update_of
 from triosim.parallelism.pieces import Piece, Placed, Tags, lay_out
-from triosim.parallelism.program import AXES, COLLECTIVES, COMPUTE, COPY, DP, SEND, TP, Op, Program, ProgramBuilder
+from triosim.parallelism.program import (
+    AXES,
+    COLLECTIVES,
+    COMPUTE,
+    COPY,
+    DP,
+    HOST,
+    SEND,
+    TP,
+    Op,
+    Program,
+    ProgramBuilder,
+)
 from triosim.parallelism.schedule import SCHEDULES, Turn
 from triosim.parallelism.sharded import GATHERED, Sharding, Unit, resident
 from triosim.parallelism.stages import Boundary, Stages
@@ -58,11 +72,13 @@ class Costs:
         gathered_seconds: of each operator at the global batch (torch's ``DataParallel`` computes the loss on it), or
             None where no plan needs it.
         copy_s_per_byte: of a copy within the device's memory (what is gathered or scattered goes through a buffer).
+        update_s_per_byte: of the host's processor for what it reads and writes where it runs the optimizer.
     """
 
     seconds: NDArray[np.float64]
     gathered_seconds: NDArray[np.float64] | None = None
     copy_s_per_byte: float = 0.0
+    update_s_per_byte: float = 0.0
 
 
 def stage_ranks(mesh: Mesh, stage: int) -> NDArray[np.int32]:
@@ -96,6 +112,7 @@ class _Job:
         operators, values = step.trace.operators, step.trace.values
         self.tags = Tags()
         self.seconds, self.copy_s_per_byte = costs.seconds.tolist(), costs.copy_s_per_byte
+        self.update_s_per_byte = costs.update_s_per_byte
         self.sharding = Sharding(step.trace, mesh.dp) if plan.zero >= GATHERED and mesh.dp > 1 else None
         self.phase = operators.phase.tolist()
         self.skipped = operators.view.tolist()
@@ -145,12 +162,32 @@ class _Stage:
             used = [p for p, users in stages.parameters.items() if stage in users]
             self.units = job.sharding.units(used, self.grads, self.forward, self.backward)
         self.places: dict[str, int] = {}
+        self.trips = self._trips()
         self.builder = self._new()
         self.done: dict[int, int] = {}  # exchange -> instruction, in the piece being written
         self.fetches: dict[int, int] = {}  # storage -> instruction that fetches it
         self.first = self._write(first=True)
         # Later iterations fetch only what is new in each.
         self.later = self._write(first=False) if self.plan.places and self.plan.iterations > 1 else self.first
+
+    def _trips(self) -> dict[bool, list[Trip]]:
+        """What travels to the host and back in forwards (False) and backwards (True)."""
+        trace, away = self.job.step.trace, self.plan.offload
+        trips: dict[bool, list[Trip]] = {False: [], True: []}
+        if "activations" in away:
+            sent = {b.storage for boundaries in self.leaving.values() for b in boundaries}
+            kept = activation_trips(trace, self.forward, self.backward, sent)
+            trips[False] += kept
+            trips[True] += kept
+        if "parameters" in away:
+            mine = {p: users for p, users in self.job.stages.parameters.items() if self.stage in users}
+            for backward, visits in zip(
+                (False, True), parameter_trips(trace, self.forward, self.backward, mine), strict=True
+            ):
+                trips[backward] += visits
+        if away:
+            self.places.setdefault(HOST_PLACE, len(self.places))
+        return trips
 
     def _new(self) -> ProgramBuilder:
         return ProgramBuilder(self.stage, stage_ranks(self.mesh, self.stage), self.places)
@@ -196,12 +233,14 @@ class _Stage:
         trace, stages, mesh, level = self.job.step.trace, self.job.stages, self.mesh, self.plan.zero
         if self.job.sharding is not None:
             kept = resident(trace, mesh.dp, [g.storage for g in self.grads])
-            stay = Occupancy(kept, stages, self.stage, mesh).lifetimes(spells, optimized, instructions)
+            away = on_host(trace, self.plan.offload, ())
+            stay = Occupancy(kept, stages, self.stage, mesh, 0, away).lifetimes(spells, optimized, instructions)
             pass_ = gathered_lifetimes(trace, self.units, spent, level, mesh.dp, stages.count > 1, instructions)
             return Lifetimes.joined([stay, pass_])
         buckets_held = mesh.dp > 1 and self.plan.training and self.plan.overlap and not level
         held = total_bytes(self.grads) if buckets_held else 0
-        return Occupancy(trace, stages, self.stage, mesh, held).lifetimes(spells, optimized, instructions)
+        away = on_host(trace, self.plan.offload, self.trips[False])
+        return Occupancy(trace, stages, self.stage, mesh, held, away).lifetimes(spells, optimized, instructions)
 
     def _kind(self, number: int, turn: Turn) -> Kind:
         needs = Missing()
@@ -226,6 +265,7 @@ class _Stage:
         job, builder, backward = self.job, self._new(), kind.backward
         self.builder, self.done = builder, {}
         units = self._gathering(backward, kind.needs, backward and job.stages.count == 1) if self.units else None
+        shuttle = Shuttle(self.trips[backward], backward, builder, self.places.get(HOST_PLACE, -1), self._stream(COPY))
         at, arrivals = np.full(len(job.phase), -1, np.int64), {}
         previous = -1
         waits = self._receive_gradients() if backward else []
@@ -241,11 +281,13 @@ class _Stage:
                 before = before + self._fetched_for(row)
             if units is not None:
                 units.before(row, previous)
+            before = before + shuttle.before(row, previous)
             if job.skipped[row]:
                 waits = before
             else:
                 previous = builder.add(Op.COMPUTE, COMPUTE, operator=row, seconds=job.seconds[row], before=before)
             at[row] = previous
+            shuttle.after(row, previous)
             if units is not None:
                 units.after(row)
             for number in job.issued_after.get(row, ()):
@@ -257,7 +299,8 @@ class _Stage:
                 done += [previous] if previous >= 0 else []
                 for boundary in going:
                     self._send(boundary, backward, done)
-        return Piece(builder.build(), Ran(at, arrivals), units.marks if units is not None else Marks())
+        marks = units.marks if units is not None else Marks()
+        return Piece(builder.build(), Ran(at, arrivals, shuttle.travelled), marks)
 
     def _gathering(self, backward: bool, needs: Missing, scatters: bool, first: int = 0) -> Gathering:
         return Gathering(
@@ -355,7 +398,8 @@ class _Stage:
         elif not self.units and self.mesh.dp > 1 and self.grads:
             reduced = self._reduce_gradients(ready)
         self._share_tied_weights(ready, reduced)
-        ran = Ran(self._optimize(reduced), {})
+        updated = self._update_on_host(ready, reduced) if "optimizer" in self.plan.offload else self._optimize(reduced)
+        ran = Ran(updated, {})
         if self.plan.zero and not self.units and self.mesh.dp > 1:
             self._gather_parameters()
         return Piece(self.builder.build(), ran, marks)
@@ -429,6 +473,45 @@ class _Stage:
                     Op.RECEIVE, -1, operator=operator, size=size, axis=PP_AXIS, peer=peer, tag=tag
                 )
             reduced[gradient.storage] = arrived
+
+    def _update_on_host(self, ready: NDArray[np.int64], reduced: dict[int, int]) -> NDArray[np.int64]:
+        """Gradients go to the host when they are complete; when all are there it updates, and parameters come back.
+
+        Gradients travel in the groups in which they are reduced; a group's parameters do while the next is updated.
+        """
+        mine = [p for p, users in self.job.stages.parameters.items() if self.stage in users]
+        update, place = update_of(self.job.step.trace, mine), self.places[HOST_PLACE]
+        stream = COMPUTE if self.units else self._stream(COPY)  # the backward of units ends with waiting for them
+        last = self.optimizer[-1] if self.optimizer else -1
+        sizes = (
+            [sum(update.gradients.get(g.storage, 0) for g in group) for group in self._groups()] if self.grads else []
+        )
+        stored = []
+        for group, size in zip(self._groups() if self.grads else [], sizes, strict=True):
+            after = {reduced[g.storage] if g.storage in reduced else int(ready[g.ready]) for g in group}
+            if size:
+                stored.append(
+                    self.offset
+                    + self.builder.add(
+                        Op.STORE, stream, operator=group[-1].ready, size=size, peer=place,
+                        before=sorted(i for i in after if i >= 0),
+                    )
+                )  # fmt: skip
+        visiting = {storage for trip in self.trips[False] if trip.leaves < 0 for storage in trip.storages}
+        storage = self.job.storage
+        staying = 1.0
+        if visiting:  # parameters of blocks are on the host already
+            size_of = self.job.step.trace.values.bytes()
+            whole = sum(int(size_of[p]) for p in mine)
+            staying = sum(int(size_of[p]) for p in mine if storage[p] not in visiting) / whole if whole else 0.0
+        parts = [size / sum(sizes) for size in sizes if size] or [1.0]
+        for part in parts:
+            seconds = update.touched_bytes * self.job.update_s_per_byte * part
+            updated = self.offset + self.builder.add(Op.ISSUE, HOST, operator=last, seconds=seconds, before=stored)
+            size = round(update.parameters * part * staying)
+            if size:
+                self.builder.add(Op.FETCH, COMPUTE, operator=last, size=size, peer=place, before=[updated])
+        return np.full(len(self.job.phase), -1, np.int64)
 
     def _optimize(self, reduced: dict[int, int]) -> NDArray[np.int64]:
         """The optimizer begins when every gradient is reduced: DDP's backward ends by waiting for all its buckets."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,12 +10,16 @@ from numpy.typing import NDArray
 
 from triosim.memory.lifetimes import Lifetimes
 from triosim.parallelism.gradients import gradients
+from triosim.parallelism.offload import Travelled
 from triosim.parallelism.stages import Stages
 from triosim.plan import Mesh
 from triosim.workload.trace import NONE, PERSISTENT, Category, Phase, Trace
 
 BEFORE = -1
 """Start of what is there before the first instruction."""
+
+
+NOWHERE = Travelled()
 
 
 class Ran(NamedTuple):
@@ -25,10 +29,12 @@ class Ran(NamedTuple):
         at: instruction of each operator of the trace, shape ``(operators,)``; that of the one before for an operator
             without an instruction of its own, -1 where there is none.
         arrivals: storage that another stage sent -> instruction of its arrival.
+        travelled: what went to the host and came back.
     """
 
     at: NDArray[np.int64]
     arrivals: dict[int, int]
+    travelled: Travelled = NOWHERE
 
 
 class Spell(NamedTuple):
@@ -53,19 +59,28 @@ class Occupancy:
     * Gradients of parameters are made by the first backward and stay to the end of the iteration, where they are set
       to none; what is summed into one (of a weight that is used twice) is freed when it has been added.
     * Buckets (``bucket_bytes``, what DDP copies gradients to) are there throughout; they count as communication.
+    * What is offloaded is here only while it is needed (:mod:`triosim.parallelism.offload`).
     * Everything else lives, once for each micro-batch, from the operator that makes it to the last that reads it:
       what the backward reads is exactly what it needs, for the trace says so.
     """
 
-    def __init__(self, trace: Trace, stages: Stages, stage: int, mesh: Mesh, bucket_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        stages: Stages,
+        stage: int,
+        mesh: Mesh,
+        bucket_bytes: int = 0,
+        away: NDArray[np.int64] | None = None,
+    ) -> None:
         self.trace, self.stages, self.stage, self.mesh, self.bucket_bytes = trace, stages, stage, mesh, bucket_bytes
+        self.away = away if away is not None else np.zeros(0, np.int64)
         values, operators = trace.values, trace.operators
         self.size = values.storage_bytes()
         count = len(self.size)
         self.category = np.full(count, int(Category.TEMPORARY), np.int8)
         order = np.argsort(values.version, kind="stable")[::-1]
         self.category[values.storage[order]] = values.category[order]
-        storage = values.storage
         self.gradient = np.zeros(count, bool)
         self.gradient[[gradient.storage for gradient in gradients(trace)]] = True
         self.persistent = np.isin(self.category, [int(c) for c in PERSISTENT])
@@ -115,6 +130,7 @@ class Occupancy:
         owner = np.where(is_weight[first], first, values.of[first])
         owned = (owner >= 0) & is_weight[owner]
         keep = np.where(owned, is_mine[owner], used | (self.stage == 0)) & self.persistent & (first >= 0)
+        keep[self.away] = False
         given = self.given & used & ~self.persistent & (first >= 0)
         where = np.flatnonzero(keep | given)
         size = self.size[where] * np.where(given[where], self.mesh.micro_batches, 1)
@@ -153,25 +169,37 @@ class Occupancy:
         made = np.flatnonzero(comes & (self.forward[1] < 0) & (self.backward[1] >= 0))
         parts = []
         began = np.full((self.mesh.micro_batches, len(held)), BEFORE, np.int64)
+        left = began.copy()
         for group in _alike(spells, backward=False):
             start = _starts(group)
             ran = group[0].ran
             began[[spell.micro_batch for spell in group]] = start + self._arrival(held, ran)
+            left[[spell.micro_batch for spell in group]] = start + _looked_up(ran.travelled.left, held)
             parts.append(self._rows(passing, start + self._arrival(passing, ran), start + self._end(passing, ran, 0)))
         back = [spell for spell in spells if spell.backward]
         for group in _alike(spells, backward=True):
             start, ran = _starts(group), group[0].ran
+            which = [spell.micro_batch for spell in group]
+            returned = _looked_up(ran.travelled.returned, held)
             first, last = self._begin(made, ran, 1), self._end(made, ran, 1)
-            from_forward = began[[spell.micro_batch for spell in group]]
-            for where, begin in ((held, from_forward), (made, start + first)):
-                end = start + self._end(where, ran, 1) if where is held else start + last
+            end = start + self._end(held, ran, 1)
+            away = returned >= 0
+            parts.append(self._rows(held[away], began[which][:, away], left[which][:, away]))
+            parts.append(self._rows(held[away], start + returned[away], end[:, away]))
+            held_here = (held[~away], began[which][:, ~away], end[:, ~away])
+            for where, begin, until in (held_here, (made, start + first, start + last)):
                 stays = self.gradient[where]
-                parts.append(self._rows(where[~stays], begin[:, ~stays], end[:, ~stays]))
-                if back and group[0] is back[0]:  # the first backward makes the gradients, the others add to them
+                parts.append(self._rows(where[~stays], begin[:, ~stays], until[:, ~stays]))
+                if group[0] is back[0]:  # the first backward makes the gradients, the others add to them
                     parts.append(self._rows(where[stays], begin[0, stays], np.array(instructions)))
         if not back:
             parts.append(self._rows(held, began, began))
-        return parts
+        return parts + [self._visits(spell) for spell in spells if spell.ran.travelled.visits]
+
+    def _visits(self, spell: Spell) -> tuple[NDArray, ...]:
+        """What is here for a time only."""
+        where, first, last = np.array(spell.ran.travelled.visits, np.int64).T
+        return self._rows(where, spell.start + first, spell.start + last)
 
     def _begin(self, where: NDArray, ran: Ran, backward: int) -> NDArray[np.int64]:
         uses = self.backward if backward else self.forward
@@ -199,7 +227,22 @@ class Occupancy:
             np.minimum.at(first, where, at[row[keep]])
             np.maximum.at(last, where, at[row[keep]])
         where = np.flatnonzero((last >= 0) & ~(self.persistent | self.given | self.gradient))
-        return self._rows(where, first[where], last[where])
+        size, *columns = self._rows(where, first[where], last[where])
+        return size * self._part_of(where), *columns
+
+    def _part_of(self, where: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Part of what the optimizer makes that this stage makes, for it updates its own parameters only."""
+        outputs = self.trace.operators.outputs
+        part = np.ones(len(self.size))
+        storage, row = self.trace.values.storage[outputs.values], outputs.rows()
+        update = self.trace.operators.phase[row] == Phase.OPTIMIZER
+        part[storage[update]] = self.stages.share[row[update], self.stage]
+        return part[where]
+
+
+def _looked_up(table: Mapping[int, int], storages: NDArray[np.int64]) -> NDArray[np.int64]:
+    """What a table says of each storage, -1 for nothing."""
+    return np.array([table.get(storage, NONE) for storage in storages.tolist()], np.int64)
 
 
 def _alike(spells: Sequence[Spell], backward: bool) -> list[list[Spell]]:

@@ -46,7 +46,9 @@ class Op(IntEnum):
     FETCH = 4
     """Bring ``bytes`` from where a value starts (``peer`` is a row of ``places``) to this device."""
     ISSUE = 5
-    """The host spends ``seconds`` to launch something."""
+    """The host spends ``seconds`` to launch something, or to do the optimizer's work."""
+    STORE = 6
+    """Send ``bytes`` from this device to a place (``peer`` is a row of ``places``)."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Program:
         operator: operator row of the trace that it runs or belongs to, -1 for none, int32.
         micro_batch, iteration: which one it works on, int32.
         seconds: device time of COMPUTE, host time of ISSUE, 0 otherwise.
-        bytes: of COLLECTIVE (full buffer), SEND, RECEIVE and FETCH, int64.
+        bytes: of COLLECTIVE (full buffer), SEND, RECEIVE, FETCH and STORE, int64.
         what: of COLLECTIVE, row of :data:`COLLECTIVES`; of COMPUTE that copies what a collective of such a kind
             receives or sends, the same; -1 for all else, int8.
         axis: of COLLECTIVE, row of :data:`AXES`; of SEND and RECEIVE the pipeline axis, int8.

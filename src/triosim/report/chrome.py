@@ -316,10 +316,10 @@ class _Events:
             about = {"Collective name": "send" if op == Op.SEND else "recv", "In msg nelems": size,
                      "Out msg nelems": size, "dtype": "Byte", "Group size": 2}  # fmt: skip
             title = "ncclDevKernel_SendRecv"
-        elif op == Op.FETCH:
+        elif op in (Op.FETCH, Op.STORE):
             category = "gpu_memcpy"
             about = {"bytes": size}
-            title = "Memcpy DtoD" if "device" in title else "Memcpy HtoD"
+            title = "Memcpy DtoH" if op == Op.STORE else "Memcpy DtoD" if "device" in title else "Memcpy HtoD"
         if title != timeline.names[name]:
             about["name"] = timeline.names[name]
         if operator >= 0:

@@ -159,8 +159,8 @@ class _Writer:
             kind = Node.COMM_SEND if op == Op.SEND else Node.COMM_RECV
             return kind, {"size": size, "tag": int(program.tag[row]), **ends}
         lasted = {"micros": _micros(took), "ticks": took if self.durations is not None else ABSENT}
-        if op == Op.FETCH:
-            return Node.MEM_LOAD, {"tensor_size": size, **lasted}
+        if op in (Op.FETCH, Op.STORE):
+            return Node.MEM_LOAD if op == Op.FETCH else Node.MEM_STORE, {"tensor_size": size, **lasted}
         group = self.members[int(program.axis[row]), rank]
         if len(group) == 1:
             return Node.INVALID, {}
@@ -221,6 +221,9 @@ def _notes(programs: Sequence[Program]) -> list[str]:
         notes.append(
             f"{', '.join(replayed)}: ASTRA-sim replays or refuses these; they are written with their time here"
         )
-    if any((p.op == Op.FETCH).any() for p in programs):
-        notes.append("values that start elsewhere are written as memory loads: ASTRA-sim needs a remote-memory file")
+    if any(np.isin(p.op, (Op.FETCH, Op.STORE)).any() for p in programs):
+        notes.append(
+            "values that start or go elsewhere are written as memory loads and stores: ASTRA-sim needs a remote-memory "
+            "file"
+        )
     return notes
