@@ -65,6 +65,8 @@ def _batch(folder: Path) -> dict:
     for label, device, model in (
         ("proportional", None, "proportional"),
         ("auto, device not named", None, "auto"),
+        ("roofline, no recording", "H100", "roofline"),
+        ("physical, no recording", "H100", "physical"),
         ("auto, on H100", "H100", "auto"),
     ):
         plan = Plan(batch_size=512, operator_times=model)
@@ -88,13 +90,15 @@ def _groups(trace: Trace, real: Trace) -> None:
 
     device = accelerator("H100")
     larger = rescale(trace, 512)
-    predicted = _by_group(larger, price(Job(larger, device, trace, device)).seconds)
+    found = price(Job(larger, device, trace, device))
+    predicted, reach = (_by_group(larger, column) for column in (found.seconds, found.seconds * found.spread))
     measured = _by_group(real, np.nan_to_num(real.operators.device_s))
     for group in sorted(predicted, key=lambda g: -predicted[g]):
         if predicted[group] > 1e-4:
-            there = measured.get(group, 0.0)
+            there, spread = measured.get(group, 0.0), np.exp(reach[group] / predicted[group])
             error = f"{predicted[group] / there - 1:+8.1%}" if there else "       -"
-            print(f"  {group:28} {predicted[group] * 1e3:9.3f} ms  measured {there * 1e3:9.3f} ms {error}")
+            interval = f"{predicted[group] / spread * 1e3:8.3f} to {predicted[group] * spread * 1e3:8.3f} ms"
+            print(f"  {group:24} {predicted[group] * 1e3:9.3f} ms  measured {there * 1e3:9.3f} ms {error}  {interval}")
 
 
 def _by_group(trace: Trace, seconds: np.ndarray) -> dict[str, float]:
