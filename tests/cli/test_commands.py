@@ -6,6 +6,7 @@ import gzip
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -166,3 +167,15 @@ def test_help_names_every_command() -> None:
     text = run("--help").stdout
     for command in ("train", "infer", "trace", "systems", "devices", "models"):
         assert command in text
+
+
+def test_a_second_recording_of_another_device(tmp_path) -> None:
+    recorded = chain(layers=8, optimizer_s=1e-3)
+    paths = []
+    for device, times in (("NVIDIA A40", 1.0), ("NVIDIA A100-SXM4-80GB", 0.2)):
+        operators = replace(recorded.operators, device_s=recorded.operators.device_s * times)
+        paths.append(tmp_path / f"{device.split()[-1]}.triosim")
+        triosim.save(replace(recorded, operators=operators, meta=replace(recorded.meta, device=device)), paths[-1])
+    given = ([paths[0]], [paths[1]], [paths[0], "--also", paths[1]])
+    seconds = [_result("train", *one, "--device", "H100")["iteration_time_s"] for one in given]
+    assert min(seconds[:2]) < seconds[2] < max(seconds[:2])

@@ -130,8 +130,8 @@ class Options:
     )
     operator_times: str = _option(
         "--operator-times",
-        help="auto, recorded, proportional, roofline, li, habitat, a PACK.json, a table of kernels (JSON), or a "
-        "file of external times (default auto).",
+        help="auto, recorded, proportional, physical, roofline, li, habitat, a PACK.json (triosim calibrate), a table "
+        "of kernels (JSON), or a file of external times (default auto).",
         default="auto",
     )
     precision: str | None = _option("--precision", help="Of a model by name: float32, bfloat16 or float16.")
@@ -139,6 +139,9 @@ class Options:
         "--step", help="Step of a foreign trace with several: its number, median or all (default median)."
     )
     trace_batch_size: int | None = _option("--trace-batch-size", help="Batch size of the trace, where it does not say.")
+    also: list[str] | None = _option(
+        "--also", help="The same step recorded on another device, to carry operator times over from both; repeatable."
+    )
     batch_trace: str | None = _option(
         "--batch-trace", help="The same step traced at another batch size, to see what grows with it."
     )
@@ -187,6 +190,7 @@ def _predict(options: Options, training: bool) -> None:
         trace = _workload(options, training)
         plan = _plan(options, training)
         system = _system(options, trace, plan)
+        from triosim.cli.workloads import load_workload
         from triosim.simulate import simulate
 
         traces: list[str] = []
@@ -195,7 +199,8 @@ def _predict(options: Options, training: bool) -> None:
             from triosim.cli.astra import chakra_writer
 
             keep = chakra_writer(options.chakra, traces)
-        result = simulate(trace, system, plan, progress=tell, keep=keep, fit=options.fit or None)
+        also = [load_workload(name, step=options.step) for name in options.also or ()]
+        result = simulate(trace, system, plan, progress=tell, keep=keep, fit=options.fit or None, also=also)
         tell("writing")
         written = _write(result, options) + traces
     if options.json == "-":
