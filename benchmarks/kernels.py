@@ -1,4 +1,5 @@
-"""Operators priced per second by each operator model, and different kernels by each physical one; prints JSON.
+"""Operators priced per second by each operator model, and different kernels by each physical one, and
+reading a calibration; prints JSON.
 
 python benchmarks/kernels.py [--operators N] [--repeat N]
 """
@@ -8,13 +9,18 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import tempfile
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from triosim.columns import Ragged
 from triosim.hardware import catalog
+from triosim.kernels.calibration import pack
+from triosim.kernels.calibration.calibration import calibrated
+from triosim.kernels.calibration.fitting import Measured
 from triosim.kernels.model import MODELS, Job
 from triosim.kernels.physical import kinds
 from triosim.kernels.work.attention import attention
@@ -102,6 +108,29 @@ def different(count: int) -> dict[str, kinds.Work]:
     }
 
 
+LOADS = 20
+"""Times that a calibration is read."""
+
+
+def loading() -> dict[str, float]:
+    """Median processor time of reading a calibration of forty kernels of a kind."""
+    device = catalog.accelerator("H100")
+    few = {name: work for name, work in different(40).items() if name in kinds.BY_NAME}
+    measured = {name: Measured(work, kinds.price(work, device).seconds) for name, work in few.items()}
+    content = pack.text(pack.Pack(calibrated(device, measured), measured))
+    cpu = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "pack.json"
+        path.write_text(content, encoding="utf-8")
+        for _ in range(LOADS + 1):  # the first reads the constants of the models too
+            pack.load.cache_clear()
+            start = time.process_time()
+            pack.load(str(path))
+            cpu.append(time.process_time() - start)
+    kernels = sum(len(one.seconds) for one in measured.values())
+    return {"kernels": kernels, "file_kb": round(len(content) / 1000), "cpu_s": round(statistics.median(cpu[1:]), 4)}
+
+
 def main() -> None:
     """Price a long trace with every model and print the medians."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -135,7 +164,10 @@ def main() -> None:
             cpu.append(time.process_time() - start)
         seconds = statistics.median(cpu)
         kernels[name] = {"cpu_s": round(seconds, 4), "kernels_per_s": round(len(work) / seconds)}
-    found = {"operators": len(recorded), "repeat": arguments.repeat, "models": results, "different_kernels": kernels}
+    found = {
+        "operators": len(recorded), "repeat": arguments.repeat, "models": results, "different_kernels": kernels,
+        "load_a_calibration": loading(),
+    }  # fmt: skip
     print(json.dumps(found, indent=1))
 
 
