@@ -37,6 +37,7 @@ from triosim.parallelism.tensor import shard
 from triosim.plan import Mesh, Plan, resolve
 from triosim.timeline import CATEGORIES
 from triosim.workload.aligned import aligned
+from triosim.workload.blocks import blocks
 from triosim.workload.inference import forward_only
 from triosim.workload.recompute import recomputed
 from triosim.workload.rescale import rescale
@@ -119,7 +120,10 @@ def prepare(
     if residual is not None:
         times = {m: replace(found, seconds=found.seconds * residual.terms.scale) for m, found in times.items()}
     slowest = max(models, key=lambda m: float(times[m].seconds.sum()))
-    stages = split(step.trace, times[slowest].seconds, mesh.pp, plan.stages, _seconds_per_byte(router, placement, mesh))
+    per_byte = _seconds_per_byte(router, placement, mesh)
+    block_wise = plan.recompute == "full" or plan.offload
+    together = blocks(step.trace).of(step.trace) if mesh.pp > 1 and block_wise else None
+    stages = split(step.trace, times[slowest].seconds, mesh.pp, plan.stages, per_byte, together)
 
     tell("writing the programs of the ranks")
     classes = _programs(step, times, stages, plan, mesh, system, placement, jobs[models[0]])

@@ -117,6 +117,15 @@ def test_with_pipeline_and_data_parallel_it_saves_memory_on_every_stage() -> Non
     assert full.iteration_time_s > plain.iteration_time_s
 
 
+def test_stages_do_not_cut_through_what_is_run_again() -> None:
+    trace, system = triosim.model("gpt2"), triosim.system("dgx-h100")
+    for stages in (2, 3, 5, 8):
+        result = triosim.simulate(trace, system, Plan(pp=stages, dp=1, recompute="full"))
+        found = result.plan["stages"]
+        assert len(found) == stages
+        assert all(path.endswith(".ln_1") or ".h." not in path for path in found[1:])
+
+
 def test_selective_recomputes_the_attention_core_of_an_unfused_attention() -> None:
     """Scores, softmax and dropout go (Korthikanti et al., section 5); what runs again are the two products."""
     torch = pytest.importorskip("torch")

@@ -69,6 +69,7 @@ def split(
     count: int,
     begins: Sequence[str] | None = None,
     seconds_per_byte: float = 0.0,
+    together: NDArray[np.int32] | None = None,
 ) -> Stages:
     """Cut a step into ``count`` stages of contiguous forward operators.
 
@@ -79,6 +80,8 @@ def split(
         begins: module paths at which the stages after the first begin; None balances time: the slowest stage,
             its sends included, is as fast as possible, and among equals the fewest bytes cross.
         seconds_per_byte: what sending a byte to the next stage costs, for balancing.
+        together: for each operator the block that is not to be cut through, -1 for none; cuts are only made within
+            blocks where there are fewer of them than stages.
 
     Raises:
         PlanError: there are fewer operators than stages, or a named module does not exist or is out of order.
@@ -93,7 +96,7 @@ def split(
     if begins is not None:
         cuts = _named_cuts(trace, forward, begins)
     else:
-        cuts = _balanced_cuts(trace, seconds, forward, items, count, seconds_per_byte)
+        cuts = _balanced_cuts(trace, seconds, forward, items, count, seconds_per_byte, together)
     position = np.full(rows, -1, np.int64)
     position[forward] = np.arange(len(forward))
     of = np.full(rows, NONE, np.int32)
@@ -219,6 +222,7 @@ def _balanced_cuts(
     items: Sequence[_Item],
     count: int,
     seconds_per_byte: float,
+    together: NDArray[np.int32] | None,
 ) -> list[int]:
     """Positions in the forward order at which stages begin, see :func:`split`."""
     work = seconds[forward].copy()
@@ -237,6 +241,10 @@ def _balanced_cuts(
             tensors[b] -= 1
     crossing, tensors = np.cumsum(crossing), np.cumsum(tensors)
     real = [p for p in range(1, n) if not trace.operators.view[forward[p]] and tensors[p] > 0]
+    if together is not None:
+        block = together[forward]
+        between = [p for p in real if block[p] < 0 or block[p] != block[p - 1]]
+        real = between if len(between) >= count - 1 else real
     if len(real) < count - 1:
         real = list(range(1, n))
     if len(real) < count - 1:

@@ -33,6 +33,10 @@ def plan_words(plan: dict[str, Any]) -> str:
         words.append(str(plan["schedule"]))
     if _number(plan.get("zero")) > 0:
         words.append(f"ZeRO {plan['zero']}")
+    if plan.get("recompute", "none") != "none":
+        words.append(f"recompute {plan['recompute']}")
+    if plan.get("offload"):
+        words.append(f"offload {' + '.join(plan['offload'])}")
     return ", ".join(words)
 
 
