@@ -13,10 +13,10 @@ from triosim.units import format_time
 from triosim.validate.comparison import Compared, Row, Validation
 from triosim.validate.terminal import TITLES
 
-SIDE, MARGIN, LEGEND = 420, 64, 120
+SIDE, MARGIN, LEGEND = 420, 80, 100
 COLOURS = {"ddp": "#4269d0", "fsdp2": "#ff725c", "tp": "#3ca951", "gpipe": "#a463f2", "1f1b": "#c98500"}
 WITHIN = 0.1
-"""Relative error of the band that is drawn about the diagonal."""
+"""Half-width of the band about the diagonal: a tenth more, and as far below."""
 
 
 def write(found: Validation, path: str | os.PathLike[str]) -> None:
@@ -61,16 +61,14 @@ def _panel(found: Validation, quantity: str) -> list[str]:
     low, high = math.log10(min(ends) / 1.3), math.log10(max(ends) * 1.3)
 
     def at(seconds: float) -> float:
-        inside = min(max((math.log10(max(seconds, 1e-12)) - low) / (high - low), 0.0), 1.0)
-        return round(inside * SIDE, 1)
+        return round((math.log10(max(seconds, 1e-12)) - low) / (high - low) * SIDE, 1)
 
     parts = [
+        f'<clipPath id="{quantity}"><rect width="{SIDE}" height="{SIDE}"/></clipPath>',
         f'<rect width="{SIDE}" height="{SIDE}" fill="#f7f7f7" stroke="#cccccc"/>',
-        f'<path d="{_band(at, 10**low, 10**high)}" fill="#4269d0" opacity="0.10"/>',
-        f'<line x1="0" y1="{SIDE}" x2="{SIDE}" y2="0" stroke="#888888" stroke-dasharray="4 3"/>',
         f'<text x="{SIDE / 2}" y="-12" text-anchor="middle" font-weight="600">{escape(TITLES[quantity])}</text>',
         f'<text x="{SIDE / 2}" y="{SIDE + 44}" text-anchor="middle">measured</text>',
-        f'<text transform="translate(-46, {SIDE / 2}) rotate(-90)" text-anchor="middle">predicted</text>',
+        f'<text transform="translate(-62, {SIDE / 2}) rotate(-90)" text-anchor="middle">predicted</text>',
     ]
     for seconds in _ticks(10**low, 10**high):
         x, y, label = at(seconds), SIDE - at(seconds), format_time(seconds)
@@ -78,6 +76,11 @@ def _panel(found: Validation, quantity: str) -> list[str]:
         parts.append(f'<text x="{x}" y="{SIDE + 20}" text-anchor="middle" fill="#555555">{label}</text>')
         parts.append(f'<line x1="-5" y1="{y}" x2="0" y2="{y}" stroke="#666666"/>')
         parts.append(f'<text x="-8" y="{y + 4}" text-anchor="end" fill="#555555">{label}</text>')
+    parts.append(f'<g clip-path="url(#{quantity})">')
+    offset = round(math.log10(1 + WITHIN) / (high - low) * SIDE, 1)
+    corners = f"0,{SIDE - offset} {SIDE},{-offset} {SIDE},{offset} 0,{SIDE + offset}"
+    parts.append(f'<polygon points="{corners}" fill="#4269d0" opacity="0.10"/>')
+    parts.append(f'<line x1="0" y1="{SIDE}" x2="{SIDE}" y2="0" stroke="#888888" stroke-dasharray="4 3"/>')
     for row, one in pairs:
         x, colour = at(one.measured), COLOURS[row.mode]
         parts.append(
@@ -86,14 +89,7 @@ def _panel(found: Validation, quantity: str) -> list[str]:
             f'stroke-width="1.5" opacity="0.6"/>'
             f'<circle cx="{x}" cy="{SIDE - at(one.predicted)}" r="4.5" fill="{colour}"/></g>'
         )
-    return parts
-
-
-def _band(at, low: float, high: float) -> str:  # type: ignore[no-untyped-def]
-    """Outline of what is within :data:`WITHIN` of the diagonal."""
-    above = [(at(x), SIDE - at(x * (1 + WITHIN))) for x in (low, high)]
-    below = [(at(x), SIDE - at(x * (1 - WITHIN))) for x in (high, low)]
-    return "M" + " L".join(f"{x} {y}" for x, y in above + below) + " Z"
+    return [*parts, "</g>"]
 
 
 def _ticks(low: float, high: float) -> list[float]:
