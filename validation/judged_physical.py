@@ -298,9 +298,9 @@ def _fit_stream(label: str, without: frozenset[str]) -> Seconds:
     name = _CLASSES[label]
     measured = _moved(name)
     measured = measured.take(np.flatnonzero(~np.isin(measured.device, list(without))))
-    constants, share = fit_physical_stream.fit(measured, name)
+    found = fit_physical_stream.fit(measured, name)
     shortest = [np.median(measured.shortest[measured.device == d]) for d in np.unique(measured.device)]
-    issued = share * float(np.median(shortest))  # the host of the judged device is not known
+    issued = found.share * float(np.median(shortest))  # the host of the judged device is not known
 
     def seconds(rows: Rows) -> NDArray[np.float64]:
         sizes = (np.nan_to_num(rows.columns[column].astype(float)) for column in "BH")
@@ -309,7 +309,7 @@ def _fit_stream(label: str, without: frozenset[str]) -> Seconds:
         work = replace(work, read=np.where(two, 2 * work.read, work.read))
         zeros = np.zeros(len(rows))
         asked = fit_physical_stream.Rows(rows.device, work, np.ones(len(rows)), zeros)
-        return issued + np.exp(fit_physical_stream.errors(asked, constants, share))
+        return issued + np.exp(fit_physical_stream.errors(asked, found))
 
     return seconds
 

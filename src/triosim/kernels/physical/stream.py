@@ -4,9 +4,8 @@
 
     again    = again * read * miss          where a row is longer than what a block keeps (``kept``)
     memory   = (read + written + again) / (memory * bandwidth * min(1, rows / units))
-    issue    = (read + written) / (issue * units * clock)
-    row      = rows * row / (units * clock)
-    seconds  = kernels * launch + (memory^2 + issue^2)^(1/2) + row
+    units    = ((read + written) / issue + rows * row) / (units * clock)
+    seconds  = kernels * launch + (memory^2 + units^2)^(1/2)
 
 Softmax and normalization read a row more than once; the second time it comes from a cache as long as the rows that are
 worked on at one time fit.  What misses the last level missed that of the compute unit before: ``miss = lost(z)
@@ -15,7 +14,7 @@ lost(y)`` with ``lost(x) = x^2 / (1 + x^2)``, ``z = min(rows, in_flight * units)
 A batch norm works on a channel per block, so that few channels leave units, and their part of the bandwidth, idle.
 
 Constants hold for all devices; everything about a device is from its datasheet.  Kinds that were not measured on their
-own take the constants of ``elementwise``.
+own take the constants of ``elementwise``, and an interval as wide as those are off for kinds that were.
 """
 
 from __future__ import annotations
@@ -32,9 +31,12 @@ from triosim.kernels.physical import _constants
 from triosim.kernels.physical.predicted import Predicted
 from triosim.kernels.work.stream import KINDS, Stream
 
-CLASSES = ("elementwise", "softmax", "layer_norm", "batch_norm")
-"""Kinds with constants of their own."""
-CLASS_OF = np.array([CLASSES.index(name) if name in CLASSES else 0 for name in KINDS])
+CLASSES = ("elementwise", "softmax", "layer_norm", "batch_norm", "pooling", "optimizer", "unmeasured")
+"""Kinds with a spread of their own; those without constants in the file have those of ``elementwise``."""
+_CLASS = {"copy": "elementwise", "create": "elementwise"}
+CLASS_OF = np.array([
+    CLASSES.index(_CLASS.get(name, name) if name in (*CLASSES, *_CLASS) else "unmeasured") for name in KINDS
+])  # fmt: skip
 """Index into :data:`CLASSES` by kind."""
 
 UNITS, CLOCK = 100.0, 1.5e9
@@ -42,14 +44,6 @@ UNITS, CLOCK = 100.0, 1.5e9
 CACHE_PER_BANDWIDTH = 1.5e-5
 """Bytes of last-level cache per byte per second of memory bandwidth, where the cache is not known (A100 to B200:
 1.6e-5 to 2.0e-5)."""
-
-
-NEAR = {
-    "Pascal": 24e3, "Volta": 128e3, "Turing": 64e3, "Ampere": 192e3, "Ada": 128e3, "Hopper": 256e3, "Blackwell": 256e3,
-    "CDNA": 16e3, "CDNA2": 16e3, "CDNA3": 32e3, "CDNA4": 32e3,
-}  # fmt: skip
-"""Bytes of a compute unit's first-level data cache by family: NVIDIA's architecture whitepapers, AMD's CDNA ones."""
-NEAR_DEFAULT = 128e3
 
 
 @dataclass(frozen=True)
@@ -69,6 +63,21 @@ class Constants:
 def load() -> dict[str, Constants]:
     """Constants by class."""
     return _constants.constants("stream", Constants)
+
+
+@lru_cache(maxsize=1)
+def near_caches() -> dict[str, float]:
+    """Bytes of a compute unit's first-level data cache by architecture or its first word; ``""`` for all others."""
+    return {name: float(row["bytes"]) for name, row in _constants.document("stream")["near"].items()}
+
+
+def near_cache(device: Accelerator) -> float:
+    """Bytes of the first-level data cache of one of the device's compute units."""
+    known, words = near_caches(), device.architecture.split(" ")
+    for name in (" ".join(words[:2]), words[0]):
+        if name in known:
+            return known[name]
+    return known[""]
 
 
 @lru_cache(maxsize=1)
@@ -98,15 +107,14 @@ def predict(work: Stream, device: Accelerator, constants: dict[str, Constants] |
     moved = work.read + work.written
     summed = work.row_bytes > 0
     far = _lost(np.minimum(work.rows, c.in_flight * units) * work.row_bytes / cache)
-    near = _lost(c.in_flight * work.row_bytes / NEAR.get(device.architecture.split(" ")[0], NEAR_DEFAULT))
+    near = _lost(c.in_flight * work.row_bytes / near_cache(device))
     again = np.where(work.row_bytes > c.kept, c.again * work.read * far * near, 0.0)
     busy = np.where(summed, np.minimum(work.rows / units, 1.0), 1.0)
     memory = (moved + again) / (c.memory * bandwidth * busy)
-    issue = moved / (c.issue * rate)
-    row = np.where(summed, work.rows * c.row / rate, 0.0)
+    issue = (moved / c.issue + np.where(summed, work.rows * c.row, 0.0)) / rate
     launch = work.kernels * c.launch_s
-    body = np.sqrt(memory * memory + issue * issue) + row
-    limit = np.where(memory >= issue + row, Limit.MEMORY, Limit.COMPUTE)
+    body = np.sqrt(memory * memory + issue * issue)
+    limit = np.where(memory >= issue, Limit.MEMORY, Limit.COMPUTE)
     limit[launch > body] = Limit.LAUNCH
     return Predicted(launch + body, limit.astype(np.int8))
 
