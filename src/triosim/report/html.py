@@ -96,7 +96,7 @@ def data(result: Result, *, limit: int = LIMIT) -> dict[str, Any]:
         "verdict": verdict(memory),
         "headline": {key: plain[key] for key in ("iteration_time_s", "interval_s", "confidence", "throughput")},
         "breakdown": plain["breakdown_s"],
-        "memory": plain["memory"],
+        "memory": {key: held for key, held in plain["memory"].items() if key != "curve"},  # tracks say more
         "devices": plain["devices"],
         "collectives": plain["collectives"],
         "modules": _modules(result),

@@ -571,7 +571,17 @@
     let text = `At its peak the fullest device holds ${bytes(m.allocated_bytes)} in tensors. With what the allocator keeps in reserve `;
     text += `(${bytes(m.reserved_bytes - m.allocated_bytes)}) and the framework's own share (${bytes(m.context_bytes)}) it needs ${bytes(need)}`;
     text += m.capacity_bytes ? ` of ${bytes(m.capacity_bytes)}.` : "; its capacity is not known.";
+    if (m.peak.phase) text += ` The peak is in the ${m.peak.phase}${m.peak.module ? ` of ${m.peak.module}` : ""}, at ${m.peak.operator}.`;
+    if (m.largest_batch !== null) text += m.largest_batch ? ` The largest batch of a replica that fits is ${number(m.largest_batch)}.` : " No batch fits.";
     $("memory-lead").textContent = text;
+    $("holders").hidden = !m.holders.length;
+    if (m.holders.length) table("holders-table", [
+      ["What", (h) => h.category, (h) => words(h.category), true],
+      ["Module", (h) => h.module, (h) => h.module || "(outside all modules)", true, "All repeated blocks in one row"],
+      ["Largest part", (h) => h.largest, (h) => h.largest || "-", true, "What made it, or which parameter it belongs to"],
+      ["Bytes", (h) => h.bytes, (h) => bytes(h.bytes)],
+      ["Share", (h) => h.bytes, (h) => percent(h.bytes / m.allocated_bytes)],
+    ], m.holders, { at: 3, down: true });
     const fullest = DATA.tracks.map(peak);
     trackAt = fullest.indexOf(Math.max(...fullest));
     const stage = (rank) => { const r = DATA.devices.find((d) => d.rank === rank); return r && T.stages > 1 ? `, stage ${r.stage}` : ""; };
