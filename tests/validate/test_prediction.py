@@ -34,7 +34,7 @@ def test_software_never_gives_time_back(left: tuple[float, float, float]) -> Non
 def test_data_parallel_is_the_step_its_collectives_copies_and_software(quantity: str) -> None:
     machine = example.machine()
     predictor = Predictor(machine, example.nulls("ddp", 1e-3, 2e-3, 1e-9, machine), quantity)
-    software = predictor.software["ddp"]
+    software = predictor.software["ddp"][0]
     held = example.weight_bytes(4, 600)
     network = example.network("four", 4, 600, {"ddp": 1.0})
     parts = predictor("ddp", network)

@@ -150,18 +150,23 @@ class Predictor:
 
     def __call__(self, mode: str, network: Network) -> list[Parts]:
         """What each rank takes."""
-        return [self._whole(share, self.software[mode], network) for share in self._shares(mode, network)]
+        pairs = zip(self._shares(mode, network), self.software[mode], strict=True)
+        return [self._whole(share, software, network) for share, software in pairs]
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
-    def _software(self, mode: str, *nulls: Network) -> Software:
-        points = []
+    def _software(self, mode: str, *nulls: Network) -> list[Software]:
+        """Of each rank: stages of a pipeline have different things to do, all others have the same."""
+        left, grows = [], []
         for network in nulls:
             shares = self._shares(mode, network)
-            left = network.series[mode].median(self.quantity) - [share.total for share in shares]
-            means = np.mean([(share.blocks, share.held) for share in shares], axis=0)
-            points.append((float(means[0]), float(means[1]), float(left.mean())))
-        return Software.through(*points)
+            rest = network.series[mode].median(self.quantity) - [share.total for share in shares]
+            left.append(rest if mode in PIPELINES else np.full(len(rest), rest.mean()))
+            grows.append([(share.blocks, share.held) for share in shares])
+        return [
+            Software.through(*((*grows[i][rank], float(left[i][rank])) for i in range(len(nulls))))
+            for rank in range(self.machine.processes)
+        ]
 
     def _shares(self, mode: str, network: Network) -> list[Share]:
         trace = self._trace(mode, network)
@@ -183,9 +188,9 @@ class Predictor:
     def _trace(self, mode: str, network: Network) -> Trace:
         """The recorded step with its times brought to what the step takes in the rounds.
 
-        What a step takes beyond its operators (dispatch, the engine of the backward pass) is shared out evenly among
-        them; where observing has slowed them down they are brought back to the step as it was without; and the drift
-        between recording and rounds is a factor.
+        On a CPU what a step takes beyond its operators (dispatch, the engine of the backward pass) is shared out evenly
+        among them, and where observing has slowed them down they are brought back to the step as it was without; on a
+        GPU the host is simulated.  The drift between recording and rounds is a factor.
         """
         trace = network.part if mode in PIPELINES and network.part is not None else network.whole
         now = float(network.series["alone"].median(self.quantity).mean())
@@ -193,7 +198,9 @@ class Predictor:
         operators, total = trace.operators, trace.device_time()
         runs = operators.device_s > 0
         step = trace.meta.step_time_s or total
-        added, slowed = max(step - total, 0.0) / max(int(runs.sum()), 1), min(step / total, 1.0) if total else 1.0
+        added, slowed = 0.0, 1.0
+        if self.machine.device == "cpu" and total:
+            added, slowed = max(step - total, 0.0) / int(runs.sum()), min(step / total, 1.0)
         seconds = np.where(runs, (operators.device_s * slowed + added) * drift, operators.device_s)
         # one thread is not the processor that a datasheet describes: recorded times stay the only source
         name = "" if self.machine.device == "cpu" else trace.meta.device
