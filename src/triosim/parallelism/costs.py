@@ -1,0 +1,26 @@
+"""Costs: what parallelism needs to know of times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What parallelism needs to know of times; it computes none itself.
+
+    Attributes:
+        seconds: of each operator of the step, for one micro-batch.
+        gathered_seconds: of each operator at the global batch (torch's ``DataParallel`` computes the loss on it), or
+            None where no plan needs it.
+        copy_s_per_byte: of a copy within the device's memory (what is gathered or scattered goes through a buffer).
+        update_s_per_byte: of the host's processor for what it reads and writes where it runs the optimizer.
+    """
+
+    seconds: NDArray[np.float64]
+    gathered_seconds: NDArray[np.float64] | None = None
+    copy_s_per_byte: float = 0.0
+    update_s_per_byte: float = 0.0
