@@ -88,15 +88,16 @@ class Measured:
         return Measured(self.work.take(rows), self.device[rows], self.variant[rows], self.seconds[rows])
 
 
-def read() -> tuple[Measured, Counter]:
-    """Plausible rows, and how many were dropped for what."""
+def read(families: tuple[str, ...] = FAMILIES) -> tuple[Measured, Counter]:
+    """Plausible rows of some kernel families, and how many were dropped for what."""
     import pyarrow.parquet as parquet
 
     table = parquet.read_table(DATA / INPUTS[0])
     data = {name: table.column(name).to_numpy(zero_copy_only=False) for name in table.column_names}
     kernel, dtype, system = (data[name].astype(str) for name in ("kernel_source", "moe_dtype", "system"))
-    known = np.flatnonzero(np.isin(kernel, list(KERNELS)) & np.isin(dtype, list(TYPES)))
-    left = Counter({"family with too few rows": len(kernel) - len(known)})
+    asked = [name for name, family in KERNELS.items() if family in families]
+    known = np.flatnonzero(np.isin(kernel, asked) & np.isin(dtype, list(TYPES)))
+    left = Counter({"family with too few rows": int((~np.isin(kernel, list(KERNELS))).sum())})
     kernel, dtype, system = kernel[known], dtype[known], system[known]
     tokens, hidden, inner, topk, experts, tp, ep = (
         data[name][known].astype(float)
@@ -137,7 +138,9 @@ def fit(measured: Measured, rows: int = ROWS) -> Grouped:
     """Constants that predict ``measured`` best: least smooth absolute error of the logarithm, with priors."""
     random = np.random.default_rng(0)
     chosen = [np.flatnonzero(measured.device == name) for name in np.unique(measured.device)]
-    sample = measured.take(np.concatenate([random.permutation(at)[:rows] for at in chosen]))
+    parts = [measured.take(random.permutation(at)[:rows]) for at in chosen]
+    devices = [catalog.accelerator(str(part.device[0])) for part in parts]
+    taken = np.log(np.concatenate([part.seconds for part in parts]))
     names = list(PRIOR)
     start, width, lowest, highest = np.array([PRIOR[name] for name in names]).T
     start, lowest, highest = np.log(start), np.log(lowest), np.log(highest)
@@ -145,7 +148,8 @@ def fit(measured: Measured, rows: int = ROWS) -> Grouped:
     def residuals(x: NDArray) -> NDArray:
         c = Grouped(**dict(zip(names, np.exp(x).tolist(), strict=True)))
         belief = (x - start) / width * KNEE * np.sqrt(BELIEF)
-        return np.concatenate([np.log(predict(sample, c) / sample.seconds), belief])
+        found = [model.grouped(part.work, device, c).seconds for part, device in zip(parts, devices, strict=True)]
+        return np.concatenate([np.log(np.concatenate(found)) - taken, belief])
 
     x = least(residuals, start, lowest, highest)
     return Grouped(**{name: float(f"{value:.4g}") for name, value in zip(names, np.exp(x).tolist(), strict=True)})

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib import resources
 
 import numpy as np
 import pytest
-from validation import fit_anchoring, fit_roofline, kernel_data
+from validation import fit_anchoring, fit_physical_attention, fit_physical_moe, fit_roofline, kernel_data
 from validation.fit_roofline import Constants, Form, fit, quantile
 from validation.kernel_data import Sample
 
 from tests.data import shared
 from triosim.kernels.pack import load
+from triosim.kernels.physical import attention, moe
+from triosim.kernels.work.attention import FAMILIES as ATTENTION_FAMILIES
 
 TRUTH = Constants(3e-6, 0.6, 0.8, 2.0)
 
@@ -110,3 +112,22 @@ def test_the_roofline_beats_the_textbook_on_every_class():
     text = (resources.files("triosim.kernels") / "data" / "roofline.json").read_text(encoding="utf-8")
     accuracy = json.loads(text)["provenance"]["accuracy"]
     assert all(entry["left_out_mape"] < 0.75 * entry["plain_roofline_mape"] for entry in accuracy.values())
+
+
+def found_again(found: object, shipped: object) -> None:
+    """Every constant within 1 % of the one that comes with the program."""
+    for name, value in asdict(shipped).items():  # type: ignore[call-overload]
+        assert getattr(found, name) == pytest.approx(value, rel=0.01), name
+
+
+def test_constants_of_decoding_are_those_of_the_data():
+    shared("kernels", "attention_decode.parquet")
+    rows = fit_physical_attention.read("decode")[0]
+    rows = rows.take(np.flatnonzero(rows.work.family == ATTENTION_FAMILIES.index("flash3")))
+    found_again(fit_physical_attention.fit(rows, attention.Decode), attention.constants().decode.of("flash3"))
+
+
+def test_constants_of_experts_are_those_of_the_data():
+    shared("kernels", "moe.parquet")
+    rows = fit_physical_moe.read(("cutedsl",))[0]
+    found_again(fit_physical_moe.fit(rows), moe.constants().of("cutedsl"))

@@ -10,13 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from validation import fit_physical_moe
 
+from tests.kernels.example import one
 from triosim.errors import InputError
 from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical import moe as model
 from triosim.kernels.physical._tables import document
-from triosim.kernels.work.moe import FAMILIES, experts
+from triosim.kernels.work.moe import FAMILIES, experts, of
+from triosim.workload.trace import DTYPE_CODE
 
 H100 = catalog.accelerator("H100-SXM5-80GB")
 
@@ -133,3 +135,39 @@ def test_a_device_with_more_of_the_load_has_more_of_the_pairs():
     assert (work.fullest() >= work.pairs() / work.experts).all()
     assert (work.fullest() <= work.tokens).all()
     assert experts(1024, 8, 4096, 1536, 128).fullest()[0] == 64
+
+
+def test_products_of_a_trace():
+    layer = [(1000, 64), (8, 192, 64), (8, 64, 96), (1000, 2), (1000, 2)]
+    types = ["bfloat16", "bfloat16", "bfloat16", "float32", "int32"]
+    trace = one("vllm::outplace_fused_experts", layer, (1000, 64), types)
+    work = of(trace, np.array([0]), np.array([DTYPE_CODE["bfloat16"]]))
+    assert work.flop() == trace.operators.flop
+    assert (work.tokens, work.topk, work.local(), work.single, work.gated) == (1000, 2, 8, False, True)
+    assert work.weights() == 8 * 3 * 64 * 96 * 2
+    narrow = one("sglang::inplace_fused_experts", layer, (1000, 64), ["bfloat16", *["float8_e4m3fn"] * 2, *types[3:]])
+    work = of(narrow, np.array([0]), np.array([DTYPE_CODE["bfloat16"]]))
+    assert (work.weight_bytes, work.token_bytes, work.dtype) == (1, 1, DTYPE_CODE["float8_e4m3fn"])
+    packed = [(1000, 64), (8, 192, 32), (8, 64, 48), (1000, 2)]
+    marlin = one("vllm::fused_marlin_moe", packed, (1000, 64), ["bfloat16", "uint8", "uint8", "int32"])
+    work = of(marlin, np.array([0]), np.array([DTYPE_CODE["bfloat16"]]))
+    assert (work.weight_bytes, work.token_bytes, FAMILIES[work.family[0]]) == (0.5, 2, "marlin")
+
+
+def test_one_product_is_less_than_a_layer():
+    product = one(
+        "aten::_grouped_mm", [(4096, 2048), (16, 2048, 1024), (16,)], (4096, 1024), ["bfloat16"] * 2 + ["int32"]
+    )
+    work = of(product, np.array([0]), np.array([DTYPE_CODE["bfloat16"]]))
+    assert work.single.all()
+    assert work.flop() == 2 * 4096 * 2048 * 1024
+    assert work.bytes() == 2 * (16 * 2048 * 1024 + 4096 * (2048 + 1024))
+    seconds = model.predict(work, H100).seconds[0]
+    layer = experts(4096, 1, 2048, 1024, 16, gated=False)
+    assert work.flop()[0] / H100.peak("bfloat16") < seconds < 0.6 * model.predict(layer, H100).seconds[0]
+
+
+def test_shapes_that_are_not_known_are_priced_by_their_work():
+    trace = one("vllm::moe_forward", [(1000, 64), (1000, 8)], (1000, 64))
+    work = of(trace, np.array([0]), np.array([DTYPE_CODE["bfloat16"]]))
+    assert np.isfinite(model.predict(work, H100).seconds).all()

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from triosim.workload.experts import sizes
 from triosim.workload.operators import Call
 
 Shape = tuple[int, ...]
@@ -252,6 +253,26 @@ def _matmul(call: Call) -> Labels | None:
             tuple(o[l] if l >= 0 else NO_LABEL for l in aligned) if aligned else (NO_LABEL,) * len(call.inputs[bias])
         )
     return Labels(tuple(ins), (Output(o), *(Output((NO_LABEL,) * len(s)) for s in call.outputs[1:])))
+
+
+def _experts(call: Call) -> Labels | None:
+    """Rows keep their labels through the experts; which expert a weight is of follows nothing."""
+    found = sizes(call)
+    source = next((at for at, s in enumerate(call.inputs) if len(s) >= 2), -1)
+    if found is None or found.weight < 0 or math.prod(call.inputs[source][:-1]) != found.tokens:
+        return _unknown(call)
+    x = call.inputs[source]
+    rows, length, columns = tuple(range(len(x) - 1)), len(x) - 1, len(x)
+    ins = [rows if s and s[:-1] == x[:-1] else () for s in call.inputs]
+    ins = [(*r, NO_LABEL) if r else (NO_LABEL,) * len(s) for r, s in zip(ins, call.inputs, strict=True)]
+    ins[source] = (*rows, length)
+    last = length if found.matrices > 1 else columns
+    if found.matrices == 1:
+        ins[found.weight] = (NO_LABEL, length, columns)
+    outs = tuple(
+        Output((*rows, last) if len(s) == len(x) and s[:-1] == x[:-1] else (NO_LABEL,) * len(s)) for s in call.outputs
+    )
+    return Labels(tuple(ins), outs)
 
 
 def _einsum(call: Call) -> Labels | None:
@@ -646,6 +667,7 @@ def _index(call: Call) -> Labels | None:
 _RULES: dict[str, Callable[[Call], Labels | None]] = {
     "linear": _linear,
     "matmul": _matmul,
+    "experts": _experts,
     "convolution": _convolution,
     "attention": _attention,
     "embedding": _embedding,

@@ -18,18 +18,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.workload import experts
+
 if TYPE_CHECKING:
     from triosim.workload.trace import Trace
 
 KINDS = (
-    "linear", "matmul", "convolution", "attention", "embedding", "normalization", "softmax", "pooling", "loss",
-    "elementwise", "reduction", "copy", "view", "create", "index", "optimizer", "host", "other",
+    "linear", "matmul", "experts", "convolution", "attention", "embedding", "normalization", "softmax", "pooling",
+    "loss", "elementwise", "reduction", "copy", "view", "create", "index", "optimizer", "host", "other",
 )  # fmt: skip
-"""Classes of operators.  ``linear`` is a matrix product that may have a weight, ``matmul`` a batched one."""
+"""Classes of operators.  ``linear`` is a matrix product that may have a weight, ``matmul`` a batched one, ``experts``
+the products of a mixture of experts (:mod:`triosim.workload.experts`)."""
 
 _NAMES: dict[str, str] = {
     "linear": "linear addmm mm _addmm_activation linear_gelu _scaled_mm",
-    "matmul": "bmm baddbmm matmul einsum dot mv addmv addbmm _grouped_mm",
+    "matmul": "bmm baddbmm matmul einsum dot mv addmv addbmm",
+    "experts": "grouped_mm _grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2 scaled_grouped_mm",
     "convolution": """conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution _convolution
         cudnn_convolution miopen_convolution mkldnn_convolution thnn_conv2d _slow_conv2d conv_depthwise2d
         cudnn_convolution_transpose _conv_depthwise2d convolution_overrideable""",
@@ -135,7 +139,8 @@ def kind(name: str) -> str:
     if found:
         return found
     for stem, group in (
-        ("attention", "attention"), ("conv", "convolution"), ("batch_norm", "normalization"),
+        ("fused_experts", "experts"), ("fused_moe", "experts"), ("moe_forward", "experts"), ("marlin_moe", "experts"),
+        ("moe_fused", "experts"), ("attention", "attention"), ("conv", "convolution"), ("batch_norm", "normalization"),
         ("layer_norm", "normalization"), ("rms_norm", "normalization"), ("softmax", "softmax"), ("pool", "pooling"),
         ("loss", "loss"), ("embedding", "embedding"), ("gemm", "linear"), ("matmul", "matmul"),
         ("dropout", "elementwise"), ("index", "index"), ("scatter", "index"), ("gather", "index"),
@@ -233,12 +238,16 @@ def flop(call: Call) -> float:
 
     Matrix products: 2 x output elements x length of the contraction.  Convolutions: 2 x output elements x
     weight elements per output channel; each gradient of a convolution costs as much as its forward.
+    Experts: those of every pair of a token and an expert, as many as there are here.
     Attention: two products of 2 x queries x keys x head size each, five in the backward, half of that when causal.
     """
     if call.kind == "linear":
         return _linear_flop(call)
     if call.kind == "matmul":
         return _matmul_flop(call)
+    if call.kind == "experts":
+        found = experts.sizes(call)
+        return found.flop() if found else math.nan
     if call.kind == "convolution":
         return _convolution_flop(call)
     if call.kind == "attention":
@@ -320,7 +329,7 @@ def _attention_flop(call: Call) -> float:
 def count_flop(trace: Trace) -> NDArray[np.float64]:
     """FLOP of every operator of a trace, NaN where the kind has no such count."""
     calls = Calls(trace)
-    counted = {"linear", "matmul", "convolution", "attention"}
+    counted = {"linear", "matmul", "experts", "convolution", "attention"}
     return np.array(
         [flop(calls[row]) if kind(name) in counted else math.nan for row, name in enumerate(trace.operators.name)],
         np.float64,

@@ -11,6 +11,8 @@ them over the expert's; each is::
 
     seconds = launch + align tokens + both products + activating and adding up, at the bandwidth and token_rate
 
+A single product (``Experts.single``) is the first of these with a sixth of the launches, and nothing else.
+
 ``sustained`` is what the power budget leaves of the peak (norm-6 minimum, as for attention), an operation's energy
 being proportional to the bytes of an element.  Families and their tiles (SGLang 0.5):
 
@@ -42,6 +44,8 @@ from triosim.workload.trace import DTYPES
 MARLIN_ROWS = np.array([8.0, 16.0, 32.0, 48.0, 64.0])
 AMPERE = 2048.0
 """Operations of an SM's matrix instructions per clock at 16 bits, before those of Hopper and Blackwell."""
+LAYER_KERNELS = 6
+"""Kernels of a layer: two that sort, a product, the activation, a product, the sum."""
 ALIGNED = 16
 """Elements that a row's length must be a multiple of for wide loads."""
 
@@ -155,32 +159,39 @@ def grouped(work: Experts, device: Accelerator, c: Grouped) -> Predicted:
     matrix = work.active() * work.hidden * work.inner * work.weight_bytes
     into = np.where(work.gated, 2.0, 1.0)
     through = d.bytes_s(2 * moved * (work.hidden + work.inner), work.warm, c)
-    slow = d.bytes_s(matrix * (into + 1) + 2 * moved * (work.hidden + work.inner), work.warm, c)
+    slow = d.bytes_s(work.weights() + 2 * moved * (work.hidden + work.inner), work.warm, c)
     slow = np.where(tile.large, c.bandwidth_fraction / c.large_fraction, 1.0) * slow
     ragged = np.where(work.token_bytes < 2, c.ragged_narrow, c.ragged_factor)
     ragged = np.where((work.inner % ALIGNED != 0) & ~marlin & ~cute, ragged, 1.0)
-    body, busiest, most = np.zeros(len(work)), np.zeros(len(work)), np.zeros(len(work))
-    products = (
-        (into * work.inner, work.hidden, into, work.tokens * work.hidden, 1.0),
-        (work.hidden, work.inner, 1.0, moved * work.inner, ragged),
-    )  # columns, length of the sum, matrices, elements that are read, factor
-    for columns, length, matrices, read, factor in products:
+
+    def product(
+        columns: NDArray, length: NDArray, matrices: NDArray | float, read: NDArray, factor: NDArray | float
+    ) -> tuple[NDArray, NDArray]:
+        """Seconds of computing and of memory; ``read`` counts elements, ``factor`` what ragged rows cost."""
         across = np.ceil(columns / tile.columns)
         flop = 2 * height * tile.rows * across * tile.columns * np.ceil(length / tile.step) * tile.step
         compute = factor * (flop / sustained + (height + passed) * across * c.prologue_s / d.units)
         fed = length * across * (height * tile.columns * work.weight_bytes + pairs * work.token_bytes)
         feed = fed / (c.feed_rate * d.clock * d.units)
         busy = (compute**4 + feed**4) ** 0.25 + length * c.serial_cycles / d.clock
-        memory = factor * matrices * matrix * slow + 2 * (read + moved * columns) * through
-        body += (memory**c.overlap + busy**c.overlap) ** (1 / c.overlap)
-        busiest, most = busiest + busy, most + memory
+        return busy, factor * matrices * matrix * slow + 2 * (read + moved * columns) * through
+
+    layer = np.where(work.single, 0.0, 1.0)
+    first = product(into * work.inner, work.hidden, into, work.tokens * work.hidden, 1.0)
+    second = product(work.hidden, work.inner, 1.0, moved * work.inner, ragged)
+    busy, memory = (one + layer * other for one, other in zip(first, second, strict=True))
+    body = sum(
+        there * (took[0] ** c.overlap + took[1] ** c.overlap) ** (1 / c.overlap)
+        for there, took in ((1.0, first), (layer, second))
+    )
     tokens = 2 * (moved * (work.hidden + (into + 1) * work.inner) + work.tokens * work.hidden)
     tokens = tokens * (through + 1 / (c.token_rate * d.clock * d.units))
     padding = np.where(cute, work.local() * work.fullest() * (2.5 * work.hidden + (2 * into + 0.5) * work.inner), 0.0)
-    tokens = tokens + padding / (c.bandwidth_fraction * d.bandwidth)
-    launch = d.launch(c.launch_s + c.align_s * work.arriving() * work.topk)
-    limit = np.where(busiest > most + tokens, Limit.COMPUTE, Limit.MEMORY)
-    limit = np.where(launch > np.maximum(busiest, most + tokens), Limit.LAUNCH, limit)
+    tokens = layer * (tokens + padding / (c.bandwidth_fraction * d.bandwidth))
+    alone = c.launch_s / LAYER_KERNELS
+    launch = d.launch(np.where(work.single, alone, c.launch_s + c.align_s * work.arriving() * work.topk))
+    limit = np.where(busy > memory + tokens, Limit.COMPUTE, Limit.MEMORY)
+    limit = np.where(launch > np.maximum(busy, memory + tokens), Limit.LAUNCH, limit)
     return Predicted(launch + body + tokens, limit.astype(np.int8))
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.workload.trace import DTYPE_BYTES, DTYPE_CODE
+from triosim.workload import experts as calls
+from triosim.workload.operators import Calls
+from triosim.workload.trace import DTYPE_BYTES, DTYPE_CODE, ITEM_BYTES, Trace
 
 FAMILIES = ("triton", "marlin", "cutedsl")
 """Kernel families.  ``triton``: SGLang's and vLLM's fused kernels; ``marlin``: weights of 4 bits under 16-bit
@@ -23,7 +25,8 @@ QUANTILES = 16
 class Experts:
     """The experts of one layer that one device holds, one row per call.
 
-    A gated layer multiplies by three matrices of ``hidden`` x ``inner`` elements, an ungated one by two.
+    A gated layer multiplies by three matrices of ``hidden`` x ``inner`` elements, an ungated one by two, a single
+    product by one.
 
     Attributes:
         tokens: tokens that the device sees.
@@ -40,6 +43,7 @@ class Experts:
         dtype: index into :data:`~triosim.workload.trace.DTYPES` of the type that is multiplied.
         weight_bytes, token_bytes: bytes of an element of the weights, and of tokens where they are multiplied.
         family: index into :data:`FAMILIES`.
+        single: whether there is one product only, of rows that are sorted by expert already, and nothing around it.
     """
 
     tokens: NDArray[np.float64]
@@ -56,6 +60,11 @@ class Experts:
     weight_bytes: NDArray[np.float64]
     token_bytes: NDArray[np.float64]
     family: NDArray[np.int8]
+    single: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(1, bool))
+
+    def __post_init__(self) -> None:
+        if len(self.single) != len(self.tokens):
+            object.__setattr__(self, "single", np.repeat(self.single, len(self.tokens)))
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -79,7 +88,7 @@ class Experts:
         at = np.flatnonzero(self.skew > 0)
         if len(at):
             part = self.take(at)
-            local, drawn, top = part.local(), *part._loads()
+            local, drawn, top = part.local(), *part._loads
             most = 1 + drawn.std(1) / np.sqrt(local) * np.sqrt(2 * np.log(part.parts))
             most = np.maximum(most, (top + local - 1) / local)
             most = np.where(part.parts > 1, np.minimum(most, np.minimum(part.parts, part.experts / part.topk)), 1.0)
@@ -106,7 +115,7 @@ class Experts:
     def fullest(self) -> NDArray[np.float64]:
         """Pairs of the expert that has the most of them."""
         mean = self.pairs() / self.experts
-        most = np.where(self.skew > 0, self._loads()[1], 1.0)
+        most = np.where(self.skew > 0, self._loads[1], 1.0)
         return np.minimum(np.maximum(most * mean, 1.0), self.tokens)
 
     def loads(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -119,6 +128,7 @@ class Experts:
         load = np.minimum(self._spread[1] * mean[:, None], self.tokens[:, None])
         return load, (self.local() / QUANTILES)[:, None]
 
+    @cached_property
     def _loads(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Loads in units of their mean, and the heaviest one."""
         u = (np.arange(QUANTILES) + 0.5) / QUANTILES
@@ -136,7 +146,7 @@ class Experts:
 
     def matrices(self) -> NDArray[np.float64]:
         """Elements of one expert's weights."""
-        return np.where(self.gated, 3.0, 2.0) * self.hidden * self.inner
+        return np.where(self.single, 1.0, np.where(self.gated, 3.0, 2.0)) * self.hidden * self.inner
 
     def flop(self) -> NDArray[np.float64]:
         """Floating-point operations of the pairs that this device has to compute."""
@@ -153,7 +163,8 @@ class Experts:
         """
         pairs = self.pairs() * self.share() + np.where(self.skips, 0.0, self.remote())
         inside = np.where(self.gated, 4.0, 3.0) * self.inner
-        return 2.0 * (pairs * (3 * self.hidden + inside) + self.tokens * self.hidden)
+        layer = 2.0 * (pairs * (3 * self.hidden + inside) + self.tokens * self.hidden)
+        return np.where(self.single, pairs * (self.hidden * self.token_bytes + 2.0 * self.inner), layer)
 
     def bytes(self) -> NDArray[np.float64]:
         """Bytes read and written."""
@@ -164,6 +175,7 @@ def experts(
     tokens: NDArray | float, topk: NDArray | float, hidden: NDArray | float, inner: NDArray | float,
     count: NDArray | float, parts: NDArray | float = 1.0, dtype: str = "bfloat16", *, weight_dtype: str | None = None,
     skew: float = 0.0, skips: bool = True, gated: bool = True, warm: bool = False, family: str = "triton",
+    single: bool = False,
 ) -> Experts:  # fmt: skip
     """Calls of one element type; numbers and arrays are broadcast against each other.
 
@@ -181,5 +193,51 @@ def experts(
     flags = [np.full(rows, flag) for flag in (skips, gated, warm)]
     items = (np.full(rows, float(DTYPE_BYTES[name])) for name in (weight_dtype or dtype, dtype))
     code = np.full(rows, DTYPE_CODE[dtype], np.int8)
-    row: list[Any] = [*columns, *flags, code, *items, np.full(rows, FAMILIES.index(family), np.int8)]
+    last = (np.full(rows, FAMILIES.index(family), np.int8), np.full(rows, single))
+    row: list[Any] = [*columns, *flags, code, *items, *last]
     return Experts(*row)
+
+
+def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> Experts:
+    """The products of experts among a trace's operators (kind ``experts``, :mod:`triosim.workload.experts`).
+
+    All experts whose weights a call has are this device's, and every pair of a token and an expert is computed: traces
+    do not hold the chosen experts' numbers, so loads are equal.  A backward that yields two gradients counts as a
+    product of twice the columns.  A call whose shapes are not known becomes one expert of as many tokens as its counted
+    FLOP need.
+
+    Args:
+        trace: operators with FLOP counted.
+        rows: operators to be taken.
+        dtype: element type that each of ``rows`` multiplies (see :func:`triosim.kernels.classes.classify`); 8-bit
+            weights are multiplied as such.
+    """
+    read = Calls(trace)
+    inputs, types = trace.operators.inputs.lists(), trace.values.dtype
+    sizes = np.empty((len(rows), 5))
+    gated, single = np.zeros(len(rows), bool), np.zeros(len(rows), bool)
+    multiplied, family = dtype.astype(np.int8), np.zeros(len(rows), np.int8)
+    weight_bytes = ITEM_BYTES[dtype].astype(np.float64)
+    for at, row in enumerate(rows.tolist()):
+        call = read[row]
+        found = calls.sizes(call) or _unknown(float(trace.operators.flop[row]))
+        sizes[at] = found.tokens, found.topk, found.hidden, found.inner * found.times, found.experts
+        gated[at], single[at] = found.matrices == 3, found.matrices == 1
+        if found.weight >= 0:
+            code = types[inputs[row][found.weight]]
+            weight_bytes[at] = ITEM_BYTES[code] / found.packed
+            if found.packed == 1 and 0 < ITEM_BYTES[code] < ITEM_BYTES[multiplied[at]]:
+                multiplied[at] = code
+        if "marlin" in call.name:
+            family[at] = FAMILIES.index("marlin")
+    tokens, topk, hidden, inner, count = sizes.T
+    ones, yes, no = np.ones(len(rows)), np.ones(len(rows), bool), np.zeros(len(rows), bool)
+    return Experts(
+        tokens, topk, hidden, inner, count, ones, np.zeros(len(rows)), yes, gated, no, multiplied, weight_bytes,
+        np.asarray(ITEM_BYTES[multiplied], np.float64), family, single,
+    )  # fmt: skip
+
+
+def _unknown(flop: float) -> calls.Sizes:
+    side = max((flop / 2.0) ** (1 / 3), 1.0) if flop > 0 else 1.0
+    return calls.Sizes(side, 1.0, side, side, 1.0, 1, 1.0, 1.0, -1)
