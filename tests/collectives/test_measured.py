@@ -61,3 +61,4 @@ def test_a_job_takes_what_its_table_says() -> None:
     found = triosim.simulate(trace, system, plan, measured=Measured(2, {"all_reduce": table}, "measured here"))
     assert found.iteration_time_s == pytest.approx(free.iteration_time_s + 0.5, abs=1e-11)
     assert [row.seconds for row in found.collectives] == [pytest.approx(0.5)]
+    assert "collectives: measured here" in found.sources
