@@ -10,7 +10,10 @@ from numpy.typing import NDArray
 NEAREST = 5
 """Measured kernels that are asked."""
 REACH = 1.5
-"""Distance in powers of two at which half of a neighbour's error is carried over."""
+"""Distance in powers of two at which half of a neighbour's error is carried over, where nothing better is known."""
+REACHES = (REACH, 0.75, 3.0, 6.0)
+"""Distances that are tried on kernels that were left out: how smoothly errors change with the sizes depends on the
+class and on the device."""
 _SAME = 1e-6
 _BLOCK = 4_000_000
 """Distances that are held at a time."""
@@ -23,10 +26,12 @@ class Anchors:
     Attributes:
         shape: logarithms to base 2 of their sizes, shape ``(n, d)``.
         error: ``log(measured / predicted)`` of each, shape ``(n,)``.
+        reach: distance at which half of a neighbour's error is carried over.
     """
 
     shape: NDArray[np.float64]
     error: NDArray[np.float64]
+    reach: float = REACH
 
     def __len__(self) -> int:
         return len(self.error)
@@ -34,7 +39,7 @@ class Anchors:
     def at(self, shape: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """What to add to the logarithm of predictions, and how far the nearest measured kernel is.
 
-        The mean error of the nearest kernels, weighted by the inverse of the distance, over ``1 + d / REACH`` with
+        The mean error of the nearest kernels, weighted by the inverse of the distance, over ``1 + d / reach`` with
         ``d`` the distance of the nearest: a measured kernel is reproduced, one that is far from all is left alone.
 
         Args:
@@ -60,4 +65,4 @@ class Anchors:
         weight = 1.0 / np.maximum(d, _SAME**2)
         mean = (weight * self.error[nearest]).sum(1) / weight.sum(1)
         closest = d.min(1)
-        return mean / (1.0 + np.where(closest < _SAME, 0.0, closest) / REACH), closest
+        return mean / (1.0 + np.where(closest < _SAME, 0.0, closest) / self.reach), closest

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from triosim.errors import InputError
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.calibration import conformal, scalars
-from triosim.kernels.calibration.anchors import Anchors
+from triosim.kernels.calibration.anchors import REACHES, Anchors
 from triosim.kernels.pack import GPUS
 from triosim.kernels.physical.gemm import Menu
 from triosim.kernels.physical.kinds import Kind, Scalars, Work
@@ -190,15 +190,18 @@ def _learn(
     logs, offsets, anchors = fitted(np.arange(len(work)))
     if len(work) < FEWEST:
         return Learned(kind.name, name, logs, menu, offsets, anchors, None, 0.0, before, None)
-    left, apart = np.empty(len(work)), np.empty(len(work))
+    left, apart = np.empty((len(REACHES), len(work))), np.empty(len(work))
     fold = np.random.default_rng(0).permutation(len(work)) % min(FOLDS, len(work))
     for one in range(int(fold.max()) + 1):
         out = np.flatnonzero(fold == one)
         others, known, near = fitted(np.flatnonzero(fold != one), logs)
-        added, apart[out] = near.at(shape[out])
-        added = added + _offsets(known, [names[row] for row in out.tolist()] if names else [], len(out))
         there = kind.predict(work.take(out), device, kind.scaled(constants, scalars.of_logs(others))).seconds
-        left[out] = np.log(seconds[out] / there) - added
+        offsets_out = _offsets(known, [names[row] for row in out.tolist()] if names else [], len(out))
+        for i, reach in enumerate(REACHES):
+            added, apart[out] = replace(near, reach=reach).at(shape[out])
+            left[i, out] = np.log(seconds[out] / there) - offsets_out - added
+    best = int(np.argmin(np.mean(np.abs(left), axis=1)))
+    left, anchors = left[best], replace(anchors, reach=REACHES[best])
     after = float(np.mean(np.abs(np.expm1(-left))))
     typical = float(np.quantile(apart, 0.9))
     return Learned(kind.name, name, logs, menu, offsets, anchors, conformal.half_width(left), typical, before, after)

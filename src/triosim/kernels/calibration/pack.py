@@ -12,7 +12,7 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
@@ -106,6 +106,7 @@ def text(pack: Pack) -> str:
     calibration = pack.calibration
     pack = replace(pack, measured={name: different(one) for name, one in pack.measured.items()})
     samples = {name: _sample(BY_NAME[name], one) for name, one in pack.measured.items()}
+    columns = {name: sample["work"] for name, sample in samples.items()}
     document = {
         "schema": SCHEMA,
         "date": pack.date,
@@ -114,7 +115,7 @@ def text(pack: Pack) -> str:
         "device": {name: value for name, value in asdict(calibration.device).items() if value not in (None, "")},
         "drift": calibration.drift,
         "host": asdict(pack.host) if pack.host else None,
-        "provenance": {**pack.provenance, "samples": _hash(pack.measured)},
+        "provenance": {**pack.provenance, "samples": _hash(pack.measured, columns)},
         "learned": [_learned_row(one) for one in calibration.learned.values()],
         "golden": _golden(pack),
         "samples": samples,
@@ -151,8 +152,8 @@ def _short(x: float | bool) -> float | int | bool:
 def _learned_row(one: Learned) -> dict[str, Any]:
     return {
         "kind": one.kind, "class": one.name, "logs": one.logs.tolist(), "tiles": [list(tile) for tile in one.menu],
-        "operators": dict(one.operators), "spread": one.spread, "typical": one.typical, "before": one.before,
-        "after": one.after, "error": one.anchors.error.tolist(),
+        "operators": dict(one.operators), "reach": one.anchors.reach, "spread": one.spread,
+        "typical": one.typical, "before": one.before, "after": one.after, "error": one.anchors.error.tolist(),
     }  # fmt: skip
 
 
@@ -171,15 +172,14 @@ def _golden(pack: Pack) -> dict[str, Any]:
     return out
 
 
-def _hash(measured: Mapping[str, Measured]) -> str:
-    """Of all columns and times, as 64-bit numbers."""
+def _hash(measured: Mapping[str, Measured], columns: Mapping[str, Iterable[str]]) -> str:
+    """Of these columns of every kind, and the times and operators, as 64-bit numbers."""
     found = hashlib.sha256()
     for name in sorted(measured):
         one = measured[name]
-        found.update(name.encode())
-        for column in (*(getattr(one.work, f.name) for f in fields(one.work)), one.seconds):
+        for column in (*(getattr(one.work, column) for column in sorted(columns[name])), one.seconds):
             found.update(np.ascontiguousarray(column, "<f8").tobytes())
-        found.update("\n".join(one.names).encode())
+        found.update("\n".join((name, *one.names)).encode())
     return found.hexdigest()
 
 
@@ -217,7 +217,7 @@ def _parsed(document: dict[str, Any], name: str) -> Pack:
     device = _device(document["device"])
     samples, drift = document["samples"], float(document["drift"])
     measured = {kind: _measured(BY_NAME[kind], one, f"samples of {kind!r}") for kind, one in samples.items()}
-    if document["provenance"]["samples"] != _hash(measured):
+    if document["provenance"]["samples"] != _hash(measured, {kind: one["work"] for kind, one in samples.items()}):
         raise InputError(f"calibration {name}: 'samples' were changed since they were measured: run triosim calibrate")
     host = document["host"]
     about = (
@@ -265,8 +265,9 @@ def _measured(kind: Kind, row: dict[str, Any], where: str) -> Measured:
 def _work(kind: Kind, columns: dict[str, Any], count: int, where: str) -> Any:
     made = []
     for column in fields(kind.work):
-        given = columns[column.name]
+        # a column that has come since stands for what no kernel did then, which is 0
         names = _CODES.get((kind.name, column.name))
+        given = columns.get(column.name, names[0] if names else 0)
         is_one = not isinstance(given, list)
         values = [given] if is_one else given
         if names:
@@ -293,8 +294,9 @@ def _learned(row: dict[str, Any], shape: NDArray[np.float64]) -> Learned:
     menu = tuple((int(rows), int(columns)) for rows, columns in row["tiles"])
     spread = None if row["spread"] is None else float(row["spread"])
     operators = {str(name): float(x) for name, x in row["operators"].items()}
+    anchors = Anchors(shape, error, float(row["reach"]))
     return Learned(
-        row["kind"], row["class"], logs, menu, operators, Anchors(shape, error), spread, float(row["typical"]),
+        row["kind"], row["class"], logs, menu, operators, anchors, spread, float(row["typical"]),
         float(row["before"]), None if row["after"] is None else float(row["after"]),
     )  # fmt: skip
 
