@@ -82,6 +82,10 @@ def test_sizes_stay_near_what_the_rates_allow() -> None:
     assert rounded(1.0) == 8
     assert rounded(100, 64) == 128
     assert rounded(3, 1) == 3
+    sides = [sizes.side(1000.0) for _ in range(200)]
+    assert 0.6 < np.mean(np.array(sides) % 128 == 0) < 0.95, "most sides of models are multiples of 128"
+    assert all(side % 8 == 0 for side in sides)
+    assert {sizes.side(2.0, 1) for _ in range(20)} == {2}
     large = sizes.tensor(3, 2**20, dtype=torch.bfloat16)
     assert large.shape == (3, 2**20)
     assert 0.9 < float(large.float().std()) < 1.1, "repeated numbers are numbers"

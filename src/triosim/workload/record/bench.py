@@ -101,7 +101,7 @@ def measure(device: str, budget_s: float, tell: Callable[[Progress], None] = lam
         rates = _rates(device, dtypes, timed)
         always = _product(device, dtypes[0], _side(rates.flop[dtypes[0]]))
         # whoever has little time measures shorter kernels, so that there still are some of each kind
-        sizes = Sizes(device, rates, longest_s=min(LONGEST_S, max(budget_s / 8000, 1e-3)))
+        sizes = Sizes(device, rates, longest_s=min(LONGEST_S, max(budget_s / 4000, 1e-3)))
         for number, case in enumerate(cases(sizes, dtypes)):
             gone = time.monotonic() - began
             if gone > 0.97 * budget_s or number >= _MOST_CASES:

@@ -18,11 +18,11 @@ from torch import Tensor
 
 aten = torch.ops.aten
 
-SHORTEST_S, LONGEST_S = 10e-6, 30e-3
+SHORTEST_S, LONGEST_S = 10e-6, 60e-3
 """Length of the kernels, as far as the device's rates tell."""
 LARGE_BYTES = 2**28
 BLOCK = 8
-"""Sizes of matrices are multiples of this, as those of models are."""
+"""Sizes of small matrices are multiples of this; see :meth:`Sizes.side`."""
 
 
 class Rates(NamedTuple):
@@ -69,6 +69,12 @@ class Sizes:
         """A factor of up to ``octaves`` powers of two to either side."""
         return float(2.0 ** self._random.uniform(-octaves, octaves))
 
+    def side(self, size: float, smallest: int = BLOCK) -> int:
+        """A side of a matrix near ``size``, as models have them: mostly multiples of 64, large ones of 128."""
+        if size < 96 or self._random.uniform() < 0.2:
+            return rounded(size, smallest if size < 96 else BLOCK)
+        return rounded(size, 64 if size < 768 else 128)
+
     def tensor(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Numbers around 0, as activations are: equal ones would cost less power.  Large tensors repeat themselves."""
         count = math.prod(shape)
@@ -112,8 +118,8 @@ def cases(sizes: Sizes, dtypes: Sequence[torch.dtype]) -> Iterator[Case]:
 def matrix(s: Sizes, dtype: torch.dtype) -> Iterator[Case]:
     """A linear layer or one of its gradients: with a bias or without, the operands lying either way round."""
     side = (s.work(s.rates.flop[dtype]) / 2) ** (1 / 3)
-    n, k = rounded(min(side * s.spread(1.5), 32768)), rounded(min(side * s.spread(1.5), 32768))
-    m = rounded(min(max(side**3 / (n * k), 1.0), 131072), s.one_of(1, BLOCK))
+    n, k = s.side(min(side * s.spread(1.5), 32768)), s.side(min(side * s.spread(1.5), 32768))
+    m = s.side(min(max(side**3 / (n * k), 1.0), 131072), s.one_of(1, BLOCK))
     layout = s.one_of("as it is", "weight", "input")
 
     def make() -> Sequence[Any]:
@@ -130,7 +136,7 @@ def batch_matrix(s: Sizes, dtype: torch.dtype) -> Iterator[Case]:
     """Products in a batch."""
     batch = s.one_of(4, 8, 16, 32, 64, 96)
     side = (s.work(s.rates.flop[dtype]) / 2 / batch) ** (1 / 3)
-    m, n, k = (rounded(min(max(side * s.spread(1.5), 8), 8192)) for _ in range(3))
+    m, n, k = (s.side(min(max(side * s.spread(1.5), 8), 8192)) for _ in range(3))
     yield Case(
         "batched product", aten.bmm.default,
         lambda: (s.tensor(batch, m, k, dtype=dtype), s.tensor(batch, k, n, dtype=dtype)),
