@@ -3,6 +3,8 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
@@ -220,9 +222,63 @@ nb::object play(nb::object py_graph, nb::object py_wires, nb::object model, bool
                           array(std::move(link_bytes)), flows, events, ended, counted);
 }
 
+std::int64_t scaled(std::int64_t amount, double factor) {
+    if (factor == 1.0) return amount;
+    return static_cast<std::int64_t>(std::floor(static_cast<double>(amount) * factor + 0.5));
+}
+
+// See triosim/engine/many.py.
+nb::object play_many(nb::object py_graph, nb::object py_wires, const std::string& model, Array<std::int32_t> kind,
+                     nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu> factors,
+                     Array<double> links) {
+    const Graph graph = graph_of(py_graph);
+    const Wires wires = wires_of(py_wires);
+    std::vector<std::int64_t> ends(factors.shape(0), NEVER);
+    bool good = false;
+    {
+        const nb::gil_scoped_release release;
+        good = check(graph, wires) && kind.size() == graph.size() && links.size() == factors.shape(0);
+        std::vector<std::int64_t> amount(graph.amount.begin(), graph.amount.end());
+        std::vector<std::int64_t> capacity(wires.capacity.begin(), wires.capacity.end());
+        std::vector<Tick> start(graph.size()), finish(graph.size());
+        auto poll = [] {
+            const nb::gil_scoped_acquire gil;
+            if (PyErr_CheckSignals() != 0) throw nb::python_error();
+        };
+        for (std::size_t draw = 0; good && draw < ends.size(); ++draw) {
+            const double* factor = factors.data() + draw * factors.shape(1);
+            for (std::size_t task = 0; task < amount.size(); ++task) {
+                const std::int32_t of = kind.data()[task];
+                if (of >= 0) amount[task] = scaled(graph.amount[task], factor[of]);
+            }
+            for (std::size_t link = 0; link < capacity.size(); ++link) {
+                const std::int64_t whole = wires.capacity[link];
+                capacity[link] = whole == UNLIMITED ? whole : std::max<std::int64_t>(scaled(whole, links.data()[draw]), 1);
+            }
+            Graph drawn = graph;
+            drawn.amount = amount;
+            Wires lines = wires;
+            lines.capacity = capacity;
+            const Roads roads(lines);
+            std::unique_ptr<Network> solver;
+            if (model == "equal-split") solver = std::make_unique<EqualSplit>(roads);
+            else solver = std::make_unique<MaxMin>(roads);
+            std::ranges::fill(start, 0);
+            std::ranges::fill(finish, 0);
+            Engine engine(drawn, roads, *solver, start, finish, true, true, poll);
+            const bool counted = engine.play();
+            const bool ended = std::ranges::find(finish, NEVER) == finish.end();
+            if (counted && ended && !finish.empty()) ends[draw] = std::ranges::max(finish);
+        }
+    }
+    if (!good) return nb::none();
+    return array(std::move(ends));
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
     m.doc() = "The engine in C++; see triosim.engine.native.";
     m.def("play", &play, "graph"_a, "wires"_a, "model"_a, "alone"_a, "formulas"_a);
+    m.def("play_many", &play_many, "graph"_a, "wires"_a, "model"_a, "kind"_a, "factors"_a, "links"_a);
 }

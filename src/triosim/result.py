@@ -139,6 +139,23 @@ class CollectiveRow:
 
 
 @dataclass(frozen=True)
+class Cause:
+    """One thing that makes a prediction unsure.
+
+    Attributes:
+        name: what it is.
+        share: its part of the variance.
+        without: by what factor the interval would be as wide without it.
+        cure: what would make it surer, as the end of a sentence; ``""`` where nothing would.
+    """
+
+    name: str
+    share: float
+    without: float
+    cure: str
+
+
+@dataclass(frozen=True)
 class Simulation:
     """What the run cost."""
 
@@ -166,6 +183,7 @@ class Result:
         warnings: what the user should know, one sentence each.
         simulation: cost of the run.
         make_timeline: makes the timeline, which nobody may ask for.
+        uncertainty: what makes the interval so wide, the largest cause first; empty where that was not played.
     """
 
     iteration_time_s: float
@@ -186,6 +204,7 @@ class Result:
     warnings: tuple[str, ...]
     simulation: Simulation
     make_timeline: Callable[[], Timeline] = field(repr=False, compare=False)
+    uncertainty: tuple[Cause, ...] = ()
 
     @cached_property
     def timeline(self) -> Timeline:

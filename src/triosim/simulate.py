@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from triosim import tally
 from triosim.collectives.means import CollectiveMeans
@@ -32,6 +33,7 @@ from triosim.plan import Plan
 from triosim.prepare import Prepared, Progress, prepare
 from triosim.result import Result, Simulation
 from triosim.summary import Summary
+from triosim.uncertainty import Uncertainty, uncertainty
 from triosim.workload.trace import Trace
 
 Keep = Callable[[tally.Run, Placement, System, Trace], None]
@@ -72,13 +74,18 @@ def simulate(
     tell("playing the job")
     model = network_model(plan.solver, plan.solver_options)
     lowered, sources = _lowered(job, plan.fold and model.weighted, measured)
-    played = _settled([(job, lowered)], lowered.graph, lowered.wires, model)
+    began = time.perf_counter()
+    played, amount = _settled([(job, lowered)], lowered.graph, lowered.wires, model)
+    took = time.perf_counter() - began
     run = tally.Run(job.programs, lowered, lowered.worked(played), plan.iterations)
     if keep is not None:
         keep(run, job.placement, job.system, job.step.trace)
 
+    tell("how sure it is")
+    sure = uncertainty(job, lowered, amount, model, took) if job.residual is None else None
+
     tell("adding up")
-    return _result(job, run, sources, clock, largest)
+    return _result(job, run, sources, clock, largest, sure)
 
 
 def _largest_batch(
@@ -130,7 +137,7 @@ def simulate_together(
     graph, wires = join([(lowered.graph, lowered.wires) for lowered, _ in parts])
     ((solver, options),) = named
     shared = [(job, lowered) for job, (lowered, _) in zip(prepared, parts, strict=True)]
-    played = _settled(shared, graph, wires, network_model(solver, dict(options)))
+    played, _ = _settled(shared, graph, wires, network_model(solver, dict(options)))
 
     tell("adding up")
     results, first = [], 0
@@ -172,8 +179,13 @@ def _lowered(job: Prepared, fold: bool, measured: Measured | None = None) -> tup
     return lowered, tuple(means.sources)
 
 
-def _settled(parts: Sequence[tuple[Prepared, Lowered]], graph: Graph, wires: Wires, model: NetworkModel) -> Played:
-    """The played graph of one job or several, with what computes slowed down by the collectives beside it."""
+def _settled(
+    parts: Sequence[tuple[Prepared, Lowered]], graph: Graph, wires: Wires, model: NetworkModel
+) -> tuple[Played, NDArray[np.int64]]:
+    """The played graph of one job or several, and its amounts as played.
+
+    What computes is slowed down by the collectives beside it.
+    """
     first, op, slowdown = [np.zeros(1, np.int64)], [], []
     for job, lowered in parts:
         first.append(lowered.first[1:] + first[-1][-1])
@@ -189,7 +201,14 @@ def _settled(parts: Sequence[tuple[Prepared, Lowered]], graph: Graph, wires: Wir
         amount=graph.amount,
         after=np.concatenate([lowered.gap for _, lowered in parts]),
     )
-    return settle(tasks, lambda amount: play(replace(graph, amount=amount), wires, model))
+    last = graph.amount
+
+    def again(amount: NDArray[np.int64]) -> Played:
+        nonlocal last
+        last = amount
+        return play(replace(graph, amount=amount), wires, model)
+
+    return settle(tasks, again), last
 
 
 class _Clock:
@@ -204,10 +223,15 @@ class _Clock:
 
 
 def _result(
-    job: Prepared, run: tally.Run, sources: tuple[str, ...], clock: _Clock, largest: int | None = None
+    job: Prepared,
+    run: tally.Run,
+    sources: tuple[str, ...],
+    clock: _Clock,
+    largest: int | None = None,
+    sure: Uncertainty | None = None,
 ) -> Result:
     cost = Simulation(len(run.lowered.graph), run.played.flows, *clock.spent(), run.played.engine, run.iterations)
-    return Summary(job, run, sources, cost, largest).result()
+    return Summary(job, run, sources, cost, largest, sure).result()
 
 
 class _Module(ModuleType):

@@ -18,12 +18,8 @@ from triosim.memory.holders import holders
 from triosim.prepare import Prepared
 from triosim.result import Memory, Result, Simulation
 from triosim.timeline import CATEGORIES
+from triosim.uncertainty import CATALOG_LINK_SPREAD, Uncertainty
 from triosim.workload.trace import Phase
-
-CATALOG_LINK_SPREAD = 0.3
-"""Natural logarithm of the 90 % interval's factor of a transfer over links of the catalog: large-message efficiency and
-latency are those of one collective library and message size each (see the sources in the catalog).  Links that the user
-describes are taken at their word."""
 
 HOLDERS = 12
 """So many of those that hold the peak are told."""
@@ -39,6 +35,7 @@ class Summary:
         network: where the costs of collectives are from.
         cost: cost of the prediction itself.
         largest_batch: the largest batch that fits in memory, None where it was not looked for.
+        sure: how sure the time is, None where that was not played.
     """
 
     of: Prepared
@@ -46,6 +43,7 @@ class Summary:
     network: tuple[str, ...]
     cost: Simulation
     largest_batch: int | None = None
+    sure: Uncertainty | None = None
 
     def result(self) -> Result:
         """The prediction."""
@@ -57,6 +55,7 @@ class Summary:
         return Result(
             iteration_time_s=seconds,
             interval_s=self._interval(seconds, parts),
+            uncertainty=self.sure.causes if self.sure is not None else (),
             confidence=CONFIDENCE,
             active_time_s=tally.active(run) * tally.S / run.iterations,
             throughput=self._throughput(seconds),
@@ -86,10 +85,13 @@ class Summary:
         return {"samples_per_s": samples, "tokens_per_s": samples * length if samples and length else None}
 
     def _interval(self, seconds: float, parts: tally.Breakdown) -> tuple[float, float]:
-        """Operator times, the network and the host err independently of each other, each as a whole.
+        """What playing the job with other times showed (:mod:`triosim.uncertainty`).
 
-        With a residual it is what measured iterations that were left out of its fit showed.
+        With a residual it is what measured iterations that were left out of its fit showed.  Where playing again takes
+        too long, operator times, the network and the host err independently of each other, each as a whole.
         """
+        if self.sure is not None:
+            return seconds * self.sure.low, seconds * self.sure.high
         if self.of.residual is not None:
             spread = self.of.residual.spread_of(self._sizes())
             return seconds * float(np.exp(-spread)), seconds * float(np.exp(spread))

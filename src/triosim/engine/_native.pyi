@@ -1,4 +1,4 @@
-from numpy import int64
+from numpy import float64, int32, int64
 from numpy.typing import NDArray
 
 from triosim.engine.graph import Graph, Wires
@@ -20,4 +20,21 @@ def play(
     Returns:
         start, begin, finish, bytes of each link, flows, events, whether all tasks ended, and whether all ticks could be
         counted.
+    """
+
+def play_many(
+    graph: Graph,
+    wires: Wires,
+    model: str,
+    kind: NDArray[int32],
+    factors: NDArray[float64],
+    links: NDArray[float64],
+) -> NDArray[int64] | None:
+    """Play many times; None if the columns make no sense.  See :func:`triosim.engine.many.play_many`.
+
+    Args:
+        model: name of a network model that is built in.
+
+    Returns:
+        The tick at which the last task ends in each draw, or -1 where not all end.
     """

@@ -70,6 +70,26 @@ def play(
     return Played(start, begin, finish, link_bytes, flows, events, "native")
 
 
+def play_many(
+    graph: Graph,
+    wires: Wires,
+    model: NetworkModel,
+    kind: NDArray[np.int32],
+    factors: NDArray[np.float64],
+    links: NDArray[np.float64],
+) -> NDArray[np.int64] | None:
+    """When the last task ends in each of many draws; see :func:`triosim.engine.many.play_many`.
+
+    None where the model is not built in or the columns make no sense; -1 for a draw that does not end.
+    """
+    if type(model) not in BUILT_IN:
+        return None
+    found: NDArray[np.int64] | None = _native.play_many(
+        _graph(graph), _columns(wires), BUILT_IN[type(model)], kind, factors, links
+    )
+    return found
+
+
 def _graph(graph: Graph) -> Graph:
     """The graph with every column, those of its collectives included, as the engine reads it."""
     patterns = {id(c.pattern): _columns(c.pattern) for c in graph.collectives}

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from triosim.report.text import module_times, number, plan_words, shorten, title, verdict
+from triosim.report.text import module_times, number, plan_words, shorten, title, unsure, verdict
 from triosim.result import Peak, Result
 from triosim.units import format_bytes, format_time
 
@@ -47,6 +47,8 @@ def _headline(result: Result, console: Console, width: int) -> None:
     between = f"{format_time(low)} and {format_time(high)}"
     time.append(f"   ({result.confidence * 100:.0f} % between {between})", "not bold")
     rows.add_row("Iteration", time)
+    if result.uncertainty:
+        rows.add_row("", Text(unsure(result.uncertainty[0]), "dim"))
     units = (("samples_per_s", "samples/s"), ("tokens_per_s", "tokens/s"))
     speeds = [(result.throughput.get(key), unit) for key, unit in units]
     if any(speed is not None for speed, _ in speeds):

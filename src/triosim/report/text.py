@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from triosim.result import LayerRow, Memory, Result
+from triosim.result import Cause, LayerRow, Memory, Result
 from triosim.units import format_bytes
 
 _SIZES = ("dp", "tp", "pp", "cp", "ep")
@@ -17,6 +17,15 @@ def title(result: Result) -> str:
     what = str(result.workload.get("name") or result.workload.get("workload") or "workload")
     where = str(result.system.get("name") or "")
     return f"{what} on {where}" if where else what
+
+
+def unsure(cause: Cause) -> str:
+    """What makes a prediction most unsure: ``"80 % of that is the host: record a trace on H100 ..."``."""
+    words = f"{100 * cause.share:.0f} % of that is {cause.name}"
+    if not cause.cure:
+        return words
+    narrower = round(100 * (1 - cause.without))
+    return f"{words}: {cause.cure}" + (f" for up to {narrower} % less" if narrower else "")
 
 
 def plan_words(plan: dict[str, Any]) -> str:

@@ -1,0 +1,161 @@
+"""How sure an iteration time is, and what makes it unsure: errors of whole classes, played through the job.
+
+Operators of a class err together: if the model takes the matrix products of a device for too fast, it does so for all
+of them.  So a *cause* is one class of operators, the host, or the network, each with one standard normal variable; an
+operator's time is multiplied by ``exp(z * spread / 1.645)`` with the ``z`` of its class and its own spread (half-width
+of its 90 % interval, natural logarithm), link rates by the same of the network.  The job is played with each cause
+moved by one standard deviation, and with 200 draws of all together: waiting, overlap and pipelines make of the errors
+what they make of the times.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.engine.many import play_many
+from triosim.engine.solver import NetworkModel
+from triosim.kernels.classes import GROUPS, by_name, group_of_name
+from triosim.kernels.estimate import Z90, Source
+from triosim.network.lowering import Lowered
+from triosim.parallelism.program import Op
+from triosim.prepare import Prepared
+from triosim.result import Cause
+
+CATALOG_LINK_SPREAD = 0.3
+"""Natural logarithm of the 90 % interval's factor of a transfer over links of the catalog: large-message efficiency and
+latency are those of one collective library and message size each (see the sources in the catalog).  Links that the user
+describes are taken at their word."""
+
+DRAWS = 200
+FEWEST = 50
+"""Draws below which quantiles say less than the causes one by one, added as if the iteration were linear in them."""
+BUDGET_S = 0.4
+"""Draws are as many as can be played in this time, the causes one by one included."""
+LIMIT_S = 2.0
+"""Where playing the causes one by one takes longer than this, nothing is played on the side."""
+TAIL = 0.05
+
+HOST, NETWORK = "the host", "the network"
+_WORDS = {
+    "matrix": "matrix products", "convolution": "convolutions", "convolution_backward": "gradients of convolutions",
+    "attention": "attention", "attention_backward": "gradients of attention", "rowwise": "softmax and normalization",
+    "elementwise": "elementwise operators", "experts": "experts", "other": "other operators",
+    "nothing": "other operators",
+}  # fmt: skip
+_RECORDED = (Source.RECORDED, Source.NOTHING)
+SMALL = 1e-4
+"""Causes with less than this part of the uncertainty are left out."""
+
+
+@dataclass(frozen=True)
+class Uncertainty:
+    """Of an iteration time.
+
+    Attributes:
+        low, high: ends of the 90 % interval over the time itself, factors.
+        causes: largest first.
+        draws: times that the job was played with all causes at once; 0 where they were added one by one.
+    """
+
+    low: float
+    high: float
+    causes: tuple[Cause, ...]
+    draws: int
+
+
+def uncertainty(
+    job: Prepared, lowered: Lowered, amount: NDArray[np.int64], model: NetworkModel, took_s: float
+) -> Uncertainty | None:
+    """Uncertainty of a job that has been played; None where playing it again would take too long.
+
+    Args:
+        job: as it was prepared.
+        lowered: its tasks.
+        amount: of each task, as it was played.
+        model: how links are shared.
+        took_s: what playing it took.
+    """
+    graph = replace(lowered.graph, amount=amount)
+    names, cause, spread = _tasks(job, lowered)
+    network = CATALOG_LINK_SPREAD if any(job.system.edge_name) else 0.0
+    kinds, kind = np.unique(np.stack([cause, np.round(spread, 4)]), axis=1, return_inverse=True)
+    of, reach = kinds[0].astype(np.int64), kinds[1]
+    columns = np.where(of >= 0, np.cumsum(of >= 0) - 1, -1)
+    column = np.asarray(columns[kind.ravel()], np.int32)
+    of, reach = of[of >= 0], reach[of >= 0]
+    names = [*names, NETWORK]
+    if took_s * (len(names) + 1) > LIMIT_S:
+        return None
+
+    def played(z: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Logarithm of the end of each row of ``z``, shape (draws, causes), over that of the first."""
+        factors = np.exp(z[:, of] * reach / Z90)
+        links = np.exp(-z[:, -1] * network / Z90)
+        ends = play_many(graph, lowered.wires, model, column, factors, links).astype(np.float64)
+        return np.log(np.maximum(ends, 1.0))
+
+    began = time.perf_counter()
+    one_by_one = np.vstack([np.zeros(len(names)), np.eye(len(names))])
+    ends = played(one_by_one)
+    each = (time.perf_counter() - began) / len(one_by_one)
+    moved = ends[1:] - ends[0]
+    causes = _causes(job, names, moved)
+    draws = min(DRAWS, int((BUDGET_S - each * len(one_by_one)) / max(each, 1e-9)) // 2 * 2)
+    if draws < FEWEST:
+        width = Z90 * float(np.sqrt(np.sum(moved**2)))
+        return Uncertainty(float(np.exp(-width)), float(np.exp(width)), causes, 0)
+    half = np.random.default_rng(0).standard_normal((draws // 2, len(names)))
+    found = np.sort(played(np.vstack([half, -half])) - ends[0])  # with every draw its mirror image
+    low, high = found[int(np.floor(TAIL * (draws + 1))) - 1], found[int(np.ceil((1 - TAIL) * (draws + 1))) - 1]
+    return Uncertainty(float(np.exp(min(low, 0.0))), float(np.exp(max(high, 0.0))), causes, draws)
+
+
+def _tasks(job: Prepared, lowered: Lowered) -> tuple[list[str], NDArray[np.int64], NDArray[np.float64]]:
+    """Names of the causes but the network, and cause (-1: none) and spread of each task."""
+    trace, times = job.step.trace, job.times
+    group = by_name(trace.operators.name, group_of_name)
+    names = [_WORDS[name] for name in GROUPS]
+    known = list(dict.fromkeys(names))
+    code = np.array([known.index(name) for name in names])[group]
+    cause = np.full(len(lowered.graph), -1, np.int64)
+    spread = np.zeros(len(lowered.graph))
+    for cell, number in enumerate(lowered.program.tolist()):
+        program, own = job.programs[number], slice(int(lowered.first[cell]), int(lowered.first[cell + 1]))
+        row = np.maximum(program.operator, 0)
+        computes = (program.op == Op.COMPUTE) & (program.operator >= 0)
+        issues = program.op == Op.ISSUE
+        cause[own] = np.where(computes, code[row], np.where(issues, len(known), -1))
+        spread[own] = np.where(computes, times.spread[row], np.where(issues, job.launching.spread, 0.0))
+    cause[spread <= 0] = -1
+    return [*known, HOST], cause, spread
+
+
+def _causes(job: Prepared, names: list[str], moved: NDArray[np.float64]) -> tuple[Cause, ...]:
+    variance = moved**2
+    total = float(variance.sum())
+    if not total > 0:
+        return ()
+    share = variance / total
+    order = [int(i) for i in np.argsort(-share, kind="stable") if share[i] > SMALL]
+    return tuple(
+        Cause(names[i], float(share[i]), float(np.sqrt(max(1 - share[i], 0.0))), _cure(job, names[i])) for i in order
+    )
+
+
+def _cure(job: Prepared, name: str) -> str:
+    device = job.job.device.name or "the device"
+    if name == HOST:
+        return "" if job.launching.mode == "recorded" else f"record a trace on {device}"
+    if name == NETWORK:
+        return "describe the links with measured bandwidth and latency"
+    group = by_name(job.step.trace.operators.name, group_of_name)
+    source = job.times.source[np.array([_WORDS[one] == name for one in GROUPS])[group]]
+    if np.isin(source, _RECORDED).all():
+        return ""
+    if job.job.recorded_on is None:
+        return f"record a trace on {device}, or calibrate it (triosim calibrate)"
+    return f"record the trace on {device} at these shapes, or calibrate it (triosim calibrate)"

@@ -1,0 +1,55 @@
+"""Many draws in one call end when each of them ends alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import triosim
+from triosim.engine.many import play_many, scaled
+from triosim.engine.play import ENGINES, play
+from triosim.engine.solvers.equal_split import EqualSplit
+from triosim.engine.solvers.max_min import MaxMin
+from triosim.network.sharing import network_model
+
+
+def lowered():
+    found = []
+    system = triosim.system("dgx-a100", nodes=2)
+    plan = triosim.Plan(dp=4, tp=2, pp=2, micro_batches=4)
+    triosim.simulate(triosim.model("gpt2"), system, plan, keep=lambda run, *_: found.append(run.lowered))
+    return found[0]
+
+
+@pytest.mark.parametrize("model", [MaxMin, EqualSplit, lambda: network_model("uncontended", {})])
+def test_each_draw_ends_when_it_ends_alone(model):
+    job = lowered()
+    if not model().weighted:
+        pytest.skip("the job is folded")
+    graph, wires = job.graph, job.wires
+    kind = np.random.default_rng(0).integers(-1, 3, len(graph)).astype(np.int32)
+    kind[graph.kind != 0] = -1
+    factors = np.array([[1.0, 1.0, 1.0], [1.3, 0.7, 1.0], [0.5, 2.0, 1.1]])
+    links = np.array([1.0, 1.0, 0.5])
+    ends = play_many(graph, wires, model(), kind, factors, links)
+    for row, link, end in zip(factors, links, ends.tolist(), strict=True):
+        amount = scaled(graph.amount, np.where(kind < 0, 1.0, row[kind]))
+        capacity = np.where(
+            wires.capacity < 0, wires.capacity, scaled(wires.capacity, np.full(len(wires.capacity), link))
+        )
+        alone = play(replace(graph, amount=amount), replace(wires, capacity=capacity), model())
+        assert alone.finish.max() == end
+    assert play(graph, wires, model()).finish.max() == ends[0]
+    assert ends[2] > ends[0]
+
+
+def test_the_python_engine_gives_the_same(monkeypatch):
+    job = lowered()
+    kind = np.where(job.graph.kind == 0, 0, -1).astype(np.int32)
+    given = (kind, np.array([[1.0], [1.25]]), np.array([1.0, 0.8]))
+    ends = play_many(job.graph, job.wires, MaxMin(), *given)
+    monkeypatch.setenv("TRIOSIM_ENGINE", "reference")
+    assert play_many(job.graph, job.wires, MaxMin(), *given).tolist() == ends.tolist()
+    assert "reference" in ENGINES
