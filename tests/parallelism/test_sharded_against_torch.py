@@ -16,7 +16,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import triosim  # noqa: E402
-from tests.parallelism.test_tensor_against_torch import BATCH, GPT, LAYERS, LENGTH, VOCABULARY  # noqa: E402
+from tests.parallelism.test_tensor_against_torch import BATCH, GPT, LAYERS, LENGTH, VOCABULARY, WIDTH  # noqa: E402
 from triosim import Plan  # noqa: E402
 from triosim.parallelism.program import COLLECTIVES, Op  # noqa: E402
 from triosim.prepare import prepare  # noqa: E402
@@ -179,3 +179,70 @@ def test_the_peak_is_what_fsdp2s_own_tracker_finds(recorded, level: int) -> None
     counted = lives.category != Category.OPTIMIZER_STATE
     held = [int(lives.bytes[counted & (lives.start <= row) & (lives.end >= row)].sum()) for row in range(optimizer)]
     assert max(held) == pytest.approx(peak["Total"], rel=0.01)
+
+
+class _Part(torch.nn.Module):
+    """The embedding and the first block of a GPT, or the rest of it."""
+
+    def __init__(self, stage: int) -> None:
+        super().__init__()
+        gpt = GPT(True)
+        self.embed = gpt.embed if stage == 0 else None
+        self.blocks = gpt.blocks[:1] if stage == 0 else gpt.blocks[1:]
+        self.rest = None if stage == 0 else torch.nn.Sequential(gpt.norm, gpt.head)
+
+    def forward(self, x):
+        x = x if self.embed is None else self.embed(x)
+        for block in self.blocks:
+            x = block(x)
+        return x if self.rest is None else self.rest(x)
+
+
+def _torch_stage_sends(stage: int, schedule: str, reshard: bool, parts: int) -> list[tuple[str, int]]:
+    """What a rank of one of two stages sends to its peers in the other replica; what stages send stays away."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=2 * stage, world_size=4, store=FakeStore())
+    try:
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "dp"))
+        model = _Part(stage)
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh["dp"], reshard_after_forward=reshard)
+        fully_shard(model, mesh=mesh["dp"])
+        tokens = torch.randint(0, VOCABULARY, (BATCH, LENGTH))
+        one = BATCH // parts
+        hidden = torch.zeros(one, LENGTH, WIDTH, requires_grad=True)
+        given = torch.zeros(one, LENGTH, dtype=torch.long) if stage == 0 else hidden
+        made = hidden if stage == 0 else torch.zeros(one, LENGTH, VOCABULARY)
+        grads = {"output_grads": torch.zeros(one, LENGTH, WIDTH)} if stage == 0 else {}
+        part = PipelineStage(
+            model, stage, 2, torch.device("cpu"), input_args=(given,), output_args=made, group=mesh.get_group("pp"),
+            **grads,
+        )  # fmt: skip
+        run = (Schedule1F1B if schedule == "1f1b" else ScheduleGPipe)(
+            part, parts, loss_fn=lambda out, target: F.cross_entropy(out.view(-1, VOCABULARY), target.view(-1))
+        )
+        with _Sent() as sent:
+            run.step(tokens) if stage == 0 else run.step(target=tokens)
+        return sent.found
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize("level", [2, 3])
+@pytest.mark.parametrize("stage", [0, 1])
+def test_what_fully_shard_sends_in_a_stage_of_a_pipeline(
+    recorded, stage: int, level: int, schedule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fake peers of a stage agree (1) that shapes are known."""
+    monkeypatch.setattr(dist, "recv", lambda tensor, *args, **kwargs: tensor.fill_(1))
+    expected = _torch_stage_sends(stage, schedule, level == 3, BATCH)
+    system = triosim.system(devices=4, link="1GB/s")
+    plan = Plan(pp=2, stages=("blocks.1",), zero=level, schedule=schedule, micro_batches=BATCH, host="none")
+    program = prepare(recorded, system, plan).programs[stage]
+    rows = (program.op == Op.COLLECTIVE).nonzero()[0].tolist()
+    assert [(COLLECTIVES[program.what[i]], int(program.bytes[i])) for i in rows] == expected
