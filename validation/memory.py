@@ -36,6 +36,7 @@ class Case(NamedTuple):
         named: arguments of ``triosim.model`` for the same step, None where there is no such model.
         recompute: the plan's recomputation of the named model and of the step recorded without it.
         reference: makes the model that the tracker sees, where it is another one (with checkpoints).
+        set_to_none: whether gradients are dropped after the update, or set to zero.
     """
 
     model: Callable[[], Any]
@@ -45,6 +46,7 @@ class Case(NamedTuple):
     named: dict[str, Any] | None = None
     recompute: str = "none"
     reference: Callable[[], Any] | None = None
+    set_to_none: bool = True
 
 
 def cases(small: bool = False) -> dict[str, Case]:
@@ -93,6 +95,9 @@ def cases(small: bool = False) -> dict[str, Case]:
             lambda: GPT(*gpt), (batch, context), vocabulary, recompute="full", reference=lambda: Checkpointed(*gpt),
             named={"name": "gpt", "batch_size": batch, "precision": "float32",
                    "configuration": {**sizes, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}},
+        ),
+        "GPT-2, gradients set to zero": Case(
+            lambda: GPT(*gpt), (batch, context), vocabulary, set_to_none=False
         ),
         "Llama-3-8B, bfloat16": Case(
             in_bfloat16(lambda: torch_models.Llama(*llama, False)), (1, length), llama[-1],
@@ -162,7 +167,7 @@ def session(case: Case, make: Callable[[], Any]) -> tuple[Any, Any, list[Any], C
         y = torch.randint(case.classes, case.shape if text else case.shape[:1])
 
     def step(x: Any, y: Any) -> None:
-        optimizer.zero_grad()
+        optimizer.zero_grad(case.set_to_none)
         loss = F.cross_entropy(model(x).flatten(0, -2).float(), y.flatten())
         loss.backward()
         optimizer.step()
@@ -181,7 +186,7 @@ def tracked(case: Case) -> dict[str, int]:
     with fake(), accelerator_defaults(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         step(*inputs)
-        optimizer.zero_grad()
+        optimizer.zero_grad(case.set_to_none)
         tracker = MemTracker()
         tracker.track_external(model, optimizer, *inputs)
         with tracker:

@@ -57,7 +57,8 @@ class Occupancy:
 
     * Parameters, buffers and optimizer states of the stage are there throughout; so is the whole input batch.
     * Gradients of parameters are made by the first backward and stay to the end of the iteration, where they are set
-      to none; what is summed into one (of a weight that is used twice) is freed when it has been added.
+      to none; those that the step sets to zero instead are there throughout.  What is summed into one (of a weight that
+      is used twice) is freed when it has been added.
     * Buckets (``bucket_bytes``, what DDP copies gradients to) are there throughout; they count as communication.
     * What is offloaded is here only while it is needed (:mod:`triosim.parallelism.offload`).
     * Everything else lives, once for each micro-batch, from the operator that makes it to the last that reads it:
@@ -83,6 +84,7 @@ class Occupancy:
         self.category[values.storage[order]] = values.category[order]
         self.gradient = np.zeros(count, bool)
         self.gradient[[gradient.storage for gradient in gradients(trace)]] = True
+        self.zeroed = self.gradient & ~_made_within(trace, count)
         self.persistent = np.isin(self.category, [int(c) for c in PERSISTENT])
         self.given = np.isin(self.category, [int(Category.INPUT), int(Category.LABEL)])
         rows = np.flatnonzero((stages.of == stage) | (operators.phase == Phase.OPTIMIZER))
@@ -129,7 +131,8 @@ class Occupancy:
         is_mine[[p for p, users in parameters.items() if self.stage in users]] = True
         owner = np.where(is_weight[first], first, values.of[first])
         owned = (owner >= 0) & is_weight[owner]
-        keep = np.where(owned, is_mine[owner], used | (self.stage == 0)) & self.persistent & (first >= 0)
+        lasting = self.persistent | self.zeroed
+        keep = np.where(owned, is_mine[owner], used | (self.stage == 0)) & lasting & (first >= 0)
         keep[self.away] = False
         given = self.given & used & ~self.persistent & (first >= 0)
         where = np.flatnonzero(keep | given)
@@ -163,7 +166,7 @@ class Occupancy:
 
     def _activations(self, spells: Sequence[Spell], instructions: int) -> list[tuple[NDArray, ...]]:
         """What each micro-batch makes; what its forward makes for its backward lives from one to the other."""
-        comes = ~(self.persistent | self.given)
+        comes = ~(self.persistent | self.given | self.zeroed)
         held = np.flatnonzero(comes & (self.forward[1] >= 0) & (self.backward[1] >= 0))
         passing = np.flatnonzero(comes & (self.forward[1] >= 0) & (self.backward[1] < 0))
         made = np.flatnonzero(comes & (self.forward[1] < 0) & (self.backward[1] >= 0))
@@ -238,6 +241,15 @@ class Occupancy:
         update = self.trace.operators.phase[row] == Phase.OPTIMIZER
         part[storage[update]] = self.stages.share[row[update], self.stage]
         return part[where]
+
+
+def _made_within(trace: Trace, storages: int) -> NDArray[np.bool_]:
+    """Storages that an operator of the step makes: one returns their first version, and nothing has read it before."""
+    first = np.full((2, storages), len(trace.operators), np.int64)
+    for kind, table in enumerate((trace.operators.inputs, trace.operators.outputs)):
+        counts = (trace.values.version[table.values] == 0) | (kind == 0)
+        np.minimum.at(first[kind], trace.values.storage[table.values[counts]], table.rows()[counts])
+    return first[1] < first[0]
 
 
 def _looked_up(table: Mapping[int, int], storages: NDArray[np.int64]) -> NDArray[np.int64]:
