@@ -35,7 +35,7 @@ def test_errors_and_hits() -> None:
     assert off.hits("cpu_s") == (0, 1)
 
 
-def test_a_busy_machine_is_told_and_widens_time_on_the_wall() -> None:
+def test_a_busy_machine_is_told_and_widens_intervals() -> None:
     quiet, busy = validation(), validation(busy=2.0)
     assert (quiet.crowded, busy.crowded) == ([], ["four"])
 
@@ -44,7 +44,7 @@ def test_a_busy_machine_is_told_and_widens_time_on_the_wall() -> None:
         return one.high / one.low
 
     assert width(busy, "wall_s") > 2 * width(quiet, "wall_s")
-    assert width(busy, "cpu_s") == pytest.approx(width(quiet, "cpu_s"))
+    assert 1.1 < width(busy, "cpu_s") / width(quiet, "cpu_s") < 1.3
     assert "busy with other work" in _text(busy)
     assert "busy with other work" not in _text(quiet)
 

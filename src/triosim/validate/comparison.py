@@ -18,6 +18,10 @@ SCHEMA = "triosim/validation/1"
 BUSY = 1.3
 """Time on the wall over processor time of a step by itself, above which other work is in the way."""
 
+BUSY_SPREAD = 0.1
+"""Logarithm of the 90 % interval's factor of CPU time on a busy machine: a process that has waited comes back to caches
+that other work has filled.  What pipelines, which wait most, differed by in the runs of docs/validation.md."""
+
 
 @dataclass(frozen=True)
 class Compared:
@@ -148,8 +152,8 @@ def compare(
     """Predict every job and put it beside what was measured.
 
     An interval is that of the prediction and of the median that it is compared with.  Where the machine was busy with
-    other work, intervals of time on the wall are widened by as much as the step by itself was slowed down: how a job
-    and other work share the processors cannot be known.
+    other work, intervals of CPU time are widened by :data:`BUSY_SPREAD`, and those of time on the wall by as much as
+    the step by itself was slowed down: how a job and other work share the processors cannot be known.
 
     Args:
         machine: as measured.
@@ -172,7 +176,9 @@ def compare(
                 for quantity in QUANTITIES:
                     one = parts[quantity][rank or 0]
                     medians = series.median(quantity)
-                    widened = np.log(busy[network.name]) if quantity == "wall_s" and busy[network.name] > BUSY else 0.0
+                    widened = 0.0
+                    if busy[network.name] > BUSY:
+                        widened = float(np.log(busy[network.name])) if quantity == "wall_s" else BUSY_SPREAD
                     width = float(np.exp(np.hypot.reduce([one.spread, widened, series.median_spread(quantity)])))
                     measured = float(medians.mean() if rank is None else medians[rank])
                     found[quantity] = Compared(one.total, one.total / width, one.total * width, measured, one)

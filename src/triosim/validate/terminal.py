@@ -31,7 +31,7 @@ def show(found: Validation, console: Console) -> None:
         names = ", ".join(f"{name} {found.busy[name]:.1f} x" for name in found.crowded)
         words = (
             f"The machine was busy with other work (a step by itself took more than {BUSY} x its CPU time: {names}): "
-            "judge by CPU time; intervals of time on the wall are widened by as much."
+            "judge by CPU time; intervals are widened, those of time on the wall by as much."
         )
         console.print(Text(words, style="yellow"))
 
