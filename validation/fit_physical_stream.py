@@ -69,7 +69,8 @@ HOST_SHARE, HOST_SIGMA = 0.65, 0.03
 """Part of the shortest times that is the host's: 0.64 where elementwise operators of all GPUs choose it freely."""
 LATE_S, LATE_SIGMA, LATE_MOST_S = 5e-6, 1.0, 3e-5
 """Kernels with a block per row take up to tens of microseconds longer in these measurements than in traces, where the
-short ones take two to five; elementwise ones do not.  It is fitted, like the host's share, and is not the kernel's."""
+short ones take two to five; elementwise ones do not.  It is fitted, like the host's share, and is not the kernel's;
+together they are at most the shortest times."""
 LATE = ("softmax", "layer_norm")
 PULL = 1.0
 """What one standard deviation away from the prior costs, as an error of the logarithm of one row."""
@@ -157,7 +158,8 @@ def errors(rows: Rows, found: Fit) -> NDArray[np.float64]:
     for name in np.unique(rows.device):
         at = np.flatnonzero(rows.device == name)
         out[at] = predict(rows.work.take(at), catalog.accelerator(str(name)), by_class).seconds
-    return np.log((out + found.late_s) / (rows.seconds - found.share * rows.shortest))
+    late = np.minimum(found.late_s, (1 - found.share) * rows.shortest)
+    return np.log((out + late) / (rows.seconds - found.share * rows.shortest))
 
 
 def fit(rows: Rows, name: str, copied: Rows | None = None) -> Fit:

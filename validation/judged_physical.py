@@ -300,16 +300,18 @@ def _fit_stream(label: str, without: frozenset[str]) -> Seconds:
     measured = measured.take(np.flatnonzero(~np.isin(measured.device, list(without))))
     found = fit_physical_stream.fit(measured, name)
     shortest = [np.median(measured.shortest[measured.device == d]) for d in np.unique(measured.device)]
-    issued = found.share * float(np.median(shortest))  # the host of the judged device is not known
+    usual = float(np.median(shortest))  # the host of the judged device is not known
+    issued = found.share * usual
 
     def seconds(rows: Rows) -> NDArray[np.float64]:
         sizes = (np.nan_to_num(rows.columns[column].astype(float)) for column in "BH")
         work = rowwise(name, *sizes)
         two = np.isin(rows.columns["op"].astype(str), ("add", "mul", "div", "pow"))
         work = replace(work, read=np.where(two, 2 * work.read, work.read))
-        zeros = np.zeros(len(rows))
-        asked = fit_physical_stream.Rows(rows.device, work, np.ones(len(rows)), zeros)
-        return issued + np.exp(fit_physical_stream.errors(asked, found))
+        ones, zeros = np.ones(len(rows)), np.zeros(len(rows))
+        asked = fit_physical_stream.Rows(rows.device, work, ones, zeros)
+        late = min(found.late_s, usual - issued)
+        return issued + late + np.exp(fit_physical_stream.errors(asked, found))
 
     return seconds
 

@@ -399,3 +399,91 @@ def test_fully_connected_layers_of_vgg13_on_h100():
     for phase, at in (("forward", ~backward), ("backward", backward)):
         assert large[at].sum() == pytest.approx(measured[phase], rel=0.1), "from shapes alone"
         assert anchored[at].sum() == pytest.approx(measured[phase], rel=0.25)
+
+
+def big(dtype, device, **options):
+    """FLOP/s of a large product."""
+    return 2 * 8192.0**3 / seconds(8192, 8192, 8192, dtype, device=device, **options)[0]
+
+
+@pytest.mark.parametrize(
+    "name", ["P100-PCIe-16GB", "V100-SXM2-16GB", "A100-SXM4-80GB", "L40S", "MI300X", "B200-SXM-180GB"]
+)
+@pytest.mark.parametrize("dtype", [
+    "float64", "float32", "tfloat32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float4_e2m1", "int8",
+    "int4", "uint8", "int32", "complex64",
+])  # fmt: skip
+def test_every_type_runs_below_its_peak_and_not_far_below(name, dtype):
+    device = catalog.accelerator(name)
+    peak = device.peak("int8" if dtype in ("int4", "uint8") else dtype)
+    assert 0.2 * peak < big(dtype, device) < peak
+
+
+def test_narrower_types_are_faster_where_the_hardware_has_them():
+    b200, a100 = catalog.accelerator("B200-SXM-180GB"), catalog.accelerator("A100-SXM4-80GB")
+    order = ("float64", "float32", "tfloat32", "bfloat16", "float8_e4m3fn", "float4_e2m1")
+    rates = [big(dtype, b200) for dtype in order]
+    assert rates == sorted(rates)
+    assert big("int8", a100) > 1.3 * big("float16", a100)
+    assert big("float16", a100) == big("bfloat16", a100)
+
+
+def test_double_precision_of_consumer_parts_is_as_slow_as_the_datasheet_says():
+    l40s = catalog.accelerator("L40S")
+    assert big("float64", l40s) == pytest.approx(l40s.peak("float64"), rel=0.3)
+    assert big("float32", l40s) > 20 * big("float64", l40s)
+
+
+def test_without_matrix_units_products_run_on_the_vector_units():
+    p100, v100 = catalog.accelerator("P100-PCIe-16GB"), catalog.accelerator("V100-SXM2-16GB")
+    code = DTYPE_CODE["tfloat32"]
+    assert physical.runs_as(v100, code) == ("float32", "simt")
+    assert physical.runs_as(catalog.accelerator("A100-SXM4-80GB"), code) == ("tfloat32", "tensor")
+    assert big("tfloat32", v100) == big("float32", v100)
+    assert physical.runs_as(p100, DTYPE_CODE["float16"]) == ("float16", "simt"), "twice the rate, on the same lanes"
+    assert physical.runs_as(v100, DTYPE_CODE["float16"]) == ("float16", "tensor")
+    assert physical.runs_as(v100, DTYPE_CODE["int4"]) == ("int8", "fourbit")
+    lone = Accelerator("x", peak_flops={"bfloat16": 1e14}, memory_bandwidth=1e12)
+    assert physical.runs_as(lone, DTYPE_CODE["bfloat16"]) == ("bfloat16", "tensor")
+
+
+def test_quantized_weights_save_bytes_and_no_arithmetic():
+    """One row times a large matrix waits for the weights: 4 bits are a quarter of the bytes of 16."""
+    one = {stored: seconds(1, 16384, 16384, weights=stored)[0] for stored in (None, "int8", "int4")}
+    assert one["int8"] / one[None] == pytest.approx(0.5, abs=0.05)
+    assert one["int4"] / one[None] == pytest.approx(0.25, abs=0.05)
+    assert big("bfloat16", H100, weights="int4") == pytest.approx(big("bfloat16", H100), rel=0.05)
+    assert gemm(3, 5, 7, "bfloat16", weights="int4").bytes() == [2 * 21 + 0.5 * 35 + 2 * 15]
+    with pytest.raises(KeyError):
+        gemm(3, 5, 7, "bfloat16", weights="nibble")
+
+
+def test_structured_sparsity_is_faster_where_the_hardware_has_it():
+    """Half the arithmetic, and B with half its elements and two bits each; operands are wanted twice as fast."""
+    v100 = catalog.accelerator("V100-SXM2-16GB")
+    assert big("float16", v100, sparse=True) == big("float16", v100)
+    for dtype in ("bfloat16", "float8_e4m3fn", "int8"):
+        assert 1.2 * big(dtype, H100) < big(dtype, H100, sparse=True) < 2.0 * big(dtype, H100)
+    bytes_bound = seconds(1, 16384, 16384, sparse=True)[0] / seconds(1, 16384, 16384)[0]
+    assert bytes_bound == pytest.approx((2 + 0.25) / 2 / 2, abs=0.03)
+    mixed = [gemm(4096, 4096, 4096, "bfloat16", sparse=flag) for flag in (False, True)]
+    both = physical.Gemm(*(np.concatenate([getattr(w, n) for w in mixed]) for n in mixed[0].__dataclass_fields__))
+    found = predict(both, H100, load().constants).seconds
+    assert found.tolist() == [predict(w, H100, load().constants).seconds[0] for w in mixed]
+    wide = spread(both, np.zeros(2, np.int8), H100, load())
+    assert wide[1] == pytest.approx(math.hypot(wide[0], math.log(2) / 2)), "never measured"
+
+
+def test_a_weight_is_read_as_the_trace_stores_it():
+    trace = triosim.model("gpt2")
+    classes = classify(trace, H100)
+    rows = np.flatnonzero(classes.group == MATRIX)
+    dtype = classes.dtype[rows]
+    usual, _ = of(trace, rows, dtype)
+    assert (usual.b_bytes == usual.a_bytes).all()
+    types = trace.values.dtype.copy()
+    weights = trace.operators.inputs.take(rows[:1])
+    types[weights.values] = DTYPE_CODE["int8"]
+    narrow, _ = of(replace(trace, values=replace(trace.values, dtype=types)), rows[:1], dtype[:1])
+    assert narrow.b_bytes.tolist() == [1.0]
+    assert narrow.a_bytes.tolist() == usual.a_bytes[:1].tolist(), "the type that is multiplied"

@@ -25,6 +25,7 @@ class Accelerator:
         compute_units: SMs, CUs or cores.
         clock_hz: boost clock.
         peak_flops: FLOP/s by element type (names of :data:`triosim.workload.trace.DTYPES`).
+        sparsity_factor: how much faster products are on which the hardware's structured sparsity works; 1 for none.
         memory_bytes, memory_bandwidth: capacity that programs see (the datasheet's where nobody reported it), and bytes
             per second.
         cache_bytes: last-level cache.
@@ -46,6 +47,7 @@ class Accelerator:
     compute_units: int | None = None
     clock_hz: float | None = None
     peak_flops: dict[str, float] = field(default_factory=dict)
+    sparsity_factor: float = 1.0
     memory_bytes: int | None = None
     memory_type: str = ""
     memory_bandwidth: float | None = None

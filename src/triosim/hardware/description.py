@@ -130,6 +130,7 @@ class DeviceTable(_Table):
     compute_units: Count | None = None
     clock_hz: Positive | None = None
     peak_flops: dict[Annotated[str, BeforeValidator(_element_type)], Flops] | None = None
+    sparsity_factor: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
     memory: Annotated[Bytes, Field(gt=0)] | None = None
     memory_type: str | None = None
     memory_bandwidth: Bandwidth | None = None

@@ -155,7 +155,6 @@ def accelerator_row(name: str) -> dict[str, Any]:
     extra = {
         "aliases": _split(row["aliases"]),
         "compute_unit": row["compute_unit_kind"],
-        "sparsity_factor": _number(row["sparsity_factor"]),
         "datasheet_memory_bytes": _integer(row["memory_gib"], _GIB),
         "memory_source": row["memory_visible_source"],
         "pcie": row["pcie"],
@@ -303,6 +302,7 @@ def _accelerator(row: dict[str, str]) -> Accelerator:
         compute_units=_integer(row["compute_units"]),
         clock_hz=_number(row["boost_clock_mhz"], 6),
         peak_flops=peaks,
+        sparsity_factor=_number(row["sparsity_factor"]) or 1.0,
         memory_bytes=_integer(row["memory_visible_mib"], _MIB) or _integer(row["memory_gib"], _GIB),
         memory_type=row["memory_type"],
         memory_bandwidth=_number(row["memory_bandwidth_gb_s"], 9),

@@ -57,7 +57,11 @@ SCHEMA = "triosim/physical-constants/1"
 ENGINES = ("simt", "tensor", "narrow", "fourbit")
 """What multiplies: the vector units (32 and 64 bits), the matrix units at 16 bits and TF32, at 8 bits, and below."""
 
-SIMT_DTYPES = ("float64", "float32", "complex64", "complex128", "unknown")
+SIMT_DTYPES = ("float64", "float32", "complex64", "complex128", "int64", "int32", "int16", "unknown")
+_LIKE_INT8 = ("int4", "uint8", "bool")
+"""Types whose rate datasheets seldom give: that of int8 where they do not."""
+_VECTOR = 2.05
+"""Where 16 bits run at most this much faster than 32 (P100: 18.7 and 9.3 TFLOP/s), they run on the same units."""
 
 
 Menu = tuple[tuple[int, int], ...]
@@ -123,6 +127,7 @@ class Silicon:
     tdp: float
     nm: float
     family: str = ""
+    sparsity: float = 1.0
 
     @property
     def width(self) -> float:
@@ -135,6 +140,22 @@ _LIKE = {"units": 100.0, "clock": 1.5e9, "tdp": 400.0, "nm": 5.0}
 _CACHE_PER_BANDWIDTH = 1.5e-5
 """Bytes of last-level cache per byte per second of memory bandwidth, where the cache is not known (A100 to B200:
 1.6e-5 to 2.0e-5)."""
+
+
+def runs_as(device: Accelerator, dtype: int) -> tuple[str, str]:
+    """Type whose peak holds for the type of this code on ``device``, and which of :data:`ENGINES` multiplies it.
+
+    A device without matrix units multiplies on its vector units: TF32 is float32 there.
+    """
+    name, peaks = DTYPES[dtype], device.peak_flops
+    if name in _LIKE_INT8 and name not in peaks:
+        name = "int8"
+    if engine(dtype) == "tensor" and "float32" in peaks:
+        if name == "tfloat32":
+            return (name, "tensor") if name in peaks else ("float32", "simt")
+        if device.peak(name) <= _VECTOR * peaks["float32"]:
+            return name, "simt"
+    return name, engine(dtype)
 
 
 def silicon(device: Accelerator, dtype: str) -> Silicon:
@@ -159,6 +180,7 @@ def silicon(device: Accelerator, dtype: str) -> Silicon:
         device.tdp_w or _LIKE["tdp"],
         float(nm.group()) if nm else _LIKE["nm"],
         family_of(device),
+        min(max(device.sparsity_factor, 1.0), 2.0),
     )
 
 
@@ -202,7 +224,8 @@ def predict(work: Gemm, device: Accelerator, constants: Mapping[str, Constants])
     """
     seconds, limit = np.empty(len(work)), np.empty(len(work), np.int8)
     for code in np.unique(work.dtype).tolist():
-        chip, kind = silicon(device, DTYPES[code]), engine(code)
+        name, kind = runs_as(device, code)
+        chip = silicon(device, name)
         rows = np.flatnonzero(work.dtype == code)
         for start in range(0, len(rows), CHUNK):
             at = rows[start : start + CHUNK]
@@ -259,6 +282,7 @@ class _Call:
 
     rate: float  # FLOP/s of one unit
     tile: float  # tm tn / (tm + tn) at which a tile reaches half
+    sparsity: float  # how much faster products are of which two elements in four are left out
     a: NDArray
     b: NDArray
     c: NDArray
@@ -269,14 +293,19 @@ class _Call:
 
 def _call(work: Gemm, chip: Silicon, c: Constants, reference: float) -> _Call:
     a = work.batch * work.m * work.k * work.a_bytes
-    b = work.batch * work.k * work.n * work.b_bytes
+    b = work.batch * work.k * work.n * np.where(work.sparse & (chip.sparsity > 1), _kept(work.b_bytes), work.b_bytes)
     out = work.batch * work.m * work.n * work.c_bytes
     kept = c.cache * chip.cache
     miss = np.where(work.warm, _gone((a + b + out) / kept), 1.0)
     rate = sustained(chip, c, reference) / chip.units
     tile = c.tile * float(np.clip(chip.width / reference, 1.0, _WIDEST)) ** c.banks
     lose_a, lose_b = _gone(a / (work.batch * chip.cache)), _gone(b / (work.batch * chip.cache))
-    return _Call(rate, tile, a, b, out, miss, lose_a, lose_b)
+    return _Call(rate, tile, chip.sparsity, a, b, out, miss, lose_a, lose_b)
+
+
+def _kept(item: NDArray) -> NDArray:
+    """Bytes per element of which two in four are stored, each with its place among the four in two bits."""
+    return (item + 0.25) / 2.0
 
 
 def _gone(x: NDArray) -> NDArray:
@@ -304,9 +333,9 @@ def _tile(
     speed = CLOCK / chip.clock
     down, across = np.ceil(work.m / tm), np.ceil(work.n / tn)
     blocks = down * across * work.batch
-    intensity = tm * tn / (tm + tn)
-    eff = intensity / (intensity + call.tile) * (64.0 + c.tile) / 64.0
-    of_tile = 2.0 * tm * tn / (call.rate * min(eff, _SATURATED))
+    of_tile: float | NDArray = _step(call, c, tm, tn, 1.0)
+    if call.sparsity > 1 and work.sparse.any():
+        of_tile = np.where(work.sparse, _step(call, c, tm, tn, call.sparsity), of_tile)
     held = max(math.floor(c.resident * _BLOCK / (tm * tn)), 1)
     group = max(np.sqrt(chip.units * tn / tm), 1.0)  # tiles down that run at one time, so that the group is square
     again_a = call.lose_a * np.maximum(np.ceil(across * group / chip.units) - 1, 0)
@@ -334,6 +363,13 @@ def _tile(
             sums = sums / (_CACHE_OVER_MEMORY * c.memory * chip.bandwidth)
             total = np.where(split > 1.0, total + c.split_s * speed + sums, np.inf)
         yield total, compute, memory
+
+
+def _step(call: _Call, c: Constants, tm: int, tn: int, faster: float) -> float:
+    """Seconds of one step along k.  A rate that is ``faster`` asks for operands so much faster."""
+    intensity = tm * tn / (tm + tn)
+    eff = intensity / (intensity + faster * call.tile) * (64.0 + c.tile) / 64.0
+    return 2.0 * tm * tn / (faster * call.rate * min(eff, _SATURATED))
 
 
 @dataclass(frozen=True)
@@ -392,6 +428,10 @@ def _by_limit(row: Mapping[str, float]) -> NDArray[np.float64]:
     return np.array([row.get(limit.name.lower(), widest) for limit in Limit])
 
 
+_SPARSE = math.log(2.0) / 2.0
+"""What sparsity may bring lies between nothing and a factor of two; no measurements of it are at hand."""
+
+
 def spread(work: Gemm, limit: NDArray[np.int8], device: Accelerator, fitted: Fitted) -> NDArray[np.float64]:
     """Half-width of the 90 % interval (natural logarithm) of each prediction.
 
@@ -404,7 +444,7 @@ def spread(work: Gemm, limit: NDArray[np.int8], device: Accelerator, fitted: Fit
     out = np.empty(len(work))
     family = family_of(device)
     for code in np.unique(work.dtype).tolist():
-        of = fitted.spread[engine(code)]
+        of = fitted.spread[runs_as(device, code)[1]]
         at = work.dtype == code
         out[at] = (of.seen if family in of.families else of.unseen)[limit[at]]
-    return out
+    return np.where(work.sparse & (device.sparsity_factor > 1), np.hypot(out, _SPARSE), out)

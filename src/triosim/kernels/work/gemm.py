@@ -23,6 +23,7 @@ class Gemm:
         a_bytes, b_bytes, c_bytes: bytes of one element of A, B and C (4-bit weights under 16-bit arithmetic differ).
         warm: whether A and B may still lie in the last-level cache, as when a benchmark repeats one call.
         casts: whether the time holds the kernel that casts A from 16 bits to the type that is multiplied.
+        sparse: whether two of every four elements of B along ``k`` are zero and hardware may leave them out.
     """
 
     m: NDArray[np.float64]
@@ -35,6 +36,7 @@ class Gemm:
     c_bytes: NDArray[np.float64]
     warm: NDArray[np.bool_]
     casts: NDArray[np.bool_]
+    sparse: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.m)
@@ -55,23 +57,30 @@ class Gemm:
 
 def gemm(
     m: NDArray, n: NDArray, k: NDArray, dtype: str, batch: NDArray | float = 1.0, *, warm: bool = False,
-    casts: bool = False,
+    casts: bool = False, weights: str | None = None, sparse: bool = False,
 ) -> Gemm:  # fmt: skip
     """Products of one element type; C has 16 bits where A and B have fewer.
 
+    Args:
+        m, n, k, batch: as in :class:`Gemm`.
+        dtype: type that is multiplied.
+        warm, casts, sparse: as in :class:`Gemm`.
+        weights: type that B is stored in, where it is another: ``int4`` and ``int8`` for weight-only quantization.
+
     Raises:
-        KeyError: ``dtype`` is not one of :data:`~triosim.workload.trace.DTYPES`.
+        KeyError: ``dtype`` or ``weights`` is not one of :data:`~triosim.workload.trace.DTYPES`.
     """
     m, n, k, batch = (np.array(x, np.float64, ndmin=1) for x in np.broadcast_arrays(m, n, k, batch))
     code = DTYPE_CODE[dtype]
     item = float(ITEM_BYTES[code])
+    stored = float(ITEM_BYTES[DTYPE_CODE[weights]]) if weights else item
 
     def column(value: float | bool, kind: type) -> NDArray:
         return np.full(len(m), value, kind)
 
     return Gemm(
-        m, n, k, batch, column(code, np.int8), column(item, float), column(item, float), column(max(item, 2.0), float),
-        column(warm, bool), column(casts, bool),
+        m, n, k, batch, column(code, np.int8), column(item, float), column(stored, float),
+        column(max(item, 2.0), float), column(warm, bool), column(casts, bool), column(sparse, bool),
     )  # fmt: skip
 
 
@@ -80,7 +89,8 @@ def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> tuple[
 
     A backward operator that yields several gradients is as many products of one size; their number is the second
     result (1 for every forward operator).  Shapes that do not tell the product (an ``einsum``) are
-    read from the counted FLOP as a cube.
+    read from the counted FLOP as a cube.  A weight that the trace stores with fewer bytes than are multiplied is read
+    as it is stored.
 
     Args:
         trace: operators with FLOP counted.
@@ -98,7 +108,20 @@ def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> tuple[
     m, n, k, batch, times = sizes.T
     item = ITEM_BYTES[dtype]
     no = np.zeros(len(rows), bool)
-    return Gemm(m, n, k, batch, dtype.astype(np.int8), item, item, np.maximum(item, 2.0), no, no), times
+    stored = np.minimum(item, _stored(trace, rows))
+    return Gemm(m, n, k, batch, dtype.astype(np.int8), item, stored, np.maximum(item, 2.0), no, no, no), times
+
+
+_WEIGHTS = ("weight", "mat2", "other")
+
+
+def _stored(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Bytes of an element of the matrix on the right of each operator; infinite where it is not told."""
+    inputs, roles = trace.operators.inputs.take(rows), trace.operators.roles.take(rows)
+    is_weight = np.array([name in _WEIGHTS for name in trace.operators.role_names], bool)[roles.values]
+    out = np.full(len(rows), np.inf)
+    np.minimum.at(out, inputs.rows()[is_weight], ITEM_BYTES[trace.values.dtype[inputs.values[is_weight]]])
+    return out
 
 
 def product(call: Call, flop: float) -> tuple[float, float, float, float, float]:
