@@ -16,9 +16,17 @@ import torch.nn.functional as F  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import triosim  # noqa: E402
-from tests.parallelism.test_tensor_against_torch import BATCH, GPT, LAYERS, LENGTH, VOCABULARY, WIDTH  # noqa: E402
+from tests.parallelism.test_tensor_against_torch import (  # noqa: E402
+    BATCH,
+    GPT,
+    HEADS,
+    LAYERS,
+    LENGTH,
+    VOCABULARY,
+    WIDTH,
+)
 from triosim import Plan  # noqa: E402
-from triosim.parallelism.program import COLLECTIVES, Op  # noqa: E402
+from triosim.parallelism.program import AXES, COLLECTIVES, Op  # noqa: E402
 from triosim.prepare import prepare  # noqa: E402
 from triosim.workload.trace import Category, Phase  # noqa: E402
 
@@ -246,3 +254,31 @@ def test_what_fully_shard_sends_in_a_stage_of_a_pipeline(
     program = prepare(recorded, system, plan).programs[stage]
     rows = (program.op == Op.COLLECTIVE).nonzero()[0].tolist()
     assert [(COLLECTIVES[program.what[i]], int(program.bytes[i])) for i in rows] == expected
+
+
+@pytest.mark.parametrize("level", [2, 3])
+def test_what_fully_shard_sends_beside_tensor_parallelism(recorded, level: int) -> None:
+    """Each tensor-parallel rank shards its own part of the weights."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    cut = {"qkv": ColwiseParallel(), "fc1": ColwiseParallel(), "proj": RowwiseParallel(), "fc2": RowwiseParallel()}
+    dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
+    try:
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        model = GPT(True, heads=HEADS // 2)
+        for block in model.blocks:
+            parallelize_module(block, mesh["tp"], cut)
+            fully_shard(block, mesh=mesh["dp"], reshard_after_forward=level == 3)
+        fully_shard(model, mesh=mesh["dp"])
+        tokens = torch.randint(0, VOCABULARY, (BATCH, LENGTH))
+        with _Sent() as sent:
+            F.cross_entropy(model(tokens).view(-1, VOCABULARY), tokens.view(-1)).backward()
+    finally:
+        dist.destroy_process_group()
+    system = triosim.system(devices=4, link="1GB/s")
+    (program,) = prepare(recorded, system, Plan(dp=2, tp=2, zero=level, host="none")).programs
+    rows = ((program.op == Op.COLLECTIVE) & (program.axis == AXES.index("dp"))).nonzero()[0].tolist()
+    assert [(COLLECTIVES[program.what[i]], int(program.bytes[i])) for i in rows] == sent.found
