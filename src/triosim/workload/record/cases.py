@@ -150,10 +150,10 @@ def convolution(s: Sizes, dtype: torch.dtype) -> Iterator[Case]:
     if taps == 7:
         deep = 3
     side = s.one_of(7, 14, 28, 56, 112) if taps != 7 else s.one_of(112, 224)
-    flop = 2.0 * deep * wide * taps * taps * math.ceil(side / stride) ** 2
+    while side > 7 and _macs(deep, wide, taps, side, stride) * 2 > s.longest_s * s.rates.flop[dtype]:
+        side //= 2
+    flop = 2.0 * _macs(deep, wide, taps, side, stride)
     images = int(min(max(s.work(s.rates.flop[dtype]) / flop, 1), 256))
-    if flop * images > 2 * s.longest_s * s.rates.flop[dtype]:
-        return
     rest = [[stride, stride], [taps // 2, taps // 2], [1, 1], False, [0, 0], 1]
 
     def make() -> Sequence[Any]:
@@ -169,16 +169,21 @@ def convolution(s: Sizes, dtype: torch.dtype) -> Iterator[Case]:
     yield Case("convolution backward", aten.convolution_backward.default, backward)
 
 
+def _macs(deep: int, wide: int, taps: int, side: int, stride: int) -> float:
+    """Multiplications for one image."""
+    return float(deep * wide * taps * taps * math.ceil(side / stride) ** 2)
+
+
 def attention(s: Sizes, dtype: torch.dtype) -> Iterator[Case]:
     """Fused attention of whole sequences, and its gradients; on an accelerator in 16 bits only, as models run it."""
     if s.device != "cpu" and dtype == torch.float32:
         return
     head, heads, causal = s.one_of(32, 64, 64, 128), s.one_of(4, 8, 12, 16), s.one_of(True, False)
     length = rounded(2.0 ** s.one_of(6, 7, 8, 9, 10, 11) * s.spread(0.5), 64)
+    while length > 64 and 4.0 * heads * length**2 * head > s.longest_s * s.rates.flop[dtype]:
+        length = rounded(length / 2, 64)
     flop = 4.0 * heads * length**2 * head
     batch = int(min(max(s.work(s.rates.flop[dtype]) / flop, 1), 64))
-    if flop * batch > 2 * s.longest_s * s.rates.flop[dtype]:
-        return
 
     def given() -> list[Tensor]:
         return [s.tensor(batch, heads, length, head, dtype=dtype) for _ in range(3)]
