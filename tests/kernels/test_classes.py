@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from tests.kernels.example import DEVICE, one, step
+from triosim.hardware import catalog
 from triosim.kernels.classes import ENGINES, GROUPS, classify
+from triosim.kernels.model import Job
+from triosim.kernels.pricing import price
 from triosim.workload.trace import DTYPES
 
 LINEAR = ([(8, 64), (32, 64)], (8, 32), ["input", "weight"])
@@ -83,3 +86,27 @@ def test_views_are_nothing():
     c = classify(step(), DEVICE)
     assert [GROUPS[g] for g in c.group] == ["matrix", "elementwise", "nothing", "other"]
     assert np.array_equal(c.dtype >= 0, [True, False, False, False])
+
+
+LAYER = [(1000, 64), (8, 192, 64), (8, 64, 96), (1000, 2), (1000, 2)]
+
+
+def test_experts_are_multiplied_in_the_type_of_the_tokens():
+    types = ["bfloat16", "bfloat16", "bfloat16", "float32", "int32"]
+    assert found(one("vllm::outplace_fused_experts", LAYER, (1000, 64), types)) == ("experts", "tensor", "bfloat16")
+    product = one("aten::_grouped_mm", [(1000, 64), (8, 64, 96)], (1000, 96), "bfloat16", ["self", "mat2"])
+    assert found(product) == ("experts", "tensor", "bfloat16")
+    unknown = one("vllm::moe_forward", [(1000, 64), (1000, 8)], (1000, 64))
+    assert found(unknown)[0] == "other"  # without weights the work cannot be counted
+
+
+@pytest.mark.parametrize("model", ["physical", "roofline"])
+def test_experts_take_about_the_time_of_their_products(model):
+    """Eight experts of 128 rows each: between a product that does the same work and thrice that."""
+    b200 = catalog.accelerator("B200-SXM-180GB")
+    sizes = [(1024, 4096), (8, 4096, 4096)], (1024, 4096)
+    experts = one("aten::_grouped_mm", *sizes, "bfloat16", ["self", "mat2"])
+    product = one("aten::bmm", [(8, 128, 4096), (8, 4096, 4096)], (8, 128, 4096), "bfloat16", ["self", "mat2"])
+    many, alike = (price(Job(trace, b200, trace, None), model) for trace in (experts, product))
+    assert 0.9 * alike.seconds[0] < many.seconds[0] < 3 * alike.seconds[0]
+    assert many.spread[0] > 0

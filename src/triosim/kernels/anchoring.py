@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.kernels.classes import ENGINES, GROUPS, Classified, by_name, group_of_name
+from triosim.kernels.classes import ENGINES, GROUPS, STANDS_IN, Classified, by_name, group_of_name
 
 SCHEMA = "triosim/anchoring/2"
 
@@ -99,10 +99,11 @@ def load() -> Anchoring:
         found = {name: float(entry[name]) for name in ("persist", "few", "drift", "device_length", "device_spread")}
         return {**found, "paired": float(bool(entry.get("pairs_of_devices")))}
 
+    slopes = document["proportional"]["slopes"]
     return Anchoring(
         recorded_spread=float(document["recorded_spread"]),
         proportional_edges_s=np.array(document["proportional"]["edges_s"], np.float64),
-        proportional=np.array([document["proportional"]["slopes"][group] for group in GROUPS], np.float64),
+        proportional=np.array([slopes[group if group in slopes else STANDS_IN[group]] for group in GROUPS], np.float64),
         residuals={
             basis: Residuals(
                 float(one["keep_length"]),

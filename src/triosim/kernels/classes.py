@@ -18,14 +18,19 @@ from triosim.workload.trace import DTYPE_CODE, DTYPES, ITEM_BYTES, Trace
 
 GROUPS = (
     "nothing", "matrix", "convolution", "convolution_backward", "attention", "attention_backward", "rowwise",
-    "elementwise", "other",
+    "elementwise", "other", "experts",
 )  # fmt: skip
 """Classes of work.  ``nothing`` launches no kernel; ``rowwise`` reads each row twice (softmax, normalization);
-``other`` is moved by bytes like ``elementwise`` but was never measured on its own."""
+``other`` is moved by bytes like ``elementwise`` but was never measured on its own; ``experts`` are the products of a
+mixture of experts."""
 
-NOTHING, MATRIX, CONVOLUTION, CONVOLUTION_BACKWARD, ATTENTION, ATTENTION_BACKWARD, ROWWISE, ELEMENTWISE, OTHER = range(
-    len(GROUPS)
-)
+(
+    NOTHING, MATRIX, CONVOLUTION, CONVOLUTION_BACKWARD, ATTENTION, ATTENTION_BACKWARD, ROWWISE, ELEMENTWISE, OTHER,
+    EXPERTS,
+) = range(len(GROUPS))  # fmt: skip
+
+STANDS_IN = {"experts": "matrix"}
+"""Classes that no roofline and no anchoring was fitted to -> the class whose constants they take."""
 
 ENGINES = ("", "simt", "tensor", "narrow")
 """What does the arithmetic: nothing that matters (the operator only moves bytes), the vector units (32 and 64 bits),
@@ -35,10 +40,10 @@ BYTES_ONLY, SIMT, TENSOR, NARROW = range(len(ENGINES))
 
 _GROUP_OF_KIND = {
     "linear": MATRIX, "matmul": MATRIX, "convolution": CONVOLUTION, "attention": ATTENTION, "softmax": ROWWISE,
-    "normalization": ROWWISE, "elementwise": ELEMENTWISE, "host": NOTHING,
+    "normalization": ROWWISE, "elementwise": ELEMENTWISE, "host": NOTHING, "experts": EXPERTS,
 }  # fmt: skip
 _BACKWARD = {CONVOLUTION: CONVOLUTION_BACKWARD, ATTENTION: ATTENTION_BACKWARD}
-_COUNTED = (MATRIX, CONVOLUTION, CONVOLUTION_BACKWARD, ATTENTION, ATTENTION_BACKWARD)
+_COUNTED = (MATRIX, CONVOLUTION, CONVOLUTION_BACKWARD, ATTENTION, ATTENTION_BACKWARD, EXPERTS)
 """Classes whose time follows a count of floating-point operations."""
 
 _ALLOCATES = frozenset(
@@ -99,6 +104,9 @@ def classify(trace: Trace, device: Accelerator) -> Classified:
     rows = np.flatnonzero(counted)
     dtype = np.full(len(operators), -1, np.int8)
     dtype[rows] = _operand_types(trace, rows)
+    experts = np.flatnonzero(group == EXPERTS)
+    if experts.size:  # tokens come first; the weights of their choice are of another type
+        dtype[experts] = trace.values.dtype[operators.inputs.values[operators.inputs.offsets[experts]]]
     if device.vendor == "NVIDIA" and "tfloat32" in device.peak_flops:
         convolutions = (group == CONVOLUTION) | (group == CONVOLUTION_BACKWARD)
         dtype[convolutions & (dtype == DTYPE_CODE["float32"])] = DTYPE_CODE["tfloat32"]

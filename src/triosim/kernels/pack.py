@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from triosim.errors import InputError
 from triosim.hardware.accelerator import Accelerator
-from triosim.kernels.classes import ENGINES, GROUPS, Classified
+from triosim.kernels.classes import ENGINES, GROUPS, STANDS_IN, Classified
 
 SCHEMA = "triosim/operator-pack/1"
 DEFAULT = "roofline"
@@ -147,14 +147,16 @@ def _number(classes: dict[str, Any], key: str, column: str, name: str) -> float:
 
 
 def _rows(keys: tuple[str, ...], name: str) -> NDArray[np.int8]:
-    """Row of every (group, engine): that of its own key, else of the group alone."""
+    """Row of every (group, engine): that of its own key, else of the group alone, else of the class that stands in."""
     at = {key: row for row, key in enumerate(keys)}
     rows = np.zeros((len(GROUPS), len(ENGINES)), np.int8)
     for g, group in enumerate(GROUPS):
         if group == "nothing":
             continue
         for e, engine in enumerate(ENGINES):
-            key = f"{group}/{engine}" if f"{group}/{engine}" in at else group if group in at else "other"
+            like = STANDS_IN.get(group, group)
+            names = (f"{group}/{engine}", group, f"{like}/{engine}", like, "other")
+            key = next((one for one in names if one in at), "")
             if key not in at:
                 raise InputError(f"operator pack {name}: class {group!r} is missing, and so is 'other'")
             rows[g, e] = at[key]

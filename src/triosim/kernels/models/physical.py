@@ -23,6 +23,7 @@ from triosim.kernels.classes import (
     CONVOLUTION,
     CONVOLUTION_BACKWARD,
     ELEMENTWISE,
+    EXPERTS,
     MATRIX,
     OTHER,
     ROWWISE,
@@ -36,7 +37,7 @@ from triosim.kernels.models.roofline import Rooflines
 from triosim.kernels.pack import GPUS
 from triosim.kernels.physical.kinds import BY_NAME, Kind, Priced, shipped
 from triosim.kernels.physical.stream import load as stream_constants
-from triosim.kernels.work import attention, convolution, gemm, stream
+from triosim.kernels.work import attention, convolution, gemm, moe, stream
 from triosim.registry import registered
 from triosim.workload.distinct import distinct
 from triosim.workload.trace import Trace
@@ -46,7 +47,7 @@ BASIS = "physical"
 
 GROUPS: Mapping[str, tuple[int, ...]] = {
     "gemm": (MATRIX,), "convolution": (CONVOLUTION, CONVOLUTION_BACKWARD),
-    "attention": (ATTENTION, ATTENTION_BACKWARD), "stream": (ROWWISE, ELEMENTWISE, OTHER),
+    "attention": (ATTENTION, ATTENTION_BACKWARD), "moe": (EXPERTS,), "stream": (ROWWISE, ELEMENTWISE, OTHER),
 }  # fmt: skip
 """Kinds of kernels and the classes of operators that they price."""
 
@@ -128,6 +129,8 @@ def work_of(
         return convolution.of(trace, rows, dtype), once
     if kind == "attention":
         return attention.of(trace, rows, dtype), once
+    if kind == "moe":
+        return moe.of(trace, rows, dtype), once
     return stream.of(trace, rows, kernels), once
 
 
