@@ -16,7 +16,7 @@ from triosim.parallelism.offload import update_of
 from triosim.parallelism.program import Op
 from triosim.prepare import prepare
 from triosim.result import Result
-from triosim.workload.trace import Trace
+from triosim.workload.trace import Category, Trace
 
 LAYERS = 8
 LLAMA = {
@@ -123,6 +123,22 @@ def test_states_are_not_on_the_device_and_blocks_visit() -> None:
     block = int(values.bytes()[of_blocks].sum()) // LAYERS
     outside = plain["weight"] - LAYERS * block
     assert outside <= both["weight"] <= outside + 2 * block  # one that runs and one that arrives
+
+
+def test_gradients_leave_while_the_backward_goes_on_unless_others_have_a_part_of_them() -> None:
+    trace, system = llama(), triosim.system("dgx-h100")
+    parameters = int(trace.values.bytes()[trace.weights()].sum())
+
+    def most(**plan) -> int:
+        (foot,) = prepare(trace, system, Plan(offload=("optimizer",), **plan)).feet
+        return int(foot.held[:, Category.GRADIENT].max())
+
+    small = {"bucket_bytes": 1 << 20}
+    assert most(dp=1, **small) < 0.3 * parameters
+    assert most(dp=2, **small) >= parameters
+    assert most(dp=1, micro_batches=2, **small) >= parameters  # there they are added up until the last
+    out, _ = moved({"offload": ("optimizer",), **small})
+    assert out == parameters
 
 
 def test_parameters_visit_once_in_each_direction_of_each_micro_batch() -> None:

@@ -8,7 +8,15 @@ from numpy.typing import NDArray
 from triosim.parallelism.costs import Costs
 from triosim.parallelism.gathering import Gathering, Missing
 from triosim.parallelism.gradients import Gradient, buckets
-from triosim.parallelism.offload import HOST, Trip, activation_trips, parameter_trips
+from triosim.parallelism.offload import (
+    HOST,
+    Trip,
+    Update,
+    activation_trips,
+    gradient_trips,
+    parameter_trips,
+    update_of,
+)
 from triosim.parallelism.pieces import Tags
 from triosim.parallelism.program import COMPUTE, ProgramBuilder
 from triosim.parallelism.schedule import SCHEDULES, Turn
@@ -84,6 +92,7 @@ class StageFacts:
             self.units = job.sharding.units(used, self.grads, self.forward, self.backward)
         self.places: dict[str, int] = {}
         self.trips = self._trips()
+        self.sent = self._sent_gradients()
 
     def _trips(self) -> dict[bool, list[Trip]]:
         """What travels to the host and back in forwards (False) and backwards (True)."""
@@ -103,6 +112,20 @@ class StageFacts:
         if away:
             self.places.setdefault(HOST, len(self.places))
         return trips
+
+    def _sent_gradients(self) -> list[Trip]:
+        """Gradients that go to the host beside the last backward: those that no other rank has a part of."""
+        shared = any(len(self.job.stages.parameters[g.parameter]) > 1 for g in self.grads)
+        if "optimizer" not in self.plan.offload or self.mesh.dp > 1 or shared or not self.plan.overlap:
+            return []
+        return gradient_trips(
+            self.groups(), self.update().gradients, [row for row in self.backward if not self.job.skipped[row]]
+        )
+
+    def update(self) -> Update:
+        """What the host updates."""
+        mine = [p for p, users in self.job.stages.parameters.items() if self.stage in users]
+        return update_of(self.job.step.trace, mine)
 
     def new(self) -> ProgramBuilder:
         """An empty program of this stage."""

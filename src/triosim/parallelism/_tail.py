@@ -12,7 +12,6 @@ from triosim.parallelism.gathering import ALL_GATHER, REDUCE_SCATTER, Marks, Mis
 from triosim.parallelism.gradients import total_bytes
 from triosim.parallelism.occupancy import Ran
 from triosim.parallelism.offload import HOST as HOST_PLACE
-from triosim.parallelism.offload import update_of
 from triosim.parallelism.pieces import Piece
 from triosim.parallelism.program import AXES, COLLECTIVES, COMPUTE, COPY, DP, HOST, SEND, Op
 
@@ -35,6 +34,7 @@ class Tail:
     ) -> None:
         self.of, self.job, self.plan, self.mesh = of, of.job, of.plan, of.mesh
         self.builder, self.offset, self.ready = of.new(), len(last), last.ran.at
+        self.sent = last.ran.travelled.sent
         self.done, self.fetched_for = done, fetched_for
 
     def piece(self) -> Piece:
@@ -121,14 +121,17 @@ class Tail:
         Gradients travel in the groups in which they are reduced; a group's parameters do while the next is updated.
         """
         mine = [p for p, users in self.job.stages.parameters.items() if self.of.stage in users]
-        update, place = update_of(self.job.step.trace, mine), self.of.places[HOST_PLACE]
+        update, place = self.of.update(), self.of.places[HOST_PLACE]
         stream = COMPUTE if self.of.units else self.of.stream(COPY)  # the backward of units ends with waiting for them
         last = self.of.optimizer[-1] if self.of.optimizer else -1
         sizes = [sum(update.gradients.get(g.storage, 0) for g in group) for group in self.of.groups()]
         stored = []
         for group, size in zip(self.of.groups(), sizes, strict=True):
             after = {reduced[g.storage] if g.storage in reduced else int(ready[g.ready]) for g in group}
-            if size:
+            gone = {self.sent[g.storage] for g in group if g.storage in self.sent}
+            if gone:
+                stored += sorted(gone)
+            elif size:
                 stored.append(
                     self.offset
                     + self.builder.add(

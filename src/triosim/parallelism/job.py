@@ -159,9 +159,8 @@ class _Stage:
             if self.of.units
             else None
         )
-        shuttle = Shuttle(
-            self.of.trips[backward], backward, builder, self.of.places.get(HOST_PLACE, -1), self.of.stream(COPY)
-        )
+        trips = self.of.trips[backward] + (self.of.sent if backward and kind.final else [])
+        shuttle = Shuttle(trips, backward, builder, self.of.places.get(HOST_PLACE, -1), self.of.stream(COPY))
         at, arrivals = np.full(len(job.phase), -1, np.int64), {}
         previous = -1
         waits = self._receive_gradients() if backward else []

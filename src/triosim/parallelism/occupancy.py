@@ -194,7 +194,9 @@ class Occupancy:
                 stays = self.gradient[where]
                 parts.append(self._rows(where[~stays], begin[:, ~stays], until[:, ~stays]))
                 if group[0] is back[0]:  # the first backward makes the gradients, the others add to them
-                    parts.append(self._rows(where[stays], begin[0, stays], np.array(instructions)))
+                    gone = _looked_up(back[-1].ran.travelled.left, where[stays])
+                    final = np.where(gone >= 0, back[-1].start + gone, instructions)
+                    parts.append(self._rows(where[stays], begin[0, stays], final))
         if not back:
             parts.append(self._rows(held, began, began))
         return parts + [self._visits(spell) for spell in spells if spell.ran.travelled.visits]

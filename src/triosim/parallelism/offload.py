@@ -7,7 +7,9 @@
 * Parameters (ZeRO-Infinity, Rajbhandari et al., arXiv:2104.07857, section 5; without its disk): those of a block arrive
   while the block before it runs, forward and backward, and are dropped after it.  Parameters outside of blocks stay.
 * Optimizer (ZeRO-Offload, Ren et al., arXiv:2101.06840, section 4.1): states and master weights are on the host.
-  Gradients go there when they are complete, the host's processor updates, and the new parameters come back.
+  Gradients go there when they are complete, in DDP's buckets (at most two wait to leave, as with activations), the
+  host's processor updates, and the new parameters come back.  What is reduced over data-parallel ranks first leaves
+  after the backward.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.errors import PlanError
+from triosim.parallelism.gradients import Gradient
 from triosim.parallelism.program import COPY, Op, ProgramBuilder
 from triosim.workload.blocks import blocks
 from triosim.workload.trace import NONE, Category, Phase, Trace
@@ -35,10 +38,10 @@ class Trip(NamedTuple):
     Attributes:
         storages: which.
         bytes: their size.
-        leaves: forward operator after which they leave, -1 if they only come.
-        gone: forward operator that begins when they have left, -1 likewise.
-        called: operator at whose beginning they are called back.
-        needed: operator that waits for them.
+        leaves: operator after which they leave, -1 if they only come.
+        gone: operator that begins when they have left, -1 for none.
+        called: operator at whose beginning they are called back, -1 if they only leave.
+        needed: operator that waits for them, -1 likewise.
         dropped: operator after which they are dropped, -1 where their last reader decides.
     """
 
@@ -59,11 +62,13 @@ class Travelled:
         left: storage -> instruction after which its memory is free.
         returned: storage -> instruction from which on it has memory again.
         visits: (storage, first, last instruction) of what was here for a time.
+        sent: storage -> the copy of what went for good.
     """
 
     left: dict[int, int] = field(default_factory=dict)
     returned: dict[int, int] = field(default_factory=dict)
     visits: list[tuple[int, int, int]] = field(default_factory=list)
+    sent: dict[int, int] = field(default_factory=dict)
 
 
 class Shuttle:
@@ -82,7 +87,7 @@ class Shuttle:
     ) -> None:
         self.backward, self.builder, self.place, self.stream = backward, builder, place, stream
         self.travelled = Travelled()
-        leaving = [trip for trip in trips if trip.leaves >= 0 and not backward]
+        leaving = [trip for trip in trips if trip.leaves >= 0 and (not backward or trip.called < 0)]
         coming = [trip for trip in trips if backward or trip.leaves < 0]
         self.leaves, self.gone = _by(leaving, "leaves"), _by(leaving, "gone")
         self.called, self.needed, self.dropped = (_by(coming, name) for name in ("called", "needed", "dropped"))
@@ -104,6 +109,8 @@ class Shuttle:
         """Send off what is due after operator ``row``, which is instruction ``previous``."""
         for trip in self.leaves.get(row, ()):
             self.copies[trip] = self._copy(Op.STORE, trip.bytes, row, previous)
+            if trip.called < 0:
+                self.travelled.sent.update(dict.fromkeys(trip.storages, self.copies[trip]))
         for trip in self.dropped.get(row, ()):
             self.travelled.visits += [(storage, self.copies[trip], previous) for storage in trip.storages]
 
@@ -256,6 +263,27 @@ def _first_touched(
         for value in (*inputs[row], *outputs[row]):
             first.setdefault(storage[value], row)
     return first
+
+
+def gradient_trips(
+    groups: Sequence[Sequence[Gradient]], sizes: Mapping[int, int], backward: Sequence[int]
+) -> list[Trip]:
+    """Complete gradients on their way to the host, beside the last backward.
+
+    Args:
+        groups: gradients that travel together, in the order in which they are complete.
+        sizes: bytes of each that are needed there, by storage.
+        backward: operators of the stage's backward that compute, in order.
+    """
+    ready = [max(g.ready for g in group) for group in groups]
+    trips = []
+    for at, group in enumerate(groups):
+        later = max(ready[at : at + KEPT_BLOCKS])
+        gone = next((row for row in backward if row > later), NONE) if at + KEPT_BLOCKS <= len(groups) else NONE
+        storages = tuple(g.storage for g in group if g.storage in sizes)
+        if storages:
+            trips.append(Trip(storages, sum(sizes[s] for s in storages), ready[at], gone, NONE, NONE))
+    return trips
 
 
 # --- the update -------------------------------------------------------------------------------------------------------
