@@ -69,5 +69,10 @@ def test_files_of_the_documentation_are_read(text: str, tmp_path: Path) -> None:
         from triosim.hardware.description import read_table
 
         assert set(read_table(file).values()) <= {"colwise", "rowwise", "gather", "vocab", "replicate"}
+    elif "[devices" not in text and "peak_flops" in text:
+        from triosim.hardware.cluster import device_of
+        from triosim.hardware.description import read_device
+
+        assert device_of(read_device(file)).priced
     else:
         assert build.load(file).devices
