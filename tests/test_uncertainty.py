@@ -77,6 +77,6 @@ def test_more_of_what_is_unsure_is_less_sure():
 
 def test_words():
     assert unsure(Cause("the host", 0.8, 0.447, "record a trace on H100")) == (
-        "80 % of that is the host: record a trace on H100 for up to 55 % less"
+        "80 % of the uncertainty is the host: record a trace on H100 and the interval narrows by up to 55 %"
     )
-    assert unsure(Cause("matrix products", 1.0, 0.0, "")) == "100 % of that is matrix products"
+    assert unsure(Cause("matrix products", 1.0, 0.0, "")) == "100 % of the uncertainty is matrix products"
