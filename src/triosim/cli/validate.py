@@ -37,7 +37,7 @@ def validate(
         str | None,
         typer.Option(
             "--budget",
-            help="No round begins after this, and a minute later all is ended (default 150s; with --record 450s).",
+            help="What it may take; 90 s later all is ended (default 150s; with --record 450s).",
             show_default=False,
         ),
     ] = None,

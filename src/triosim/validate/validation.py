@@ -20,11 +20,11 @@ from triosim.workload.store import load
 
 ROUNDS = 12
 BUDGET_S = 150.0
-GRACE_S = 60.0
-"""After the budget no round begins; so long later the processes are ended."""
+GRACE_S = 90.0
+"""After the budget the processes have so long to come to an end."""
 
 MEASURED_SHARE = 0.8
-"""Part of the budget in which rounds may begin; the rest is for starting, recording and predicting."""
+"""Part of the budget in which rounds may begin, but for the first few of each network."""
 
 REPEATS = 5
 """Observed steps of a recording."""
@@ -45,8 +45,8 @@ def validate(
         processes: ranks of the jobs; one thread each on a CPU, one GPU each where there are enough.
         models: names of :mod:`triosim.validate.sizes`.
         modes: of :data:`triosim.validate.sizes.MODES`.
-        rounds: how often everything runs, in turns; fewer if time is up, but five.
-        budget_s: seconds after which no round begins; a minute later it is all ended.
+        rounds: how often everything runs, in turns; fewer if time is up, but three.
+        budget_s: seconds that it should take; a minute and a half later it is ended.
         device: ``"cpu"`` or ``"cuda"``; None takes GPUs if there is one for each process.
         progress: told what is being done, in a few words.
 
@@ -106,6 +106,7 @@ def _run(
         "modes": list(modes),
         "rounds": rounds,
         "repeats": REPEATS,
+        "begun": time.time(),
         "seconds": budget_s * MEASURED_SHARE,
         "timeout_s": budget_s + GRACE_S,
     }

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from triosim.validate.ranks.clock import Clock, Spent
 
 WARM_UP = 3
-LEAST_ROUNDS = 5
+LEAST_ROUNDS = 3
 
 Series = dict[str, list[Spent]]
 Step = Callable[[], None]
