@@ -15,7 +15,7 @@ SOURCE = Path(triosim.__file__).parent
 ORDER = (
     "errors", "registry", "columns", "intervals", "units", "plan", "hardware", "workload", "kernels", "memory",
     "parallelism", "composition", "engine", "network", "collectives", "interop", "timeline", "result", "tally",
-    "prepare", "uncertainty", "fitting", "summary", "simulate", "report", "validate", "cli",
+    "prepare", "uncertainty", "fitting", "summary", "simulate", "iterations", "report", "validate", "cli",
 )  # fmt: skip
 HEAVY = {"torch", "pyarrow", "google", "transformers"}
 OPTIONAL_HOMES = {

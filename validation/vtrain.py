@@ -37,9 +37,8 @@ from triosim.collectives.scheduling import Collectives
 from triosim.composition import residual
 from triosim.composition.host import host, launch
 from triosim.composition.residual import PRIOR, Residual, Sizes, Terms
-from triosim.engine.graph import Graph, Wires
-from triosim.engine.play import play
 from triosim.hardware.system import System
+from triosim.iterations import Iteration, iteration
 from triosim.kernels.estimate import Estimates
 from triosim.kernels.model import Job
 from triosim.kernels.pricing import price
@@ -47,12 +46,10 @@ from triosim.network.lowering import lower
 from triosim.network.placement import place
 from triosim.network.routes import Router
 from triosim.parallelism.job import Costs, programs
-from triosim.parallelism.program import Op
 from triosim.parallelism.stages import split
 from triosim.parallelism.step import Step
 from triosim.parallelism.tensor import shard
 from triosim.plan import resolve
-from triosim.units import PICOSECONDS_PER_SECOND
 from triosim.workload.recompute import recomputed
 from triosim.workload.trace import Trace
 
@@ -111,48 +108,6 @@ class Row:
         )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Iteration:
-    """A row ready to be played.
-
-    Attributes:
-        graph, wires: what the engine plays.
-        seconds: of each task that computes, 0 for others.
-        issues, sends, firsts: tasks of the host: every launch, those of transfers between stages, the first of a rank.
-        delay_s: launch delay that the first of a rank includes.
-        sizes: how large it is.
-    """
-
-    graph: Graph
-    wires: Wires
-    seconds: NDArray[np.float64]
-    issues: NDArray[np.int64]
-    sends: NDArray[np.int64]
-    firsts: NDArray[np.int64]
-    sizes: Sizes
-
-    def played(self, terms: Terms) -> float:
-        """Seconds of the iteration under some terms."""
-        computes = self.seconds > 0
-        amount = np.where(computes, self.seconds * terms.scale, 0.0)
-        amount[self.issues] = terms.issue_s
-        amount[self.sends] = terms.send_s
-        amount[self.firsts] += terms.fixed_s
-        ticks = _ticks(amount) + np.where(computes, round(terms.gap_s * PICOSECONDS_PER_SECOND), 0)
-        own = computes.copy()
-        own[self.issues] = True
-        more = round(terms.collective_s * PICOSECONDS_PER_SECOND)
-        collectives = tuple(replace(c, delay=c.delay + more) for c in self.graph.collectives)
-        graph = replace(self.graph, amount=np.where(own, ticks, self.graph.amount), collectives=collectives)
-        finish = play(graph, self.wires).finish
-        last = finish - np.where(computes, round(terms.gap_s * PICOSECONDS_PER_SECOND), 0)
-        return int(last.max()) / PICOSECONDS_PER_SECOND
-
-
-def _ticks(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
-    return np.rint(seconds * PICOSECONDS_PER_SECOND).astype(np.int64)
-
-
 class Workshop:
     """Makes iterations of rows, each share of a device's work only once."""
 
@@ -176,17 +131,7 @@ class Workshop:
         placement = place(mesh.tp, mesh.dp, mesh.pp, self.system.devices, None)
         means = CollectiveMeans(self.system, self.router, Collectives())
         lowered = lower(classes, placement, self.router, means)
-        own = [classes[number] for number in lowered.program.tolist()]
-        op = np.concatenate([p.op for p in own])
-        issues = np.flatnonzero(op == Op.ISSUE)
-        firsts = [
-            begin + int(np.argmax(p.op == Op.ISSUE)) for begin, p in zip(lowered.first.tolist(), own, strict=False)
-        ]
-        seconds = np.concatenate([np.where(p.op == Op.COMPUTE, p.seconds, 0.0) for p in own])
-        return Iteration(
-            lowered.graph, lowered.wires, seconds, issues, issues[op[issues + 1] == Op.SEND], np.array(firsts),
-            residual.sizes(classes),
-        )  # fmt: skip
+        return iteration(classes, lowered, [1.0] * len(classes))
 
 
 def _residual(terms: Terms) -> Residual:

@@ -73,7 +73,7 @@ def simulate(
 
     tell("playing the job")
     model = network_model(plan.solver, plan.solver_options)
-    lowered, sources = _lowered(job, plan.fold and model.weighted, measured)
+    lowered, sources = lowered_job(job, plan.fold and model.weighted, measured)
     began = time.perf_counter()
     played, amount = _settled([(job, lowered)], lowered.graph, lowered.wires, model)
     took = time.perf_counter() - began
@@ -133,7 +133,7 @@ def simulate_together(
         raise PlanError(f"jobs on one network need one network model, but {len(named)} are named: give all the same")
 
     tell("playing the jobs")
-    parts = [_lowered(job, fold=False) for job in prepared]
+    parts = [lowered_job(job, fold=False) for job in prepared]
     graph, wires = join([(lowered.graph, lowered.wires) for lowered, _ in parts])
     ((solver, options),) = named
     shared = [(job, lowered) for job, (lowered, _) in zip(prepared, parts, strict=True)]
@@ -169,7 +169,7 @@ def _placed(plan: Plan, number: int, taken: np.ndarray) -> Plan:
     return plan.model_copy(update={"placement": tuple(free[:ranks].tolist()), "dp": ranks // width})
 
 
-def _lowered(job: Prepared, fold: bool, measured: Measured | None = None) -> tuple[Lowered, tuple[str, ...]]:
+def lowered_job(job: Prepared, fold: bool, measured: Measured | None = None) -> tuple[Lowered, tuple[str, ...]]:
     """The tasks of a job, and where the costs of its collectives are from."""
     plan = job.plan
     collectives = Collectives(plan.collective_algorithm, plan.collective_protocol)

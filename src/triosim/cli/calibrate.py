@@ -48,18 +48,43 @@ def calibrate(
         str | None,
         typer.Option("--step", help="Step of a foreign trace with several: its number or median.", show_default=False),
     ] = None,
+    iterations: Annotated[
+        Path | None,
+        typer.Option(
+            "--iterations",
+            help="Table (CSV) of measured iterations: options of train as columns, and seconds; fits what composition "
+            "adds to operator times (train --composition).",
+            show_default=False,
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="Pack to write (default: DEVICE-calibration.json).", show_default=False),
+        typer.Option(
+            "-o",
+            "--output",
+            help="File to write (default: DEVICE-calibration.json, composition.json).",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
-    """Fit operator times to measured kernels of one device.
+    """Fit operator times to measured kernels of one device, or composition to measured iterations.
 
-    They are those of a trace, or measured on this machine (--run).  The pack that is written goes to --operator-times
-    of train and infer.
+    Kernels are those of a trace, or measured on this machine (--run); the pack that is written goes to
+    --operator-times of train and infer.  What is fitted to --iterations goes to --composition.
     """
-    if run == (trace is not None):
-        raise InputError("triosim calibrate takes either a trace or --run: triosim calibrate STEP.triosim")
+    if (trace is not None) + run + (iterations is not None) != 1:
+        raise InputError(
+            "triosim calibrate takes a trace, --run or --iterations, one of them: triosim calibrate STEP.triosim"
+        )
+    if iterations is not None:
+        if device is not None or budget is not None or step is not None:
+            raise InputError(
+                "--iterations names devices and steps in its columns: leave --device, --budget, --step out"
+            )
+        from triosim.cli.iterations import write
+
+        write(iterations, output or Path("composition.json"))
+        return
     made = _measured(device, _seconds(budget or "4m")) if run else _of_trace(str(trace), device, step, budget)
     _write(made, output or Path(f"{_slug(made.calibration.device.name)}-calibration.json"))
 

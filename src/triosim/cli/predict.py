@@ -187,9 +187,7 @@ def _command(training: bool, summary: str) -> Callable[..., None]:
 def _predict(options: Options, training: bool) -> None:
     with _progress() as tell:
         tell("reading the workload")
-        trace = _workload(options, training)
-        plan = _plan(options, training)
-        system = _system(options, trace, plan)
+        trace, system, plan = job(options, training)
         from triosim.cli.workloads import load_workload
         from triosim.simulate import simulate
 
@@ -215,6 +213,17 @@ def _predict(options: Options, training: bool) -> None:
     summary(result, Console())
     for line in written:
         print(line)
+
+
+def job(options: Options, training: bool) -> tuple[Trace, System, Plan]:
+    """What the options ask to be predicted: the workload, the machine and how the work is divided.
+
+    Raises:
+        InputError: an option makes no sense, or something that it names does not exist.
+    """
+    trace = _workload(options, training)
+    plan = _plan(options, training)
+    return trace, _system(options, trace, plan), plan
 
 
 @contextmanager

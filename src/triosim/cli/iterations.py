@@ -1,0 +1,142 @@
+"""``triosim calibrate --iterations``: a table of measured iterations becomes a residual of composition.
+
+One line for each iteration; its columns are ``workload``, ``seconds`` and any options of ``triosim train`` under their
+own names (``tp``, ``micro-batches``, ``system``, ...); an empty field leaves the option out.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+from contextlib import nullcontext
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from triosim.cli.predict import Options, job
+from triosim.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    from triosim.iterations import Measured
+
+MEASURED = "seconds"
+LEFT_OUT = (
+    "json",
+    "timeline",
+    "report",
+    "chakra",
+    "composition",
+    "iterations",
+    "host",
+    "operator_times",
+    "fit",
+    "also",
+)
+"""Options that say nothing of what was measured, or that are what is to be found out."""
+
+
+def write(table: Path, output: Path) -> None:
+    """Fit a residual to the iterations of a table, write it, and tell what was learned.
+
+    Raises:
+        InputError: the table cannot be read, or a line of it makes no sense.
+    """
+    from rich.console import Console
+
+    from triosim.composition.residual import document
+    from triosim.iterations import learn
+    from triosim.report.files import whole
+
+    measured = read(table)
+    console = Console(stderr=True)
+    with console.status("reading") if sys.stderr.isatty() else nullcontext() as status:
+        found = learn(measured, table.name, tell=lambda words: status.update(words) if status else None)
+    with whole(output) as file:
+        file.write(json.dumps(document(found), indent=1) + "\n")
+    terms, out = found.terms, Console()
+    out.print(f"{found.rows} iterations of {table.name}", highlight=False)
+    for words, value in (
+        ("the host issues an operator in", f"{terms.issue_s * 1e6:.1f} us"),
+        ("a transfer between stages in", f"{terms.send_s * 1e6:.0f} us"),
+        ("a kernel takes beside its own time", f"{terms.gap_s * 1e6:.1f} us"),
+        ("a collective takes more", f"{terms.collective_s * 1e6:.1f} us"),
+        ("an iteration costs once", f"{terms.fixed_s * 1e3:.1f} ms"),
+        ("operator times are multiplied with", f"{terms.scale:.3f}"),
+    ):
+        out.print(f"  {words:36}{value:>10}", highlight=False)
+    out.print(
+        f"iterations that were left out: {found.error:.1%} off in the mean, 90 % within a factor of "
+        f"{math.exp(found.spread):.2f}", highlight=False,
+    )  # fmt: skip
+    out.print(f"\nresidual  {output}  (triosim train WORKLOAD --composition {output})", highlight=False)
+
+
+def read(table: Path) -> list[Measured]:
+    """The measured iterations of a table.
+
+    Raises:
+        InputError: the table cannot be read, a column is no option, or a line makes no sense; the message says where.
+    """
+    from triosim.iterations import Measured
+
+    try:
+        with table.open(encoding="utf-8", newline="") as file:
+            lines = list(csv.DictReader(file))
+    except OSError as error:
+        raise InputError(f"{table}: cannot be read ({error.strerror or error})") from None
+    except (UnicodeDecodeError, csv.Error):
+        raise InputError(f"{table}: is not a CSV table in UTF-8") from None
+    if not lines:
+        raise InputError(f"{table} has no lines: give columns workload, seconds and options of triosim train")
+    kinds = _columns(table, lines[0])
+    found = []
+    for number, line in enumerate(lines, start=2):
+        if None in line or None in line.values() or not line["workload"]:
+            raise InputError(f"{table}, line {number}: fewer or more fields than columns, or no workload")
+        try:
+            options = {
+                name: _value(column, line[column], kind) for column, (name, kind) in kinds.items() if line[column]
+            }
+            trace, system, plan = job(Options(**options), training=True)
+            found.append(Measured(trace, system, plan, _seconds(line[MEASURED])))
+        except InputError as error:
+            raise InputError(f"{table}, line {number}: {error}") from None
+    return found
+
+
+def _columns(table: Path, line: dict[str, Any]) -> dict[str, tuple[str, Any]]:
+    """For each column but ``seconds`` the option that it is, and its type."""
+    hints = get_type_hints(Options)
+    known = {f.name: hints[f.name] for f in fields(Options) if f.name not in LEFT_OUT}
+    columns = [column for column in line if column is not None]
+    for wanted in ("workload", MEASURED):
+        if wanted not in columns:
+            raise InputError(
+                f"{table} has no column {wanted!r}: it needs workload, seconds and options of triosim train"
+            )
+    found = {}
+    for column in columns:
+        name = column.strip().removeprefix("--").replace("-", "_")
+        if name == MEASURED:
+            continue
+        if name not in known:
+            raise InputError(f"{table}: {unknown('column', column, [n.replace('_', '-') for n in known])}")
+        found[column] = (name, known[name])
+    return found
+
+
+def _value(column: str, text: str, kind: Any) -> Any:
+    if kind in (int, int | None):
+        try:
+            return int(text)
+        except ValueError:
+            raise InputError(f"{column} must be a whole number, got {text!r}") from None
+    return text.split(";") if kind == list[str] | None else text.strip()
+
+
+def _seconds(text: str) -> float:
+    from triosim.units import parse_time
+
+    return parse_time(text, MEASURED)
