@@ -52,6 +52,14 @@ def test_a_prediction_uses_the_pack_and_says_so(made: tuple[Path, str]) -> None:
     assert 1.5 < result["iteration_time_s"] < 2.5, "about twice the second of batch 8"
 
 
+def test_a_model_by_name_runs_on_the_calibrated_device(made: tuple[Path, str]) -> None:
+    path, _ = made
+    words = ("train", "gpt2", "--seq-len", "64", "--precision", "float32", "--operator-times", path, "--json", "-")
+    done = run(*words, cwd=path.parent)
+    assert done.returncode == 0, done.stderr
+    assert "AMD EPYC" in json.loads(done.stdout)["system"]["name"]
+
+
 def test_on_another_device_it_is_one_sentence(made: tuple[Path, str]) -> None:
     path, _ = made
     done = run("train", EXAMPLE, "--device", "H100", "--operator-times", path, cwd=path.parent)
@@ -61,8 +69,8 @@ def test_on_another_device_it_is_one_sentence(made: tuple[Path, str]) -> None:
 
 
 @pytest.mark.parametrize(("words", "said"), [
-    ((), "takes either a trace or --run"),
-    (("x.triosim", "--run"), "takes either a trace or --run"),
+    ((), "triosim calibrate takes"),
+    (("x.triosim", "--run"), "triosim calibrate takes"),
     (("none.triosim",), "none.triosim: no such file or folder"),
     ((str(EXAMPLE), "--budget", "4m"), "--budget bounds the measurements of --run"),
     ((str(EXAMPLE), "--device", "H1000"), "unknown device 'H1000'"),

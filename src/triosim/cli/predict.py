@@ -15,6 +15,7 @@ import typer
 from triosim.errors import InputError
 
 if TYPE_CHECKING:
+    from triosim.hardware.accelerator import Accelerator
     from triosim.hardware.system import System
     from triosim.plan import Plan
     from triosim.result import Result
@@ -343,12 +344,15 @@ def _placement(options: Options) -> tuple[int, ...] | None:
 def _system(options: Options, trace: Trace, plan: Plan) -> System:
     from triosim.hardware.machine import system
 
-    if options.system is None and options.device is None and trace.meta.made_by == "triosim.model":
-        raise InputError(f"{options.workload!r} is a model, without recorded times: name a --system or a --device")
+    device: str | Accelerator | None = options.device
+    if options.system is None and device is None and trace.meta.clock == "none":
+        device = _calibrated(options.operator_times)
+        if device is None and trace.meta.made_by == "triosim.model":
+            raise InputError(f"{options.workload!r} is a model, without recorded times: name a --system or a --device")
     return system(
         options.system,
         options.nodes,
-        device=options.device,
+        device=device,
         devices=options.devices,
         topology=options.topology,
         link=options.link,
@@ -361,6 +365,13 @@ def _system(options: Options, trace: Trace, plan: Plan) -> System:
         routing_options=_named(options.routing_option, "--routing-option", "seed=7"),
         at_least=(plan.dp or 1) * plan.tp * plan.pp,
     )
+
+
+def _calibrated(operator_times: str) -> Accelerator | None:
+    """The device of a calibration, None where operator times are something else."""
+    from triosim.kernels.calibration.pack import is_calibration_file, load
+
+    return load(operator_times).calibration.device if is_calibration_file(operator_times) else None
 
 
 def _write(result: Result, options: Options) -> list[str]:

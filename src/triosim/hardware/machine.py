@@ -9,6 +9,7 @@ from typing import Any
 
 from triosim.errors import InputError
 from triosim.hardware import build
+from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.system import System
 
 
@@ -16,7 +17,7 @@ def system(
     name: str | Path | None = None,
     nodes: int | None = None,
     *,
-    device: str | None = None,
+    device: str | Accelerator | None = None,
     devices: int | None = None,
     topology: str | None = None,
     link: str | float | None = None,
@@ -36,7 +37,7 @@ def system(
     Args:
         name: ready system of the catalog, or a TOML or YAML file.
         nodes: servers of that system; by default as many as hold ``at_least`` devices.
-        device: device of the catalog or a file; None for one that nobody named.
+        device: device of the catalog or a file, or the device itself; None for one that nobody named.
         devices: how many; by default ``at_least``.
         topology: name of a builder (default ``switch``).
         link, latency: of a link, one direction; None for the device's own link.
