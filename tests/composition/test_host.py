@@ -107,6 +107,16 @@ def test_gaps_are_neither_computation_nor_part_of_what_an_operator_takes() -> No
     assert sum(row.compute_s for row in result.layers) == pytest.approx(chain(layers=4).device_time())
 
 
+def test_one_host_launches_for_all_devices_of_data_parallel() -> None:
+    """torch's ``DataParallel`` is one process: what it issues for one device it issues for each in turn."""
+    trace, two = triosim.model("vgg11", image_size=32), triosim.system(device="A100-SXM4-80GB", devices=2)
+    own = triosim.simulate(trace, two, Plan(batch_size=1, host="eager"))
+    shared = triosim.simulate(trace, two, Plan(batch_size=1, host="eager", dp_style="dataparallel"))
+    alone = triosim.simulate(trace, triosim.system(device="A100-SXM4-80GB"), Plan(batch_size=1, host="eager"))
+    assert own.devices[0].host_cpu_s == pytest.approx(alone.devices[0].host_cpu_s, rel=0.1)
+    assert shared.devices[0].host_cpu_s == pytest.approx(2 * alone.devices[0].host_cpu_s, rel=0.1)
+
+
 def test_processes_share_the_cores_of_their_server(tmp_path) -> None:
     assert crowding(8, None) == crowding(8, 128) == 1
     assert crowding(8, 2) == 4

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from triosim.composition.host import Host
 from triosim.errors import InputError
 from triosim.parallelism.program import Op, Program
+from triosim.units import format_time
 from triosim.workload.trace import Trace
 
 SCHEMA = "triosim/composition/1"
@@ -133,11 +134,12 @@ class Residual:
     def host(self, trace: Trace, processes: float = 1) -> Host:
         """The cost of launching each operator of a trace; ``processes`` as of :func:`triosim.composition.host.host`."""
         issue = np.where(trace.operators.view, 0.0, self.terms.issue_s * processes)
+        terms = self.terms
         source = (
-            f"{self.terms.issue_s * 1e6:.3g} us per launch, {self.terms.send_s * 1e6:.3g} us per transfer between "
-            f"stages, {self.terms.gap_s * 1e6:.3g} us after a kernel, {self.terms.fixed_s * 1e3:.3g} ms an iteration, "
-            f"{self.terms.collective_s * 1e6:.3g} us more per collective, operator times x {self.terms.scale:.3g}: "
-            f"fitted to {self.rows} iterations ({self.source}), off by {self.error:.1%} on those left out"
+            f"fitted to {self.rows} iterations ({self.source}), off by {self.error:.1%} on those left out: "
+            f"{format_time(terms.issue_s)} per launch, {format_time(terms.send_s)} per transfer between stages, "
+            f"{format_time(terms.gap_s)} after a kernel, {format_time(terms.fixed_s)} an iteration, "
+            f"{format_time(terms.collective_s)} more per collective, operator times x {terms.scale:.3g}"
         )
         return Host(
             "calibrated", issue, self.terms.issue_s * processes, 0.0, self.terms.gap_s, self.spread, source,
@@ -175,7 +177,7 @@ def load(path: str | Path) -> Residual:
         InputError: the file cannot be read or is no such residual.
     """
     path = Path(path)
-    cure = "fit it again (validation/vtrain.py --write shows how)"
+    cure = "make it again with triosim calibrate --iterations"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
