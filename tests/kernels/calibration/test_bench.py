@@ -65,6 +65,23 @@ def test_kernels_fill_the_budget_and_are_told_about(monkeypatch: pytest.MonkeyPa
     assert told[-1].what
 
 
+def test_where_time_runs_short_kernels_get_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[float] = []
+
+    def few(sizes: Sizes, dtypes: object) -> object:
+        for _ in range(200):
+            limits.append(sizes.longest_s)
+            yield Case("x", torch.ops.aten.relu.default, lambda: (torch.ones(8),))
+
+    clock = iter(np.arange(0, 1e4, 1.0))
+    monkeypatch.setattr(bench.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(bench, "cases", few)
+    monkeypatch.setattr(bench, "TOO_MUCH", 1e9)
+    measure("cpu", 100.0)
+    assert limits[0] > limits[-1] >= 1e-3
+    assert limits == sorted(limits, reverse=True)
+
+
 def test_the_same_device_measures_the_same_kernels() -> None:
     def shapes() -> list[tuple]:
         found = []

@@ -42,6 +42,9 @@ TOO_MUCH = 1.0
 """Drift from which on the times say nothing."""
 _REFERENCE_EVERY = 20
 _MOST_CASES = 700
+_WANTED = 450
+"""Kernels that a calibration should have, 20 of most classes; where they take too long, shorter ones follow."""
+_SHORTER, _SHORTEST_LIMIT_S = 0.7, 1e-3
 _GPU_RUNS = 9
 
 
@@ -101,13 +104,15 @@ def measure(device: str, budget_s: float, tell: Callable[[Progress], None] = lam
         rates = _rates(device, dtypes, timed)
         always = _product(device, dtypes[0], _side(rates.flop[dtypes[0]]))
         # whoever has little time measures shorter kernels, so that there still are some of each kind
-        sizes = Sizes(device, rates, longest_s=min(LONGEST_S, max(budget_s / 4000, 1e-3)))
+        sizes = Sizes(device, rates, longest_s=min(LONGEST_S, max(budget_s / 4000, _SHORTEST_LIMIT_S)))
         for number, case in enumerate(cases(sizes, dtypes)):
             gone = time.monotonic() - began
             if gone > 0.97 * budget_s or number >= _MOST_CASES:
                 break
             if number % _REFERENCE_EVERY == 0:
                 reference.append(_run(always, timed).seconds)
+                if number and gone / number * _WANTED > budget_s:
+                    sizes.longest_s = max(sizes.longest_s * _SHORTER, _SHORTEST_LIMIT_S)
             tell(Progress(gone, budget_s, case.what))
             _measured(case, timed, builder)
         reference.append(_run(always, timed).seconds)
