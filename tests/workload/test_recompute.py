@@ -163,6 +163,26 @@ def test_selective_recomputes_the_attention_core_of_an_unfused_attention() -> No
     assert kept(trace) - kept(again) == 6 * (scores + values - projection)
 
 
+@pytest.mark.parametrize(("which", "expected"), [("none", 34 + 5 * 16 * 512 / 512), ("selective", 34), ("full", 2)])
+def test_activations_of_a_layer_are_those_of_the_paper(which: str, expected: float) -> None:
+    """Korthikanti et al., equations 1 and 6 and table 2 with one tensor-parallel rank: in units of s b h bytes
+    34 + 5 a s / h, without the attention core 34, with nothing kept but the input 2; and the work that comes on top."""
+    sequence, batch, width, heads, layers = 512, 2, 512, 16, 3
+    sizes = {"n_embd": width, "n_head": heads, "n_layer": layers, "n_positions": sequence, "vocab_size": 256}
+    drops = {"attn_pdrop": 0.1, "resid_pdrop": 0.1, "embd_pdrop": 0.1, "unfused_attention": True}
+    trace = triosim.model(
+        "gpt", configuration={**sizes, **drops}, batch_size=batch, sequence_length=sequence, precision="float16"
+    )
+    again = recomputed(trace, which)  # type: ignore[arg-type]
+    unit = sequence * batch * width
+    statistics = 2 * 2 * 4 / width  # mean and deviation of two norms in float32, which the paper leaves out
+    assert kept(again) / layers / unit == pytest.approx(expected + (statistics if which != "full" else 0), rel=1e-6)
+    core = 4 * batch * sequence**2 * width
+    block = 24 * unit * width + core
+    work = {"none": 0, "selective": core, "full": block}[which]
+    assert flop(again, Phase.RECOMPUTE) == layers * work
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.integers(2, 5), st.integers(1, 4), st.integers(1, 3))
 def test_it_never_needs_more_activations_and_runs_no_operator_three_times(layers: int, heads: int, batch: int) -> None:
