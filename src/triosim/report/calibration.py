@@ -31,9 +31,10 @@ def overview(pack: Pack, console: Console) -> None:
         ("device", device.name),
         ("memory", f"{format_bandwidth(device.memory_bandwidth)}{measured}"),
         ("peaks", f"{peaks}{measured}") if measured else ("", ""),
-        ("measured", f"{kernels} different kernels, {pack.date}"),
+        ("kernels", f"{kernels} different ones"),
         ("host", f"{format_time(pack.host.issue_s)} per launch, of {pack.host.launches}" if pack.host else ""),
         ("drift", f"{100 * pack.calibration.drift:.1f} % while measuring" if pack.calibration.drift else ""),
+        ("made", pack.date),
         ("versions", ", ".join(f"{name} {version}" for name, version in pack.versions.items())),
     ]
     table = Table(box=None, pad_edge=False, show_header=False)

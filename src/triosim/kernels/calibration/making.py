@@ -31,7 +31,7 @@ def calibrate(
         drift: of the machine while it was measured.
         versions: of framework and driver; the trace's framework where not given.
         machine: clock and cache of a CPU that is not given, see :mod:`triosim.kernels.calibration.figures`.
-        date: of the measurements; today where not given.
+        date: when it is made; today where not given.
 
     Raises:
         InputError: there are no times, the device is not known, or no kernels of a known kind were measured.

@@ -107,8 +107,8 @@ def _story(pack: Pack, name: str, given: Accelerator) -> list[str]:
     calibration = pack.calibration
     kernels = sum(len(one.anchors) for one in calibration.learned.values())
     words = [
-        f"calibration {name}: {kernels} kernels measured on {calibration.device.name}"
-        + (f" on {pack.date}" if pack.date else "")
+        f"calibration {name}{f' of {pack.date}' if pack.date else ''}: {kernels} kernels measured on "
+        f"{calibration.device.name}"
         + (", fitted anew because the constants have changed since" if pack.refitted else "")
     ]
     if not given.priced:

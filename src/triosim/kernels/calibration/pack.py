@@ -64,7 +64,7 @@ class Pack:
         calibration: prices kernels.
         measured: by the name of their kind.
         host: what launching costs, None where it was not recorded.
-        date: of the measurements, ``"2026-11-21"``.
+        date: when it was made, ``"2026-11-21"``.
         versions: of the program, the framework and the driver.
         provenance: ``trace`` (its name), ``made_by`` and notes.
         refitted: whether it was fitted anew when it was read.
