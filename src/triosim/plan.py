@@ -300,7 +300,7 @@ def _log2(n: int) -> float:
 def _sentence(error: ValidationError) -> str:
     """One sentence for the first thing that pydantic found wrong."""
     first = error.errors()[0]
-    where = "-".join(str(p) for p in first["loc"]).replace("_", "-")
+    where = "-".join(p for p in first["loc"] if isinstance(p, str)).replace("_", "-")
     if first["type"] == "value_error":
         return str(first["ctx"]["error"])
     if first["type"] == "extra_forbidden":

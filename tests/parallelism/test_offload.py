@@ -201,7 +201,7 @@ def test_the_next_iteration_waits_for_the_new_parameters() -> None:
         ({"offload": ("optimizer", "parameters"), "zero": 3}, "both say where parameters come from"),
         ({"offload": ("optimizer",), "dp_style": "dataparallel"}, "keeps everything on its devices"),
         ({"offload": ("optimizer",), "places": {"optimizer_state": "host"}}, "give only one"),
-        ({"offload": ("weights",)}, "must be 'optimizer', 'activations' or 'parameters'"),
+        ({"offload": ("weights",)}, "^offload must be 'optimizer', 'activations' or 'parameters', got 'weights'"),
     ],
 )
 def test_plans_that_contradict_themselves_are_refused(plan: dict, words: str) -> None:

@@ -52,7 +52,7 @@ def recomputed(trace: Trace, which: Recompute) -> Trace:
     regions = _attention_cores(facts) if which == "selective" else _blocks(facts)
     if not regions:
         what = "attention" if which == "selective" else "repeated blocks (numbered modules)"
-        raise PlanError(f"recompute {which}: no {what} found in {name!r}: use another --recompute")
+        raise PlanError(f"recompute {which}: no {what} found in {name!r}: leave --recompute out")
     again = [part for region in regions if (part := _Region(facts, region, which).part()) is not None]
     if not again:
         raise PlanError(
