@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from triosim.parallelism.costs import Costs
 from triosim.parallelism.gathering import Gathering, Missing
 from triosim.parallelism.gradients import Gradient, buckets
+from triosim.parallelism.occupancy import Storages
 from triosim.parallelism.offload import (
     HOST,
     Trip,
@@ -51,6 +52,7 @@ class JobFacts:
         self.exchanged = list(
             zip(exchanges.bytes.tolist(), exchanges.what.tolist(), exchanges.axis.tolist(), strict=True)
         )
+        self.storages = Storages.of(step.trace)
         self.issued_after: dict[int, list[int]] = {}
         self.needed_before: dict[int, list[int]] = {}
         self.once: set[int] = set()

@@ -130,7 +130,8 @@ class _Stage:
         buckets_held = mesh.dp > 1 and self.plan.training and self.plan.overlap and not level
         held = total_bytes(self.of.grads) if buckets_held else 0
         away = on_host(trace, self.plan.offload, self.of.trips[False])
-        return Occupancy(trace, stages, self.of.stage, mesh, held, away).lifetimes(spells, optimized, instructions)
+        own = Occupancy(trace, stages, self.of.stage, mesh, held, away, self.job.storages)
+        return own.lifetimes(spells, optimized, instructions)
 
     def _kind(self, number: int, turn: Turn) -> Kind:
         needs = Missing()

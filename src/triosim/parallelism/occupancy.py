@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -52,6 +53,43 @@ class Spell(NamedTuple):
     ran: Ran
 
 
+@dataclass(frozen=True)
+class Storages:
+    """What the storages of a step are, one row each: the same for all stages.
+
+    Attributes:
+        size: bytes.
+        category: :class:`~triosim.workload.trace.Category` codes of the latest version.
+        gradient: those of parameters, set to none at the end of the iteration.
+        zeroed: gradients that the step sets to zero instead.
+        persistent: parameters, buffers and optimizer states.
+        given: the input batch and its labels.
+    """
+
+    size: NDArray[np.int64]
+    category: NDArray[np.int8]
+    gradient: NDArray[np.bool_]
+    zeroed: NDArray[np.bool_]
+    persistent: NDArray[np.bool_]
+    given: NDArray[np.bool_]
+
+    @staticmethod
+    def of(trace: Trace) -> Storages:
+        """Those of a trace."""
+        values = trace.values
+        size = values.storage_bytes()
+        category = np.full(len(size), int(Category.TEMPORARY), np.int8)
+        order = np.argsort(values.version, kind="stable")[::-1]
+        category[values.storage[order]] = values.category[order]
+        gradient = np.zeros(len(size), bool)
+        gradient[[one.storage for one in gradients(trace)]] = True
+        return Storages(
+            size, category, gradient, gradient & ~_made_within(trace, len(size)),
+            np.isin(category, [int(c) for c in PERSISTENT]),
+            np.isin(category, [int(Category.INPUT), int(Category.LABEL)]),
+        )  # fmt: skip
+
+
 class Occupancy:
     """When the storages of a stage come and go in the first iteration of its program.
 
@@ -73,20 +111,11 @@ class Occupancy:
         mesh: Mesh,
         bucket_bytes: int = 0,
         away: NDArray[np.int64] | None = None,
+        storages: Storages | None = None,
     ) -> None:
         self.trace, self.stages, self.stage, self.mesh, self.bucket_bytes = trace, stages, stage, mesh, bucket_bytes
         self.away = away if away is not None else np.zeros(0, np.int64)
-        values, operators = trace.values, trace.operators
-        self.size = values.storage_bytes()
-        count = len(self.size)
-        self.category = np.full(count, int(Category.TEMPORARY), np.int8)
-        order = np.argsort(values.version, kind="stable")[::-1]
-        self.category[values.storage[order]] = values.category[order]
-        self.gradient = np.zeros(count, bool)
-        self.gradient[[gradient.storage for gradient in gradients(trace)]] = True
-        self.zeroed = self.gradient & ~_made_within(trace, count)
-        self.persistent = np.isin(self.category, [int(c) for c in PERSISTENT])
-        self.given = np.isin(self.category, [int(Category.INPUT), int(Category.LABEL)])
+        self.of, operators = storages or Storages.of(trace), trace.operators
         rows = np.flatnonzero((stages.of == stage) | (operators.phase == Phase.OPTIMIZER))
         phase = operators.phase[rows]
         self.forward = self._uses(rows[phase == Phase.FORWARD])
@@ -113,7 +142,7 @@ class Occupancy:
     def _rows(self, where: NDArray, start: NDArray, end: NDArray) -> tuple[NDArray, ...]:
         """Columns for storages ``where``; ``start`` and ``end`` may have a leading axis, one row for each spell."""
         shape = np.broadcast_shapes(start.shape, end.shape, where.shape)
-        columns = (self.size[where], self.category[where], start, end, where)
+        columns = (self.of.size[where], self.of.category[where], start, end, where)
         return tuple(np.broadcast_to(column, shape).reshape(-1) for column in columns)
 
     # --- what is always there -----------------------------------------------------------------------------------------
@@ -121,23 +150,23 @@ class Occupancy:
     def _static(self, instructions: int) -> tuple[NDArray, ...]:
         """What is there before the first instruction and stays."""
         values, parameters = self.trace.values, self.stages.parameters
-        first = np.full(len(self.size), -1, np.int64)
+        first = np.full(len(self.of.size), -1, np.int64)
         order = np.arange(len(values))[::-1]
         first[values.storage[order]] = order  # the lowest value of each storage
-        used = np.zeros(len(self.size), bool)
+        used = np.zeros(len(self.of.size), bool)
         used[self._storages_used()] = True
         is_weight, is_mine = np.zeros(len(values), bool), np.zeros(len(values), bool)
         is_weight[list(parameters)] = True
         is_mine[[p for p, users in parameters.items() if self.stage in users]] = True
         owner = np.where(is_weight[first], first, values.of[first])
         owned = (owner >= 0) & is_weight[owner]
-        lasting = self.persistent | self.zeroed
+        lasting = self.of.persistent | self.of.zeroed
         keep = np.where(owned, is_mine[owner], used | (self.stage == 0)) & lasting & (first >= 0)
         keep[self.away] = False
-        given = self.given & used & ~self.persistent & (first >= 0)
+        given = self.of.given & used & ~self.of.persistent & (first >= 0)
         where = np.flatnonzero(keep | given)
-        size = self.size[where] * np.where(given[where], self.mesh.micro_batches, 1)
-        category = self.category[where]
+        size = self.of.size[where] * np.where(given[where], self.mesh.micro_batches, 1)
+        category = self.of.category[where]
         size, category = np.append(size, self.bucket_bytes), np.append(category, int(Category.COMMUNICATION))
         return size, category, np.full(len(size), BEFORE), np.full(len(size), instructions), np.append(where, NONE)
 
@@ -151,8 +180,8 @@ class Occupancy:
     def _uses(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """First and last of these operators that touch each storage (-1 for none)."""
         operators, storage = self.trace.operators, self.trace.values.storage
-        first = np.full(len(self.size), np.iinfo(np.int32).max, np.int64)
-        last = np.full(len(self.size), -1, np.int64)
+        first = np.full(len(self.of.size), np.iinfo(np.int32).max, np.int64)
+        last = np.full(len(self.of.size), -1, np.int64)
         member = np.zeros(len(operators), bool)
         member[rows] = True
         for table in (operators.inputs, operators.outputs):
@@ -166,7 +195,7 @@ class Occupancy:
 
     def _activations(self, spells: Sequence[Spell], instructions: int) -> list[tuple[NDArray, ...]]:
         """What each micro-batch makes; what its forward makes for its backward lives from one to the other."""
-        comes = ~(self.persistent | self.given | self.zeroed)
+        comes = ~(self.of.persistent | self.of.given | self.of.zeroed)
         held = np.flatnonzero(comes & (self.forward[1] >= 0) & (self.backward[1] >= 0))
         passing = np.flatnonzero(comes & (self.forward[1] >= 0) & (self.backward[1] < 0))
         made = np.flatnonzero(comes & (self.forward[1] < 0) & (self.backward[1] >= 0))
@@ -191,7 +220,7 @@ class Occupancy:
             parts.append(self._rows(held[away], start + returned[away], end[:, away]))
             held_here = (held[~away], began[which][:, ~away], end[:, ~away])
             for where, begin, until in (held_here, (made, start + first, start + last)):
-                stays = self.gradient[where]
+                stays = self.of.gradient[where]
                 parts.append(self._rows(where[~stays], begin[:, ~stays], until[:, ~stays]))
                 if group[0] is back[0]:  # the first backward makes the gradients, the others add to them
                     gone = _looked_up(back[-1].ran.travelled.left, where[stays])
@@ -223,22 +252,22 @@ class Occupancy:
 
     def _optimizer(self, at: NDArray[np.int64]) -> tuple[NDArray, ...]:
         """What the optimizer makes for itself."""
-        first = np.full(len(self.size), np.iinfo(np.int64).max, np.int64)
-        last = np.full(len(self.size), -1, np.int64)
+        first = np.full(len(self.of.size), np.iinfo(np.int64).max, np.int64)
+        last = np.full(len(self.of.size), -1, np.int64)
         for table in (self.trace.operators.inputs, self.trace.operators.outputs):
             row = table.rows()
             keep = at[row] >= 0
             where = self.trace.values.storage[table.values[keep]]
             np.minimum.at(first, where, at[row[keep]])
             np.maximum.at(last, where, at[row[keep]])
-        where = np.flatnonzero((last >= 0) & ~(self.persistent | self.given | self.gradient))
+        where = np.flatnonzero((last >= 0) & ~(self.of.persistent | self.of.given | self.of.gradient))
         size, *columns = self._rows(where, first[where], last[where])
         return size * self._part_of(where), *columns
 
     def _part_of(self, where: NDArray[np.int64]) -> NDArray[np.float64]:
         """Part of what the optimizer makes that this stage makes, for it updates its own parameters only."""
         outputs = self.trace.operators.outputs
-        part = np.ones(len(self.size))
+        part = np.ones(len(self.of.size))
         storage, row = self.trace.values.storage[outputs.values], outputs.rows()
         update = self.trace.operators.phase[row] == Phase.OPTIMIZER
         part[storage[update]] = self.stages.share[row[update], self.stage]
