@@ -63,3 +63,13 @@ def test_real_steps_are_reached_from_kernels_and_host_costs(name: str, bound: fl
     real = measured(path)
     step = list(real)[-2]
     assert replayed(triosim.load(path, step=step)) == pytest.approx(real[step], rel=bound)
+
+
+def test_a_stored_trace_is_replayed_alike(tmp_path) -> None:
+    trace = triosim.load(shared("kineto", "nccl_parser_config-nccl_data.json.gz"), step="5")
+    assert (trace.communications.operator >= 0).all()
+    triosim.save(trace, tmp_path / "step.triosim")
+    again = triosim.load(tmp_path / "step.triosim")
+    assert again.meta.kernel_gap_s == trace.meta.kernel_gap_s
+    assert again.communications.operator.tolist() == trace.communications.operator.tolist()
+    assert replayed(again) == replayed(trace)
