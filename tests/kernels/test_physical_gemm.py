@@ -191,6 +191,18 @@ def test_the_script_finds_the_shipped_constants_again():
         assert getattr(found, name) == pytest.approx(getattr(load().constants["tensor"], name), rel=0.01), name
 
 
+@pytest.mark.parametrize(("name", "kind", "wider"), [("narrow", "fp8", "tensor"), ("fourbit", "nvfp4", "narrow")])
+def test_the_script_finds_the_constants_of_narrow_types_again(name, kind, wider):
+    shared("kernels/gemm.parquet")
+    from validation import fit_physical_gemm as fitting
+
+    found = fitting.fit_constants(
+        fitting.even(fitting.served(kind)), load().constants[wider], fitting.FREE[name], fitting.NARROW_WIDTH
+    )
+    for constant in fitting.FREE[name]:
+        assert getattr(found, constant) == pytest.approx(getattr(load().constants[name], constant), rel=0.01), constant
+
+
 def test_forty_measured_kernels_of_a_device_left_out():
     """Constants that never saw an H100, then 40 of its kernels: at most 11 %, and the interval covers the others."""
     shared("kernels/gemm.parquet")
