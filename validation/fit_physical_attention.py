@@ -181,12 +181,18 @@ TRAITS: dict[type, tuple[dict[str, float], ...]] = {
 """What is tried one after the other because nothing lies between."""
 
 
+WINDOWED = 100
+"""Rows with a window shorter than the context from which it can be seen whether keys outside are skipped; kernels are
+taken to skip them where there are fewer."""
+
+
 def traits(measured: Measured, cls: Phase) -> dict[str, float]:
     """The traits with the least error over a few rows."""
     if len(TRAITS[cls]) == 1:
         return TRAITS[cls][0]
     sample = measured.take(np.random.default_rng(2).permutation(len(measured))[:800])
-    windowed = bool((measured.work.window > 0).any())
+    work = measured.work
+    windowed = int(((work.window > 0) & (work.window < work.keys)).sum()) >= WINDOWED
     tried = [one for one in TRAITS[cls] if windowed or one["skips"]]
     costs = [float(np.mean(np.abs(np.log(predict(sample, fit(sample, cls, one)) / sample.seconds)))) for one in tried]
     return tried[int(np.argmin(costs))]

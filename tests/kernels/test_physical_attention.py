@@ -16,7 +16,9 @@ from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical import attention as model
 from triosim.kernels.physical._tables import device_of, document
-from triosim.kernels.work.attention import FAMILIES, attention
+from triosim.kernels.work.attention import FAMILIES, attention, of
+from triosim.workload.builder import TraceBuilder
+from triosim.workload.trace import DTYPE_CODE, Category, Meta, Phase
 
 H100 = catalog.accelerator("H100-SXM5-80GB")
 DEVICES = ("A100-SXM4-80GB", "H100-SXM5-80GB", "L40S", "B200-SXM-180GB", "T4", "MI300X")
@@ -85,6 +87,81 @@ def test_a_window_bounds_the_time_and_a_cold_cache_costs():
     l40s = catalog.accelerator("L40S")
     cold = replace(small, warm=np.array([False]))
     assert model.predict(cold, l40s).seconds > 1.3 * model.predict(small, l40s).seconds
+
+
+def test_grouped_heads_read_their_keys_once():
+    """Long contexts: a quarter of the key heads takes a quarter of the time."""
+    grouped, own = attention(64, 1, 16384, 32, 8, 128), attention(64, 1, 16384, 32, 32, 128)
+    assert own.key_bytes()[0] == 64 * 32 * 16384 * 256 * 2 == 4 * grouped.key_bytes()[0]
+    assert model.predict(own, H100).seconds[0] == pytest.approx(4 * model.predict(grouped, H100).seconds[0], rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["A100-SXM4-80GB", "H100-SXM5-80GB", "B200-SXM-180GB", "L40S"])
+def test_latent_heads_decode_near_both_bounds(name):
+    """DeepSeek-V3: 128 query heads of 576 over one latent vector, 242 operations for each byte read."""
+    device = catalog.accelerator(name)
+    work = attention(64, 1, 4096, 128, 1, 576, head_v=512, latent=True)
+    assert work.flop()[0] == 64 * 128 * 4096 * 2 * (576 + 512)
+    assert work.flop()[0] / work.key_bytes()[0] == pytest.approx(128 * 1088 / 576)
+    bound = max(work.flop()[0] / device.peak("bfloat16"), work.bytes()[0] / device.memory_bandwidth)
+    assert bound < model.predict(work, device).seconds[0] < 2.5 * bound
+
+
+@pytest.mark.parametrize("name", ["A100-SXM4-80GB", "H100-SXM5-80GB", "B200-SXM-180GB", "L40S"])
+def test_a_window_hides_what_lies_before_it(name):
+    device = catalog.accelerator(name)
+
+    def seconds(queries: float, keys: float, window: float) -> float:
+        return float(model.predict(attention(1, queries, keys, 32, 8, 128, window=window), device).seconds[0])
+
+    assert seconds(1, 65536, 1024) == pytest.approx(seconds(1, 1024, 0))
+    kept = 1 - (1 - 4096 / 32768) ** 2  # of the triangle that a causal mask leaves
+    assert seconds(32768, 32768, 4096) == pytest.approx(kept * seconds(32768, 32768, 0), rel=0.15)
+
+
+@pytest.mark.parametrize("name", ["A100-SXM4-80GB", "H100-SXM5-80GB", "B200-SXM-180GB", "L40S"])
+def test_encoders_chunks_and_gradients(name):
+    device = catalog.accelerator(name)
+
+    def seconds(queries: float, keys: float, **traits: bool) -> float:
+        return float(model.predict(attention(2, queries, keys, 32, 32, 128, **traits), device).seconds[0])
+
+    causal = seconds(8192, 8192)
+    assert 1.6 < seconds(8192, 8192, causal=False) / causal < 2.05  # twice the pairs
+    chunks = sum(seconds(1024, keys) for keys in range(1024, 8193, 1024))
+    assert causal < chunks < 1.25 * causal  # the same pairs in eight launches
+    assert 1.5 < seconds(8192, 8192, backward=True) / causal < 3.5  # 2.5 times the products, the same exponentials
+
+
+def test_attention_of_a_trace():
+    """Grouped heads before positions; flash kernels have positions first, and windows."""
+    b = TraceBuilder()
+    shapes = [(2, 32, 100, 128), (2, 8, 100, 128), (2, 8, 100, 128)]
+    q, k, v = (b.value(shape, "bfloat16", Category.ACTIVATION) for shape in shapes)
+    out = b.value(shapes[0], "bfloat16", Category.ACTIVATION)
+    plain = "aten::scaled_dot_product_attention"
+    b.operator(plain, [q, k, v], [out], roles=["query", "key", "value"], phase=Phase.FORWARD, args={"is_causal": True})
+    shapes = [(2, 100, 32, 128), (2, 100, 8, 128), (2, 100, 8, 128)]
+    q, k, v = (b.value(shape, "bfloat16", Category.ACTIVATION) for shape in shapes)
+    flash = "aten::_flash_attention_forward"
+    args = {"is_causal": True, "window_size_left": 15}
+    b.operator(flash, [q, k, v], [out], roles=["query", "key", "value"], phase=Phase.FORWARD, args=args)
+    trace = b.build(Meta("test", workload="attention"))
+    work = of(trace, np.arange(2), np.full(2, DTYPE_CODE["bfloat16"]))
+    for column, expected in {"batch": 2, "queries": 100, "keys": 100, "heads": 32, "kv_heads": 8, "head": 128}.items():
+        assert getattr(work, column).tolist() == [expected] * 2, column
+    assert work.causal.all()
+    assert work.window.tolist() == [0, 16]
+    assert work.pairs().tolist() == [2 * 32 * 100 * 101 / 2, 2 * 32 * (16 * 17 / 2 + 84 * 16)]
+
+
+def test_few_queries_over_a_long_context_cost_what_one_does():
+    """A draft of four tokens reads the keys once; nothing jumps where decoding ends and chunked prefill begins."""
+    b200 = catalog.accelerator("B200-SXM-180GB")
+    times = [float(model.predict(attention(16, q, 8192, 32, 8, 128), b200).seconds[0]) for q in (1, 4, 16, 17, 32)]
+    assert times[1] == pytest.approx(times[0], rel=0.05)
+    assert times[3] == pytest.approx(times[2], rel=0.1)
+    assert times[4] < 2 * times[2]
 
 
 def test_long_decoding_is_bound_by_memory_and_long_prefill_by_computing():

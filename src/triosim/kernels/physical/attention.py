@@ -47,6 +47,9 @@ STEP = 128
 """Keys of one step of a thread block's loop."""
 LEAST_SPLIT = 256
 """Keys that one block of a split has at least."""
+BACKWARD = 63 / 73
+"""Rate of the gradients' products in that of the output's: at best 63 % and 73 % of an A100's peak (FlashAttention-2,
+section 4.1)."""
 BLOCK_BYTES = 82 * 1024.0
 """Shared memory of a block that decodes: two of them fit into a multiprocessor of an A100."""
 
@@ -162,7 +165,18 @@ def predict(work: Attention, device: Accelerator, table: Constants | None = None
             if phase:
                 seconds[rows], limit[rows] = decode(part, device, table.decode.of(name))
             else:
-                seconds[rows], limit[rows] = prefill(part, device, table.prefill.of(name))
+                seconds[rows], limit[rows] = _many(part, device, table, name)
+    return Predicted(seconds, limit)
+
+
+def _many(work: Attention, device: Accelerator, table: Constants, family: str) -> Predicted:
+    """Prefill; a short continuation of a long context also has the kernels that split the keys to choose from."""
+    seconds, limit = prefill(work, device, table.prefill.of(family))
+    few = np.flatnonzero((work.queries <= STEP) & (work.keys > work.queries) & ~work.backward)
+    if few.size:
+        split = decode(work.take(few), device, table.decode.of(family))
+        faster = split.seconds < seconds[few]
+        seconds[few[faster]], limit[few[faster]] = split.seconds[faster], split.limit[faster]
     return Predicted(seconds, limit)
 
 
@@ -170,6 +184,7 @@ def prefill(work: Attention, device: Accelerator, c: Prefill) -> Predicted:
     """Seconds of calls that attend with many queries (see the module's docstring); gradients too."""
     d = device_of(device)
     sustained = d.sustained(_peaks(work, device), c.efficiency, c.joule_per_flop)
+    sustained = np.where(work.backward, BACKWARD * sustained, sustained)
     group = work.heads / work.kv_heads if c.packs else 1.0
     rows = np.ceil(work.queries * group / c.tile)
     blocks = work.batch * work.heads / group * rows

@@ -148,8 +148,8 @@ def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> Attent
     """The attention operators among a trace's operators.
 
     Shapes are (..., heads, positions, head size), or (batch, positions, heads, head size) for ``_flash_attention`` and
-    ``_efficient_attention``, as PyTorch has them.  A call whose shapes are not known becomes one head of as many
-    positions as its counted FLOP need.
+    ``_efficient_attention``, as PyTorch has them; ``window_size_left`` gives a window.  A call whose shapes are not
+    known becomes one head of as many positions as its counted FLOP need.
 
     Args:
         trace: operators with FLOP counted.
@@ -158,7 +158,7 @@ def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> Attent
     """
     calls = Calls(trace)
     found: dict[int, tuple[float, ...]] = {}
-    sizes = np.empty((len(rows), 9))
+    sizes = np.empty((len(rows), 10))
     for at, row in enumerate(rows.tolist()):
         call = calls[row]
         if id(call) not in found:  # equal calls are one object, kept alive by ``calls``
@@ -166,9 +166,9 @@ def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> Attent
         sizes[at] = found[id(call)]
     item = np.asarray(ITEM_BYTES[dtype], np.float64)
     no = np.zeros(len(rows), bool)
-    batch, queries, keys, heads, kv_heads, head, head_v, causal, backward = sizes.T
+    batch, queries, keys, heads, kv_heads, head, head_v, window, causal, backward = sizes.T
     return Attention(
-        batch, queries, keys, heads, kv_heads, head, head_v, np.zeros(len(rows)), causal > 0, no, no, backward > 0, no,
+        batch, queries, keys, heads, kv_heads, head, head_v, window, causal > 0, no, no, backward > 0, no,
         dtype.astype(np.int8), np.maximum(item, 1.0), item, np.zeros(len(rows), np.int8),
     )  # fmt: skip
 
@@ -177,12 +177,14 @@ def _sizes(call: Call, flop: float) -> tuple[float, ...]:
     query, key, value = call.shape("query", "q"), call.shape("key", "k"), call.shape("value", "v")
     if not query or not key or len(query) < 3 or len(key) < 3:
         side = max(math.sqrt(flop / (4.0 * 128)), 1.0) if flop > 0 else 1.0
-        return 1.0, side, side, 1.0, 1.0, 128.0, 128.0, 0.0, 0.0
+        return 1.0, side, side, 1.0, 1.0, 128.0, 128.0, 0.0, 0.0, 0.0
     swapped = call.name.startswith(("_flash_attention", "_efficient_attention")) and len(query) == 4
     at_heads, at_positions = (-2, -3) if swapped else (-3, -2)
     causal = bool(call.args.get("is_causal")) and query[at_positions] == key[at_positions]
+    left = call.args.get("window_size_left")  # positions before its own that a query sees; -1 for all
+    window = float(left + 1) if isinstance(left, int) and left >= 0 else 0.0
     return (
         float(math.prod(query[:-3])), float(query[at_positions]), float(key[at_positions]), float(query[at_heads]),
-        float(max(key[at_heads], 1)), float(query[-1]), float((value or query)[-1]), float(causal),
+        float(max(key[at_heads], 1)), float(query[-1]), float((value or query)[-1]), window, float(causal),
         float(call.backward),
     )  # fmt: skip
