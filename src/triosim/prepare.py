@@ -127,7 +127,7 @@ def prepare(
 
     tell("writing the programs of the ranks")
     classes = _programs(step, times, stages, plan, mesh, system, placement, jobs[models[0]])
-    mode = plan.host or default_mode(workload)
+    mode = plan.host or default_mode(workload, jobs[slowest].device.kind)
     driven = mesh.dp if plan.dp_style == "dataparallel" else 1
     alone = driven * crowding(_processes(placement, system) // driven, system.server_cores)
     launching = host(step.trace, mode, alone) if residual is None else residual.host(step.trace, alone)

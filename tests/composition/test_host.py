@@ -58,6 +58,9 @@ def test_the_default_depends_on_where_the_workload_is_from() -> None:
     trace = chain()
     assert default_mode(trace) == "none"
     assert default_mode(triosim.model("vgg11")) == "eager"
+    assert default_mode(triosim.model("vgg11"), kind="asic") == "graph"
+    assert default_mode(triosim.model("vgg11"), kind="cpu") == "none"
+    assert default_mode(_with_host_times(trace, 1e-6), kind="asic") == "recorded"
     on_a_cpu = _with_host_times(replace(trace, meta=replace(trace.meta, clock="cpu")), 1e-6)
     assert default_mode(on_a_cpu) == "none"
 

@@ -58,14 +58,21 @@ def _table() -> dict:
     return json.loads(resources.files("triosim.composition").joinpath("host.json").read_text())
 
 
-def default_mode(trace: Trace) -> str:
+def default_mode(trace: Trace, kind: str = "gpu") -> str:
     """What ``--host`` is when it is not given.
 
     Recorded where the trace holds host times; the eager table for a model by name; none for an imported trace without
     host times and for a trace of a CPU, whose operators ran in the process that launched them.
+
+    Args:
+        trace: what is run.
+        kind: of device, as in the catalog; processors run operators themselves, and what is no GPU (TPU, Trainium,
+            Gaudi) runs compiled programs, launched once.
     """
     if trace.meta.made_by == "triosim.model":
-        return "eager"
+        if kind.endswith("cpu"):
+            return "none"
+        return "graph" if kind.endswith("asic") else "eager"
     if trace.meta.clock == "gpu" and bool(np.any(trace.operators.host_s > 0)):
         return "recorded"
     return "none"
