@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from triosim import tally
+from triosim.composition import update
 from triosim.composition.residual import Sizes, sizes
 from triosim.fitting import fullest
 from triosim.hardware.describe import describe as describe_system
@@ -178,6 +179,8 @@ class Summary:
             )
         elif self.of.mesh.ranks > 1:
             found.append("network: links as given, taken as exact")
+        if "optimizer" in self.of.plan.offload:
+            found.append(update.source(self.of.system))
         found += [f"collectives: {source}" for source in self.network]
         slowed = {i for i in self.of.interferes if i.slowdown > 1} if self.of.mesh.ranks > 1 else set()
         found += [

@@ -104,6 +104,7 @@ def test_ranks_of_a_server_share_its_processors() -> None:
         triosim.simulate(llama(), system, Plan(dp=n, host="none", offload=("optimizer",)), fit=False) for n in (1, 8)
     )
     assert eight.devices[0].host_cpu_s == pytest.approx(8 * one.devices[0].host_cpu_s, rel=1e-6)
+    assert any("on the host's Xeon-8480+ at 45 %" in words for words in one.sources)
     divided = triosim.simulate(llama(), system, Plan(dp=8, zero=1, host="none", offload=("optimizer",)), fit=False)
     assert divided.devices[0].host_cpu_s == pytest.approx(one.devices[0].host_cpu_s, rel=0.01)
 

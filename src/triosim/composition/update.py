@@ -36,3 +36,10 @@ def update_s_per_byte(system: System, devices: NDArray[np.int32]) -> float:
     sockets = max(round((system.server_cores or 0) / processor.compute_units), 1) if processor.compute_units else 1
     ranks = int(np.bincount(system.device_server[devices]).max(initial=1))
     return ranks / (processor.memory_bandwidth * sockets * EFFICIENCY)
+
+
+def source(system: System) -> str:
+    """Where :func:`update_s_per_byte` is from, for people."""
+    name = system.server_cpu.name if system.server_cpu is not None else "processor"
+    part = f"{100 * EFFICIENCY:.0f} % of its memory bandwidth"
+    return f"offload: the optimizer runs on the host's {name} at {part} (DeepSpeed's CPU-Adam)"
