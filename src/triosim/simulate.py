@@ -74,15 +74,13 @@ def simulate(
     tell("playing the job")
     model = network_model(plan.solver, plan.solver_options)
     lowered, sources = lowered_job(job, plan.fold and model.weighted, measured)
-    began = time.perf_counter()
     played, amount = _settled([(job, lowered)], lowered.graph, lowered.wires, model)
-    took = time.perf_counter() - began
     run = tally.Run(job.programs, lowered, lowered.worked(played), plan.iterations)
     if keep is not None:
         keep(run, job.placement, job.system, job.step.trace)
 
     tell("how sure it is")
-    sure = uncertainty(job, lowered, amount, model, took) if job.residual is None else None
+    sure = uncertainty(job, lowered, played, amount, model) if job.residual is None else None
 
     tell("adding up")
     return _result(job, run, sources, clock, largest, sure)

@@ -10,12 +10,12 @@ what they make of the times.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.engine.graph import Played
 from triosim.engine.many import play_many
 from triosim.engine.solver import NetworkModel
 from triosim.kernels.classes import GROUPS, by_name, group_of_name
@@ -33,10 +33,14 @@ describes are taken at their word."""
 DRAWS = 200
 FEWEST = 50
 """Draws below which quantiles say less than the causes one by one, added as if the iteration were linear in them."""
-BUDGET_S = 0.4
-"""Draws are as many as can be played in this time, the causes one by one included."""
-LIMIT_S = 2.0
-"""Where playing the causes one by one takes longer than this, nothing is played on the side."""
+TASK, EVENT = 1, 80
+"""What playing a task takes, and solving the sharing of links at one instant, in units of the former: on the native engine
+about 60 ns and 5 us.  How much is played on the side depends on these counts and not on a clock, so that a prediction is
+the same every time."""
+BUDGET = {"native": 6_500_000, "reference": 130_000}
+"""Draws are as many as fit in this, the causes one by one included: some 0.4 s."""
+LIMIT = {name: 5 * budget for name, budget in BUDGET.items()}
+"""Where playing the causes one by one takes more, nothing is played on the side."""
 TAIL = 0.05
 
 HOST, NETWORK = "the host", "the network"
@@ -68,70 +72,69 @@ class Uncertainty:
 
 
 def uncertainty(
-    job: Prepared, lowered: Lowered, amount: NDArray[np.int64], model: NetworkModel, took_s: float
+    job: Prepared, lowered: Lowered, played: Played, amount: NDArray[np.int64], model: NetworkModel
 ) -> Uncertainty | None:
     """Uncertainty of a job that has been played; None where playing it again would take too long.
 
     Args:
         job: as it was prepared.
         lowered: its tasks.
+        played: when they ran.
         amount: of each task, as it was played.
         model: how links are shared.
-        took_s: what playing it took.
     """
     graph = replace(lowered.graph, amount=amount)
-    names, cause, spread = _tasks(job, lowered)
+    names, of, reach, column = _tasks(job, lowered)
     network = CATALOG_LINK_SPREAD if any(job.system.edge_name) else 0.0
-    kinds, kind = np.unique(np.stack([cause, np.round(spread, 4)]), axis=1, return_inverse=True)
-    of, reach = kinds[0].astype(np.int64), kinds[1]
-    columns = np.where(of >= 0, np.cumsum(of >= 0) - 1, -1)
-    column = np.asarray(columns[kind.ravel()], np.int32)
-    of, reach = of[of >= 0], reach[of >= 0]
     names = [*names, NETWORK]
-    if took_s * (len(names) + 1) > LIMIT_S:
+    each = TASK * len(graph) + EVENT * played.events
+    one_by_one = np.vstack([np.zeros(len(names)), np.eye(len(names))])
+    if each * len(one_by_one) > LIMIT[played.engine]:
         return None
 
-    def played(z: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Logarithm of the end of each row of ``z``, shape (draws, causes), over that of the first."""
+    def logarithms(z: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Logarithm of when each draw ends, from ``z`` of shape (draws, causes)."""
         factors = np.exp(z[:, of] * reach / Z90)
         links = np.exp(-z[:, -1] * network / Z90)
         ends = play_many(graph, lowered.wires, model, column, factors, links).astype(np.float64)
         return np.log(np.maximum(ends, 1.0))
 
-    began = time.perf_counter()
-    one_by_one = np.vstack([np.zeros(len(names)), np.eye(len(names))])
-    ends = played(one_by_one)
-    each = (time.perf_counter() - began) / len(one_by_one)
+    ends = logarithms(one_by_one)
     moved = ends[1:] - ends[0]
     causes = _causes(job, names, moved)
-    draws = min(DRAWS, int((BUDGET_S - each * len(one_by_one)) / max(each, 1e-9)) // 2 * 2)
+    draws = min(DRAWS, (BUDGET[played.engine] // max(each, 1) - len(one_by_one)) // 2 * 2)
     if draws < FEWEST:
         width = Z90 * float(np.sqrt(np.sum(moved**2)))
         return Uncertainty(float(np.exp(-width)), float(np.exp(width)), causes, 0)
     half = np.random.default_rng(0).standard_normal((draws // 2, len(names)))
-    found = np.sort(played(np.vstack([half, -half])) - ends[0])  # with every draw its mirror image
+    found = np.sort(logarithms(np.vstack([half, -half])) - ends[0])  # with every draw its mirror image
     low, high = found[int(np.floor(TAIL * (draws + 1))) - 1], found[int(np.ceil((1 - TAIL) * (draws + 1))) - 1]
     return Uncertainty(float(np.exp(min(low, 0.0))), float(np.exp(max(high, 0.0))), causes, draws)
 
 
-def _tasks(job: Prepared, lowered: Lowered) -> tuple[list[str], NDArray[np.int64], NDArray[np.float64]]:
-    """Names of the causes but the network, and cause (-1: none) and spread of each task."""
+def _tasks(
+    job: Prepared, lowered: Lowered
+) -> tuple[list[str], NDArray[np.int64], NDArray[np.float64], NDArray[np.int32]]:
+    """Causes but the network, and the tasks that they move.
+
+    Returns:
+        Names of the causes; cause and spread of each kind of task; and the kind of each task, -1 for those that nothing
+        moves.
+    """
     trace, times = job.step.trace, job.times
-    group = by_name(trace.operators.name, group_of_name)
-    names = [_WORDS[name] for name in GROUPS]
-    known = list(dict.fromkeys(names))
-    code = np.array([known.index(name) for name in names])[group]
-    cause = np.full(len(lowered.graph), -1, np.int64)
-    spread = np.zeros(len(lowered.graph))
+    words = [_WORDS[name] for name in GROUPS]
+    known = list(dict.fromkeys(words))
+    code = np.array([known.index(word) for word in words])[by_name(trace.operators.name, group_of_name)]
+    pairs = np.column_stack([code, np.round(times.spread, 4)])
+    kinds, kind = np.unique(np.vstack([pairs, [len(known), job.launching.spread]]), axis=0, return_inverse=True)
+    kind = np.where(kinds[kind.ravel(), 1] > 0, kind.ravel(), -1).astype(np.int32)
+    column = np.full(len(lowered.graph), -1, np.int32)
     for cell, number in enumerate(lowered.program.tolist()):
         program, own = job.programs[number], slice(int(lowered.first[cell]), int(lowered.first[cell + 1]))
-        row = np.maximum(program.operator, 0)
         computes = (program.op == Op.COMPUTE) & (program.operator >= 0)
-        issues = program.op == Op.ISSUE
-        cause[own] = np.where(computes, code[row], np.where(issues, len(known), -1))
-        spread[own] = np.where(computes, times.spread[row], np.where(issues, job.launching.spread, 0.0))
-    cause[spread <= 0] = -1
-    return [*known, HOST], cause, spread
+        moved = np.where(computes, kind[np.maximum(program.operator, 0)], -1)
+        column[own] = np.where(program.op == Op.ISSUE, kind[-1], moved)
+    return [*known, HOST], kinds[:, 0].astype(np.int64), kinds[:, 1], column
 
 
 def _causes(job: Prepared, names: list[str], moved: NDArray[np.float64]) -> tuple[Cause, ...]:
