@@ -34,9 +34,9 @@ DRAWS = 200
 FEWEST = 50
 """Draws below which quantiles say less than the causes one by one, added as if the iteration were linear in them."""
 TASK, EVENT = 1, 80
-"""What playing a task takes, and solving the sharing of links at one instant, in units of the former: on the native engine
-about 60 ns and 5 us.  How much is played on the side depends on these counts and not on a clock, so that a prediction is
-the same every time."""
+"""What playing a task takes, and solving the sharing of links at one instant, in units of the former: on the native
+engine about 60 ns and 5 us.  How much is played on the side depends on these counts and not on a clock, so that a
+prediction is the same every time."""
 BUDGET = {"native": 6_500_000, "reference": 130_000}
 """Draws are as many as fit in this, the causes one by one included: some 0.4 s."""
 LIMIT = {name: 5 * budget for name, budget in BUDGET.items()}
