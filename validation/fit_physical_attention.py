@@ -70,8 +70,8 @@ FAMILY_PRIOR: dict[str, dict[str, float]] = {
 step of TensorRT-LLM's is of 128 keys."""
 
 CHOSEN = (
-    "forms and widths were chosen after a look at the errors of devices and shapes left out: those of decoding (blocks, "
-    "padding, rates, caches, and the families' own) and the caches of prefill"
+    "forms and widths were chosen after a look at the errors of devices and shapes left out: those of decoding "
+    "(blocks, padding, rates, caches, and the families' own) and the caches of prefill"
 )
 """What the provenance says of the priors."""
 
