@@ -116,6 +116,17 @@ def test_being_interrupted_writes_nothing_and_says_so(tmp_path: Path, monkeypatc
     assert not list(tmp_path.iterdir())
 
 
+def test_a_gpu_that_the_catalog_does_not_know_is_told_before_it_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    import triosim.workload.record as record
+
+    monkeypatch.setattr(record, "devices_here", lambda: ["cuda", "cpu"], raising=False)
+    monkeypatch.setattr(record, "device_name", lambda kind: "Dream-1", raising=False)
+    monkeypatch.setattr(record, "measure", lambda *_: pytest.fail("must not begin"), raising=False)
+    with pytest.raises(InputError, match="does not know 'Dream-1': describe it in a file"):
+        command._measured(None, 240.0)
+
+
 def test_kernels_measured_here_make_a_pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A round of small kernels through the whole command; the real one takes minutes."""
     pytest.importorskip("torch")

@@ -103,9 +103,10 @@ def _of_trace(name: str, device: str | None, step: str | None, budget: str | Non
 
 
 def _measured(device: str | None, budget_s: float) -> Pack:
+    from triosim.hardware.catalog import identify
     from triosim.kernels.calibration.figures import machine
     from triosim.kernels.calibration.making import calibrate as made_of
-    from triosim.workload.record import devices_here, measure
+    from triosim.workload.record import device_name, devices_here, measure
 
     described: Accelerator | None = None
     if device not in (None, "cpu", "cuda"):
@@ -113,8 +114,14 @@ def _measured(device: str | None, budget_s: float) -> Pack:
 
         described = accelerator(str(device))
     kind = device if described is None else "cpu" if described.kind == "cpu" else "cuda"
+    kind = kind or devices_here()[0]
+    if kind == "cuda" and kind in devices_here() and described is None and identify(device_name(kind)) is None:
+        raise InputError(
+            f"the catalog does not know {device_name(kind)!r}: describe it in a file (docs/systems.md) and give that "
+            "as --device"
+        )
     with _bar() as tell:
-        bench: Bench = measure(kind or devices_here()[0], budget_s, tell)
+        bench: Bench = measure(kind, budget_s, tell)
     here = machine() if bench.trace.meta.clock == "cpu" else None
     return made_of(bench.trace, described, drift=bench.drift, versions=bench.versions, machine=here)[0]
 

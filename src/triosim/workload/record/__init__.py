@@ -25,12 +25,19 @@ from triosim.errors import InputError
 if TYPE_CHECKING:
     from triosim.workload.record.bench import devices_here, measure
     from triosim.workload.record.fakes import fake
-    from triosim.workload.record.function import record
+    from triosim.workload.record.function import device_name, record
     from triosim.workload.record.script import record_script
 
-__all__ = ["devices_here", "fake", "measure", "record", "record_script"]
+__all__ = ["device_name", "devices_here", "fake", "measure", "record", "record_script"]
 
-_HOME = {"devices_here": "bench", "fake": "fakes", "measure": "bench", "record": "function", "record_script": "script"}
+_HOME = {
+    "device_name": "function",
+    "devices_here": "bench",
+    "fake": "fakes",
+    "measure": "bench",
+    "record": "function",
+    "record_script": "script",
+}
 
 
 def __getattr__(name: str) -> Any:
