@@ -23,6 +23,7 @@ from triosim.collectives.means import CollectiveMeans
 from triosim.collectives.scheduling import Collectives
 from triosim.composition.replay import recorded
 from triosim.engine.play import play
+from triosim.errors import InputError
 from triosim.hardware.system import System
 from triosim.network.lowering import lower
 from triosim.network.placement import place
@@ -31,7 +32,7 @@ from triosim.parallelism.program import Op
 from triosim.units import PICOSECONDS_PER_SECOND
 from triosim.workload.trace import Trace
 
-WORK = ("kernel", "gpu_memcpy", "gpu_memset")
+WORK = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 TARGET = {"ns_resolution": 0.03}
 """Largest error of a step; 10 % for the others."""
 
@@ -51,7 +52,11 @@ def main() -> int:
         if not real:
             print(f"{_short(path):28}     - marks no step")
         for step, seconds in real.items():
-            trace = triosim.load(path, step=step)
+            try:
+                trace = triosim.load(path, step=step)
+            except InputError as error:
+                print(error)
+                continue
             host, device = float(np.nansum(trace.operators.host_s)), float(trace.kernels.device_s.sum())
             found = replayed(trace)
             error = found / seconds - 1
@@ -61,6 +66,8 @@ def main() -> int:
             )
             bound = next((b for name, b in TARGET.items() if path.name.startswith(name)), 0.1)
             rows.append({"trace": path.name, "step": step, "measured_s": seconds, "replayed_s": found, "bound": bound})
+    if not rows:
+        return 1
     errors = [abs(r["replayed_s"] / r["measured_s"] - 1) for r in rows]
     print(f"{len(rows)} steps: mean {np.mean(errors):.2%}, worst {max(errors):.2%}")
     if options.json:
@@ -88,26 +95,39 @@ def alone() -> System:
 
 
 def measured(path: Path) -> dict[str, float]:
-    """Label and seconds of each step that a file marks."""
+    """Label and seconds of each step that a file marks, on the device that worked most."""
     content = path.read_bytes()
     data = json.loads((gzip.decompress(content) if path.suffix == ".gz" else content).decode(errors="replace"))
     events = [e for e in (data["traceEvents"] if isinstance(data, dict) else data) if e.get("ph") == "X"]
-    marks = sorted((float(e["ts"]), float(e["dur"]), e["name"]) for e in events if "ProfilerStep#" in e["name"])
-    calls = {e["args"]["correlation"]: float(e["ts"]) for e in events if e.get("cat") == "cuda_runtime"}
-    work = sorted(
-        (calls.get(e["args"].get("correlation"), float(e["ts"])), float(e["ts"]), float(e["ts"]) + float(e["dur"]))
-        for e in events
-        if e.get("cat") in WORK
+    named = [(str(e.get("cat", "")).lower(), e, e.get("args") or {}) for e in events]
+    marks = sorted(
+        (float(e["ts"]), float(e["dur"]), e["name"])
+        for cat, e, _ in named
+        if "ProfilerStep#" in str(e.get("name")) and not cat.startswith("gpu")
     )
+    calls: dict[object, float] = {}
+    for cat, e, args in named:
+        if cat.endswith(("runtime", "driver")) and "correlation" in args:
+            calls.setdefault(args["correlation"], float(e["ts"]))
+    work: dict[object, list[tuple[float, float, float]]] = {}
+    for cat, e, args in named:
+        if cat in WORK:
+            start = float(e["ts"])
+            span = (calls.get(args.get("correlation"), start), start, start + float(e["dur"]))
+            work.setdefault(args.get("device"), []).append(span)
+    if not work:
+        return {}
+    busiest = sorted(max(work.values(), key=lambda spans: sum(end - start for _, start, end in spans)))
     found = {}
     for number, (start, length, name) in enumerate(marks):
-        own = [w for w in work if start <= w[0] and (number + 1 == len(marks) or w[0] < marks[number + 1][0])]
+        last = number + 1 == len(marks)
+        own = [w for w in busiest if start <= w[0] and (last or w[0] < marks[number + 1][0])]
+        later = [w[1] for w in busiest if not last and w[0] >= marks[number + 1][0]]
+        if not own:
+            continue
         begin = min(w[1] for w in own)
-        if number + 1 < len(marks):
-            seconds = min(w[1] for w in work if w[0] >= marks[number + 1][0]) - begin
-        else:
-            seconds = max(length, max(w[2] for w in own) - begin)
-        found[name.rpartition("#")[2]] = seconds * 1e-6
+        seconds = min(later) - begin if later else max(length, max(w[2] for w in own) - begin)
+        found[name.rpartition("#")[2].strip()] = seconds * 1e-6
     return found
 
 
