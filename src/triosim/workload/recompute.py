@@ -94,6 +94,15 @@ class _Facts:
         for row in self.forward:
             for value in self.inputs[row]:
                 self.read_by.setdefault(self.storage[value], []).append(row)
+        self.touched_by: dict[int, list[int]] = {}
+        """Storage -> backward operators that read or write it, in order."""
+        self.derivatives: dict[int, list[int]] = {}
+        """Forward operator -> the backward operators that differentiate it."""
+        forward = operators.forward.tolist()
+        for row in self.later:
+            self.derivatives.setdefault(forward[row], []).append(row)
+            for where in {self.storage[v] for v in (*self.inputs[row], *self.outputs[row])}:
+                self.touched_by.setdefault(where, []).append(row)
         # what this file adds
         self.origins: list[int] = []
         self.new_storage: list[int] = []
@@ -202,11 +211,9 @@ class _Region:
         """The region run again; None where no backward operator needs it."""
         facts = self.facts
         needed, own = self.inner - self.given_on, self._own()
-        users = [
-            row
-            for row in facts.later
-            if self._touches(row, needed) or (row in own and self._touches(row, self.given_on))
-        ]
+        found = {row for where in needed for row in facts.touched_by.get(where, ())}
+        found |= {row for where in self.given_on for row in facts.touched_by.get(where, ()) if row in own}
+        users = sorted(found)
         if not users:
             return None
         inputs, outputs = [], []
@@ -222,12 +229,7 @@ class _Region:
 
     def _own(self) -> set[int]:
         """Backward operators of the region."""
-        inside, operators = set(self.rows), self.facts.trace.operators
-        return {row for row in self.facts.later if int(operators.forward[row]) in inside}
-
-    def _touches(self, row: int, storages: set[int]) -> bool:
-        facts = self.facts
-        return any(facts.storage[v] in storages for v in (*facts.inputs[row], *facts.outputs[row]))
+        return {row for made in self.rows for row in self.facts.derivatives.get(made, ())}
 
     def _again(self, value: int) -> int:
         """The value that stands for ``value`` the second time."""
