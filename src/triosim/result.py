@@ -68,6 +68,7 @@ class Memory:
         peak: when it is.
         holders: who holds it, by category and module, the largest first.
         curve: memory over the run.
+        host_bytes: what the rank keeps in host memory (offload).
         largest_batch: the largest batch per replica that fits (0: none does), None where it was not looked for.
     """
 
@@ -81,6 +82,7 @@ class Memory:
     peak: Peak = Peak("", "", "", 0.0)
     holders: tuple[Holder, ...] = ()
     curve: MemoryCurve = MemoryCurve((), ())
+    host_bytes: int = 0
     largest_batch: int | None = None
 
 

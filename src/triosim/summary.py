@@ -128,6 +128,7 @@ class Summary:
             peak=tally.peak(run, program, foot, trace),
             holders=holders(program.lifetimes, foot.peak_row, trace)[:HOLDERS],
             curve=tally.memory_curve(run, program, foot),
+            host_bytes=program.host_bytes,
             largest_batch=self.largest_batch,
         )
 

@@ -98,6 +98,21 @@ def test_the_host_updates_what_a_formula_says() -> None:
     assert program.seconds[program.op == Op.ISSUE].sum() == pytest.approx(seconds)
 
 
+def test_what_is_on_the_host_is_told() -> None:
+    """12 bytes of states and 2 of gradients a parameter; activations of as many micro-batches as are under way."""
+    trace, system = llama(), triosim.system("dgx-h100")
+    parameters = int(trace.values.elements()[trace.weights()].sum())
+
+    def told(**plan) -> int:
+        return triosim.simulate(trace, system, Plan(dp=1, **plan), fit=False).memory.host_bytes
+
+    assert told() == 0
+    assert told(offload=("optimizer",)) == 14 * parameters
+    out, _ = moved({"offload": ("activations",)})
+    assert told(offload=("activations",)) == out
+    assert told(offload=("activations",), micro_batches=4, schedule="gpipe") == 4 * out
+
+
 def test_ranks_of_a_server_share_its_processors() -> None:
     system = triosim.system("dgx-h100")
     one, eight = (

@@ -25,7 +25,7 @@ from triosim.parallelism.gathering import Marks, Missing, missing
 from triosim.parallelism.gradients import gradients, total_bytes
 from triosim.parallelism.occupancy import Occupancy, Ran, Spell
 from triosim.parallelism.offload import HOST as HOST_PLACE
-from triosim.parallelism.offload import Shuttle, on_host
+from triosim.parallelism.offload import Shuttle, host_bytes, on_host
 from triosim.parallelism.pieces import Piece, Placed, lay_out
 from triosim.parallelism.program import AXES, COMPUTE, COPY, SEND, TP, Op, Program
 from triosim.parallelism.schedule import Turn
@@ -115,7 +115,15 @@ class _Stage:
                 optimized = np.where(tail.ran.at >= 0, tail.ran.at + last, -1)
                 spent.append(Spent(True, last, end - 1, None, tail.marks))
         made = lay_out(self.of.new().build(), placed)
-        return replace(made, places=tuple(self.of.places), lifetimes=self._lifetimes(spells, spent, optimized, end))
+        lifetimes = self._lifetimes(spells, spent, optimized, end)
+        return replace(made, places=tuple(self.of.places), lifetimes=lifetimes, host_bytes=self._host_bytes())
+
+    def _host_bytes(self) -> int:
+        """What a rank keeps in host memory."""
+        if not self.plan.offload:
+            return 0
+        turns = [turn.backward for turn in self.of.turns]
+        return host_bytes(self.plan.offload, self.of.trips[False], self.of.update(), turns)
 
     def _lifetimes(
         self, spells: list[Spell], spent: list[Spent], optimized: NDArray[np.int64], instructions: int

@@ -296,11 +296,13 @@ class Update:
     Attributes:
         gradients: bytes of each gradient that it needs, by storage.
         parameters: bytes of the new parameters.
+        states: bytes of its states, master weights included.
         touched_bytes: what it reads and writes: gradients, states and masters once each way.
     """
 
     gradients: dict[int, int]
     parameters: int
+    states: int
     touched_bytes: int
 
 
@@ -332,8 +334,23 @@ def update_of(trace: Trace, parameters: Iterable[int]) -> Update:
     return Update(
         {s: b for s, b in reads.items() if kind[s] == Category.GRADIENT},
         sum(b for s, b in writes.items() if kind[s] == Category.WEIGHT),
+        sum(b for s, b in reads.items() if kind[s] == Category.OPTIMIZER_STATE),
         sum(reads.values()) + sum(writes.values()),
     )
+
+
+def host_bytes(which: Iterable[str], trips: Sequence[Trip], update: Update, backward: Sequence[bool]) -> int:
+    """Most that one rank keeps in host memory.
+
+    Args:
+        which: what is offloaded.
+        trips: of its forwards.
+        update: what the host would update.
+        backward: of each turn of an iteration, whether it is a backward.
+    """
+    flying = np.cumsum(np.where(backward, -1, 1))
+    held = sum(trip.bytes * (int(flying.max(initial=0)) if trip.leaves >= 0 else 1) for trip in trips)
+    return held + (update.states + sum(update.gradients.values()) if "optimizer" in which else 0)
 
 
 def on_host(trace: Trace, which: Iterable[str], trips: Sequence[Trip]) -> NDArray[np.int64]:
