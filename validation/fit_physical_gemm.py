@@ -8,7 +8,8 @@ Inputs, of ``../shared/data``: ``kernels/gemm.parquet`` (bf16, fp8 and nvfp4 for
 The constants (:mod:`triosim.kernels.physical.gemm`) minimise a smooth form of the mean absolute logarithmic
 error, equally many rows of each device, and are drawn towards the priors below with the widths given there: power,
 reach and tile efficiency can hardly be told apart from small kernels.  The table judges them on devices that were left
-out of the fit, and the spreads are conformal quantiles of those errors.
+out of the fit, and the spreads are conformal quantiles of those errors.  What a few measured kernels of a device bring
+is shown by :mod:`validation.calibration`.
 
 Priors are round figures of the architecture manuals and of research on these measurements: the *form* of the model and
 its starting point were chosen with all devices in view, the constants that judge a device without any row of it.
@@ -32,7 +33,6 @@ from validation.kernel_data import DATA, DEVICES
 from triosim.hardware import catalog
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical.gemm import ENGINES, SCHEMA, Constants, Menu, family_of, predict
-from triosim.kernels.physical.gemm_calibration import calibrate
 from triosim.kernels.work.gemm import Gemm, gemm
 from triosim.workload.trace import DTYPES
 
@@ -402,29 +402,6 @@ def table(judged: dict[str, dict[str, Judged]]) -> str:
     return "\n".join(lines)
 
 
-DRAWS, FEW = 50, 40
-
-
-def calibrated(judged: dict[str, dict[str, Judged]]) -> str:
-    """What FEW measured kernels of the device left out change: mean over DRAWS draws from its rows."""
-    lines = [f"{'engine':9s}{'left out':18s}  MAPE: without  with {FEW} kernels   covered   factor"]
-    for engine in ("tensor", "narrow"):
-        for name, one in judged[engine].items():
-            device, figures = catalog.accelerator(name), []
-            for draw in range(DRAWS):
-                order = np.random.default_rng(draw).permutation(len(one.rows))
-                few, rest = one.rows.take(order[:FEW]), one.rows.take(order[FEW:1500])
-                found = calibrate({engine: one.constants}, few.work, few.seconds, device)
-                e = np.log(rest.seconds / found.predict(rest.work, device).seconds)
-                half = found.spread[engine]
-                figures.append([mape(one.errors), mape(e), float(np.mean(np.abs(e) <= half)), half])
-            before, after, held, half = np.array(figures).mean(axis=0).tolist()
-            lines.append(
-                f"{engine:9s}{name:18s}{100 * before:15.1f}{100 * after:17.1f}{100 * held:10.1f}{math.exp(half):9.2f}"
-            )
-    return "\n".join(lines)
-
-
 def _round(x: float) -> float:
     return float(f"{x:.4g}")
 
@@ -502,14 +479,11 @@ def document(constants: dict[str, Constants], judged: dict[str, dict[str, Judged
 def main() -> None:
     """Fit, print the table, and write the constants if asked to."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--calibrate", action="store_true", help="also show what a few measured kernels change")
     parser.add_argument("--write", action="store_true", help=f"write {TARGET.name}")
     arguments = parser.parse_args()
     data = measured()
     judged = judge(data, measured(TEST_ROWS, 1))
     print(table(judged))
-    if arguments.calibrate:
-        print(calibrated(judged))
     constants = fit(data)
     for engine, c in constants.items():
         print(f"{engine:9s}" + " ".join(f"{name} {getattr(c, name):.3g}" for name in MEANING))

@@ -22,7 +22,6 @@ from triosim.kernels.classes import MATRIX, classify
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical import gemm as physical
 from triosim.kernels.physical.gemm import ENGINES, engine, load, predict, silicon, spread, sustained
-from triosim.kernels.physical.gemm_calibration import calibrate
 from triosim.kernels.work.gemm import gemm, of, product
 from triosim.workload.operators import Call
 from triosim.workload.trace import DTYPE_CODE
@@ -206,17 +205,12 @@ def test_the_script_finds_the_constants_of_narrow_types_again(name, kind, wider)
 def test_forty_measured_kernels_of_a_device_left_out():
     """Constants that never saw an H100, then 40 of its kernels: at most 11 %, and the interval covers the others."""
     shared("kernels/gemm.parquet")
-    from validation import fit_physical_gemm as fitting
+    from validation import calibration
 
-    rows = fitting.served("bfloat16")
-    constants = fitting.fit_constants(fitting.even(rows).without(H100.name), fitting.TENSOR, fitting.FREE["tensor"])
-    rows = rows.take(np.random.default_rng(0).permutation(np.flatnonzero(rows.device == H100.name))[:2040])
-    assert fitting.mape(fitting.errors(rows, constants)) < 0.18
-    few, rest = rows.take(np.arange(40)), rows.take(np.arange(40, 2040))
-    found = calibrate({"tensor": constants}, few.work, few.seconds, H100)
-    error = np.log(rest.seconds / found.predict(rest.work, H100).seconds)
-    assert fitting.mape(error) < 0.11
-    assert 0.8 < np.mean(np.abs(error) <= found.spread["tensor"]) < 0.98
+    found = calibration.judge(*calibration.left_out(H100.name), H100, 40, 3)
+    assert found.without < 0.18
+    assert found.error < 0.11
+    assert 0.8 < found.covered < 0.98
 
 
 def test_every_constant_has_a_unit_and_a_source():
@@ -225,65 +219,6 @@ def test_every_constant_has_a_unit_and_a_source():
     assert all(set(row) == set(found["units"]) for row in found["constants"].values())
     assert found["provenance"]["inputs"] == ["kernels/gemm.parquet", "kernels/fp32_ops.parquet"]
     assert set(found["spread"]) == set(ENGINES)
-
-
-def other_device(c):
-    """Constants of a device that sustains 0.8 of the rate, 1.1 of the bandwidth and launches in 1.5 of the time."""
-    return replace(
-        c, reach=c.reach * 0.8, joule=c.joule / 0.8, memory=c.memory * 1.1,
-        **{name: getattr(c, name) * 1.5 for name in ("launch_s", "prologue_s", "split_s", "cast_s", "latency_s")},
-    )  # fmt: skip
-
-
-def some_products(seed, count, dtype="bfloat16"):
-    random = np.random.default_rng(seed)
-    return gemm(*(np.exp2(random.uniform(low, 14, count)).round() for low in (0, 5, 5)), dtype)
-
-
-def test_forty_kernels_find_what_is_different_about_a_device():
-    truth = {name: other_device(c) for name, c in load().constants.items()}
-    few, many = some_products(0, 40), some_products(1, 1000)
-    found = calibrate(load().constants, few, predict(few, H100, truth).seconds, H100)
-    expected = predict(many, H100, truth).seconds
-    before = np.abs(np.log(predict(many, H100, load().constants).seconds / expected)).mean()
-    after = np.abs(np.log(found.predict(many, H100).seconds / expected)).mean()
-    assert after < 0.02 < 0.1 < before
-    assert found.constants["simt"] == load().constants["simt"], "nothing was measured in float32"
-
-
-def test_a_measured_kernel_is_reproduced_and_one_far_away_is_not_corrected():
-    few = some_products(0, 40)
-    random = np.random.default_rng(2)
-    measured = predict(few, H100, load().constants).seconds * np.exp(random.normal(0, 0.2, 40))
-    found = calibrate(load().constants, few, measured, H100)
-    assert found.predict(few, H100).seconds == pytest.approx(measured, rel=1e-6)
-    far = gemm(2.0**60, 2.0**60, 2.0**60, "bfloat16")
-    plain = predict(far, H100, found.constants).seconds
-    assert found.predict(far, H100).seconds == pytest.approx(plain, rel=0.05)
-    assert 0.1 < found.spread["tensor"] < 0.8, "90 % of a normal error of 0.2"
-
-
-def test_the_interval_covers_what_was_not_measured():
-    held = []
-    for seed in range(20):
-        work = some_products(seed, 400)
-        noise = np.random.default_rng(seed + 100).normal(0, 0.2, 400)
-        measured = predict(work, H100, load().constants).seconds * np.exp(noise)
-        found = calibrate(load().constants, work.take(np.arange(40)), measured[:40], H100)
-        rest = np.arange(40, 400)
-        error = np.log(measured[rest] / found.predict(work.take(rest), H100).seconds)
-        held.append(np.mean(np.abs(error) <= found.spread["tensor"]))
-    assert np.mean(held) == pytest.approx(0.9, abs=0.04)
-
-
-def test_bad_measurements_are_refused():
-    work = some_products(0, 5)
-    with pytest.raises(InputError, match="5 products but 4 times"):
-        calibrate(load().constants, work, np.ones(4), H100)
-    with pytest.raises(InputError, match="not a positive number"):
-        calibrate(load().constants, work, np.array([1, 1, np.nan, 1, 1.0]), H100)
-    few = work.take(np.arange(2))
-    assert calibrate(load().constants, few, np.ones(2), H100).constants == load().constants, "two are too few"
 
 
 def vector(**changes):
