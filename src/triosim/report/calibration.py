@@ -12,7 +12,7 @@ from triosim.units import format_bandwidth, format_count, format_time
 
 if TYPE_CHECKING:
     from triosim.kernels.calibration.fitting import Learned
-    from triosim.kernels.calibration.pack import Pack
+    from triosim.kernels.calibration.pack import Host, Pack
 
 
 _LEGEND = """
@@ -32,7 +32,7 @@ def overview(pack: Pack, console: Console) -> None:
         ("memory", f"{format_bandwidth(device.memory_bandwidth)}{measured}"),
         ("peaks", f"{peaks}{measured}") if measured else ("", ""),
         ("kernels", f"{kernels} different ones"),
-        ("host", f"{format_time(pack.host.issue_s)} per launch, of {pack.host.launches}" if pack.host else ""),
+        ("host", _host(pack.host) if pack.host else ""),
         ("drift", f"{100 * pack.calibration.drift:.1f} % while measuring" if pack.calibration.drift else ""),
         ("made", pack.date),
         ("versions", ", ".join(f"{name} {version}" for name, version in pack.versions.items())),
@@ -49,6 +49,13 @@ def overview(pack: Pack, console: Console) -> None:
     console.print(_LEGEND, style="dim", highlight=False)
     for sentence in _remarks(pack):
         console.print(f"note: {sentence}", highlight=False)
+
+
+def _host(host: Host) -> str:
+    said = [f"{format_time(host.issue_s)} per launch (median of {host.launches})"]
+    said += [f"{format_time(host.delay_s)} until a kernel starts"] if host.delay_s is not None else []
+    said += [f"{format_time(host.gap_s)} between kernels"] if host.gap_s is not None else []
+    return ", ".join(said)
 
 
 def _classes(pack: Pack) -> Table:

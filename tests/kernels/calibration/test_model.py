@@ -74,6 +74,10 @@ def test_a_trace_gives_its_kernels_their_device_and_the_host():
     assert pack.versions["torch"] == "9.9"
     assert pack.provenance["trace"] == "step.triosim"
     assert pack.host.launches == 60
+    assert pack.host.delay_s is None
+    seen = replace(step(), meta=replace(step().meta, launch_delay_s=7e-6, kernel_gap_s=1e-6))
+    found = calibrate(seen)[0].host
+    assert (found.delay_s, found.gap_s) == (7e-6, 1e-6)
     assert pack.host.issue_s == pytest.approx(9e-6)
 
 

@@ -46,8 +46,8 @@ def made() -> Pack:
                           before=np.linspace(1e-6, 1e-5, n)),
     }  # fmt: skip
     return Pack(
-        calibrated(H100, measured, 0.02), measured, Host(20e-6, 143), "2026-11-21", {"triosim": "1", "torch": "2"},
-        {"trace": "step.triosim", "made_by": "triosim.record"},
+        calibrated(H100, measured, 0.02), measured, Host(20e-6, 143, 6e-6, None), "2026-11-21",
+        {"triosim": "1", "torch": "2"}, {"trace": "step.triosim", "made_by": "triosim.record"},
     )  # fmt: skip
 
 

@@ -73,4 +73,6 @@ def _host(trace: Trace) -> Host | None:
     total = np.cumsum(np.nan_to_num(issue))[~view]
     each = np.diff(np.concatenate([[0.0], total]))
     each = each[each > 0]
-    return Host(float(np.median(each)), len(each)) if len(each) else None
+    if not len(each):
+        return None
+    return Host(float(np.median(each)), len(each), trace.meta.launch_delay_s, trace.meta.kernel_gap_s)

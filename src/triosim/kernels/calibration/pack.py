@@ -50,10 +50,14 @@ class Host:
     Attributes:
         issue_s: median time of the host from one launch to the next.
         launches: how many there were.
+        delay_s: from the end of a launch to the start of the kernel on an idle stream, None where not recorded.
+        gap_s: between a kernel and the next one that was waiting for it, None where not recorded.
     """
 
     issue_s: float
     launches: int
+    delay_s: float | None = None
+    gap_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -221,7 +225,7 @@ def _parsed(document: dict[str, Any], name: str) -> Pack:
         raise InputError(f"calibration {name}: 'samples' were changed since they were measured: run triosim calibrate")
     host = document["host"]
     about = (
-        measured, Host(float(host["issue_s"]), int(host["launches"])) if host else None, str(document["date"]),
+        measured, _host(host) if host else None, str(document["date"]),
         {str(k): str(v) for k, v in document["versions"].items()}, dict(document["provenance"]),
     )  # fmt: skip
     if document["schema"] != SCHEMA or document["constants"] != constants_version():
@@ -238,6 +242,11 @@ def _parsed(document: dict[str, Any], name: str) -> Pack:
     calibration = Calibration(device, learned, drift)
     _check_golden(calibration, document["golden"], name)
     return Pack(calibration, *about)
+
+
+def _host(row: dict[str, Any]) -> Host:
+    delay, gap = (None if row[name] is None else float(row[name]) for name in ("delay_s", "gap_s"))
+    return Host(float(row["issue_s"]), int(row["launches"]), delay, gap)
 
 
 def _device(row: dict[str, Any]) -> Accelerator:
