@@ -1,9 +1,9 @@
 """Attention as frameworks ran it before FlashAttention: scores and probabilities are tensors of their own.
 
 As in Megatron-LM (Shoeybi et al., arXiv:1909.08053): a batched product, one kernel that scales, masks and takes the
-softmax, dropout, a batched product, and a copy that brings the heads of a token together again.  Where its fused softmax
-cannot be used (it wants a multiple of four of heads times samples on a device) the scores are cast to float32, scaled,
-masked and cast back by operators of their own.
+softmax, dropout, a batched product, and a copy that brings the heads of a token together again.  Where its fused
+softmax cannot be used (it wants a multiple of four of heads times samples on a device) the scores are cast to float32,
+scaled, masked and cast back by operators of their own.
 """
 
 from __future__ import annotations
