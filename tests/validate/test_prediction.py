@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.validate import example
-from triosim.validate.measured import Series
+from triosim.validate.measured import Network, Series
 from triosim.validate.prediction import Predictor, Software, plan_of
 
 SECONDS = st.floats(0, 1)
@@ -97,3 +99,16 @@ def test_medians_and_spreads() -> None:
     assert rows.spread("wall_s") == 0
     assert rows.spread("cpu_s") == pytest.approx(1.6449 * 2 / (1.349 * 3), rel=1e-3)
     assert rows.median_spread("cpu_s") < rows.spread("cpu_s")
+
+
+def test_pipelines_start_from_a_step_in_micro_batches() -> None:
+    machine = example.machine()
+    held = example.weight_bytes(4, 64)
+    trace = example.step(4, 64)
+    trace = replace(trace, meta=replace(trace.meta, batch_size=16))
+    sums = 3 * (1e-4 + held / 1e9)
+    alone = {"alone": example.series(1.0), "parts": example.series(0.1 + sums)}
+    network = Network("four", 4, replace(trace, meta=replace(trace.meta, batch_size=64)), trace, alone)
+    predictor = Predictor(machine, example.nulls("ddp", 0, 0, 0, machine), "cpu_s")
+    assert float(np.nansum(predictor._trace("gpipe", network).operators.device_s)) * 4 == pytest.approx(0.1)
+    assert float(np.nansum(predictor._trace("ddp", network).operators.device_s)) == pytest.approx(1.0)

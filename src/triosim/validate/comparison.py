@@ -11,7 +11,7 @@ import numpy as np
 
 from triosim.validate.measured import QUANTITIES, Machine, Network
 from triosim.validate.prediction import Parts, Predictor
-from triosim.validate.sizes import PIPELINES
+from triosim.validate.sizes import MODES, PIPELINES
 
 SCHEMA = "triosim/validation/1"
 
@@ -167,7 +167,7 @@ def compare(
         alone = network.series["alone"]
         busy[network.name] = float(alone.median("wall_s").mean() / alone.median("cpu_s").mean())
         for mode, series in network.series.items():
-            if mode == "alone":
+            if mode not in MODES:
                 continue
             parts = {quantity: predictors[quantity](mode, network) for quantity in QUANTITIES}
             ranks: list[int | None] = list(range(machine.processes)) if mode in PIPELINES else [None]

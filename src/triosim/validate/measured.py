@@ -61,7 +61,7 @@ class Network:
         layers: its blocks.
         whole: the recorded step at the whole batch.
         part: the recorded step at a pipeline's micro-batch; None where there is no pipeline.
-        series: by mode; ``"alone"`` among them.
+        series: by mode; ``"alone"`` among them, and ``"parts"`` where there is a pipeline.
     """
 
     name: str

@@ -31,7 +31,7 @@ from triosim.plan import Plan
 from triosim.result import Result
 from triosim.simulate import simulate
 from triosim.validate.measured import Machine, Network
-from triosim.validate.sizes import MICRO_BATCHES, PIPELINES, TP_PLAN, stage_starts
+from triosim.validate.sizes import ALONE, MICRO_BATCHES, MODES, PARTS, PIPELINES, TP_PLAN, stage_starts
 from triosim.workload.trace import Category, Phase, Trace
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
@@ -145,7 +145,7 @@ class Predictor:
         )
         self.system = build.flat(devices=n, link=Link(np.inf))
         self.software = {
-            mode: self._software(mode, *nulls) for mode in nulls[0].series if mode != "alone"
+            mode: self._software(mode, *nulls) for mode in nulls[0].series if mode in MODES
         }  # fmt: skip
 
     def __call__(self, mode: str, network: Network) -> list[Parts]:
@@ -192,19 +192,34 @@ class Predictor:
         among them, and where observing has slowed them down they are brought back to the step as it was without; on a
         GPU the host is simulated.  The drift between recording and rounds is a factor.
         """
-        trace = network.part if mode in PIPELINES and network.part is not None else network.whole
-        now = float(network.series["alone"].median(self.quantity).mean())
-        drift = now / (network.whole.meta.step_time_s or now)
+        in_parts = mode in PIPELINES and network.part is not None
+        trace = network.part if in_parts and network.part is not None else network.whole
         operators, total = trace.operators, trace.device_time()
         runs = operators.device_s > 0
         step = trace.meta.step_time_s or total
         added, slowed = 0.0, 1.0
         if self.machine.device == "cpu" and total:
             added, slowed = max(step - total, 0.0) / int(runs.sum()), min(step / total, 1.0)
-        seconds = np.where(runs, (operators.device_s * slowed + added) * drift, operators.device_s)
+        seconds = np.where(runs, operators.device_s * slowed + added, operators.device_s)
+        seconds *= self._now(network, in_parts) / self._recorded(trace, seconds, in_parts)
         # one thread is not the processor that a datasheet describes: recorded times stay the only source
         name = "" if self.machine.device == "cpu" else trace.meta.device
         return replace(trace, meta=replace(trace.meta, device=name), operators=replace(operators, device_s=seconds))
+
+    def _now(self, network: Network, in_parts: bool) -> float:
+        """What the recorded operators take in the rounds: of a step in micro-batches without adding up gradients."""
+        now = float(network.series[PARTS if in_parts else ALONE].median(self.quantity).mean())
+        if not in_parts:
+            return now
+        held = _weights(network.whole, np.arange(len(network.whole), dtype=np.int32))
+        return now - (MICRO_BATCHES - 1) * self.tables["accumulate"](held)
+
+    def _recorded(self, trace: Trace, seconds: NDArray[np.float64], in_parts: bool) -> float:
+        """What they took when they were recorded; of a step in micro-batches all but the optimizer several times."""
+        if self.machine.device != "cpu":
+            seconds = seconds * (trace.meta.step_time_s or trace.device_time()) / trace.device_time()
+        times = np.where(trace.operators.phase == Phase.OPTIMIZER, 1, MICRO_BATCHES) if in_parts else 1
+        return float(np.nansum(seconds * times))
 
     def _share(self, rank: int, blocks: int, every: Result, whole: Result, trace: Trace, mode: str) -> Share:
         slices, names = every.timeline.slices, every.timeline.names
@@ -264,7 +279,7 @@ class Predictor:
 
     def _baseline_spread(self, network: Network) -> float:
         """Of the step by itself, which everything is scaled to."""
-        return network.series["alone"].median_spread(self.quantity)
+        return network.series[ALONE].median_spread(self.quantity)
 
 
 def _weights(trace: Trace, operators: NDArray[np.int32]) -> int:

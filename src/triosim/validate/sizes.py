@@ -48,6 +48,15 @@ MODES = ("ddp", "fsdp2", "tp", "gpipe", "1f1b")
 
 PIPELINES = ("gpipe", "1f1b")
 
+ALONE, PARTS = "alone", "parts"
+"""A step by itself in each process: on the whole batch, and in micro-batches."""
+
+
+def baselines(modes: tuple[str, ...]) -> tuple[str, ...]:
+    """Steps by themselves that predictions of some modes start from."""
+    return (ALONE, PARTS) if set(modes) & set(PIPELINES) else (ALONE,)
+
+
 MICRO_BATCHES = 4
 """Parts of the batch that a pipeline works on."""
 

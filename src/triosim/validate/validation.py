@@ -15,7 +15,7 @@ from triosim.errors import InputError, unknown
 from triosim.validate import launch
 from triosim.validate.comparison import Validation, compare
 from triosim.validate.measured import Machine, Network, Series, tables
-from triosim.validate.sizes import DEFAULT, MODES, PIPELINES, Size, check, nulls, sizes
+from triosim.validate.sizes import DEFAULT, MODES, PARTS, Size, baselines, check, nulls, sizes
 from triosim.workload.store import load
 
 ROUNDS = 12
@@ -103,6 +103,7 @@ def _run(
         "device": device,
         "networks": {name: asdict(size) for name, size in networks.items()},
         "small": list(small),
+        "baselines": list(baselines(modes)),
         "modes": list(modes),
         "rounds": rounds,
         "repeats": REPEATS,
@@ -130,9 +131,9 @@ def _run(
 
 
 def _network(folder: Path, name: str, size: Size, modes: tuple[str, ...], ranks: list[dict[str, Any]]) -> Network:
-    series = {mode: Series.of([rank["networks"][name][mode] for rank in ranks]) for mode in ("alone", *modes)}
+    series = {mode: Series.of([rank["networks"][name][mode] for rank in ranks]) for mode in (*baselines(modes), *modes)}
     whole = load(folder / f"{name}-whole.triosim")
-    part = load(folder / f"{name}-part.triosim") if set(modes) & set(PIPELINES) else None
+    part = load(folder / f"{name}-part.triosim") if PARTS in series else None
     return Network(name, size.layers, whole, part, series)
 
 

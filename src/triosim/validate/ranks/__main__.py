@@ -90,7 +90,7 @@ class _Rank:
         self._record(f"{name}-whole", size, size.batch)
         if set(self.job["modes"]) & set(PIPELINES):
             self._record(f"{name}-part", size, size.batch // MICRO_BATCHES)
-        steps = {mode: modes.MODES[mode](size, self.device) for mode in ("alone", *self.job["modes"])}
+        steps = {mode: modes.MODES[mode](size, self.device) for mode in (*self.job["baselines"], *self.job["modes"])}
         warmed(steps)
         probe = None if name in self.job["small"] else partial(self._probe, keep=True)
         series = take_turns(steps, self.clock, self.job["rounds"], until, probe)

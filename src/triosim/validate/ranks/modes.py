@@ -45,6 +45,21 @@ def alone(size: Size, device: torch.device) -> Step:
     return _plain(_network(size, device), size, device)
 
 
+def parts(size: Size, device: torch.device) -> Step:
+    """One process by itself, on micro-batches whose gradients are added up, as in a pipeline of one stage."""
+    model = _network(size, device)
+    optimizer = _optimizer(model)
+    pairs = [list(t.chunk(MICRO_BATCHES)) for t in batch(size, device)]
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        for tokens, labels in zip(*pairs, strict=True):
+            loss(model(tokens), labels).backward()
+        optimizer.step()
+
+    return step
+
+
 def ddp(size: Size, device: torch.device) -> Step:
     """``DistributedDataParallel``; each rank has a whole batch."""
     ids = [device.index] if device.type == "cuda" else None
@@ -106,6 +121,7 @@ def _mesh(device: torch.device) -> Any:
 
 MODES: dict[str, Callable[[Size, torch.device], Step]] = {
     "alone": alone,
+    "parts": parts,
     "ddp": ddp,
     "fsdp2": fsdp2,
     "tp": tp,
