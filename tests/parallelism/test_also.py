@@ -35,7 +35,7 @@ def test_a_recording_of_nowhere_or_of_nothing_is_refused():
         triosim.simulate(trace, system, also=[recording("Somebody's", 1e-6)])
     with pytest.raises(InputError, match="has no measured times"):
         triosim.simulate(trace, system, also=[triosim.model("gpt2", batch_size=1)])
+    other = triosim.model("resnet18", batch_size=1)
+    other = replace(other, meta=replace(other.meta, device="NVIDIA A40", clock="gpu"))
     with pytest.raises(InputError, match="recordings of the same step"):
-        other = triosim.model("resnet18", batch_size=1)
-        other = replace(other, meta=replace(other.meta, device="NVIDIA A40", clock="gpu"))
         triosim.simulate(trace, system, also=[other])

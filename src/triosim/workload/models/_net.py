@@ -485,9 +485,7 @@ class Net(Tape):
         def rule(g: Tensor) -> None:
             gradient = self._like(table, False)
             args = {"num_weights": table.shape[0]}
-            self.operator(
-                "aten::embedding_dense_backward", ("grad_output", "indices"), (g, indices), (gradient,), args
-            )
+            self.operator("aten::embedding_dense_backward", ("grad_output", "indices"), (g, indices), (gradient,), args)
             self.give(table, gradient)
 
         self.derivative(row, (y,), rule)
@@ -678,9 +676,7 @@ class Net(Tape):
 
         def softmax_rule(g: Tensor) -> None:
             dx = self._like(scores, False)
-            self.operator(
-                "aten::_log_softmax_backward_data", ("grad_output", "output"), (g, log_p), (dx,), {"dim": 1}
-            )
+            self.operator("aten::_log_softmax_backward_data", ("grad_output", "output"), (g, log_p), (dx,), {"dim": 1})
             self.give(scores, dx)
 
         self.derivative(row, (log_p,), softmax_rule)

@@ -119,9 +119,7 @@ class Tape:
     ) -> Tensor:
         """A tensor on a new storage."""
         storage = self.builder.storage()
-        value = self.builder.value(
-            shape, dtype, category, storage=storage, of=of, name=name, symbols=symbols(shape)
-        )
+        value = self.builder.value(shape, dtype, category, storage=storage, of=of, name=name, symbols=symbols(shape))
         return self._noted(Tensor(value, storage, shape, dtype, category, needs_grad))
 
     def alias(self, base: Tensor, shape: Shape, offset: int = 0) -> Tensor:

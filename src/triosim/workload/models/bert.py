@@ -91,9 +91,7 @@ class BERT(Text):
     def _attention(self, net: Net, x: Tensor) -> Tensor:
         batch, length, width = x.shape
         shape = (batch, length, self.num_attention_heads, width // self.num_attention_heads)
-        q, k, v = (
-            net.transpose(net.view(net.linear(name, x), shape), 1, 2) for name in ("query", "key", "value")
-        )
+        q, k, v = (net.transpose(net.view(net.linear(name, x), shape), 1, 2) for name in ("query", "key", "value"))
         y = net.attention(q, k, v, causal=False, dropout=self.attention_probs_dropout_prob)
         return net.view(net.transpose(y, 1, 2), (batch, length, width))
 
