@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.composition import update
 from triosim.engine.graph import Played
 from triosim.engine.many import play_many
 from triosim.engine.solver import NetworkModel
@@ -43,7 +44,7 @@ LIMIT = {name: 5 * budget for name, budget in BUDGET.items()}
 """Where playing the causes one by one takes more, nothing is played on the side."""
 TAIL = 0.05
 
-HOST, NETWORK = "the host", "the network"
+HOST, UPDATE, NETWORK = "the host", "the host's update", "the network"
 _WORDS = {
     "matrix": "matrix products", "convolution": "convolutions", "convolution_backward": "gradients of convolutions",
     "attention": "attention", "attention_backward": "gradients of attention", "rowwise": "softmax and normalization",
@@ -126,15 +127,16 @@ def _tasks(
     known = list(dict.fromkeys(words))
     code = np.array([known.index(word) for word in words])[by_name(trace.operators.name, group_of_name)]
     pairs = np.column_stack([code, np.round(times.spread, 4)])
-    kinds, kind = np.unique(np.vstack([pairs, [len(known), job.launching.spread]]), axis=0, return_inverse=True)
+    host = [[len(known), job.launching.spread], [len(known) + 1, update.SPREAD]]
+    kinds, kind = np.unique(np.vstack([pairs, host]), axis=0, return_inverse=True)
     kind = np.where(kinds[kind.ravel(), 1] > 0, kind.ravel(), -1).astype(np.int32)
     column = np.full(len(lowered.graph), -1, np.int32)
     for cell, number in enumerate(lowered.program.tolist()):
         program, own = job.programs[number], slice(int(lowered.first[cell]), int(lowered.first[cell + 1]))
         computes = (program.op == Op.COMPUTE) & (program.operator >= 0)
         moved = np.where(computes, kind[np.maximum(program.operator, 0)], -1)
-        column[own] = np.where(program.op == Op.ISSUE, kind[-1], moved)
-    return [*known, HOST], kinds[:, 0].astype(np.int64), kinds[:, 1], column
+        column[own] = np.where(program.op == Op.ISSUE, np.where(program.peer < 0, kind[-2], kind[-1]), moved)
+    return [*known, HOST, UPDATE], kinds[:, 0].astype(np.int64), kinds[:, 1], column
 
 
 def _causes(job: Prepared, names: list[str], moved: NDArray[np.float64]) -> tuple[Cause, ...]:
@@ -153,6 +155,8 @@ def _cure(job: Prepared, name: str) -> str:
     device = job.job.device.name or "the device"
     if name == HOST:
         return "" if job.launching.mode == "recorded" else f"record a trace on {device}"
+    if name == UPDATE:
+        return ""
     if name == NETWORK:
         return "describe the links with measured bandwidth and latency"
     group = by_name(job.step.trace.operators.name, group_of_name)

@@ -149,7 +149,9 @@ class Tail:
         parts = [size / sum(sizes) for size in sizes if size] or [1.0]
         for part in parts:
             seconds = update.touched_bytes * self.job.update_s_per_byte * part
-            updated = self.offset + self.builder.add(Op.ISSUE, HOST, operator=last, seconds=seconds, before=stored)
+            updated = self.offset + self.builder.add(
+                Op.ISSUE, HOST, operator=last, seconds=seconds, peer=place, before=stored
+            )
             size = round(update.parameters * part * staying)
             if size:
                 self.builder.add(Op.FETCH, COMPUTE, operator=last, size=size, peer=place, before=[updated])

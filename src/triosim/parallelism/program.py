@@ -46,7 +46,7 @@ class Op(IntEnum):
     FETCH = 4
     """Bring ``bytes`` from where a value starts (``peer`` is a row of ``places``) to this device."""
     ISSUE = 5
-    """The host spends ``seconds`` to launch something, or to do the optimizer's work."""
+    """The host spends ``seconds`` to launch something, or (``peer`` is its place) to do the optimizer's work."""
     STORE = 6
     """Send ``bytes`` from this device to a place (``peer`` is a row of ``places``)."""
 
