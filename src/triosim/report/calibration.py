@@ -31,7 +31,7 @@ def overview(pack: Pack, console: Console) -> None:
         ("device", device.name),
         ("memory", f"{format_bandwidth(device.memory_bandwidth)}{measured}"),
         ("peaks", f"{peaks}{measured}") if measured else ("", ""),
-        ("kernels", f"{kernels} different ones"),
+        ("kernels", f"{kernels} different ones{_of(pack)}"),
         ("host", _host(pack.host) if pack.host else ""),
         ("drift", f"{100 * pack.calibration.drift:.1f} % while measuring" if pack.calibration.drift else ""),
         ("made", pack.date),
@@ -49,6 +49,14 @@ def overview(pack: Pack, console: Console) -> None:
     console.print(_LEGEND, style="dim", highlight=False)
     for sentence in _remarks(pack):
         console.print(f"note: {sentence}", highlight=False)
+
+
+def _of(pack: Pack) -> str:
+    operators, left_out = (pack.provenance.get(name, 0) for name in ("operators", "left_out"))
+    if not operators:
+        return ""
+    said = f", of {operators:,} measured operators"
+    return said + (f"; {left_out:,} more said too little" if left_out else "")
 
 
 def _host(host: Host) -> str:

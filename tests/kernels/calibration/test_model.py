@@ -197,6 +197,18 @@ def test_equal_calls_are_one_kernel_at_their_median():
     assert one.seconds(BY_NAME["gemm"], found.kinds["gemm"].work, H100)[0] == pytest.approx([1e-5])
 
 
+def test_what_has_no_shapes_is_left_out():
+    b = TraceBuilder()
+    for name in ("aten::conv2d", "aten::relu", "aten::mm"):
+        b.operator(name, (), (), roles=(), phase=Phase.FORWARD, device_s=1e-3)
+    trace = b.build(Meta("kineto", workload="shapeless", clock="gpu"))
+    assert samples(trace, H100).left_out == 3
+    with pytest.raises(
+        InputError, match=r"'shapeless' has no measured kernel whose shapes are known.*record_shapes=True"
+    ):
+        calibrate(trace, H100)
+
+
 def test_the_longest_kernels_of_many_are_kept():
     b = TraceBuilder()
     for i in range(MOST + 20):

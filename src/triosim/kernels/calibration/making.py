@@ -43,13 +43,15 @@ def calibrate(
     made = calibrated(device, found.kinds, drift)
     if not made.learned:
         raise InputError(
-            f"trace {trace.meta.workload!r} has no measured kernels of a kind that is known: record a step of a model"
+            f"trace {trace.meta.workload!r} has no measured kernel whose shapes are known: record them too "
+            "(record_shapes=True of torch.profiler, or triosim trace record)"
         )
     framework, _, version = trace.meta.framework.partition(" ")
     pack = Pack(
         made, found.kinds, _host(trace), date or datetime.now(timezone.utc).date().isoformat(),
         {"triosim": __version__, **(versions or ({framework: version} if version else {}))},
-        {"trace": name or trace.meta.workload, "made_by": trace.meta.made_by, "operators": found.operators},
+        {"trace": name or trace.meta.workload, "made_by": trace.meta.made_by, "operators": found.operators,
+         "left_out": found.left_out},
     )  # fmt: skip
     return pack, found
 

@@ -70,7 +70,8 @@ class Pack:
         host: what launching costs, None where it was not recorded.
         date: when it was made, ``"2026-11-21"``.
         versions: of the program, the framework and the driver.
-        provenance: ``trace`` (its name), ``made_by`` and notes.
+        provenance: ``trace`` (its name), ``made_by``, how many of its ``operators`` the kernels stand for and how many
+            were ``left_out``.
         refitted: whether it was fitted anew when it was read.
     """
 

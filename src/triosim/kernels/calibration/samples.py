@@ -11,15 +11,17 @@ from triosim.errors import InputError
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.calibration.fitting import Measured, different, operator_name
 from triosim.kernels.calibration.tiles import menu
-from triosim.kernels.classes import classify
+from triosim.kernels.classes import OTHER, classify
 from triosim.kernels.models.physical import GROUPS, Physics, beside, work_of
 from triosim.kernels.physical.gemm import Menu
 from triosim.kernels.physical.kinds import BY_NAME
 from triosim.workload.distinct import distinct
+from triosim.workload.operators import kind
 from triosim.workload.trace import Trace
 
 MOST = 500
 """Different kernels of a class that are kept, the ones with the most time first."""
+_COUNTED = ("linear", "matmul", "convolution", "attention")
 _BESIDE = 0.5
 """Operators of which kernels beside the one that counts take more than this part are left out."""
 
@@ -31,7 +33,7 @@ class Samples:
     Attributes:
         kinds: measured kernels by the name of their kind.
         operators: how many of the trace's operators they stand for.
-        left_out: how many measured operators say nothing about a kernel: too many kernels of other kinds, or no time.
+        left_out: how many measured operators say nothing about one: unknown shapes, too many kernels of other kinds.
     """
 
     kinds: dict[str, Measured]
@@ -62,26 +64,33 @@ def samples(trace: Trace, device: Accelerator) -> Samples:
     names = _kernel_names(trace, row)
     found: dict[str, Measured] = {}
     used = np.zeros(len(calls), bool)
+    told = _shapes_known(calls, classified.group)
     for name, groups in GROUPS.items():
-        at = np.flatnonzero(np.isin(classified.group, groups) & (times > 0))
+        at = np.flatnonzero(np.isin(classified.group, groups) & (times > 0) & told)
         if not at.size:
             continue
-        kind = BY_NAME[name]
+        of = BY_NAME[name]
         work, repeats = work_of(name, calls, at, classified.dtype[at], kernels[at])
         extra = beside(name, kernels[at], repeats)
         good = np.flatnonzero((extra <= _BESIDE * times[at]) & np.isfinite(before[at]))
-        good = _longest(good, times[at], kind.class_of(work))
+        good = _longest(good, times[at], of.class_of(work))
         if not good.size:
             continue
         at, work, repeats, extra = at[good], work.take(good), repeats[good], extra[good]
         used[at] = True
-        menus = _menus(kind.classes, kind.class_of(work), [names.get(call, []) for call in at.tolist()])
+        menus = _menus(of.classes, of.class_of(work), [names.get(call, []) for call in at.tolist()])
         operators = tuple(operator_name(calls.operators.name[call]) for call in at.tolist())
         measured = Measured(work, (times[at] - extra) / repeats, (before[at] - extra) / repeats, menus, operators)
         found[name] = different(measured)
     counted = np.flatnonzero(seconds > 0)
     count = int(used[row[counted]].sum())
     return Samples(found, count, len(counted) - count)
+
+
+def _shapes_known(calls: Trace, group: NDArray[np.int8]) -> NDArray[np.bool_]:
+    """Whether what each call does is known: foreign traces may name operators without their shapes."""
+    uncounted = np.array([kind(name) in _COUNTED for name in calls.operators.name], bool) & (group == OTHER)
+    return (np.nan_to_num(calls.operators.bytes) > 0) & ~uncounted
 
 
 def _medians(seconds: NDArray[np.float64], row: NDArray[np.int64], count: int) -> NDArray[np.float64]:
