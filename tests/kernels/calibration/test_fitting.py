@@ -93,6 +93,8 @@ def test_two_kernels_move_no_factor_and_three_not_far():
     assert not found.logs.any()
     assert found.after is None
     assert found.seconds(GEMM, two, H100)[0] == pytest.approx(2 * shipped(GEMM, two, H100).seconds), "but anchors"
+    many = products(1, 200)
+    assert mape(found.seconds(GEMM, many, H100)[0], shipped(GEMM, many, H100).seconds) < 0.05, "for themselves alone"
     three = products(0, 3)
     (found,) = learned(GEMM, Measured(three, shipped(GEMM, three, H100).seconds * 100), H100)
     assert (np.abs(found.logs) < 6 * scalars.widths(H100) + 1e-9).all()

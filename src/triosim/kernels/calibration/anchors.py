@@ -14,6 +14,8 @@ REACH = 1.5
 REACHES = (REACH, 0.75, 3.0, 6.0)
 """Distances that are tried on kernels that were left out: how smoothly errors change with the sizes depends on the
 class and on the device."""
+ALONE = 0.25
+"""The same for one or two kernels, of which nothing tells whether others of the class are off in the same way."""
 _SAME = 1e-6
 _BLOCK = 4_000_000
 """Distances that are held at a time."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from triosim.errors import InputError
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.calibration import conformal, scalars
-from triosim.kernels.calibration.anchors import REACHES, Anchors
+from triosim.kernels.calibration.anchors import ALONE, REACHES, Anchors
 from triosim.kernels.pack import GPUS
 from triosim.kernels.physical.gemm import Menu
 from triosim.kernels.physical.kinds import Kind, Scalars, Work
@@ -184,12 +184,13 @@ def _learn(
             logs = scalars.fitted(kind, constants, part, times, device, start)
         error = np.log(times / kind.predict(part, device, kind.scaled(constants, scalars.of_logs(logs))).seconds)
         of = [names[row] for row in rows.tolist()] if names else []
-        offsets = _operators(of, error)
+        offsets = _operators(of, error) if len(rows) >= FEWEST else {}
         return logs, offsets, Anchors(shape[rows], error - _offsets(offsets, of, len(rows)))
 
     logs, offsets, anchors = fitted(np.arange(len(work)))
     if len(work) < FEWEST:
-        return Learned(kind.name, name, logs, menu, offsets, anchors, None, 0.0, before, None)
+        lone = replace(anchors, reach=ALONE)
+        return Learned(kind.name, name, logs, menu, offsets, lone, None, 0.0, before, None)
     left, apart = np.empty((len(REACHES), len(work))), np.empty(len(work))
     fold = np.random.default_rng(0).permutation(len(work)) % min(FOLDS, len(work))
     for one in range(int(fold.max()) + 1):
