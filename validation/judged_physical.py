@@ -6,8 +6,8 @@ them is left out in turn.
 
 The interval's half-width is the 90 % quantile of the errors on the other devices, each left out in turn as well: pooled
 where the judged device's architecture is among theirs, else the largest of one device times ``sqrt(1 + 1/n)`` for
-``n`` devices (of matrix products: times the margin of the script that fits them; ``linear`` and ``bmm`` have one
-interval).  Where there is one other device only, the errors between devices are taken from matrix products.
+``n`` devices (``linear`` and ``bmm``: one interval, times the margin of the script that fits them).  Where there is
+one other device only, the errors between devices are taken from matrix products.
 """
 
 from __future__ import annotations
@@ -423,7 +423,8 @@ def _spread(kind: Kind, rows: Rows, device: str, others: list[str]) -> float:
     if _seen(label, device, others):
         return quantile(np.concatenate(each))
     # a new device is off from the mean of n by that much more than they are among themselves
-    margin = fit_physical_gemm.MARGIN.get(_ENGINES.get(label, ""), float(np.sqrt(1 + 1 / len(each))))
+    vector = _ENGINES.get(label) == "simt"  # whose libraries differ more than the devices
+    margin = fit_physical_gemm.MARGIN["simt"] if vector else float(np.sqrt(1 + 1 / len(each)))
     return max(quantile(errors) for errors in each) * margin
 
 
