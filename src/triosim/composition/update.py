@@ -12,7 +12,7 @@ EFFICIENCY = 0.45
 """Part of the memory bandwidth of the host's processors that a fused, vectorised Adam reaches.  Ren et al.,
 arXiv:2101.06840, table 4: 10 billion parameters in 2.57 s on two Xeon Platinum 8168 (256 GB/s).  An update reads the
 gradient, the master weight and two moments and writes the last three, 28 bytes a parameter in float32: 0.43 of the
-bandwidth, and 0.50 at 1 billion."""
+bandwidth, and 0.50 at 1 billion.  The table was quoted from memory and could not be looked up."""
 
 
 SPREAD = 0.3
