@@ -62,7 +62,7 @@ def test_the_device_of_the_recording_has_the_recorded_times():
         (job(batch=16, device=TARGET, recorded_on=SOURCE), "hold only for the recorded shapes"),
         (job(device=TARGET, recorded_on=SOURCE, measured=False), "has no recorded time"),
         (job(device=replace(TARGET, clock_hz=None), recorded_on=SOURCE), "need the clock of device 'Other'"),
-        (job(device=TARGET, recorded_on=DEVICE), "need the number of units"),
+        (job(device=TARGET, recorded_on=replace(DEVICE, compute_units=None)), "need the number of units"),
         (job(device=replace(TARGET, peak_flops={}), recorded_on=SOURCE), "need the compute peak of device 'Other'"),
         (job(device=replace(TARGET, memory_bandwidth=None), recorded_on=SOURCE), "need the memory bandwidth"),
     ],

@@ -293,7 +293,12 @@ def _group(s: Any, rows: NDArray) -> NDArray[np.int64]:
                       for name in (*STREAMS, "")])  # fmt: skip
     by_phase = np.array([GROUPS.index(p.name.lower()) for p in Phase] + [GROUPS.index("compute")])
     return np.select(
-        [op == Op.COMPUTE, op == Op.COLLECTIVE, (op == Op.SEND) | (op == Op.RECEIVE), (op == Op.FETCH) | (op == Op.STORE)],
+        [
+            op == Op.COMPUTE,
+            op == Op.COLLECTIVE,
+            (op == Op.SEND) | (op == Op.RECEIVE),
+            (op == Op.FETCH) | (op == Op.STORE),
+        ],
         [by_phase[phase], names[stream], GROUPS.index("stage to stage"), GROUPS.index("copy")],
         GROUPS.index("host"),
     ).astype(np.int64)

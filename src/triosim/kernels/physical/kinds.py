@@ -89,13 +89,14 @@ _FOLLOWS: Mapping[str, Mapping[str, tuple[str, int]]] = {
     },
     "decode": {
         "bandwidth_fraction": (BANDWIDTH, 1), "cache_rate": (BANDWIDTH, 1), "block_rate": (BANDWIDTH, 1),
-        "launch_s": (LAUNCH, 1), "split_s": (LAUNCH, 1), "block_cycles": (LAUNCH, 1), "head_cycles": (LAUNCH, 1),
-        "cache_fraction": (CACHE, 1),
+        "launch_s": (LAUNCH, 1), "split_s": (LAUNCH, 1), "part_s": (LAUNCH, 1), "block_cycles": (LAUNCH, 1),
+        "head_cycles": (LAUNCH, 1), "cache_fraction": (CACHE, 1),
     },
     "moe": {
         "efficiency": (COMPUTE, 1), "joule_per_flop": (COMPUTE, -1), "feed_rate": (COMPUTE, 1),
         "bandwidth_fraction": (BANDWIDTH, 1), "large_fraction": (BANDWIDTH, 1), "cache_rate": (BANDWIDTH, 1),
-        "launch_s": (LAUNCH, 1), "align_s": (LAUNCH, 1), "cache_fraction": (CACHE, 1),
+        "token_rate": (BANDWIDTH, 1), "launch_s": (LAUNCH, 1), "align_s": (LAUNCH, 1), "serial_cycles": (LAUNCH, 1),
+        "prologue_s": (LAUNCH, 1), "cache_fraction": (CACHE, 1),
     },
     "stream": {
         "issue": (COMPUTE, 1), "row": (COMPUTE, -1), "memory": (BANDWIDTH, 1), "launch_s": (LAUNCH, 1),
