@@ -8,8 +8,8 @@ A job's time on a rank has three parts::
                    and what the framework needs to run the mode at all
 
 The last is found on three small networks (:func:`triosim.validate.sizes.nulls`): what they take beyond the rest is the
-mode's own, a constant, a part for every block and a part for every byte of parameters (:class:`Software`).  No network
-that is judged is used for it.
+mode's own, a constant, a part for every block and, where it sends parameters or gradients, a part for every byte of
+them (:class:`Software`).  No network that is judged is used for it.
 
 Processor time counts all communication, whatever it overlaps.  Time on the wall is the simulation's iteration time,
 where communication and computation overlap only if there are processors for both.
@@ -35,6 +35,10 @@ from triosim.validate.sizes import ALONE, MICRO_BATCHES, MODES, PARTS, PIPELINES
 from triosim.workload.trace import Category, Phase, Trace
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
+
+SENDS_PARAMETERS = ("ddp", "fsdp2")
+"""Modes that send parameters or their gradients, and so do something for each byte of them; the others send
+activations, and what a pipeline adds up and scales is among the copies."""
 
 SOFTWARE_SPREAD = 0.3
 """Logarithm of the 90 % interval's factor of a mode's software and copies, which are read off small networks; how often
@@ -88,7 +92,8 @@ class Software:
     """What a mode takes beyond computation, communication and copies.
 
     Attributes:
-        fixed_s, block_s, byte_s: of a step, of each block, of each byte of parameters; none below zero.
+        fixed_s, block_s, byte_s: of a step, of each block, of each byte of parameters (where the mode sends parameters
+            or their gradients); none below zero.
     """
 
     fixed_s: float = 0.0
@@ -163,10 +168,11 @@ class Predictor:
             rest = network.series[mode].median(self.quantity) - [share.total for share in shares]
             left.append(rest if mode in PIPELINES else np.full(len(rest), rest.mean()))
             grows.append([(share.blocks, share.held) for share in shares])
-        return [
+        found = [
             Software.through(*((*grows[i][rank], float(left[i][rank])) for i in range(len(nulls))))
             for rank in range(self.machine.processes)
         ]
+        return found if mode in SENDS_PARAMETERS else [replace(one, byte_s=0.0) for one in found]
 
     def _shares(self, mode: str, network: Network) -> list[Share]:
         trace = self._trace(mode, network)
