@@ -23,7 +23,7 @@ from triosim.report.files import whole
 from triosim.report.lanes import lanes
 from triosim.report.messages import meetings, spans
 from triosim.report.ranks import shown
-from triosim.report.text import fold, plan_words, title, verdict
+from triosim.report.text import fold, plan_words, title, unsure, verdict
 from triosim.result import Result
 from triosim.timeline import CATEGORIES, MemoryTrack, Timeline
 from triosim.units import format_bandwidth, format_bytes, format_count, format_time
@@ -31,6 +31,9 @@ from triosim.workload.trace import Phase
 
 LIMIT = 200_000
 """Slices in a page.  More, and one rank of each class is shown; still more, and the shortest slices are left out."""
+
+UNSURE = 1
+"""Causes of uncertainty that the page names."""
 
 STEPS = 600
 """Steps of a memory curve; each shows the highest state within it, so that no peak is lost."""
@@ -95,6 +98,7 @@ def data(result: Result, *, limit: int = LIMIT) -> dict[str, Any]:
         "subtitle": plan_words(result.plan),
         "verdict": verdict(memory),
         "headline": {key: plain[key] for key in ("iteration_time_s", "interval_s", "confidence", "throughput")},
+        "unsure": [unsure(cause) for cause in result.uncertainty[:UNSURE]],
         "breakdown": plain["breakdown_s"],
         "memory": {key: held for key, held in plain["memory"].items() if key != "curve"},  # tracks say more
         "devices": plain["devices"],

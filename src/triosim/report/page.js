@@ -83,7 +83,8 @@
     const [low, high] = head.interval_s, sure = Math.round(head.confidence * 100);
     const list = [];
     list.push(card("Time per iteration", time(total), range(low, total, high),
-      `${sure} % sure: between ${time(low)} and ${time(high)}`));
+      [`${sure} % sure: between ${time(low)} and ${time(high)}`,
+        ...DATA.unsure.map((words) => make("span", { class: "unsure" }, words))]));
     const speed = head.throughput, samples = speed.samples_per_s, tokens = speed.tokens_per_s;
     if (samples !== null && samples !== undefined) {
       const more = tokens !== null && tokens !== undefined ? `${number(tokens)} tokens/s` : "of the global batch";
