@@ -1,6 +1,6 @@
 """Several runs of ``triosim validate --json FILE`` beside each other: median errors of each mode, and intervals.
 
-    python -m validation.runs FIRST.json SECOND.json ...
+python -m validation.runs FIRST.json SECOND.json ...
 """
 
 from __future__ import annotations
