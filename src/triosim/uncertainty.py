@@ -54,6 +54,8 @@ _WORDS = {
 _RECORDED = (Source.RECORDED, Source.NOTHING)
 SMALL = 1e-4
 """Causes with less than this part of the uncertainty are left out."""
+LEAST = 3e-3
+"""Causes with less than this part of what can be off are not played alone; draws move them all the same."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,8 @@ def uncertainty(
     network = CATALOG_LINK_SPREAD if any(job.system.edge_name) else 0.0
     names = [*names, NETWORK]
     each = TASK * len(graph) + EVENT * played.events
-    one_by_one = np.vstack([np.zeros(len(names)), np.eye(len(names))])
+    matter = np.append(_weights(column, of, reach, amount, len(names) - 1) > LEAST, network > 0)
+    one_by_one = np.vstack([np.zeros(len(names)), np.eye(len(names))[matter]])
     if each * len(one_by_one) > LIMIT[played.engine]:
         return None
 
@@ -101,7 +104,8 @@ def uncertainty(
         return np.log(np.maximum(ends, 1.0))
 
     ends = logarithms(one_by_one)
-    moved = ends[1:] - ends[0]
+    moved = np.zeros(len(names))
+    moved[matter] = ends[1:] - ends[0]
     causes = _causes(job, names, moved)
     draws = min(DRAWS, (BUDGET[played.engine] // max(each, 1) - len(one_by_one)) // 2 * 2)
     if draws < FEWEST:
@@ -111,6 +115,16 @@ def uncertainty(
     found = np.sort(logarithms(np.vstack([half, -half])) - ends[0])  # with every draw its mirror image
     low, high = found[int(np.floor(TAIL * (draws + 1))) - 1], found[int(np.ceil((1 - TAIL) * (draws + 1))) - 1]
     return Uncertainty(float(np.exp(min(low, 0.0))), float(np.exp(max(high, 0.0))), causes, draws)
+
+
+def _weights(
+    column: NDArray[np.int32], of: NDArray[np.int64], reach: NDArray[np.float64], amount: NDArray[np.int64], causes: int
+) -> NDArray[np.float64]:
+    """Each cause's part of all ticks that can be off, each counting with its spread."""
+    told = column >= 0
+    ticks = np.bincount(column[told], amount[told].astype(np.float64), len(of)) * reach
+    found = np.bincount(of, ticks, causes)
+    return np.asarray(found / max(float(found.sum()), 1e-300))
 
 
 def _tasks(
