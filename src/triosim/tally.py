@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +36,7 @@ class Run:
     played: Played
     iterations: int
 
-    @property
+    @cached_property
     def end(self) -> int:
         """End of the run in picoseconds."""
         return int(self.played.finish.max(initial=0))

@@ -141,9 +141,10 @@ def _stretched(tasks: Tasks, played: Times) -> NDArray[np.int64]:
         own, slowdown = slice(bounds[device], bounds[device + 1]), tasks.slowdown[device]
         moves, computes = tasks.moves[own], np.flatnonzero(tasks.computes[own]) + own.start
         start, end = merged(played.start[own][moves], played.finish[own][moves])
-        begin, worked = played.start[computes], played.finish[computes] - tasks.after[computes]
+        after = tasks.after[computes]
+        begin, worked = played.start[computes], played.finish[computes] - after
         beside = covered(begin, worked, start, end)
-        alone = (tasks.amount - tasks.after)[computes]
+        alone = tasks.amount[computes] - after
         longer = np.where(beside == worked - begin, alone * (slowdown - 1), beside * (1 - 1 / slowdown))
         amount[computes] += np.rint(longer).astype(np.int64)
     return amount
