@@ -26,7 +26,8 @@ from validation.kernel_data import DATA, DEVICES, PLAUSIBLE
 
 from triosim.hardware import catalog
 from triosim.kernels.physical import attention as model
-from triosim.kernels.physical._tables import SCHEMA, Table
+from triosim.kernels.physical._constants import SCHEMA
+from triosim.kernels.physical._tables import Table
 from triosim.kernels.physical.attention import Constants, Decode, Prefill
 from triosim.kernels.work.attention import FAMILIES, Attention
 from triosim.workload.trace import DTYPE_BYTES, DTYPE_CODE

@@ -32,7 +32,8 @@ from validation.kernel_data import DATA, DEVICES
 
 from triosim.hardware import catalog
 from triosim.kernels.estimate import Limit
-from triosim.kernels.physical.gemm import ENGINES, SCHEMA, Constants, Menu, family_of, predict
+from triosim.kernels.physical._constants import SCHEMA
+from triosim.kernels.physical.gemm import ENGINES, Constants, Menu, family_of, predict
 from triosim.kernels.work.gemm import Gemm, gemm
 from triosim.workload.trace import DTYPES
 

@@ -28,7 +28,7 @@ from validation.kernel_data import DATA, DEVICES, PLAUSIBLE
 
 from triosim.hardware import catalog
 from triosim.kernels.physical import moe as model
-from triosim.kernels.physical._tables import SCHEMA
+from triosim.kernels.physical._constants import SCHEMA
 from triosim.kernels.physical.moe import Grouped
 from triosim.kernels.work.moe import FAMILIES, Experts
 from triosim.workload.trace import DTYPE_CODE

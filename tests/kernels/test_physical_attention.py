@@ -15,7 +15,8 @@ from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical import attention as model
-from triosim.kernels.physical._tables import device_of, document
+from triosim.kernels.physical._constants import document
+from triosim.kernels.physical._tables import device_of
 from triosim.kernels.work.attention import FAMILIES, attention, of
 from triosim.workload.builder import TraceBuilder
 from triosim.workload.trace import DTYPE_CODE, Category, Meta, Phase

@@ -16,7 +16,7 @@ from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical import moe as model
-from triosim.kernels.physical._tables import document
+from triosim.kernels.physical._constants import document
 from triosim.kernels.work.moe import FAMILIES, experts, of
 from triosim.workload.trace import DTYPE_CODE
 

@@ -28,6 +28,15 @@ def recorded_seconds(job: Job, model: str) -> NDArray[np.float64]:
         ours, theirs = job.device.name or "(unnamed)", job.recorded_on.name or "(unnamed)"
         what = f"{theirs}, not on {ours}" if ours != theirs else f"{theirs} with other figures"
         raise InputError(f"operator times {model!r} hold only on the recorded device {what}: use --operator-times auto")
+    return measured_seconds(job)
+
+
+def measured_seconds(job: Job) -> NDArray[np.float64]:
+    """Recorded device seconds of every operator on the device of the recording, 0 for those that launch nothing.
+
+    Raises:
+        InputError: an operator has no time.
+    """
     operators = job.recorded.operators
     seconds = operators.device_s.copy()
     seconds[nothing(job)] = 0.0

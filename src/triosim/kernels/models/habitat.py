@@ -30,7 +30,7 @@ from triosim.kernels.changes import changed, same_device
 from triosim.kernels.classes import GROUPS, by_name, classify, group_of_name
 from triosim.kernels.estimate import Estimates, Limit, Source
 from triosim.kernels.model import Job, OperatorModel
-from triosim.kernels.models._recording import nothing
+from triosim.kernels.models._recording import measured_seconds, nothing
 from triosim.kernels.models.recorded import Recorded
 from triosim.registry import registered
 from triosim.workload.trace import DTYPES
@@ -116,15 +116,7 @@ def _measured(job: Job) -> NDArray[np.float64]:
             f"operator times 'habitat' hold only for the recorded shapes, and operator {row} "
             f"({job.trace.operators.name[row]}) has others, the first of {int(moved.sum())}: use --operator-times auto"
         )
-    seconds = np.where(nothing(job), 0.0, job.recorded.operators.device_s)
-    missing = np.isnan(seconds)
-    if missing.any():
-        row = int(np.flatnonzero(missing)[0])
-        raise InputError(
-            f"trace {job.recorded.meta.workload!r}: operator {row} ({job.recorded.operators.name[row]}) has no "
-            f"recorded time, the first of {int(missing.sum())}: use --operator-times auto"
-        )
-    return seconds
+    return measured_seconds(job)
 
 
 def _ridge(job: Job) -> NDArray[np.float64]:

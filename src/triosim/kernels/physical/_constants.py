@@ -1,4 +1,4 @@
-"""Constants of convolutions and streams from their files, and what they ask of a device."""
+"""What all physical models share: the files of their constants, and the memory bandwidth that each needs."""
 
 from __future__ import annotations
 

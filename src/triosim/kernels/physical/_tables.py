@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from importlib import resources
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.errors import InputError
 from triosim.hardware.accelerator import Accelerator
-
-SCHEMA = "triosim/physical-constants/1"
+from triosim.kernels.physical import _constants
 
 T = TypeVar("T")
 N = TypeVar("N", float, NDArray[np.float64])
@@ -53,22 +49,9 @@ class Table(Generic[T]):
         return self.families.get(family, self.families[self.default])
 
 
-def document(kind: str) -> dict[str, Any]:
-    """The file of constants of one kind of kernel, ``data/physical/KIND.json``.
-
-    Raises:
-        InputError: it has another schema.
-    """
-    source = resources.files("triosim.kernels") / "data" / "physical" / f"{kind}.json"
-    found = json.loads(source.read_text(encoding="utf-8"))
-    if found.get("schema") != SCHEMA:
-        raise InputError(f"{kind}.json: schema is {found.get('schema')!r}, this version reads {SCHEMA!r}")
-    return dict(found)
-
-
 def load(kind: str, phase: str, cls: type[T]) -> Table[T]:
     """Constants of one phase of one kind of kernel, from the program's data."""
-    found = document(kind)
+    found = _constants.document(kind)
     families = {
         name: cls(**{f.name: float(row[f.name]) for f in fields(cls)})  # type: ignore[arg-type]
         for name, row in found["constants"][phase].items()
@@ -129,13 +112,8 @@ def device_of(device: Accelerator) -> Device:
     Raises:
         InputError: it has no memory bandwidth.
     """
-    if device.memory_bandwidth is None:
-        raise InputError(
-            f"device {device.name or '(unnamed)'!r} has no memory bandwidth: name a device of the catalog (triosim "
-            "devices) or add it to the device's file"
-        )
     return Device(
-        float(device.compute_units or UNITS), device.clock_hz or CLOCK, device.memory_bandwidth,
+        float(device.compute_units or UNITS), device.clock_hz or CLOCK, _constants.bandwidth(device),
         float(device.cache_bytes or CACHE), 1024.0 * shared_kib(device.architecture), device.tdp_w or math.inf,
     )  # fmt: skip
 

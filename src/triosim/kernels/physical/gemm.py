@@ -28,20 +28,18 @@ Few constants hold for all devices; everything about a device is from its datash
 from __future__ import annotations
 
 import functools
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from importlib import resources
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.errors import InputError
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.estimate import Limit
+from triosim.kernels.physical import _constants
 from triosim.kernels.physical.predicted import Predicted
 from triosim.kernels.work.gemm import Gemm
 from triosim.workload.trace import DTYPES, ITEM_BYTES
@@ -51,8 +49,6 @@ CHUNK = 8192
 
 CLOCK = 1.8e9
 """Clock in Hz at which the constants in seconds hold; they are cycles in truth."""
-
-SCHEMA = "triosim/physical-constants/1"
 
 ENGINES = ("simt", "tensor", "narrow", "fourbit")
 """What multiplies: the vector units (32 and 64 bits), the matrix units at 16 bits and TF32, at 8 bits, and below."""
@@ -164,12 +160,7 @@ def silicon(device: Accelerator, dtype: str) -> Silicon:
     Raises:
         InputError: the device has no compute peak or no memory bandwidth.
     """
-    peak, bandwidth = device.peak(dtype), device.memory_bandwidth
-    if bandwidth is None:
-        raise InputError(
-            f"device {device.name or '(unnamed)'!r} has no memory bandwidth: name a device of the catalog (triosim "
-            "devices) or add it to the device's file"
-        )
+    peak, bandwidth = device.peak(dtype), _constants.bandwidth(device)
     nm = re.search(r"\d+", device.process)
     return Silicon(
         float(device.compute_units or _LIKE["units"]),
@@ -401,12 +392,9 @@ def load() -> Fitted:
     """The constants that come with the program, ``kernels/data/physical/gemm.json``.
 
     Raises:
-        InputError: the file has another schema.
+        RuntimeError: the file has another schema.
     """
-    source = resources.files("triosim.kernels") / "data" / "physical" / "gemm.json"
-    found = json.loads(source.read_text(encoding="utf-8"))
-    if found.get("schema") != SCHEMA:
-        raise InputError(f"gemm.json: schema is {found.get('schema')!r}, this version reads {SCHEMA!r}")
+    found = _constants.document("gemm")
     constants = {name: constants_of(row, found["menus"][name]) for name, row in found["constants"].items()}
     spread = {
         name: Spread(_by_limit(row["seen"]), _by_limit(row["unseen"]), tuple(row["families"]))
