@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from validation.astra_cases import collective, golden_network, job, system
+from validation.data.astra_cases import collective, golden_network, job, system
 
 from triosim.interop.astra.job import lower
 from triosim.interop.astra.play import model

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-CLI = [sys.executable, "-m", "triosim.cli.main"]
+CLI = [sys.executable, "-m", "triosim"]
 RING = ["--devices", "8", "--topology", "ring", "--link", "10GB/s"]
 CASES: dict[str, list[str]] = {
     "python, bare": [sys.executable, "-c", ""],

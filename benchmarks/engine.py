@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from triosim.collectives.pattern import ring
-from triosim.columns import Ragged
+from triosim.core.columns import Ragged
 from triosim.engine import reference
 from triosim.engine.graph import CAPACITY_PER_BYTE, Collective, Graph, Played, Task, Wires
 from triosim.engine.play import ENGINES

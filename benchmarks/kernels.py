@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from triosim.columns import Ragged
+from triosim.core.columns import Ragged
+from triosim.core.dtypes import DTYPE_CODE
 from triosim.hardware import catalog
 from triosim.kernels.calibration import pack
 from triosim.kernels.calibration.calibration import calibrated
@@ -28,9 +29,9 @@ from triosim.kernels.work.convolution import convolution
 from triosim.kernels.work.gemm import gemm
 from triosim.kernels.work.moe import experts
 from triosim.kernels.work.stream import rowwise
-from triosim.workload.builder import TraceBuilder
-from triosim.workload.rescale import rescale
-from triosim.workload.trace import BATCH, DTYPE_CODE, Category, Meta, Phase, Trace
+from triosim.trace.builder import TraceBuilder
+from triosim.trace.tables import BATCH, Category, Meta, Phase, Trace
+from triosim.transform.rescale import rescale
 
 
 def layer(batch: int, width: int) -> Trace:

@@ -40,7 +40,7 @@ def _one(case: dict, runs: int, data: Path) -> dict:
 
     import triosim
 
-    simulate = importlib.import_module("triosim.simulate")
+    simulate = importlib.import_module("triosim.prediction.simulate")
     if case["workload"].startswith("model:"):
         trace = triosim.model(case["workload"].removeprefix("model:"))
         system = triosim.system("dgx-h100", nodes=case["nodes"])
@@ -69,7 +69,7 @@ def _one(case: dict, runs: int, data: Path) -> dict:
         "iteration_time_s": result.iteration_time_s,
         "tasks": result.simulation.tasks,
         "flows": result.simulation.flows,
-        "engine": result.simulation.engine,
+        "engine": result.stats.engine,
         "engine_s": min(engine[1:]),
         "engine_median_s": statistics.median(engine[1:]),
         "first_call_s": calls[0],

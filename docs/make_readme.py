@@ -37,10 +37,10 @@ def main() -> None:
     text = readme.read_text(encoding="utf-8")
     text = _between(text, "output", f"```text\n{_run(*COMMAND)}```")
     if (options.data / "triosim-h100").is_dir():
-        table = _printed("-m", "validation.main_job", "--data", str(options.data))
+        table = _printed("-m", "validation.judge.main_job", "--data", str(options.data))
         text = _between(text, "accuracy", f"```text\n{table}```")
         data = str(options.data / "collectives" / "nccl.parquet")
-        summary = _printed("-m", "validation.collectives", "--data", data).strip().split("\n\n")[-1]
+        summary = _printed("-m", "validation.judge.collectives", "--data", data).strip().split("\n\n")[-1]
         text = _between(text, "collectives", f"```text\n{summary}\n```")
     if options.scale:
         text = _between(text, "scale", f"```text\n{_printed('benchmarks/scale.py', '--data', str(options.data))}```")
@@ -61,7 +61,7 @@ def _printed(*arguments: str) -> str:
 
 
 def _run(*arguments: str) -> str:
-    command = [sys.executable, "-m", "triosim.cli.main", *arguments]
+    command = [sys.executable, "-m", "triosim", *arguments]
     environment = {**os.environ, "COLUMNS": WIDTH}
     shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env=environment).stdout
     return "\n".join(line.rstrip() for line in shown.splitlines()) + "\n"

@@ -1,7 +1,7 @@
 """A network model of one's own: on every link the smallest messages go first, and share it equally."""
 
+from triosim.core.registry import registered
 from triosim.engine.solver import Sharing
-from triosim.registry import registered
 
 
 @registered

@@ -1,8 +1,4 @@
 // The engine for Python: columns come in as NumPy arrays and are not copied, ticks go out as NumPy arrays.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/string.h>
-
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -12,6 +8,7 @@
 
 #include "carried.hpp"
 #include "check.hpp"
+#include "columns.hpp"
 #include "engine.hpp"
 #include "equal_split.hpp"
 #include "maxmin.hpp"
@@ -22,69 +19,65 @@ using namespace triosim;
 
 namespace {
 
-template <class T>
-using Array = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-template <class T>
-Column<T> column(const Array<T>& array) {
-    return {array.data(), array.size()};
-}
-
-// A column of an object; it must outlive the view, which the objects that were handed in do.
-template <class T>
-Column<T> column(nb::handle object, const char* name) {
-    return column(nb::cast<Array<T>>(object.attr(name), false));
-}
-
-template <class T>
-Ragged<T> ragged(nb::handle rows) {
-    return {column<T>(rows, "values"), column<std::int64_t>(rows, "offsets")};
-}
-
-template <class T>
-Column<T> column_or_none(nb::handle object, const char* name) {
-    return object.attr(name).is_none() ? Column<T>{} : column<T>(object, name);
-}
-
-Wires wires_of(nb::handle wires) {
-    return {column<std::int64_t>(wires, "capacity"), ragged<std::int32_t>(wires.attr("routes")),
-            column<std::int64_t>(wires, "latency"), column_or_none<std::int32_t>(wires, "weights")};
-}
-
-Pattern pattern_of(nb::handle pattern) {
-    return {nb::cast<std::int64_t>(pattern.attr("members")),
-            nb::cast<std::int64_t>(pattern.attr("places")),
-            column<std::int32_t>(pattern, "source"),
-            column<std::int32_t>(pattern, "target"),
-            column<std::int64_t>(pattern, "bytes"),
-            column<std::int32_t>(pattern, "count"),
-            ragged<std::int32_t>(pattern.attr("needs")),
-            column<std::int32_t>(pattern, "lag"),
-            column<std::int64_t>(pattern, "pause")};
-}
-
-Graph graph_of(nb::handle graph) {
-    Graph out;
-    out.kind = column<std::int8_t>(graph, "kind");
-    out.stream = column<std::int32_t>(graph, "stream");
-    out.amount = column<std::int64_t>(graph, "amount");
-    out.what = column<std::int32_t>(graph, "what");
-    out.member = column<std::int32_t>(graph, "member");
-    out.before = ragged<std::int32_t>(graph.attr("before"));
-    out.streams = nb::cast<std::int64_t>(graph.attr("streams"));
-    out.need = column_or_none<std::int32_t>(graph, "need");
-    out.instances = column<std::int32_t>(graph, "instances");
-    out.tokens = column<std::int64_t>(graph, "tokens");
-    std::unordered_map<PyObject*, std::size_t> known;  // patterns that several collectives share are one object
-    for (nb::handle collective : graph.attr("collectives")) {
-        nb::object pattern = collective.attr("pattern");
-        const auto [place, fresh] = known.try_emplace(pattern.ptr(), out.patterns.size());
-        if (fresh) out.patterns.push_back(pattern_of(pattern));
-        out.collectives.push_back({place->second, column<std::int32_t>(collective, "route"),
-                                   nb::cast<std::int64_t>(collective.attr("delay"))});
+// What Python hands in, as the engine reads it; it keeps the arrays.
+class Reader {
+public:
+    Wires wires(nb::handle wires) {
+        return {column<std::int64_t>(wires, "capacity"), ragged<std::int32_t>(wires, "routes"),
+                column<std::int64_t>(wires, "latency"),
+                columns_.flat_or_none<std::int32_t>(wires.attr("weights"), "weights")};
     }
-    return out;
-}
+
+    Graph graph(nb::handle graph) {
+        Graph out;
+        out.kind = column<std::int8_t>(graph, "kind");
+        out.stream = column<std::int32_t>(graph, "stream");
+        out.amount = column<std::int64_t>(graph, "amount");
+        out.what = column<std::int32_t>(graph, "what");
+        out.member = column<std::int32_t>(graph, "member");
+        out.before = ragged<std::int32_t>(graph, "before");
+        out.streams = number(graph, "streams");
+        out.need = columns_.flat_or_none<std::int32_t>(graph.attr("need"), "need");
+        out.instances = column<std::int32_t>(graph, "instances");
+        out.tokens = column<std::int64_t>(graph, "tokens");
+        std::unordered_map<PyObject*, std::size_t> known;  // patterns that several collectives share are one object
+        for (nb::handle collective : graph.attr("collectives")) {
+            patterns_.push_back(collective.attr("pattern"));
+            const auto [place, fresh] = known.try_emplace(patterns_.back().ptr(), out.patterns.size());
+            if (fresh) out.patterns.push_back(pattern(patterns_.back()));
+            out.collectives.push_back(
+                {place->second, column<std::int32_t>(collective, "route"), number(collective, "delay")});
+        }
+        return out;
+    }
+
+private:
+    Pattern pattern(nb::handle pattern) {
+        return {number(pattern, "members"),
+                number(pattern, "places"),
+                column<std::int32_t>(pattern, "source"),
+                column<std::int32_t>(pattern, "target"),
+                column<std::int64_t>(pattern, "bytes"),
+                column<std::int32_t>(pattern, "count"),
+                ragged<std::int32_t>(pattern, "needs"),
+                column<std::int32_t>(pattern, "lag"),
+                column<std::int64_t>(pattern, "pause")};
+    }
+
+    template <class T>
+    Column<T> column(nb::handle object, const char* name) {
+        return columns_.flat<T>(object.attr(name), name);
+    }
+    template <class T>
+    Ragged<T> ragged(nb::handle object, const char* name) {
+        const nb::object rows = object.attr(name);
+        return {column<T>(rows, "values"), column<std::int64_t>(rows, "offsets")};
+    }
+    static std::int64_t number(nb::handle object, const char* name) { return Columns::number(object.attr(name), name); }
+
+    Columns columns_;
+    std::vector<nb::object> patterns_;
+};
 
 // A network model that is written in Python.
 class PythonModel : public Network {
@@ -92,6 +85,7 @@ public:
     PythonModel(nb::object model, nb::handle wires, const Roads& roads) : model_(std::move(model)), roads_(roads) {
         alone_at_capacity = nb::cast<bool>(model_.attr("alone_at_capacity"));
         pays_latency = nb::cast<bool>(model_.attr("pays_latency"));
+        numbers_matter = true;
         flow_ = nb::module_::import_("triosim.engine.solver").attr("Flow");
         model_.attr("start")(wires);
     }
@@ -99,8 +93,10 @@ public:
     void change(Tick now, Column<Joining> joined, Column<std::int32_t> left, std::vector<Ending>& endings) override {
         nb::gil_scoped_acquire gil;
         nb::list gone, come;
-        for (const std::int32_t slot : left) {
-            const std::int64_t number = number_[static_cast<std::size_t>(slot)];
+        gone_.clear();
+        for (const std::int32_t slot : left) gone_.push_back(number_[static_cast<std::size_t>(slot)]);
+        std::ranges::sort(gone_);
+        for (const std::int64_t number : gone_) {
             gone.append(number);
             slot_.erase(number);
         }
@@ -152,7 +148,7 @@ private:
             const auto name = nb::cast<std::string>(model_.type().attr("__name__"));
             const std::string what = "network model " + name + " let flow " + nb::str(number).c_str() + " end at " +
                                      nb::str(end).c_str() + ", asked at " + std::to_string(now);
-            PyErr_SetString(nb::module_::import_("triosim.errors").attr("InputError").ptr(), what.c_str());
+            PyErr_SetString(nb::module_::import_("triosim.core.errors").attr("InputError").ptr(), what.c_str());
             throw nb::python_error();
         }
         return {slot->second, tick(end)};
@@ -163,6 +159,7 @@ private:
     std::int64_t next_ = 0;
     std::vector<std::int64_t> number_;                     // by slot
     std::unordered_map<std::int64_t, std::int32_t> slot_;  // by number
+    std::vector<std::int64_t> gone_;                       // numbers
     Tick wake_ = NEVER;
 };
 
@@ -172,106 +169,127 @@ nb::object array(std::vector<std::int64_t>&& values) {
     return nb::cast(nb::ndarray<nb::numpy, std::int64_t, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
 }
 
+std::unique_ptr<Network> built_in(const std::string& name, const Roads& roads) {
+    if (name == "max-min") return std::make_unique<MaxMin>(roads);
+    if (name == "max-min by ripples") return std::make_unique<MaxMin>(roads, MaxMin::Way::ripples);
+    if (name == "max-min by levels") return std::make_unique<MaxMin>(roads, MaxMin::Way::levels);
+    if (name == "max-min by turns") return std::make_unique<MaxMin>(roads, MaxMin::Way::turns);
+    if (name == "equal-split") return std::make_unique<EqualSplit>(roads);
+    throw Refused("no network model of that name is built in");
+}
+
 std::unique_ptr<Network> network(nb::handle model, nb::handle wires, const Roads& roads) {
-    if (nb::isinstance<nb::str>(model)) {
-        const auto name = nb::cast<std::string>(model);
-        if (name == "max-min") return std::make_unique<MaxMin>(roads);
-        if (name == "equal-split") return std::make_unique<EqualSplit>(roads);
-        throw nb::value_error("no network model of that name is built in");
-    }
+    if (nb::isinstance<nb::str>(model)) return built_in(nb::cast<std::string>(model), roads);
     return std::make_unique<PythonModel>(nb::borrow(model), wires, roads);
+}
+
+// Gives a long run up where Python wants to, at Ctrl-C for example.
+void poll() {
+    const nb::gil_scoped_acquire gil;
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+void accept(const Graph& graph, const Wires& wires) {
+    if (!check(graph, wires)) throw Refused("columns that make no sense: triosim.engine.check says which");
 }
 
 // See triosim/engine/native.py.
 nb::object play(nb::object py_graph, nb::object py_wires, nb::object model, bool alone, bool formulas) {
-    const Graph graph = graph_of(py_graph);
-    const Wires wires = wires_of(py_wires);
+    Reader reader;
+    const Graph graph = reader.graph(py_graph);
+    const Wires wires = reader.wires(py_wires);
     std::vector<Tick> start(graph.size()), finish(graph.size()), begin;
     std::vector<std::int64_t> link_bytes(wires.capacity.size(), 0);
-    std::int64_t flows = 0, events = 0;
-    bool good = false, counted = false, ended = false;
+    std::optional<Roads> roads;
+    std::unique_ptr<Network> solver;  // outlives what runs without Python, for the model may be Python's
+    Carried sums;
+    std::int64_t events = 0;
+    bool counted = false, ended = false;
     {
-        std::optional<nb::gil_scoped_release> release(std::in_place);
-        good = check(graph, wires);
-        if (good) {
-            const Roads roads(wires);
-            release.reset();
-            const auto solver = network(model, py_wires, roads);
-            release.emplace();
-            auto poll = [] {
-                nb::gil_scoped_acquire gil;
-                if (PyErr_CheckSignals() != 0) throw nb::python_error();
-            };
-            Engine engine(graph, roads, *solver, start, finish, alone, formulas, poll);
-            counted = engine.play();
-            events = engine.events();
-            ended = std::ranges::find(finish, NEVER) == finish.end();
-            if (!ended) engine.mark_stuck();
-            begin = start;
-            for (std::size_t task = 0; task < graph.size(); ++task) {
-                if (static_cast<Task>(graph.kind[task]) == Task::collective) {
-                    begin[task] = engine.begin_of(graph.what[task]);
-                }
-            }
-            flows = carried(graph, wires, link_bytes);
-            release.reset();
-        }
+        const nb::gil_scoped_release release;
+        accept(graph, wires);
+        roads.emplace(wires);
     }
-    if (!good) return nb::none();
+    solver = network(model, py_wires, *roads);
+    {
+        const nb::gil_scoped_release release;
+        Engine engine(graph, *roads, *solver, start, finish, alone, formulas, poll);
+        counted = engine.play();
+        events = engine.events();
+        ended = std::ranges::find(finish, NEVER) == finish.end();
+        if (!ended) engine.mark_stuck();
+        begin = start;
+        for (std::size_t task = 0; task < graph.size(); ++task) {
+            if (static_cast<Task>(graph.kind[task]) == Task::collective) begin[task] = engine.begin_of(graph.what[task]);
+        }
+        sums = carried(graph, wires, link_bytes);
+    }
     return nb::make_tuple(array(std::move(start)), array(std::move(begin)), array(std::move(finish)),
-                          array(std::move(link_bytes)), flows, events, ended, counted);
-}
-
-std::int64_t scaled(std::int64_t amount, double factor) {
-    if (factor == 1.0) return amount;
-    return static_cast<std::int64_t>(std::floor(static_cast<double>(amount) * factor + 0.5));
+                          array(std::move(link_bytes)), sums.flows, events, ended, counted, sums.over);
 }
 
 // See triosim/engine/many.py.
-nb::object play_many(nb::object py_graph, nb::object py_wires, const std::string& model, Array<std::int32_t> kind,
-                     nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu> factors,
-                     Array<double> links) {
-    const Graph graph = graph_of(py_graph);
-    const Wires wires = wires_of(py_wires);
-    std::vector<std::int64_t> ends(factors.shape(0), NEVER);
-    bool good = false;
+std::int64_t scaled(std::int64_t amount, double factor) {
+    if (factor == 1.0) return amount;
+    const double product = std::floor(static_cast<double>(amount) * factor + 0.5);
+    return product < static_cast<double>(BEYOND) ? static_cast<std::int64_t>(product) : BEYOND;
+}
+
+bool is_factor(double value) { return std::isfinite(value) && value >= 0; }
+
+nb::object play_many(nb::object py_graph, nb::object py_wires, const std::string& model, nb::object py_kind,
+                     nb::object py_factors, nb::object py_links) {
+    Reader reader;
+    Columns columns;
+    const Graph graph = reader.graph(py_graph);
+    const Wires wires = reader.wires(py_wires);
+    const auto kind = columns.flat<std::int32_t>(py_kind, "kind");
+    const auto [factors, kinds] = columns.rows<double>(py_factors, "factors");
+    const auto links = columns.flat<double>(py_links, "links");
+    std::vector<std::int64_t> ends(links.size(), NEVER);
     {
         const nb::gil_scoped_release release;
-        good = check(graph, wires) && kind.size() == graph.size() && links.size() == factors.shape(0);
+        accept(graph, wires);
+        if (kind.size() != graph.size() || factors.size() != links.size() * kinds) {
+            throw Refused("factors must have the shape (draws, kinds), kind (tasks,) and links (draws,)");
+        }
+        for (std::size_t task = 0; task < kind.size(); ++task) {
+            const bool computes = static_cast<Task>(graph.kind[task]) == Task::compute;
+            if (kind[task] < -1 || kind[task] >= (computes ? static_cast<std::int64_t>(kinds) : 0)) {
+                throw Refused("kind must name a column of factors, and -1 for what does not compute");
+            }
+        }
+        if (!std::ranges::all_of(factors, is_factor) || !std::ranges::all_of(links, is_factor)) {
+            throw Refused("factors and links must be finite and 0 or more");
+        }
         std::vector<std::int64_t> amount(graph.amount.begin(), graph.amount.end());
         std::vector<std::int64_t> capacity(wires.capacity.begin(), wires.capacity.end());
         std::vector<Tick> start(graph.size()), finish(graph.size());
-        auto poll = [] {
-            const nb::gil_scoped_acquire gil;
-            if (PyErr_CheckSignals() != 0) throw nb::python_error();
-        };
-        for (std::size_t draw = 0; good && draw < ends.size(); ++draw) {
-            const double* factor = factors.data() + draw * factors.shape(1);
+        for (std::size_t draw = 0; draw < ends.size(); ++draw) {
+            const auto factor = factors.subspan(draw * kinds, kinds);
             for (std::size_t task = 0; task < amount.size(); ++task) {
-                const std::int32_t of = kind.data()[task];
-                if (of >= 0) amount[task] = scaled(graph.amount[task], factor[of]);
+                if (const std::int32_t of = kind[task]; of >= 0) {
+                    amount[task] = scaled(graph.amount[task], factor[static_cast<std::size_t>(of)]);
+                }
             }
             for (std::size_t link = 0; link < capacity.size(); ++link) {
                 const std::int64_t whole = wires.capacity[link];
-                capacity[link] = whole == UNLIMITED ? whole : std::max<std::int64_t>(scaled(whole, links.data()[draw]), 1);
+                capacity[link] = whole == UNLIMITED ? whole : std::max<std::int64_t>(scaled(whole, links[draw]), 1);
             }
             Graph drawn = graph;
             drawn.amount = amount;
             Wires lines = wires;
             lines.capacity = capacity;
             const Roads roads(lines);
-            std::unique_ptr<Network> solver;
-            if (model == "equal-split") solver = std::make_unique<EqualSplit>(roads);
-            else solver = std::make_unique<MaxMin>(roads);
+            const auto solver = built_in(model, roads);
             std::ranges::fill(start, 0);
             std::ranges::fill(finish, 0);
             Engine engine(drawn, roads, *solver, start, finish, true, true, poll);
-            const bool counted = engine.play();
-            const bool ended = std::ranges::find(finish, NEVER) == finish.end();
-            if (counted && ended && !finish.empty()) ends[draw] = std::ranges::max(finish);
+            if (!engine.play()) ends[draw] = BEYOND;
+            else if (finish.empty()) ends[draw] = 0;
+            else if (std::ranges::find(finish, NEVER) == finish.end()) ends[draw] = std::ranges::max(finish);
         }
     }
-    if (!good) return nb::none();
     return array(std::move(ends));
 }
 
@@ -279,6 +297,8 @@ nb::object play_many(nb::object py_graph, nb::object py_wires, const std::string
 
 NB_MODULE(_native, m) {
     m.doc() = "The engine in C++; see triosim.engine.native.";
+    nb::exception<Refused>(m, "Refused", PyExc_ValueError);
     m.def("play", &play, "graph"_a, "wires"_a, "model"_a, "alone"_a, "formulas"_a);
-    m.def("play_many", &play_many, "graph"_a, "wires"_a, "model"_a, "kind"_a, "factors"_a, "links"_a);
+    m.def("play_many", &play_many, "graph"_a, "wires"_a, "model"_a, "kind"_a.none(), "factors"_a.none(),
+          "links"_a.none());
 }

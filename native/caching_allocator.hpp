@@ -11,6 +11,28 @@
 
 namespace triosim {
 
+// Whether every event allocates a block that is not held or frees one that is, and all that is allocated, one after
+// another, can be counted.
+inline bool possible(std::span<const std::int64_t> sizes, std::span<const std::int64_t> events) {
+    constexpr std::int64_t most = std::int64_t{1} << 59, around = std::int64_t{32} << 20;  // a segment is rounded up
+    constexpr std::size_t blocks = std::size_t{1} << 30;
+    const auto count = static_cast<std::int64_t>(sizes.size());
+    if (sizes.size() >= blocks || std::ranges::any_of(sizes, [](auto size) { return size < 0; })) return false;
+    std::vector<bool> held(sizes.size(), false);
+    std::int64_t room = most;
+    for (const std::int64_t event : events) {
+        if (event < 0 || event >= 2 * count) return false;
+        const bool frees = event >= count;
+        const auto block = static_cast<std::size_t>(frees ? event - count : event);
+        if (held[block] != frees) return false;
+        held[block] = !frees;
+        if (frees) continue;
+        if (sizes[block] > room - around) return false;
+        room -= sizes[block] + around;
+    }
+    return true;
+}
+
 class CachingAllocator {
 public:
     static constexpr std::int64_t round_bytes = 512;
@@ -19,8 +41,9 @@ public:
     // Event i < sizes.size() allocates block i; event sizes.size() + i frees it.  Returns the bytes of all segments.
     std::int64_t play(std::span<const std::int64_t> sizes, std::span<const std::int64_t> events) {
         std::vector<std::int32_t> held(sizes.size(), none);
+        const auto count = static_cast<std::int64_t>(sizes.size());
         for (const std::int64_t event : events) {
-            const auto count = static_cast<std::int64_t>(sizes.size());
+            if (sizes[event % count] == 0) continue;  // an empty tensor takes no block
             if (event < count) {
                 held[event] = allocate(sizes[event]);
             } else {

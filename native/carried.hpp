@@ -1,15 +1,26 @@
 // What links carry in a run, whenever that happens.
 #pragma once
 
+#include <algorithm>
+#include <limits>
+
 #include "graph.hpp"
 
 namespace triosim {
 
-// Bytes on each link are added to link_bytes, each weight counting; returns the number of transfers.
-inline std::int64_t carried(const Graph& graph, const Wires& wires, std::span<std::int64_t> link_bytes) {
-    std::vector<std::int64_t> route_bytes(wires.routes.size(), 0), runs(graph.collectives.size(), 0);
+constexpr Work MUCH = Work{1} << 64;  // more than can be counted, however often it counts
+
+struct Carried {
+    std::int64_t flows = 0;  // transfers
+    std::int64_t over = -1;  // the first link that carries more than can be counted, -1 if none does
+};
+
+// Bytes on each link are added to link_bytes, each weight counting.
+inline Carried carried(const Graph& graph, const Wires& wires, std::span<std::int64_t> link_bytes) {
+    std::vector<Work> route_bytes(wires.routes.size(), 0), crossing(wires.capacity.size(), 0);
+    std::vector<std::int64_t> runs(graph.collectives.size(), 0);
     std::vector<bool> run(graph.instances.size(), false);
-    std::int64_t flows = 0;
+    Work flows = 0;
     for (std::size_t task = 0; task < graph.size(); ++task) {
         const auto kind = static_cast<Task>(graph.kind[task]);
         const auto what = static_cast<std::size_t>(graph.what[task]);
@@ -25,7 +36,7 @@ inline std::int64_t carried(const Graph& graph, const Wires& wires, std::span<st
         const Collective& collective = graph.collectives[row];
         const Pattern& pattern = graph.patterns[collective.pattern];
         for (std::size_t edge = 0; edge < pattern.size() && runs[row] > 0; ++edge) {
-            const std::int64_t transfers = runs[row] * pattern.count[edge];
+            const Work transfers = Work{runs[row]} * pattern.count[edge];
             flows += transfers;
             route_bytes[static_cast<std::size_t>(collective.route[edge])] += transfers * pattern.bytes[edge];
         }
@@ -34,11 +45,17 @@ inline std::int64_t carried(const Graph& graph, const Wires& wires, std::span<st
         if (route_bytes[route] == 0) continue;
         for (auto i = wires.routes.offsets[route]; i < wires.routes.offsets[route + 1]; ++i) {
             const auto at = static_cast<std::size_t>(i);
-            const std::int64_t weight = wires.weights.empty() ? 1 : wires.weights[at];
-            link_bytes[static_cast<std::size_t>(wires.routes.values[at])] += route_bytes[route] * weight;
+            const Work weight = wires.weights.empty() ? 1 : wires.weights[at];
+            crossing[static_cast<std::size_t>(wires.routes.values[at])] += std::min(route_bytes[route], MUCH) * weight;
         }
     }
-    return flows;
+    constexpr Work most = std::numeric_limits<std::int64_t>::max();
+    Carried sums{static_cast<std::int64_t>(std::min(flows, most)), -1};
+    for (std::size_t link = crossing.size(); link-- > 0;) {
+        if (crossing[link] > most) sums.over = static_cast<std::int64_t>(link);
+        link_bytes[link] = static_cast<std::int64_t>(std::min(crossing[link], most));
+    }
+    return sums;
 }
 
 }  // namespace triosim

@@ -27,6 +27,8 @@ bool well_formed(const Ragged<T>& rows) {
            rows.offsets.back() == static_cast<std::int64_t>(rows.values.size());
 }
 
+constexpr std::int64_t MOST = std::int64_t{1} << 30;  // what an event of the engine can name
+
 inline bool check(const Wires& wires) {
     const auto links = static_cast<std::int64_t>(wires.capacity.size());
     if (!well_formed(wires.routes) || !within(wires.routes.values, 0, links)) return false;
@@ -51,7 +53,8 @@ inline bool check(const Pattern& pattern) {
                                    pattern.pause.size(), pattern.needs.size()}) {
         if (size != pattern.size()) return false;
     }
-    return pattern.members >= 1 && pattern.places >= pattern.members && well_formed(pattern.needs) &&
+    return pattern.members >= 1 && pattern.places >= pattern.members && pattern.places < MOST && edges < MOST &&
+           static_cast<std::int64_t>(pattern.needs.values.size()) < MOST && well_formed(pattern.needs) &&
            pattern.lag.size() == pattern.needs.values.size() && at_least(pattern.lag, ALL) &&
            within(pattern.needs.values, 0, edges) && within(pattern.source, 0, pattern.places) &&
            within(pattern.target, 0, pattern.places) && at_least(pattern.bytes, 0) && at_least(pattern.count, 1) &&
@@ -64,6 +67,7 @@ inline bool check_references(const Graph& graph, std::int64_t routes) {
     for (const std::int32_t row : graph.instances) {
         first.push_back(first.back() + graph.patterns[graph.collectives[static_cast<std::size_t>(row)].pattern].members);
     }
+    if (first.back() >= MOST) return false;
     std::vector<bool> there(static_cast<std::size_t>(first.back()), false);
     for (std::size_t task = 0; task < graph.size(); ++task) {
         const auto kind = static_cast<Task>(graph.kind[task]);
@@ -84,14 +88,14 @@ inline bool check_references(const Graph& graph, std::int64_t routes) {
 
 inline bool check(const Graph& graph, const Wires& wires) {
     const std::size_t rows = graph.size();
-    constexpr std::size_t most = std::size_t{1} << 30;  // what an event of the engine can name
     for (const std::size_t size : {graph.stream.size(), graph.amount.size(), graph.what.size(), graph.member.size(),
                                    graph.before.size(), graph.need.empty() ? rows : graph.need.size()}) {
         if (size != rows) return false;
     }
-    if (rows >= most || !check(wires) || !well_formed(graph.before)) return false;
+    if (static_cast<std::int64_t>(rows) >= MOST || graph.streams < 0 || graph.streams >= MOST) return false;
+    if (!check(wires) || !well_formed(graph.before)) return false;
     if (!within(graph.kind, 0, KINDS) || !within(graph.stream, -1, graph.streams) || !at_least(graph.amount, 0) ||
-        !within(graph.before.values, 0, static_cast<std::int64_t>(rows)) || !at_least(graph.tokens, 0)) {
+        !within(graph.before.values, 0, static_cast<std::int64_t>(rows)) || !within(graph.tokens, 0, std::int64_t{1} << 62)) {
         return false;
     }
     for (std::size_t task = 0; task < graph.need.size(); ++task) {
@@ -99,7 +103,7 @@ inline bool check(const Graph& graph, const Wires& wires) {
     }
     const auto routes = static_cast<std::int64_t>(wires.routes.size());
     for (const Pattern& one : graph.patterns) {
-        if (one.size() >= most || one.needs.values.size() >= most || !check(one)) return false;
+        if (!check(one)) return false;
     }
     for (const Collective& one : graph.collectives) {
         if (one.delay < 0 || one.route.size() != graph.patterns[one.pattern].size() || !within(one.route, 0, routes)) {

@@ -2,6 +2,7 @@
 // triosim/engine/alone.py derives the formulas.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 
 #include "pattern.hpp"
@@ -77,8 +78,15 @@ inline std::optional<std::vector<Tick>> pipeline_ends(const Edges& edges, Column
     return upto;
 }
 
-// When each member has finished, counted from the first transfer; nothing if there is no closed form.
-inline std::optional<std::vector<Tick>> closed_form(const Edges& edges, Column<Tick> lasts) {
+// When each member has finished, counted from the first transfer, and when the last delivery of all is, which may be to
+// a place that is no member.
+struct Ends {
+    std::vector<Tick> members;
+    Tick last;
+};
+
+// Nothing if there is no closed form.
+inline std::optional<Ends> closed_form(const Edges& edges, Column<Tick> lasts) {
     const Pattern& pattern = edges.of;
     Work most = 0;  // what would come if everything waited for everything
     for (std::size_t edge = 0; edge < lasts.size(); ++edge) most += Work{lasts[edge]} * pattern.count[edge];
@@ -94,8 +102,9 @@ inline std::optional<std::vector<Tick>> closed_form(const Edges& edges, Column<T
             end = std::max(end, (*delivered)[edge]);
         }
     }
+    const Tick last = ends.empty() ? 0 : std::ranges::max(ends);
     ends.resize(static_cast<std::size_t>(pattern.members));
-    return ends;
+    return Ends{std::move(ends), last};
 }
 
 }  // namespace triosim

@@ -127,7 +127,9 @@ private:
         std::vector<Tick> until_join;  // of each edge from the start of a transfer until it uses its links
         std::vector<Tick> lasts;       // and until it is delivered, if it shares no link
         std::vector<std::int32_t> links;                   // that it must have for itself to be alone
-        std::vector<std::pair<Tick, std::int32_t>> ends;   // when which member finishes after the begin, if it is alone
+        // When which member finishes after the begin, if it is alone.  Links are its own until the last delivery of all,
+        // which comes at the end, as that of no member, where no member waits for it.
+        std::vector<std::pair<Tick, std::int32_t>> ends;
         bool alone = false;            // whether it can be; else it must be played flow by flow anyway
     };
 
@@ -149,7 +151,7 @@ private:
             const auto& [ticks, member] = plan.ends[static_cast<std::size_t>(one.finished)];
             if (later(began(one), ticks) > host_.now()) break;
             ++one.finished;
-            finish(one, member);
+            if (member != NONE) finish(one, member);
         }
         return one.finished > before;
     }
@@ -210,19 +212,20 @@ private:
 
     // One whose edges wait in a circle never ends, and is left to be played.
     void work_out(Plan& plan, const Edges& edges) const {
-        std::optional<std::vector<Tick>> ends;
+        std::optional<Ends> ends;
         if (formulas_) ends = closed_form(edges, plan.lasts);
         if (!ends) {
             Replay replay(edges, plan.lasts);
             replay.play(BEYOND, [this] { host_.poll(); });
             if (!replay.progress.complete()) return;
-            ends = std::move(replay.ends);
+            ends = Ends{std::move(replay.ends), replay.last};
         }
         plan.alone = true;
-        for (std::size_t member = 0; member < ends->size(); ++member) {
-            plan.ends.emplace_back((*ends)[member], static_cast<std::int32_t>(member));
+        for (std::size_t member = 0; member < ends->members.size(); ++member) {
+            plan.ends.emplace_back(ends->members[member], static_cast<std::int32_t>(member));
         }
         std::ranges::sort(plan.ends);
+        if (plan.ends.empty() || plan.ends.back().first < ends->last) plan.ends.emplace_back(ends->last, NONE);
     }
 
     Host& host_;

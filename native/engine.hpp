@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <queue>
+#include <tuple>
 
 #include "collective.hpp"
 #include "network.hpp"
@@ -22,17 +23,21 @@ public:
           flows_on_(roads.capacity.size(), 0), tokens_(graph.tokens.begin(), graph.tokens.end()),
           takers_(graph.tokens.size()) {}
 
-    // Play from tick 0 until nothing is left to happen; false if that is later than can be counted.
+    // Play from tick 0 until nothing is left to happen; false if a task ends later than can be counted.
     bool play() {
         sweep();
         do {
-            if (queue_.now() == BEYOND) return false;
+            if (queue_.now() == BEYOND) break;
             happen();
             while (give()) happen();
             if (asked_ || !joined_.empty() || !left_.empty()) share();
             if (++instants_ % 4096 == 0) poll();
         } while (queue_.advance());
-        return std::ranges::find(finish_, BEYOND) == finish_.end();
+        if (std::ranges::find(finish_, BEYOND) != finish_.end()) return false;
+        // The end of a flow that cannot be counted is not noted in the queue, for it may be taken back.
+        const bool goes_on = queue_.now() == BEYOND || network_.wake() == BEYOND || network_.next() == BEYOND ||
+                             std::ranges::find(due_, BEYOND) != due_.end();
+        return !goes_on || std::ranges::find(finish_, NEVER) == finish_.end();
     }
 
     // Tasks that have not started show NEVER.
@@ -69,7 +74,7 @@ public:
 private:
     static constexpr std::int32_t NONE = -1;
 
-    enum class What : std::uint64_t { due, end, count, join, step, begin, wake, put, take };
+    enum class What : std::uint64_t { due, end, count, join, step, begin, wake, put, take, next };
 
     struct Moving {  // what a flow is: a TRANSFER, or if `task` is NONE a transfer of an edge of a collective
         std::int32_t route, task, instance, edge;
@@ -108,6 +113,7 @@ private:
                 case What::wake: asked_ = asked_ || network_.wake() == now(); break;
                 case What::put: put(who); break;
                 case What::take: take(who); break;
+                case What::next: next(); break;
             }
         }
     }
@@ -267,6 +273,18 @@ private:
         Tick& due = due_[static_cast<std::size_t>(slot)];
         if (due != now()) return;
         due = NEVER;
+        served(slot);
+    }
+
+    // The same of flows whose ends the network model keeps to itself.
+    void next() {
+        if (network_.next() != now()) return;
+        ended_.clear();
+        network_.end(now(), ended_);
+        for (const std::int32_t slot : ended_) served(slot);
+    }
+
+    void served(std::int32_t slot) {
         left_.push_back(slot);
         const Moving moving = moving_[static_cast<std::size_t>(slot)];
         for (const Hop& hop : roads_.hops(moving.route)) --flows_on_[static_cast<std::size_t>(hop.link)];
@@ -277,17 +295,27 @@ private:
     // Ask the network model what this instant changes.
     void share() {
         endings_.clear();
+        if (network_.numbers_matter) std::ranges::sort(joined_, {}, [this](const Joining& flow) { return place(flow); });
         network_.change(now(), joined_, left_, endings_);
         for (const auto& [slot, tick] : endings_) {
             due_[static_cast<std::size_t>(slot)] = tick;
-            if (tick != NEVER) schedule(tick, What::due, slot);
+            if (tick != NEVER && tick != BEYOND) schedule(tick, What::due, slot);
         }
         free_.insert(free_.end(), left_.begin(), left_.end());
         joined_.clear();
         left_.clear();
         asked_ = false;
         ++events_;
-        if (const Tick wake = network_.wake(); wake > now()) schedule(wake, What::wake, 0);
+        if (const Tick next = network_.next(); next != NEVER && next != BEYOND && next != foreseen_) {
+            schedule(foreseen_ = next, What::next, 0);
+        }
+        if (const Tick wake = network_.wake(); wake > now() && wake != BEYOND) schedule(wake, What::wake, 0);
+    }
+
+    // By which flows that join at one instant are numbered: what they are, not in which order they were found.
+    std::tuple<std::int32_t, std::int32_t, std::int32_t> place(const Joining& flow) const {
+        const Moving& moving = moving_[static_cast<std::size_t>(flow.slot)];
+        return {moving.task, moving.instance, moving.edge};
     }
 
     const Graph& graph_;
@@ -305,10 +333,11 @@ private:
 
     std::vector<Moving> moving_;  // by slot
     std::vector<Tick> due_;
-    std::vector<std::int32_t> free_, left_, flows_on_;
+    std::vector<std::int32_t> free_, ended_, left_, flows_on_;
     std::vector<Joining> joined_;
     std::vector<Ending> endings_;
     bool asked_ = false;
+    Tick foreseen_ = NEVER;  // the last answer of network_.next()
     std::int64_t events_ = 0, instants_ = 0;
 
     std::vector<std::int64_t> tokens_;

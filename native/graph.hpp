@@ -1,6 +1,7 @@
 // What is played, as views of columns that someone else keeps: triosim.engine.graph in C++.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -27,7 +28,7 @@ struct Ragged {
     Column<T> values;
     Column<std::int64_t> offsets;
 
-    std::size_t size() const { return offsets.size() - 1; }
+    std::size_t size() const { return offsets.empty() ? 0 : offsets.size() - 1; }
     Column<T> operator[](std::size_t row) const {
         return values.subspan(static_cast<std::size_t>(offsets[row]),
                               static_cast<std::size_t>(offsets[row + 1] - offsets[row]));
@@ -141,6 +142,10 @@ public:
         const std::size_t begin = first_[static_cast<std::size_t>(route)];
         return {hops_.data() + begin, first_[static_cast<std::size_t>(route) + 1] - begin};
     }
+    std::int32_t routes() const { return static_cast<std::int32_t>(rate_.size()); }
+    bool weighted() const {
+        return std::ranges::any_of(hops_, [](const Hop& hop) { return hop.weight != 1; });
+    }
     std::int64_t rate(std::int32_t route) const { return rate_[static_cast<std::size_t>(route)]; }
 
     Column<std::int64_t> latency, capacity;
@@ -155,6 +160,14 @@ private:
 // Ticks until work is done at a rate, rounded up; none where no link limits (rate 0).
 inline Tick ticks(Work work, std::int64_t rate) {
     if (rate == 0 || work <= 0) return 0;
+    // Mostly it is certain in floating point: the quotient is wrong by less than 2^-50 of itself.
+    const auto high_part = static_cast<std::int64_t>(work >> 64);
+    const double about = (static_cast<double>(high_part) * 0x1p64 + static_cast<double>(static_cast<std::uint64_t>(work))) /
+                         static_cast<double>(rate);
+    if (about < 0x1p49) {
+        const auto low = static_cast<Tick>(about * (1 - 0x1p-50)), high = static_cast<Tick>(about * (1 + 0x1p-50));
+        if (low == high) return low + 1;
+    }
     const auto exact = (static_cast<unsigned __int128>(work) + static_cast<unsigned __int128>(rate) - 1) /
                        static_cast<unsigned __int128>(rate);
     return exact > static_cast<unsigned __int128>(BEYOND) ? BEYOND : static_cast<Tick>(exact);

@@ -20,37 +20,48 @@
 // have it where the former cross.  They are filled into what the others leave; then the links of their routes are
 // checked for (1) and (2), and the flows that stand in the way are chosen as well, each time with more of those around
 // them, until none does.  If all flows are chosen, that is `fill` itself.
+//
+// Where changes reach most flows anyway all this looking around costs more than it saves, and levels.hpp takes over.
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <utility>
 
-#include "network.hpp"
+#include "levels.hpp"
+#include "service.hpp"
 
 namespace triosim {
 
-class MaxMin : public Sharing {
+class MaxMin : public Network {
 public:
-    explicit MaxMin(const Roads& roads)
-        : Sharing(roads), traffic_(roads), links_(roads.capacity.size()) {
+    enum class Way { ripples, levels, either, turns };  // how rates are found; all but `either` are for tests
+
+    explicit MaxMin(const Roads& roads, Way way = Way::either)
+        : roads_(roads), way_(way), traffic_(roads), service_(roads.capacity.size()),
+          links_(roads.capacity.size()) {
         for (std::size_t link = 0; link < links_.size(); ++link) links_[link].rest = roads.capacity[link];
+        weighted_ = roads.weighted();
     }
 
-protected:
-    void rates(Column<Joining> joined, Column<std::int32_t> left, std::vector<Rated>& changed) override {
-        for (const std::int32_t slot : left) leave(slot);
-        for (const Joining& flow : joined) join(flow.slot, flow.route);
-        for (const std::int32_t slot : left) choose_held(traffic_.hops(slot));
-        for (const Joining& flow : joined) choose_held(traffic_.hops(flow.slot));
-        std::size_t asked = joined.size(), settled = 0;  // of chosen_: on whose links all that are held are chosen
-        for (int reach = 2; settled < chosen_.size(); reach *= 2) {
-            for (int i = 0; i < reach && asked < chosen_.size(); ++i) asked = choose_neighbours(asked);
-            settled = chosen_.size();
-            fill();
-            for (const Near& at : near_) check(at.link, at.rest);
+    void change(Tick now, Column<Joining> joined, Column<std::int32_t> left, std::vector<Ending>&) override {
+        for (const Joining& flow : joined) service_.arrive(flow.slot, flow.work);
+        if (by_levels_) {
+            change_by_levels(joined, left);
+        } else {
+            change_by_ripples(joined, left);
         }
-        apply(changed);
+        if (by_levels_) {
+            tell_levels(now);
+            if (--stay_ == 0) leave_levels();
+        } else {
+            tell_ripples(now);
+        }
+        service_.foresee();
     }
+
+    Tick next() const override { return service_.next(); }
+    void end(Tick now, std::vector<std::int32_t>& ended) override { service_.end(now, ended); }
 
 private:
     static constexpr std::int32_t NONE = -1;
@@ -58,8 +69,10 @@ private:
     struct Flow {
         std::int64_t rate = 0, fresh = 0;  // as it is and as it may become
         std::int32_t bottleneck = NONE;    // link
+        std::int32_t home = NONE;          // the bottleneck that service_ knows
         std::int32_t own = NONE;           // of near_: the smallest share of links on which no other chosen flow is
         bool chosen = false, fixed = false;  // fixed: `fresh` and `bottleneck` are those of the last filling
+        bool there = true;
 
         std::int64_t now() const { return fixed ? fresh : rate; }
     };
@@ -84,8 +97,30 @@ private:
         return std::max<std::int64_t>(at.weight == 1 ? at.rest : at.rest / at.weight, 1);
     }
 
+    // --------------------------------------------------------------------------------------- ripples
+
+    void change_by_ripples(Column<Joining> joined, Column<std::int32_t> left) {
+        for (const std::int32_t slot : left) leave(slot);
+        for (const Joining& flow : joined) join(flow.slot, flow.route);
+        there_ += joined.size();
+        there_ -= left.size();
+        effort_ = 0;
+        const std::size_t limit = effort_of_levels();
+        for (const std::int32_t slot : left) choose_held(traffic_.hops(slot));
+        for (const Joining& flow : joined) choose_held(traffic_.hops(flow.slot));
+        std::size_t asked = joined.size(), settled = 0;  // of chosen_: on whose links all that are held are chosen
+        for (int reach = 2; settled < chosen_.size(); reach *= 2) {
+            for (int i = 0; i < reach && asked < chosen_.size(); ++i) asked = choose_neighbours(asked);
+            settled = chosen_.size();
+            if (effort_ > limit && enter_levels()) return levels_->fill();
+            fill();
+            for (const Near& at : near_) check(at.link, at.rest);
+        }
+    }
+
     void leave(std::int32_t slot) {
-        const Flow& gone = flow(slot);
+        Flow& gone = flow(slot);
+        gone.there = false;
         for (const Hop& hop : traffic_.hops(slot)) link(hop.link).rest += gone.rate * hop.weight;
         --link(gone.bottleneck).held;
         traffic_.leave(slot);
@@ -94,7 +129,7 @@ private:
     void join(std::int32_t slot, std::int32_t route) {
         traffic_.join(slot, route);
         const auto at = static_cast<std::size_t>(slot);
-        if (at >= flows_.size()) flows_.resize(std::max(at + 1, 2 * flows_.size()));
+        if (at >= flows_.size()) flows_.resize(std::max(at + 1, 2 * flows_.size()), {.there = false});
         flows_[at] = Flow{};
         flows_[at].chosen = true;
         chosen_.push_back(slot);
@@ -111,6 +146,7 @@ private:
     // Choose the flows on a link that are not chosen and of which this is true.
     template <class Which>
     void choose_if(std::int32_t number, Which which) {
+        effort_ += traffic_.on(number).size();
         for (const auto& crossing : traffic_.on(number)) {
             if (!flow(crossing.slot).chosen && which(flow(crossing.slot))) choose(crossing.slot);
         }
@@ -164,12 +200,12 @@ private:
     // A flow on its own gets the smallest share.
     void fill_one(std::int32_t slot) {
         Flow& one = flow(slot);
-        one.fresh = std::numeric_limits<std::int64_t>::max();
+        one.bottleneck = NONE;
         one.fixed = true;
         for (const Hop& hop : traffic_.hops(slot)) {
             near_.push_back({hop.link, NONE, link(hop.link).rest + one.rate * hop.weight, hop.weight});
             const std::int64_t level = share(near_.back());
-            if (level >= one.fresh) continue;
+            if (one.bottleneck != NONE && level >= one.fresh) continue;
             one.fresh = level;
             one.bottleneck = hop.link;
         }
@@ -245,6 +281,7 @@ private:
         if (rest >= all) return choose_held(number);  // nowhere near full: it holds nobody
         std::int64_t most = 0, next = 0, weight = 0;  // the largest rate, the one below, weights of flows at `most`
         std::int64_t level = 0, kept = 0;  // rates of the flows that it holds, chosen and not
+        effort_ += traffic_.on(number).size();
         for (const auto& crossing : traffic_.on(number)) {
             const Flow& one = flow(crossing.slot);
             const std::int64_t rate = one.now();
@@ -286,19 +323,99 @@ private:
         if (violated != 0) choose_above(number, violated - 1);
     }
 
-    void apply(std::vector<Rated>& changed) {
+    void tell_ripples(Tick now) {
         for (const std::int32_t slot : chosen_) {
             Flow& one = flow(slot);
             one.chosen = one.fixed = false;
+            one.rate = one.fresh;
             ++link(one.bottleneck).held;
-            if (one.fresh != one.rate) changed.push_back({slot, one.rate = one.fresh});
+            if (std::exchange(one.home, one.bottleneck) != one.bottleneck) service_.hold(slot, one.home, now);
         }
+        for (const std::int32_t slot : chosen_) service_.set_level(flow(slot).home, flow(slot).rate, now);
         for (const Near& at : near_) link(at.link).rest = at.rest;
         leave_near();
         chosen_.clear();
     }
 
+    // ---------------------------------------------------------------------------------------- levels
+
+    // About what filling by levels would take, in the unit of effort_.
+    std::size_t effort_of_levels() const {
+        switch (way_) {
+            case Way::ripples: return std::numeric_limits<std::size_t>::max();
+            case Way::levels: case Way::turns: return 0;
+            case Way::either: break;
+        }
+        if (there_ < FEW || weighted_) return std::numeric_limits<std::size_t>::max();
+        return there_ + Levels::LINK * std::min(2 * there_, links_.size());
+    }
+
+    // Give up looking around: all flows are there, those that joined without a bottleneck.  False if it cannot be.
+    bool enter_levels() {
+        if (weighted_) return false;
+        if (!levels_) levels_ = std::make_unique<Levels>(roads_, traffic_);
+        if (!levels_->able()) return false;
+        for (const std::int32_t slot : chosen_) flow(slot).chosen = flow(slot).fixed = false;
+        leave_near();
+        chosen_.clear();
+        std::vector<Levels::Move> there;
+        for (std::int32_t slot = 0; slot < static_cast<std::int32_t>(flows_.size()); ++slot) {
+            if (flow(slot).there) there.push_back({slot, flow(slot).home});
+        }
+        levels_->begin(there);
+        by_levels_ = true;
+        stay_ = way_ == Way::turns ? 2 : way_ == Way::levels ? -1 : patience_;
+        patience_ = std::min<std::int64_t>(2 * patience_, 4096);
+        return true;
+    }
+
+    void change_by_levels(Column<Joining> joined, Column<std::int32_t> left) {
+        for (const std::int32_t slot : left) {
+            flow(slot).there = false;
+            levels_->leave(slot);
+            traffic_.leave(slot);
+        }
+        for (const Joining& flow : joined) {
+            join(flow.slot, flow.route);
+            levels_->join(flow.slot);
+        }
+        chosen_.clear();
+        there_ += joined.size();
+        there_ -= left.size();
+        levels_->fill();
+    }
+
+    void tell_levels(Tick now) {
+        for (const auto& [slot, link] : levels_->moves()) service_.hold(slot, flow(slot).home = link, now);
+        for (const auto& [rate, link] : levels_->changed()) service_.set_level(link, rate, now);
+    }
+
+    // Look around again, where by now few flows may be or changes reach few of them.
+    void leave_levels() {
+        by_levels_ = false;
+        for (std::size_t link = 0; link < links_.size(); ++link) links_[link] = {roads_.capacity[link]};
+        for (std::int32_t slot = 0; slot < static_cast<std::int32_t>(flows_.size()); ++slot) {
+            Flow& one = flow(slot);
+            if (!one.there) continue;
+            one.chosen = false;
+            one.bottleneck = one.home;
+            one.rate = levels_->rate(one.home);
+            ++link(one.home).held;
+            for (const Hop& hop : traffic_.hops(slot)) link(hop.link).rest -= one.rate * hop.weight;
+        }
+    }
+
+    static constexpr std::size_t FEW = 64;  // flows
+
+    const Roads& roads_;
+    const Way way_;
+    bool weighted_;
     Traffic traffic_;
+    Service service_;
+    std::unique_ptr<Levels> levels_;  // once it has been needed
+    bool by_levels_ = false;
+    std::int64_t stay_ = 0, patience_ = 16;  // changes to go before looking around again, and the next time
+    std::size_t there_ = 0, effort_ = 0;     // flows; what looking around has looked at
     std::vector<Flow> flows_;  // by slot
     std::vector<Link> links_;
     std::vector<std::int32_t> chosen_;  // slots

@@ -32,8 +32,14 @@ public:
     // Tick at which the model wants to be asked again, or NEVER.
     virtual Tick wake() { return NEVER; }
 
+    // A model may keep ends to itself: the tick of the first (NEVER if there is none, BEYOND if it cannot be counted),
+    // and at that tick the flows that end, which are appended.
+    virtual Tick next() const { return NEVER; }
+    virtual void end(Tick, std::vector<std::int32_t>&) {}
+
     bool alone_at_capacity = true;
     bool pays_latency = false;
+    bool numbers_matter = false;  // whether flows that join must come in the order of the graph
 };
 
 // Links are shared and a flow has one rate between two changes: the arithmetic of when it ends.

@@ -134,6 +134,7 @@ public:
         std::size_t delivered = 0;
         while (more && queue_.now() <= until) {
             const Tick now = queue_.now();
+            if (!queue_.present().empty()) last = now;
             for (std::size_t i = 0; i < queue_.present().size(); ++i) {
                 progress.next(
                     queue_.present()[i].what,
@@ -151,6 +152,7 @@ public:
     Progress progress;
     std::vector<Tick> started;  // of each edge: when the last of its transfers that has started did
     std::vector<Tick> ends;     // of each member: when it has finished
+    Tick last = 0;              // of all deliveries so far
 
 private:
     Column<Tick> lasts_;

@@ -6,12 +6,16 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from tests.command import run, spawn
+
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -41,25 +45,27 @@ def test_a_command_of_the_documentation_runs(command: str, tmp_path: Path) -> No
     for at, word in enumerate(words[1:], start=1):
         if words[at - 1] in ("-o", "--json", "--timeline", "--report") and word != "-":
             words[at] = str(tmp_path / Path(word).name)
-    run = [sys.executable, "-m", "triosim.cli.main", *words]
-    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    (spawn if " record " in command else run)(*words, cwd=ROOT)
 
 
 @pytest.mark.parametrize("code", _blocks("python"))
 def test_python_of_the_documentation_runs(code: str) -> None:
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("text", _blocks("toml"))
 def test_files_of_the_documentation_are_read(text: str, tmp_path: Path) -> None:
     from triosim.hardware import build
-    from triosim.workload import modelling
+    from triosim.sources import modelling
 
     file = tmp_path / "example.toml"
     file.write_text(text)
-    if "family" in text:
+    if re.search(r"^\[+(node|problem|level|constraint|zeros)\b", text, re.MULTILINE):
+        from triosim.accelerator.reading import read
+
+        assert read([file])
+    elif "family" in text:
         assert len(modelling.from_file(file, sequence_length=64))
     elif "times = " in text:
         from triosim.kernels.mapping import load
@@ -76,3 +82,82 @@ def test_files_of_the_documentation_are_read(text: str, tmp_path: Path) -> None:
         assert device_of(read_device(file)).priced
     else:
         assert build.load(file).devices
+
+
+def test_every_public_name_and_every_interface_is_in_the_reference() -> None:
+    import triosim
+
+    names = (ROOT / "docs" / "reference" / "index.md").read_text(encoding="utf-8")
+    assert re.findall(r"heading: triosim\.(\w+)", names) == re.findall(r"toc_label: triosim\.(\w+)", names)
+    assert {*triosim.__all__} - {"__version__"} == {*re.findall(r"heading: triosim\.(\w+)", names)}
+    pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "reference").glob("*.md"))
+    for path in re.findall(r"^::: ([\w.]+)$", pages, re.MULTILINE):
+        home, _, name = path.rpartition(".")
+        assert hasattr(import_module(home), name) or find_spec(path), path
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in PAGES if page.name != "README.md"}
+    assert set(re.findall(r": ([\w/-]+\.md)$", text, re.MULTILINE)) == pages
+
+
+OTHERS = {"--clock-control", "--csv", "--format", "--make-vocab-size-divisible-by"}
+"""Options of other programs that pages name."""
+SCRIPT = re.compile(r"python (?:-m ((?:validation|tests)[\w.]*)|([\w/]+\.py))([^`\n]*)")
+
+
+def _options(*words: str) -> set[str]:
+    """All options of a command and its commands, as ``--help`` has them."""
+    shown = run(*words, "--help").stdout
+    found = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", shown))
+    if "[OPTIONS] COMMAND" in shown:
+        for name in re.findall(r"^  (\w+) {2,}[A-Z]", shown, re.MULTILINE):
+            found |= _options(*words, name)
+    return found
+
+
+def test_options_that_pages_name_are_there() -> None:
+    known = _options() | OTHERS
+    assert len(known) > 80
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        own = "".join(_script(*match[:2]).read_text(encoding="utf-8") for match in SCRIPT.findall(text))
+        named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", SCRIPT.sub("", text)))
+        assert {option for option in named - known if f'"{option}"' not in own} == set(), page.name
+
+
+def _script(module: str, path: str) -> Path:
+    """File of ``python -m MODULE`` or ``python PATH``."""
+    named = ROOT / (path or module.replace(".", "/"))
+    found = [f for f in (named, named.with_suffix(".py"), named / "__main__.py") if f.is_file()]
+    assert found, f"there is no {module or path}"
+    return found[0]
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.stem)
+def test_files_and_scripts_that_a_page_names_are_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for module, path, rest in SCRIPT.findall(text):
+        script = _script(module, path)
+        own = script.read_text(encoding="utf-8")
+        assert all(f'"{option}"' in own for option in re.findall(r"--[a-z][a-z0-9-]+", rest)), f"{script.name} {rest}"
+    for path in re.findall(r"`((?:src|tests|validation|docs|examples|benchmarks|native)/[\w./-]*)`", text):
+        assert (ROOT / path).exists() or "NAME" in path, path
+    for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        assert (page.parent / link).exists(), link
+
+
+def test_the_architecture_page_tells_what_really_happens() -> None:
+    done = subprocess.run(
+        [sys.executable, "docs/make_architecture.py", "--check"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, f"run python docs/make_architecture.py: {done.stdout}{done.stderr}"
+
+
+def test_the_picture_of_the_road_shows_packages_that_exist() -> None:
+    text = (ROOT / "docs" / "road.svg").read_text(encoding="utf-8")
+    packages = " ".join(re.findall(r'xml:space="preserve">([a-z ]+)<', text)).split()
+    assert len(packages) > 10
+    for name in packages:
+        assert find_spec(f"triosim.{name}"), name

@@ -54,26 +54,19 @@ def test_overlapped_data_parallel_lies_between_its_bounds(layers: int, parts: in
 @given(st.permutations(range(4)), st.sampled_from([(4, 1, 1), (2, 2, 1), (1, 2, 2), (2, 1, 2)]))
 def test_relabelling_devices_changes_nothing(order: list[int], mesh: tuple[int, int, int]) -> None:
     """On a switch, where every route is unique, any device may play any part."""
-    from tests.network.test_lowering import Plain
+    from tests.network.test_lowering import Plain, written
+    from tests.partition.divided import mesh_of
     from triosim.engine.play import play
     from triosim.network.lowering import lower
     from triosim.network.placement import place
     from triosim.network.routes import Router
-    from triosim.parallelism.job import Costs, programs
-    from triosim.parallelism.stages import split
-    from triosim.parallelism.tensor import shard
-    from triosim.plan import resolve
 
     dp, tp, pp = mesh
-    plan = Plan(dp=dp, tp=tp, pp=pp, micro_batches=2)
-    trace = chain(layers=4, batch=8)
-    step = shard(trace, tp)
-    sizes = resolve(plan, 4, 8)
-    jobs = programs(step, Costs(trace.operators.device_s), split(step.trace, trace.operators.device_s, pp), plan, sizes)
+    jobs = written(Plan(dp=dp, tp=tp, pp=pp, micro_batches=2))
     system = triosim.system(devices=4, link="1GB/s", latency="5us")
 
     plain, moved = (
-        play(*_graph(lower(jobs, place(tp, dp, pp, 4, devices), Router(system), Plain(), fold=False)))
+        play(*_graph(lower(jobs, place(mesh_of(dp, tp, pp), 4, devices), Router(system), Plain(), fold=False)))
         for devices in (None, order)
     )
     assert np.array_equal(plain.finish, moved.finish)
@@ -122,4 +115,4 @@ def test_iterations_repeat(iterations: int) -> None:
     assert several.iteration_time_s == pytest.approx(one.iteration_time_s, rel=1e-12)
     assert [c.count for c in several.collectives] == [c.count for c in one.collectives]
     assert [c.seconds for c in several.collectives] == pytest.approx([c.seconds for c in one.collectives])
-    assert several.simulation.iterations == iterations
+    assert several.plan.iterations == iterations

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triosim import Plan, PlanError
-from triosim.plan import divisors, resolve
+from triosim.partition.resolve import resolve
+from triosim.plan import divisors
 
 
 @given(st.integers(1, 10**6))
@@ -23,10 +24,32 @@ def test_divisors_divide(n: int) -> None:
 @given(st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4]), st.integers(1, 8), st.integers(1, 4), st.integers(1, 4))
 def test_an_omitted_dp_fills_the_devices(tp: int, pp: int, dp: int, parts: int, each: int) -> None:
     mesh = resolve(Plan(tp=tp, pp=pp, micro_batches=parts, batch_size=parts * each), tp * pp * dp, None)
-    assert (mesh.dp, mesh.tp, mesh.pp) == (dp, tp, pp)
+    assert (mesh.replicas, mesh.size("tp"), mesh.stages) == (dp, tp, pp)
     assert mesh.ranks == mesh.devices
     assert mesh.global_batch_size == parts * each * dp
     assert mesh.micro_batch_size == each
+
+
+@pytest.mark.parametrize(
+    ("fields", "devices", "words"),
+    [
+        ({"dp": 3}, 8, "= 3 ranks leave 5 of the system's 8 devices idle: nearest that work on 8 devices: --dp 8"),
+        ({"dp": 1, "tp": 2, "pp": 2}, 8, "= 4 ranks leave 4 of the system's 8 devices idle"),
+        ({"dp": 1}, 2, "= 1 rank leaves 1 of the system's 2 devices idle"),
+    ],
+)
+def test_idle_devices_are_refused_unless_they_are_wanted(fields: dict, devices: int, words: str) -> None:
+    with pytest.raises(PlanError, match=re.escape(words)) as refused:
+        resolve(Plan(**fields), devices, 32)
+    assert "--idle-ok" in str(refused.value)
+    mesh = resolve(Plan(**fields, idle_ok=True), devices, 32)
+    assert (mesh.replicas, mesh.devices) == (fields["dp"], devices)
+    for dp, tp, pp in re.findall(r"--dp (\d+) --tp (\d+) --pp (\d+)", str(refused.value)):
+        assert resolve(Plan(dp=int(dp), tp=int(tp), pp=int(pp)), devices, 32).ranks == devices
+
+
+def test_devices_that_are_named_are_wanted() -> None:
+    assert resolve(Plan(dp=2, placement=(0, 5)), 8, 32).ranks == 2
 
 
 def test_batch_sizes() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from triosim.workload.builder import TraceBuilder
-from triosim.workload.trace import Category, Meta, Phase, Trace
+from triosim.trace.builder import TraceBuilder
+from triosim.trace.tables import Category, Meta, Phase, Trace
 
 
 def chain(
@@ -14,10 +14,12 @@ def chain(
     backward_s: float = 2e-3,
     optimizer_s: float = 0.0,
     skips: tuple[tuple[int, int], ...] = (),
+    weight_s: float | None = None,
 ) -> Trace:
     """A chain of equal linear layers, each forward and backward of the same time.
 
-    ``skips`` adds the output of layer ``a`` to the input of layer ``b`` (by an operator that takes no time).
+    ``skips`` adds the output of layer ``a`` to the input of layer ``b`` (by an operator that takes no time).  With
+    ``weight_s`` a backward is two products: ``backward_s`` for the input's gradient, ``weight_s`` for the weight's.
     """
     b = TraceBuilder()
     weights = []
@@ -53,10 +55,18 @@ def chain(
         row, source = rows[i]
         gx = b.value((batch, width), "float32", Category.GRADIENT)
         gw = b.value((width, width), "float32", Category.GRADIENT, of=weights[i])
-        b.operator(
-            "autograd::LinearBackward0", [grad, source, weights[i]], [gx, gw], roles=["grad_output", "input", "weight"],
-            phase=Phase.BACKWARD, module=b.module(f"layer{i}"), forward=row, device_s=backward_s,
-        )  # fmt: skip
+        if weight_s is None:
+            b.operator(
+                "autograd::LinearBackward0", [grad, source, weights[i]], [gx, gw],
+                roles=["grad_output", "input", "weight"], phase=Phase.BACKWARD, module=b.module(f"layer{i}"),
+                forward=row, device_s=backward_s,
+            )  # fmt: skip
+        else:
+            for other, made, seconds in ((weights[i], gx, backward_s), (source, gw, weight_s)):
+                b.operator(
+                    "aten::mm", [grad, other], [made], roles=["self", "mat2"], phase=Phase.BACKWARD,
+                    module=b.module(f"layer{i}"), forward=row, device_s=seconds,
+                )  # fmt: skip
         if i in adds:
             b.operator(
                 "autograd::AddBackward0", [gx], [gx], roles=["grad_output"], phase=Phase.BACKWARD,

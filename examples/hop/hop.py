@@ -23,8 +23,8 @@ import numpy as np
 import triosim
 from triosim.hardware.description import read_table
 from triosim.network.hop import HopRun, play_hop
-from triosim.parallelism.gradients import gradients, total_bytes
-from triosim.parallelism.hop import Hop, graph
+from triosim.partition.gradients import gradients, total_bytes
+from triosim.schedule.hop import Hop, graph
 
 STUDY = read_table(Path(__file__).resolve().parent / "hop.toml")
 JOB, LINKS, PROTOCOL = STUDY["job"], STUDY["links"], STUDY["protocol"]

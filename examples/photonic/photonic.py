@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import triosim
+from triosim.core.units import format_bandwidth, format_time, parse_bandwidth
 from triosim.hardware.description import read_table
 from triosim.network.hamiltonian import grid_cycle
-from triosim.units import format_bandwidth, format_time, parse_bandwidth
 
 HERE = Path(__file__).resolve().parent
 STUDY = read_table(HERE / "wafer.toml")

@@ -20,18 +20,19 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
-    "InputError": "triosim.errors",
+    "InputError": "triosim.core.errors",
     "Plan": "triosim.plan",
-    "PlanError": "triosim.errors",
-    "Result": "triosim.result",
+    "PlanError": "triosim.core.errors",
+    "Result": "triosim.prediction.result",
     "System": "triosim.hardware.system",
-    "Trace": "triosim.workload.trace",
-    "load": "triosim.workload.reading:read",
-    "model": "triosim.workload.modelling",
-    "record": "triosim.workload.record",
-    "save": "triosim.workload.store",
-    "simulate": "triosim.simulate",
-    "simulate_together": "triosim.simulate:simulate_together",
+    "Trace": "triosim.trace.tables",
+    "load": "triosim.sources.reading:read",
+    "model": "triosim.sources.modelling",
+    "record": "triosim.sources.record",
+    "save": "triosim.trace.store",
+    "simulate": "triosim.prediction.simulate",
+    "simulate_together": "triosim.prediction.simulate:simulate_together",
+    "sweep": "triosim.search.sweep:sweep",
     "system": "triosim.hardware.machine",
 }
 """Where each public name lives (``module`` or ``module:name``)."""
@@ -39,19 +40,20 @@ _HOME = {
 __all__ = ["__version__", *_HOME]
 
 if TYPE_CHECKING:
-    from triosim.errors import InputError as InputError
-    from triosim.errors import PlanError as PlanError
+    from triosim.core.errors import InputError as InputError
+    from triosim.core.errors import PlanError as PlanError
     from triosim.hardware.machine import system as system
     from triosim.hardware.system import System as System
     from triosim.plan import Plan as Plan
-    from triosim.result import Result as Result
-    from triosim.simulate import simulate as simulate
-    from triosim.simulate import simulate_together as simulate_together
-    from triosim.workload.modelling import model as model
-    from triosim.workload.reading import read as load  # noqa: F401
-    from triosim.workload.record import record as record
-    from triosim.workload.store import save as save
-    from triosim.workload.trace import Trace as Trace
+    from triosim.prediction.result import Result as Result
+    from triosim.prediction.simulate import simulate as simulate
+    from triosim.prediction.simulate import simulate_together as simulate_together
+    from triosim.search.sweep import sweep as sweep
+    from triosim.sources.modelling import model as model
+    from triosim.sources.reading import read as load  # noqa: F401
+    from triosim.sources.record import record as record
+    from triosim.trace.store import save as save
+    from triosim.trace.tables import Trace as Trace
 
 
 def __getattr__(name: str) -> Any:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from triosim.errors import InputError, PlanError
+from triosim.core.errors import InputError, PlanError, quoted
 
-Count = Annotated[int, Field(ge=1)]
+AXES = ("pp", "dp", "tp")
+"""Axes of the mesh in their default order, outermost first: those that talk most are next to each other."""
+
+MOST = 10**12
+"""More of anything that a plan counts is a slip."""
+
+Count = Annotated[int, Field(ge=1, le=MOST)]
 
 HOST_MODES = ("recorded", "eager", "large-model", "compiled", "graph", "none")
 PLACES = "host, pool or device:N"
@@ -24,13 +29,18 @@ class Plan(BaseModel):
 
     Attributes:
         dp, tp, pp: ranks along the data, tensor and pipeline axes; ``dp`` unset fills the devices.
-        batch_size: samples per data-parallel replica and iteration (default: the trace's; for a model by name,
-            ``micro_batches``).
+        idle_ok: whether devices of the system may be left without a rank; otherwise a plan that leaves some is refused,
+            unless ``placement`` says which devices it wants.
+        axis_order: the axes of the mesh, outermost first: ranks along the last are neighbours in the machine.
+        batch_size: samples per data-parallel replica and iteration (default: those of the recorded step, all
+            micro-batches together; for a model by name, ``micro_batches``).
         global_batch_size: ``batch_size * dp``, given instead of it.
         sequence_length: tokens per sample (default: the workload's).
-        micro_batches: parts of a replica's batch; gradient accumulation when ``pp`` is 1.
+        micro_batches: parts of a replica's batch; gradient accumulation when ``pp`` is 1.  Unset takes as many as the
+            recorded step accumulates the gradients of, 1 where it does not.
         iterations: iterations played one after the other.
-        schedule: pipeline schedule, ``"1f1b"`` or ``"gpipe"``.
+        schedule: pipeline schedule by name, as ``"1f1b"`` or ``"gpipe"`` (:mod:`triosim.schedule.schedules`).
+        schedule_options: what that schedule takes, by name.
         stages: where pipeline stages begin (all but the first), as module paths; unset balances time.
         overlap: whether communication may run while the device computes.
         dp_style: ``"ddp"``, or ``"dataparallel"`` for torch's single-process ``DataParallel``.
@@ -39,23 +49,28 @@ class Plan(BaseModel):
         bucket_bytes, first_bucket_bytes: capacity of DDP's gradient buckets.
         tp_style: ``"megatron"`` (column then row parallel) or ``"gather"`` (each layer's output gathered).
         tp_plan: module path pattern -> ``"colwise"``, ``"rowwise"``, ``"gather"``, ``"vocab"`` or ``"replicate"``.
+        parallelism: more rules of parallelism, by name (:mod:`triosim.partition.rules`) as ``"sequence"``, or as the
+            path of a file of one's own that ends in ``.py``.
+        parallelism_options: what those rules take, by name.
         recompute: ``"full"`` runs each repeated block's forward again before its backward instead of keeping its
             activations, ``"selective"`` the attention cores only; ``"none"`` keeps them.
         offload: what is in host memory until it is needed: ``"optimizer"`` states, which the host's processor updates,
             ``"activations"`` and ``"parameters"`` of the repeated blocks.
-        host: how the cost of launching is taken into account; unset decides from the workload.
+        host: how the cost of launching is taken into account; unset follows the devices that run the job.
         interference: what computes beside a collective takes so many times as long, at least 1; ``"auto"`` is that of
             the device, ``"off"`` is 1.
         composition: file of a residual fitted to measured iterations (:mod:`triosim.composition.residual`), which then
             says what launching costs.
         operator_times: operator model.
+        operator_options: what that model takes, by name.
         places: value category -> where its values start: ``"host"``, ``"pool"`` or ``"device:N"``.
         collective_algorithm: algorithm of collectives, ``"auto"`` to choose as NCCL does.
         collective_protocol: protocol of collectives, ``"LL"``, ``"LL128"``, ``"Simple"`` or ``"auto"``.
         placement: device of each rank; unset puts rank i on device i.
         solver: network model, which says how transfers share the network.
-        solver_options: what that model takes, by name, as text: ``{"setup": "80us"}``.
+        solver_options: what that model takes, by name: ``{"setup": "80us"}``.
         fold: play ranks that nothing tells apart once; the result is the same.
+        seed: of the draws that the interval comes from.
         training: whether gradients and the optimizer are part of the step.
     """
 
@@ -64,12 +79,15 @@ class Plan(BaseModel):
     dp: Count | None = None
     tp: Count = 1
     pp: Count = 1
+    axis_order: tuple[str, ...] = AXES
+    idle_ok: bool = False
     batch_size: Count | None = None
     global_batch_size: Count | None = None
     sequence_length: Count | None = None
-    micro_batches: Count = 1
+    micro_batches: Count | None = None
     iterations: Count = 1
     schedule: str = "1f1b"
+    schedule_options: dict[str, str | bool | int | float] = Field(default_factory=dict)
     stages: tuple[str, ...] | None = None
     overlap: bool = True
     dp_style: Literal["ddp", "dataparallel"] = "ddp"
@@ -78,19 +96,23 @@ class Plan(BaseModel):
     first_bucket_bytes: Count = 1_048_576
     tp_style: Literal["megatron", "gather"] = "megatron"
     tp_plan: dict[str, Literal["colwise", "rowwise", "gather", "vocab", "replicate"]] | None = None
+    parallelism: tuple[str, ...] = ()
+    parallelism_options: dict[str, str | bool | int | float] = Field(default_factory=dict)
     recompute: Literal["none", "full", "selective"] = "none"
     offload: tuple[Literal["optimizer", "activations", "parameters"], ...] = ()
     host: Literal["recorded", "eager", "large-model", "compiled", "graph", "none"] | None = None
     interference: Annotated[float, Field(ge=1)] | Literal["auto", "off"] = "auto"
     composition: str | None = None
     operator_times: str = "auto"
+    operator_options: dict[str, str | bool | int | float] = Field(default_factory=dict)
     places: dict[str, str] = Field(default_factory=dict)
     collective_algorithm: str = "auto"
     collective_protocol: str = "auto"
     placement: tuple[Annotated[int, Field(ge=0)], ...] | None = None
     solver: str = "max-min"
-    solver_options: dict[str, str] = Field(default_factory=dict)
+    solver_options: dict[str, str | bool | int | float] = Field(default_factory=dict)
     fold: bool = True
+    seed: Annotated[int, Field(ge=0)] = 0
     training: bool = True
 
     def __init__(self, **values: Any) -> None:
@@ -105,10 +127,12 @@ class Plan(BaseModel):
         categories = ("weight", "buffer", "input", "label", "optimizer_state")
         for category, place in places.items():
             if category not in categories:
-                raise ValueError(f"{category!r} cannot be placed; what can start elsewhere is {', '.join(categories)}")
+                raise ValueError(
+                    f"{quoted(category)} cannot be placed; what can start elsewhere is {', '.join(categories)}"
+                )
             number = place.removeprefix("device:")
             if place not in ("host", "pool") and not (place.startswith("device:") and number.isdigit()):
-                raise ValueError(f"{place!r} is no place; use {PLACES}")
+                raise ValueError(f"{quoted(place)} is no place; use {PLACES}")
         return places
 
     @field_validator("interference", mode="before")
@@ -117,7 +141,21 @@ class Plan(BaseModel):
         number = isinstance(asked, (int, float)) and not isinstance(asked, bool)
         if (number and 1 <= asked < float("inf")) or asked in ("auto", "off"):
             return asked
-        raise ValueError(f"interference must be auto, off or a number of at least 1, got {asked!r}")
+        raise ValueError(f"interference must be auto, off or a number of at least 1, got {quoted(asked)}")
+
+    @field_validator("axis_order")
+    @classmethod
+    def _orders_all_axes(cls, order: tuple[str, ...]) -> tuple[str, ...]:
+        if sorted(order) != sorted(AXES):
+            raise ValueError(
+                f"axis-order must name each of {', '.join(AXES)} once, outermost first, got {quoted(','.join(order))}"
+            )
+        return order
+
+    @property
+    def replica_ranks(self) -> int:
+        """Ranks that share the samples of one replica."""
+        return self.tp * self.pp
 
     @model_validator(mode="after")
     def _consistent(self) -> Plan:
@@ -126,7 +164,7 @@ class Plan(BaseModel):
                 f"dp-style dataparallel is one process over whole replicas and cannot be combined with tp {self.tp} "
                 f"and pp {self.pp}: use dp-style ddp, or tp 1 and pp 1"
             )
-        if self.dp_style == "dataparallel" and self.micro_batches > 1:
+        if self.dp_style == "dataparallel" and (self.micro_batches or 1) > 1:
             raise ValueError("dp-style dataparallel runs the batch in one piece: use micro-batches 1, or dp-style ddp")
         if self.zero and self.dp_style == "dataparallel":
             raise ValueError(
@@ -141,13 +179,13 @@ class Plan(BaseModel):
         self._offload_is_possible()
         if self.composition is not None and self.host is not None:
             raise ValueError(f"composition says what launching costs, and so does host {self.host}: give only one")
-        if self.stages is not None and len(self.stages) != self.pp - 1:
+        if self.stages is not None and (len(self.stages) + 1) % self.pp:
             raise ValueError(
                 f"stages names {len(self.stages)} cut(s) but pp {self.pp} needs {self.pp - 1}: name the module at "
                 "which each stage but the first begins"
             )
-        if self.batch_size is not None and self.batch_size % self.micro_batches:
-            raise ValueError(_micro_batch_conflict(self.batch_size, self.micro_batches))
+        if self.batch_size is not None and self.micro_batches and self.batch_size % self.micro_batches:
+            raise ValueError(micro_batch_conflict(self.batch_size, self.micro_batches))
         return self
 
     def _offload_is_possible(self) -> None:
@@ -174,90 +212,21 @@ class Plan(BaseModel):
         return self.interference
 
 
-@dataclass(frozen=True)
-class Mesh:
-    """A plan on a number of devices: all sizes known.
+class RunPlan(Plan):
+    """A plan as it was run: every size known, ``host`` the mode that was used.
 
     Attributes:
-        dp, tp, pp: ranks along each axis.
-        devices: devices that the system has.
-        batch_size: samples per replica and iteration.
-        micro_batches: parts of it.
+        micro_batch_size: samples that go through the model at once.
+        ranks: ranks that take part.
+        stages: the module at which each stage begins, the first included; None for one stage.
     """
 
     dp: int
-    tp: int
-    pp: int
-    devices: int
     batch_size: int
+    global_batch_size: int
     micro_batches: int
-
-    @property
-    def ranks(self) -> int:
-        """Ranks that take part."""
-        return self.dp * self.tp * self.pp
-
-    @property
-    def global_batch_size(self) -> int:
-        """Samples per iteration over all replicas."""
-        return self.batch_size * self.dp
-
-    @property
-    def micro_batch_size(self) -> int:
-        """Samples that go through the model at once."""
-        return self.batch_size // self.micro_batches
-
-
-def resolve(plan: Plan, devices: int, default_batch: int | None) -> Mesh:
-    """Fit a plan to the number of devices and the workload's batch.
-
-    Args:
-        plan: what was asked.
-        devices: devices of the system.
-        default_batch: the workload's own batch size, None when it does not matter or is not known.
-
-    Raises:
-        PlanError: the plan does not fit; the message names the nearest plans that do.
-    """
-    inner = plan.tp * plan.pp
-    if plan.dp is None:
-        if devices % inner:
-            raise PlanError(
-                f"{devices} devices cannot be divided into tp {plan.tp} x pp {plan.pp} = {inner}: "
-                f"{_nearest(plan, devices)}"
-            )
-        dp = devices // inner
-    else:
-        dp = plan.dp
-        if dp * inner > devices:
-            raise PlanError(
-                f"dp {dp} x tp {plan.tp} x pp {plan.pp} = {dp * inner} ranks need more than the system's {devices} "
-                f"device{'s' if devices > 1 else ''}: {_nearest(plan, devices)}"
-            )
-    batch = _batch(plan, dp, default_batch)
-    if batch % plan.micro_batches:
-        raise PlanError(_micro_batch_conflict(batch, plan.micro_batches))
-    return Mesh(dp, plan.tp, plan.pp, devices, batch, plan.micro_batches)
-
-
-def _batch(plan: Plan, dp: int, default: int | None) -> int:
-    if plan.global_batch_size is not None:
-        if plan.global_batch_size % dp:
-            lower = plan.global_batch_size // dp * dp
-            near = " or ".join(str(b) for b in (lower, lower + dp) if b)
-            raise PlanError(
-                f"global batch size {plan.global_batch_size} does not divide by dp {dp}: nearest that do are {near}"
-            )
-        batch = plan.global_batch_size // dp
-        if plan.batch_size is not None and plan.batch_size != batch:
-            raise PlanError(
-                f"batch size {plan.batch_size} and global batch size {plan.global_batch_size} contradict each other: "
-                f"with dp {dp} they must be {plan.batch_size} and {plan.batch_size * dp}; give only one of them"
-            )
-        return batch
-    if plan.batch_size is not None:
-        return plan.batch_size
-    return default if default is not None else plan.micro_batches
+    micro_batch_size: int
+    ranks: int
 
 
 def divisors(n: int) -> list[int]:
@@ -266,35 +235,19 @@ def divisors(n: int) -> list[int]:
     return small + [n // d for d in reversed(small) if d * d != n]
 
 
-def _micro_batch_conflict(batch: int, parts: int) -> str:
-    near = _closest(divisors(batch), parts)
+def micro_batch_conflict(batch: int, parts: int, recorded: bool = False) -> str:
+    """The sentence that a batch does not divide into micro-batches, with the numbers that do."""
+    near = closest(divisors(batch), parts)
+    said = " (as recorded)" if recorded else ""
     return (
-        f"micro-batches {parts} does not divide the replica's batch size {batch}: nearest that do are "
+        f"micro-batches {parts}{said} does not divide the replica's batch size {batch}: nearest that do are "
         f"{' or '.join(map(str, near))}, or batch size {-(-batch // parts) * parts}"
     )
 
 
-def _closest(values: Iterable[int], to: int, n: int = 2) -> list[int]:
+def closest(values: Iterable[int], to: int, n: int = 2) -> list[int]:
+    """The ``n`` values that are closest to one, in ascending order."""
     return sorted(sorted(values, key=lambda v: (abs(v - to), v))[:n])
-
-
-def _nearest(plan: Plan, devices: int) -> str:
-    """The nearest meshes that fill the devices, as options to type."""
-    found = []
-    for tp in divisors(devices):
-        for pp in divisors(devices // tp):
-            dp = devices // (tp * pp)
-            asked = plan.dp or max(devices // (plan.tp * plan.pp), 1)
-            distance = sum(abs(_log2(a) - _log2(b)) for a, b in ((tp, plan.tp), (pp, plan.pp), (dp, asked)))
-            found.append((distance, tp, pp, dp))
-    options = [f"--dp {dp} --tp {tp} --pp {pp}" for _, tp, pp, dp in sorted(found)[:3]]
-    return f"nearest that work on {devices} device{'s' if devices > 1 else ''}: {', or '.join(options)}"
-
-
-def _log2(n: int) -> float:
-    from math import log2
-
-    return log2(n)
 
 
 def _sentence(error: ValidationError) -> str:
@@ -305,13 +258,16 @@ def _sentence(error: ValidationError) -> str:
         return str(first["ctx"]["error"])
     if first["type"] == "extra_forbidden":
         known = ", ".join(sorted(Plan.model_fields))
-        return f"a plan has no field {first['loc'][0]!r}; its fields are {known}"
+        return f"a plan has no field {quoted(first['loc'][0])}; its fields are {known}"
     given = first.get("input")
     if first["type"] in ("greater_than_equal", "int_parsing", "int_type", "int_from_float"):
-        return f"{where} must be a whole number of at least 1, got {given!r}"
+        least = 0 if where == "seed" else 1
+        return f"{where} must be a whole number of at least {least}, got {quoted(given)}"
+    if first["type"] in ("less_than_equal", "int_parsing_size"):
+        return f"{where} must be at most {MOST:,}, got {quoted(given)}"
     if first["type"] == "literal_error":
-        return f"{where} must be {first['ctx']['expected']}, got {given!r}"
-    return f"{where}: {first['msg']} (got {given!r})"
+        return f"{where} must be {first['ctx']['expected']}, got {quoted(given)}"
+    return f"{where}: {first['msg']} (got {quoted(given)})"
 
 
-__all__ = ["HOST_MODES", "InputError", "Mesh", "Plan", "divisors", "resolve"]
+__all__ = ["AXES", "HOST_MODES", "InputError", "Plan", "RunPlan", "closest", "divisors", "micro_batch_conflict"]

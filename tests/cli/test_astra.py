@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from validation.astra_cases import collective
+from validation.data.astra_cases import collective
 
-from tests.cli.test_commands import run
+from tests.command import run
 from tests.interop.files import SWITCH_400, VALIDATED, save
 
 
@@ -40,9 +40,9 @@ def test_json_alone(options: list[str]) -> None:
     [
         (("--solver", "guess"), "unknown network model"),
         (("--slots", "many"), "unknown rule of slots"),
-        (("--comm-group", "nowhere.json"), "cannot read nowhere.json"),
+        (("--comm-group", "nowhere.json"), "nowhere.json: cannot be read"),
         (("--workload", "nowhere"), "nowhere.0.et: no such file"),
-        (("--network", "nowhere.yml"), "cannot read nowhere.yml"),
+        (("--network", "nowhere.yml"), "nowhere.yml: cannot be read"),
         (("--json", "no/such/folder/r.json"), "folder"),
     ],
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import triosim
-from tests.cli.test_commands import run
+from tests.command import run
 from tests.traces import chain
 
 
@@ -22,6 +22,8 @@ def trace(tmp_path_factory) -> Path:
     ("arguments", "words"),
     [
         (("--dp", "3", "--devices", "2", "--link", "1GB/s"), "nearest that work on 2 devices"),
+        (("--dp", "3", "--devices", "8", "--link", "1GB/s"), "leave 5 of the system's 8 devices idle: nearest"),
+        (("--system", "dgx-h100", "--dp", "4"), "leave 4 of the system's 8 devices idle"),
         (("--tp", "3", "--devices", "8", "--link", "1GB/s"), "cannot be divided into tp 3"),
         (("--tp", "3", "--link", "1GB/s"), "does not divide by 3"),
         (("--pp", "9", "--link", "1GB/s"), "use pp 8 or less"),

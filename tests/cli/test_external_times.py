@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import triosim
-from tests.cli.test_commands import run
+from tests.command import run
 from tests.kernels.external import samples
 from tests.traces import chain
 

@@ -12,7 +12,7 @@ from triosim import InputError, Plan
 from triosim.cli.iterations import read
 from triosim.cli.main import app
 from triosim.composition.residual import Terms, document, load
-from triosim.iterations import Measured, learn
+from triosim.prediction.composition_fit import Measured, learn
 
 TERMS = Terms(issue_s=70e-6, send_s=1e-3, gap_s=4e-6, fixed_s=5e-3, collective_s=20e-6, scale=0.9)
 SYSTEM = {"device": "A100-SXM4-80GB", "devices": 2}
@@ -32,15 +32,17 @@ def _truth(tmp_path):
 def table(tmp_path_factory):
     """Sixteen iterations of ResNet-18 and VGG-11 on one and two devices."""
     folder = tmp_path_factory.mktemp("iterations")
-    truth, lines = _truth(folder), ["workload,batch-size,device,devices,dp,pp,micro_batches,seconds"]
+    truth, lines = _truth(folder), ["workload,batch-size,device,devices,idle-ok,dp,pp,micro_batches,seconds"]
     system = triosim.system(**SYSTEM)
     for name in ("resnet18", "vgg11"):
         trace = triosim.model(name)
         for batch in (2, 64):
             for dp, pp, parts in ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 2, 2)):
-                plan = Plan(dp=dp, pp=pp, batch_size=batch, micro_batches=parts, composition=truth)
+                plan = Plan(dp=dp, pp=pp, idle_ok=dp * pp == 1, batch_size=batch, micro_batches=parts)
+                plan = plan.model_copy(update={"composition": truth})
                 seconds = triosim.simulate(trace, system, plan).iteration_time_s
-                lines.append(f"{name},{batch},A100-SXM4-80GB,2,{dp},{pp},{parts},{seconds * 1e3:.6f} ms")
+                idle = "on" if plan.idle_ok else ""
+                lines.append(f"{name},{batch},A100-SXM4-80GB,2,{idle},{dp},{pp},{parts},{seconds * 1e3:.6f} ms")
     file = folder / "measured.csv"
     file.write_text("\n".join(lines) + "\n")
     return file
@@ -63,10 +65,10 @@ def test_a_table_of_iterations_becomes_a_residual_that_explains_them(table, tmp_
 
 
 def test_playing_under_terms_is_simulating_with_them(tmp_path) -> None:
-    from triosim.iterations import iteration
     from triosim.network.sharing import network_model
-    from triosim.prepare import prepare
-    from triosim.simulate import lowered_job
+    from triosim.prediction.composition_fit import iteration
+    from triosim.prediction.prepare import prepare
+    from triosim.prediction.simulate import lowered_job
 
     truth, system = _truth(tmp_path), triosim.system(**SYSTEM)
     for options in ({"dp": 2}, {"dp": 1, "pp": 2, "micro_batches": 2}, {"tp": 2}):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import triosim
-from tests.cli.test_commands import run
+from tests.command import run
 from tests.traces import chain
 
 FULL = ("--devices", "4", "--topology", "full", "--link", "1GB/s", "--overlap", "off")
@@ -43,7 +43,7 @@ def test_a_ring_through_a_mesh(trace: Path) -> None:
     [
         ((*FULL, "--solver", "telepathy"), "unknown network model"),
         ((*FULL, "--solver-option", "setup"), "a name and a value"),
-        ((*FULL, "--solver-option", "setup=1ms"), "takes no options"),
+        ((*FULL, "--solver-option", "setup=1ms"), "has no options"),
         ((*FULL, "--solver", "circuit", "--solver-option", "ports=0"), "at least 1"),
         (("--devices", "4", "--link", "1GB/s", "--solver", "circuit"), "--topology full"),
         ((*FULL, "--placement", "0,1"), "names 2 devices for 4 ranks"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_commands import run
+from tests.command import run
 
 TRACE = Path(__file__).parents[2] / "examples" / "resnet50-cpu.triosim"
 SPINES = ("train", str(TRACE), "--devices", "8", "--topology", "leaf-spine", "--shape", "2x4", "--link", "1GB/s")

@@ -7,15 +7,15 @@ import numpy as np
 from tests.engine.graphs import Builder, wires
 from triosim.collectives.group import Group, LinkClass
 from triosim.collectives.scheduling import Scheduled
+from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.engine.graph import ALL, CAPACITY_PER_BYTE, Pattern, Played
 from triosim.engine.play import play
-from triosim.units import PICOSECONDS_PER_SECOND
 
-NVLINK3 = LinkClass(240e9, 0.7e-6, 6e-6, "NVLink3", "NVLink")
-NVLINK4 = LinkClass(360e9, 0.6e-6, 6e-6, "NVLink4", "NVLink")
-NVLINK5 = LinkClass(720e9, 0.6e-6, 6e-6, "NVLink5", "NVLink")
-PCIE4 = LinkClass(25e9, 0.6e-6, 8e-6, "PCIe4x16", "PCIe")
-NDR = LinkClass(46e9, 1.3e-6, 12e-6, "InfiniBand-NDR", "InfiniBand")
+NVLINK3 = LinkClass(240e9, 0.7e-6, 6e-6, "NVLink3", "NVLink", 240e9)
+NVLINK4 = LinkClass(360e9, 0.6e-6, 6e-6, "NVLink4", "NVLink", 360e9)
+NVLINK5 = LinkClass(720e9, 0.6e-6, 6e-6, "NVLink5", "NVLink", 720e9)
+PCIE4 = LinkClass(25e9, 0.6e-6, 8e-6, "PCIe4x16", "PCIe", 25e9)
+NDR = LinkClass(46e9, 1.3e-6, 12e-6, "InfiniBand-NDR", "InfiniBand", 46e9)
 PLAIN = LinkClass(100e9, 1e-6)
 
 ARCHITECTURES = {"NVLink3": "Ampere", "NVLink4": "Hopper", "NVLink5": "Blackwell"}

@@ -12,10 +12,10 @@ from tests.engine.graphs import Builder, routes_of, switch, wires
 from triosim.collectives.algorithm import ALGORITHMS, DEFAULTS, Schedule, choose, part
 from triosim.collectives.algorithms.ring import CHUNK_BYTES
 from triosim.collectives.pattern import ring
+from triosim.core.errors import InputError
 from triosim.engine.graph import CAPACITY_PER_BYTE, Played, Wires
 from triosim.engine.play import play
-from triosim.errors import InputError
-from triosim.parallelism.program import COLLECTIVES
+from triosim.schedule.program import COLLECTIVES
 
 PS = 10**12
 

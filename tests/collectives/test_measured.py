@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import triosim
 from tests.traces import chain
 from triosim.collectives.measured import Measured, Table
-from triosim.errors import InputError
+from triosim.core.errors import InputError
 from triosim.hardware import build
 from triosim.hardware.system import Link
 

@@ -12,7 +12,7 @@ from triosim.collectives.algorithm import ALGORITHMS, Schedule, part
 from triosim.collectives.group import Group, blocks_of
 from triosim.collectives.rails import rail_rings
 from triosim.collectives.scheduling import Collectives
-from triosim.errors import InputError
+from triosim.core.errors import InputError
 
 RINGS = ["all_reduce", "all_gather", "reduce_scatter"]
 KINDS = st.sampled_from(RINGS)

@@ -12,8 +12,8 @@ from tests.collectives.patterns import NDR, NVLINK3, NVLINK4, NVLINK5, PCIE4, PL
 from triosim.collectives import constants, cost
 from triosim.collectives.group import LinkClass
 from triosim.collectives.scheduling import Collectives
-from triosim.errors import InputError
-from triosim.parallelism.program import COLLECTIVES
+from triosim.core.errors import InputError
+from triosim.schedule.program import COLLECTIVES
 
 MIB = 2**20
 SIZES = st.integers(0, 2**29)

@@ -12,7 +12,7 @@ from triosim.collectives.algorithm import ALGORITHMS, Schedule
 from triosim.collectives.algorithms.tree import PIECES, heights, parents
 from triosim.collectives.group import Group
 from triosim.collectives.scheduling import Collectives
-from triosim.columns import Ragged
+from triosim.core.columns import Ragged
 from triosim.engine.graph import Pattern
 
 

@@ -60,6 +60,25 @@ def test_many_servers_take_trees_for_small_messages_and_rings_for_large() -> Non
     assert tuner.choices("all_reduce", group, 8 * 1024 * MIB)[0].algorithm == "ring"
 
 
+@pytest.mark.parametrize(
+    ("servers", "protocol", "microseconds"),
+    [
+        (32, "LL", 6.8 + 2 * 7 * 0.6 + 2 * 5 * 5.0),  # base, up and down 7 hops in a server, and 5 levels of servers
+        (32, "LL128", 14.0 + 2 * 7 * 1.25 + 2 * 5 * 8.5),
+        (32, "Simple", 8.4 + 2 * 7 * 4.0 + 2 * 5 * 14.0),
+        (2, "LL", 6.8 + 2 * 7 * 0.6 + 2 * 1 * 5.0),
+        (12, "LL", 6.8 + 2 * 7 * 0.6 + 2 * 3 * 5.0),  # whole levels are counted
+        (1, "LL", 6.8 + 2 * 7 * 0.6),
+    ],
+)
+def test_the_latency_of_a_tree_over_servers(servers: int, protocol: str, microseconds: float) -> None:
+    """As NCCL computes it (``tuning.cc``: base latency, NVLink within and network between servers)."""
+    group = Group(np.repeat(np.arange(servers, dtype=np.int32), 8), NVLINK4, NDR if servers > 1 else None,
+                  architecture="Hopper")  # fmt: skip
+    found = {(c.algorithm, c.protocol): c.seconds for c in tuner.choices("all_reduce", group, 1, every=True)}
+    assert found["tree", protocol] == pytest.approx(microseconds * 1e-6, rel=1e-4)
+
+
 def test_the_first_choice_is_the_least_and_ll_is_for_small_messages() -> None:
     for size in (1, 64, 4096, MIB, 1024 * MIB):
         found = tuner.choices("all_reduce", server(8, NVLINK4, "Hopper", switch=8), size)

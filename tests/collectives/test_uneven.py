@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from tests.collectives.patterns import PLAIN, holdings, run, server
 from triosim.collectives import uneven
+from triosim.collectives.pattern import exchange
 from triosim.collectives.scheduling import Collectives
-from triosim.errors import InputError
+from triosim.core.errors import InputError
+from triosim.engine.graph import Pattern
 
 PARTS = st.lists(st.integers(0, 10**6), min_size=2, max_size=7)
 RINGS = ["all_gather", "reduce_scatter"]
@@ -62,6 +64,58 @@ def test_all_to_all_sends_each_what_is_its(sizes: list[list[int]]) -> None:
     assert played.finish.max() >= busiest * 10
 
 
+def one_after_the_other(pattern: Pattern) -> tuple[np.ndarray, np.ndarray]:
+    """When each transfer starts and ends if one takes a tick for each byte, whatever else is under way."""
+    starts, ends = np.zeros(len(pattern), np.int64), np.zeros(len(pattern), np.int64)
+    distance = (pattern.target - pattern.source) % pattern.members
+    needs = pattern.needs.lists()
+    for edge in np.argsort(distance).tolist():
+        starts[edge] = max((ends[other] for other in needs[edge]), default=0)
+        ends[edge] = starts[edge] + pattern.bytes[edge]
+    return starts, ends
+
+
+def most_at_a_time(starts: np.ndarray, ends: np.ndarray, group: np.ndarray) -> int:
+    """Of the transfers of one group, the most that are under way at one instant."""
+    return max(
+        int(((starts <= start) & (ends > start) & (group == one)).sum())
+        for start, one in zip(starts.tolist(), group.tolist(), strict=True)
+    )
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(2, 7), st.integers(1, 7), st.integers(0, 2**31), st.sampled_from([0.0, 0.4]))
+def test_nobody_sends_to_or_gets_from_more_peers_at_a_time_than_asked(
+    members: int, peers: int, seed: int, empty: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    sizes = np.where(rng.random((members, members)) < empty, 0, rng.integers(1, 10**6, (members, members)))
+    at_once = uneven.schedule("all_to_all", sizes).pattern
+    pattern = uneven.schedule("all_to_all", sizes, peers).pattern
+    for name in ("source", "target", "bytes"):
+        assert getattr(pattern, name).tolist() == getattr(at_once, name).tolist()
+    if not len(pattern):
+        return
+    starts, ends = one_after_the_other(pattern)
+    for end in (pattern.source, pattern.target):
+        assert most_at_a_time(starts, ends, end) <= peers
+    if peers >= members - 1:
+        assert not len(pattern.needs.values)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(2, 7), st.integers(1, 7), st.integers(0, 10**6))
+def test_even_parts_wait_for_the_same_as_those_of_the_even_collective(members: int, peers: int, size: int) -> None:
+    odd = uneven.schedule("all_to_all", np.full((members, members), size + 1), peers).pattern
+    even = exchange(members, size + 1, peers)
+
+    def waits(pattern: Pattern) -> dict[tuple[int, int], set[tuple[int, int]]]:
+        ends = list(zip(pattern.source.tolist(), pattern.target.tolist(), strict=True))
+        return {edge: {ends[other] for other in row} for edge, row in zip(ends, pattern.needs.lists(), strict=True)}
+
+    assert waits(odd) == waits(even)
+
+
 @pytest.mark.parametrize(
     ("kind", "sizes", "message"),
     [
@@ -75,3 +129,22 @@ def test_all_to_all_sends_each_what_is_its(sizes: list[list[int]]) -> None:
 def test_sizes_that_do_not_fit_are_refused(kind: str, sizes: list, message: str) -> None:
     with pytest.raises(InputError, match=message):
         Collectives().schedule_uneven(kind, server(2), sizes)
+
+
+def test_peers_at_a_time_bound_even_and_uneven_exchanges() -> None:
+    group = server(6, PLAIN)
+    sizes = np.full((6, 6), 10**6)
+    few, all_at_once = Collectives("direct", peers=2), Collectives("direct")
+    for made in (few.schedule("all_to_all", group, 6 * 10**6), few.schedule_uneven("all_to_all", group, sizes)):
+        assert len(made.pattern.needs.values) == 2 * 6 * 3  # of five transfers of each member the first two are free
+    for made in (
+        all_at_once.schedule("all_to_all", group, 6 * 10**6), all_at_once.schedule_uneven("all_to_all", group, sizes)
+    ):  # fmt: skip
+        assert not len(made.pattern.needs.values)
+
+
+def test_less_than_one_peer_at_a_time_is_refused() -> None:
+    with pytest.raises(InputError, match="all_to_all with 0 peers at a time: the least is 1"):
+        Collectives(peers=0)
+    with pytest.raises(InputError, match="all_to_all with -1 peers at a time: the least is 1"):
+        uneven.schedule("all_to_all", [[1]], peers=-1)

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from validation import collective_data, collectives, fit_collectives
+from validation.data import collectives as collective_data
+from validation.fit import collectives as fit_collectives
+from validation.judge import collectives
 
 from tests.data import shared
 from triosim.collectives import constants, cost

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from validation.chunks import BOUNDS, times
+from validation.judge.chunks import BOUNDS, times
 
 
 def test_more_chunks_take_longer_where_the_host_binds_and_only_there() -> None:

@@ -13,6 +13,7 @@ import triosim
 from tests.traces import chain
 from triosim import InputError, Plan
 from triosim.composition.host import crowding, default_mode, host
+from triosim.hardware import catalog
 
 ONE = {"devices": 1}
 DELAY, GAP, GRAPH_GAP = 2e-6, 1.2e-6, 1e-6
@@ -51,18 +52,40 @@ def test_a_graph_is_launched_once_an_iteration() -> None:
 def test_recorded_host_times_are_used_as_they_are() -> None:
     trace = _with_host_times(chain(layers=4, forward_s=1e-6, backward_s=1e-6), 5e-6)
     assert _time(trace, host="recorded") == pytest.approx(8 * 5e-6 + DELAY + 1e-6)
-    assert default_mode(trace) == "recorded"
 
 
-def test_the_default_depends_on_where_the_workload_is_from() -> None:
-    trace = chain()
-    assert default_mode(trace) == "none"
-    assert default_mode(triosim.model("vgg11")) == "eager"
-    assert default_mode(triosim.model("vgg11"), kind="asic") == "graph"
-    assert default_mode(triosim.model("vgg11"), kind="cpu") == "none"
-    assert default_mode(_with_host_times(trace, 1e-6), kind="asic") == "recorded"
-    on_a_cpu = _with_host_times(replace(trace, meta=replace(trace.meta, clock="cpu")), 1e-6)
-    assert default_mode(on_a_cpu) == "none"
+H100, A100, TPU, EPYC = (catalog.accelerator(name) for name in ("H100", "A100", "TPU-v4", "EPYC-7763"))
+
+
+def test_the_default_follows_the_target() -> None:
+    """The same answer for whatever has no times of such a device: by name, without hardware, on a CPU, imported."""
+    measured, named = chain(), triosim.model("vgg11")
+    for trace, recorded_on in ((named, None), (measured, EPYC), (measured, A100)):
+        assert default_mode(trace, [H100], recorded_on).mode == "eager"
+        assert default_mode(trace, [H100, A100], recorded_on).mode == "eager"
+        assert default_mode(trace, [TPU], recorded_on).mode == "graph"
+        assert default_mode(trace, [EPYC], recorded_on).mode == "none"
+
+
+def test_a_sum_of_measured_kernels_stays_that_sum() -> None:
+    found = default_mode(chain(), [H100], H100)
+    assert found.mode == "none"
+    assert "device times of H100-SXM5-80GB and no host times" in found.why
+    result = triosim.simulate(chain(), triosim.system(device="A100"), Plan())
+    assert result.iteration_time_s == pytest.approx(chain().device_time()), "what names no device is of the system's"
+    assert any("no host times (--host eager adds it)" in source for source in result.sources)
+
+
+def test_recorded_host_times_hold_on_devices_of_the_same_kind() -> None:
+    trace = _with_host_times(chain(), 1e-6)
+    assert default_mode(trace, [H100], H100).mode == "recorded"
+    assert default_mode(trace, [H100], A100).mode == "recorded", "the host is the same, whatever GPU it drives"
+    assert default_mode(trace, [TPU], A100).mode == "graph"
+    assert default_mode(trace, [TPU], TPU).mode == "recorded"
+    on_a_cpu = replace(trace, meta=replace(trace.meta, clock="cpu"))
+    assert default_mode(on_a_cpu, [EPYC], EPYC).mode == "none"
+    assert default_mode(on_a_cpu, [H100], EPYC).mode == "eager"
+    assert "no host times of a GPU" in default_mode(on_a_cpu, [H100], EPYC).why
 
 
 def test_recorded_without_host_times_is_refused() -> None:

@@ -13,10 +13,10 @@ import triosim
 from tests.traces import chain
 from triosim import Plan
 from triosim.composition.interference import TOLERANCE, Tasks, interference, settle
+from triosim.core.spans import covered, merged, union
 from triosim.hardware.accelerator import UNNAMED
 from triosim.hardware.catalog import accelerator
-from triosim.intervals import covered, merged, union
-from triosim.parallelism.program import Op
+from triosim.schedule.program import Op
 
 WEIGHT = 128 * 128 * 4
 FREE = {"host": "none", "operator_times": "recorded"}
@@ -75,7 +75,9 @@ def test_off_one_and_an_unnamed_device_are_bit_identical() -> None:
         assert np.array_equal(found.timeline.slices.end, plain.timeline.slices.end)
 
 
-@pytest.mark.parametrize("plan", [{"overlap": False}, {"dp": 1, "micro_batches": 2}, {"dp": 1, "tp": 2}])
+@pytest.mark.parametrize(
+    "plan", [{"overlap": False}, {"dp": 1, "idle_ok": True, "micro_batches": 2}, {"dp": 1, "tp": 2}]
+)
 def test_where_nothing_computes_beside_a_collective_nothing_changes(plan: dict) -> None:
     plan = {"operator_times": "proportional"} | plan
     assert _run(interference=3.0, **plan).iteration_time_s == _run(interference="off", **plan).iteration_time_s

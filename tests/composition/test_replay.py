@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from validation.kineto_replay import measured, replayed
+from validation.judge.kineto_replay import measured, replayed
 
 import triosim
 from tests.data import shared
 from tests.traces import chain
 from triosim import InputError
 from triosim.composition.replay import recorded
-from triosim.workload.trace import Communications, Trace
+from triosim.trace.tables import Communications, Trace
 
 GAP = 1.2e-6
 

@@ -113,7 +113,7 @@ def test_what_cannot_be_read_is_refused(tmp_path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         load(tmp_path / "nothing.json")
     (tmp_path / "text.json").write_text("{")
-    with pytest.raises(InputError, match="is not JSON"):
+    with pytest.raises(InputError, match="is broken JSON"):
         load(tmp_path / "text.json")
 
 
@@ -168,8 +168,8 @@ def test_a_residual_and_a_host_mode_contradict_each_other() -> None:
 
 
 def test_real_iterations_are_explained_by_a_handful_of_terms() -> None:
-    """A small draw of the measured Megatron-DeepSpeed iterations; validation/vtrain.py judges all."""
-    from validation.vtrain import Score, Workshop, _all, agree, fitted, read, unseen_terms
+    """A small draw of the measured Megatron-DeepSpeed iterations; validation/judge/vtrain.py judges all."""
+    from validation.judge.vtrain import Score, Workshop, _all, agree, fitted, read, unseen_terms
 
     rows = read(shared("training", "measured.csv"))
     alike = {(12, 1024, 1, 1), (12, 1024, 2, 1), (12, 2048, 2, 1), (16, 1024, 2, 4)}

@@ -1,15 +1,17 @@
-"""Graphs for tests: a small builder, and strategies that draw networks and graphs full of ties and contention."""
+"""Graphs for tests: a small builder, and networks and graphs drawn at random, full of ties and contention."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from random import Random
+from typing import TypeVar
 
 import numpy as np
 from hypothesis import strategies as st
 
 from triosim.collectives.pattern import chain, exchange, from_first, ring, rounds, to_first
-from triosim.columns import Ragged
+from triosim.core.columns import Ragged
 from triosim.engine.graph import ALL, CAPACITY_PER_BYTE, UNLIMITED, Collective, Graph, Pattern, Task, Wires
 
 GB_PER_S = 10**9 * CAPACITY_PER_BYTE
@@ -152,72 +154,95 @@ def edges(
     )
 
 
-SIZES = st.sampled_from([0, 1, 1000, 1000, 1500, 3000])
+# ------------------------------------------------------------------------------------------ drawn
+#
+# What is drawn follows from a random number generator: one that hypothesis hands out, or one of a seed where many
+# graphs are wanted and time matters.
+
+SIZES = [0, 1, 1000, 1000, 1500, 3000]
+CAPACITIES = [GB_PER_S, GB_PER_S, GB_PER_S, 2 * GB_PER_S, 3 * GB_PER_S + 7, UNLIMITED]
+TICKS = [0, 0, US, US, US // 2, 1, 777]
+
+OnNodes = Callable[[Random, int], Wires]
+Made = TypeVar("Made")
 
 
-@st.composite
-def any_edges(draw: st.DrawFn, members: int, places: int) -> Pattern:
+def from_random(make: Callable[..., Made], *about: object) -> st.SearchStrategy[Made]:
+    """What ``make(draw, *about)`` gives, as a strategy."""
+    return st.randoms(use_true_random=False).map(lambda draw: make(draw, *about))
+
+
+def some(draw: Random, rows: Sequence, most: int) -> list:
+    """Some of these, none twice."""
+    return draw.sample(rows, draw.randint(0, min(most, len(rows))))
+
+
+def any_edges(draw: Random, members: int, places: int) -> Pattern:
     """Edges that wait for each other anyhow, but not in a circle."""
-    ends = draw(st.lists(st.tuples(*[st.integers(0, places - 1)] * 2), max_size=5))
-    back = draw(st.booleans())  # whether lags look back at edges of any number; then none waits for all of another
+    ends = [(draw.randrange(places), draw.randrange(places)) for _ in range(draw.randint(0, 5))]
+    back = draw.random() < 0.5  # whether lags look back at edges of any number; then none waits for all of another
     needs: list[list[tuple[int, int]]] = []
     for edge in range(len(ends)):
-        lower = [(f, lag) for f in range(edge) for lag in ((0, 1) if back else (0, 1, ALL))]
-        any_lag = [(f, lag) for f in range(len(ends)) for lag in (1, 2)] if back else []
-        needs.append(draw(st.lists(st.sampled_from(lower + any_lag), max_size=3)) if lower + any_lag else [])
-    columns = st.lists(SIZES, min_size=len(ends), max_size=len(ends))
-    counts = st.lists(st.integers(1, 4), min_size=len(ends), max_size=len(ends))
-    pauses = st.lists(st.sampled_from([0, 0, 0, US // 2, 3]), min_size=len(ends), max_size=len(ends))
-    return edges(members, ends, draw(columns), draw(counts), needs, draw(pauses), places)
+        known = [(f, lag) for f in range(edge) for lag in ((0, 1) if back else (0, 1, ALL))]
+        known += [(f, lag) for f in range(len(ends)) for lag in (1, 2)] if back else []
+        needs.append([draw.choice(known) for _ in range(draw.randint(0, 3))] if known else [])
+    sizes = [draw.choice(SIZES) for _ in ends]
+    counts = [draw.randint(1, 4) for _ in ends]
+    pauses = [draw.choice([0, 0, 0, US // 2, 3]) for _ in ends]
+    return edges(members, ends, sizes, counts, needs, pauses, places)
 
 
-@st.composite
-def patterns(draw: st.DrawFn, members: int) -> Pattern:
+def any_pattern(draw: Random, members: int) -> Pattern:
     """Any pattern for this many members, all places being members."""
-    size = draw(SIZES)
-    what = draw(st.sampled_from(["ring", "ring", "chain", "star", "exchange", "any", "any"]))
+    size = draw.choice(SIZES)
+    what = draw.choice(["ring", "ring", "chain", "star", "exchange", "any", "any"])
     if what == "ring":
-        return ring(members, size, draw(st.integers(0, 2 * members)))
+        return ring(members, size, draw.randint(0, 2 * members))
     if what == "chain":
-        return chain(members, size, draw(st.integers(0, 4)))
+        return chain(members, size, draw.randint(0, 4))
     if what == "star":
-        return draw(st.sampled_from([to_first, from_first]))(members, size)
+        return draw.choice([to_first, from_first])(members, size)
     if what == "exchange":
-        return draw(st.sampled_from([exchange, rounds]))(members, size)
-    return draw(any_edges(draw(st.integers(1, members)), members))
+        return draw.choice([exchange, rounds])(members, size)
+    return any_edges(draw, draw.randint(1, members), members)
 
 
-CAPACITIES = st.sampled_from([GB_PER_S, GB_PER_S, GB_PER_S, 2 * GB_PER_S, 3 * GB_PER_S + 7, UNLIMITED])
-TICKS = st.sampled_from([0, 0, US, US, US // 2, 1, 777])
+def alike_or_not(draw: Random, values: Sequence[int], count: int) -> list[int]:
+    """So many of these values: all the same, or each another."""
+    return [draw.choice(values)] * count if draw.random() < 0.5 else [draw.choice(values) for _ in range(count)]
 
 
-@st.composite
-def networks(draw: st.DrawFn, nodes: int) -> Wires:
+def any_switch(draw: Random, nodes: int) -> Wires:
     """A switch whose links and latencies may all be alike or differ, and on which flows may count several times."""
-    capacity = draw(st.one_of(CAPACITIES, st.lists(CAPACITIES, min_size=2 * nodes, max_size=2 * nodes)))
-    latency = draw(st.one_of(TICKS, st.lists(TICKS, min_size=nodes * nodes, max_size=nodes * nodes)))
+    capacity, latency = alike_or_not(draw, CAPACITIES, 2 * nodes), alike_or_not(draw, TICKS, nodes * nodes)
     network = switch(nodes, capacity, latency)
-    return draw(weighted(network)) if not draw(st.integers(0, 3)) else network
+    return any_weights(draw, network) if draw.random() < 0.25 else network
 
 
-@st.composite
-def weighted(draw: st.DrawFn, network: Wires) -> Wires:
+def any_weights(draw: Random, network: Wires) -> Wires:
     """The network with flows that count several times."""
-    total = len(network.routes.values)
-    weights = draw(st.lists(st.sampled_from([1, 1, 2, 3]), min_size=total, max_size=total))
+    weights = [draw.choice([1, 1, 2, 3]) for _ in range(len(network.routes.values))]
     return replace(network, weights=np.array(weights, np.int32))
 
 
-@st.composite
-def direct(draw: st.DrawFn, nodes: int) -> Wires:
+def any_direct(draw: Random, nodes: int) -> Wires:
     """A network in which each node has a link of its own to each other; routes are numbered as on :func:`switch`."""
     pairs = [(p, q) for p in range(nodes) for q in range(nodes)]
     links = [(p, q) for p, q in pairs if p != q]
-    capacity = draw(st.one_of(CAPACITIES, st.lists(CAPACITIES, min_size=len(links), max_size=len(links))))
-    latency = draw(st.one_of(TICKS, st.lists(TICKS, min_size=len(pairs), max_size=len(pairs))))
+    capacity, latency = alike_or_not(draw, CAPACITIES, len(links)), alike_or_not(draw, TICKS, len(pairs))
     routes = [[links.index((p, q))] if p != q else [] for p, q in pairs]
-    capacities = [capacity] * len(links) if isinstance(capacity, int) else capacity
-    return replace(wires(capacities, routes, latency), ends=np.array(links, np.int32))
+    return replace(wires(capacity, routes, latency), ends=np.array(links, np.int32))
+
+
+def any_ring(draw: Random, nodes: int) -> Wires:
+    """Nodes in a ring of links in one direction, many hops between most; routes are numbered as on :func:`switch`.
+
+    Some links are so fast that they serve a message in less than a tick.
+    """
+    capacity = alike_or_not(draw, [*CAPACITIES[2:], 10**6 * GB_PER_S], nodes)
+    routes = [[hop % nodes for hop in range(p, p + (q - p) % nodes)] for p in range(nodes) for q in range(nodes)]
+    network = wires(capacity, routes, alike_or_not(draw, TICKS, nodes * nodes))
+    return any_weights(draw, network) if draw.random() < 0.25 else network
 
 
 def note(free: list[int], b: Builder) -> None:
@@ -226,84 +251,89 @@ def note(free: list[int], b: Builder) -> None:
         free.append(len(b.rows) - 1)
 
 
-@st.composite
-def graphs(
-    draw: st.DrawFn, max_tasks: int = 14, on: Callable[[int], st.SearchStrategy[Wires]] = networks
-) -> tuple[Graph, Wires]:
+def any_graph(draw: Random, max_tasks: int = 14, on: OnNodes = any_switch) -> tuple[Graph, Wires]:
     """Any graph that can be played to its end: rows depend on rows before them only.
 
     Args:
+        draw: where everything comes from.
         max_tasks: about as many tasks at most.
         on: networks of so many nodes, with routes numbered as on :func:`switch`.
     """
-    nodes = draw(st.integers(2, 5))
-    network = draw(on(nodes))
-    b = Builder(tokens=draw(st.lists(st.integers(0, 2), min_size=2, max_size=2)))
+    nodes = draw.randint(2, 5)
+    network = on(draw, nodes)
+    b = Builder(tokens=[draw.randint(0, 2), draw.randint(0, 2)])
     spare = list(b.tokens)
     free: list[int] = []  # rows that wait for no token, not even by others: only these may a PUT wait for
-    streams = st.integers(-1, 3)
 
-    def before(rows: Sequence[int] | None = None) -> list[int]:
-        rows = range(len(b.rows)) if rows is None else rows
-        return draw(st.lists(st.sampled_from(rows), max_size=3, unique=True)) if rows else []
-
-    while len(b.rows) < max_tasks and draw(st.integers(0, 9)):
-        kinds = ["compute", "some", "transfer", "transfer", "collective", "collective", "put", "take"]
-        what = draw(st.sampled_from(kinds))
+    while len(b.rows) < max_tasks and draw.randint(0, 9):
+        rows = range(len(b.rows))
+        what = draw.choice(["compute", "some", "transfer", "transfer", "collective", "collective", "put", "take"])
         if what == "collective":
-            places = draw(st.permutations(range(nodes)))[: draw(st.integers(1, nodes))]
-            pattern = draw(patterns(len(places)))
+            places = draw.sample(range(nodes), draw.randint(1, nodes))
+            pattern = any_pattern(draw, len(places))
             places_of_members = places[: pattern.members]
-            waits = before()
+            waits = some(draw, rows, 3)
             b.collective(
                 pattern,
                 routes_of(pattern, places, nodes),
-                delay=draw(TICKS),
-                streams=[4 + place for place in places_of_members] if draw(st.booleans()) else (),
-                before=[waits if draw(st.booleans()) else [] for _ in places_of_members],
+                delay=draw.choice(TICKS),
+                streams=[4 + place for place in places_of_members] if draw.random() < 0.5 else (),
+                before=[waits if draw.random() < 0.5 else [] for _ in places_of_members],
             )
         elif what == "transfer":
-            pair = draw(st.integers(0, nodes * nodes - 1))
-            size = draw(st.sampled_from([0, 1, 500, 1000, 1000, 2500]))
-            b.transfer(pair, size, draw(streams), before())
+            pair, size = draw.randrange(nodes * nodes), draw.choice([0, 1, 500, 1000, 1000, 2500])
+            b.transfer(pair, size, draw.randint(-1, 3), some(draw, rows, 3))
             note(free, b)
         elif what in ("put", "take"):
-            counter = draw(st.integers(0, 1))
+            counter = draw.randint(0, 1)
             if what == "put":
                 spare[counter] += 1
-                b.put(counter, before=before(free))
+                b.put(counter, before=some(draw, free, 3))
                 note(free, b)
             elif spare[counter]:
                 spare[counter] -= 1
-                b.take(counter, draw(streams), before())
+                b.take(counter, draw.randint(-1, 3), some(draw, rows, 3))
         else:
-            waits = before()
-            need = draw(st.integers(0, len(waits))) if what == "some" else 0
-            b.compute(draw(TICKS), draw(streams), waits, need)
+            waits = some(draw, rows, 3)
+            need = draw.randint(0, len(waits)) if what == "some" else 0
+            b.compute(draw.choice(TICKS), draw.randint(-1, 3), waits, need)
             note(free, b)
     return b.graph(), network
 
 
-@st.composite
-def interrupted(draw: st.DrawFn) -> tuple[Graph, Wires]:
+def any_interruption(draw: Random, on: OnNodes = any_switch) -> tuple[Graph, Wires]:
     """Collectives on links of their own, into which at some tick a few transfers or another collective break."""
-    nodes = draw(st.integers(2, 6))
-    network = draw(networks(nodes))
+    nodes = draw.randint(2, 6)
+    network = on(draw, nodes)
     b = Builder()
-    for _ in range(draw(st.integers(1, 2))):
-        places = draw(st.permutations(range(nodes)))[: draw(st.integers(2, nodes))]
-        n, size = len(places), draw(st.sampled_from([0, 1, 1000, 1500]))
-        pattern = draw(
-            st.one_of(
-                st.builds(ring, st.just(n), st.just(size), st.integers(1, 2 * n)),
-                st.builds(chain, st.just(n), st.just(size), st.integers(1, 5)),
-                st.just(rounds(n, size)),
-                any_edges(n, n),
-            )
-        )
-        wait = b.compute(draw(st.integers(0, 6)) * US // 2)
-        b.collective(pattern, routes_of(pattern, places, nodes), delay=draw(TICKS), before=[[wait]] * n)
-    for _ in range(draw(st.integers(0, 3))):
-        wait = b.compute(draw(st.integers(0, 24)) * US // 2 + draw(st.integers(-1, 1)) % 3)
-        b.transfer(draw(st.integers(0, nodes * nodes - 1)), draw(st.sampled_from([1, 1000, 2500])), before=[wait])
+    for _ in range(draw.randint(1, 2)):
+        places = draw.sample(range(nodes), draw.randint(2, nodes))
+        n, size = len(places), draw.choice([0, 1, 1000, 1500])
+        what = draw.choice(["ring", "chain", "rounds", "any"])
+        if what == "ring":
+            pattern = ring(n, size, draw.randint(1, 2 * n))
+        elif what == "chain":
+            pattern = chain(n, size, draw.randint(1, 5))
+        else:
+            pattern = rounds(n, size) if what == "rounds" else any_edges(draw, n, n)
+        wait = b.compute(draw.randint(0, 6) * US // 2)
+        b.collective(pattern, routes_of(pattern, places, nodes), delay=draw.choice(TICKS), before=[[wait]] * n)
+    for _ in range(draw.randint(0, 3)):
+        wait = b.compute(draw.randint(0, 24) * US // 2 + draw.randint(-1, 1) % 3)
+        b.transfer(draw.randrange(nodes * nodes), draw.choice([1, 1000, 2500]), before=[wait])
     return b.graph(), network
+
+
+def networks(nodes: int) -> st.SearchStrategy[Wires]:
+    """See :func:`any_switch`."""
+    return from_random(any_switch, nodes)
+
+
+def graphs(max_tasks: int = 14, on: OnNodes = any_switch) -> st.SearchStrategy[tuple[Graph, Wires]]:
+    """See :func:`any_graph`."""
+    return from_random(any_graph, max_tasks, on)
+
+
+def interrupted() -> st.SearchStrategy[tuple[Graph, Wires]]:
+    """See :func:`any_interruption`."""
+    return from_random(any_interruption)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.engine.graphs import any_edges, edges
+from tests.engine.graphs import any_edges, edges, from_random
 from triosim.collectives.pattern import chain, exchange, from_first, ring, rounds, to_first
 from triosim.engine.alone import Alone, ClosedForm, Replay, alone
 from triosim.engine.graph import ALL, Pattern
@@ -49,7 +49,7 @@ def lone(draw: st.DrawFn) -> tuple[Pattern, list[int]]:
             st.builds(ring, st.just(n), st.just(1), st.integers(1, 15)),
             st.builds(chain, st.just(n), st.just(1), st.integers(1, 6)),
             st.just(rounds(n, 1)),
-            any_edges(n, n),
+            from_random(any_edges, n, n),
         )
     )
     return pattern, draw(st.lists(st.integers(0, 9), min_size=len(pattern), max_size=len(pattern)))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.engine.graphs import GB_PER_S, Builder, edges, routes_of, switch, wires
 from triosim.collectives.pattern import ring, rounds
-from triosim.columns import Ragged
+from triosim.core.columns import Ragged
 from triosim.engine.check import carried, check
 from triosim.engine.graph import ALL, Graph, Pattern, Wires
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from triosim.columns import Ragged
+from triosim.core.columns import Ragged
+from triosim.core.errors import InputError
 from triosim.engine.graph import Wires
 from triosim.engine.solver import NEVER, SOLVERS, WORK_PER_BYTE, Flow
 from triosim.engine.solvers.circuit import Circuit
-from triosim.errors import InputError
 
 MS = 10**9  # ticks
 BYTES_PER_MS = 10**6  # at 1 GB/s

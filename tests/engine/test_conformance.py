@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -13,45 +12,44 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.engine.compare import MODELS, OVERLOADS, on
 from tests.engine.conftest import Player
 from tests.engine.driver import Sent, drive, flow, narrowest
-from tests.engine.graphs import CAPACITIES, TICKS, US, direct, graphs, interrupted, networks, weighted
-from triosim.columns import Ragged
+from tests.engine.graphs import (
+    CAPACITIES,
+    GB_PER_S,
+    TICKS,
+    US,
+    Builder,
+    any_weights,
+    edges,
+    from_random,
+    graphs,
+    interrupted,
+    routes_of,
+    switch,
+    wires,
+)
+from triosim.core.columns import Ragged
 from triosim.engine import reference
 from triosim.engine.graph import UNLIMITED, Wires
 from triosim.engine.join import join
-from triosim.engine.solver import SOLVERS, WORK_PER_BYTE, Flow, Sharing
-from triosim.registry import of_file
+from triosim.engine.solver import WORK_PER_BYTE, Flow, Sharing
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "smallest_first.py"
-
-MODELS = {**{name: SOLVERS.get(name) for name in SOLVERS}, "of-ones-own": of_file(EXAMPLE)}
 SHARING = [name for name, model in MODELS.items() if issubclass(model, Sharing)]
 AT_CAPACITY = [name for name, model in MODELS.items() if model.alone_at_capacity]
 WEIGHTED = [name for name, model in MODELS.items() if model.weighted]
-
-DIRECT_ONLY = {"circuit"}
-"""Models of networks in which every two devices are joined by a link of their own."""
-
-OVERLOADS = {"uncontended"}
-"""Models that let a link carry more than it can, which is what they are there to show; to them weights are nothing."""
-
-
-def on(name: str, nodes: int) -> st.SearchStrategy[Wires]:
-    """Networks that a model understands, with weights only where it knows of them."""
-    kind = direct(nodes) if name in DIRECT_ONLY else st.one_of(direct(nodes), networks(nodes))
-    weights = MODELS[name].weighted and name not in OVERLOADS
-    return kind if weights else kind.map(lambda network: replace(network, weights=None))
 
 
 @st.composite
 def traffic(draw: st.DrawFn, name: str) -> tuple[Wires, list[Sent]]:
     """A network whose links all limit, and what is sent over it, with many ties."""
     nodes = draw(st.integers(2, 4))
-    network = draw(on(name, nodes))
-    capacity = np.where(network.capacity == UNLIMITED, draw(CAPACITIES.filter(lambda c: c > 0)), network.capacity)
+    network = draw(from_random(on(name), nodes))
+    limits = st.sampled_from([capacity for capacity in CAPACITIES if capacity != UNLIMITED])
+    capacity = np.where(network.capacity == UNLIMITED, draw(limits), network.capacity)
     pairs = [p * nodes + q for p in range(nodes) for q in range(nodes) if p != q]
-    sent = st.builds(Sent, TICKS, st.sampled_from(pairs), st.sampled_from([1, 500, 1000, 1000, 2500]))
+    sent = st.builds(Sent, st.sampled_from(TICKS), st.sampled_from(pairs), st.sampled_from([1, 500, 1000, 1000, 2500]))
     return replace(network, capacity=capacity), draw(st.lists(sent, min_size=1, max_size=8))
 
 
@@ -161,11 +159,48 @@ def test_a_weight_is_as_many_flows(name: str, data: st.DataObject, times: int) -
 # --------------------------------------------------------------------------------- on every engine
 
 
+def test_of_equal_messages_the_one_that_stands_first_in_the_graph_goes_first(play: Player) -> None:
+    """One collective of three edges: the second message of the first edge and that of the second come together.
+
+    The engines once gave 7 us and 6 us, for each told the model of them in an order of its own.
+    """
+    one_way = edges(2, [(1, 0)] * 3, 1000, [2, 1, 1], [[], [(0, 0)], [(1, 0)]])
+    b = Builder()
+    b.collective(one_way, routes_of(one_way, [0, 1], 2))
+    played = play(b.graph(), switch(2, GB_PER_S), MODELS["store-and-forward"]())
+    # Two hops of 1 us each.  Both come at 2 us; the first edge's has gone at 4 us, the second's at 5, the third's at 7.
+    assert played.finish.tolist() == [7 * US, 7 * US]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_flows_that_join_together_are_numbered_in_the_order_of_the_graph(play: Player, name: str) -> None:
+    told: list[list[Flow]] = []
+
+    class Noting(MODELS[name]):
+        alone_at_capacity = False
+
+        def change(self, now: int, joined: Sequence[Flow], left: Sequence[int]) -> Iterable[tuple[int, int]]:
+            told.append(list(joined))
+            return super().change(now, joined, left)
+
+    b = Builder()
+    waits = [b.compute(5, before=[]) for _ in range(3)]
+    for size, wait in zip((7, 8, 9), waits[::-1], strict=True):
+        b.transfer(1, size, before=[wait])
+    pair = edges(2, [(0, 1), (0, 1)], [5, 6], needs=[[], []])
+    for _ in range(2):
+        b.collective(pair, [1, 1], delay=5)
+    played = play(b.graph(), replace(wires([GB_PER_S], [[], [0]]), ends=np.array([[0, 1]], np.int32)), Noting())
+    assert [flow.work // WORK_PER_BYTE for flow in told[0]] == [5, 6, 5, 6, 7, 8, 9]
+    assert [flow.number for flow in told[0]] == list(range(7))
+    assert played.flows == 7
+
+
 @pytest.mark.parametrize("name", MODELS)
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_every_engine_gives_the_same_ticks(play: Player, name: str, data: st.DataObject) -> None:
-    graph, network = data.draw(graphs(on=lambda nodes: on(name, nodes)))
+    graph, network = data.draw(graphs(on=on(name)))
     played, expected = play(graph, network, MODELS[name]()), reference.play(graph, network, MODELS[name]())
     assert played.start.tolist() == expected.start.tolist()
     assert played.finish.tolist() == expected.finish.tolist()
@@ -178,12 +213,26 @@ def test_every_engine_gives_the_same_ticks(play: Player, name: str, data: st.Dat
 @given(data=st.data())
 def test_the_closed_form_is_what_flow_by_flow_would_be(play: Player, name: str, data: st.DataObject) -> None:
     graph, network = data.draw(st.one_of(graphs(max_tasks=20), interrupted()))
-    drawn = graph, network if MODELS[name].weighted else replace(network, weights=None)
-    closed = play(*drawn, MODELS[name]())
-    by_flow = play(*drawn, MODELS[name](), _closed_form=False)
+    case = graph, network if MODELS[name].weighted else replace(network, weights=None)
+    closed = play(*case, MODELS[name]())
+    by_flow = play(*case, MODELS[name](), _closed_form=False)
     assert closed.flows == by_flow.flows
     for column in ("start", "begin", "finish", "link_bytes"):
         assert getattr(closed, column).tolist() == getattr(by_flow, column).tolist()
+
+
+@pytest.mark.parametrize("name", AT_CAPACITY)
+def test_links_are_held_until_the_last_delivery_of_all(play: Player, name: str) -> None:
+    """Member 0 has finished after one byte; what goes to a place that is no member is still under way."""
+    network = wires([GB_PER_S, GB_PER_S], [[0], [1], [0, 1]])
+    b = Builder()
+    b.collective(edges(1, [(0, 1), (1, 2)], [1, 10], needs=[[], [(0, 0)]], places=3), [0, 1])
+    b.transfer(2, 10, before=[b.compute(3_000, before=[])])
+    played = play(b.graph(), network, MODELS[name]())
+    by_flow = play(b.graph(), network, MODELS[name](), _closed_form=False)
+    assert played.finish.tolist() == by_flow.finish.tolist()
+    assert played.finish.tolist()[0] == 1_000
+    assert played.finish.tolist()[-1] > 13_000
 
 
 class Served(NamedTuple):
@@ -230,7 +279,7 @@ def watched(name: str) -> Sharing:
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_every_byte_is_served_and_no_link_is_above_its_capacity(play: Player, name: str, data: st.DataObject) -> None:
-    graph, network = data.draw(graphs(on=lambda nodes: on(name, nodes)))
+    graph, network = data.draw(graphs(on=on(name)))
     model = watched(name)
     played = play(graph, network, model, _closed_form=False)
     carried: Counter[int] = Counter()
@@ -251,7 +300,7 @@ def test_a_folded_job_runs_as_each_of_the_copies_that_it_stands_for(
 ) -> None:
     """Copies that have some links for themselves and share the others, against one in which those count as often."""
     graph, network = data.draw(st.one_of(graphs(), interrupted()))
-    network = replace(network, weights=data.draw(weighted(network)).weights)
+    network = data.draw(from_random(any_weights, network))
     links = len(network.capacity)
     common = np.array(data.draw(st.lists(st.booleans(), min_size=links, max_size=links)), bool)
     own = np.flatnonzero(~common)

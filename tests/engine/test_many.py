@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import triosim
+from tests.engine.graphs import GB_PER_S, US, Builder, wires
+from triosim.engine.graph import BEYOND
 from triosim.engine.many import play_many, scaled
 from triosim.engine.play import ENGINES, play
 from triosim.engine.solvers.equal_split import EqualSplit
@@ -53,3 +55,21 @@ def test_the_python_engine_gives_the_same(monkeypatch):
     monkeypatch.setenv("TRIOSIM_ENGINE", "reference")
     assert play_many(job.graph, job.wires, MaxMin(), *given).tolist() == ends.tolist()
     assert "reference" in ENGINES
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_draw_that_cannot_be_counted_is_as_long_as_can_be(monkeypatch, engine):
+    """A large spread once let ticks wrap around: 64 bits are 106 days."""
+    monkeypatch.setenv("TRIOSIM_ENGINE", engine)
+    b = Builder()
+    b.compute(2**60)
+    b.transfer(0, 1000, before=[0])
+    job = b.graph(), wires([GB_PER_S], [[0]])
+    kind, links = np.array([0, -1], np.int32), np.array([1.0, 1.0, 1.0, 0.5])
+    ends = play_many(*job, MaxMin(), kind, np.array([[1.0], [9.0], [1e300], [7.5]]), links)
+    assert ends.tolist() == [2**60 + US, BEYOND, BEYOND, int(7.5 * 2**60) + 2 * US]
+
+
+def test_amounts_are_scaled_to_the_nearest_and_never_wrap_around():
+    amount = np.array([3, 5, 2**62, 2**63 - 1, 0])
+    assert scaled(amount, np.array([0.5, 1.0, 4.0, 1.0, 1e300])).tolist() == [2, 5, BEYOND, 2**63 - 1, 0]

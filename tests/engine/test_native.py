@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from tests.engine.compare import agree, crowd, outcome
-from tests.engine.graphs import GB_PER_S, US, Builder, graphs, interrupted, wires
+from tests.engine.compare import agree, compare, crowd, defective, exchanges, outcome
+from tests.engine.graphs import GB_PER_S, US, Builder, from_random, graphs, interrupted, wires
 from triosim.collectives.pattern import ring
-from triosim.columns import Ragged
+from triosim.core.columns import Ragged
+from triosim.core.errors import InputError
 from triosim.engine import reference
 from triosim.engine.graph import Graph, Wires
 from triosim.engine.play import ENGINES
 from triosim.engine.solver import Flow, NetworkModel
 from triosim.engine.solvers.max_min import MaxMin
-from triosim.errors import InputError
 
 native = pytest.importorskip("triosim.engine.native", reason="no compiler was there at installation")
 
@@ -39,9 +37,25 @@ def test_collectives_that_are_broken_into_are_played_alike(case: tuple[Graph, Wi
 
 
 @RELAXED
-@given(st.integers(0, 2**32).map(random.Random))
-def test_flows_whose_rates_differ_by_rounding_are_served_alike(draw: random.Random) -> None:
-    agree(reference.play, native.play, *crowd(draw))
+@given(from_random(crowd))
+def test_flows_whose_rates_differ_by_rounding_are_served_alike(case: tuple[Graph, Wires]) -> None:
+    agree(reference.play, native.play, *case)
+
+
+@settings(RELAXED, max_examples=40)
+@given(from_random(exchanges))
+def test_exchanges_are_played_alike_in_every_way(case: tuple[Graph, Wires]) -> None:
+    agree(reference.play, native.play, *case, ways=("", *native.WAYS))
+
+
+@RELAXED
+@given(from_random(defective))
+def test_what_is_no_graph_is_refused_in_the_same_words(case: tuple[Graph, Wires]) -> None:
+    agree(reference.play, native.play, *case)
+
+
+def test_many_cases_under_all_models() -> None:
+    compare(reference.play, native.play, 400, first=2600, ways=("", *native.WAYS))
 
 
 class Asked(MaxMin):

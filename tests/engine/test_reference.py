@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from tests.engine.graphs import GB_PER_S, US, Builder, graphs, interrupted, routes_of, switch, wires
 from triosim.collectives.pattern import chain, ring
+from triosim.core.errors import InputError
 from triosim.engine import reference
 from triosim.engine.graph import Graph, Pattern, Played, Stuck, Wires
 from triosim.engine.reference import play
 from triosim.engine.solver import NEVER, Flow, NetworkModel, Sharing
 from triosim.engine.solvers.equal_split import EqualSplit
-from triosim.errors import InputError
 
 
 def same(one: Played, other: Played) -> bool:

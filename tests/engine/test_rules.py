@@ -25,13 +25,13 @@ from tests.engine.graphs import (
 )
 from tests.engine.oracle import Oracle, Share, equal_split, max_min
 from triosim.collectives.pattern import chain, ring, to_first
-from triosim.columns import Ragged
+from triosim.core.columns import Ragged
+from triosim.core.errors import InputError
 from triosim.engine.graph import ALL, UNLIMITED, Graph, Played, Stuck, Task, Wires
 from triosim.engine.join import join
 from triosim.engine.solver import Sharing
 from triosim.engine.solvers.equal_split import EqualSplit
 from triosim.engine.solvers.max_min import MaxMin
-from triosim.errors import InputError
 
 NOTHING = wires([], [])
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.hardware.graphs import distances, edges_of
-from triosim.errors import InputError
+from triosim.core.errors import InputError
 from triosim.hardware.accelerator import UNNAMED, Accelerator
 from triosim.hardware.build import accelerator, flat
 from triosim.hardware.system import Link, System, Tier
@@ -171,7 +171,7 @@ def test_a_system_from_figures_loads_nothing_heavy():
         ({"devices": 2, "link": "1GB/s", "host_link": "0"}, "--host-link '0' must be above zero"),
         ({"devices": 2, "link": "1GB/s", "pool_link": "fast"}, "unknown link 'fast'"),
         ({"devices": 5000, "link": "1GB/s", "topology": "full"}, "joins up to 4096 devices, not 5000"),
-        ({"device": "nowhere.toml"}, "nowhere.toml: cannot be read: No such file"),
+        ({"device": "nowhere.toml"}, "nowhere.toml: no such file"),
     ],
 )
 def test_what_cannot_be(arguments: dict, message: str):

@@ -8,10 +8,10 @@ import math
 import pytest
 
 from tests.data import shared
-from triosim.errors import InputError
+from triosim.core.dtypes import DTYPES
+from triosim.core.errors import InputError
 from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
-from triosim.workload.trace import DTYPES
 
 
 @pytest.mark.parametrize("name", catalog.accelerators())

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.hardware.graphs import hops
-from triosim.errors import InputError
+from triosim.core.errors import InputError
 from triosim.hardware.build import flat, from_file, ready
 from triosim.hardware.system import Fabric, Link, Tier
 from triosim.hardware.topology import TOPOLOGIES, builder

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triosim.errors import InputError
+from triosim.core.errors import InputError
 from triosim.hardware.accelerator import UNNAMED
 from triosim.hardware.system import Edge, Edges, Fabric, Link, Tier, assemble, both_ways
 

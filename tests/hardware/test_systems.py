@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 
+from tests.command import run
 from tests.hardware.graphs import distances, edges_of
 from triosim.hardware import catalog
 from triosim.hardware.build import flat, ready
-from triosim.hardware.describe import describe
+from triosim.hardware.describe import LinkDescription, describe
 from triosim.hardware.description import read_system, read_table
 from triosim.hardware.system import Tier
 
@@ -89,36 +89,58 @@ def test_a_large_cluster_is_quick_to_count():
 def test_description_is_plain():
     s = ready("dgx-a100", 2)
     plain = describe(s)
-    assert json.loads(json.dumps(plain)) == plain
-    assert (plain["name"], plain["devices"], plain["servers"]) == ("2 x dgx-a100", 16, 2)
-    assert plain["accelerators"][0]["name"] == "A100-SXM4-80GB"
-    assert plain["accelerators"][0]["count"] == 16
-    assert plain["host_memory"] is True
-    assert plain["host_cpu"] == "EPYC-7742"
-    nvlink = next(row for row in plain["links"] if row["name"] == "NVLink3")
-    assert nvlink == {
-        "name": "NVLink3",
-        "tier": "scale_up",
-        "directions": 32,
-        "bandwidth_bytes_per_s": 300e9 * 0.8,
-        "latency_s": 0.7e-6,
-        "overhead_s": 6e-6,
-    }
+    assert (plain.name, plain.devices, plain.servers) == ("2 x dgx-a100", 16, 2)
+    assert plain.accelerators[0].name == "A100-SXM4-80GB"
+    assert plain.accelerators[0].count == 16
+    assert plain.host_memory is True
+    assert plain.host_cpu == "EPYC-7742"
+    nvlink = next(row for row in plain.links if row.name == "NVLink3")
+    assert nvlink == LinkDescription("NVLink3", "scale_up", 32, 300e9 * 0.8, 0.7e-6, 6e-6)
 
 
 def test_description_of_what_never_limits():
     plain = describe(flat(devices=2, link="inf"))
-    assert plain["links"][0]["bandwidth_bytes_per_s"] is None
-    assert plain["accelerators"][0]["memory_bytes"] is None
-    assert describe(flat())["links"] == []
+    assert plain.links[0].bandwidth_bytes_per_s is None
+    assert plain.accelerators[0].memory_bytes is None
+    assert describe(flat()).links == ()
 
 
 def test_links_are_counted_one_by_one_where_figures_were_changed() -> None:
     s = ready("dgx-h100", 2)
     bandwidth = s.bandwidth.copy()
     bandwidth[:3] /= 2
-    before, after = describe(s)["links"], describe(replace(s, bandwidth=bandwidth))["links"]
-    assert sum(row["directions"] for row in after) == sum(row["directions"] for row in before) == len(s.bandwidth)
-    slow = [row for row in after if row["bandwidth_bytes_per_s"] == bandwidth[0]]
-    assert [row["directions"] for row in slow] == [3]
-    assert describe(replace(s, edge_name=tuple(s.edge_name)))["links"] == before
+    before, after = describe(s).links, describe(replace(s, bandwidth=bandwidth)).links
+    assert sum(row.directions for row in after) == sum(row.directions for row in before) == len(s.bandwidth)
+    slow = [row for row in after if row.bandwidth_bytes_per_s == bandwidth[0]]
+    assert [row.directions for row in slow] == [3]
+    assert describe(replace(s, edge_name=tuple(s.edge_name))).links == before
+
+
+OWN = """name = "own"
+nodes = 4
+[devices]
+model = "A100"
+count = 8
+[scale_up]
+topology = "switch"
+bandwidth = "300 GB/s"
+[scale_out]
+bandwidth = "400 Gb/s"
+nics = 4
+"""
+
+
+def test_a_file_is_shown_with_its_servers_and_what_joins_them(tmp_path):
+    """Links without a name as those with one."""
+    (tmp_path / "own.toml").write_text(OWN)
+    shown = " ".join(run("systems", tmp_path / "own.toml").stdout.split())
+    assert "devices 8 in each server" in shown
+    assert "servers 4, 4 NICs each, joined by topology switch" in shown
+    assert "- servers 50 GB/s" in shown
+    (tmp_path / "own.toml").write_text(OWN.replace("nodes = 4", "").replace("nics = 4", ""))
+    shown = " ".join(run("systems", tmp_path / "own.toml").stdout.split())
+    assert "servers as many as --nodes says, 8 NICs each, joined by topology switch" in shown
+    (tmp_path / "own.toml").write_text(OWN[: OWN.index("[scale_out]")].replace("nodes = 4", ""))
+    shown = " ".join(run("systems", tmp_path / "own.toml").stdout.split())
+    assert "in each server" not in shown
+    assert "NIC" not in shown

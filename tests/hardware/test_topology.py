@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.hardware.graphs import hops, latencies
-from triosim.errors import InputError
+from triosim.core.errors import InputError
 from triosim.hardware.system import Fabric, Link
 from triosim.hardware.topology import TOPOLOGIES, checked_shape, format_shape, near_square, parse_shape
 

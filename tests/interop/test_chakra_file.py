@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from triosim.columns import Ragged
-from triosim.errors import InputError
+from triosim.core.columns import Ragged
+from triosim.core.errors import InputError
 from triosim.interop.chakra.file import read, write
 from triosim.interop.chakra.trace import ABSENT, Comm, ExecutionTrace, Node, TraceBuilder
 
@@ -126,7 +126,7 @@ def test_any_bytes(tmp_path_factory, content: bytes) -> None:
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot read"):
+    with pytest.raises(InputError, match="cannot be read"):
         read(tmp_path / "none.0.et")
     with pytest.raises(InputError, match="cannot write"):
         write(example(), tmp_path / "no" / "t.0.et")

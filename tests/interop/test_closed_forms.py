@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from validation.astra_cases import (
+from validation.data.astra_cases import (
     ACTIVE,
     RESNET,
     RESNET_COMPUTE_US,
@@ -24,7 +24,7 @@ from validation.astra_cases import (
     resnet50_gradients,
     system,
 )
-from validation.astra_forms import closed_form
+from validation.data.astra_forms import closed_form
 
 from triosim.engine.solver import Flow
 from triosim.engine.solvers.store_and_forward import StoreAndForward
@@ -68,7 +68,7 @@ def test_table_7_of_the_survey_resnet50(npus: int) -> None:
 def test_runs_of_astra_sim(solver: str, npus: int) -> None:
     """Its runs, kept with four digits: one, two and contended dimensions, all algorithms."""
     rows = [row for row in golden_runs() if row["backend"] == solver and int(row["npus"]) == npus]
-    if npus > 8:  # the others are played by validation/astra.py
+    if npus > 8:  # the others are played by validation/judge/astra.py
         rows = [row for row in rows if row["mib"] == "64" and row["network"] in ("2d", "switch-hd")]
     assert rows
     for row in rows:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.test_commands import run
+from tests.command import run
 from tests.traces import chain
 from triosim import Plan, save
 from triosim.cli.astra import chakra_writer
@@ -16,7 +16,7 @@ from triosim.hardware.build import flat
 from triosim.interop.astra.play import simulate as play_traces
 from triosim.interop.chakra.file import read
 from triosim.interop.chakra.trace import Comm, Node
-from triosim.simulate import simulate
+from triosim.prediction.simulate import simulate
 
 JOBS: list[tuple[dict[str, Any], str]] = [
     ({"dp": 4}, "ring"),
@@ -111,4 +111,4 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     link = ("--dp", "2", "--link", "1GB/s")
     done = run("train", tmp_path / "chain.triosim", *link, "--chakra", tmp_path / "taken", code=2)
-    assert "cannot make the folder" in done.stderr
+    assert "there is a file of that name; give a folder" in done.stderr

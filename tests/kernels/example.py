@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.model import Job
-from triosim.workload.builder import TraceBuilder
-from triosim.workload.rescale import rescale
-from triosim.workload.trace import BATCH, Category, Meta, Phase, Trace
+from triosim.trace.builder import TraceBuilder
+from triosim.trace.tables import BATCH, Category, Meta, Phase, Trace
+from triosim.transform.rescale import rescale
 
 DEVICE = Accelerator(
     name="Example",

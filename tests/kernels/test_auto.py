@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.kernels.example import DEVICE, OTHER, UNKNOWN, job, one, step
 from tests.kernels.test_changes import marked
-from triosim.errors import InputError
+from triosim.core.errors import InputError
 from triosim.kernels.anchoring import load as load_anchoring
 from triosim.kernels.estimate import Source
 from triosim.kernels.likeness import distance
@@ -21,9 +21,9 @@ from triosim.kernels.models.physical import Physics
 from triosim.kernels.models.roofline import Rooflines
 from triosim.kernels.pack import load
 from triosim.kernels.pricing import price
-from triosim.workload.builder import TraceBuilder
-from triosim.workload.rescale import rescale
-from triosim.workload.trace import Category, Kernels, Meta, Phase
+from triosim.trace.builder import TraceBuilder
+from triosim.trace.tables import Category, Kernels, Meta, Phase
+from triosim.transform.rescale import rescale
 
 
 def test_the_recording_itself_is_used_as_it_is():

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from tests.kernels.example import DEVICE, OTHER, step
-from triosim.columns import Ragged
-from triosim.errors import InputError
+from triosim.core.columns import Ragged
+from triosim.core.dtypes import DTYPE_CODE
+from triosim.core.errors import InputError
 from triosim.hardware.accelerator import UNNAMED
 from triosim.kernels.changes import changed, growth, same_device, undecided, work_ratio
-from triosim.workload.rescale import rescale
-from triosim.workload.trace import DTYPE_CODE, UNDECIDED, Trace
+from triosim.trace.tables import UNDECIDED, Trace
+from triosim.transform.rescale import rescale
 
 
 def test_only_what_follows_the_batch_changes():

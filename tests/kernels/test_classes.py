@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 
 from tests.kernels.example import DEVICE, one, step
+from triosim.core.dtypes import DTYPES
 from triosim.hardware import catalog
 from triosim.kernels.classes import ENGINES, GROUPS, classify
 from triosim.kernels.model import Job
 from triosim.kernels.pricing import price
-from triosim.workload.trace import DTYPES
 
 LINEAR = ([(8, 64), (32, 64)], (8, 32), ["input", "weight"])
+
+
+MANY_TYPES = catalog.accelerator("B200")
 
 
 def found(trace, device=DEVICE) -> tuple[str, str, str]:
@@ -30,7 +33,15 @@ def found(trace, device=DEVICE) -> tuple[str, str, str]:
 )  # fmt: skip
 def test_the_engine_follows_the_element_type(dtype, engine):
     shapes, out, roles = LINEAR
-    assert found(one("aten::linear", shapes, out, dtype, roles)) == ("matrix", engine, dtype)
+    assert found(one("aten::linear", shapes, out, dtype, roles), MANY_TYPES) == ("matrix", engine, dtype)
+
+
+def test_the_engine_is_that_of_what_multiplies_on_the_device():
+    """bfloat16 is emulated on a V100, and what nothing multiplies is no class of its own."""
+    shapes, out, roles = LINEAR
+    trace = one("aten::linear", shapes, out, "bfloat16", roles)
+    assert found(trace, catalog.accelerator("V100")) == ("matrix", "simt", "bfloat16")
+    assert found(trace, catalog.accelerator("RTX-3090")) == ("matrix", "tensor", "bfloat16")
 
 
 def test_float32_convolutions_run_in_tf32_where_the_device_has_it_and_products_do_not():
@@ -52,7 +63,7 @@ def test_the_widest_operand_counts_but_not_biases_and_scales():
         "aten::_scaled_mm", shapes, out, ["float8_e4m3fn", "float8_e4m3fn", "float32"], ["self", "mat2", "scale_a"],
         out_dtype="bfloat16",
     )  # fmt: skip
-    assert found(scaled)[1:] == ("narrow", "float8_e4m3fn")
+    assert found(scaled, MANY_TYPES)[1:] == ("narrow", "float8_e4m3fn")
 
 
 def test_autocast_shows_in_the_result():

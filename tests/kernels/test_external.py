@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from tests.data import shared
 from tests.kernels.example import DEVICE, OTHER, job, step
 from tests.kernels.external import samples
-from triosim.errors import InputError
+from triosim.core.errors import InputError
 from triosim.hardware.catalog import accelerator
 from triosim.kernels.estimate import Source
 from triosim.kernels.model import Job
 from triosim.kernels.pricing import describe, price
-from triosim.workload.builder import TraceBuilder
-from triosim.workload.reading import read
-from triosim.workload.rescale import rescale
-from triosim.workload.trace import Category, Kernels, Meta, Phase, Trace
+from triosim.sources.reading import read
+from triosim.trace.builder import TraceBuilder
+from triosim.trace.tables import Category, Kernels, Meta, Phase, Trace
+from triosim.transform.rescale import rescale
 
 
 @pytest.fixture
@@ -248,7 +248,7 @@ def test_the_story_tells_of_them(file):
 def test_the_model_needs_a_file_and_a_file_that_is_not_there_is_told():
     with pytest.raises(InputError, match="need a file"):
         price(job(), "external")
-    with pytest.raises(InputError, match=r"nowhere\.csv does not exist"):
+    with pytest.raises(InputError, match=r"nowhere\.csv: no such file"):
         price(job(), "nowhere.csv")
     with pytest.raises(InputError, match=r"nowhere\.toml: cannot be read"):
         price(job(), "nowhere.toml")
@@ -282,7 +282,7 @@ def test_the_model_needs_a_file_and_a_file_that_is_not_there_is_told():
         ("times = 'sim.txt'\n[operators]\n'#0' = '_Z4*'\n", "selects 1 operators and '_Z4\\*' 3 rows"),
         ("times = 'cut.txt'\n[operators]\n'#0' = 2\n", "did not finish"),
         ("times = 'cut.txt'\nmatch = 'order'\n", "row 2 of the times did not finish"),
-        ("times = 'nowhere.txt'\n", "nowhere.txt does not exist"),
+        ("times = 'nowhere.txt'\n", "nowhere.txt: no such file"),
         ("times = [\n", "not valid TOML"),
     ],
 )  # fmt: skip

@@ -9,9 +9,13 @@ from importlib import resources
 
 import numpy as np
 import pytest
-from validation import fit_anchoring, fit_physical_attention, fit_physical_moe, fit_roofline, kernel_data
-from validation.fit_roofline import Constants, Form, fit, quantile
-from validation.kernel_data import Sample
+from validation.data import kernels as kernel_data
+from validation.data.kernels import Sample
+from validation.fit import anchoring as fit_anchoring
+from validation.fit import physical_attention as fit_physical_attention
+from validation.fit import physical_moe as fit_physical_moe
+from validation.fit import roofline as fit_roofline
+from validation.fit.roofline import Constants, Form, fit, quantile
 
 from tests.data import shared
 from triosim.kernels.pack import load

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from validation import fit_habitat, kernel_rows
+from validation.data import kernel_rows
+from validation.fit import habitat as fit_habitat
 
 from tests.data import shared
 from tests.kernels.example import DEVICE, job
-from triosim.errors import InputError
+from triosim.core.errors import InputError
 from triosim.kernels.estimate import Source
 from triosim.kernels.models.habitat import load, wave_scaling
 from triosim.kernels.pricing import describe, price

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from validation import kernel_rows, kernels
-from validation.kernel_rows import read
+from validation.data import kernel_rows
+from validation.data.kernel_rows import read
+from validation.judge import kernels
 
 from tests.data import shared
-from triosim.errors import InputError
+from triosim.core.errors import InputError
 
 arrow = pytest.importorskip("pyarrow")
 from pyarrow import csv, parquet  # noqa: E402
@@ -181,7 +182,7 @@ def test_a_gpu_that_the_file_has_not_and_a_model_that_there_is_not(tmp_path, mon
 def test_physical_constants_for_a_gpu_do_not_come_from_it(monkeypatch):
     """Times of T4 that are three times longer change nothing that is predicted for T4."""
     shared("kernels", "fp32_ops.parquet")
-    from validation import judged_physical as judged
+    from validation.judge import physical as judged
 
     rows = judged.learning("fp32_ops")
     rows = rows.take(np.flatnonzero((rows.label == "ln") & (rows.device == "T4"))[::5])

@@ -9,7 +9,8 @@ import pytest
 
 import triosim
 from tests.kernels.example import DEVICE, UNKNOWN, job, one, step
-from triosim.errors import InputError
+from triosim.core.dtypes import DTYPE_CODE
+from triosim.core.errors import InputError
 from triosim.hardware import catalog
 from triosim.kernels.estimate import Source
 from triosim.kernels.models.physical import Physics
@@ -21,7 +22,6 @@ from triosim.kernels.work.convolution import convolution
 from triosim.kernels.work.gemm import gemm
 from triosim.kernels.work.moe import experts
 from triosim.kernels.work.stream import rowwise
-from triosim.workload.trace import DTYPE_CODE
 
 H100 = catalog.accelerator("H100-SXM5-80GB")
 SIZES = np.array([1.0, 8.0, 64.0])

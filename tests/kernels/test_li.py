@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from validation import fit_li, kernel_data
-from validation.fit_li import Line
-from validation.fit_roofline import even
-from validation.kernel_data import Sample
+from validation.data import kernels as kernel_data
+from validation.data.kernels import Sample
+from validation.fit import li as fit_li
+from validation.fit.li import Line
+from validation.fit.roofline import even
 
 from tests.data import shared
 from tests.kernels.example import DEVICE, UNKNOWN, job, one, step
-from triosim.errors import InputError
+from triosim.core.errors import InputError
 from triosim.kernels import pack
 from triosim.kernels.estimate import Source
 from triosim.kernels.model import Job

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kernels.example import DEVICE
-from triosim.errors import InputError
+from triosim.core.errors import InputError
 from triosim.kernels.classes import ENGINES, GROUPS
 from triosim.kernels.pack import join, load
 
@@ -106,5 +106,5 @@ def test_a_file_that_is_not_there_or_not_json(tmp_path):
     with pytest.raises(InputError, match="cannot be read"):
         load(str(tmp_path / "absent.json"))
     (tmp_path / "broken.json").write_text("{")
-    with pytest.raises(InputError, match="not JSON, line 1"):
+    with pytest.raises(InputError, match="broken JSON at line 1"):
         load(str(tmp_path / "broken.json"))

@@ -8,18 +8,20 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from validation import fit_physical_attention
+from validation.fit import physical_attention as fit_physical_attention
 
-from triosim.errors import InputError
+from triosim.core.dtypes import DTYPE_CODE
+from triosim.core.errors import InputError
 from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.arithmetic import rate
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical import attention as model
 from triosim.kernels.physical._constants import document
 from triosim.kernels.physical._tables import device_of
 from triosim.kernels.work.attention import FAMILIES, attention, of
-from triosim.workload.builder import TraceBuilder
-from triosim.workload.trace import DTYPE_CODE, Category, Meta, Phase
+from triosim.trace.builder import TraceBuilder
+from triosim.trace.tables import Category, Meta, Phase
 
 H100 = catalog.accelerator("H100-SXM5-80GB")
 DEVICES = ("A100-SXM4-80GB", "H100-SXM5-80GB", "L40S", "B200-SXM-180GB", "T4", "MI300X")
@@ -64,7 +66,7 @@ def test_times_are_finite_and_above_what_physics_allows(name, family):
         work = attention(batch, queries, keys, 32, 8, 128, family=family)
         found = model.predict(work, device)
         assert np.isfinite(found.seconds).all()
-        assert (found.seconds >= work.flop() / device.peak("bfloat16")).all()
+        assert (found.seconds >= work.flop() / rate("bfloat16", device)).all()
         assert (found.seconds >= work.bytes() / device.memory_bandwidth).all()
         assert set(found.limit.tolist()) <= {Limit.COMPUTE, Limit.MEMORY, Limit.LAUNCH}
 
@@ -104,7 +106,7 @@ def test_latent_heads_decode_near_both_bounds(name):
     work = attention(64, 1, 4096, 128, 1, 576, head_v=512, latent=True)
     assert work.flop()[0] == 64 * 128 * 4096 * 2 * (576 + 512)
     assert work.flop()[0] / work.key_bytes()[0] == pytest.approx(128 * 1088 / 576)
-    bound = max(work.flop()[0] / device.peak("bfloat16"), work.bytes()[0] / device.memory_bandwidth)
+    bound = max(work.flop()[0] / rate("bfloat16", device), work.bytes()[0] / device.memory_bandwidth)
     assert bound < model.predict(work, device).seconds[0] < 2.5 * bound
 
 

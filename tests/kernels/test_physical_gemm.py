@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from dataclasses import replace
 from importlib import resources
 
@@ -15,16 +14,19 @@ from hypothesis import strategies as st
 
 import triosim
 from tests.data import shared
-from triosim.errors import InputError
+from tests.effort import calls
+from triosim.core.dtypes import DTYPE_CODE
+from triosim.core.errors import InputError
 from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.arithmetic import rate
 from triosim.kernels.classes import MATRIX, classify
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical import gemm as physical
 from triosim.kernels.physical.gemm import ENGINES, engine, load, predict, silicon, spread, sustained
-from triosim.kernels.work.gemm import gemm, of, product
-from triosim.workload.operators import Call
-from triosim.workload.trace import DTYPE_CODE
+from triosim.kernels.work.gemm import gemm, of
+from triosim.operators import Call
+from triosim.operators.linear import product
 
 H100 = catalog.accelerator("H100-SXM5-80GB")
 
@@ -76,7 +78,7 @@ def test_never_faster_than_the_datasheet(m, n, k, dtype):
     work = gemm(m, n, k, dtype)
     found = predict(work, H100, load().constants).seconds
     assert np.isfinite(found).all()
-    assert found >= work.flop() / H100.peak(dtype)
+    assert found >= work.flop() / rate(dtype, H100)
     assert found >= work.bytes() / H100.memory_bandwidth, "a cold call reads everything from memory"
 
 
@@ -164,18 +166,17 @@ def test_a_product_that_shapes_do_not_tell_keeps_its_work():
     assert m == n == k
 
 
-def test_a_million_products_take_about_a_second():
+def test_many_products_are_priced_at_once():
     random = np.random.default_rng(0)
     m, n, k = (np.exp2(random.uniform(0, 14, 100_000)).round() for _ in range(3))
     work = gemm(m, n, k, "bfloat16")
-    start = time.process_time()
-    predict(work, H100, load().constants)
-    assert time.process_time() - start < 2.0, "20 times slower than it should be"
+    constants = load().constants
+    assert calls(lambda: predict(work, H100, constants)) < len(m) / 10
 
 
 def test_the_shipped_constants_predict_a_sample_of_the_measurements():
     shared("kernels/gemm.parquet")
-    from validation import fit_physical_gemm as fitting
+    from validation.fit import physical_gemm as fitting
 
     rows = fitting.even(fitting.served("bfloat16"), 300, 5)
     assert fitting.mape(fitting.errors(rows, load().constants["tensor"])) < 0.15
@@ -183,7 +184,7 @@ def test_the_shipped_constants_predict_a_sample_of_the_measurements():
 
 def test_the_script_finds_the_shipped_constants_again():
     shared("kernels/gemm.parquet")
-    from validation import fit_physical_gemm as fitting
+    from validation.fit import physical_gemm as fitting
 
     found = fitting.fit_constants(fitting.even(fitting.served("bfloat16")), fitting.TENSOR, fitting.FREE["tensor"])
     for name in fitting.FREE["tensor"]:
@@ -193,7 +194,7 @@ def test_the_script_finds_the_shipped_constants_again():
 @pytest.mark.parametrize(("name", "kind", "wider"), [("narrow", "fp8", "tensor"), ("fourbit", "nvfp4", "narrow")])
 def test_the_script_finds_the_constants_of_narrow_types_again(name, kind, wider):
     shared("kernels/gemm.parquet")
-    from validation import fit_physical_gemm as fitting
+    from validation.fit import physical_gemm as fitting
 
     found = fitting.fit_constants(
         fitting.even(fitting.served(kind)), load().constants[wider], fitting.FREE[name], fitting.NARROW_WIDTH
@@ -205,7 +206,7 @@ def test_the_script_finds_the_constants_of_narrow_types_again(name, kind, wider)
 def test_forty_measured_kernels_of_a_device_left_out():
     """Constants that never saw an H100, then 40 of its kernels: at most 11 %, and the interval covers the others."""
     shared("kernels/gemm.parquet")
-    from validation import calibration
+    from validation.judge import calibration
 
     found = calibration.judge(*calibration.left_out(H100.name), H100, 40, 3)
     assert found.without < 0.18
@@ -286,7 +287,7 @@ def test_libraries():
 
 
 def test_a_judged_device_does_not_lend_its_own_library():
-    from validation import fit_physical_gemm as fitting
+    from validation.fit import physical_gemm as fitting
 
     devices = ["P100-PCIe-16GB", "T4", "V100-PCIe-32GB", "A100-PCIe-40GB"]
     for name in devices:
@@ -298,7 +299,7 @@ def test_a_judged_device_does_not_lend_its_own_library():
 
 def test_the_script_finds_the_constants_of_vector_units_again():
     shared("kernels/fp32_ops.parquet")
-    from validation import fit_physical_gemm as fitting
+    from validation.fit import physical_gemm as fitting
 
     rows = fitting.join(*(fitting.even(fitting.isolated(operator)) for operator in ("linear", "bmm")))
     prior = fitting.simt(np.unique(rows.device).tolist())
@@ -316,7 +317,7 @@ def test_the_script_finds_the_constants_of_vector_units_again():
 ])  # fmt: skip
 def test_float32_on_a_device_left_out(device, worst):
     shared("kernels/fp32_ops.parquet")
-    from validation import fit_physical_gemm as fitting
+    from validation.fit import physical_gemm as fitting
 
     rows = fitting.join(*(fitting.even(fitting.isolated(operator), 200) for operator in ("linear", "bmm")))
     others, left = rows.without(device), rows.by_device()[device]
@@ -327,8 +328,8 @@ def test_float32_on_a_device_left_out(device, worst):
 
 def test_fully_connected_layers_of_vgg13_on_h100():
     """No constant saw them.  Measured: 2.534 ms forward and 4.848 ms backward at batch 512."""
-    from triosim.workload.readers.triosim_csv import TriosimCsv
-    from triosim.workload.rescale import rescale
+    from triosim.sources.readers.triosim_csv import TriosimCsv
+    from triosim.transform.rescale import rescale
 
     recorded = TriosimCsv().read(shared("triosim-h100", "vgg13"))
 
@@ -362,7 +363,7 @@ def big(dtype, device, **options):
 ])  # fmt: skip
 def test_every_type_runs_below_its_peak_and_not_far_below(name, dtype):
     device = catalog.accelerator(name)
-    peak = device.peak("int8" if dtype in ("int4", "uint8") else dtype)
+    peak = rate(dtype, device)
     assert 0.2 * peak < big(dtype, device) < peak
 
 
@@ -383,15 +384,28 @@ def test_double_precision_of_consumer_parts_is_as_slow_as_the_datasheet_says():
 
 def test_without_matrix_units_products_run_on_the_vector_units():
     p100, v100 = catalog.accelerator("P100-PCIe-16GB"), catalog.accelerator("V100-SXM2-16GB")
-    code = DTYPE_CODE["tfloat32"]
-    assert physical.runs_as(v100, code) == ("float32", "simt")
-    assert physical.runs_as(catalog.accelerator("A100-SXM4-80GB"), code) == ("tfloat32", "tensor")
+    assert silicon(v100, "tfloat32").unit == "simt"
     assert big("tfloat32", v100) == big("float32", v100)
-    assert physical.runs_as(p100, DTYPE_CODE["float16"]) == ("float16", "simt"), "twice the rate, on the same lanes"
-    assert physical.runs_as(v100, DTYPE_CODE["float16"]) == ("float16", "tensor")
-    assert physical.runs_as(v100, DTYPE_CODE["int4"]) == ("int8", "fourbit")
+    assert big("float16", p100) == pytest.approx(big("float32", p100), rel=0.1), "summed in float32"
+    assert big("float16", v100) > 5 * big("float32", v100)
     lone = Accelerator("x", peak_flops={"bfloat16": 1e14}, memory_bandwidth=1e12)
-    assert physical.runs_as(lone, DTYPE_CODE["bfloat16"]) == ("bfloat16", "tensor")
+    assert silicon(lone, "bfloat16").unit == "tensor"
+
+
+@pytest.mark.parametrize("name", ["RTX-3090", "RTX-4090", "RTX-5090", "A10G", "L40", "DGX-Spark-GB10", "RX-7900XTX"])
+def test_sixteen_bits_run_on_matrix_units_whatever_their_ratio_to_float32(name):
+    """Their datasheets have exactly twice float32's rate.  Measured: 1.5 to 1.9 times 90 % of it (fit_emulation)."""
+    device = catalog.accelerator(name)
+    assert device.peak("bfloat16") <= 2.05 * device.peak("float32")
+    for dtype in ("bfloat16", "float16"):
+        assert silicon(device, dtype).unit == "tensor"
+        assert big(dtype, device) > 0.6 * device.peak(dtype)
+
+
+def test_emulated_products_take_as_much_longer_as_was_measured():
+    for name, part in (("V100-SXM2-16GB", 0.727), ("P100-PCIe-16GB", 0.727), ("T4", 0.548), ("P40", 0.548)):
+        device = catalog.accelerator(name)
+        assert big("bfloat16", device) / big("float32", device) == pytest.approx(part, rel=0.05)
 
 
 def test_quantized_weights_save_bytes_and_no_arithmetic():

@@ -10,11 +10,11 @@ import pytest
 
 from tests.kernels.example import DEVICE, OTHER, job, step
 from tests.kernels.test_changes import marked
-from triosim.errors import InputError
+from triosim.core.errors import InputError
 from triosim.kernels.estimate import Estimates
 from triosim.kernels.model import MODELS, Job
 from triosim.kernels.pricing import describe, price, undecided_rows
-from triosim.workload.rescale import rescale
+from triosim.transform.rescale import rescale
 
 
 def test_the_models_that_users_can_name():

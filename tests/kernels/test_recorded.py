@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.kernels.example import DEVICE, OTHER, UNKNOWN, job
-from triosim.errors import InputError
+from triosim.core.errors import InputError
 from triosim.kernels.estimate import Source
 from triosim.kernels.pricing import price
 

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kernels.example import DEVICE, UNKNOWN, job, one, step
-from triosim.errors import InputError
+from triosim.core.errors import InputError
 from triosim.kernels.estimate import Limit, Source
 from triosim.kernels.model import Job
 from triosim.kernels.models.roofline import modelled
 from triosim.kernels.pack import load
 from triosim.kernels.pricing import price
-from triosim.workload.trace import Trace
+from triosim.trace.tables import Trace
 
 
 def constants(key: str) -> dict[str, float]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kernels.example import DEVICE, OTHER, one, step
-from triosim.errors import InputError
+from triosim.core.errors import InputError
 from triosim.kernels import anchoring
 from triosim.kernels.estimate import Source
 from triosim.kernels.model import Job
@@ -136,7 +136,7 @@ def test_without_a_file():
         ({"tables": [{"kind": "matrix", "axes": {"m": [1, 2]}, "seconds": [1]}]}, "has 2 entries and 'seconds' 1"),
         ({"tables": [{"kind": "matrix", "axes": {"m": [0]}, "seconds": [1]}]}, "axis 'm' must be a list of positive"),
         ({"tables": [{"kind": "matrix", "axes": {"m": [1]}, "seconds": ["fast"]}]}, "'seconds' must be a list of"),
-        ({"tables": [{"kind": "matrix", "axes": {"m": [1]}, "seconds": [float("nan")]}]}, "'seconds' must be a list"),
+        ({"tables": [{"kind": "matrix", "axes": {"m": [1]}, "seconds": [float("nan")]}]}, "NaN is no JSON number"),
     ],
 )
 def test_a_broken_table_is_refused_in_a_sentence(tmp_path, changes, message):

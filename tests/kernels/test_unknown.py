@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from validation import fit_unknown
+from validation.fit import unknown as fit_unknown
 
 from triosim.hardware import catalog
 from triosim.kernels.physical import kinds, unknown

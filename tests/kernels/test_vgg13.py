@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from validation import fit_anchoring
+from validation.fit import anchoring as fit_anchoring
 
 import triosim
 from tests.data import shared
@@ -19,10 +19,10 @@ from triosim.kernels.estimate import Source
 from triosim.kernels.model import Job
 from triosim.kernels.pricing import price
 from triosim.kernels.uncertainty import total_half_width
-from triosim.workload.operators import kind
-from triosim.workload.readers.triosim_csv import TriosimCsv
-from triosim.workload.rescale import rescale
-from triosim.workload.trace import Phase, Trace
+from triosim.operators import kind
+from triosim.sources.readers.triosim_csv import TriosimCsv
+from triosim.trace.tables import Phase, Trace
+from triosim.transform.rescale import rescale
 
 MEASURED_S = 346.344e-3
 
@@ -92,8 +92,8 @@ def test_every_group_is_near_what_was_measured_and_its_interval_covers_it(record
 
 
 def test_no_script_that_fits_constants_reads_these_recordings():
-    folder = Path(fit_anchoring.__file__).parent
-    scripts = [path for path in folder.glob("*.py") if path.name.startswith(("fit_", "kernel_", "judged_"))]
+    folder = Path(fit_anchoring.__file__).parents[1]
+    scripts = [*folder.glob("fit/*.py"), *folder.glob("data/kernel*.py"), folder / "judge" / "physical.py"]
     assert len(scripts) > 8
     for path in scripts:
         assert "vgg" not in path.read_text(encoding="utf-8").lower(), path.name

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch.distributed._tools.mem_tracker", reason="no tracker in this PyTorch, or no PyTorch")
 
-from validation.memory import cases, predicted, tracked, worst
+from validation.judge.memory import cases, predicted, tracked, worst
 
 
 @pytest.mark.parametrize(

@@ -10,23 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import triosim
-from tests.network.test_lowering import Plain
-from tests.traces import chain
+from tests.network.test_lowering import Plain, written
+from tests.partition.divided import mesh_of
 from triosim import Plan
 from triosim.collectives.means import CollectiveMeans
 from triosim.collectives.scheduling import Collectives
-from triosim.columns import Ragged
+from triosim.core.columns import Ragged
 from triosim.engine.play import play
 from triosim.hardware.system import System
 from triosim.network.cells import Traffic, refine, weights
 from triosim.network.lowering import Lowered, lower
 from triosim.network.placement import place
 from triosim.network.routes import Router
-from triosim.parallelism.job import Costs, programs
-from triosim.parallelism.program import Program
-from triosim.parallelism.stages import split
-from triosim.parallelism.tensor import shard
-from triosim.plan import resolve
+from triosim.schedule.program import Program
 
 SERVER = """
 [devices]
@@ -45,17 +41,12 @@ topology = "{fabric}"
 
 
 def _job(dp: int, tp: int, pp: int, **plan) -> list[Program]:
-    trace = chain(layers=4, batch=8)
-    how = Plan(dp=dp, tp=tp, pp=pp, **plan)
-    mesh = resolve(how, dp * tp * pp, 8)
-    seconds = trace.operators.device_s
-    step = shard(trace, tp)
-    return programs(step, Costs(seconds), split(step.trace, seconds, pp), how, mesh)
+    return written(Plan(dp=dp, tp=tp, pp=pp, **plan))
 
 
 def _both(jobs: list[Program], mesh: tuple[int, int, int], system: System, **how) -> tuple[Lowered, Lowered]:
     dp, tp, pp = mesh
-    placement, router = place(tp, dp, pp, system.devices), Router(system)
+    placement, router = place(mesh_of(dp, tp, pp), system.devices), Router(system)
     means = CollectiveMeans(system, router, Collectives(**how))
     folded, whole = (lower(jobs, placement, router, means, fold=fold) for fold in (True, False))
     ours, theirs = play(folded.graph, folded.wires), play(whole.graph, whole.wires)
@@ -111,8 +102,10 @@ def test_what_is_alike_is_played_once(tmp_path) -> None:
 
 
 def test_a_ring_that_crosses_servers_tells_those_at_the_edges_apart(tmp_path) -> None:
-    folded, _ = _both(_job(8, 1, 1), (8, 1, 1), _servers(tmp_path, 2))
+    folded, _ = _both(_job(8, 1, 1), (8, 1, 1), _servers(tmp_path, 2), ideal=True)
     assert folded.count.tolist() == [2, 2, 2, 2]
+    on_rails, _ = _both(_job(8, 1, 1), (8, 1, 1), _servers(tmp_path, 2))
+    assert on_rails.count.tolist() == [8]
 
 
 def test_a_slow_link_unfolds_only_the_groups_it_touches(tmp_path) -> None:
@@ -148,7 +141,7 @@ def test_wherever_ranks_are(mesh: tuple[int, int, int], order: list[int], topolo
     system = triosim.system(devices=8, topology=topology, link="1GB/s", latency="2us")
     dp, tp, pp = mesh
     jobs = _job(*mesh, micro_batches=2 if pp > 1 else 1)
-    placement = place(tp, dp, pp, 8, order)
+    placement = place(mesh_of(dp, tp, pp), 8, order)
     ends = []
     for fold in (True, False):
         lowered = lower(jobs, placement, Router(system), Plain(), fold=fold)

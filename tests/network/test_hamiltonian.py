@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triosim.errors import InputError
+from triosim.core.errors import InputError
 from triosim.network.hamiltonian import grid_cycle
 
 

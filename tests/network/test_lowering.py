@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import triosim
+from tests.partition.divided import divided, mesh_of
 from tests.traces import chain
 from triosim import Plan
 from triosim.collectives.algorithm import ALGORITHMS, choose
@@ -14,10 +15,11 @@ from triosim.network.lowering import lower
 from triosim.network.placement import place
 from triosim.network.routes import Router
 from triosim.network.traffic import Scheduled
-from triosim.parallelism.job import Costs, programs
-from triosim.parallelism.stages import split
-from triosim.parallelism.tensor import shard
-from triosim.plan import resolve
+from triosim.partition.resolve import resolve
+from triosim.schedule.actions import SCHEDULES
+from triosim.schedule.job import Costs, programs
+from triosim.schedule.program import Program
+from triosim.schedule.stages import split
 
 
 class Plain:
@@ -31,15 +33,21 @@ class Plain:
         return 0
 
 
-def _lowered(dp: int, tp: int, pp: int, **plan):
+def written(plan: Plan) -> list[Program]:
+    """The programs of a plan that names all its axes, of a model of four layers and a batch of 8."""
     trace = chain(layers=4, batch=8)
-    plan = Plan(dp=dp, tp=tp, pp=pp, **plan)
-    mesh = resolve(plan, dp * tp * pp, 8)
-    step = shard(trace, tp)
-    seconds = trace.operators.device_s
-    jobs = programs(step, Costs(seconds), split(step.trace, seconds, pp), plan, mesh)
-    system = triosim.system(devices=mesh.ranks, link="1GB/s", latency="1us")
-    return jobs, lower(jobs, place(tp, dp, pp, mesh.ranks), Router(system), Plain(), fold=False)
+    ranks = (plan.dp or 1) * plan.tp * plan.pp
+    step = divided(trace, plan.tp)
+    stages = split(step.trace, trace.operators.device_s, plan.pp)
+    schedule = SCHEDULES.get(plan.schedule)(**plan.schedule_options)
+    return programs(step, Costs(trace.operators.device_s), stages, schedule, plan, resolve(plan, ranks, 8))
+
+
+def _lowered(dp: int, tp: int, pp: int, **plan):
+    jobs = written(Plan(dp=dp, tp=tp, pp=pp, **plan))
+    ranks = dp * tp * pp
+    system = triosim.system(devices=ranks, link="1GB/s", latency="1us")
+    return jobs, lower(jobs, place(mesh_of(dp, tp, pp), ranks), Router(system), Plain(), fold=False)
 
 
 @pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 2), (1, 4, 2), (4, 1, 2)])

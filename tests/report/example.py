@@ -11,20 +11,26 @@ from typing import Any
 
 import numpy as np
 
-from triosim.columns import Ragged
-from triosim.parallelism.program import COMPUTE, DP, HOST, SEND, Op
-from triosim.result import (
+from triosim.core.columns import Ragged
+from triosim.engine.stats import Stats
+from triosim.hardware.describe import AcceleratorDescription, LinkDescription, SystemDescription
+from triosim.plan import RunPlan
+from triosim.prediction.result import (
     Breakdown,
     CollectiveRow,
     DeviceRow,
+    Efficiency,
+    Interval,
     LayerRow,
     Memory,
     Result,
-    Simulation,
     StageRow,
+    Throughput,
+    Workload,
 )
-from triosim.timeline import CATEGORIES, LinkUse, MemoryTrack, Slices, Timeline
-from triosim.workload.trace import Category, Phase
+from triosim.prediction.timeline import CATEGORIES, LinkUse, MemoryTrack, Slices, Timeline
+from triosim.schedule.program import COMPUTE, DP, HOST, SEND, Op
+from triosim.trace.tables import Category, Phase
 
 MIB, GIB = 2**20, 2**30
 BLOCK = (  # module below a layer, operator, forward milliseconds
@@ -250,7 +256,7 @@ def _result(world, end, stages, replicas, micro_batches, layers, iterations, sta
         slices=slices, names=tuple(world.names), modules=tuple(world.modules), groups=groups,
         rank_names=tuple(f"gpu{r} (H100-SXM5-80GB)" for r in range(ranks)), rank_stage=tuple(stage_of),
         memory=tracks, links=LinkUse(tuple(links), np.tile(carried, 2).astype(np.int64), np.full(2 * ranks, 450e9)),
-        end=end, iterations=iterations,
+        end=end, iterations=iterations, flop=np.full(slices.operator.max() + 1, 1e12),
     )  # fmt: skip
 
     grid = np.unique(np.concatenate([[0.0, end], slices.start, slices.begin, slices.end]))
@@ -291,8 +297,10 @@ def _result(world, end, stages, replicas, micro_batches, layers, iterations, sta
     period = end / iterations
     sample = micro_batches * 2 * replicas / period
     return Result(
-        iteration_time_s=period, interval_s=(period * 0.93, period * 1.08), confidence=0.9, active_time_s=period * 0.99,
-        throughput={"samples_per_s": sample, "tokens_per_s": sample * 4096},
+        iteration_time_s=period, confidence=0.9, active_time_s=period * 0.99,
+        throughput=Throughput(sample, sample * 4096),
+        efficiency=Efficiency(0.412, 0.412 * 989.4e12, sample * 4096 / ranks, 0.412 * 989.4e12 * period * ranks,
+                              "bfloat16", 989.4e12, "989.4 TFLOP/s dense bfloat16, of H100-SXM5-80GB: a datasheet"),
         breakdown_s=Breakdown(
             compute=float(table[:, 0].mean()), communication=float(table[:, 1].mean()),
             exposed_communication=float(table[:, 2].mean()), host=float(table[:, 3].mean()),
@@ -305,13 +313,23 @@ def _result(world, end, stages, replicas, micro_batches, layers, iterations, sta
         ),
         devices=devices,
         stages=tuple(StageRow(s, row[0], row[1]) for s, row in enumerate(of_stage)),
-        layers=_layers(timeline, replicas, iterations),
         collectives=tuple(collectives),
-        workload={"name": "llama3-8b", "batch_size": 2 * micro_batches, "sequence_length": 4096, "operators": 1234,
-                  "made_by": "triosim.model"},
-        system={"name": f"{ranks} x H100-SXM5-80GB, switch", "devices": ranks, "link": "NVLink4, 450 GB/s"},
-        plan={"dp": replicas, "tp": 1, "pp": stages, "micro_batches": micro_batches, "schedule": "1f1b",
-              "host": "eager" if host else "none"},
+        workload=Workload(
+            name="llama3-8b", made_by="triosim.model", recorded_on=None, recorded_batch_size=None,
+            recorded_micro_batches=1, batch_size_guessed=False, batch_size=2 * micro_batches, sequence_length=4096,
+            parameters=8_030_261_248, operators=1234, recorded_time_s=None, recorded_step_time_s=None, step="",
+            training=True,
+        ),
+        system=SystemDescription(
+            name=f"{ranks} x H100-SXM5-80GB, switch", devices=ranks, servers=1, topology="switch",
+            accelerators=(AcceleratorDescription("H100-SXM5-80GB", ranks, 80 * GIB, 3352e9, {}, "high"),),
+            links=(LinkDescription("NVLink4", "scale_up", 2 * ranks, 450e9, 1e-6, 0.0),), host_memory=False,
+            host_cpu=None, host_cores=None, memory_pool=False, sources=(),
+        ),
+        plan=RunPlan(
+            dp=replicas, pp=stages, micro_batches=micro_batches, micro_batch_size=2, batch_size=2 * micro_batches,
+            global_batch_size=2 * micro_batches * replicas, ranks=ranks, host="eager" if host else "none",
+        ),
         sources=(
             "Operator times: physical model of H100-SXM5-80GB, fitted to 4,131 measured kernels.",
             "Link bandwidth: 450 GB/s per direction, NVIDIA H100 datasheet.",
@@ -319,8 +337,9 @@ def _result(world, end, stages, replicas, micro_batches, layers, iterations, sta
         warnings=() if fits else (
             f"The plan needs {needed / GIB:.1f} GiB on device 0, more than the device has: it does not fit.",
         ),
-        simulation=Simulation(len(slices), 640, wall_s=0.021, cpu_s=0.02, engine="reference", iterations=iterations),
-        make_timeline=lambda: timeline,
+        tasks=len(slices), flows=640, make_interval=lambda: Interval(period * 0.93, period * 1.08, (), 200),
+        make_layers=lambda: _layers(timeline, replicas, iterations), make_timeline=lambda: timeline,
+        make_stats=lambda: Stats(1.0, 0.5, "native"),
     )  # fmt: skip
 
 
@@ -332,7 +351,8 @@ def _layers(timeline: Timeline, replicas: int, iterations: int) -> tuple[LayerRo
     return tuple(
         LayerRow(
             module=timeline.modules[k // len(Phase)], phase=Phase(k % len(Phase)).name.lower(),
-            compute_s=float(seconds[k] / iterations), communication_s=0.0, input_bytes=64 * MIB, output_bytes=64 * MIB,
+            compute_s=float(seconds[k] / iterations), communication_s=0.0, exposed_communication_s=0.0,
+            input_bytes=64 * MIB, output_bytes=64 * MIB,
             weight_bytes=WEIGHT // 4 if "mlp" in timeline.modules[k // len(Phase)] else 0,
         )
         for k in np.unique(key).tolist()

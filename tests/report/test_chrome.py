@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from tests.report.example import REDUCE_BYTES, make
-from triosim.errors import InputError
-from triosim.parallelism.program import COLLECTIVES, HOST, STREAMS, Op
+from triosim.core.errors import InputError
+from triosim.prediction.result import Result
+from triosim.prediction.timeline import Timeline
 from triosim.report import chrome
-from triosim.result import Result
-from triosim.timeline import Timeline
+from triosim.schedule.program import COLLECTIVES, HOST, STREAMS, Op
 
 RESULT = make(iterations=2)
 HOST_THREAD = chrome.FIRST_STREAM + HOST
@@ -228,8 +228,8 @@ def test_an_unknown_rank_is_refused(tmp_path: Path) -> None:
 
 def test_the_trace_reads_as_a_recorded_one(tmp_path: Path) -> None:
     """Our own Kineto reader sees the operators of a rank with the times that were simulated."""
-    pytest.importorskip("triosim.workload.readers.kineto")
-    from triosim.workload.readers.kineto import Kineto  # type: ignore[import-not-found,unused-ignore]
+    pytest.importorskip("triosim.sources.readers.kineto")
+    from triosim.sources.readers.kineto import Kineto  # type: ignore[import-not-found,unused-ignore]
 
     result = make(stages=1, replicas=1, micro_batches=1, layers=2)
     chrome.write(result.timeline, tmp_path / "t.json")

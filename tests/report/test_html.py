@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from tests.report.example import make
-from triosim.errors import InputError
-from triosim.parallelism.program import Op
+from triosim.core.errors import InputError
+from triosim.core.units import format_bytes, format_time
+from triosim.prediction.result import Efficiency, Result
+from triosim.prediction.timeline import MemoryTrack
 from triosim.report import html
 from triosim.report.messages import spans
-from triosim.result import Result
-from triosim.timeline import MemoryTrack
-from triosim.units import format_bytes, format_time
+from triosim.schedule.program import Op
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 ODD = '</script><script>alert("x")</script><!-- & é'
@@ -41,8 +41,9 @@ def odd(result: Result) -> Result:
         links=dataclasses.replace(timeline.links, name=tuple(n + ODD for n in timeline.links.name)),
     )  # fmt: skip
     return dataclasses.replace(
-        result, make_timeline=lambda: timeline, workload={"name": ODD, ODD: ODD}, sources=(ODD,), warnings=(ODD,),
-        layers=tuple(dataclasses.replace(row, module=row.module + ODD) for row in result.layers),
+        result, make_timeline=lambda: timeline, workload=dataclasses.replace(result.workload, name=ODD),
+        plan=result.plan.model_copy(update={"solver_options": {ODD: ODD}}), sources=(ODD,), warnings=(ODD,),
+        make_layers=lambda: tuple(dataclasses.replace(row, module=row.module + ODD) for row in result.layers),
     )  # fmt: skip
 
 
@@ -121,9 +122,8 @@ def test_unlimited_links_and_unknown_numbers_are_valid_json() -> None:
     result = make()
     links = dataclasses.replace(result.timeline.links, bandwidth=np.full(8, np.inf))
     changed = dataclasses.replace(result.timeline, links=links)
-    result = dataclasses.replace(
-        result, make_timeline=lambda: changed, workload={"name": "x", "rate": float("nan")}
-    )
+    workload = dataclasses.replace(result.workload, recorded_time_s=float("nan"))
+    result = dataclasses.replace(result, make_timeline=lambda: changed, workload=workload)
     rows = embedded(html.render(result))["links"]["rows"]
     assert rows
     assert all(row[2] is None and row[3] == 0 for row in rows)
@@ -142,6 +142,28 @@ def test_values_are_written_with_their_units() -> None:
     ]  # fmt: skip
 
 
+def test_shares_of_modules_are_of_the_devices_time() -> None:
+    result = make(stages=2)
+    page = html.data(result)["modules"]
+    assert page["whole_s"] == 2 * result.iteration_time_s
+    assert sum(compute + exposed for _, _, compute, exposed, _ in page["rows"]) <= page["whole_s"]
+
+
+def test_what_the_devices_reach_is_told_with_its_source() -> None:
+    shown = html.data(make())
+    assert shown["headline"]["efficiency"]["mfu"] == 0.412
+    rows = {name: value for name, value, _ in dict(shown["about"])["Efficiency"]}
+    assert rows["MFU"] == "41.2 %"
+    assert rows["peak of a device"] == "989.4 TFLOP/s"
+    assert rows["source"].endswith("a datasheet")
+    unknown = dataclasses.replace(
+        make(), efficiency=Efficiency(None, None, None, None, "", None, "the peak is not known")
+    )
+    assert dict(html.data(unknown)["about"])["Efficiency"] == [
+        ["MFU", "not known", 0], ["source", "the peak is not known", 0],
+    ]  # fmt: skip
+
+
 def test_a_page_that_cannot_be_written_is_a_plain_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot write"):
         html.write(make(layers=1), tmp_path / "absent" / "report.html")
@@ -157,7 +179,7 @@ def browse(page: Path, profile: Path) -> tuple[str, list[str]]:
         "virtual-time-budget=4000", "window-size=1300,1600", "dump-dom",
     )  # fmt: skip
     command = [BROWSER, *(f"--{switch}" for switch in switches), page.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
@@ -178,15 +200,22 @@ def test_a_browser_draws_the_page_without_complaint(case: str, tmp_path: Path) -
     assert canvas
     assert int(canvas[1]) > 1000
     assert int(canvas[2]) >= 40
-    assert len(re.findall(r'<div class="card">', body)) == 4
+    assert len(re.findall(r'<div class="card">', body)) == 5
     assert len(re.findall(r'<path d="M', body)) == len(embedded(html.render(result))["tracks"][0]["categories"])
     rows = re.search(r'<table id="modules-table">.*?</table>', body, re.S)
     assert rows
     assert rows[0].count("<tr>") > 5
     if case == "usual":
         known = (format_time(result.iteration_time_s), format_bytes(result.memory.reserved_bytes + 500 * 2**20))
-        for words in (*known, "Fits", "all reduce", "gpu0 -&gt; switch0", "model.layers.*"):
+        used = "41.2&nbsp;% of 989.4 TFLOP/s bfloat16 (MFU)"
+        for words in (*known, used, "Fits", "all reduce", "gpu0 -&gt; switch0", "model.layers.*", "stage 1"):
             assert words in body
+        shares = [float(x) for x in re.findall(r"(?<=<td>)[\d.]+(?=&nbsp;%</td>)", rows[0])]
+        top = re.findall(r'padding-left: 4px.*?<td>([\d.]+)&nbsp;%</td>', rows[0])
+        assert shares
+        assert 0 < sum(map(float, top)) <= 100.1
+    if case == "smallest":
+        assert not re.search(r"\bstages?\b", re.sub(r"<style.*?</style>", "", body, flags=re.S), re.I)
     if case == "odd":
         assert "&lt;/script&gt;&lt;script&gt;alert" in body
     if case == "does not fit":

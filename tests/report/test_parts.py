@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,14 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.report.example import make
-from triosim.errors import InputError
-from triosim.parallelism.program import Op
-from triosim.report.files import whole
+from triosim.core.errors import InputError
+from triosim.plan import RunPlan
+from triosim.prediction.result import LayerRow, Memory
+from triosim.prediction.result.words import number, plan_words, verdict
 from triosim.report.lanes import lanes
 from triosim.report.messages import collective_kind, meetings, occurrence, spans
 from triosim.report.ranks import representatives, shown
-from triosim.report.text import fold, module_times, number, plan_words, shorten, verdict
-from triosim.result import LayerRow, Memory
+from triosim.report.text import fold, module_times, shorten
+from triosim.schedule.program import Op
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(1, 12)), max_size=25)
 
@@ -96,25 +97,6 @@ def test_ranks_that_stand_for_their_class() -> None:
         shown(timeline, [7], 10)
 
 
-def test_a_file_takes_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
-    path = tmp_path / "out.txt"
-    path.write_text("before")
-    with pytest.raises(ZeroDivisionError), whole(path) as out:
-        out.write("half" + str(1 / 0))
-    assert path.read_text() == "before"
-    assert list(tmp_path.iterdir()) == [path]
-    with whole(path) as out:
-        out.write("after")
-    assert path.read_text() == "after"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_file_that_cannot_be_written_is_a_plain_sentence(tmp_path: Path) -> None:
-    message = r"cannot write .*absent.*out.txt: No such file or directory; give a folder"
-    with pytest.raises(InputError, match=message), whole(tmp_path / "absent" / "out.txt"):
-        pass
-
-
 def test_only_numbers_of_repeated_layers_are_folded() -> None:
     paths = ["layers.0.mlp.up", "layers.1.mlp.up", "layers.1", "features.0", "features.3", "layer1.0.conv", "", "head"]
     assert fold(paths) == {
@@ -126,19 +108,27 @@ def test_only_numbers_of_repeated_layers_are_folded() -> None:
 
 def test_times_of_repeated_modules_add_up() -> None:
     phases = ("forward", "backward")
-    rows = [LayerRow(f"layers.{i}.up", phase, 0.5, 0.25, 0, 0, 0) for i in range(4) for phase in phases]
-    rows.append(LayerRow("head", "forward", 9.0, 0.0, 0, 0, 0))
+    rows = [LayerRow(f"layers.{i}.up", phase, 0.5, 0.5, 0.25, 0, 0, 0) for i in range(4) for phase in phases]
+    rows.append(LayerRow("head", "forward", 9.0, 0.0, 0.0, 0, 0, 0))
     head, up = module_times(rows)
     assert (head.path, head.count, head.compute_s) == ("head", 1, 9.0)
-    assert (up.path, up.count, up.communication_s) == ("layers.*.up", 4, 2.0)
+    assert (up.path, up.count, up.exposed_s) == ("layers.*.up", 4, 2.0)
     assert up.seconds == {"forward": 2.0, "backward": 2.0}
 
 
 def test_wording() -> None:
-    plan = {"dp": 2, "tp": 1, "pp": 4, "micro_batches": 8, "schedule": "1f1b"}
-    assert plan_words(plan) == "training, dp 2, pp 4, 8 micro-batches, 1f1b"
-    assert plan_words({"dp": 1, "micro_batches": 1, "schedule": "1f1b"}) == "training, one device"
-    assert shorten("transformer.layers.3.mlp", 10) == "…ers.3.mlp"
+    def plan(**sizes: Any) -> RunPlan:
+        ranks = sizes.get("dp", 1) * sizes.get("pp", 1)
+        given = {"dp": 1, "micro_batches": 1, "batch_size": 8, "global_batch_size": 16, "micro_batch_size": 1, **sizes}
+        return RunPlan(ranks=ranks, **given)
+
+    shown = plan_words(plan(dp=2, pp=4, micro_batches=8))
+    assert shown == "training, global batch 16, dp 2, pp 4, 8 micro-batches, 1f1b"
+    assert plan_words(plan(tp=2, parallelism=("sequence",))).endswith(", tp 2, sequence parallel")
+    assert plan_words(plan()) == "training, global batch 16, one device"
+    assert shorten("transformer.layers.3.mlp", 10) == "….3.mlp"
+    assert shorten("transformer.layers.3.mlp", 19) == "….layers.3.mlp"
+    assert shorten("features", 5) == "…ures"
     assert shorten("short", 10) == "short"
     assert (number(65.4321), number(267986.4), number(0)) == ("65.43", "267,986", "0")
 

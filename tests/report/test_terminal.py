@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.report.example import make
+from triosim.core.units import format_time
+from triosim.prediction.result import CollectiveRow, Efficiency, LayerRow, Result, Throughput
 from triosim.report.terminal import _cells, summary
-from triosim.result import CollectiveRow, Result
-from triosim.units import format_time
 
 
 class Stream(io.StringIO):
@@ -39,13 +39,13 @@ def text(result: Result, width: int = 80, encoding: str = "utf-8", **options: An
 def test_it_is_short_and_stays_within_the_width(width: int, options: dict[str, Any]) -> None:
     lines = text(make(**options), width).rstrip().splitlines()
     assert max(map(len, lines)) <= width
-    assert len(lines) <= (44 if width == 60 else 36)
+    assert len(lines) <= (45 if width == 60 else 37)
 
 
 def test_it_says_what_matters() -> None:
     result = make()
     low, high = map(format_time, result.interval_s)
-    samples, tokens = result.throughput["samples_per_s"], result.throughput["tokens_per_s"]
+    samples, tokens = result.throughput.samples_per_s, result.throughput.tokens_per_s
     assert samples
     assert tokens
     shown = text(result)
@@ -53,7 +53,7 @@ def test_it_says_what_matters() -> None:
         "llama3-8b on 4 x H100-SXM5-80GB", "dp 2, pp 2, 4 micro-batches, 1f1b",
         f"Iteration   {format_time(result.iteration_time_s)}   (90 % between {low} and {high})",
         f"{samples:.4g} samples/s, {tokens:,.0f} tokens/s", "9.791 GiB of 80 GiB: fits", "mean over 4 devices",
-        f"{format_time(result.breakdown_s.compute)}   {result.breakdown_s.compute / result.iteration_time_s:.1%}"[:-1],
+        f"{format_time(result.breakdown_s.compute)}  {result.breakdown_s.compute / result.iteration_time_s:.1%}"[:-1],
         "exposed communication", "idle", "dp, 2 ranks", "1.719 GiB", "ring/simple", "model.layers.*.mlp.up (8)",
         "Rests on", "NVIDIA H100 datasheet",
     ):  # fmt: skip
@@ -77,16 +77,46 @@ def test_shares_of_the_breakdown_add_up() -> None:
 def test_it_needs_neither_colour_nor_unicode() -> None:
     result = make()
     long = dataclasses.replace(result.layers[0], module="a." * 60 + "end", compute_s=1.0)
-    shown = text(dataclasses.replace(result, layers=(long, *result.layers)), encoding="ascii")
+    shown = text(dataclasses.replace(result, make_layers=lambda: (long, *result.layers)), encoding="ascii")
     assert "\x1b" not in shown
     shown.encode("ascii")
     assert "..a.a.a" in shown.replace("…", "..")
 
 
+def test_devices_that_differ_are_called_devices_where_there_are_no_stages() -> None:
+    assert re.search(r"^ +Stages +stage \d computes longest", text(unequal(make())), re.M)
+    alone = unequal(make(stages=1))
+    one, *_ = alone.devices
+    both = (one, dataclasses.replace(one, rank=1, busy_s=one.busy_s / 2))
+    shown = text(dataclasses.replace(alone, devices=both))
+    assert "Stages" not in shown
+    assert re.search(r"^ +Devices +device 0 and 1 like it computes longest", shown, re.M)
+
+
+def unequal(result: Result) -> Result:
+    """The same with a last stage that computes twice as long."""
+    *others, last = result.stages
+    return dataclasses.replace(result, stages=(*others, dataclasses.replace(last, compute_s=last.compute_s * 2)))
+
+
+def test_shares_of_modules_are_of_the_iteration() -> None:
+    """Transfers behind compute take no time of their own: shares once added up to 100 % of all that was in flight."""
+    rows = [
+        LayerRow("a", "forward", 0.5, 2.0, 0.125, 0, 0, 0), LayerRow("b", "forward", 0.25, 1.0, 0.0, 0, 0, 0),
+        LayerRow("a", "backward", 0.5, 0.0, 0.0, 0, 0, 0),
+    ]  # fmt: skip
+    result = dataclasses.replace(make(), make_layers=lambda: tuple(rows), iteration_time_s=2.0)  # of two stages
+    shown = text(result)
+    assert re.search(r"^  a +500 ms +500 ms +125 ms +28.1 %$", shown, re.M)
+    assert re.search(r"^  b +250 ms +- +- +6.2 %$", shown, re.M)
+
+
 def test_names_are_not_taken_for_markup() -> None:
     result = make()
     odd = dataclasses.replace(result.layers[0], module="[bold]x[/nonsense]", compute_s=9.0)
-    strange = dataclasses.replace(result, layers=(odd,), sources=("[red]measured[/red]",), warnings=("[link=x]!",))
+    strange = dataclasses.replace(
+        result, make_layers=lambda: (odd,), sources=("[red]measured[/red]",), warnings=("[link=x]!",)
+    )
     shown = text(strange)
     for words in ("[bold]x[/nonsense]", "[red]measured[/red]", "[link=x]!"):
         assert words in shown
@@ -109,11 +139,13 @@ def test_calls_of_all_sizes_are_added_up() -> None:
 
 def test_nothing_is_invented_when_little_is_known() -> None:
     result = dataclasses.replace(
-        make(stages=1, replicas=1, host=False), layers=(), sources=(),
-        throughput={"samples_per_s": None, "tokens_per_s": None},
+        make(stages=1, replicas=1, host=False), make_layers=tuple, sources=(),
+        throughput=Throughput(None, None), efficiency=Efficiency(None, None, None, None, "", None, "no shapes"),
     )  # fmt: skip
     shown = text(result)
     assert "Throughput" not in shown
+    assert "global batch" not in shown
+    assert "Per device" not in shown
     assert "Modules" not in shown
     assert "None" not in shown
 

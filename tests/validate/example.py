@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from tests.traces import chain
+from triosim.trace.tables import Trace
 from triosim.validate.measured import Machine, Network, Series
-from triosim.workload.trace import Trace
 
 RANKS, ROUNDS = 2, 5
 

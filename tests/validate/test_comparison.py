@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from tests.validate import example
-from triosim.errors import InputError
+from triosim.core.errors import InputError
 from triosim.validate import plot
 from triosim.validate.comparison import Validation, compare
 from triosim.validate.prediction import Predictor

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from triosim.errors import InputError  # noqa: E402
+from triosim.core.errors import InputError  # noqa: E402
+from triosim.trace.store import load  # noqa: E402
 from triosim.validate.kit import language, vision  # noqa: E402
 from triosim.validate.kit.parts import PARTS  # noqa: E402
 from triosim.validate.kit.recorder import record_parts  # noqa: E402
-from triosim.workload.store import load  # noqa: E402
 
 PARAMETERS = {  # as torchvision and transformers count them
     "resnet18": 11_689_512, "resnet50": 25_557_032, "resnet152": 60_192_808, "densenet121": 7_978_856,
@@ -59,7 +60,7 @@ def _rows(path: Path) -> list[dict]:
 def test_a_part_goes_on_where_it_ended(tmp_path: Path) -> None:
     (none,) = record_parts(tmp_path, "memory", 0.0, "cpu")
     assert (none.before, none.now) == (0, 0)
-    (first,) = record_parts(tmp_path, "memory", 60.0, "cpu")
+    (first,) = record_parts(tmp_path, "memory", math.inf, "cpu")
     assert first.now == first.items == 27
     assert first.failed == first.left == 0
     path = tmp_path / "memory.jsonl"
@@ -68,13 +69,13 @@ def test_a_part_goes_on_where_it_ended(tmp_path: Path) -> None:
     assert all(row["seconds"] > 0 for row in rows)
     whole = path.read_text(encoding="utf-8")
     path.write_text(whole[:-40], encoding="utf-8")  # cut off in the middle of the last row
-    (again,) = record_parts(tmp_path, "memory", 60.0, "cpu")
+    (again,) = record_parts(tmp_path, "memory", math.inf, "cpu")
     assert (again.before, again.now) == (26, 1)
     assert [row["key"] for row in _rows(path) if row["kind"] != "about"] == [row["key"] for row in rows]
 
 
 def test_a_step_comes_with_its_trace(tmp_path: Path) -> None:
-    (done,) = record_parts(tmp_path, "texts", 60.0, "cpu")
+    (done,) = record_parts(tmp_path, "texts", math.inf, "cpu")
     assert done.failed == done.left == 0
     row = _rows(tmp_path / "texts.jsonl")[1]
     trace = load(tmp_path / row["trace"])
@@ -90,16 +91,16 @@ def test_a_step_comes_with_its_trace(tmp_path: Path) -> None:
 )
 def test_what_is_asked_wrongly(part: str | None, device: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=said):
-        record_parts(tmp_path, part, 60.0, device)
+        record_parts(tmp_path, part, math.inf, device)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="needs a GPU, and PyTorch finds none here"):
-        record_parts(tmp_path, None, 60.0, None)
+        record_parts(tmp_path, None, math.inf, None)
 
 
 def test_a_file_of_something_else_is_not_added_to(tmp_path: Path) -> None:
     (tmp_path / "gemm.jsonl").write_text("not a row\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"gemm.jsonl line 1 is no row"):
-        record_parts(tmp_path, "gemm", 60.0, "cpu")
+        record_parts(tmp_path, "gemm", math.inf, "cpu")

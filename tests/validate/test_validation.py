@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from triosim.cli.main import app
-from triosim.errors import InputError
+from triosim.core.errors import InputError
 from triosim.validate.validation import validate
 
 
 def test_two_processes_data_parallel() -> None:
     pytest.importorskip("torch")
-    found = validate(models=["gpt-tiny"], modes=["ddp"], rounds=5, budget_s=10, device="cpu")
+    found = validate(models=["gpt-tiny"], modes=["ddp"], rounds=5, budget_s=1e6, device="cpu")
     (row,) = found.rows
     assert (row.network, row.mode, row.rank) == ("gpt-tiny", "ddp", None)
-    assert 3 <= row.rounds <= 5
+    assert row.rounds == 5
     assert abs(row.cpu_s.error) < 0.25
     assert row.cpu_s.parts.compute > row.cpu_s.parts.communication > 0
     assert found.machine.tables["all_reduce"].keys() == found.machine.tables["send"].keys()
@@ -26,14 +26,14 @@ def test_two_processes_data_parallel() -> None:
 
 def test_a_rank_ends_when_its_parent_is_gone(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    (tmp_path / "job.json").write_text('{"device": "cpu", "processes": 2, "timeout_s": 60, "begun": 0}')
+    (tmp_path / "job.json").write_text('{"device": "cpu", "processes": 2, "timeout_s": 3600, "begun": 0}')
     process = subprocess.Popen(
         [sys.executable, "-m", "triosim.validate.ranks", str(tmp_path), "0"], stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     assert process.stdin is not None
     process.stdin.close()  # as it is when the parent has died; the second rank never comes
-    assert process.wait(timeout=30) == 1
+    assert process.wait() == 1
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -11,12 +12,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from triosim.errors import InputError
+from triosim.cli import completion
+from triosim.cli.command import command, general, say, wants_summary
+from triosim.core.errors import InputError, no_such_file
 
 if TYPE_CHECKING:
     from triosim.hardware.accelerator import Accelerator
     from triosim.kernels.calibration.pack import Pack
-    from triosim.workload.record.bench import Bench, Progress
+    from triosim.sources.record.bench import Bench, Progress
+
+MEASURED = "Instead of a trace"
+"""The group of options that say what else to calibrate with."""
 
 SHORTEST_S = 5.0
 """Budget below which nothing of use can be measured."""
@@ -24,37 +30,52 @@ SHORTEST_S = 5.0
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("calibrate")(calibrate)
+    command(app, "calibrate")(calibrate)
 
 
 def calibrate(
     trace: Annotated[
-        str | None, typer.Argument(help="A recorded or imported trace with operator times.", show_default=False)
-    ] = None,
-    run: Annotated[bool, typer.Option("--run", help="Measure kernels on this machine instead, with PyTorch.")] = False,
-    device: Annotated[
         str | None,
-        typer.Option(
-            "--device",
-            help="Device (triosim devices) or file that describes one, where the trace does not name it; with --run "
-            "also cpu or cuda.",
-            show_default=False,
+        typer.Argument(
+            metavar="TRACE", help="A recorded or imported trace with operator times.", show_default=False,
+            autocompletion=completion.files,
         ),
     ] = None,
-    budget: Annotated[
-        str | None, typer.Option("--budget", help="Time that --run may take (default 4m).", show_default=False)
-    ] = None,
-    step: Annotated[
-        str | None,
-        typer.Option("--step", help="Step of a foreign trace with several: its number or median.", show_default=False),
-    ] = None,
+    run: Annotated[
+        bool,
+        typer.Option("--run", help="Measure kernels on this machine, with PyTorch.", rich_help_panel=MEASURED),
+    ] = False,
     iterations: Annotated[
         Path | None,
         typer.Option(
             "--iterations",
+            metavar="FILE",
             help="Table (CSV) of measured iterations: options of train as columns, and seconds; fits what composition "
             "adds to operator times (train --composition).",
             show_default=False,
+            rich_help_panel=MEASURED,
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device",
+            metavar="NAME|FILE",
+            help="Device (triosim devices) or file that describes one, where the trace does not name it; with --run "
+            "also cpu or cuda.",
+            show_default=False,
+            autocompletion=completion.devices,
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option("--budget", metavar="TIME", help="Time that --run may take (default 4m).", show_default=False),
+    ] = None,
+    step: Annotated[
+        str | None,
+        typer.Option(
+            "--step", metavar="STEP", help="Step of a foreign trace with several: its number or median.",
+            show_default=False, autocompletion=completion.choices("median"),
         ),
     ] = None,
     output: Annotated[
@@ -62,6 +83,7 @@ def calibrate(
         typer.Option(
             "-o",
             "--output",
+            metavar="FILE",
             help="File to write (default: DEVICE-calibration.json, composition.json).",
             show_default=False,
         ),
@@ -72,10 +94,13 @@ def calibrate(
     Kernels are those of a trace, or measured on this machine (--run); the pack that is written goes to
     --operator-times of train and infer.  What is fitted to --iterations goes to --composition.
     """
+    from triosim.core.outputs import check_distinct
+
     if (trace is not None) + run + (iterations is not None) != 1:
         raise InputError(
             "triosim calibrate takes a trace, --run or --iterations, one of them: triosim calibrate STEP.triosim"
         )
+    check_distinct({"--output": output}, [("TRACE", trace), ("--device", device), ("--iterations", iterations)])
     if iterations is not None:
         if device is not None or budget is not None or step is not None:
             raise InputError(
@@ -92,12 +117,12 @@ def calibrate(
 def _of_trace(name: str, device: str | None, step: str | None, budget: str | None) -> Pack:
     from triosim.hardware.build import accelerator
     from triosim.kernels.calibration.making import calibrate as made_of
-    from triosim.workload.reading import read
+    from triosim.sources.reading import read
 
     if budget is not None:
         raise InputError("--budget bounds the measurements of --run; a trace has been measured already")
-    if not Path(name).exists():
-        raise InputError(f"{name}: no such file or folder")
+    if not os.path.exists(name):
+        raise no_such_file(name)
     trace = read(Path(name), step=step or "median")
     return made_of(trace, accelerator(device) if device else None, name=Path(name).name)[0]
 
@@ -106,7 +131,7 @@ def _measured(device: str | None, budget_s: float) -> Pack:
     from triosim.hardware.catalog import identify
     from triosim.kernels.calibration.figures import machine
     from triosim.kernels.calibration.making import calibrate as made_of
-    from triosim.workload.record import device_name, devices_here, measure
+    from triosim.sources.record import device_name, devices_here, measure
 
     described: Accelerator | None = None
     if device not in (None, "cpu", "cuda"):
@@ -129,12 +154,16 @@ def _measured(device: str | None, budget_s: float) -> Pack:
 @contextmanager
 def _bar() -> Iterator[Callable[[Progress], None]]:
     """A progress bar on standard error; being interrupted is one sentence."""
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from triosim.cli.streams import rich_console
+
+    if general().quiet:
+        yield lambda now: None
+        return
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     try:
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        with Progress(*columns, console=rich_console(stderr=True), transient=True) as bar:
             task = bar.add_task("starting PyTorch", total=1.0)
             yield lambda now: bar.update(
                 task, description=f"measuring: {now.what}", completed=now.gone_s, total=now.budget_s
@@ -148,21 +177,22 @@ def _bar() -> Iterator[Callable[[Progress], None]]:
 
 
 def _write(pack: Pack, path: Path) -> None:
-    from rich.console import Console
-
+    from triosim.cli.streams import rich_console, written
+    from triosim.core.outputs import text_output
     from triosim.kernels.calibration.pack import text
     from triosim.report.calibration import overview
-    from triosim.report.files import whole
 
-    with whole(path) as file:
+    with text_output(path) as file:
         file.write(text(pack))
-    overview(pack, Console())
-    print(f"\npack      {path}  (triosim train WORKLOAD --operator-times {path})")
+    if wants_summary(path):
+        overview(pack, rich_console())
+        print()
+    say(written("pack", path, f"  (triosim train WORKLOAD --operator-times {path})"), path)
 
 
 def _seconds(text: str) -> float:
     """Seconds of ``"4m"``, ``"90s"`` or ``"90"``."""
-    from triosim.units import parse_time
+    from triosim.core.units import parse_time
 
     minutes = re.fullmatch(r"\s*([\d.]+)\s*(?:m|min)\s*", text)
     seconds = 60 * parse_time(minutes[1], "--budget") if minutes else parse_time(text, "--budget")

@@ -2,45 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-Name = Annotated[str | None, typer.Argument(help="Show this one in full.", show_default=False)]
+from triosim.cli import completion
+from triosim.cli.command import command
+
+
+def _name(complete: completion.Complete) -> Any:
+    return typer.Argument(help="Show this one in full.", show_default=False, autocompletion=complete)
+
+
+System = Annotated[str | None, _name(completion.systems)]
+Device = Annotated[str | None, _name(completion.devices)]
+Model = Annotated[str | None, _name(completion.models)]
 
 
 def register(app: typer.Typer) -> None:
     """Add the three commands."""
-    app.command("systems")(systems)
-    app.command("devices")(devices)
-    app.command("models")(models)
+    command(app, "systems")(systems)
+    command(app, "devices")(devices)
+    command(app, "models")(models)
 
 
-def systems(name: Name = None) -> None:
+def systems(name: System = None) -> None:
     """List the ready systems, or show one."""
-    from rich.console import Console
-
+    from triosim.cli.streams import rich_console
     from triosim.report import listing
 
-    console = Console()
+    console = rich_console()
     listing.systems(console) if name is None else listing.system(name, console)
 
 
-def devices(name: Name = None) -> None:
+def devices(name: Device = None) -> None:
     """List the devices of the catalog, or show one."""
-    from rich.console import Console
-
+    from triosim.cli.streams import rich_console
     from triosim.report import listing
 
-    console = Console()
+    console = rich_console()
     listing.devices(console) if name is None else listing.device(name, console)
 
 
-def models(name: Name = None) -> None:
+def models(name: Model = None) -> None:
     """List the models known by name, or show one."""
-    from rich.console import Console
-
+    from triosim.cli.streams import rich_console
     from triosim.report import listing
 
-    console = Console()
+    console = rich_console()
     listing.models(console) if name is None else listing.model(name, console)

@@ -6,31 +6,33 @@ own names (``tp``, ``micro-batches``, ``system``, ...); an empty field leaves th
 
 from __future__ import annotations
 
-import csv
 import json
 import math
-import sys
-from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from triosim.cli.predict import Options, job
-from triosim.errors import InputError, unknown
+from triosim.cli.arguments import Options
+from triosim.cli.command import progress, say, wants_summary
+from triosim.cli.predict import job
+from triosim.core import guarded
+from triosim.core.errors import InputError, quoted, unknown
 
 if TYPE_CHECKING:
-    from triosim.iterations import Measured
+    from triosim.prediction.composition_fit import Measured
 
 MEASURED = "seconds"
 LEFT_OUT = (
     "json",
     "timeline",
     "report",
+    "stats",
     "chakra",
     "composition",
     "iterations",
     "host",
     "operator_times",
+    "operator_option",
     "fit",
     "also",
 )
@@ -43,19 +45,19 @@ def write(table: Path, output: Path) -> None:
     Raises:
         InputError: the table cannot be read, or a line of it makes no sense.
     """
-    from rich.console import Console
-
+    from triosim.cli.streams import rich_console, written
     from triosim.composition.residual import document
-    from triosim.iterations import learn
-    from triosim.report.files import whole
+    from triosim.core.outputs import text_output
+    from triosim.prediction.composition_fit import learn
 
-    measured = read(table)
-    console = Console(stderr=True)
-    with console.status("reading") if sys.stderr.isatty() else nullcontext() as status:
-        found = learn(measured, table.name, tell=lambda words: status.update(words) if status else None)
-    with whole(output) as file:
+    with progress() as tell:
+        tell("reading")
+        found = learn(read(table), table.name, tell=tell)
+    with text_output(output) as file:
         file.write(json.dumps(document(found), indent=1) + "\n")
-    terms, out = found.terms, Console()
+    if not wants_summary(output):
+        return
+    terms, out = found.terms, rich_console()
     out.print(f"{found.rows} iterations of {table.name}", highlight=False)
     for words, value in (
         ("the host issues an operator in", f"{terms.issue_s * 1e6:.1f} us"),
@@ -70,7 +72,8 @@ def write(table: Path, output: Path) -> None:
         f"iterations that were left out: {found.error:.1%} off in the mean, 90 % within a factor of "
         f"{math.exp(found.spread):.2f}", highlight=False,
     )  # fmt: skip
-    out.print(f"\nresidual  {output}  (triosim train WORKLOAD --composition {output})", highlight=False)
+    print()
+    say(written("residual", output, f"  (triosim train WORKLOAD --composition {output})"), output)
 
 
 def read(table: Path) -> list[Measured]:
@@ -79,15 +82,11 @@ def read(table: Path) -> list[Measured]:
     Raises:
         InputError: the table cannot be read, a column is no option, or a line makes no sense; the message says where.
     """
-    from triosim.iterations import Measured
+    from triosim.prediction.composition_fit import Measured
 
-    try:
-        with table.open(encoding="utf-8", newline="") as file:
-            lines = list(csv.DictReader(file))
-    except OSError as error:
-        raise InputError(f"{table}: cannot be read ({error.strerror or error})") from None
-    except (UnicodeDecodeError, csv.Error):
-        raise InputError(f"{table}: is not a CSV table in UTF-8") from None
+    reader = guarded.rows(guarded.text(guarded.content(table), str(table)), str(table))
+    with guarded.csv_errors(str(table), lambda: reader.line_num):
+        lines = list(reader)
     if not lines:
         raise InputError(f"{table} has no lines: give columns workload, seconds and options of triosim train")
     kinds = _columns(table, lines[0])
@@ -133,10 +132,14 @@ def _value(column: str, text: str, kind: Any) -> Any:
             return int(text)
         except ValueError:
             raise InputError(f"{column} must be a whole number, got {text!r}") from None
+    if kind is bool:
+        if text.strip().lower() not in ("on", "off"):
+            raise InputError(f"{column} must be on or off, got {quoted(text)}")
+        return text.strip().lower() == "on"
     return text.split(";") if kind == list[str] | None else text.strip()
 
 
 def _seconds(text: str) -> float:
-    from triosim.units import parse_time
+    from triosim.core.units import parse_time
 
     return parse_time(text, MEASURED)

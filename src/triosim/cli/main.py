@@ -1,26 +1,87 @@
-"""The command line: parse, call the API, print.
+"""The command line: parse, call the API, print.  It is started by :mod:`triosim.__main__`.
 
-Nothing heavy is imported before a command runs.
+A command's module is imported when the command is wanted, and nothing heavy before it runs.
 """
 
 from __future__ import annotations
 
-import sys
-from typing import Annotated
+import functools
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from triosim.errors import InputError
+from triosim.cli.command import HELP, CommandGroup, write_list
 
-EXIT_INPUT = 2
-EXIT_INTERRUPTED = 130
+
+class _Command(NamedTuple):
+    """A command as it is listed.
+
+    Attributes:
+        group: under which.
+        module: in :mod:`triosim.cli`; its ``register`` adds the command to a typer application.
+        about: what it does, in a line of at most 65 characters.
+    """
+
+    group: str
+    module: str
+    about: str
+
+
+COMMANDS = {
+    "train": _Command("Predictions", "predict", "A training step: time, memory, where the time goes."),
+    "infer": _Command("Predictions", "predict", "An inference step (a forward pass)."),
+    "serve": _Command("Predictions", "serve", "A fleet of model replicas under traffic: latency and rate."),
+    "astra": _Command("Predictions", "astra", "What is ready for ASTRA-sim: Chakra traces and its files."),
+    "accelerator": _Command("Predictions", "accelerator", "Designs that do not exist: evaluate and map them."),
+    "systems": _Command("What is known by name", "catalog", "Ready systems: all of them, or one in full."),
+    "devices": _Command("What is known by name", "catalog", "Devices: all of them, or one in full."),
+    "models": _Command("What is known by name", "catalog", "Models: all of them, or one in full."),
+    "trace": _Command("Measurements", "traces", "Record, import and look at traces."),
+    "calibrate": _Command("Measurements", "calibrate", "Fit operator times, or composition, to what was measured."),
+    "validate": _Command("Measurements", "validate", "Predict jobs of this machine, run them, and compare."),
+}
+"""All commands in the order in which they are listed."""
+
+
+class _Commands(CommandGroup):
+    """All commands, each loaded when it is asked for."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]  # only names are read from it
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, name: str) -> Any:
+        """The command of that name, None if there is none."""
+        return _loaded(name) if name in COMMANDS else None
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Names and what they do, in groups; loads none of them."""
+        for group in dict.fromkeys(command.group for command in COMMANDS.values()):
+            rows = [(name, command.about) for name, command in COMMANDS.items() if command.group == group]
+            write_list(formatter, group, rows, max(map(len, COMMANDS)))
+
+
+@functools.cache
+def _loaded(name: str) -> Any:
+    holder = typer.Typer(cls=CommandGroup, context_settings=HELP, add_completion=False, rich_markup_mode=None)
+    holder.callback()(lambda: None)
+    import_module(f"triosim.cli.{COMMANDS[name].module}").register(holder)
+    group: Any = typer.main.get_group(holder)
+    return group.commands[name]
+
 
 app = typer.Typer(
     name="triosim",
     help="Predict time and memory of ML training and inference on many accelerators, from one single-device trace or a "
     "model's name.",
+    cls=_Commands,
     no_args_is_help=True,
-    add_completion=False,
+    context_settings=HELP,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -42,36 +103,3 @@ def _root(
     ] = None,
 ) -> None:
     """Common to all commands."""
-
-
-def _register() -> None:
-    from triosim.cli import astra, calibrate, catalog, predict, traces, validate
-
-    predict.register(app)
-    traces.register(app)
-    catalog.register(app)
-    calibrate.register(app)
-    astra.register(app)
-    validate.register(app)
-
-
-_register()
-
-
-def main() -> None:
-    """Run the command line; what the user got wrong is one sentence and exit code 2, never a traceback."""
-    try:
-        app()
-    except InputError as error:
-        print(f"triosim: {error}", file=sys.stderr)
-        sys.exit(EXIT_INPUT)
-    except KeyboardInterrupt:
-        print("triosim: interrupted", file=sys.stderr)
-        sys.exit(EXIT_INTERRUPTED)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()

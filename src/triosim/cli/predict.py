@@ -2,195 +2,57 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import asdict
+from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from triosim.errors import InputError
+from triosim.cli.arguments import InferOptions, Options
+from triosim.cli.command import command, note, progress, say, wants_summary
+from triosim.cli.fields import command as function_of
+from triosim.cli.fields import named
+from triosim.cli.sweep import SweepCommand, check_alone, sweep
+from triosim.core.errors import InputError
 
 if TYPE_CHECKING:
+    from triosim.engine.stats import Stats
     from triosim.hardware.accelerator import Accelerator
     from triosim.hardware.system import System
     from triosim.plan import Plan
-    from triosim.result import Result
-    from triosim.workload.trace import Trace
-
-
-def _option(*names: str, help: str, default: Any = None) -> Any:
-    """A field of :class:`Options`: its option on the command line and what help says of it."""
-    return field(default=default, metadata={"names": names, "help": help})
-
-
-@dataclass(frozen=True)
-class Options:
-    """What ``train`` and ``infer`` take, in the order in which help lists it."""
-
-    workload: str = field(
-        metadata={
-            "help": "A trace (.triosim, a TrioSim CSV folder, Kineto JSON with or without its execution trace), a "
-            "model's name (triosim models) or a model's configuration file."
-        }
-    )
-    system: str | None = _option("--system", help="Ready system (triosim systems) or a file that describes one.")
-    nodes: int | None = _option("--nodes", help="Servers of that system (default: as many as the plan needs).")
-    device: str | None = _option("--device", help="Device (triosim devices) or a file that describes one.")
-    devices: int | None = _option("--devices", help="How many (default: as many as the plan needs).")
-    topology: str | None = _option(
-        "--topology", help="switch, full, ring, mesh, torus, tree, fat-tree, ... (default switch; docs/systems.md)."
-    )
-    shape: str | None = _option("--shape", help="Shape of a mesh, torus or tree, for example 4x2.")
-    topology_option: list[str] | None = _option(
-        "--topology-option", help="NAME=VALUE, as oversubscription=2 of a fat-tree; repeatable."
-    )
-    routing: str | None = _option("--routing", help="shortest, ecmp or static (default: the system's, else shortest).")
-    routing_option: list[str] | None = _option("--routing-option", help="NAME=VALUE, as seed=7 of ecmp; repeatable.")
-    link: str | None = _option("--link", help="Bandwidth of a link, one direction, as 450GB/s; or a link's name.")
-    latency: str | None = _option("--latency", help="One way over one logical hop, as 5us (default 0).")
-    host_link: str | None = _option("--host-link", help="Bandwidth between each device and host memory.")
-    pool_link: str | None = _option("--pool-link", help="Bandwidth between each device and a shared memory pool.")
-    dp: int | None = _option("--dp", help="Data-parallel replicas (default: fills the devices).")
-    tp: int = _option("--tp", help="Tensor-parallel ranks (default 1).", default=1)
-    pp: int = _option("--pp", help="Pipeline stages (default 1).", default=1)
-    batch_size: int | None = _option(
-        "--batch-size", help="Samples per replica and iteration (default: the trace's; of a model, its micro-batches)."
-    )
-    global_batch_size: int | None = _option(
-        "--global-batch-size", help="Samples over all replicas, instead of --batch-size."
-    )
-    micro_batches: int = _option("--micro-batches", help="Parts of a replica's batch (default 1).", default=1)
-    seq_len: int | None = _option("--seq-len", help="Tokens per sample (default: the workload's).")
-    recompute: str = _option(
-        "--recompute",
-        help="Run again instead of keeping activations: full (repeated blocks), selective (attention) or none.",
-        default="none",
-    )
-    offload: list[str] | None = _option(
-        "--offload", help="Keep in host memory: optimizer, activations or parameters (of the blocks); repeatable."
-    )
-    iterations: int = _option("--iterations", help="Iterations to play (default 1).", default=1)
-    schedule: str = _option("--schedule", help="Pipeline schedule: 1f1b or gpipe (default 1f1b).", default="1f1b")
-    stages: str | None = _option(
-        "--stages", help="Modules at which stages after the first begin, comma separated (default: balanced by time)."
-    )
-    overlap: str = _option(
-        "--overlap", help="on: communicate while computing; off: every transfer blocks (default on).", default="on"
-    )
-    dp_style: str = _option("--dp-style", help="ddp, or dataparallel for torch's DataParallel.", default="ddp")
-    zero: int = _option(
-        "--zero",
-        help="What data-parallel ranks divide: 1 optimizer states, 2 gradients too, 3 parameters too, as FSDP "
-        "(default 0, nothing).",
-        default=0,
-    )
-    bucket_size: str | None = _option("--bucket-size", help="Capacity of DDP's gradient buckets (default 25MiB).")
-    tp_style: str = _option(
-        "--tp-style", help="megatron (column, then row) or gather (every layer) (default megatron).", default="megatron"
-    )
-    tp_plan: str | None = _option(
-        "--tp-plan", help="TOML, YAML or JSON file: module pattern -> colwise, rowwise, gather, vocab or replicate."
-    )
-    algorithm: str = _option("--algorithm", help="Algorithm of collectives (default: by kind).", default="auto")
-    protocol: str = _option(
-        "--protocol", help="Protocol of collectives: LL, LL128 or Simple (default: as NCCL chooses).", default="auto"
-    )
-    solver: str = _option(
-        "--solver",
-        help="Network model: max-min, equal-split, circuit or FILE.py with one of yours (default max-min).",
-        default="max-min",
-    )
-    solver_option: list[str] | None = _option(
-        "--solver-option", help="Option of the network model: NAME=VALUE, as setup=80us; repeatable."
-    )
-    fold: str = _option(
-        "--fold", help="on: play ranks that nothing tells apart once; off: all, to the same result.", default="on"
-    )
-    placement: str | None = _option(
-        "--placement",
-        help="Devices of the ranks in order, as 0,2,1,3; or grid-cycle: along a ring through the --shape of a mesh.",
-    )
-    place: list[str] | None = _option(
-        "--place", help="Where values start: CATEGORY=host|pool|device:N, as weight=host; repeatable."
-    )
-    host: str | None = _option(
-        "--host", help="Cost of launching: recorded, eager, large-model, compiled, graph or none."
-    )
-    interference: str = _option(
-        "--interference",
-        help="What computes beside a collective takes so many times as long: auto (as the device), off, or a number "
-        "(default auto).",
-        default="auto",
-    )
-    composition: str | None = _option(
-        "--composition", help="What measured iterations taught of composition (a residual, JSON); replaces --host."
-    )
-    operator_times: str = _option(
-        "--operator-times",
-        help="auto, recorded, proportional, physical, roofline, li, habitat, a PACK.json (triosim calibrate), a table "
-        "of kernels (JSON), or a file of external times (default auto).",
-        default="auto",
-    )
-    precision: str | None = _option("--precision", help="Of a model by name: float32, bfloat16 or float16.")
-    step: str | None = _option(
-        "--step", help="Step of a foreign trace with several: its number, median or all (default median)."
-    )
-    trace_batch_size: int | None = _option("--trace-batch-size", help="Batch size of the trace, where it does not say.")
-    also: list[str] | None = _option(
-        "--also", help="The same step recorded on another device, to carry operator times over from both; repeatable."
-    )
-    batch_trace: str | None = _option(
-        "--batch-trace", help="The same step traced at another batch size, to see what grows with it."
-    )
-    fit: bool = _option("--fit", help="Also find the largest batch that fits in memory.", default=False)
-    json: str | None = _option(
-        "--json", help="Write the result as JSON; - writes it, and nothing else, to the terminal."
-    )
-    timeline: Path | None = _option("--timeline", help="Write the timeline for Perfetto or Chrome (.json, .json.gz).")
-    report: Path | None = _option("--report", help="Write a self-contained HTML page.")
-    chakra: Path | None = _option("--chakra", help="Write Chakra execution traces of all ranks into this folder.")
+    from triosim.prediction.result import Result
+    from triosim.trace.tables import Trace
 
 
 def register(app: typer.Typer) -> None:
     """Add the two commands."""
-    app.command("train")(_command(training=True, summary="Predict a training step: time, memory, where the time goes."))
-    app.command("infer")(_command(training=False, summary="Predict an inference step (a forward pass)."))
+    train = "Predict a training step: time, memory, where the time goes."
+    infer = "Predict an inference step (a forward pass), or with --prompt and --output one request with its cache."
+    command(app, "train", cls=SweepCommand)(function_of(Options, lambda options: _predict(options, True), train))
+    command(app, "infer", cls=SweepCommand)(function_of(InferOptions, _infer, infer))
 
 
-def _command(training: bool, summary: str) -> Callable[..., None]:
-    """A function with the options as its parameters, which is what typer reads."""
+def _infer(options: InferOptions) -> None:
+    if (options.prompt, options.output) == (None, None):
+        return _predict(options, False)
+    from triosim.cli.request import request
 
-    def run(**given: Any) -> None:
-        _predict(Options(**given), training)
-
-    types = get_type_hints(Options)
-    parameters = []
-    for own in fields(Options):
-        how: Any = typer.Argument(metavar="WORKLOAD", help=own.metadata["help"], show_default=False)
-        if "names" in own.metadata:
-            how = typer.Option(*own.metadata["names"], help=own.metadata["help"], show_default=False)
-        default = inspect.Parameter.empty if own.default is MISSING else own.default
-        parameters.append(
-            inspect.Parameter(
-                own.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[types[own.name], how]
-            )
-        )
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {p.name: p.annotation for p in parameters}
-    run.__doc__ = summary
-    return run
+    _check_outputs(options)
+    return request(options)
 
 
 def _predict(options: Options, training: bool) -> None:
-    with _progress() as tell:
+    _check_outputs(options)
+    if options.sweep:
+        sweep(options, training)
+        return
+    check_alone(options)
+    with progress() as tell:
         tell("reading the workload")
         trace, system, plan = job(options, training)
         from triosim.cli.workloads import load_workload
-        from triosim.simulate import simulate
+        from triosim.prediction.simulate import simulate
 
         traces: list[str] = []
         keep = None
@@ -201,19 +63,22 @@ def _predict(options: Options, training: bool) -> None:
         also = [load_workload(name, step=options.step) for name in options.also or ()]
         result = simulate(trace, system, plan, progress=tell, keep=keep, fit=options.fit or None, also=also)
         tell("writing")
-        written = _write(result, options) + traces
-    if options.json == "-":
-        sys.stdout.write(result.to_json())
-        for line in written:
-            print(line, file=sys.stderr)
-        return
-    from rich.console import Console
+        lines = _write(result, options) + traces
+    outputs = (options.json, options.timeline, options.report, options.stats)
+    if wants_summary(*outputs, options.chakra):
+        from triosim.cli.streams import rich_console
+        from triosim.report.terminal import summary
 
-    from triosim.report.terminal import summary
+        summary(result, rich_console())
+    say(lines, *outputs)
+    if options.stats is None:
+        note(took(result.stats, asdict(result.simulation)))
 
-    summary(result, Console())
-    for line in written:
-        print(line)
+
+def took(stats: Stats, sizes: dict[str, int]) -> str:
+    """The line that says what a prediction took."""
+    counts = ", ".join(f"{count:,} {what}" for what, count in sizes.items())
+    return f"took      {stats.wall_s:.2f} s ({stats.cpu_s:.2f} CPU s, {stats.engine} engine): {counts}"
 
 
 def job(options: Options, training: bool) -> tuple[Trace, System, Plan]:
@@ -222,29 +87,15 @@ def job(options: Options, training: bool) -> tuple[Trace, System, Plan]:
     Raises:
         InputError: an option makes no sense, or something that it names does not exist.
     """
-    trace = _workload(options, training)
-    plan = _plan(options, training)
-    return trace, _system(options, trace, plan), plan
+    trace = step(options, training)
+    plan = plan_of(options, training)
+    return trace, machine(options, trace, (plan.dp or 1) * plan.replica_ranks), plan
 
 
-@contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """Says on standard error what is being done, where a person is watching."""
-    if not sys.stderr.isatty():
-        yield lambda words: None
-        return
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    with console.status("starting") as status:
-        yield lambda words: status.update(words)
-
-
-def _workload(options: Options, training: bool) -> Trace:
-    from dataclasses import replace
-
+def step(options: Options, training: bool) -> Trace:
+    """The workload that the options name."""
     from triosim.cli.workloads import load_workload
-    from triosim.workload.rescale import symbols_from
+    from triosim.transform.rescale import of_batch, symbols_from
 
     trace = load_workload(
         options.workload, step=options.step, seq_len=options.seq_len, precision=options.precision, training=training
@@ -252,15 +103,16 @@ def _workload(options: Options, training: bool) -> Trace:
     if options.trace_batch_size is not None:
         if options.trace_batch_size < 1:
             raise InputError(f"--trace-batch-size must be at least 1, got {options.trace_batch_size}")
-        trace = replace(trace, meta=replace(trace.meta, batch_size=options.trace_batch_size))
+        trace = of_batch(trace, options.trace_batch_size)
     if options.batch_trace is not None:
         trace = symbols_from(trace, load_workload(options.batch_trace, step=options.step))
     return trace
 
 
-def _plan(options: Options, training: bool) -> Plan:
+def plan_of(options: Options, training: bool) -> Plan:
+    """The plan that the options ask for."""
+    from triosim.core.units import parse_bytes
     from triosim.plan import Plan
-    from triosim.units import parse_bytes
 
     if options.overlap not in ("on", "off"):
         raise InputError(f"--overlap must be on or off, got {options.overlap!r}")
@@ -269,20 +121,25 @@ def _plan(options: Options, training: bool) -> Plan:
     fields: dict[str, Any] = {
         name: getattr(options, name)
         for name in (
-            "dp", "tp", "pp", "batch_size", "global_batch_size", "micro_batches", "iterations", "schedule", "dp_style",
-            "zero", "tp_style", "recompute", "host", "composition", "operator_times",
+            "dp", "tp", "pp", "idle_ok", "batch_size", "global_batch_size", "micro_batches", "iterations", "schedule",
+            "dp_style", "zero", "tp_style", "recompute", "host", "composition", "operator_times", "seed",
         )
     }  # fmt: skip
     if options.bucket_size is not None:
         fields["bucket_bytes"] = parse_bytes(options.bucket_size, "--bucket-size")
+    if options.axis_order is not None:
+        fields["axis_order"] = tuple(axis.strip() for axis in options.axis_order.split(",") if axis.strip())
     if options.stages is not None:
         fields["stages"] = tuple(s.strip() for s in options.stages.split(",") if s.strip())
     if options.tp_plan is not None:
         from triosim.hardware.description import read_table
 
         fields["tp_plan"] = read_table(Path(options.tp_plan))
+    rules = [*(["sequence"] if options.sequence_parallel else []), *(options.parallelism or ())]
     return Plan(
         **fields,
+        parallelism=tuple(dict.fromkeys(rules)),
+        parallelism_options=named(options.parallelism_option, "--parallelism-option", "regather=off"),
         sequence_length=options.seq_len,
         overlap=options.overlap == "on",
         interference=_slowdown(options.interference),
@@ -290,7 +147,9 @@ def _plan(options: Options, training: bool) -> Plan:
         collective_protocol=options.protocol,
         solver=options.solver,
         fold=options.fold == "on",
-        solver_options=_named(options.solver_option, "--solver-option", "setup=80us"),
+        schedule_options=named(options.schedule_option, "--schedule-option", "chunks=4"),
+        operator_options=named(options.operator_option, "--operator-option", "scale=2"),
+        solver_options=named(options.solver_option, "--solver-option", "setup=80us"),
         placement=_placement(options),
         places=dict(_placed(p) for p in options.place or ()),
         offload=tuple(dict.fromkeys(options.offload or ())),
@@ -313,16 +172,6 @@ def _placed(text: str) -> tuple[str, str]:
     return category.strip().replace("-", "_"), place.strip()
 
 
-def _named(texts: list[str] | None, option: str, example: str) -> dict[str, str]:
-    named = {}
-    for text in texts or ():
-        name, equals, value = (part.strip() for part in text.partition("="))
-        if not (name and equals and value):
-            raise InputError(f"{option} {text!r}: give a name and a value, for example {example}")
-        named[name] = value
-    return named
-
-
 def _placement(options: Options) -> tuple[int, ...] | None:
     text = options.placement
     if text is None:
@@ -341,7 +190,8 @@ def _placement(options: Options) -> tuple[int, ...] | None:
     return tuple(map(int, words))
 
 
-def _system(options: Options, trace: Trace, plan: Plan) -> System:
+def machine(options: Options, trace: Trace, at_least: int) -> System:
+    """The machine that the options name, of so many devices where they do not say how many."""
     from triosim.hardware.machine import system
 
     device: str | Accelerator | None = options.device
@@ -358,12 +208,12 @@ def _system(options: Options, trace: Trace, plan: Plan) -> System:
         link=options.link,
         latency=options.latency,
         shape=options.shape,
-        topology_options=_named(options.topology_option, "--topology-option", "oversubscription=2") or None,
+        topology_options=named(options.topology_option, "--topology-option", "oversubscription=2") or None,
         host_link=options.host_link,
         pool_link=options.pool_link,
         routing=options.routing,
-        routing_options=_named(options.routing_option, "--routing-option", "seed=7"),
-        at_least=(plan.dp or 1) * plan.tp * plan.pp,
+        routing_options=named(options.routing_option, "--routing-option", "seed=7"),
+        at_least=at_least,
     )
 
 
@@ -374,24 +224,57 @@ def _calibrated(operator_times: str) -> Accelerator | None:
     return load(operator_times).calibration.device if is_calibration_file(operator_times) else None
 
 
+def _check_outputs(options: Options) -> None:
+    """Refuse outputs that would overwrite what is read, each other, or what is not ours, before anything is done."""
+    from triosim.core.outputs import check_distinct, check_folder
+    from triosim.sources.reading import recognised
+
+    outputs = {
+        "--json": options.json, "--csv": options.csv, "--timeline": options.timeline, "--report": options.report,
+        "--stats": options.stats,
+    }  # fmt: skip
+    inputs = [
+        ("WORKLOAD", options.workload), ("--system", options.system), ("--device", options.device),
+        ("--tp-plan", options.tp_plan), ("--batch-trace", options.batch_trace), ("--solver", options.solver),
+        ("--schedule", options.schedule),
+        *(("--parallelism", path) for path in options.parallelism or ()),
+        ("--composition", options.composition), ("--operator-times", options.operator_times),
+        *(("--also", path) for path in options.also or ()),
+    ]  # fmt: skip
+    check_distinct({**outputs, "--chakra": options.chakra}, inputs, recognised)
+    if options.chakra is not None:
+        from triosim.interop.chakra.export import belongs
+
+        check_folder(options.chakra, belongs)
+
+
 def _write(result: Result, options: Options) -> list[str]:
     """Write the files asked for; returns a line for each."""
-    written = []
-    if options.json is not None and options.json != "-":
-        from triosim.report.files import whole
+    from triosim.cli.streams import written
 
-        with whole(options.json) as file:
+    lines = []
+    if options.json is not None:
+        from triosim.core.outputs import text_output
+
+        with text_output(options.json) as file:
             file.write(result.to_json())
-        written.append(f"result    {options.json}")
+        lines += written("result", options.json)
     if options.timeline is not None:
         from triosim.report import chrome
 
         paths = chrome.write(result.timeline, options.timeline)
         more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-        written.append(f"timeline  {paths[0]}{more}  (open in ui.perfetto.dev or chrome://tracing)")
+        lines += written("timeline", paths[0], f"{more}  (open in ui.perfetto.dev or chrome://tracing)")
     if options.report is not None:
         from triosim.report import html
 
         html.write(result, options.report)
-        written.append(f"report    {options.report}")
-    return written
+        lines += written("report", options.report)
+    if options.stats is not None:
+        from triosim.core.outputs import text_output
+
+        with text_output(options.stats) as file:
+            sizes = asdict(result.simulation)
+            file.write(dumps({"schema": "triosim/stats/1", **asdict(result.stats), **sizes}, indent=1) + "\n")
+        lines += written("stats", options.stats)
+    return lines

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import nullcontext
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from triosim.workload.trace import Trace
+from triosim.cli import completion
+from triosim.cli.command import Command, CommandGroup, command, say, wants_summary
 
-trace_app = typer.Typer(help="Record, import and look at traces.", no_args_is_help=True, rich_markup_mode=None)
+if TYPE_CHECKING:
+    from triosim.trace.tables import Trace
+
+trace_app = typer.Typer(
+    cls=CommandGroup, help="Record, import and look at traces.", no_args_is_help=True, rich_markup_mode=None
+)
+STEP = typer.Option(
+    "--step", metavar="STEP", help="Step of a file with several: its number, median or all.",
+    autocompletion=completion.choices("median", "all"),
+)  # fmt: skip
 
 
 def register(app: typer.Typer) -> None:
@@ -18,73 +30,145 @@ def register(app: typer.Typer) -> None:
     app.add_typer(trace_app, name="trace")
 
 
-@trace_app.command("record", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+class _Record(Command):
+    """The command that runs a script: what follows the script is the script's, apart from options of ours that do not
+    stand in every command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """See :class:`Command`."""
+        options: list[Any] = [p for p in self.get_params(ctx) if p.param_type_name == "option"]
+        own = {name: not option.is_flag for option in options for name in option.opts}
+        ours = {n: v for n, v in own.items() if n in ("-o", "--output", "--step", "--fake")}
+        place = 0
+        while place < len(args) and args[place].startswith("-") and args[place] != "--":
+            place += 2 if own.get(args[place]) else 1
+        before, script, rest = args[:place], args[place : place + 1], args[place + 1 :]
+        if script and script != ["--"]:
+            taken, left = _divided(rest, ours)
+            args = [*before, *taken, *script, "--", *left]
+        parsed: list[str] = super().parse_args(ctx, args)
+        return parsed
+
+
+def _divided(words: list[str], options: Mapping[str, bool]) -> tuple[list[str], list[str]]:
+    """Words of a command line that are some options with their values, and the others.
+
+    Args:
+        words: in order; ``--`` ends the options.
+        options: names, and whether they have a value.
+    """
+    found: list[str] = []
+    others: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        name, _, value = word.partition("=")
+        if word == "--":
+            others += rest
+        elif name not in options:
+            others.append(word)
+        else:
+            found += [word] if value or not options[name] else [word, *islice(rest, 1)]
+    return found, others
+
+
+@command(
+    trace_app, "record", cls=_Record, short_help="Run a PyTorch script and record one of its steps.",
+    context_settings={"allow_extra_args": True},
+)  # fmt: skip
 def record(
     context: typer.Context,
-    script: Annotated[Path, typer.Argument(help="An unmodified PyTorch script; what follows it is passed to it.")],
+    script: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SCRIPT", help="An unmodified PyTorch script; what follows it is passed to it.",
+            autocompletion=completion.files,
+        ),
+    ],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Trace to write (default: SCRIPT.triosim).")
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Trace to write (default: SCRIPT.triosim)."),
     ] = None,
-    step: Annotated[int, typer.Option("--step", help="Which training step to record, the first is 1 (default 3).")] = 3,
+    step: Annotated[
+        int,
+        typer.Option(
+            "--step", metavar="N", help="Which training step to record, the first is 1 (default 3).", show_default=False
+        ),
+    ] = 3,
     fake: Annotated[
         bool, typer.Option("--fake", help="Without hardware: shapes only, nothing is computed or timed.")
     ] = False,
 ) -> None:
     """Run a PyTorch script and record one of its training (or inference) steps."""
-    from triosim.workload.record import record_script
-    from triosim.workload.store import save
+    from triosim.cli.streams import standard_output_kept
+    from triosim.core.outputs import check_distinct, is_standard_output
+    from triosim.sources.record import record_script
 
-    made = record_script(script, list(context.args), step=step, fake=fake)
     target = output or Path(script.name).with_suffix(".triosim")
-    save(made, target)
-    _show(made)
-    print(f"trace     {target}")
+    check_distinct({"--output": target}, [("the script", script)])
+    with standard_output_kept() if is_standard_output(target) else nullcontext():
+        made = record_script(script, list(context.args), step=step, fake=fake)
+    _save(made, target)
 
 
-@trace_app.command("import")
+@command(trace_app, "import")
 def import_(
     path: Annotated[
         Path,
-        typer.Argument(help="TrioSim CSV folder, Kineto JSON (plain or .gz), execution trace, or a folder with both."),
+        typer.Argument(
+            metavar="PATH", autocompletion=completion.files,
+            help="TrioSim CSV folder, Kineto JSON (plain or .gz), execution trace, or a folder with both.",
+        ),
     ],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Trace to write (default: beside the source).")
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Trace to write (default: beside the source)."),
     ] = None,
-    step: Annotated[
-        str, typer.Option("--step", help="Step of a file with several: its number, median or all.")
-    ] = "median",
+    step: Annotated[str, STEP] = "median",
     execution_trace: Annotated[
-        Path | None, typer.Option("--execution-trace", help="The execution trace of a Kineto file.")
+        Path | None,
+        typer.Option(
+            "--execution-trace", metavar="FILE", help="The execution trace of a Kineto file.",
+            autocompletion=completion.files,
+        ),
     ] = None,
 ) -> None:
     """Turn a foreign trace into a .triosim file."""
-    from triosim.workload.reading import read
-    from triosim.workload.store import save
+    from triosim.core.outputs import check_distinct
+    from triosim.sources.reading import read, recognised
 
-    made = read(path, step=step, execution_trace=execution_trace)
     target = output or Path(path.name.split(".")[0]).with_suffix(".triosim")
-    save(made, target)
-    _show(made)
-    print(f"trace     {target}")
+    check_distinct({"--output": target}, [("PATH", path), ("--execution-trace", execution_trace)], recognised)
+    _save(read(path, step=step, execution_trace=execution_trace), target)
 
 
-@trace_app.command("show")
+@command(trace_app, "show")
 def show(
-    path: Annotated[Path, typer.Argument(help="A trace of any known format.")],
-    step: Annotated[
-        str, typer.Option("--step", help="Step of a file with several: its number, median or all.")
-    ] = "median",
+    path: Annotated[
+        Path,
+        typer.Argument(metavar="PATH", help="A trace of any known format.", autocompletion=completion.files),
+    ],
+    step: Annotated[str, STEP] = "median",
     operators: Annotated[bool, typer.Option("--operators", help="List every operator.")] = False,
 ) -> None:
     """Show what a trace holds."""
-    from triosim.workload.reading import read
+    from triosim.sources.reading import read
 
     _show(read(path, step=step), operators)
 
 
-def _show(trace: Trace, operators: bool = False) -> None:
-    from rich.console import Console
+def _save(trace: Trace, target: Path) -> None:
+    """Write a trace, show it and say where it is."""
+    from triosim.cli.streams import written
+    from triosim.trace.store import save
 
+    save(trace, target)
+    if wants_summary(target):
+        _show(trace)
+    say(written("trace", target), target)
+
+
+def _show(trace: Trace, operators: bool = False) -> None:
+    from triosim.cli.streams import rich_console
     from triosim.report.trace import overview
 
-    overview(trace, Console(), operators)
+    overview(trace, rich_console(), operators)

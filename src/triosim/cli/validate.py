@@ -2,68 +2,101 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from triosim.errors import InputError
+from triosim.cli import completion
+from triosim.cli.command import command, progress, say, wants_summary
+from triosim.core.errors import InputError
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("validate")(validate)
+    command(app, "validate")(validate)
+
+
+JOBS, RECORDING, OUTPUT = "Jobs", "Recording instead", "Output"
 
 
 def validate(
-    processes: Annotated[int, typer.Option("--processes", help="Processes of each job.")] = 2,
+    processes: Annotated[
+        int, typer.Option("--processes", metavar="N", help="Processes of each job.", rich_help_panel=JOBS)
+    ] = 2,
     model: Annotated[
         str | None,
         typer.Option(
             "--model",
+            metavar="LIST",
             help="gpt-tiny, gpt-small, gpt-deep or gpt-wide, comma separated (default gpt-tiny,gpt-small,gpt-wide).",
             show_default=False,
+            rich_help_panel=JOBS,
         ),
     ] = None,
     modes: Annotated[
         str | None,
         typer.Option(
-            "--modes", help="ddp, fsdp2, tp, gpipe or 1f1b, comma separated (default all).", show_default=False
+            "--modes",
+            metavar="LIST",
+            help="ddp, fsdp2, tp, gpipe or 1f1b, comma separated (default all).",
+            show_default=False,
+            rich_help_panel=JOBS,
         ),
     ] = None,
-    rounds: Annotated[int, typer.Option("--rounds", help="How often each runs, in turns.")] = 12,
+    rounds: Annotated[
+        int, typer.Option("--rounds", metavar="N", help="How often each runs, in turns.", rich_help_panel=JOBS)
+    ] = 12,
     budget: Annotated[
         str | None,
         typer.Option(
             "--budget",
+            metavar="TIME",
             help="What it may take; 90 s later all is ended (default 150s; with --record 450s).",
             show_default=False,
+            rich_help_panel=JOBS,
         ),
     ] = None,
     device: Annotated[
         str | None,
         typer.Option(
             "--device",
+            metavar="cpu|cuda",
             help="cpu or cuda (default: GPUs if there is one a process; with --record cuda, cpu being tiny).",
             show_default=False,
+            rich_help_panel=JOBS,
+            autocompletion=completion.choices("cpu", "cuda"),
         ),
     ] = None,
-    json: Annotated[
-        str | None, typer.Option("--json", help="Write everything as JSON; - writes it to the terminal.")
-    ] = None,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Write a picture (.svg or .html).")] = None,
     record: Annotated[
         Path | None,
-        typer.Option("--record", help="Instead: record this machine's GPU into a folder, for predictions elsewhere."),
+        typer.Option(
+            "--record", metavar="FOLDER", help="Record this machine's GPU into a folder, for predictions elsewhere.",
+            show_default=False, rich_help_panel=RECORDING,
+        ),
     ] = None,
     part: Annotated[
         str | None,
         typer.Option(
             "--part",
-            help="With --record: ceilings, images, texts, gemm, convolution, attention, memory or host (default all, "
-            "in this order).",
+            metavar="PART",
+            help="ceilings, images, texts, gemm, convolution, attention, memory or host (default all, in this order).",
             show_default=False,
+            rich_help_panel=RECORDING,
+        ),
+    ] = None,
+    json: Annotated[
+        str | None,
+        typer.Option(
+            "--json", metavar="FILE", help="Write everything as JSON; - writes it to the terminal.",
+            show_default=False, rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot", metavar="FILE", help="Write a picture (.svg or .html).", show_default=False,
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
 ) -> None:
@@ -76,15 +109,17 @@ def validate(
         return
     if part is not None:
         raise InputError(f"--part {part} is a part of what --record DIR records: give a folder with --record")
-    from triosim.cli.predict import _progress as progress
-    from triosim.units import parse_time
+    from triosim.cli.streams import rich_console, written
+    from triosim.core.outputs import check_distinct, is_standard_output, text_output
+    from triosim.core.units import parse_time
     from triosim.validate import plot as picture
     from triosim.validate.sizes import DEFAULT, MODES
     from triosim.validate.validation import BUDGET_S
     from triosim.validate.validation import validate as run
 
-    if plot is not None and plot.suffix.lower() not in (".svg", ".html"):
+    if plot is not None and not is_standard_output(plot) and plot.suffix.lower() not in (".svg", ".html"):
         raise InputError(f"--plot {plot}: the picture is written as .svg or .html; give a name that ends so")
+    check_distinct({"--json": json, "--plot": plot}, [])
     with progress() as tell:
         found = run(
             processes=processes,
@@ -95,34 +130,23 @@ def validate(
             device=device,
             progress=tell,
         )
-    written = []
     if plot is not None:
         picture.write(found, plot)
-        written.append(f"picture   {plot}")
-    if json == "-":
-        sys.stdout.write(found.to_json())
-    elif json is not None:
-        from triosim.report.files import whole
-
-        with whole(json) as file:
+    if json is not None:
+        with text_output(json) as file:
             file.write(found.to_json())
-        written.append(f"result    {json}")
-    if json != "-":
-        from rich.console import Console
-
+    if wants_summary(json, plot):
         from triosim.validate.terminal import show
 
-        show(found, Console())
-    for line in written:
-        print(line, file=sys.stderr if json == "-" else sys.stdout)
+        show(found, rich_console())
+    say(written("picture", plot) + written("result", json), plot, json)
 
 
 def _record(folder: Path, part: str | None, budget: str | None, device: str | None) -> None:
     """Record and say how far it is."""
     from importlib.util import find_spec
 
-    from triosim.cli.predict import _progress as progress
-    from triosim.units import parse_time
+    from triosim.core.units import parse_time
 
     if find_spec("torch") is None:
         raise InputError("recording needs PyTorch, which is not installed: pip install 'triosim[torch]'")
@@ -133,9 +157,9 @@ def _record(folder: Path, part: str | None, budget: str | None, device: str | No
         found = record_parts(folder, part, budget_s, device, tell)
     for one in found:
         failed = f", {one.failed} of them failed" if one.failed else ""
-        print(f"{one.part:<12} {one.before + one.now} of {one.items} recorded, {one.now} now{failed}")
+        say([f"{one.part:<12} {one.before + one.now} of {one.items} recorded, {one.now} now{failed}"])
     left = sum(one.left for one in found)
-    print(f"{left} left: run it again with the same folder" if left else f"complete: {folder}")
+    say([f"{left} left: run it again with the same folder" if left else f"complete: {folder}"])
 
 
 def _listed(text: str | None, default: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,16 +1,23 @@
-"""What the WORKLOAD argument may be: a trace file, a foreign trace, a model's name or its configuration file."""
+"""What the WORKLOAD argument may be: a trace file, a foreign trace, a model's name or its configuration file.
+
+What exists and what is registered decides, not how the text is spelt: models have dots in their names.  Where a file
+and a model have one name, the file is meant if it is a trace or a configuration.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from triosim.errors import InputError
+from triosim.core.errors import InputError, no_such_file, says_where, unknown
 
 if TYPE_CHECKING:
-    from triosim.workload.trace import Trace
+    from triosim.trace.tables import Trace
 
 _CONFIGURATIONS = (".toml", ".yaml", ".yml", ".json")
+_ENDINGS = (*_CONFIGURATIONS, ".triosim", ".csv", ".gz", ".et")
+"""Endings of files of workloads: a text with one of them is no mistyped model."""
 
 
 def load_workload(
@@ -26,26 +33,31 @@ def load_workload(
     Raises:
         InputError: there is no such file and no such model, or an option does not go with it.
     """
+    from triosim.sources import modelling, reading
+
     path = Path(name)
-    if path.exists():
-        from triosim.workload import reading
+    exists = os.path.exists(path)
+    is_trace = exists and reading.recognised(path)
+    if exists and not is_trace and path.suffix.lower() in _CONFIGURATIONS:
+        _refuse_step(step, name)
+        return modelling.from_file(path, **_model_options(seq_len, precision, training))
+    if not is_trace and modelling.is_named(name):
+        _refuse_step(step, name)
+        return modelling.model(name, **_model_options(seq_len, precision, training))
+    if not exists:
+        raise _not_there(name)
+    if precision is not None:
+        raise InputError(f"--precision is for models by name; {name} is a trace, whose types are those of its tensors")
+    return reading.read(path, step=step or "median")
 
-        if path.suffix.lower() in _CONFIGURATIONS and not reading.recognised(path):
-            from triosim.workload import modelling
 
-            _refuse_step(step, name)
-            return modelling.from_file(path, **_model_options(seq_len, precision, training))
-        if precision is not None:
-            raise InputError(
-                f"--precision is for models by name; {name} is a trace, whose types are those of its tensors"
-            )
-        return reading.read(path, step=step or "median")
-    if path.suffix or "/" in name:
-        raise InputError(f"{name}: no such file or folder")
-    from triosim.workload import modelling
+def _not_there(name: str) -> InputError:
+    """Nothing is called so."""
+    from triosim.sources import modelling
 
-    _refuse_step(step, name)
-    return modelling.model(name, **_model_options(seq_len, precision, training))
+    if says_where(name, _ENDINGS):
+        return no_such_file(name)
+    return unknown("model", name, modelling.names(), "(nor is there a file or folder of that name)")
 
 
 def _refuse_step(step: str | None, name: str) -> None:

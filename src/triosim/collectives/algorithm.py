@@ -5,15 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from triosim.errors import InputError
-from triosim.registry import Registry
+from triosim.core.errors import InputError
+from triosim.core.registry import Registry
 
 if TYPE_CHECKING:
     from triosim.collectives.group import Group
     from triosim.engine.graph import Pattern
-
-ALGORITHMS = Registry("triosim.collectives.algorithms", "triosim.collectives", "collective algorithm")
-"""Collective algorithms by name."""
 
 DEFAULTS = {
     "all_reduce": "ring", "all_gather": "ring", "reduce_scatter": "ring", "broadcast": "ring", "reduce": "ring",
@@ -39,10 +36,12 @@ class Algorithm(ABC):
     """One way to do collectives.  One subclass a file in ``collectives/algorithms``.
 
     Attributes:
-        kinds: the kinds of :data:`triosim.parallelism.program.COLLECTIVES` that it does.
+        kinds: the kinds of :data:`triosim.schedule.program.COLLECTIVES` that it does.
+        placed: whether it needs to know where members sit also on ideal links.
     """
 
     kinds: ClassVar[tuple[str, ...]]
+    placed: ClassVar[bool] = False
 
     @abstractmethod
     def schedule(self, kind: str, members: int, size: int, root: int = 0, group: Group | None = None) -> Schedule:
@@ -59,6 +58,10 @@ class Algorithm(ABC):
         Raises:
             InputError: the algorithm cannot do this kind for such a group.
         """
+
+
+ALGORITHMS = Registry("triosim.collectives.algorithms", "triosim.collectives", "collective algorithm", Algorithm)
+"""Collective algorithms by name."""
 
 
 def choose(kind: str, members: int, size: int, algorithm: str = "auto") -> str:

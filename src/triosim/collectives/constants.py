@@ -1,7 +1,7 @@
 """What collectives cost on a class of links: constants read from data files that say where each comes from.
 
 One file for each class in ``collectives/data`` (``nvlink4.json``).  They are written by
-``validation/fit_collectives.py`` or, where nothing was measured, hold the latencies that NCCL itself assumes.
+``validation/fit/collectives.py`` or, where nothing was measured, hold the latencies that NCCL itself assumes.
 
 A step of a ring passes ``chunk`` bytes to the neighbour and takes::
 
@@ -140,8 +140,29 @@ def of_link(name: str, family: str, known: Sequence[Constants] = ()) -> Constant
     return load("network") if family in NETWORKS else None
 
 
+@functools.cache
+def as_described() -> Constants:
+    """Constants of a link that is known by its figures alone: software costs its overhead, once.  Protocols put their
+    flags on the wire all the same."""
+    nothing = Curve((1.0,), (0.0,))
+    return Constants(
+        name="",
+        family="",
+        source="figures alone",
+        fitted=False,
+        bandwidth=math.inf,
+        ring={protocol: Costs(0.0, below / above, nothing) for protocol, (above, below) in WIRE.items()},
+        finish={},
+        exchange=Costs(0.0, 1.0, nothing),
+        peer_s=0.0,
+    )
+
+
 def told(name: str, used: Constants) -> str:
     """Where the costs of a link are from, in words."""
+    if used is as_described():
+        return f"{name or 'links inside servers'}: as described"
+    name = name or "links between servers"
     if used.fitted and used.name == name:
         return f"{name}: measured"
     if used.fitted:

@@ -35,6 +35,38 @@ def disjoint_rings(links: NDArray[np.int64]) -> tuple[tuple[int, ...], ...]:
     return tuple(ring for cycle in forward for ring in (cycle, (cycle[0], *cycle[:0:-1])))
 
 
+def widest_rings(bandwidth: NDArray[np.float64]) -> tuple[tuple[tuple[int, ...], ...], float]:
+    """Rings over links of any bandwidth, forwards and backwards, and what they carry together.
+
+    A link carries one ring for each time that a unit goes into its bandwidth, and all rings carry as much as the one on
+    the fullest link.  The units tried are the narrowest link, and every other in one to four parts, so that a link that
+    is a little less than twice as wide as another still carries two rings.
+
+    Args:
+        bandwidth: between each two members, symmetric, 0 for no link, shape ``(members, members)``.
+    """
+    widths = np.unique(bandwidth[bandwidth > 0])
+    if not len(widths):
+        return (), 0.0
+    units = [widths[0], *(width / parts for width in widths[1:_WIDTHS] for parts in range(1, _PARTS + 1))]
+    best: tuple[tuple[int, ...], ...] = ()
+    most = 0.0
+    for unit in dict.fromkeys(unit for unit in units if unit > widths[0] / 2):
+        rings = disjoint_rings(np.floor(bandwidth / unit + 1e-6).astype(np.int64))
+        if not rings:
+            continue
+        used = np.zeros(bandwidth.shape)
+        for ring in rings:
+            np.add.at(used, (ring, (*ring[1:], ring[0])), 1)
+        carried = len(rings) * float((bandwidth[used > 0] / used[used > 0]).min())
+        if carried > most * (1 + 1e-9):
+            best, most = rings, carried
+    return best, most
+
+
+_WIDTHS, _PARTS = 6, 4
+
+
 class _Search:
     """Takes one cycle after another out of the links that are left, and goes back where that leads to few."""
 

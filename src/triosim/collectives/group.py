@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ class LinkClass:
         overhead: seconds of software cost, once, where nothing better is known.
         name: of the link in the catalog, ``""`` for one that the user described by its figures.
         family: of the link in the catalog ("NVLink"), or ``""``.
+        rated: bandwidth by which a library knows the link, whatever it reaches; None where it does not know the link.
+        usual_latency, usual_overhead: latency and overhead of such links, which constants that hold for them include;
+            None for those of this very link.
     """
 
     bandwidth: float
@@ -25,6 +28,9 @@ class LinkClass:
     overhead: float = 0.0
     name: str = ""
     family: str = ""
+    rated: float | None = None
+    usual_latency: float | None = None
+    usual_overhead: float | None = None
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,19 @@ class Group:
     def servers(self) -> int:
         """Number of servers that they are in."""
         return len(np.unique(self.server))
+
+    @property
+    def as_rated(self) -> Group | None:
+        """The group with the bandwidths by which a library knows its links; None where it does not know them."""
+        rated: list[LinkClass | None] = []
+        for link in (self.intra, self.inter):
+            if link is None:
+                rated.append(None)
+            elif link.rated is None:
+                return None
+            else:
+                rated.append(replace(link, bandwidth=link.rated))
+        return replace(self, intra=rated[0], inter=rated[1])
 
     @property
     def slowest(self) -> LinkClass:

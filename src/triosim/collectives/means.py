@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.collectives.group import Group
 from triosim.collectives.groups import describe
 from triosim.collectives.measured import Measured
 from triosim.collectives.scheduling import Collectives
+from triosim.core.units import picoseconds
 from triosim.hardware.system import System
 from triosim.network.routes import Router
 from triosim.network.traffic import Scheduled
-from triosim.units import PICOSECONDS_PER_SECOND
 
 
 class CollectiveMeans:
@@ -37,25 +38,30 @@ class CollectiveMeans:
     ) -> None:
         self.system, self.router, self.collectives, self.measured = system, router, collectives, measured
         self.more_s = more_s
+        self._groups: dict[bytes, Group] = {}
         self.sources: dict[str, None] = {measured.source: None} if measured is not None else {}
 
     def collective(self, kind: str, devices: NDArray[np.int64], size: int, root: int) -> Scheduled:
         """See :class:`triosim.network.traffic.Means`."""
-        made = self.collectives.schedule(kind, describe(self.system, self.router, devices), size, root)
+        made = self.collectives.schedule(kind, self._group(devices), size, root)
         if made.source:
             self.sources[made.source] = None
         delay = made.delay_s if self.measured is None else self.measured.collective(kind, devices, size)
         # The network of a group in one server is that server's switch, wherever the group is.
         places = (0,) * len(made.nodes)
-        return Scheduled(made.pattern, made.order, _ticks(delay + self.more_s), places, made.algorithm, made.protocol)
+        ticks = picoseconds(delay + self.more_s, f"what software adds to an {kind} of {size} bytes")
+        return Scheduled(made.pattern, made.order, ticks, places, made.algorithm, made.protocol)
 
     def transfer(self, source: int, target: int, size: int) -> int:
         """See :class:`triosim.network.traffic.Means`."""
         if self.measured is not None:
-            return _ticks(self.measured.transfer(size))
-        group = describe(self.system, self.router, np.array([source, target]))
-        return _ticks(self.collectives.transfer(group, size))
+            added = self.measured.transfer(size)
+        else:
+            added = self.collectives.transfer(self._group(np.array([source, target])), size)
+        return picoseconds(added, f"what software adds to a transfer of {size} bytes")
 
-
-def _ticks(seconds: float) -> int:
-    return round(seconds * PICOSECONDS_PER_SECOND)
+    def _group(self, devices: NDArray[np.int64]) -> Group:
+        key = devices.tobytes()
+        if key not in self._groups:
+            self._groups[key] = describe(self.system, self.router, devices)
+        return self._groups[key]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.errors import InputError
+from triosim.core.errors import InputError
 
 SEND = "send"
 """The kind under which transfers between two devices are."""
@@ -60,7 +60,7 @@ class Measured:
 
     Attributes:
         members: processes in the group that was measured; larger and smaller groups are not what was measured.
-        tables: by kind of :data:`triosim.parallelism.program.COLLECTIVES`, bytes being those of the full buffer; and
+        tables: by kind of :data:`triosim.schedule.program.COLLECTIVES`, bytes being those of the full buffer; and
             :data:`SEND`.
         source: where they are from, in words.
     """

@@ -7,8 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.columns import Ragged
+from triosim.core.columns import Ragged
+from triosim.core.errors import InputError
+from triosim.core.limits import check_memory
 from triosim.engine.graph import Pattern
+
+EDGE_BYTES = 600
+"""Memory of one sending of one member to another, from the pattern to the played job."""
 
 
 def pattern(
@@ -70,10 +75,36 @@ def from_first(members: int, size: int) -> Pattern:
     return pattern(members, np.zeros(len(others)), others, size)
 
 
-def exchange(members: int, size: int) -> Pattern:
-    """Everyone sends to everyone at once; first the edges to the next position, then those to the one after it."""
+def exchange(members: int, size: int, peers: int | None = None) -> Pattern:
+    """Everyone sends to everyone; first the edges to the next position, then those to the one after it.
+
+    Args:
+        members: members of the group, all positions.
+        size: bytes of each transfer.
+        peers: to how many each sends at a time, and from how many it gets: a transfer waits for the one so many
+            places before it at its sender and for that at its receiver.  All at once if None.
+    """
     source, target = _rounds(members)
-    return pattern(members, source, target, size)
+    if peers is None:
+        return pattern(members, source, target, size)
+    edges = np.arange(len(source))
+    sent = edges - peers * members
+    got = sent - sent % members + (target - sent // members - 1) % members
+    later = sent >= 0
+    needs = np.stack([sent, got], axis=1)[later].ravel()
+    offsets = np.concatenate([[0], np.cumsum(2 * later)]).astype(np.int64)
+    return pattern(members, source, target, size, needs=Ragged(needs.astype(np.int32), offsets))
+
+
+def in_flight(peers: int | None) -> int | None:
+    """``peers`` if it can be a number of transfers at a time.
+
+    Raises:
+        InputError: it is less than 1.
+    """
+    if peers is not None and peers < 1:
+        raise InputError(f"all_to_all with {peers} peers at a time: the least is 1")
+    return peers
 
 
 def rounds(members: int, size: int) -> Pattern:
@@ -90,5 +121,6 @@ def rounds(members: int, size: int) -> Pattern:
 
 
 def _rounds(members: int) -> tuple[NDArray, NDArray]:
+    check_memory(members * (members - 1) * EDGE_BYTES, f"an all-to-all of {members:,} members", "use smaller groups")
     source = np.tile(np.arange(members), members - 1)
     return source, (source + np.repeat(np.arange(1, members), members)) % members

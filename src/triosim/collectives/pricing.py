@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from triosim.collectives import constants, cost, tuner
 from triosim.collectives.algorithm import Schedule
 from triosim.collectives.constants import PROTOCOLS, WIRE, Constants, Costs
+from triosim.collectives.evened import evened
 from triosim.collectives.group import Group, LinkClass
+from triosim.core.errors import InputError
+from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds
 from triosim.engine.graph import Pattern
-from triosim.errors import InputError
-from triosim.units import PICOSECONDS_PER_SECOND
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,20 @@ class Priced:
 
     link: LinkClass
     known: Constants
+
+    @property
+    def latency_s(self) -> float:
+        """The part of the constants' overhead that is latency, which the engine counts as the route has it."""
+        if self.known is constants.as_described():
+            return 0.0
+        return self.link.latency if self.link.usual_latency is None else self.link.usual_latency
+
+    def base_s(self, costs: Costs) -> float:
+        """Seconds before the first step: those of the constants, and what the link costs more than such links do."""
+        if self.known is constants.as_described():
+            return self.link.overhead
+        usual = self.link.usual_overhead
+        return costs.base_s if usual is None else max(0.0, costs.base_s + self.link.overhead - usual)
 
 
 @dataclass(frozen=True)
@@ -38,19 +53,23 @@ class Links:
 
     @staticmethod
     def of(group: Group, known: Sequence[Constants] = ()) -> Links | None:
-        """None where nothing is known of a link: one that the user described, or of a family without constants.
+        """None for a server of whose links nothing is known but figures: such as have no name, or are of a family
+        without constants.  Links between servers that are not known cost what NCCL assumes of networks.
 
         Args:
             group: two members or more.
             known: constants that stand before those that come with the program.
         """
-        found: list[Priced | None] = []
-        for link in (group.intra, group.inter):
-            costs = constants.of_link(link.name, link.family, known) if link is not None else None
-            if link is not None and costs is None:
+        intra = inter = None
+        if group.intra is not None:
+            costs = constants.of_link(group.intra.name, group.intra.family, known)
+            if costs is None and group.inter is None:
                 return None
-            found.append(Priced(link, costs) if link is not None and costs is not None else None)
-        return Links(*found)
+            intra = Priced(group.intra, costs or constants.as_described())
+        if group.inter is not None:
+            costs = constants.of_link(group.inter.name, group.inter.family, known)
+            inter = Priced(group.inter, costs or constants.load("network"))
+        return Links(intra, inter)
 
     @property
     def each(self) -> list[Priced]:
@@ -94,7 +113,7 @@ def in_steps(
     wire = -(-pattern.bytes * above // below)
     ways = max(len(group.rings), 1) if algorithm == "ring" and kind in tuner.ROUNDS else 1
     pipelined = algorithm == "tree" or kind not in tuner.ROUNDS
-    delay = max(both.known.ring[protocol].base_s for both in links.each)
+    delay = max(both.base_s(both.known.ring[protocol]) for both in links.each)
     pause = np.zeros(len(pattern), np.float64)
     kinds = [(both, rows) for both, rows in ((links.intra, ~crosses), (links.inter, crosses)) if both is not None]
     for both, rows in kinds:
@@ -108,7 +127,7 @@ def in_steps(
     if algorithm == "ring" and not pipelined and crosses.any() and not crosses.all():
         pause = _averaged(pause, crosses, group)
     for both, rows in kinds:
-        pause[rows] -= both.link.latency
+        pause[rows] -= both.latency_s
     if algorithm == "tree":
         streams = max(_busiest(pattern, rows) / both.link.bandwidth for both, rows in kinds)
         delay += streams * (1 / _tree_efficiency(group, size, protocol) - 1)
@@ -129,11 +148,13 @@ def in_switch(links: Links, made: Schedule, group: Group, size: int) -> tuple[Pa
         )
     if not len(pattern):
         return pattern, 0.0
-    link = links.slowest.link
+    slowest = links.slowest
+    link = slowest.link
     count, alone = int(pattern.count[0]), int(pattern.bytes[0]) / link.bandwidth
     moved = (1 + 1 / members) * size / (costs.efficiency * link.bandwidth)
     pause = max(0.0, (moved - alone) / count - alone)
-    delay = cost.multicast(costs, members, size, link.bandwidth) - (count * (pause + link.latency + alone) + alone)
+    delay = cost.multicast(costs, members, size, link.bandwidth) + slowest.base_s(costs) - costs.base_s
+    delay -= count * (pause + slowest.latency_s + alone) + alone
     up = pattern.source < members
     return replace(pattern, pause=_ticks(np.where(up, pause, 0.0))), max(0.0, delay)
 
@@ -142,18 +163,75 @@ def at_once(links: Links, made: Schedule, kind: str, group: Group, size: int) ->
     """Sends and receives: they share their links as they are, and what software adds comes first."""
     slowest, peers = links.slowest, group.members - 1
     costs, link, share = slowest.known.exchange, slowest.link, size / group.members
-    delay = costs.base_s + peers * slowest.known.peer_s + costs.overhead(share) - link.latency
+    delay = slowest.base_s(costs) + peers * slowest.known.peer_s + costs.overhead(share) - slowest.latency_s
     delay += peers * share / link.bandwidth * (1 / costs.efficiency - 1)
     delay += cost.finish(links.each[0].known, kind, share)
     if len(made.pattern.needs.values):  # in rounds: every one after the first pays the latency of its route again
-        delay -= (peers - 1) * link.latency
+        delay -= (peers - 1) * slowest.latency_s
     return made.pattern, max(0.0, delay)
 
 
 def of_transfer(links: Links, size: int) -> float:
     """Seconds that software adds to one send and receive."""
     costs, link = links.slowest.known.exchange, links.slowest.link
-    return costs.base_s + costs.overhead(size) + size / link.bandwidth * (1 / costs.efficiency - 1)
+    return links.slowest.base_s(costs) + costs.overhead(size) + size / link.bandwidth * (1 / costs.efficiency - 1)
+
+
+def lasts(links: Links, algorithm: str, made: Schedule, delay_s: float, group: Group) -> float:
+    """Seconds that a ring, a chain or a tree takes when nothing else uses its links: what a choice is made by.
+
+    Exact for rings, in which all wait for the slowest, and for chains (see :mod:`triosim.engine.alone`).  In a tree the
+    busiest member takes its time over the stream, and the last chunk passes each level after it.
+
+    Args:
+        links: of the group.
+        algorithm: ``"ring"`` or ``"tree"``.
+        made: the pattern on the wire, with its pauses.
+        delay_s: before the first transfer.
+        group: the members.
+    """
+    pattern, crosses = made.pattern, _crossing(made, group)
+    if not len(pattern):
+        return delay_s
+    each = pattern.pause / PICOSECONDS_PER_SECOND
+    kinds = [(both.link, rows) for both, rows in ((links.intra, ~crosses), (links.inter, crosses)) if both is not None]
+    for link, rows in kinds:
+        each[rows] += link.latency + pattern.bytes[rows] / link.bandwidth
+    slowest, count = float(each.max()), int(pattern.count.max())
+    if (pattern.lag == 1).all() and len(pattern.lag):
+        return delay_s + count * slowest
+    if algorithm != "tree":
+        return delay_s + float(each.sum()) + (count - 1) * slowest
+
+    def beside(rows: NDArray[np.bool_]) -> float:
+        return float(pattern.pause[rows].max(initial=0)) / PICOSECONDS_PER_SECOND
+
+    seconds = delay_s
+    streamed, depth = pattern.count > 1, (group.servers - 1).bit_length()
+    for link, rows in kinds:
+        last = rows & ~streamed
+        levels = depth if rows is crosses else -(-group.members // group.servers) - 1
+        seconds += 2 * levels * float(each[last].max(initial=0.0))
+        if rows is crosses:  # two children share the way to a parent that is not the root
+            shared = max(group.servers.bit_length() - 2, 0)
+            seconds += 2 * shared * float(pattern.bytes[last].max(initial=0)) / link.bandwidth
+    if streamed.any():
+        seconds += max(
+            _busiest(pattern, rows & streamed) / link.bandwidth + count * (link.latency + beside(rows & streamed))
+            for link, rows in kinds
+        )
+    return seconds
+
+
+def spread(links: Links, made: Schedule, delay_s: float, group: Group) -> tuple[Schedule, float]:
+    """Trees over several servers as a ring of the same load, made to last what :func:`lasts` says of the trees; the
+    ring, and the delay in seconds.
+
+    So the time of a collective is the one by which it was chosen, and a continuous function of every figure.
+    """
+    crosses = _crossing(made, group)
+    even = evened(group.members, _busiest(made.pattern, ~crosses), _busiest(made.pattern, crosses), group)
+    return even, max(0.0, lasts(links, "tree", made, delay_s, group) - lasts(links, "ring", even, 0.0, group))
 
 
 def _crossing(made: Schedule, group: Group) -> NDArray[np.bool_]:
@@ -204,4 +282,4 @@ def _beside(costs: Costs, link: LinkClass, payload: NDArray, wire: NDArray) -> N
 
 
 def _ticks(seconds: NDArray) -> NDArray[np.int64]:
-    return np.rint(np.maximum(seconds, 0.0) * PICOSECONDS_PER_SECOND).astype(np.int64)
+    return picoseconds(np.maximum(seconds, 0.0), "a pause before a transfer of a collective")

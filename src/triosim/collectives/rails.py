@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.columns import Ragged
+from triosim.core.columns import Ragged
 from triosim.engine.graph import Pattern
 
 

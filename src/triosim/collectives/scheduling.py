@@ -5,8 +5,10 @@ copies, bandwidth that a protocol cannot use) is ``pause`` before each transfer 
 nothing else uses the links, a collective takes what :mod:`triosim.collectives.cost` says, unless the links alone take
 longer.
 
-A group whose links the user described by their figures is ideal: no software costs but the links' own, rings and
-pairwise exchanges.
+Links that somebody described by their figures go the same way.  As no library knows what to choose on them, the fastest
+is taken, so that time is a continuous function of every figure.  A server of which nothing but figures is known has no
+software costs but the links' own, rings and pairwise exchanges.  Where a machine is ideal (see :class:`System`), rings
+besides follow the order of the members.
 """
 
 from __future__ import annotations
@@ -19,11 +21,12 @@ from numpy.typing import ArrayLike
 from triosim.collectives import pricing, tuner, uneven
 from triosim.collectives.algorithm import ALGORITHMS, DEFAULTS, Schedule, choose
 from triosim.collectives.constants import PROTOCOLS, Constants
-from triosim.collectives.evened import FOLLOWED_SERVERS, evened
 from triosim.collectives.group import Group
+from triosim.collectives.pattern import in_flight
 from triosim.collectives.pricing import Links
+from triosim.core.errors import InputError, unknown
+from triosim.core.options import configured, options_of
 from triosim.engine.graph import Pattern
-from triosim.errors import InputError, unknown
 
 CHOSEN_BY_NCCL = (*tuner.ROUNDS, "broadcast", "reduce")
 """Kinds for which NCCL chooses algorithm and protocol; the others are sends and receives."""
@@ -60,13 +63,20 @@ class Collectives:
         protocol: one of :data:`triosim.collectives.constants.PROTOCOLS`, or ``"auto"``.
         ideal: whether all links are taken as ideal.
         known: constants instead of those that come with the program, for every link of their family.
+        peers: to how many a direct all-to-all lets each member send, and from how many get, at a time; all at once if
+            None (see :class:`triosim.collectives.algorithms.direct.Direct`).
 
     Raises:
-        InputError: there is no such algorithm or protocol.
+        InputError: there is no such algorithm or protocol, or peers are not at least 1.
     """
 
     def __init__(
-        self, algorithm: str = "auto", protocol: str = "auto", ideal: bool = False, known: Sequence[Constants] = ()
+        self,
+        algorithm: str = "auto",
+        protocol: str = "auto",
+        ideal: bool = False,
+        known: Sequence[Constants] = (),
+        peers: int | None = None,
     ) -> None:
         self.kinds: tuple[str, ...] = () if algorithm == "auto" else ALGORITHMS.get(algorithm).kinds
         self.algorithm = algorithm.strip().lower().replace("_", "-")
@@ -76,12 +86,13 @@ class Collectives:
         self.protocol = spelled[protocol.lower()]
         self.ideal = ideal
         self.known = known
+        self.peers = in_flight(peers)
 
     def schedule(self, kind: str, group: Group, size: int, root: int = 0) -> Scheduled:
         """What is played for one collective.
 
         Args:
-            kind: a kind of :data:`triosim.parallelism.program.COLLECTIVES`.
+            kind: a kind of :data:`triosim.schedule.program.COLLECTIVES`.
             group: the members and their links.
             size: bytes of the full buffer; for all_to_all what one member sends, its own part included.
             root: of broadcast, reduce, gather and scatter.
@@ -90,14 +101,22 @@ class Collectives:
             InputError: the algorithm or the protocol asked for cannot do this here.
         """
         if group.members < 2:
-            made = _make(DEFAULTS[kind], kind, group, size, root)
-            return Scheduled(made.pattern, made.order, (), 0.0, DEFAULTS[kind], "", "")
+            alone = self._make(DEFAULTS[kind], kind, group, size, root)
+            return Scheduled(alone.pattern, alone.order, (), 0.0, DEFAULTS[kind], "", "")
         links = self._links(group)
         if links is None:
-            return self._ideal(kind, group, size, root)
-        algorithm, protocol = self._choose(kind, group, size, links)
-        made = _make(algorithm, kind, group, size, root)
-        return self._priced(links, made, kind, algorithm, group, size, protocol)
+            return self._as_described(kind, group, size, root)
+
+        def made(algorithm: str, protocol: str) -> Scheduled:
+            pattern = self._make(algorithm, kind, group, size, root)
+            return self._priced(links, pattern, kind, algorithm, group, size, protocol)
+
+        asked = self.algorithm if kind in self.kinds else "auto"
+        found = [made(*choice) for choice in self._choices(kind, group, size, links)]
+        fastest = found[0]
+        if len(found) > 1:
+            fastest = min(found, key=lambda one: self._lasts(links, one, group))
+        return fastest if asked in ("auto", fastest.algorithm) else made(asked, fastest.protocol)
 
     def schedule_uneven(self, kind: str, group: Group, sizes: ArrayLike) -> Scheduled:
         """What is played for all-gather, reduce-scatter or all-to-all with parts that differ.
@@ -110,7 +129,7 @@ class Collectives:
         Raises:
             InputError: sizes do not fit the kind and the group.
         """
-        made = uneven.schedule(kind, sizes)
+        made = uneven.schedule(kind, sizes, self.peers)
         if made.pattern.members != group.members:
             raise InputError(f"{kind} with uneven parts: {made.pattern.members} sizes for {group.members} members")
         algorithm = "direct" if kind == "all_to_all" else "ring"
@@ -119,7 +138,7 @@ class Collectives:
             delay = max((link.overhead for link in (group.intra, group.inter) if link is not None), default=0.0)
             return Scheduled(made.pattern, made.order, (), delay, algorithm, "", "")
         size = int(uneven.full_buffer(kind, sizes))
-        protocol = Collectives(algorithm, self.protocol, known=self.known)._choose(kind, group, size, links)[1]
+        protocol = Collectives(algorithm, self.protocol, known=self.known).schedule(kind, group, size).protocol
         return self._priced(links, made, kind, algorithm, group, size, protocol)
 
     def transfer(self, group: Group, size: int) -> float:
@@ -127,8 +146,19 @@ class Collectives:
         links = self._links(group)
         return group.slowest.overhead if links is None else pricing.of_transfer(links, size)
 
+    def _make(self, algorithm: str, kind: str, group: Group | None, size: int, root: int, members: int = 0) -> Schedule:
+        found = ALGORITHMS.get(algorithm)
+        options = {"peers": self.peers} if "peers" in (options_of(found) or ()) else {}
+        made = configured(found, options, f"collective algorithm {algorithm}")
+        return made.schedule(kind, group.members if group else members, size, root, group)
+
     def _links(self, group: Group) -> Links | None:
         return None if self.ideal else Links.of(group, self.known)
+
+    @staticmethod
+    def _lasts(links: Links, made: Scheduled, group: Group) -> float:
+        """Seconds that a collective takes when nothing else uses its links."""
+        return pricing.lasts(links, made.algorithm, Schedule(made.pattern, made.order), made.delay_s, group)
 
     @staticmethod
     def _priced(
@@ -138,27 +168,32 @@ class Collectives:
             pattern, delay = pricing.in_switch(links, made, group, size)
         elif kind in CHOSEN_BY_NCCL:
             pattern, delay = pricing.in_steps(links, made, kind, algorithm, group, size, protocol)
-            if algorithm == "tree" and group.servers == group.members > FOLLOWED_SERVERS:
-                pattern, later = evened(pattern, links.slowest.link)
-                delay += later
+            if algorithm == "tree" and group.servers > 1:
+                even, delay = pricing.spread(links, Schedule(pattern, made.order), delay, group)
+                return Scheduled(even.pattern, even.order, (), delay, algorithm, protocol, links.source())
         else:
             pattern, delay = pricing.at_once(links, made, kind, group, size)
         return Scheduled(pattern, made.order, _nodes(pattern, group), delay, algorithm, protocol, links.source())
 
-    def _ideal(self, kind: str, group: Group, size: int, root: int) -> Scheduled:
+    def _as_described(self, kind: str, group: Group, size: int, root: int) -> Scheduled:
+        """No software costs but the links' own overhead, once."""
         algorithm = choose(kind, group.members, size, self.algorithm if kind in self.kinds else "auto")
-        named = all(link is None or link.name for link in (group.intra, group.inter))
-        plain = group if algorithm in _PLACED or (named and not self.ideal) else None
-        made = _make(algorithm, kind, plain, size, root, group.members)
+        where = None if self.ideal and not ALGORITHMS.get(algorithm).placed else group
+        made = self._make(algorithm, kind, where, size, root, group.members)
         delay = max(link.overhead for link in (group.intra, group.inter) if link is not None)
         return Scheduled(made.pattern, made.order, _nodes(made.pattern, group), delay, algorithm, "", "")
 
-    def _choose(self, kind: str, group: Group, size: int, links: Links) -> tuple[str, str]:
-        """Algorithm and protocol: what is asked for, and NCCL's first choice of what that leaves open."""
+    def _choices(self, kind: str, group: Group, size: int, links: Links) -> list[tuple[str, str]]:
+        """Algorithm and protocol: what is asked for, and NCCL's first choice of what that leaves open.  What NCCL does
+        not have goes as its rings do.
+
+        NCCL chooses by what it knows of links, not by what they reach.  For links that it does not know there are
+        several, of which the fastest is to be taken.
+        """
         asked = self.algorithm if kind in self.kinds else "auto"
         if kind not in CHOSEN_BY_NCCL:
             algorithm = choose(kind, group.members, size, asked) if asked != "auto" else _SENT.get(kind, DEFAULTS[kind])
-            return algorithm, "Simple" if self.protocol == "auto" else self.protocol
+            return [(algorithm, "Simple" if self.protocol == "auto" else self.protocol)]
         able = links.protocols()
         if self.protocol != "auto":
             if self.protocol not in able:
@@ -167,25 +202,17 @@ class Collectives:
                     f"use auto or {' or '.join(able)}"
                 )
             able = [self.protocol]
-        found = [c for c in tuner.choices(kind, group, size, every=self.protocol != "auto") if c.protocol in able]
-        found = [c for c in found if c.algorithm != "nvls" or links.multicast is not None]
         if asked == "nvls":
-            return asked, "Simple"
-        same = [c for c in found if asked in ("auto", c.algorithm)]
-        best = (same or [c for c in found if c.algorithm == "ring"])[0]  # what NCCL does not have goes as its rings do
-        return (best.algorithm if asked == "auto" else asked), best.protocol
+            return [(asked, "Simple")]
+        rated = group.as_rated
+        found = tuner.choices(kind, rated or group, size, every=self.protocol != "auto")
+        found = [c for c in found if c.protocol in able and (c.algorithm != "nvls" or links.multicast is not None)]
+        same = [c for c in found if asked in ("auto", c.algorithm)] or [c for c in found if c.algorithm == "ring"]
+        return [(c.algorithm, c.protocol) for c in (same[:1] if rated is not None else same)]
 
-
-_PLACED = ("tree", "hierarchical", "nvls")
-"""Algorithms that need to know where members sit also on ideal links."""
 
 _SENT = {"all_to_all": "direct"}
 """What NCCL does for kinds that are sends and receives, where it is not the default of ideal links."""
-
-
-def _make(algorithm: str, kind: str, group: Group | None, size: int, root: int, members: int = 0) -> Schedule:
-    made = ALGORITHMS.get(algorithm)()
-    return made.schedule(kind, group.members if group else members, size, root, group)
 
 
 def _nodes(pattern: Pattern, group: Group) -> tuple[int, ...]:

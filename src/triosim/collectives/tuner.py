@@ -66,7 +66,7 @@ def _ring(kind: str, group: Group, size: int, protocol: str) -> float:
         bandwidth *= 0.92
     hop = 0.0
     if group.intra is not None:
-        hop = _hop(group.intra, "ring", protocol)
+        hop = _hop(group.intra, "ring", protocol, inside=True)
     if servers > 1:
         hop = max(hop, _constants()["network_overhead_s"] * (3 if protocol == "Simple" else 1))
     latency = _constants()["base_s"]["ring"][protocol] + (steps - crossing) * hop
@@ -89,7 +89,7 @@ def _tree(group: Group, size: int, protocol: str) -> float:
     bandwidth *= tree_efficiency(size, protocol)
     latency = constants["base_s"]["tree"][protocol]
     if group.intra is not None:
-        latency += 2 * (group.members / servers - 1) * _hop(group.intra, "tree", protocol)
+        latency += 2 * (group.members / servers - 1) * _hop(group.intra, "tree", protocol, inside=True)
     if group.inter is not None:
         latency += 2 * int(math.log2(servers)) * _hop(group.inter, "tree", protocol)
     return latency + size / (bandwidth / 2)
@@ -123,13 +123,18 @@ def ring_bandwidth(group: Group) -> float:
     return min(ways)
 
 
-def _hop(link: LinkClass, algorithm: str, protocol: str) -> float:
-    return _constants()["hop_s"][technology(link)][algorithm][protocol]
+def _hop(link: LinkClass, algorithm: str, protocol: str, inside: bool = False) -> float:
+    return _constants()["hop_s"][technology(link, inside)][algorithm][protocol]
 
 
-def technology(link: LinkClass) -> str:
-    """What NCCL's constants call a link: ``"nvlink"``, ``"pcie"`` or ``"network"``."""
-    return {"NVLink": "nvlink", "PCIe": "pcie"}.get(link.family, "network")
+def technology(link: LinkClass, inside: bool = False) -> str:
+    """What NCCL's constants call a link: ``"nvlink"``, ``"pcie"`` or ``"network"``.
+
+    Args:
+        link: of the catalog or described by its figures.
+        inside: whether it is inside a server, where links of other families count as the vendor's NVLink.
+    """
+    return {"NVLink": "nvlink", "PCIe": "pcie"}.get(link.family, "nvlink" if inside else "network")
 
 
 def generation(group: Group) -> str:
@@ -148,5 +153,5 @@ def _enabled(protocol: str, group: Group) -> bool:
     """LL128 needs NVLink, whose stores of 128 bytes arrive whole."""
     if protocol != "LL128":
         return True
-    linked = group.intra is None or technology(group.intra) == "nvlink"
+    linked = group.intra is None or technology(group.intra, inside=True) == "nvlink"
     return linked and _constants()["ll128"][generation(group)]

@@ -5,29 +5,29 @@ An edge of a pattern moves equal amounts, so every part of every member is an ed
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from triosim.collectives.algorithm import Schedule
-from triosim.columns import Ragged
+from triosim.collectives.pattern import in_flight
+from triosim.core.columns import Ragged
+from triosim.core.errors import InputError
 from triosim.engine.graph import Pattern
-from triosim.errors import InputError
 
 KINDS = ("all_gather", "reduce_scatter", "all_to_all")
 
 
-def schedule(kind: str, sizes: ArrayLike) -> Schedule:
+def schedule(kind: str, sizes: ArrayLike, peers: int | None = None) -> Schedule:
     """The pattern of a collective with uneven parts: rings for gathering and reducing, direct exchanges.
 
     Args:
         kind: one of :data:`KINDS`.
         sizes: bytes of each member's part, shape ``(members,)``; for all_to_all what each member (row) sends to each
             (column), shape ``(members, members)``, its own part included.
+        peers: to how many an all-to-all lets each send, and from how many get, at a time; all at once if None.
 
     Raises:
-        InputError: there is no such kind, or sizes have another shape or are negative.
+        InputError: there is no such kind, or sizes have another shape or are negative, or peers are not at least 1.
     """
     parts = np.asarray(sizes, np.int64)
     if kind not in KINDS:
@@ -38,7 +38,7 @@ def schedule(kind: str, sizes: ArrayLike) -> Schedule:
         raise InputError(f"{kind} with uneven parts: sizes must be {shape}, got shape {parts.shape}")
     if (parts < 0).any():
         raise InputError(f"{kind} with uneven parts: a part has {int(parts.min())} bytes: the least is 0")
-    pattern = _exchange(parts) if kind == "all_to_all" else _ring(parts, gathers=kind == "all_gather")
+    pattern = _exchange(parts, in_flight(peers)) if kind == "all_to_all" else _ring(parts, gathers=kind == "all_gather")
     return Schedule(pattern, tuple(range(len(parts))))
 
 
@@ -57,24 +57,40 @@ def _ring(parts: NDArray[np.int64], gathers: bool) -> Pattern:
     edge = np.arange(len(step))
     later = step > 0
     needs = np.stack([edge - n, edge - n - member + (member - 1) % n], axis=1)[later]
-    return _single(n, member, (member + 1) % n, parts[part], needs, 2 * later)
+    offsets = np.concatenate([[0], np.cumsum(2 * later)])
+    return _single(n, member, (member + 1) % n, parts[part], Ragged(needs.ravel().astype(np.int32), offsets))
 
 
-def _exchange(parts: NDArray[np.int64]) -> Pattern:
-    """Everyone to everyone at once; what is empty is not sent."""
+def _exchange(parts: NDArray[np.int64], peers: int | None) -> Pattern:
+    """Everyone to everyone, the nearest to the right first; what is empty is not sent.
+
+    A transfer waits for the one ``peers`` places before it among those that its sender sends, and among those that its
+    receiver gets.
+    """
     n = len(parts)
     source, target = np.nonzero((parts > 0) & ~np.eye(n, dtype=bool))
-    none = np.zeros((0, 2), np.int64)
-    return _single(n, source, target, parts[source, target], none, np.zeros(len(source), np.int64))
+    needs = Ragged.empty(len(source), np.int32)
+    if peers is not None:
+        distance = (target - source) % n
+        before = np.stack([_before(end, distance, peers) for end in (source, target)], axis=1)
+        there = before >= 0
+        offsets = np.concatenate([[0], np.cumsum(there.sum(axis=1))])
+        needs = Ragged(before[there].astype(np.int32), offsets)
+    return _single(n, source, target, parts[source, target], needs)
 
 
-def _single(
-    members: int, source: NDArray, target: NDArray, sizes: NDArray, needs: NDArray, lengths: Sequence[int] | NDArray
-) -> Pattern:
-    values = needs.ravel().astype(np.int32)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+def _before(end: NDArray, distance: NDArray, places: int) -> NDArray:
+    """Of each transfer the one so many places before it, by distance, among those with the same end; -1 for none."""
+    order = np.lexsort((distance, end))
+    before = np.full(len(end), -1)
+    same = end[order[places:]] == end[order[:-places]]
+    before[order[places:][same]] = order[:-places][same]
+    return before
+
+
+def _single(members: int, source: NDArray, target: NDArray, sizes: NDArray, needs: Ragged) -> Pattern:
     edges = len(source)
     return Pattern(
         members, source.astype(np.int32), target.astype(np.int32), sizes.astype(np.int64), np.ones(edges, np.int32),
-        Ragged(values, offsets), np.zeros(len(values), np.int32), np.zeros(edges, np.int64),
+        needs, np.zeros(len(needs.values), np.int32), np.zeros(edges, np.int64),
     )  # fmt: skip

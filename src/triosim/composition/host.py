@@ -15,15 +15,19 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.columns import Ragged
-from triosim.errors import InputError
-from triosim.parallelism.program import HOST, Op, Program
-from triosim.workload.operators import canonical
-from triosim.workload.trace import Phase, Trace
+from triosim.core.columns import Ragged
+from triosim.core.errors import InputError, unknown
+from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.changes import same_device
+from triosim.kernels.classes import by_name, reserves
+from triosim.operators import canonical, kind
+from triosim.schedule.program import HOST, Op, Program
+from triosim.trace.tables import Phase, Trace
 
 
 @dataclass(frozen=True)
@@ -58,24 +62,66 @@ def _table() -> dict:
     return json.loads(resources.files("triosim.composition").joinpath("host.json").read_text())
 
 
-def default_mode(trace: Trace, kind: str = "gpu") -> str:
-    """What ``--host`` is when it is not given.
+def issue_seconds(mode: str) -> float:
+    """Host seconds to launch one operator, where nothing is recorded.
 
-    Recorded where the trace holds host times; the eager table for a model by name; none for an imported trace without
-    host times and for a trace of a CPU, whose operators ran in the process that launched them.
+    Args:
+        mode: a row of ``host.json``, ``"graph"`` (nothing but one launch for all) or ``"none"``.
+
+    Raises:
+        InputError: there is no such mode.
+    """
+    if mode in ("graph", "none"):
+        return 0.0
+    modes = _table()["modes"]
+    if mode not in modes:
+        raise unknown("host mode", mode, [*modes, "none"])
+    return float(modes[mode]["issue_s"])
+
+
+class Choice(NamedTuple):
+    """How the cost of launching is taken into account where nobody says.
+
+    Attributes:
+        mode: as ``--host`` names it.
+        why: in a few words, ``""`` where nothing was recorded.
+    """
+
+    mode: str
+    why: str = ""
+
+
+def default_mode(trace: Trace, targets: Sequence[Accelerator], recorded_on: Accelerator | None = None) -> Choice:
+    """What ``--host`` is when it is not given: it follows the devices that run the job, not where the trace is from.
+
+    * ``recorded`` where the trace holds host times of such a device (a GPU's on another GPU: the host is the same);
+    * ``none`` where it holds device times of this very device and no host times: a sum of measured kernels;
+    * else what a device of that kind costs its host, whichever way the trace came about: by name, under fake tensors,
+      on a CPU, imported.  A CPU runs operators in the process that would launch them (``none``); what is neither CPU
+      nor GPU (TPU, Trainium, Gaudi) runs compiled programs, launched once (``graph``); all others run PyTorch
+      (``eager``).
 
     Args:
         trace: what is run.
-        kind: of device, as in the catalog; processors run operators themselves, and what is no GPU (TPU, Trainium,
-            Gaudi) runs compiled programs, launched once.
+        targets: the devices that run it, each kind once.
+        recorded_on: the device of the trace's times; None where nothing was measured.
     """
-    if trace.meta.made_by == "triosim.model":
-        if kind.endswith("cpu"):
-            return "none"
-        return "graph" if kind.endswith("asic") else "eager"
-    if trace.meta.clock == "gpu" and bool(np.any(trace.operators.host_s > 0)):
-        return "recorded"
-    return "none"
+    kinds = {_kind(device) for device in targets}
+    usual = {"cpu": "none", "asic": "graph"}.get(kinds.pop(), "eager") if len(kinds) == 1 else "eager"
+    if recorded_on is None or usual == "none":
+        return Choice(usual)
+    where = recorded_on.name or f"a {recorded_on.kind}"
+    hosted = trace.meta.clock == "gpu" and bool(np.any(trace.operators.host_s > 0))
+    if hosted and all(_kind(device) == _kind(recorded_on) for device in targets):
+        return Choice("recorded")
+    if all(same_device(device, recorded_on) for device in targets):
+        return Choice("none", f"the trace has device times of {where} and no host times")
+    return Choice(usual, f"the trace has no host times of {'a GPU' if usual == 'eager' else 'such a device'}")
+
+
+def _kind(device: Accelerator) -> str:
+    """``"cpu"``, ``"asic"`` or ``"gpu"``."""
+    return next((kind for kind in ("cpu", "asic") if device.kind.endswith(kind)), "gpu")
 
 
 def crowding(processes: int, cores: int | None) -> float:
@@ -83,12 +129,13 @@ def crowding(processes: int, cores: int | None) -> float:
     return max(1.0, processes / cores) if cores else 1.0
 
 
-def host(trace: Trace, mode: str, processes: float = 1) -> Host:
+def host(trace: Trace, mode: str, processes: float = 1, why: str = "") -> Host:
     """The cost of launching each operator of a trace.
 
     Args:
         trace: one rank's step.
         mode: a row of ``host.json``, ``"recorded"`` or ``"none"``.
+        why: why this mode was chosen, in a few words, where nobody asked for it.
         processes: devices that one process launches for, one after the other (``DataParallel``), times how crowded
             the cores are (:func:`crowding`).
 
@@ -97,7 +144,8 @@ def host(trace: Trace, mode: str, processes: float = 1) -> Host:
     """
     n = len(trace)
     if mode == "none":
-        return Host(mode, np.zeros(n), 0.0, 0.0, 0.0, 0.0, "the cost of launching is left out")
+        source = "the cost of launching is left out" + (f": {why} (--host eager adds it)" if why else "")
+        return Host(mode, np.zeros(n), 0.0, 0.0, 0.0, 0.0, source)
     table = _table()
     delay, gap = table["delay_s"]["seconds"], table["gap_s"].get(mode, table["gap_s"]["seconds"])
     if mode == "recorded":
@@ -117,13 +165,24 @@ def host(trace: Trace, mode: str, processes: float = 1) -> Host:
         spread = table["spread"]["recorded"]
     else:
         row = table["modes"][mode]
-        recorded, launch = np.where(trace.operators.view, 0.0, _tabled(row, trace)), row["issue_s"]
+        recorded, launch = np.where(launches(trace), _tabled(row, trace), 0.0), row["issue_s"]
         each = "iteration" if mode == "graph" else "launch"
-        source = f"{_us(launch)} per {each}: {row['note']} ({row['source']})"
+        source = f"{_us(launch)} per {each}: {row['note']}" + (f", as {why}" if why else "") + f" ({row['source']})"
         if bool(np.any((recorded != launch) & (recorded > 0))):
             source += f"; {row['by_operator_note']} ({row['by_operator_source']})"
         spread = table["spread"]["table"]
     return Host(mode, recorded * processes, launch * processes, delay, gap, spread, source)
+
+
+def launches(trace: Trace) -> NDArray[np.bool_]:
+    """Operators that cost the host something of their own.
+
+    Views and what only reserves memory belong to the operators around them, in whose measured costs they are; a number
+    that is read where nothing has to be waited for lies in the host's memory already (an optimizer's count of steps).
+    """
+    operators = trace.operators
+    read = by_name(operators.name, lambda name: kind(name) == "host").astype(bool) & ~operators.sync
+    return ~(operators.view | read | by_name(operators.name, reserves).astype(bool))
 
 
 def _tabled(row: dict, trace: Trace) -> NDArray[np.float64]:

@@ -24,8 +24,9 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.spans import covered, merged
+from triosim.core.units import whole_ticks
 from triosim.hardware.accelerator import Accelerator
-from triosim.intervals import covered, merged
 
 TOLERANCE = 1e-4
 """Times have settled when no rank's computation changes by more than this part of the run."""
@@ -146,5 +147,5 @@ def _stretched(tasks: Tasks, played: Times) -> NDArray[np.int64]:
         beside = covered(begin, worked, start, end)
         alone = tasks.amount[computes] - after
         longer = np.where(beside == worked - begin, alone * (slowdown - 1), beside * (1 - 1 / slowdown))
-        amount[computes] += np.rint(longer).astype(np.int64)
+        amount[computes] += whole_ticks(longer, "what a collective adds to an operator beside it")
     return amount

@@ -14,9 +14,9 @@ from dataclasses import replace
 import numpy as np
 
 from triosim.composition.host import host, launch
-from triosim.parallelism.program import COMPUTE, DP, Op, Program, ProgramBuilder
-from triosim.workload.builder import TraceBuilder
-from triosim.workload.trace import NONE, Phase, Trace
+from triosim.schedule.program import COMPUTE, DP, Op, Program, ProgramBuilder
+from triosim.trace.builder import TraceBuilder
+from triosim.trace.tables import NONE, Phase, Trace
 
 
 def recorded(trace: Trace, iterations: int = 1) -> Program:

@@ -12,7 +12,6 @@ says so and widens the interval.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -22,11 +21,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.composition.host import Host
-from triosim.errors import InputError
-from triosim.parallelism.program import Op, Program
-from triosim.units import format_time
-from triosim.workload.trace import Trace
+from triosim.composition.host import Host, launches
+from triosim.core import guarded
+from triosim.core.errors import InputError, quoted
+from triosim.core.units import format_time
+from triosim.schedule.program import Op, Program
+from triosim.trace.tables import Trace
 
 SCHEMA = "triosim/composition/1"
 
@@ -133,7 +133,7 @@ class Residual:
 
     def host(self, trace: Trace, processes: float = 1) -> Host:
         """The cost of launching each operator of a trace; ``processes`` as of :func:`triosim.composition.host.host`."""
-        issue = np.where(trace.operators.view, 0.0, self.terms.issue_s * processes)
+        issue = np.where(launches(trace), self.terms.issue_s * processes, 0.0)
         terms = self.terms
         source = (
             f"fitted to {self.rows} iterations ({self.source}), off by {self.error:.1%} on those left out: "
@@ -178,15 +178,10 @@ def load(path: str | Path) -> Residual:
     """
     path = Path(path)
     cure = "make it again with triosim calibrate --iterations"
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"composition {path}: cannot be read ({error.strerror or error})") from None
-    except ValueError as error:
-        raise InputError(f"composition {path} is not JSON ({error}): {cure}") from None
+    found = guarded.values(path, ".json")
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         schema = found.get("schema") if isinstance(found, dict) else None
-        raise InputError(f"composition {path} has the schema {schema!r}, this version reads {SCHEMA!r}: {cure}")
+        raise InputError(f"composition {path} has the schema {quoted(schema)}, this version reads {SCHEMA!r}: {cure}")
     try:
         kinds = (("terms", Terms), ("smallest", Sizes), ("largest", Sizes))
         parts: dict[str, Any] = {key: _numbers(cls, found[key], key) for key, cls in kinds}
@@ -206,7 +201,7 @@ def _numbers(cls: type, table: Mapping, where: str) -> Terms | Sizes:
 
 def _number(value: object, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise ValueError(f"{name} ({value!r})")
+        raise ValueError(f"{name} ({quoted(value)})")
     return float(value)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.errors import PlanError
+from triosim.core.errors import PlanError
 from triosim.hardware.system import System
 
 EFFICIENCY = 0.45

@@ -6,10 +6,13 @@ from triosim.engine.solver import NetworkModel
 
 _Ticks = NDArray[int64]
 
+class Refused(ValueError):
+    """Columns that make no sense; :mod:`triosim.engine.check` says which."""
+
 def play(
     graph: Graph, wires: Wires, model: NetworkModel | str, alone: bool, formulas: bool
-) -> tuple[_Ticks, _Ticks, _Ticks, NDArray[int64], int, int, bool, bool] | None:
-    """Play; None if the columns make no sense.
+) -> tuple[_Ticks, _Ticks, _Ticks, NDArray[int64], int, int, bool, bool, int]:
+    """Play.
 
     Args:
         graph, wires: with columns that are contiguous and of the widths that :mod:`triosim.engine.graph` gives.
@@ -18,8 +21,11 @@ def play(
         formulas: and without playing their transfers, where there is a closed form.
 
     Returns:
-        start, begin, finish, bytes of each link, flows, events, whether all tasks ended, and whether all ticks could be
-        counted.
+        start, begin, finish, bytes of each link, flows, events, whether all tasks ended, whether all ticks could be
+        counted, and the first link with more bytes than can be counted (-1 if there is none).
+
+    Raises:
+        Refused: the columns make no sense.
     """
 
 def play_many(
@@ -29,12 +35,15 @@ def play_many(
     kind: NDArray[int32],
     factors: NDArray[float64],
     links: NDArray[float64],
-) -> NDArray[int64] | None:
-    """Play many times; None if the columns make no sense.  See :func:`triosim.engine.many.play_many`.
+) -> NDArray[int64]:
+    """Play many times.  See :func:`triosim.engine.many.play_many`.
 
     Args:
         model: name of a network model that is built in.
 
     Returns:
         The tick at which the last task ends in each draw, or -1 where not all end.
+
+    Raises:
+        Refused: the columns make no sense.
     """

@@ -23,13 +23,20 @@ from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
+from triosim.engine.graph import BEYOND
 from triosim.engine.stepped import Edges, Stepping
 
 Done = Callable[[int, int], int]
 
 
 class Alone(Protocol):
-    """A collective that shares no link; ticks are counted from its first transfer."""
+    """A collective that shares no link; ticks are counted from its first transfer.
+
+    Attributes:
+        last: tick of the last delivery of all, which may be to a place that is no member.
+    """
+
+    last: int
 
     def ends(self) -> list[int]:
         """When each member has finished."""
@@ -43,17 +50,15 @@ class Alone(Protocol):
 
 
 def alone(edges: Edges, lasts: Sequence[int]) -> Alone | None:
-    """How a collective runs that shares no link, or None if it never ends because its edges wait in a circle.
+    """How a collective runs that shares no link, or None if it never ends: edges wait in a circle, or ticks run out.
 
     Args:
         edges: the pattern.
         lasts: ticks of each transfer of each edge, from its start to its delivery.
     """
     done = _ring(edges, lasts) or _pipeline(edges, lasts)
-    if done is not None:
-        return ClosedForm(edges, lasts, done)
-    replay = Replay(edges, lasts)
-    return replay if replay.complete else None
+    found = ClosedForm(edges, lasts, done) if done is not None else Replay(edges, lasts)
+    return found if found.complete and found.last < BEYOND else None
 
 
 def _ring(edges: Edges, lasts: Sequence[int]) -> Done | None:
@@ -124,6 +129,8 @@ class ClosedForm:
 
     def __init__(self, edges: Edges, lasts: Sequence[int], done: Done) -> None:
         self._edges, self._lasts, self._done = edges, lasts, done
+        self.complete = True
+        self.last = max([done(edge, count - 1) for edge, count in enumerate(edges.count)], default=0)
 
     def ends(self) -> list[int]:
         """See :meth:`Alone.ends`."""
@@ -149,7 +156,7 @@ class Replay:
 
     def __init__(self, edges: Edges, lasts: Sequence[int]) -> None:
         self._edges, self._lasts = edges, lasts
-        state, _, self._ends = self._until(None)
+        state, _, self._ends, self.last = self._until(None)
         self.complete = state.delivered == edges.count
 
     def ends(self) -> list[int]:
@@ -158,16 +165,18 @@ class Replay:
 
     def state(self, ticks: int) -> tuple[Stepping, list[tuple[int, int]]]:
         """See :meth:`Alone.state`."""
-        state, started, _ = self._until(ticks)
+        state, started, _, _ = self._until(ticks)
         return state, list(started.items())
 
-    def _until(self, ticks: int | None) -> tuple[Stepping, dict[int, int], list[int]]:
-        """The state after so many ticks (None: at the end), the transfers under way, and the ends of members."""
+    def _until(self, ticks: int | None) -> tuple[Stepping, dict[int, int], list[int], int]:
+        """The state after so many ticks (None: at the end), the transfers under way, the ends of members, and the tick
+        of the last delivery."""
         state, lasts = Stepping(self._edges), self._lasts
         started = dict.fromkeys(state.flying(), 0)
         ends = [0] * self._edges.members
         queue = [(lasts[edge], edge) for edge in started]
         heapify(queue)
+        now = 0
         while queue and (ticks is None or queue[0][0] <= ticks):
             now, edge = heappop(queue)
             del started[edge]
@@ -177,4 +186,4 @@ class Replay:
                 heappush(queue, (now + lasts[other], other))
             for position in finished:
                 ends[position] = now
-        return state, started, ends
+        return state, started, ends, now

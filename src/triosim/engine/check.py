@@ -5,12 +5,21 @@ Nothing here depends on the engine.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.columns import Ragged
-from triosim.engine.graph import ALL, UNLIMITED, Graph, Pattern, Task, Wires
-from triosim.errors import InputError
+from triosim.core.columns import Ragged
+from triosim.core.errors import InputError
+from triosim.engine.graph import ALL, UNLIMITED, Graph, Pattern, Task, TooLong, Wires
+from triosim.engine.widths import fitted
+
+MOST = 2**30
+"""Tasks, streams, positions and edges must be fewer than this, which is what an event of the native engine can name."""
+
+MOST_BYTES = 2**63 - 1
+"""What one link can carry in a run."""
 
 
 def check(graph: Graph, wires: Wires) -> None:
@@ -20,7 +29,12 @@ def check(graph: Graph, wires: Wires) -> None:
     Raises:
         ValueError: they do not (a defect of the caller); the message names the first row that does not.
     """
+    graph, wires = fitted(graph, wires)
+    _well_formed("graph.before", graph.before)
+    _well_formed("wires.routes", wires.routes)
     n, routes = len(graph), len(wires.routes)
+    if n >= MOST or not 0 <= graph.streams < MOST:
+        raise ValueError("tasks and streams must be 0 or more, and fewer than 2**30")
     for name in ("stream", "amount", "what", "member", "before", "need"):
         column = getattr(graph, name)
         if column is not None and len(column) != n:
@@ -38,6 +52,7 @@ def check(graph: Graph, wires: Wires) -> None:
     values = graph.before.values
     _rows("predecessor does not exist", _any((values < 0) | (values >= n), graph.before.rows(), n))
     _rows("tokens are negative", graph.tokens < 0, "counter")
+    _rows("tokens are 2**62 or more, so that no more can be put", graph.tokens >= 2**62, "counter")
     _check_wires(wires)
     _check_collectives(graph, routes)
 
@@ -66,16 +81,6 @@ def _check_wires(wires: Wires) -> None:
 
 
 def _check_collectives(graph: Graph, routes: int) -> None:
-    instances = graph.instances
-    if ((instances < 0) | (instances >= len(graph.collectives))).any():
-        raise ValueError("graph.instances names a collective that does not exist")
-    members = np.array([c.pattern.members for c in graph.collectives], np.int64)[instances]
-    tasks = np.flatnonzero(graph.kind == Task.COLLECTIVE)
-    instance, member = graph.what[tasks], graph.member[tasks]
-    _rows("member does not exist", _any((member < 0) | (member >= members[instance]), tasks, len(graph)))
-    positions = member + np.concatenate([[0], np.cumsum(members)])[instance]
-    if len(np.unique(positions)) < len(tasks):
-        raise ValueError("two tasks are the same member of a collective")
     patterns = {id(c.pattern): (row, c.pattern) for row, c in enumerate(graph.collectives)}
     for row, pattern in patterns.values():
         _check_pattern(f"collective {row}", pattern)
@@ -85,12 +90,27 @@ def _check_collectives(graph: Graph, routes: int) -> None:
         if len(c.route) != len(c.pattern):
             raise ValueError(f"collective {row}: route has {len(c.route)} rows, its pattern has {len(c.pattern)} edges")
         _rows("route does not exist", (c.route < 0) | (c.route >= routes), f"collective {row}: edge")
+    instances = graph.instances
+    if ((instances < 0) | (instances >= len(graph.collectives))).any():
+        raise ValueError("graph.instances names a collective that does not exist")
+    members = np.array([c.pattern.members for c in graph.collectives], np.int64)[instances]
+    if members.sum() >= MOST:
+        raise ValueError("members of all collectives that are run must be fewer than 2**30")
+    tasks = np.flatnonzero(graph.kind == Task.COLLECTIVE)
+    instance, member = graph.what[tasks], graph.member[tasks]
+    _rows("member does not exist", _any((member < 0) | (member >= members[instance]), tasks, len(graph)))
+    positions = member + np.concatenate([[0], np.cumsum(members)])[instance]
+    if len(np.unique(positions)) < len(tasks):
+        raise ValueError("two tasks are the same member of a collective")
 
 
 def _check_pattern(what: str, pattern: Pattern) -> None:
     edges, needs = len(pattern), pattern.needs
     if pattern.members < 1 or pattern.places < pattern.members:
         raise ValueError(f"{what}: members must be 1 or more and places no fewer")
+    if pattern.places >= MOST or edges >= MOST or len(needs.values) >= MOST:
+        raise ValueError(f"{what}: places and edges must be fewer than 2**30")
+    _well_formed(f"{what}: needs", needs)
     for name in ("target", "bytes", "count", "needs", "pause"):
         if len(getattr(pattern, name)) != edges:
             raise ValueError(f"{what}: {name} has {len(getattr(pattern, name))} rows, source has {edges}")
@@ -107,12 +127,18 @@ def _check_pattern(what: str, pattern: Pattern) -> None:
     _rows("lag is neither 0 or more nor ALL", _any((pattern.lag < 0) & (pattern.lag != ALL), needs.rows(), edges), edge)
 
 
-def _any(wrong: NDArray, rows: NDArray, count: int) -> NDArray:
+def _well_formed(what: str, rows: Ragged) -> None:
+    steps = np.diff(rows.offsets, prepend=0, append=len(rows.values))
+    if not len(rows.offsets) or rows.offsets[0] != 0 or (steps < 0).any() or steps[-1] != 0:
+        raise ValueError(f"{what}: offsets must go up from 0 to the number of values")
+
+
+def _any(wrong: NDArray[Any], rows: NDArray[Any], count: int) -> NDArray[Any]:
     """For each of ``count`` rows whether anything in it is wrong."""
     return np.bincount(rows[wrong], minlength=count) > 0
 
 
-def _rows(what: str, wrong: NDArray, where: str = "task") -> None:
+def _rows(what: str, wrong: NDArray[Any], where: str = "task") -> None:
     if wrong.any():
         raise ValueError(f"{where} {int(np.argmax(wrong))}: {what}")
 
@@ -122,21 +148,35 @@ def carried(graph: Graph, wires: Wires) -> tuple[NDArray[np.int64], int]:
     included.
 
     Every task of a run ends, so this does not depend on when.
+
+    Raises:
+        InputError: more bytes cross a link than 64 bits can count.
     """
     moves = graph.kind == Task.TRANSFER
-    flows = int(np.count_nonzero(moves))
-    route_bytes = np.zeros(len(wires.routes), np.int64)
-    np.add.at(route_bytes, graph.what[moves], graph.amount[moves])
     run = np.unique(graph.what[graph.kind == Task.COLLECTIVE])
-    times = np.bincount(graph.instances[run], minlength=len(graph.collectives))
-    for c, runs in zip(graph.collectives, times.tolist(), strict=True):
-        count = c.pattern.count.astype(np.int64) * runs
-        flows += int(count.sum())
-        np.add.at(route_bytes, c.route, count * c.pattern.bytes)
-    link_bytes = np.zeros(len(wires.capacity), np.int64)
+    times = np.bincount(graph.instances[run], minlength=len(graph.collectives)).tolist()
+    # In floats first, with room for their rounding: integers would wrap around without a word.
+    fits = _carried(graph, wires, moves, times, np.float64).max(initial=0) < MOST_BYTES / 2
+    link_bytes = _carried(graph, wires, moves, times, np.int64 if fits else object)
+    if not fits and len(over := np.flatnonzero(link_bytes > MOST_BYTES)):
+        raise too_much(int(over[0]))
+    flows = int(np.count_nonzero(moves))
+    flows += sum(int(c.pattern.count.sum(dtype=np.int64)) * n for c, n in zip(graph.collectives, times, strict=True))
+    return link_bytes.astype(np.int64), min(flows, MOST_BYTES)
+
+
+def _carried(graph: Graph, wires: Wires, moves: NDArray[np.bool_], times: list[int], number: type) -> NDArray[Any]:
+    """Bytes of each link, in this type of number; ``times`` is how often each collective is run."""
+    route_bytes: NDArray[Any] = np.zeros(len(wires.routes), number)
+    np.add.at(route_bytes, graph.what[moves], graph.amount[moves].astype(number))
+    for c, runs in zip(graph.collectives, times, strict=True):
+        np.add.at(route_bytes, c.route, c.pattern.count.astype(number) * runs * c.pattern.bytes.astype(number))
+    link_bytes: NDArray[Any] = np.zeros(len(wires.capacity), number)
     crossing = np.repeat(route_bytes, wires.routes.lengths())
-    np.add.at(link_bytes, wires.routes.values, crossing if wires.weights is None else crossing * wires.weights)
-    return link_bytes, flows
+    if wires.weights is not None:
+        crossing = crossing * wires.weights.astype(number)
+    np.add.at(link_bytes, wires.routes.values, crossing)
+    return link_bytes
 
 
 def successors(graph: Graph) -> tuple[list[list[int]], list[int], dict[int, list[int]]]:
@@ -165,9 +205,14 @@ def successors(graph: Graph) -> tuple[list[list[int]], list[int], dict[int, list
     return after.lists(), waiting.tolist(), counted
 
 
-def too_long() -> InputError:
+def too_much(link: int) -> InputError:
+    """What to tell of a run in which more crosses a link than 64 bits can count."""
+    return InputError(f"more than 9.2e18 bytes cross link {link}, the most that can be counted: look for a wrong unit")
+
+
+def too_long() -> TooLong:
     """What to tell of a run whose ticks do not fit 64 bits."""
-    return InputError(
+    return TooLong(
         "the run lasts more than 106 days of simulated time, the most that can be counted in picoseconds: "
         "look for a wrong unit in bandwidths, sizes and times"
     )

@@ -37,13 +37,17 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.columns import Ragged
+from triosim.core.columns import Ragged
+from triosim.core.errors import InputError
 
 CAPACITY_PER_BYTE = 1024
 """Link capacities count 1/1024 byte per second."""
 
 UNLIMITED = -1
 """Capacity of a link that never limits."""
+
+BEYOND = 2**63 - 1
+"""The first tick that cannot be counted, after 106 days."""
 
 ALL = -1
 """As a lag: wait for the last transfer of the needed edge."""
@@ -210,3 +214,7 @@ class Played:
 class Stuck(RuntimeError):
     """Tasks that can never start or end: a cycle, a collective that a member never reaches, a token that is never
     put (a defect of the caller)."""
+
+
+class TooLong(InputError):
+    """A run that goes on to tick :data:`BEYOND`."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.columns import Ragged
+from triosim.core.columns import Ragged
 from triosim.engine.graph import Graph, Task, Wires
 
 Job = tuple[Graph, Wires]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from triosim.core.errors import InputError
 from triosim.engine import reference
 from triosim.engine.graph import Graph, Played, Wires
 from triosim.engine.solver import SOLVERS, NetworkModel
-from triosim.errors import InputError
 
 Engine = Callable[[Graph, Wires, NetworkModel | None], Played]
 

@@ -26,14 +26,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from triosim.columns import Ragged
+from triosim.core.columns import Ragged
+from triosim.core.errors import InputError
 from triosim.engine.alone import Alone, alone
 from triosim.engine.check import carried, check, successors, too_long, why_stuck
-from triosim.engine.graph import UNLIMITED, Collective, Graph, Played, Stuck, Task, Wires
+from triosim.engine.graph import BEYOND, UNLIMITED, Collective, Graph, Played, Stuck, Task, Wires
 from triosim.engine.solver import NEVER, WORK_PER_BYTE, Flow, NetworkModel
 from triosim.engine.solvers.max_min import MaxMin
 from triosim.engine.stepped import Edges, Stepping
-from triosim.errors import InputError
 
 # What can happen at a tick.  The order of what happens at one tick changes no result.
 _DUE, _END, _COUNT, _JOIN, _STEP, _BEGIN, _WAKE, _PUT, _TAKE = range(9)
@@ -52,7 +52,8 @@ def play(graph: Graph, wires: Wires, model: NetworkModel | None = None, *, _clos
 
     Raises:
         Stuck: some tasks can never start or end.
-        InputError: the run is longer than 64 bits of picoseconds, 106 days, or the model answers what cannot be.
+        TooLong: the run is longer than 64 bits of picoseconds, 106 days.
+        InputError: more bytes cross a link than 64 bits can count, or the model answers what cannot be.
         ValueError: the columns make no sense.
     """
     check(graph, wires)
@@ -68,6 +69,18 @@ class _Moving(NamedTuple):
     task: int
     instance: int
     edge: int
+
+
+class _Joining(NamedTuple):
+    """A flow that joins at this instant and has no number yet."""
+
+    moving: _Moving
+    route: int
+    work: int
+
+    def place(self) -> tuple[int, ...]:
+        """By which flows that join at one instant are numbered: what they are, not in which order they were found."""
+        return self.moving[1:]
 
 
 class _Plan(NamedTuple):
@@ -123,7 +136,7 @@ class _Run:
         self.flows: dict[int, _Moving] = {}
         self.ends: dict[int, int] = {}
         self.known = 0
-        self.joined: list[Flow] = []
+        self.joined: list[_Joining] = []
         self.left: list[int] = []
         self.flows_on = [0] * len(wires.capacity)
         self.asked = False
@@ -190,11 +203,21 @@ class _Run:
         self._proceed([task for task, count in enumerate(self.waiting) if not count])
         while self.queue:
             self.now = self.queue[0][0]
+            if self.now >= BEYOND:
+                if NOT_YET in self.finish and any(self._stands(*event) for event in self.queue):
+                    raise too_long()
+                break
             self._happen()
             while self._give():
                 self._happen()
             if self.joined or self.left or self.asked:
                 self._share()
+
+    def _stands(self, tick: int, what: int, *about: int) -> bool:
+        """Whether what was foreseen has not been taken back since."""
+        if what == _WAKE:
+            return self.model.wake == tick
+        return what != _DUE or self.ends.get(about[0]) == tick
 
     def _happen(self) -> None:
         """All that the queue holds for this tick."""
@@ -205,13 +228,12 @@ class _Run:
 
     def played(self) -> Played:
         """The columns of what happened."""
+        if max(self.finish, default=0) >= BEYOND:
+            raise too_long()
         if NOT_YET in self.finish:
             raise Stuck(why_stuck(self.graph, self.start, self.finish))
         link_bytes, flows = carried(self.graph, self.wires)
-        try:
-            start, finish = np.array(self.start, np.int64), np.array(self.finish, np.int64)
-        except OverflowError:
-            raise too_long() from None
+        start, finish = np.array(self.start, np.int64), np.array(self.finish, np.int64)
         begin = start.copy()
         members = self.graph.kind == Task.COLLECTIVE
         begin[members] = np.array(self.begin, np.int64)[self.graph.what[members]]
@@ -309,9 +331,7 @@ class _Run:
             if link in self.claimed:
                 self._materialise(self.claimed[link])
             self.flows_on[link] += 1
-        self.flows[self.known] = moving
-        self.joined.append(Flow(self.known, moving.links, self.weights[route], work, self.latency[route]))
-        self.known += 1
+        self.joined.append(_Joining(moving, route, work))
 
     def _due(self, number: int) -> None:
         """The last byte of a flow has been served, unless something changed after this was foreseen."""
@@ -329,7 +349,12 @@ class _Run:
 
     def _share(self) -> None:
         """Ask the network model what this instant changes."""
-        for number, given in self.model.change(self.now, self.joined, self.left):
+        joined = []
+        for moving, route, work in sorted(self.joined, key=_Joining.place):
+            self.flows[self.known] = moving
+            joined.append(Flow(self.known, moving.links, self.weights[route], work, self.latency[route]))
+            self.known += 1
+        for number, given in self.model.change(self.now, joined, sorted(self.left)):
             end = index(given)
             if number not in self.flows or (end <= self.now and end != NEVER):
                 name = type(self.model).__name__
@@ -435,4 +460,6 @@ class _Run:
         ends: dict[int, list[int]] = {}
         for member, ticks in enumerate(own.ends() if own else ()):
             ends.setdefault(ticks, []).append(member)
+        if own:
+            ends.setdefault(own.last, [])  # its links are its own until the last delivery, for which no member may wait
         return _Plan(edges, routes, work, until_join, own, tuple(used), ends)

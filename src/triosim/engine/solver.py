@@ -15,13 +15,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import index
 from typing import NamedTuple, SupportsIndex
 
+from triosim.core.errors import InputError
+from triosim.core.registry import Registry
+from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.engine.graph import CAPACITY_PER_BYTE, Wires
-from triosim.errors import InputError
-from triosim.registry import Registry
-from triosim.units import PICOSECONDS_PER_SECOND
-
-SOLVERS = Registry("triosim.engine.solvers", "triosim.solvers", "network model")
-"""Network models by name."""
 
 WORK_PER_BYTE = CAPACITY_PER_BYTE * PICOSECONDS_PER_SECOND
 """What serving one byte takes, in units of (1/1024 byte per second) x (1 picosecond)."""
@@ -34,7 +31,10 @@ class Flow(NamedTuple):
     """A transfer that joins the network.
 
     Attributes:
-        number: by which the engine knows it; never used twice in a run.
+        number: by which the engine knows it; never used twice in a run.  Numbers go up with the tick of joining, and at
+            one tick in the order of the graph: transfers inside collectives by instance and edge, then TRANSFER tasks
+            by row.  So they are the same on every engine, and a model that must serve one of two equal flows first
+            can go by them.
         links: of its route, in order, at least one, none twice, only those that limit.
         weights: beside ``links``: how many times it counts on each.
         work: what is to be served, bytes x :data:`WORK_PER_BYTE` (less what was served before it joined).
@@ -51,7 +51,8 @@ class Flow(NamedTuple):
 class NetworkModel(ABC):
     """When flows end.  One subclass a file in ``engine/solvers``.
 
-    An answer must not depend on the numbers of flows or on the order in which they are listed.
+    An answer must not depend on the order in which flows are listed, and on their numbers only where flows are equal
+    in everything else.
 
     Attributes:
         alone_at_capacity: whether a flow that shares none of its links always runs at the smallest capacity among
@@ -89,6 +90,10 @@ class NetworkModel(ABC):
             ``(number, tick)`` for each flow whose end is new or another than before, every one that joined
             among them: later than ``now``, or :data:`NEVER` while it stands still.
         """
+
+
+SOLVERS = Registry("triosim.engine.solvers", "triosim.solvers", "network model", NetworkModel)
+"""Network models by name."""
 
 
 class Sharing(NetworkModel):

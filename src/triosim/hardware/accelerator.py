@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from triosim.errors import InputError
-
-_FALLBACK = {  # what runs a type that the datasheet gives no peak for
-    "tfloat32": ("float32",), "bfloat16": ("float16", "tfloat32", "float32"), "float16": ("bfloat16", "float32"),
-    "float8_e4m3fn": ("bfloat16", "float16", "float32"), "float8_e5m2": ("float8_e4m3fn", "bfloat16", "float32"),
-    "float4_e2m1": ("float8_e4m3fn", "bfloat16", "float32"), "int8": ("bfloat16", "float16", "float32"),
-    "float64": ("float32",), "float32": ("tfloat32", "bfloat16"),
-}  # fmt: skip
+from triosim.core.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -24,13 +17,17 @@ class Accelerator:
         year: of release.
         compute_units: SMs, CUs or cores.
         clock_hz: boost clock.
-        peak_flops: FLOP/s by element type (names of :data:`triosim.workload.trace.DTYPES`).
+        peak_flops: FLOP/s by element type (names of :data:`triosim.trace.tables.DTYPES`).
+        compute_capability: of an NVIDIA GPU, ``"9.0"``: which instructions it has; ``""`` for others and if not known.
+        matrix_types: element types of at most 32 bits that matrix units (tensor cores, matrix cores) multiply; None
+            where nobody says, empty where there are no such units.
         sparsity_factor: how much faster products are on which the hardware's structured sparsity works; 1 for none.
         memory_bytes, memory_bandwidth: capacity that programs see (the datasheet's where nobody reported it), and bytes
             per second.
         cache_bytes: last-level cache.
         link: name of its scale-up link in the catalog, ``""`` for none.
         link_bandwidth: what it can send over all scale-up links together, bytes per second, as the datasheet has it.
+        links: how many physical scale-up links that are, None where not known.
         host_link: name of its link to the host in the catalog.
         tdp_w, idle_w, price_per_hour: power in watts, rent in US dollars.
         confidence: ``"high"``, ``"medium"`` or ``"low"``: how well the figures are known.
@@ -47,6 +44,8 @@ class Accelerator:
     compute_units: int | None = None
     clock_hz: float | None = None
     peak_flops: dict[str, float] = field(default_factory=dict)
+    compute_capability: str = ""
+    matrix_types: tuple[str, ...] | None = None
     sparsity_factor: float = 1.0
     memory_bytes: int | None = None
     memory_type: str = ""
@@ -54,6 +53,7 @@ class Accelerator:
     cache_bytes: int | None = None
     link: str = ""
     link_bandwidth: float | None = None
+    links: int | None = None
     host_link: str = ""
     tdp_w: float | None = None
     idle_w: float | None = None
@@ -63,19 +63,25 @@ class Accelerator:
     notes: str = ""
 
     def peak(self, dtype: str) -> float:
-        """Dense peak in FLOP/s for an element type, or that of the type that would run it.
+        """Dense peak in FLOP/s of an element type, as the datasheet has it.
+
+        What multiplies a type that the datasheet does not have is another question
+        (:mod:`triosim.kernels.arithmetic`).
 
         Raises:
-            InputError: the device has no peak for anything that could run this type.
+            InputError: the datasheet has no rate for this type.
         """
-        for candidate in (dtype, *_FALLBACK.get(dtype, ("float32",))):
-            if candidate in self.peak_flops:
-                return self.peak_flops[candidate]
-        if self.peak_flops:
-            return max(self.peak_flops.values())
+        if dtype in self.peak_flops:
+            return self.peak_flops[dtype]
+        missing = f"no rate for {dtype}" if self.peak_flops else "no compute peak"
         raise InputError(
-            f"device {self.name or '(unnamed)'!r} has no compute peak: name a device of the catalog or give peak_flops"
+            f"device {self.name or '(unnamed)'!r} has {missing}: name a device of the catalog or give peak_flops"
         )
+
+    @property
+    def major(self) -> int:
+        """First number of the compute capability; 0 where there is none."""
+        return int(self.compute_capability.partition(".")[0] or 0)
 
     @property
     def priced(self) -> bool:

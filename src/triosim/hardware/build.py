@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from triosim.core.errors import no_such_file, says_where
+from triosim.core.units import parse_time
 from triosim.hardware import catalog
 from triosim.hardware.accelerator import UNNAMED, Accelerator
 from triosim.hardware.catalog import LinkFacts
@@ -16,44 +19,58 @@ from triosim.hardware.cluster import at, checked_count, cluster, device_of, numb
 from triosim.hardware.system import Edges, Link, System, Tier, assemble
 from triosim.hardware.topology import Shape, parse_shape
 from triosim.hardware.wiring import join, own_link, typed_link
-from triosim.units import parse_time
 
-_SUFFIXES = (".toml", ".yaml", ".yml")
+_SUFFIXES = (".toml", ".yaml", ".yml", ".json")
 
 
-def load(name_or_path: str | Path, nodes: int = 1) -> System:
+def load(name_or_path: str | Path, nodes: int | None = None, at_least: int = 1) -> System:
     """A ready system of the catalog by name, or the system that a file describes.
 
     Args:
         name_or_path: ``"dgx-h100"``, ``"my-cluster.toml"``.
-        nodes: how many such nodes, joined by the system's scale-out network.
+        nodes: how many such nodes, joined by the system's scale-out network; None for as many as the file says, or else
+            as hold ``at_least`` devices.
+        at_least: devices.
 
     Raises:
         InputError: no such system, the file is wrong, or several nodes are asked of a system without scale-out network.
     """
-    path = Path(name_or_path)
-    if path.suffix.lower() in _SUFFIXES or len(path.parts) > 1:
-        return from_file(path, nodes)
-    return ready(str(name_or_path), nodes)
+    name = os.fspath(name_or_path)
+    return from_file(name, nodes, at_least) if is_file(name) else ready(name, nodes, at_least)
 
 
-def ready(name: str, nodes: int = 1) -> System:
-    """A system of the catalog, ``nodes`` nodes of it.
+def is_file(name_or_path: str) -> bool:
+    """Whether a text that names a system or a device means a file: it has folders or a file's ending in it.
+
+    Names may have dots, and a file without an ending says nothing of its format: neither is taken for a file.
+
+    Raises:
+        InputError: it means a file that is not there.
+    """
+    if not says_where(name_or_path, _SUFFIXES):
+        return False
+    if not os.path.exists(name_or_path):
+        raise no_such_file(name_or_path)
+    return True
+
+
+def ready(name: str, nodes: int | None = None, at_least: int = 1) -> System:
+    """A system of the catalog; see :func:`load`.
 
     Raises:
         InputError: as :func:`load`.
     """
     path = catalog.system_file(name)
-    return _described(path, f"system {path.stem}", nodes)
+    return _described(path, f"system {path.stem}", nodes, at_least)
 
 
-def from_file(path: str | Path, nodes: int = 1) -> System:
-    """The system that a file describes (:mod:`triosim.hardware.description` says how), ``nodes`` nodes of it.
+def from_file(path: str | Path, nodes: int | None = None, at_least: int = 1) -> System:
+    """The system that a file describes (:mod:`triosim.hardware.description` says how); see :func:`load`.
 
     Raises:
         InputError: as :func:`load`.
     """
-    return _described(Path(path), str(path), nodes)
+    return _described(Path(path), str(path), nodes, at_least)
 
 
 def accelerator(name_or_path: str | Path) -> Accelerator:
@@ -62,13 +79,13 @@ def accelerator(name_or_path: str | Path) -> Accelerator:
     Raises:
         InputError: no such device, or the file is wrong.
     """
-    path = Path(name_or_path)
-    if path.suffix.lower() not in _SUFFIXES:
-        return catalog.accelerator(str(name_or_path))
+    name = os.fspath(name_or_path)
+    if catalog.has_accelerator(name) or not is_file(name):
+        return catalog.accelerator(name)
     from triosim.hardware.description import read_device  # loads pydantic
 
-    table = read_device(path)
-    with at(str(path)):
+    table = read_device(Path(name))
+    with at(name):
         return device_of(table)
 
 
@@ -90,9 +107,10 @@ def flat(
         device: name in the catalog, a file that describes one, or an accelerator; None for one that nobody named.
         devices: how many.
         topology: name of a builder.
-        link: bandwidth of one link (a text with a unit, or bytes per second), without latency and overhead; or the name
-            of a link of the catalog, with its efficiency, latency and overhead.  None is the device's own link.  A link
-            of the catalog is what one device has in all: between neighbours it is divided among them.
+        link: bandwidth of one link (a text with a unit, or bytes per second), without latency and overhead, and with
+            ideal collectives; or the name of a link of the catalog, with its efficiency, latency and overhead.  None is
+            the device's own link.  A link of the catalog is what one device has in all: between neighbours it is
+            divided among them.
         latency: seconds, or text with a unit, one way over one logical hop; None is the catalog's, or 0 where ``link``
             is a bandwidth.
         shape: of a grid or tree, ``"4x2"`` or ``(4, 2)``.
@@ -137,11 +155,14 @@ def flat(
         pool=extra["pool"],
         topology=topology if devices > 1 else "",
         sources=sources([model], joined.links),
+        ideal=isinstance(wire, Link) and not wire.name,
     )
 
 
-def _described(path: Path, where: str, nodes: int) -> System:
+def _described(path: Path, where: str, nodes: int | None, at_least: int) -> System:
     from triosim.hardware.description import read_system  # loads pydantic
 
-    checked_count(nodes, "nodes")
-    return cluster(read_system(path), where, path.stem, nodes)
+    if nodes is not None:
+        checked_count(nodes, "nodes")
+    file = read_system(path)
+    return cluster(file, where, path.stem, nodes or file.nodes or -(-at_least // file.count))

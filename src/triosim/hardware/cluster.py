@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.errors import InputError, unknown
+from triosim.core.errors import InputError, unknown
 from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.names import NodeNames
@@ -97,7 +97,7 @@ def cluster(file: SystemFile, where: str, name: str, nodes: int) -> System:
     pool = -1
     if file.pool is not None:
         with at(where, "pool"):
-            wire = table_link(file.pool)
+            wire = table_link(file.pool, "pool")
         pool = inside + len(shared)
         shared.append("pool")
         everyone = np.arange(nodes * node.devices)
@@ -235,13 +235,13 @@ def _edges(edge: LinkEdge, start: int, end: int, node: _Node) -> list[Edges]:
             raise InputError(
                 f"say how many {facts.name} links join {edge.start!r} and {edge.end!r}, for example links = 1"
             )
-    wire = table_link(edge)
     tier = Tier.HOST if {start, end} & set(node.hosts) else Tier.SCALE_UP
+    wire = table_link(edge, "host" if tier == Tier.HOST else "scale_up")
     parts = []
     for a, b in ((start, end), (end, start))[: 2 if edge.both else 1]:
-        # The catalog's latency is that of a whole hop from device to device: behind a switch it has been paid.
+        # A latency that is not stated is that of a whole hop from device to device: behind a switch it has been paid.
         behind = a >= node.devices and b < node.devices and tier == Tier.SCALE_UP
-        paid = edge.link and edge.latency is None and behind
+        paid = edge.latency is None and behind
         parts.append(Edges.along(np.array([a]), np.array([b]), wire.paid() if paid else wire, tier))
     return parts
 
@@ -271,7 +271,7 @@ def _link_host(host: Host, memory: int, members: NDArray[np.int64], node: _Node)
     for kind in dict.fromkeys(node.models[i].name for i in members):
         alike = np.array([i for i in members if node.models[i].name == kind])
         own = None if host.link or host.bandwidth is not None else own_host_link(node.models[alike[0]])
-        wire = table_link(host, own)
+        wire = table_link(host, "host", own)
         if host.devices_per_link == 1:
             node.edges.append(Edges.both_ways(alike, np.full(len(alike), memory), wire, tier=Tier.HOST))
             continue
@@ -309,14 +309,15 @@ def _scale_out(file: SystemFile, where: str, node: _Node, nodes: int) -> Fabric 
 
 def _nic_link(out: ScaleOut, node: _Node) -> Link:
     """What one NIC of the System can do: one physical link, or several together where there are more than devices."""
-    wire = table_link(out)
-    if out.link and not out.links and out.bandwidth is None:
+    wire = table_link(out, "scale_out")
+    if out.link and not out.links:
         facts = catalog.link_facts(out.link)
-        wire = replace(wire, bandwidth=facts.link(1).bandwidth) if facts.link_bandwidth else wire
+        one = facts.link(1) if facts.link_bandwidth else facts.link()
+        wire = replace(wire, bandwidth=one.bandwidth if out.bandwidth is None else out.bandwidth, rated=one.rated)
     if out.nics and out.nics > node.devices:
         if out.nics % node.devices:
             raise InputError(f"{out.nics} nics cannot be shared out to {node.devices} devices: give a multiple")
-        wire = replace(wire, bandwidth=wire.bandwidth * (out.nics // node.devices))
+        wire = wire.scaled(out.nics // node.devices)
     return wire
 
 
@@ -356,6 +357,9 @@ def device_of(given: str | DeviceTable) -> Accelerator:
     if given.cache is not None:
         said["cache_bytes"] = given.cache
     said["peak_flops"] = {**base.peak_flops, **(given.peak_flops or {})}
+    if given.matrix_types is None and base.matrix_types is not None:  # rates that the base has not are of its units too
+        more = [dtype for dtype in given.peak_flops or () if dtype not in base.peak_flops]
+        said["matrix_types"] = (*base.matrix_types, *more)
     for key in ("link", "host_link"):
         if said.get(key):
             said[key] = catalog.link_facts(said[key]).name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,36 +13,84 @@ from triosim.hardware.names import Labels
 from triosim.hardware.system import System, Tier
 
 
-def describe(system: System) -> dict[str, Any]:
-    """The ``system`` field of a result: names, numbers and figures in SI units, ready for JSON.
+@dataclass(frozen=True)
+class AcceleratorDescription:
+    """One model of device in a system; FLOP/s by element type, None for what is not known."""
 
-    ``links`` has one row for each kind of link: how many directions of it there are and what one direction does.  A
-    bandwidth that never limits is None.
+    name: str
+    count: int
+    memory_bytes: int | None
+    memory_bandwidth_bytes_per_s: float | None
+    peak_flops: dict[str, float]
+    confidence: str
+
+
+@dataclass(frozen=True)
+class LinkDescription:
+    """One kind of link: how many directions of it there are, and what one direction does.
+
+    A bandwidth that never limits is None.
     """
+
+    name: str
+    tier: str
+    directions: int
+    bandwidth_bytes_per_s: float | None
+    latency_s: float
+    overhead_s: float
+
+
+@dataclass(frozen=True)
+class SystemDescription:
+    """What a system is: the ``system`` field of a result, in SI units.
+
+    Attributes:
+        name: for people.
+        devices, servers: how many.
+        topology: in words.
+        accelerators: each model of device.
+        links: each kind of link.
+        host_memory: whether a host's memory can be reached.
+        host_cpu, host_cores: processors of a server.
+        memory_pool: whether there is memory that all share.
+        sources: where the figures are from.
+    """
+
+    name: str
+    devices: int
+    servers: int
+    topology: str
+    accelerators: tuple[AcceleratorDescription, ...]
+    links: tuple[LinkDescription, ...]
+    host_memory: bool
+    host_cpu: str | None
+    host_cores: int | None
+    memory_pool: bool
+    sources: tuple[str, ...]
+
+
+def describe(system: System) -> SystemDescription:
+    """What a system is."""
     counts = np.bincount(system.device_model, minlength=len(system.models))
-    return {
-        "name": system.name,
-        "devices": system.devices,
-        "servers": system.servers,
-        "topology": system.topology,
-        "accelerators": [
-            {
-                "name": model.name,
-                "count": int(count),
-                "memory_bytes": model.memory_bytes,
-                "memory_bandwidth_bytes_per_s": model.memory_bandwidth,
-                "peak_flops": dict(model.peak_flops),
-                "confidence": model.confidence,
-            }
+    return SystemDescription(
+        name=system.name,
+        devices=system.devices,
+        servers=system.servers,
+        topology=system.topology,
+        accelerators=tuple(
+            AcceleratorDescription(
+                model.name, int(count), model.memory_bytes, model.memory_bandwidth, dict(model.peak_flops),
+                model.confidence,
+            )
             for model, count in zip(system.models, counts, strict=True)
-        ],
-        "links": _links(system),
-        "host_memory": bool((system.server_host >= 0).any()),
-        "host_cpu": system.server_cpu.name if system.server_cpu else None,
-        "host_cores": system.server_cores,
-        "memory_pool": system.pool >= 0,
-        "sources": list(system.sources),
-    }
+        ),
+        links=_links(system),
+        host_memory=bool((system.server_host >= 0).any()),
+        host_cpu=system.server_cpu.name if system.server_cpu else None,
+        host_cores=system.server_cores,
+        memory_pool=system.pool >= 0,
+        sources=tuple(system.sources),
+    )  # fmt: skip
 
 
 def _kinds(system: System) -> Counter[tuple[int, str, float, float, float]]:
@@ -68,21 +116,16 @@ def _alike(system: System) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return np.arange(len(system.edge_tier)), np.ones(len(system.edge_tier), np.int64)
 
 
-def _links(system: System) -> list[dict[str, Any]]:
-    rows: dict[tuple[int, str, float], dict[str, Any]] = {}
+def _links(system: System) -> tuple[LinkDescription, ...]:
+    rows: dict[tuple[int, str, float], list[float]] = {}
     for (level, name, rate, delay, cost), count in sorted(_kinds(system).items()):
-        row = rows.setdefault(
-            (level, name, rate),
-            {
-                "name": name,
-                "tier": Tier(level).name.lower(),
-                "directions": 0,
-                "bandwidth_bytes_per_s": rate if math.isfinite(rate) else None,
-                "latency_s": 0.0,
-                "overhead_s": 0.0,
-            },
+        row = rows.setdefault((level, name, rate), [0, 0.0, 0.0])
+        row[0] += count
+        row[1] = max(row[1], delay)  # the second edge of a hop carries none
+        row[2] = max(row[2], cost)
+    return tuple(
+        LinkDescription(
+            name, Tier(level).name.lower(), int(directions), rate if math.isfinite(rate) else None, latency, overhead
         )
-        row["directions"] += count
-        row["latency_s"] = max(row["latency_s"], delay)  # the second edge of a hop carries none
-        row["overhead_s"] = max(row["overhead_s"], cost)
-    return list(rows.values())
+        for (level, name, rate), (directions, latency, overhead) in rows.items()
+    )

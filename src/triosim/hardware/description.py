@@ -3,12 +3,13 @@
 A file describes one node; several of them are joined by its ``[scale_out]``.  Either a builder joins the devices::
 
     name = "two-nodes-of-eight"
+    nodes = 2                       # unless --nodes says otherwise; if left out, as many as the plan needs
     [devices]
     model = "H100"                  # a device of the catalog, or a table for one that does not exist yet
     count = 8
     [scale_up]
     topology = "switch"             # any registered topology
-    link = "NVLink4"                # of the catalog; or bandwidth = "360 GB/s" and latency = "1 us"
+    link = "NVLink4"                # of the catalog; or bandwidth = "360 GB/s" and, if known, latency = "1 us"
     [host]
     link = "PCIe5x16"
     [scale_out]
@@ -48,23 +49,16 @@ Quantities are texts with a unit, or bare numbers in bytes, bytes per second, se
 from __future__ import annotations
 
 import difflib
-import sys
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
-from triosim.errors import InputError
+from triosim.core import guarded
+from triosim.core.errors import InputError, quoted
+from triosim.core.units import parse_bandwidth, parse_bytes, parse_flops, parse_time
 from triosim.hardware.topology import parse_shape
-from triosim.units import parse_bandwidth, parse_bytes, parse_flops, parse_time
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-SUFFIXES = (".toml", ".yaml", ".yml")
-_LARGEST_FILE = 16 * 2**20
 _ELEMENT_TYPES = {  # how people write them, and the names that traces use
     "fp64": "float64", "fp32": "float32", "tf32": "tfloat32", "fp16": "float16", "bf16": "bfloat16",
     "fp8": "float8_e4m3fn", "fp4": "float4_e2m1", "int8": "int8",
@@ -103,8 +97,8 @@ class _Table(BaseModel):
             for key in data:
                 if key not in known:
                     near = difflib.get_close_matches(str(key), known, n=1)
-                    hint = f"did you mean {near[0]!r}?" if near else "known: " + ", ".join(known)
-                    raise ValueError(f"unknown key {key!r}: {hint}")
+                    hint = f"did you mean {quoted(near[0])}?" if near else "known: " + ", ".join(known)
+                    raise ValueError(f"unknown key {quoted(key)}: {hint}")
         return data
 
 
@@ -113,7 +107,7 @@ def _element_type(name: Any) -> Any:
         return name
     found = _ELEMENT_TYPES.get(name.lower(), name.lower())
     if found not in _ELEMENT_TYPES.values():
-        raise ValueError(f"unknown element type {name!r}: known: {', '.join(_ELEMENT_TYPES)}")
+        raise ValueError(f"unknown element type {quoted(name)}: known: {', '.join(_ELEMENT_TYPES)}")
     return found
 
 
@@ -130,6 +124,8 @@ class DeviceTable(_Table):
     compute_units: Count | None = None
     clock_hz: Positive | None = None
     peak_flops: dict[Annotated[str, BeforeValidator(_element_type)], Flops] | None = None
+    compute_capability: Annotated[str, Field(pattern=r"^\d+\.\d+$")] | None = None
+    matrix_types: tuple[Annotated[str, BeforeValidator(_element_type)], ...] | None = None
     sparsity_factor: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
     memory: Annotated[Bytes, Field(gt=0)] | None = None
     memory_type: str | None = None
@@ -164,7 +160,8 @@ class LinkTable(_Table):
     Attributes:
         link: name in the catalog.
         links: how many physical links of that kind are used together.
-        bandwidth, latency, overhead: as in :class:`triosim.hardware.system.Link`.
+        bandwidth, latency, overhead: as in :class:`triosim.hardware.system.Link`.  Latency and overhead that are left
+            out are those of the link, or else what is usual (:data:`triosim.hardware.wiring.USUAL`).
         source: where the figures are from.
     """
 
@@ -303,6 +300,7 @@ class SystemFile(_Table):
     source: str = ""
     confidence: str = ""
     notes: str = ""
+    nodes: Count | None = None
     devices: Devices | None = None
     device: list[DeviceNode] = []
     scale_up: ScaleUp | None = None
@@ -320,6 +318,11 @@ class SystemFile(_Table):
         if self.devices and self.device:
             raise ValueError("[devices] and [[device]] exclude each other: give one of them")
         return self
+
+    @property
+    def count(self) -> int:
+        """Devices of one node."""
+        return self.devices.count if self.devices else sum(entry.count or 1 for entry in self.device)
 
 
 def read_system(path: Path) -> SystemFile:
@@ -341,59 +344,12 @@ def read_device(path: Path) -> DeviceTable:
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """The plain values in a TOML or YAML file.
+    """The plain values in a TOML, YAML or JSON file.
 
     Raises:
-        InputError: no such file, not TOML or YAML, or not a table.
+        InputError: no such file, not TOML, YAML or JSON, or not a table.
     """
-    if path.suffix.lower() not in SUFFIXES:
-        raise InputError(f"{path}: a description is TOML or YAML: give a file that ends in {', '.join(SUFFIXES)}")
-    try:
-        if path.stat().st_size > _LARGEST_FILE:
-            raise InputError(f"{path}: larger than {_LARGEST_FILE // 2**20} MiB, so not a description of a system")
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: byte {error.start} is not UTF-8 text: save the file as UTF-8") from None
-    try:
-        table = _toml(path, text) if path.suffix.lower() == ".toml" else _yaml(path, text)
-    except RecursionError:
-        raise InputError(f"{path}: nested too deeply for a description of a system") from None
-    if not isinstance(table, dict):
-        raise InputError(f"{path}: must be a table of keys such as devices, scale_up and host")
-    return table
-
-
-def _toml(path: Path, text: str) -> Any:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path}: not valid TOML: {error}") from None
-
-
-def _yaml(path: Path, text: str) -> Any:
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        """Safe, and strict about keys given twice, of which YAML would silently take the last."""
-
-    def mapping(loader: Loader, node: yaml.MappingNode) -> dict:
-        merge = "tag:yaml.org,2002:merge"
-        keys = [loader.construct_object(key, deep=True) for key, _ in node.value if key.tag != merge]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", node.start_mark)
-        return loader.construct_mapping(node, deep=True)
-
-    Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
-    try:
-        return yaml.load(text, Loader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f", line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise InputError(f"{path}{place}: not valid YAML: {problem}") from None
+    return guarded.document(path, "a table of keys such as devices, scale_up and host")
 
 
 T = TypeVar("T", bound=_Table)
@@ -441,4 +397,4 @@ def _problem(error: Any) -> str:
     }.get(kind)
     if plain is None:
         plain = str(error["msg"])[:1].lower() + str(error["msg"])[1:]
-    return plain if kind == "missing" else f"{plain}, got {given!r}"
+    return plain if kind == "missing" else f"{plain}, got {quoted(given)}"

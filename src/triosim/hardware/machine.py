@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from triosim.errors import InputError
+from triosim.core.errors import InputError
 from triosim.hardware import build
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.system import System
@@ -36,7 +36,7 @@ def system(
 
     Args:
         name: ready system of the catalog, or a TOML or YAML file.
-        nodes: servers of that system; by default as many as hold ``at_least`` devices.
+        nodes: servers of that system; by default as many as its file says, or else as hold ``at_least`` devices.
         device: device of the catalog or a file, or the device itself; None for one that nobody named.
         devices: how many; by default ``at_least``.
         topology: name of a builder (default ``switch``).
@@ -66,9 +66,7 @@ def system(
     clash = next((option for option, value in flat.items() if value is not None), None)
     if clash:
         raise InputError(f"--system and --{clash} describe the machine twice: give one of them")
-    made = build.load(name, 1 if nodes is None else nodes)
-    if nodes is None and made.devices < at_least:
-        made = build.load(name, -(-at_least // made.devices))
+    made = build.load(name, nodes, at_least)
     return _routed(made, routing, routing_options)
 
 

@@ -92,7 +92,7 @@ class Labels(Names):
 
     def name(self, place: int) -> str:
         """See :meth:`Names.name`."""
-        return self.names[self.rows[place]]
+        return self.names[int(self.rows[place])]
 
     def __iter__(self) -> Iterator[str]:
         return map(self.names.__getitem__, self.rows.tolist())

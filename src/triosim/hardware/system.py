@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.columns import Ragged
-from triosim.errors import InputError
+from triosim.core.columns import Ragged
+from triosim.core.errors import InputError, printable
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.names import Labels, NodeNames
 
@@ -27,8 +27,8 @@ from triosim.hardware.names import Labels, NodeNames
 class Tier(IntEnum):
     """What an edge is for.
 
-    A route between two devices uses as few edges of the highest tier as it can, then as few of the next; latency and
-    number of hops decide only between routes that are equal in this.  So traffic inside a server never leaves it
+    A route between two devices uses as few edges of the highest tier as it can, then as few of the next; the number of
+    hops decides only between routes that are equal in this.  So traffic inside a server never leaves it
     through a NIC, and passes through host memory only where there is no other way.
     """
 
@@ -50,6 +50,8 @@ class Link:
         overhead: seconds of software cost per transfer or collective (once, not per step).
         name: catalog name or ``""``.
         source: where the figures are from.
+        rated: bandwidth by which communication libraries know the link when they choose an algorithm: the catalog's,
+            whatever somebody states of it; None for a link that the catalog does not have.
     """
 
     bandwidth: float
@@ -57,6 +59,7 @@ class Link:
     overhead: float = 0.0
     name: str = ""
     source: str = ""
+    rated: float | None = None
 
     def __post_init__(self) -> None:
         name = f"link {self.name}".strip()
@@ -65,6 +68,11 @@ class Link:
         for what, seconds in (("latency", self.latency), ("overhead", self.overhead)):
             if not (seconds >= 0 and math.isfinite(seconds)):
                 raise InputError(f"{name}: {what} must be zero or a positive time, got {seconds:g} s")
+
+    def scaled(self, factor: float, oversubscription: float = 1.0) -> Link:
+        """So many such links as one; oversubscribed, they carry less than they are rated at."""
+        rated = None if self.rated is None else self.rated * factor
+        return replace(self, bandwidth=self.bandwidth * factor / oversubscription, rated=rated)
 
     def paid(self) -> Link:
         """The same link for a second edge of one logical hop, of which the first carries latency and overhead."""
@@ -113,7 +121,7 @@ class Edges:
         )
 
     @staticmethod
-    def along(source: NDArray, target: NDArray, link: Link, tier: Tier = Tier.SCALE_UP) -> Edges:
+    def along(source: NDArray[Any], target: NDArray[Any], link: Link, tier: Tier = Tier.SCALE_UP) -> Edges:
         """One edge from each ``source`` to the ``target`` beside it, all over links like ``link``."""
         source, target = np.atleast_1d(source), np.atleast_1d(target)
         n = len(source)
@@ -122,7 +130,9 @@ class Edges:
         )
 
     @staticmethod
-    def both_ways(a: NDArray, b: NDArray, link: Link, back: Link | None = None, tier: Tier = Tier.SCALE_UP) -> Edges:
+    def both_ways(
+        a: NDArray[Any], b: NDArray[Any], link: Link, back: Link | None = None, tier: Tier = Tier.SCALE_UP
+    ) -> Edges:
         """Full-duplex links between each ``a`` and the ``b`` beside it (``back`` for the edges from b to a)."""
         return Edges.join([Edges.along(a, b, link, tier), Edges.along(b, a, back or link, tier)])
 
@@ -139,7 +149,7 @@ class Edges:
             tuple(rows),
         )
 
-    def renumbered(self, nodes: NDArray) -> Edges:
+    def renumbered(self, nodes: NDArray[Any]) -> Edges:
         """The same edges with node ``i`` called ``nodes[..., i]``: one copy for each row of ``nodes``."""
         nodes = np.atleast_2d(nodes)
         copies = len(nodes)
@@ -209,10 +219,13 @@ class System:
         edge_tier: :class:`Tier` of each edge, int8.
         bandwidth, latency, overhead: of each edge, as in :class:`Link`.  A transfer pays the latencies of its route and
             the largest of the overheads, once.
+        rated: of each edge, as in :class:`Link`; NaN for None.
         edge_name: link name of each edge.
         topology: how the devices are joined, in words.
         sources: where the figures are from.
         routing, routing_options: how transfers choose their way, by name (see :mod:`triosim.network.routing`).
+        ideal: whether collectives go without software costs, in rings that follow the order of their members, as closed
+            forms have it.
     """
 
     name: str
@@ -227,6 +240,7 @@ class System:
     bandwidth: NDArray[np.float64]
     latency: NDArray[np.float64]
     overhead: NDArray[np.float64]
+    rated: NDArray[np.float64]
     edge_name: Sequence[str]
     pool: int = -1
     server_cpu: Accelerator | None = None
@@ -235,6 +249,14 @@ class System:
     sources: tuple[str, ...] = field(default_factory=tuple)
     routing: str = "shortest"
     routing_options: Mapping[str, Any] = field(default_factory=dict)
+    ideal: bool = False
+
+    def __repr__(self) -> str:
+        """One line; the graph of a cluster would be millions of characters."""
+        counts = np.bincount(self.device_model, minlength=len(self.models)).tolist()
+        devices = ", ".join(f"{n} x {m.name or 'device'}" for n, m in zip(counts, self.models, strict=True) if n)
+        words = f"{devices}, {self.servers} server{'s' if self.servers > 1 else ''}, {len(self.edge_tier):,} edges"
+        return printable(f"System {self.name}: {words}")
 
     @property
     def devices(self) -> int:
@@ -263,16 +285,16 @@ class System:
 
     def model(self, device: int) -> Accelerator:
         """The accelerator model of a device."""
-        return self.models[self.device_model[device]]
+        return self.models[int(self.device_model[device])]
 
 
 def assemble(
     name: str,
     models: Sequence[Accelerator],
-    device_model: Sequence[int] | NDArray,
-    device_server: Sequence[int] | NDArray,
+    device_model: Sequence[int] | NDArray[Any],
+    device_server: Sequence[int] | NDArray[Any],
     node_names: Sequence[str],
-    server_host: Sequence[int] | NDArray,
+    server_host: Sequence[int] | NDArray[Any],
     edges: Sequence[Edge] | Edges,
     *,
     pool: int = -1,
@@ -280,6 +302,7 @@ def assemble(
     server_cores: int | None = None,
     topology: str = "",
     sources: Sequence[str] = (),
+    ideal: bool = False,
 ) -> System:
     """Turn nodes and edges into a checked System.
 
@@ -311,12 +334,14 @@ def assemble(
         bandwidth=np.array([k.bandwidth for k in edges.links], np.float64)[row],
         latency=np.array([k.latency for k in edges.links], np.float64)[row],
         overhead=np.array([k.overhead for k in edges.links], np.float64)[row],
+        rated=np.array([np.nan if k.rated is None else k.rated for k in edges.links], np.float64)[row],
         edge_name=Labels(tuple(k.name for k in edges.links), row),
         pool=pool,
         server_cpu=server_cpu,
         server_cores=server_cores,
         topology=topology,
         sources=tuple(dict.fromkeys(s for s in sources if s)),
+        ideal=ideal,
     )
     _check_reachable(system)
     return system

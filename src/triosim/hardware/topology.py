@@ -16,13 +16,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from triosim.errors import InputError
-from triosim.hardware.options import configured, options_of
+from triosim.core.errors import InputError
+from triosim.core.limits import TASK_BYTES, check_memory
+from triosim.core.options import configured, options_of
+from triosim.core.registry import Registry
 from triosim.hardware.system import Fabric, Link
-from triosim.registry import Registry
-
-TOPOLOGIES = Registry("triosim.hardware.topologies", "triosim.topologies", "topology")
-"""Topology builders by name (``--topology``)."""
 
 Shape = tuple[int, ...]
 
@@ -30,7 +28,7 @@ Shape = tuple[int, ...]
 class Topology(ABC):
     """Joins devices by links.  One subclass a file in ``hardware/topologies``.
 
-    One with options is a frozen dataclass (see :mod:`triosim.hardware.options`).  An option ``server`` is filled in,
+    One with options is a frozen dataclass (see :mod:`triosim.core.options`).  An option ``server`` is filled in,
     where the user leaves it out, with the number of devices (NICs in a scale-out network) that one server brings.
     """
 
@@ -48,12 +46,16 @@ class Topology(ABC):
         """
 
 
+TOPOLOGIES = Registry("triosim.hardware.topologies", "triosim.topologies", "topology", Topology)
+"""Topology builders by name (``--topology``)."""
+
+
 def builder(name: str, options: Mapping[str, Any] | None = None, server: int | None = None) -> Topology:
     """The topology of that name with its options.
 
     Args:
         name: registered name.
-        options: see :func:`triosim.hardware.options.configured`.
+        options: see :func:`triosim.core.options.configured`.
         server: devices of one server, if that is known.
 
     Raises:
@@ -61,10 +63,22 @@ def builder(name: str, options: Mapping[str, Any] | None = None, server: int | N
     """
     found = TOPOLOGIES.get(name)
     given = dict(options or {})
-    if server is not None and "server" in options_of(found):
+    if server is not None and "server" in (options_of(found) or ()):
         given.setdefault("server", server)
-    made: Topology = configured(found, f"topology {name}", given)
-    return made
+    return configured(found, given, f"topology {name}")
+
+
+PLAYED_TASKS = 400
+"""Tasks of a small model's step, of each device that is like no other."""
+
+
+def check_played(devices: int, what: str) -> None:
+    """Refuse more devices than can be played one by one, where no two places are alike to a ring through all.
+
+    Raises:
+        InputError: a job on so many would not go into memory.
+    """
+    check_memory(devices * PLAYED_TASKS * TASK_BYTES, what, "use fewer devices, or a switch")
 
 
 def parse_shape(text: str) -> Shape:

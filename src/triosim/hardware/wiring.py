@@ -8,19 +8,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from triosim.errors import InputError
+from triosim.core.errors import InputError
+from triosim.core.units import parse_bandwidth
 from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.catalog import LinkFacts
 from triosim.hardware.system import Fabric, Link
 from triosim.hardware.topology import Shape, builder
-from triosim.units import parse_bandwidth
 
 if TYPE_CHECKING:  # pydantic is loaded only where a file is read
     from triosim.hardware.description import LinkTable
 
-UNLIMITED = Link(float("inf"))
+UNLIMITED = Link(float("inf"), rated=float("inf"))
 """A link that never limits."""
+
+USUAL = {"scale_up": "NVLink4", "scale_out": "InfiniBand-NDR", "host": "PCIe5x16", "pool": "CXL2-x16"}
+"""Links of the catalog whose latency and overhead stand for those that a file leaves out of a link without a name."""
+
+
+def usual(use: str) -> LinkFacts:
+    """The link of :data:`USUAL` for a use."""
+    return catalog.link_facts(USUAL[use])
 
 
 def join(
@@ -70,7 +78,10 @@ def own_link(model: Accelerator, devices: int) -> Link | LinkFacts:
     if facts is not None:
         return facts
     if model.link_bandwidth and model.name not in catalog.accelerators():  # a user's own device: taken at its word
-        return LinkFacts(model.name, bandwidth=model.link_bandwidth, source=model.source)
+        like = usual("scale_up")
+        return LinkFacts(
+            model.name, model.link_bandwidth, 1.0, like.latency, like.overhead, source=model.source, rating=None
+        )
     if devices == 1:
         return UNLIMITED
     if not model.name:
@@ -117,39 +128,46 @@ def typed_link(given: str | float | Link, what: str, model: Accelerator) -> Link
     return Link(parse_bandwidth(given, what))
 
 
-def table_link(table: LinkTable, facts: LinkFacts | None = None) -> Link:
-    """The link that a table of a file describes; ``facts`` stand in for what it leaves out.
+def table_link(table: LinkTable, use: str, facts: LinkFacts | None = None) -> Link:
+    """The link that a table of a file describes.
+
+    Args:
+        table: of the file.
+        use: what the link is for, a key of :data:`USUAL`: where there are no facts, latency and overhead that the table
+            leaves out are those that are usual there.
+        facts: stand in for what the table leaves out; those of the catalog if it names a link.
 
     Raises:
         InputError: neither a link nor a bandwidth is given, and nothing stands in.
     """
     if facts is None and table.link:
         facts = catalog.link_facts(table.link)
-    if table.bandwidth is not None:
-        bandwidth = table.bandwidth
-    elif facts is not None:
-        bandwidth = facts.link(table.links).bandwidth
+    if facts is not None:
+        known = facts.link(table.links if facts.link_bandwidth or table.bandwidth is None else None)
+    elif table.bandwidth is not None:
+        known = replace(usual(use).link(), name="", source="", rated=None)
     else:
         raise InputError("say how fast the link is: link (of the catalog) or bandwidth, for example 50GB/s")
-    return Link(
-        bandwidth,
-        latency=table.latency if table.latency is not None else facts.latency if facts else 0.0,
-        overhead=table.overhead if table.overhead is not None else facts.overhead if facts else 0.0,
-        name=facts.name if facts else "",
-        source="; ".join(s for s in (table.source, facts.source if facts else "") if s),
+    return replace(
+        known,
+        bandwidth=known.bandwidth if table.bandwidth is None else table.bandwidth,
+        latency=known.latency if table.latency is None else table.latency,
+        overhead=known.overhead if table.overhead is None else table.overhead,
+        source="; ".join(s for s in (table.source, known.source) if s),
     )
 
 
 def table_wire(table: LinkTable, model: Accelerator, devices: int) -> Link | LinkFacts:
-    """As :func:`table_link` for ``devices`` devices of a model; facts stay facts unless the table says otherwise."""
+    """As :func:`table_link` for the links between ``devices`` devices of a model; facts stay facts unless the table
+    says otherwise."""
     if table.link:
         given: Link | LinkFacts = named_link(table.link, model)
     elif table.bandwidth is None:
         given = own_link(model, devices)
     else:
-        return table_link(table)
+        return table_link(table, "scale_up")
     if table.bandwidth is not None or table.links is not None:
-        return table_link(table, given if isinstance(given, LinkFacts) else None)
+        return table_link(table, "scale_up", given if isinstance(given, LinkFacts) else None)
     return replace(
         given,
         latency=given.latency if table.latency is None else table.latency,

@@ -2,7 +2,7 @@
 
 A model is off for each operator by some factor; its logarithm is the operator's *residual*.  It is carried over to
 other shapes, where it drifts, and in part to other devices.  The constants were fitted by
-``validation/fit_anchoring.py`` to pairs of measurements of the same kernel at two sizes or on two devices, for each
+``validation/fit/anchoring.py`` to pairs of measurements of the same kernel at two sizes or on two devices, for each
 model (*basis*) apart;
 :mod:`triosim.kernels.models.auto` says how they are used.
 """

@@ -15,8 +15,8 @@ from triosim.kernels.estimate import Z90, Source
 from triosim.kernels.likeness import distance
 from triosim.kernels.model import Recording
 from triosim.kernels.modelled import Basis, Modelled
-from triosim.workload.distinct import mixed
-from triosim.workload.trace import Trace
+from triosim.trace.calls import mixed
+from triosim.trace.tables import Trace
 
 
 class Carried(NamedTuple):

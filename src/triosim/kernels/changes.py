@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.columns import Ragged
-from triosim.errors import InputError
+from triosim.core.columns import Ragged
+from triosim.core.errors import InputError
 from triosim.hardware.accelerator import Accelerator
-from triosim.workload.trace import UNDECIDED, Operators, Trace, Values
+from triosim.trace.tables import UNDECIDED, Operators, Trace, Values
 
 _FIGURES = (
     "name",

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dtypes import DTYPE_CODE, DTYPES
 from triosim.hardware.accelerator import Accelerator
-from triosim.workload.operators import canonical, is_backward, kind
-from triosim.workload.trace import DTYPE_CODE, DTYPES, ITEM_BYTES, Trace
+from triosim.kernels.arithmetic import multiplication, unit_of
+from triosim.operators import canonical, is_backward, kind, kind_named
+from triosim.trace.tables import ITEM_BYTES, Trace
 
 GROUPS = (
     "nothing", "matrix", "convolution", "convolution_backward", "attention", "attention_backward", "rowwise",
@@ -38,18 +40,9 @@ the matrix units at 16 bits and TF32, and the matrix units at 8 bits and below."
 
 BYTES_ONLY, SIMT, TENSOR, NARROW = range(len(ENGINES))
 
-_GROUP_OF_KIND = {
-    "linear": MATRIX, "matmul": MATRIX, "convolution": CONVOLUTION, "attention": ATTENTION, "softmax": ROWWISE,
-    "normalization": ROWWISE, "elementwise": ELEMENTWISE, "host": NOTHING, "experts": EXPERTS,
-}  # fmt: skip
 _BACKWARD = {CONVOLUTION: CONVOLUTION_BACKWARD, ATTENTION: ATTENTION_BACKWARD}
 _COUNTED = (MATRIX, CONVOLUTION, CONVOLUTION_BACKWARD, ATTENTION, ATTENTION_BACKWARD, EXPERTS)
 """Classes whose time follows a count of floating-point operations."""
-
-_ALLOCATES = frozenset(
-    ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize", "set")
-)
-"""Operators that only reserve memory."""
 
 _OPERANDS = frozenset(
     ("", "input", "self", "mat1", "mat2", "other", "weight", "batch1", "batch2", "tensor", "tensors", "tensor1",
@@ -76,7 +69,7 @@ class Classified:
     Attributes:
         group: index into :data:`GROUPS`, int8.
         engine: index into :data:`ENGINES`, int8.
-        dtype: index into :data:`~triosim.workload.trace.DTYPES` of the type that is multiplied, -1 where only
+        dtype: index into :data:`~triosim.trace.tables.DTYPES` of the type that is multiplied, -1 where only
             bytes matter, int8.
     """
 
@@ -111,7 +104,8 @@ def classify(trace: Trace, device: Accelerator) -> Classified:
         convolutions = (group == CONVOLUTION) | (group == CONVOLUTION_BACKWARD)
         dtype[convolutions & (dtype == DTYPE_CODE["float32"])] = DTYPE_CODE["tfloat32"]
     engine = np.zeros(len(operators), np.int8)
-    engine[rows] = _ENGINE_OF_DTYPE[dtype[rows]]
+    if rows.size:
+        engine[rows] = _engines(device)[dtype[rows]]
     return Classified(group, engine, dtype)
 
 
@@ -122,11 +116,19 @@ def by_name(names: Iterable[str], what: Callable[[str], int]) -> NDArray[np.int6
     return np.fromiter(map(found.__getitem__, names), np.int64, len(names))
 
 
+def reserves(name: str) -> bool:
+    """Whether the operator of this name only reserves memory."""
+    return kind(name) != "host" and group_of_name(name) == NOTHING
+
+
+def multiplies(name: str) -> bool:
+    """Whether the work of the operator of this name is counted in floating-point operations."""
+    return group_of_name(name) in _COUNTED
+
+
 def group_of_name(name: str) -> int:
     """Index into :data:`GROUPS` of the operator of this name."""
-    if canonical(name)[0] in _ALLOCATES:
-        return NOTHING
-    group = _GROUP_OF_KIND.get(kind(name), OTHER)
+    group = GROUPS.index(kind_named(kind(name)).kernels_of(canonical(name)[0]))
     return _BACKWARD.get(group, group) if is_backward(name) else group
 
 
@@ -157,10 +159,7 @@ def _widest(
     return np.where(best >= 0, best % len(DTYPES), -1)
 
 
-def _engine(name: str) -> int:
-    if name in ("float64", "float32", "unknown") or name.startswith("complex"):
-        return SIMT
-    return NARROW if ITEM_BYTES[DTYPE_CODE[name]] <= 1 else TENSOR
-
-
-_ENGINE_OF_DTYPE = np.array([_engine(name) for name in DTYPES], np.int8)
+def _engines(device: Accelerator) -> NDArray[np.int8]:
+    """Engine of each element type on a device; where its peaks are not known, that which other devices have for it."""
+    units = [multiplication(device, name).unit if device.peak_flops else unit_of(name) for name in DTYPES]
+    return np.array([NARROW if unit == "fourbit" else ENGINES.index(unit) for unit in units], np.int8)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.model import Job
 from triosim.kernels.pricing import price
-from triosim.workload.builder import TraceBuilder
-from triosim.workload.trace import Category, Meta, Phase
+from triosim.trace.builder import TraceBuilder
+from triosim.trace.tables import Category, Meta, Phase
 
 SAMPLE_BYTES = 256 << 20
 """Size that is priced: parameters or gradients of a large layer, more than any cache."""

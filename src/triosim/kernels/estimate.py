@@ -8,6 +8,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.errors import InputError, quoted
+
 CONFIDENCE = 0.9
 Z90 = 1.6448536269514722
 """Standard normal quantile of 0.95: a 90 % interval reaches this many standard deviations to each side."""
@@ -28,6 +30,8 @@ class Source(IntEnum):
     EXTERNAL = 9
     PHYSICAL = 10
     CALIBRATED = 11
+    OWN = 12
+    """A model that is none of the program's own."""
 
 
 class Limit(IntEnum):
@@ -50,6 +54,7 @@ class Estimates:
         source: :class:`Source` codes, int8.
         limit: :class:`Limit` codes, int8.
         notes: sentences on what a reader of the prediction should know about these times.
+        warnings: sentences on what is not as a reader would expect.
     """
 
     seconds: NDArray[np.float64]
@@ -57,6 +62,42 @@ class Estimates:
     source: NDArray[np.int8]
     limit: NDArray[np.int8]
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.seconds)
+
+
+def check(answer: object, rows: int, name: str) -> None:
+    """Refuse what is no estimate of each operator; for the answers of other people's models.
+
+    Args:
+        answer: of a model.
+        rows: operators that it was asked for.
+        name: of the model, as the beginning of a sentence.
+
+    Raises:
+        InputError: it is something else, has other rows, or holds what no time and no code is.
+    """
+    if not isinstance(answer, Estimates):
+        raise InputError(f"{name} answers with {quoted(answer)}: it must be Estimates (triosim.kernels.estimate)")
+    for column, kind in (("seconds", "f"), ("spread", "f"), ("source", "i"), ("limit", "i")):
+        value = getattr(answer, column)
+        if not isinstance(value, np.ndarray) or value.shape != (rows,) or value.dtype.kind != kind:
+            raise InputError(
+                f"{name} answers with {column} {quoted(value)}: it must be an array of {rows} "
+                f"{'numbers' if kind == 'f' else 'codes'}, one for each operator"
+            )
+    for column, what in (("seconds", "a time of zero or more"), ("spread", "a number of zero or more")):
+        value = getattr(answer, column)
+        wrong = np.flatnonzero(~(np.isfinite(value) & (value >= 0)))
+        if wrong.size:
+            row = int(wrong[0])
+            raise InputError(f"{name} answers with {column} {float(value[row])} of operator {row}: it must be {what}")
+    for column, codes in (("source", Source), ("limit", Limit)):
+        value = getattr(answer, column)
+        unknown = np.flatnonzero(~np.isin(value, list(codes)))
+        if unknown.size:
+            row = int(unknown[0])
+            code = int(value[row])
+            raise InputError(f"{name} answers with {column} {code} of operator {row}, which is no {codes.__name__}")

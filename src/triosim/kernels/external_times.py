@@ -8,6 +8,7 @@ group ``triosim.external``.  Which operators of a trace the times belong to is d
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,12 +19,11 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.errors import InputError
-from triosim.registry import Registry
-from triosim.workload.readers._files import content, describe
-
-READERS = Registry("triosim.kernels.external", "triosim.external", "reader of external times")
-"""Readers of external times by name."""
+from triosim.core import guarded
+from triosim.core.errors import InputError, no_such_file, quoted
+from triosim.core.guarded import INTEGERS
+from triosim.core.registry import Registry
+from triosim.sources.readers._files import content, describe
 
 SIDES = ("", "forward", "backward")
 """Which pass a row is of: not said, forward, backward."""
@@ -84,8 +84,16 @@ class Row(NamedTuple):
 
 
 def table(source: str, what: What, rows: Iterable[Row], notes: Iterable[str] = ()) -> ExternalTimes:
-    """Rows as columns."""
+    """Rows as columns.
+
+    Raises:
+        InputError: a number of launches or elements needs more than 64 bits.
+    """
     rows = list(rows)
+    for row in rows:
+        if row.launches not in INTEGERS or row.elements not in INTEGERS:
+            number = quoted(row.elements if row.launches in INTEGERS else row.launches)
+            raise InputError(f"{source}: {quoted(row.name)} counts {number}, more than 64 bits hold: write it again")
     return ExternalTimes(
         source=source,
         what=what,
@@ -139,18 +147,22 @@ class Reader(ABC):
         """
 
 
+READERS = Registry("triosim.kernels.external", "triosim.external", "reader of external times", Reader)
+"""Readers of external times by name."""
+
+
 def read(path: Path, clock: Clock = UNKNOWN_CLOCK) -> ExternalTimes:
     """The times in a file of any known format, plain or gzipped.
 
     Raises:
         InputError: there is no such file, nothing reads it, more than one reader could, or it is broken.
     """
-    if not path.exists():
-        raise InputError(f"external times: {path} does not exist; check the path")
-    if path.is_dir():
+    if not os.path.exists(path):
+        raise InputError(f"external times: {no_such_file(path)}")
+    if os.path.isdir(path):
         raise InputError(f"external times: {path} is a folder; give the file in it that holds the times")
-    text = content(path).decode("utf-8-sig", errors="replace")
-    readers: list[Reader] = [READERS.get(name)() for name in READERS.names()]
+    text = guarded.text(content(path), str(path), errors="replace")
+    readers = [READERS.get(name)() for name in READERS.names()]
     found = [reader for reader in readers if reader.recognises(text)]
     if len(found) != 1:
         known = ", ".join(reader.title for reader in found or readers)

@@ -14,7 +14,7 @@ STRANGE = math.log(2.0)
 """What a figure counts that only one of the two datasheets gives: as much as a factor of two."""
 OTHER_FAMILY = 1.0
 """What another architecture counts, besides its figures: as much as a factor of e.  Chosen, as is :data:`STRANGE`: the
-lengths over which likeness fades are fitted in these units (``validation/fit_anchoring.py``)."""
+lengths over which likeness fades are fitted in these units (``validation/fit/anchoring.py``)."""
 
 
 def distance(a: Accelerator, b: Accelerator) -> float:

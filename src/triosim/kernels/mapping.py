@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from triosim.errors import InputError, unknown
+from triosim.core.errors import InputError, quoted, unknown
 from triosim.hardware.catalog import accelerator
 from triosim.hardware.description import read_table
 
@@ -73,11 +73,11 @@ def load(path: Path) -> Mapping:
     match = document.get("match", "name" if operators is None else "operators")
     if match not in MATCHES or (match == "operators") != (operators is not None):
         raise InputError(
-            f'{path}: match is {match!r}; give "name" or "order", or leave it away and give a table [operators]'
+            f'{path}: match is {quoted(match)}; give "name" or "order", or leave it away and give a table [operators]'
         )
     shapes = document.get("shapes", "")
     if "shapes" in document and shapes not in SHAPES:
-        raise InputError(f'{path}: shapes is {shapes!r}; give "trace" or "plan"')
+        raise InputError(f'{path}: shapes is {quoted(shapes)}; give "trace" or "plan"')
     return Mapping(
         path,
         tuple(path.parent / name for name in _texts(path, document.get("times"))),
@@ -106,14 +106,16 @@ def _parts(path: Path, key: str, value: Any) -> tuple[Part, ...]:
     parts = value if isinstance(value, list) else [value]
     good = (isinstance(part, int | str) and not isinstance(part, bool) and part != "" for part in parts)
     if not parts or not all(good):
-        raise InputError(f"{path}: {key!r} is {value!r}; give a kernel's name, a row of the times, or a list of them")
+        raise InputError(
+            f"{path}: {quoted(key)} is {quoted(value)}; give a kernel's name, a row of the times, or a list of them"
+        )
     return tuple(parts)
 
 
 def _device(path: Path, given: Any) -> str:
     """The catalog's name of a device, or the name as it is of one that a user described."""
     if not isinstance(given, str):
-        raise InputError(f'{path}: device is {given!r}; give a name, as device = "H100-SXM5-80GB"')
+        raise InputError(f'{path}: device is {quoted(given)}; give a name, as device = "H100-SXM5-80GB"')
     try:
         return accelerator(given).name if given else ""
     except InputError:
@@ -125,5 +127,5 @@ def _hertz(path: Path, given: Any) -> float:
     scale = _HERTZ.get(match.group(2).lower()) if match else None
     value = float(match.group(1)) * scale if match and scale else 0.0
     if not 1e3 <= value <= 1e12:
-        raise InputError(f'{path}: clock is {given!r}; give a frequency such as "1.41 GHz"')
+        raise InputError(f'{path}: clock is {quoted(given)}; give a frequency such as "1.41 GHz"')
     return value

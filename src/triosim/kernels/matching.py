@@ -14,10 +14,10 @@ from fnmatch import fnmatchcase
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.errors import InputError, unknown
+from triosim.core.errors import InputError, quoted, unknown
 from triosim.kernels.external_times import SIDES, ExternalTimes, What
 from triosim.kernels.mapping import Mapping, Part
-from triosim.workload.trace import Phase, Trace
+from triosim.trace.tables import Phase, Trace
 
 _PHASES = {SIDES.index("forward"): Phase.FORWARD, SIDES.index("backward"): Phase.BACKWARD}
 _COPIES = ("Memcpy", "Memset")
@@ -276,7 +276,7 @@ def _mapped(mapping: Mapping, tables: Sequence[ExternalTimes], target: Target) -
             other = mapping.operators[by[twice[0]]][0]
             raise InputError(
                 f"{mapping.path}: operator {twice[0]} ({target.trace.operators.name[twice[0]]}) is selected by "
-                f"{other!r} and by {key!r}; let one of them select less"
+                f"{quoted(other)} and by {quoted(key)}; let one of them select less"
             )
         by[at] = line
         seconds[at] = 0.0
@@ -293,7 +293,7 @@ def _lines_operators(mapping: Mapping, key: str, target: Target) -> NDArray[np.i
     trace = target.trace
     if key.startswith("#"):
         if not key[1:].strip().isdecimal() or int(key[1:]) >= len(trace):
-            raise InputError(f"{mapping.path}: {key!r} is no operator; rows are #0 to #{len(trace) - 1}")
+            raise InputError(f"{mapping.path}: {quoted(key)} is no operator; rows are #0 to #{len(trace) - 1}")
         if not target.launches[int(key[1:])]:
             raise InputError(f"{mapping.path}: operator {key} ({trace.operators.name[int(key[1:])]}) launches nothing")
         return np.array([int(key[1:])], np.int64)
@@ -332,12 +332,14 @@ def _lines_rows(mapping: Mapping, key: str, part: Part, times: ExternalTimes) ->
     """Rows of the times that one part names."""
     if isinstance(part, int):
         if not 0 <= part < len(times):
-            raise InputError(f"{mapping.path}: {key!r} names row {part}; the times have rows 0 to {len(times) - 1}")
+            raise InputError(
+                f"{mapping.path}: {quoted(key)} names row {part}; the times have rows 0 to {len(times) - 1}"
+            )
         return [part]
     rows = [row for row, name in enumerate(times.name) if name == part]
     rows = rows or [row for row, name in enumerate(times.name) if fnmatchcase(name, part)]
     if not rows:
-        raise unknown(f"name in {mapping.path}, {key!r}:", part, set(times.name))
+        raise unknown(f"name in {mapping.path}, {quoted(key)}:", part, set(times.name))
     return rows
 
 
@@ -347,14 +349,17 @@ def _part(
     """Seconds of one part for each of the ``want`` operators that a line selects."""
     seconds = times.seconds[rows]
     if np.isnan(seconds).any():
-        raise InputError(f"{mapping.path}: {key!r} names {part!r}, which did not finish; let the simulation end")
+        raise InputError(
+            f"{mapping.path}: {quoted(key)} names {quoted(part)}, which did not finish; let the simulation end"
+        )
     if len(rows) == 1:
         return np.full(want, seconds[0])
     names = [times.name[row] for row in rows]
     alike = all(name == names[at % want] for at, name in enumerate(names))
     if len(rows) % want or np.any(times.launches[rows] > 1) or (len(rows) > want and not alike):
         raise InputError(
-            f"{mapping.path}: {key!r} selects {want} operators and {part!r} {len(rows)} rows of times; name one row, "
+            f"{mapping.path}: {quoted(key)} selects {want} operators and {quoted(part)} {len(rows)} rows of times; "
+            "name one row, "
             "as many rows, or several kernels of an operator as a list"
         )
     laid: NDArray[np.float64] = np.median(seconds.reshape(-1, want), axis=0)

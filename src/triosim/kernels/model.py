@@ -5,13 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+from triosim.core.registry import Registry
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.estimate import Estimates
-from triosim.registry import Registry
-from triosim.workload.trace import Trace
-
-MODELS = Registry("triosim.kernels.models", "triosim.kernels", "operator model")
-"""Operator models by name (``--operator-times``)."""
+from triosim.trace.tables import Trace
 
 
 @dataclass(frozen=True)
@@ -57,3 +54,7 @@ class OperatorModel(ABC):
         Raises:
             InputError: the model needs something that the job does not have (a recording, a peak).
         """
+
+
+MODELS = Registry("triosim.kernels.models", "triosim.kernels", "operator model", OperatorModel)
+"""Operator models by name (``--operator-times``)."""

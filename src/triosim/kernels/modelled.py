@@ -8,11 +8,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.errors import InputError
+from triosim.core.errors import InputError
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.classes import Classified
 from triosim.kernels.estimate import Source
-from triosim.workload.trace import Trace
+from triosim.trace.tables import Trace
 
 
 @dataclass(frozen=True)

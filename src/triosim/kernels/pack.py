@@ -22,16 +22,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.errors import InputError
+from triosim.core import guarded
+from triosim.core.errors import InputError, quoted
 from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.arithmetic import GPUS
 from triosim.kernels.classes import ENGINES, GROUPS, STANDS_IN, Classified
 
 SCHEMA = "triosim/operator-pack/1"
 DEFAULT = "roofline"
 """Name of the pack that comes with the program."""
 
-GPUS = ("gpu", "edge-gpu", "apu")
-"""Kinds of devices that constants are fitted on."""
 _COLUMNS = ("floor_s", "compute", "memory", "overlap", "spread", "spread_unseen")
 
 
@@ -92,21 +92,13 @@ def load(name: str = DEFAULT) -> Pack:
     if not name.endswith(".json"):
         source = resources.files("triosim.kernels") / "data" / f"{name}.json"
         return _parse(json.loads(source.read_text(encoding="utf-8")), f"{name}.json")
-    try:
-        text = Path(name).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"operator pack {name}: cannot be read ({error})") from None
-    try:
-        document = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(f"operator pack {name}: not JSON, line {error.lineno}: {error.msg}") from None
-    return _parse(document, name)
+    return _parse(guarded.values(Path(name), ".json"), name)
 
 
 def _parse(document: Any, name: str) -> Pack:
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         found = document.get("schema") if isinstance(document, dict) else type(document).__name__
-        raise InputError(f"operator pack {name}: schema is {found!r}, this version reads {SCHEMA!r}")
+        raise InputError(f"operator pack {name}: schema is {quoted(found)}, this version reads {SCHEMA!r}")
     classes = document.get("classes")
     if not isinstance(classes, dict):
         raise InputError(f"operator pack {name}: 'classes' is missing")
@@ -135,14 +127,18 @@ def _elsewhere(document: dict[str, Any], name: str) -> float:
 def _number(classes: dict[str, Any], key: str, column: str, name: str) -> float:
     entry = classes[key]
     if not isinstance(entry, dict) or column not in entry:
-        raise InputError(f"operator pack {name}: class {key!r} has no {column!r}")
+        raise InputError(f"operator pack {name}: class {quoted(key)} has no {quoted(column)}")
     value = entry[column]
     if value is None and column == "overlap":
         return math.inf
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise InputError(f"operator pack {name}: {column!r} of class {key!r} is {value!r}, not a number")
+        raise InputError(
+            f"operator pack {name}: {quoted(column)} of class {quoted(key)} is {quoted(value)}, not a number"
+        )
     if value < 0 or (value == 0 and column in ("compute", "memory", "overlap")):
-        raise InputError(f"operator pack {name}: {column!r} of class {key!r} is {value}, it must be positive")
+        raise InputError(
+            f"operator pack {name}: {quoted(column)} of class {quoted(key)} is {value}, it must be positive"
+        )
     return float(value)
 
 
@@ -158,7 +154,7 @@ def _rows(keys: tuple[str, ...], name: str) -> NDArray[np.int8]:
             names = (f"{group}/{engine}", group, f"{like}/{engine}", like, "other")
             key = next((one for one in names if one in at), "")
             if key not in at:
-                raise InputError(f"operator pack {name}: class {group!r} is missing, and so is 'other'")
+                raise InputError(f"operator pack {name}: class {quoted(group)} is missing, and so is 'other'")
             rows[g, e] = at[key]
     return rows
 

@@ -2,39 +2,110 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from triosim.core.caching import kept
+from triosim.core.dtypes import DTYPES
+from triosim.core.errors import InputError, unknown
+from triosim.core.options import configured
+from triosim.core.registry import is_ours
+from triosim.kernels.arithmetic import Way, multiplication, refuse
 from triosim.kernels.calibration.pack import is_calibration_file
 from triosim.kernels.changes import growth, undecided
-from triosim.kernels.estimate import Estimates, Source
+from triosim.kernels.classes import ATTENTION, ATTENTION_BACKWARD, CONVOLUTION, CONVOLUTION_BACKWARD, classify
+from triosim.kernels.estimate import Estimates, Source, check
 from triosim.kernels.model import MODELS, Job, OperatorModel
 from triosim.kernels.pack import load
-from triosim.workload.trace import Trace
+from triosim.trace.tables import Trace
 
 _NAMED = 5
 """Undecided operators that are named, longest first."""
 
 
-def price(job: Job, model: str = "auto") -> Estimates:
+def price(job: Job, model: str = "auto", options: Mapping[str, Any] | None = None) -> Estimates:
     """Seconds of every operator of ``job.trace`` on ``job.device``.
 
     Args:
         job: what is to be priced.
-        model: a registered operator model; the file of a calibration (``*.json``,
-            :mod:`triosim.kernels.calibration.pack`), with which ``auto`` prices what was not recorded; the file of a
-            pack (``*.json``), the constants of a roofline that ``auto`` uses instead of the physical models; a table of
-            measured kernels (``*.json``, :mod:`triosim.kernels.models.table`); or a file of external times
-            (:mod:`triosim.kernels.models.external`).
+        model: a registered operator model, or a file of one's own that ends in one (``*.py``); the file of a
+            calibration (``*.json``, :mod:`triosim.kernels.calibration.pack`), with which ``auto`` prices what was not
+            recorded; the file of a pack (``*.json``), the constants of a roofline that ``auto`` uses instead of the
+            physical models; a table of measured kernels (``*.json``, :mod:`triosim.kernels.models.table`); or a file of
+            external times (:mod:`triosim.kernels.models.external`).
+        options: of the model's class, by name (:func:`triosim.core.options.configured`).
 
     Raises:
-        InputError: there is no such model or pack, or it needs something that the job does not have.
+        InputError: there is no such model, option or pack, or it needs something that the job does not have; or the
+            device cannot multiply an element type.
     """
-    return _model(model).price(job)
+    if model in MODELS:
+        return _kept(job, model, options or {})
+    return _priced(job, model, options or {})  # its file may have changed
 
 
-def _model(name: str) -> OperatorModel:
+def _priced(job: Job, model: str, options: Mapping[str, Any]) -> Estimates:
+    part = _model(model, options)
+    found = part.price(job)
+    if not is_ours(type(part)):
+        check(found, len(job.trace), f"operator model {model}")
+    return _remarked(job, found)
+
+
+_kept = kept(32)(_priced)
+
+
+_RECKONED = (
+    Source.ANCHORED, Source.ROOFLINE, Source.UNDECIDED, Source.REGRESSION, Source.WAVES, Source.PHYSICAL,
+    Source.CALIBRATED, Source.OWN,
+)  # fmt: skip
+"""Sources that rest on the device's rate for an element type; what was measured holds whatever multiplied it."""
+
+
+def _remarked(job: Job, found: Estimates) -> Estimates:
+    """The estimates, with what is to be said of the element types that the device does not multiply natively.
+
+    Raises:
+        InputError: an operator without a measured time multiplies a type that the device cannot multiply.
+    """
+    device, there = job.device, np.unique(job.trace.values.dtype).tolist()
+    if not device.peak_flops or not any(multiplication(device, DTYPES[code]).words for code in there):
+        return found
+    classified = classify(job.trace, device)
+    reckoned = np.isin(found.source, _RECKONED) & (classified.dtype >= 0)
+    notes, warnings = [], []
+    for code in np.unique(classified.dtype[reckoned]).tolist():
+        refuse(device, DTYPES[code])
+        how = multiplication(device, DTYPES[code])
+        notes += [how.source()] if how.words else []
+        if how.way == Way.EMULATED:
+            groups = set(classified.group[reckoned & (classified.dtype == code)].tolist())
+            notes += [f"types: {said}" for those, said in _WITHOUT_KERNELS if groups & those]
+        warnings += [how.warning()] if how.way != Way.NATIVE else []
+    return replace(found, notes=(*found.notes, *notes), warnings=(*found.warnings, *warnings))
+
+
+_WITHOUT_KERNELS = (
+    (
+        {ATTENTION, ATTENTION_BACKWARD},
+        "no fused attention takes bfloat16 there: priced as float32 products and a softmax in memory (whose scores the "
+        "memory of the job does not count)",
+    ),
+    ({CONVOLUTION, CONVOLUTION_BACKWARD}, "cuDNN takes no bfloat16 there: convolutions run image by image"),
+)
+"""Classes of operators for which the libraries have no kernel in an emulated type, and what runs instead."""
+
+
+def _model(name: str, options: Mapping[str, Any]) -> OperatorModel:
+    if name.lower().endswith(".py") or name in MODELS:
+        return configured(MODELS.chosen(name), options, f"operator model {name}")
+    if options:
+        raise InputError(f"operator times of {name} have no options: leave out {next(iter(options))}")
     if name.lower().endswith(".json"):
         if is_calibration_file(name):
             from triosim.kernels.calibration.model import AutoCalibrated
@@ -45,16 +116,15 @@ def _model(name: str) -> OperatorModel:
         from triosim.kernels.models.table import Table, is_table_file
 
         return Table(name) if is_table_file(name) else Auto(Rooflines(load(name)))
-    if name not in MODELS and _is_path(name):
+    if _is_path(name):
         from triosim.kernels.models.external import External
 
         return External(name)
-    found: OperatorModel = MODELS.get(name)()
-    return found
+    raise unknown("operator model", name, MODELS.names())
 
 
 def _is_path(name: str) -> bool:
-    return bool(Path(name).suffix) or "/" in name or "\\" in name or Path(name).exists()
+    return bool(Path(name).suffix) or "/" in name or "\\" in name or os.path.exists(name)
 
 
 def describe(estimates: Estimates, trace: Trace, job: Job | None = None, model: str = "auto") -> list[str]:
@@ -85,6 +155,7 @@ def describe(estimates: Estimates, trace: Trace, job: Job | None = None, model: 
         Source.WAVES: f"recorded times{there} scaled by waves of thread blocks",
         Source.TABLE: f"a table of kernels measured{here}",
         Source.EXTERNAL: "external times",
+        Source.OWN: f"the model {model!r}{here}",
     }
     shares = {source: float(estimates.seconds[estimates.source == source].sum()) / total for source in words}
     parts = [f"{_percent(share)} {words[s]}" for s, share in sorted(shares.items(), key=lambda x: -x[1]) if share > 0]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from triosim.kernels.classes import GROUPS, by_name, group_of_name
 from triosim.kernels.estimate import Estimates
-from triosim.workload.trace import Trace
+from triosim.trace.tables import Trace
 
 
 def by_class(
@@ -50,7 +50,7 @@ def half_width(seconds: Sequence[float] | NDArray, spread: Sequence[float] | NDA
     total = math.fsum(seconds)
     if not total > 0:
         return 0.0
-    return math.hypot(*(float(t) * float(s) for t, s in zip(seconds, spread, strict=True))) / total
+    return math.hypot(*(float(t) / total * float(s) for t, s in zip(seconds, spread, strict=True)))
 
 
 def total_half_width(estimates: Estimates, trace: Trace, weight: NDArray[np.float64] | None = None) -> float:

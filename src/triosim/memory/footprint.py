@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.errors import InputError
 from triosim.memory.lifetimes import Lifetimes
 
 try:
@@ -26,6 +27,11 @@ SMALL_SEGMENT = 2 << 20
 MEDIUM_BYTES = 10 << 20
 MEDIUM_SEGMENT = 20 << 20
 LARGE_ROUND = 2 << 20
+
+LARGEST_ROUND = 32 << 20
+"""More than any segment is larger than what it is asked for."""
+MOST_BYTES = 1 << 59
+"""What can be counted, of all that is allocated one after another."""
 
 ADDRESS_BITS = 60
 ADDRESS_MASK = (1 << ADDRESS_BITS) - 1
@@ -61,7 +67,12 @@ def footprint(lifetimes: Lifetimes, categories: int) -> Footprint:
         lifetimes: what lives from which program row to which; it is allocated when ``start`` begins and freed when
             ``end`` has ended.
         categories: number of category codes.
+
+    Raises:
+        InputError: more memory than can be counted.
     """
+    if (lifetimes.bytes.astype(np.float64) + LARGEST_ROUND).sum() >= MOST_BYTES:
+        raise InputError("the tensors of one rank add up to more than 5.7e17 bytes: look for a batch that is too large")
     size = -(-lifetimes.bytes // ROUND_BYTES) * ROUND_BYTES
     start, end = lifetimes.start.astype(np.int64), lifetimes.end.astype(np.int64)
     # at one row allocations come before frees: time 2 row for those, 2 row + 1 for these
@@ -94,7 +105,12 @@ def played(size: NDArray[np.int64], events: NDArray[np.int64]) -> int:
 
     Event ``i`` allocates block ``i``; event ``len(size) + i`` frees it.  Free blocks are kept apart by pool, small and
     large, and segments are never returned.  Hundreds of thousands of events are common, so all is in one loop.
+
+    Raises:
+        ValueError: an event allocates a block that is held or frees one that is not, a size is negative, or it is more
+            than can be counted.
     """
+    _check(size, events)
     sizes, count = size.tolist(), len(size)
     pools: tuple[list[int], list[int]] = ([], [])  # free blocks, large and small: size << ADDRESS_BITS | address
     starts: tuple[dict[int, int], dict[int, int]] = ({}, {})  # address of a free block -> its size
@@ -102,6 +118,8 @@ def played(size: NDArray[np.int64], events: NDArray[np.int64]) -> int:
     address, length = [0] * count, [0] * count
     reserved = top = 0
     for event in events.tolist():
+        if not sizes[event % count]:
+            continue  # an empty tensor takes no block
         if event < count:
             wanted = sizes[event]
             small = wanted <= SMALL_BYTES
@@ -139,6 +157,25 @@ def played(size: NDArray[np.int64], events: NDArray[np.int64]) -> int:
             insort(pool, block << ADDRESS_BITS | where)
             start[where], end[where + block] = block, where
     return reserved
+
+
+def _check(size: NDArray[np.int64], events: NDArray[np.int64]) -> None:
+    """As the allocator in C++ checks it."""
+    count = len(size)
+    possible = (size >= 0).all() and ((events >= 0) & (events < 2 * count)).all()
+    if possible and len(events):
+        # The events of a block are an allocation and a free in turn.
+        order = np.argsort(events % count, kind="stable")
+        block, frees = events[order] % count, events[order] >= count
+        first = np.diff(block, prepend=-1) != 0
+        possible = np.where(first, ~frees, frees != np.roll(frees, 1)).all()
+        room = size[events[events < count]].astype(np.float64) + LARGEST_ROUND
+        possible = possible and room.sum() < MOST_BYTES
+    if not possible:
+        raise ValueError(
+            "events must allocate blocks that are not held and free blocks that are; sizes must be 0 or more, and fewer"
+            " than 2**59 bytes in all"
+        )
 
 
 def segment(size: int) -> int:

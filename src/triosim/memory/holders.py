@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.memory.lifetimes import Lifetimes
-from triosim.workload.blocks import blocks
-from triosim.workload.trace import NONE, Category, Trace
+from triosim.trace.blocks import blocks
+from triosim.trace.tables import NONE, Category, Trace
 
 
 @dataclass(frozen=True)

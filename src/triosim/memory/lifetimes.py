@@ -15,7 +15,7 @@ class Lifetimes:
 
     Attributes:
         bytes: size asked for, int64.
-        category: :class:`triosim.workload.trace.Category` codes, int8.
+        category: :class:`triosim.trace.tables.Category` codes, int8.
         start: program row at whose start it is allocated; -1 when it is there before the iteration, int32.
         end: program row after whose end it is freed; the number of rows when it stays, int32.
         storage: storage of the step that it is or is made of, -1 for none, int32; None where nobody knows.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.columns import Ragged
+from triosim.core.columns import Ragged
 from triosim.hardware.system import System
 from triosim.network.walks import Walks
 
@@ -123,7 +123,7 @@ def _moved(
     return moved
 
 
-def levels(system: System, cost: NDArray[np.int64]) -> list[Parts]:
+def levels(system: System, cost: NDArray[np.integer]) -> list[Parts]:
     """A System taken apart, finest first: servers (devices where there is one server), then groups of them.
 
     Args:
@@ -138,7 +138,7 @@ def levels(system: System, cost: NDArray[np.int64]) -> list[Parts]:
     return found
 
 
-def _parts(system: System, cost: NDArray[np.int64], part: NDArray[np.int64]) -> Parts:
+def _parts(system: System, cost: NDArray[np.integer], part: NDArray[np.int64]) -> Parts:
     count = int(part.max(initial=CORE)) + 1
     edge_part = np.maximum(part[system.edge_source], part[system.edge_target])
     nodes, place = _rows(part, count)
@@ -218,7 +218,7 @@ def _rows(row: NDArray[np.int64], rows: int) -> tuple[Ragged, NDArray[np.int64]]
     return Ragged(order, offsets), place
 
 
-def _kinds(nodes: NDArray[np.int64], edges: Ragged, columns: tuple[NDArray[np.int64], ...]) -> NDArray[np.int64]:
+def _kinds(nodes: NDArray[np.int64], edges: Ragged, columns: tuple[NDArray[np.integer], ...]) -> NDArray[np.int64]:
     """For each part the first part that is like it: as many nodes, and the same columns edge by edge."""
     kind = np.arange(len(edges))
     sizes = np.stack([nodes, edges.lengths()], axis=1)

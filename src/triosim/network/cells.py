@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.columns import Ragged
+from triosim.core.columns import Ragged
 
 Colours = NDArray[np.uint64]
 

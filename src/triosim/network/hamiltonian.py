@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.errors import InputError
+from triosim.core.errors import InputError
 
 
 def grid_cycle(rows: int, columns: int) -> NDArray[np.int32]:

@@ -2,7 +2,7 @@
 
 Which iterations a worker skips and which updates are dropped depends on the course of the run, and the engine plays
 graphs in which everything is settled.  So a run is played, what the workers would have decided in it is looked up
-(:func:`triosim.parallelism.hop.decide`), and it is played again with that, until a run leads to the very decisions with
+(:func:`triosim.schedule.hop.decide`), and it is played again with that, until a run leads to the very decisions with
 which it was played.  A decision rests only on what happened before it and changes only what happens after it; so the
 first n decisions are right after n runs at the latest, and there is one such course and no other.
 """
@@ -15,15 +15,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from triosim.columns import Ragged
+from triosim.core.columns import Ragged
+from triosim.core.errors import InputError
+from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds
 from triosim.engine.graph import Graph, Played, Stuck, Task, Wires
 from triosim.engine.play import play
 from triosim.engine.solver import NetworkModel
-from triosim.errors import InputError
 from triosim.hardware.system import System
 from triosim.network.routes import Router
-from triosim.parallelism.hop import NEVER, Course, Decisions, Drop, Hop, Jump, decide, gaps
-from triosim.units import PICOSECONDS_PER_SECOND
+from triosim.schedule.hop import NEVER, Course, Decisions, Drop, Hop, Jump, decide, gaps
 
 _COURSES_TRIED = 10_000
 """Runs after which there is a defect: a job has fewer decisions than that."""
@@ -93,9 +93,9 @@ def play_hop(
         InputError: the system has too few devices or no route between neighbours, or a time or size is negative.
     """
     compute = np.asarray(compute_s, np.float64)
-    if np.any(compute < 0) or not np.all(np.isfinite(compute)) or update_bytes < 0:
-        raise InputError("hop: times of computing and the size of an update must be zero or positive numbers")
-    ticks = np.rint(np.broadcast_to(compute, (hop.workers, hop.iterations)) * PICOSECONDS_PER_SECOND).astype(np.int64)
+    if update_bytes < 0:
+        raise InputError(f"hop: the size of an update is {update_bytes} bytes: the least is 0")
+    ticks = picoseconds(np.broadcast_to(compute, (hop.workers, hop.iterations)), "hop: a time of computing")
     placed = list(range(hop.workers)) if devices is None else list(devices)
     if len(set(placed)) < hop.workers or not all(0 <= device < system.devices for device in placed):
         raise InputError(f"hop: {hop.workers} workers need a device each, system {system.name!r} has {system.devices}")

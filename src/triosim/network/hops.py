@@ -1,4 +1,4 @@
-"""Routes over links that are all alike: breadth first from many targets at once."""
+"""Routes within a scale-up network: breadth first from many targets at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.columns import Ragged
+from triosim.core.columns import Ragged
 from triosim.hardware.system import System, Tier
 from triosim.network.walks import Walks
 
@@ -22,7 +22,7 @@ _FAR = int(np.iinfo(np.int16).max)
 
 @dataclass(frozen=True)
 class Hops:
-    """The edges of tier SCALE_UP of a System in which they all have the same latency, as in a torus.
+    """The edges of tier SCALE_UP of a System, as in a torus.
 
     Nodes that are joined by such edges are best joined by the fewest of them.
 
@@ -36,18 +36,11 @@ class Hops:
     over: NDArray[np.int64]
 
     @staticmethod
-    def of(system: System, latency: NDArray[np.int64]) -> Hops | None:
-        """The hops of a System; None if its links are not alike or a node has too many.
-
-        Args:
-            system: the machine.
-            latency: of each edge in picoseconds.
-        """
-        inside = system.edge_tier == Tier.SCALE_UP
-        own = latency[inside]
-        if not len(own) or own.min() != own.max():
+    def of(system: System) -> Hops | None:
+        """The hops of a System; None if it has none or a node has too many."""
+        edges = np.flatnonzero(system.edge_tier == Tier.SCALE_UP)
+        if not len(edges):
             return None
-        edges = np.flatnonzero(inside)
         key = system.edge_source[edges] * np.int64(system.nodes) + system.edge_target[edges]
         _, first = np.unique(key, return_index=True)  # sorted by node and neighbour, the lowest edge of each pair
         edges = edges[first]

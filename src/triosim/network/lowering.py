@@ -11,14 +11,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.columns import Ragged
+from triosim.core.columns import Ragged
+from triosim.core.limits import check_tasks
+from triosim.core.units import picoseconds
 from triosim.engine.graph import Collective, Graph, Pattern, Played, Task, Wires
 from triosim.network.cells import Cells, refine, separate, weights
 from triosim.network.placement import Placement
 from triosim.network.routes import Router
 from triosim.network.traffic import Means, Shape, Sort, Ways, classes, collectives_along, ways
-from triosim.parallelism.program import AXES, STREAMS, Op, Program
-from triosim.units import PICOSECONDS_PER_SECOND
+from triosim.schedule.program import STREAMS, Op, Program
 
 _TASKS = np.zeros(len(Op), np.int8)
 _TASKS[[Op.COMPUTE, Op.ISSUE]] = Task.COMPUTE
@@ -122,8 +123,12 @@ class _Lowering:
         self.program = self.class_of[self.lowest]
         self.lengths = np.array([len(p) for p in programs], np.int64)
         self.first = np.concatenate([[0], np.cumsum(self.lengths[self.program])])
+        check_tasks(
+            int(self.first[-1]), f"{len(self.program):,} ranks that are played one by one", "use fewer devices",
+        )  # fmt: skip
         self.within = [np.flatnonzero(self.program == number) for number in range(len(programs))]  # cells of a program
-        self.along = {(c, a): collectives_along(p, a) for c, p in enumerate(programs) for a in range(len(AXES))}
+        axes = range(len(placement.mesh.names))
+        self.along = {(c, a): collectives_along(p, a) for c, p in enumerate(programs) for a in axes}
         self.collectives: list[Collective] = []
         self.instances: list[NDArray] = []
         self.instances_made = 0
@@ -203,12 +208,13 @@ class _Lowering:
             self.what[self._tasks(number, rows)] = self._way_of_cells(number, own)[:, None]
         sends = np.flatnonzero(self._stacked([p.op == Op.SEND for p in self.programs]))
         self.pair[sends] = np.arange(len(sends))
-        width = self.placement.sizes[0] * self.placement.sizes[1]
+        mesh = self.placement.mesh
         for number, program in enumerate(self.programs):
             for stage in np.unique(program.peer[program.op == Op.RECEIVE]).tolist():
                 rows = np.flatnonzero((program.op == Op.RECEIVE) & (program.peer == stage))
                 tasks = self._tasks(number, rows)
-                ranks = self.lowest[self.within[number]] % width + stage * width
+                along = mesh.names[program.axis[rows[0]]]
+                ranks = mesh.moved(self.lowest[self.within[number]], along, stage)
                 for other in np.unique(self.class_of[ranks]).tolist():
                     mine = self.class_of[ranks] == other
                     sending = self._matching(other, program.stage, program.tag[rows])
@@ -326,13 +332,13 @@ class _Fold:
 def _amounts(program: Program) -> NDArray[np.int64]:
     """Ticks of what computes, bytes of what is sent."""
     kind = _TASKS[program.op]
-    ticks = np.rint(program.seconds * PICOSECONDS_PER_SECOND).astype(np.int64)
+    ticks = picoseconds(program.seconds, lambda row: f"what instruction {row} of stage {program.stage} takes")
     return np.where(kind == Task.COMPUTE, ticks, np.where(kind == Task.TRANSFER, program.bytes, 0))
 
 
 def _gaps(program: Program) -> NDArray[np.int64]:
     """Ticks that the stream of what computes waits before it starts the next."""
-    ticks = round(program.gap_s * PICOSECONDS_PER_SECOND)
+    ticks = picoseconds(program.gap_s, "the gap between two kernels")
     return np.where((program.op == Op.COMPUTE) & (program.seconds > 0), ticks, 0).astype(np.int64)
 
 

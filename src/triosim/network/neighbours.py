@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.columns import Ragged
+from triosim.core.columns import Ragged
 from triosim.hardware.system import System, Tier
 from triosim.network.walks import Walks
 
 # The cost of an edge without its hop, so that the cost of two can be added and compared at once.
-_LATENCY_BITS, _SCALE_OUT, _HOST = 56, 1 << 57, 1 << 60
+_SCALE_OUT, _HOST = 1, 4
 
 
 class NextDoor:
@@ -18,14 +18,12 @@ class NextDoor:
 
     Args:
         system: the machine.
-        latency: of each edge in picoseconds.
     """
 
-    def __init__(self, system: System, latency: NDArray[np.int64]) -> None:
+    def __init__(self, system: System) -> None:
         self._system = system
         tiers = np.array([{Tier.SCALE_OUT: _SCALE_OUT, Tier.HOST: _HOST}.get(tier, 0) for tier in Tier], np.int64)
-        self._cost = tiers[system.edge_tier] + latency
-        self._countable = not latency.max(initial=0) >> _LATENCY_BITS
+        self._cost = tiers[system.edge_tier]
 
     def walks(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> tuple[NDArray[np.int64], Walks]:
         """The link from each source to the target beside it where no other route is as good.
@@ -38,7 +36,7 @@ class NextDoor:
             rows of the pairs for which it is so, and the walks between those.
         """
         system, cost = self._system, self._cost
-        edges = system.leaving.take(np.unique(source)).values if self._countable else np.zeros(0, np.int64)
+        edges = system.leaving.take(np.unique(source)).values
         if not len(edges):
             return np.zeros(0, np.int64), Walks.single(source[:0], target[:0], edges)
         key = system.edge_source[edges] * np.int64(system.nodes) + system.edge_target[edges]

@@ -8,9 +8,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from triosim.columns import Ragged
+from triosim.core.columns import Ragged
+from triosim.core.errors import InputError
+from triosim.core.units import MOST_TICKS, picoseconds, whole_ticks
 from triosim.engine.graph import CAPACITY_PER_BYTE, UNLIMITED, Wires
-from triosim.errors import InputError
 from triosim.hardware.system import System, Tier
 from triosim.network.alike import Parts, levels
 from triosim.network.hops import Hops
@@ -18,7 +19,6 @@ from triosim.network.neighbours import NextDoor
 from triosim.network.routing import Routing, routing_of
 from triosim.network.search import Network, Onward, lowest, numbered, numbers
 from triosim.network.walks import Walks
-from triosim.units import PICOSECONDS_PER_SECOND
 
 _FEW = 16
 """Up to so many routes are found faster one by one than by looking for pairs that are alike."""
@@ -47,9 +47,9 @@ class Router:
         self.system = system
         self.routing = routing or routing_of(system)
         self._given = self.routing.given(system)
-        self._latency = _picoseconds(system.latency)
-        self._overhead = _picoseconds(system.overhead)
-        self._network = Network(system, self._latency)
+        self._latency = picoseconds(system.latency, lambda edge: f"{self._link(edge)}: its latency")
+        self._overhead = picoseconds(system.overhead, lambda edge: f"{self._link(edge)}: its overhead")
+        self._network = Network(system)
 
     def route(self, source: int, target: int) -> tuple[int, ...]:
         """Edge ids from one node to another, in order; empty where both are the same.
@@ -157,18 +157,18 @@ class Router:
 
     @cached_property
     def _levels(self) -> list[Parts]:
-        return levels(self.system, self._latency * len(Tier) + self.system.edge_tier)
+        return levels(self.system, self.system.edge_tier)
 
     @cached_property
     def _shortcuts(self) -> list[Shortcut]:
         """Ways to find the routes of some pairs together: rows of these pairs, and the walks between them."""
-        hops = Hops.of(self.system, self._latency)
-        return [NextDoor(self.system, self._latency).walks, *([hops.walks] if hops else [])]
+        hops = Hops.of(self.system)
+        return [NextDoor(self.system).walks, *([hops.walks] if hops else [])]
 
     @cached_property
     def _outside(self) -> Network:
         """The network without what joins the devices of a server."""
-        return Network(self.system, self._latency, without=Tier.SCALE_UP)
+        return Network(self.system, without=Tier.SCALE_UP)
 
     def wires(self, pairs: Iterable[tuple[int, int]]) -> Wires:
         """The network for transfers between these pairs of nodes: links are the edges of the System, route i is that
@@ -181,9 +181,18 @@ class Router:
         return Wires(self.capacity, routes, self.latency(routes))
 
     def latency(self, routes: Ragged) -> NDArray[np.int64]:
-        """Latency of each route in picoseconds: the sum over its links."""
+        """Latency of each route in picoseconds: the sum over its links.
+
+        Raises:
+            InputError: it is too long to be counted.
+        """
+        own = self._latency[routes.values]
+        if int(own.max(initial=0)) * int(routes.lengths().max(initial=0)) > MOST_TICKS:
+            whole_ticks(
+                np.bincount(routes.rows(), own.astype(np.float64), len(routes)).astype(float), "latency of a route"
+            )
         sums = np.zeros(len(routes), np.int64)
-        np.add.at(sums, routes.rows(), self._latency[routes.values])
+        np.add.at(sums, routes.rows(), own)
         return sums
 
     def overhead(self, routes: Ragged | Iterable[tuple[int, int]]) -> NDArray[np.int64]:
@@ -213,18 +222,16 @@ class Router:
         ):
             if wrong.any():
                 edge = int(np.argmax(wrong))
-                ends = [system.node_names[node] for node in (system.edge_source[edge], system.edge_target[edge])]
-                raise InputError(
-                    f"system {system.name!r}: the link from {ends[0]!r} to {ends[1]!r} has a bandwidth of "
-                    f"{system.bandwidth[edge]:g} B/s: {cure}"
-                )
+                raise InputError(f"{self._link(edge)} has a bandwidth of {system.bandwidth[edge]:g} B/s: {cure}")
         return np.where(limited, capacity, UNLIMITED).astype(np.int64)
+
+    def _link(self, edge: int) -> str:
+        """What an edge is, for messages."""
+        system = self.system
+        ends = (system.node_names[node] for node in (system.edge_source[edge], system.edge_target[edge]))
+        return "system {!r}: the link from {!r} to {!r}".format(system.name, *ends)
 
 
 def _columns(pairs: Iterable[tuple[int, int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     rows = np.array(list(pairs), np.int64).reshape(-1, 2)
     return rows[:, 0], rows[:, 1]
-
-
-def _picoseconds(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
-    return np.rint(seconds * PICOSECONDS_PER_SECOND).astype(np.int64)

@@ -12,12 +12,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.hardware.options import configured
+from triosim.core.options import configured
+from triosim.core.registry import Registry
 from triosim.hardware.system import System
-from triosim.registry import Registry
-
-ROUTINGS = Registry("triosim.network.routings", "triosim.routings", "routing")
-"""Routings by name (``--routing``)."""
 
 Given = Mapping[tuple[int, int], tuple[int, ...]]
 """Edges of the route from one node to another."""
@@ -25,7 +22,7 @@ Given = Mapping[tuple[int, int], tuple[int, ...]]
 
 class Routing:
     """Decides which way transfers go.  One subclass a file in ``network/routings``; options as in
-    :mod:`triosim.hardware.options`.
+    :mod:`triosim.core.options`.
 
     Attributes:
         spreads: whether it chooses among equal routes; if not, each transfer takes the lowest.
@@ -56,11 +53,14 @@ class Routing:
         return {}
 
 
+ROUTINGS = Registry("triosim.network.routings", "triosim.routings", "routing", Routing)
+"""Routings by name (``--routing``)."""
+
+
 def routing_of(system: System) -> Routing:
     """The routing that a System asks for.
 
     Raises:
         InputError: no such routing or option, or a value that the option does not take.
     """
-    made: Routing = configured(ROUTINGS.get(system.routing), f"routing {system.routing}", system.routing_options)
-    return made
+    return configured(ROUTINGS.get(system.routing), system.routing_options, f"routing {system.routing}")

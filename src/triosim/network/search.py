@@ -1,7 +1,8 @@
 """The best routes of a System, by Dijkstra's algorithm from both ends until they meet.
 
 A route has as few edges of tier HOST as can be, of those as few of tier SCALE_OUT (see :class:`Tier`), of those the
-least latency, of those the fewest hops.  Bandwidth plays no part: a slow link is not driven around.
+fewest hops.  Bandwidth and latency play no part: a slow link is not driven around, and a figure that changes a little
+changes no route.
 
 Routes that are equal in all this are ordered from their first step on: by the next node, then by the edge.
 """
@@ -14,12 +15,12 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.columns import Ragged
+from triosim.core.columns import Ragged
 from triosim.hardware.system import System, Tier
 
-# The cost of a route is one whole number, so that it is added and compared at once.  From its lowest bit: hops (20
-# bits), latency in picoseconds (64 bits), edges of tier SCALE_OUT (20 bits), edges of tier HOST.
-_HOP, _PICOSECOND, _SCALE_OUT, _HOST = 1, 1 << 20, 1 << 84, 1 << 104
+# The cost of a route is one whole number, so that it is added and compared at once.  From its lowest bit: hops, edges
+# of tier SCALE_OUT, edges of tier HOST, 20 bits each.
+_HOP, _SCALE_OUT, _HOST = 1, 1 << 20, 1 << 40
 _COST = {Tier.SCALE_UP: _HOP, Tier.SCALE_OUT: _HOP + _SCALE_OUT, Tier.HOST: _HOP + _HOST}
 
 Onward = dict[int, list[tuple[int, int]]]
@@ -31,13 +32,12 @@ class Network:
 
     Args:
         system: the machine.
-        latency: of each edge in picoseconds.
         without: tier whose edges are not used.
     """
 
-    def __init__(self, system: System, latency: NDArray[np.int64], without: Tier | None = None) -> None:
-        self._forth = _Ways(system.leaving, system.edge_target, system.edge_tier, latency, without)
-        self._back = _Ways(system.entering, system.edge_source, system.edge_tier, latency, without)
+    def __init__(self, system: System, without: Tier | None = None) -> None:
+        self._forth = _Ways(system.leaving, system.edge_target, system.edge_tier, without)
+        self._back = _Ways(system.entering, system.edge_source, system.edge_tier, without)
         self._from: dict[int, _Search] = {}
         self._to: dict[int, _Search] = {}
 
@@ -58,19 +58,18 @@ class _Ways:
         edges: Ragged,
         ends: NDArray[np.int32],
         tiers: NDArray[np.int8],
-        latency: NDArray[np.int64],
         without: Tier | None,
     ) -> None:
-        self._edges, self._ends, self._tiers, self._latency, self._without = edges, ends, tiers, latency, without
+        self._edges, self._ends, self._tiers, self._without = edges, ends, tiers, without
         self._known: dict[int, list[tuple[int, int, int]]] = {}
 
     def at(self, node: int) -> list[tuple[int, int, int]]:
         if node not in self._known:
             edges = self._edges[node]
-            columns = (edges, self._ends[edges], self._tiers[edges], self._latency[edges])
+            columns = (edges, self._ends[edges], self._tiers[edges])
             self._known[node] = [
-                (edge, end, _COST[Tier(tier)] + latency * _PICOSECOND)
-                for edge, end, tier, latency in zip(*(column.tolist() for column in columns), strict=True)
+                (edge, end, _COST[Tier(tier)])
+                for edge, end, tier in zip(*(column.tolist() for column in columns), strict=True)
                 if tier != self._without
             ]
         return self._known[node]

@@ -10,14 +10,14 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.columns import Ragged
+from triosim.core.columns import Ragged
+from triosim.core.errors import InputError
 from triosim.engine.graph import Pattern
-from triosim.errors import InputError
 from triosim.hardware.system import System, Tier
 from triosim.network.cells import Traffic, alike
 from triosim.network.placement import Placement
 from triosim.network.routes import Router
-from triosim.parallelism.program import AXES, COLLECTIVES, Op, Program
+from triosim.schedule.program import COLLECTIVES, Op, Program
 
 
 class Scheduled(NamedTuple):
@@ -46,7 +46,7 @@ class Means(Protocol):
         """How a collective is done.
 
         Args:
-            kind: one of :data:`triosim.parallelism.program.COLLECTIVES`.
+            kind: one of :data:`triosim.schedule.program.COLLECTIVES`.
             devices: of the members, in the order of the axis.
             size: bytes of the full buffer.
             root: member that has or gets the full buffer.
@@ -76,7 +76,7 @@ class Sort:
     """Groups along one axis that lie alike on servers and whose members run the same programs.
 
     Attributes:
-        axis: row of ``AXES``.
+        axis: row of the names of the mesh's axes.
         number: of each group among all groups, shape ``(groups,)``.
         ranks: members of each group, shape ``(groups, members)``.
         calls: for each collective that a member issues, in order, its row in ``scheduled``.
@@ -180,7 +180,7 @@ class _Survey:
     def ways(self) -> Ways:
         sends = self._sends()
         fetches = self._fetches()
-        sorts = tuple(sort for axis in range(len(AXES)) for sort in self._sorts(axis))
+        sorts = tuple(sort for axis in range(len(self.placement.mesh.names)) for sort in self._sorts(axis))
         table, system, router = self.table, self.system, self.router
         none = np.zeros(0, np.int64)
         routes = router.routes(np.concatenate([none, *table.source_node]), np.concatenate([none, *table.target_node]))
@@ -200,13 +200,13 @@ class _Survey:
     # --- from rank to rank --------------------------------------------------------------------------------------------
 
     def _sends(self) -> dict[tuple[int, int, int], NDArray[np.int64]]:
-        width = self.placement.sizes[0] * self.placement.sizes[1]
-        found = {}
+        mesh, found = self.placement.mesh, {}
         for number, program in enumerate(self.programs):
             ranks, sends = program.ranks.astype(np.int64), program.op == Op.SEND
             about = np.unique(np.stack([program.peer[sends], program.bytes[sends]]), axis=1)
+            along = mesh.names[program.axis[sends][0]] if sends.any() else ""
             for stage, size in about.T.tolist():
-                peers = ranks % width + stage * width
+                peers = mesh.moved(ranks, along, stage)
                 nodes = (self.device[ranks], self.device[peers])
                 added = self._added(*nodes, size)
                 found[number, stage, size] = self.table.add((ranks, peers), nodes, _different(added), added)
@@ -285,7 +285,7 @@ class _Survey:
         calls = [_calls(program, axis) for program in self.programs]
         if not any(len(table) for table in calls):
             return []
-        groups = np.array(self.placement.groups(AXES[axis]), np.int64)
+        groups = np.array(self.placement.mesh.groups(self.placement.mesh.names[axis]), np.int64)
         classes_ = self.class_of[groups].astype(np.int64)
         busy = np.array([len(table) > 0 for table in calls])
         groups, classes_ = groups[busy[classes_].any(axis=1)], classes_[busy[classes_].any(axis=1)]
@@ -293,8 +293,9 @@ class _Survey:
         like = np.concatenate(
             [classes_, _relabelled(self.system.device_server[devices]), self.system.device_model[devices]], axis=1
         )
-        _, first, sort = np.unique(like, axis=0, return_index=True, return_inverse=True)
-        sort = sort.reshape(-1)
+        rows = np.ascontiguousarray(like, np.int64)
+        whole = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1])))[:, 0]  # a row as one value
+        _, first, sort = np.unique(whole, return_index=True, return_inverse=True)
         return [
             self._sort(axis, groups[sort == sort[at]], [calls[c] for c in np.unique(classes_[at]).tolist()])
             for at in np.sort(first).tolist()
@@ -307,7 +308,9 @@ class _Survey:
         member issues is the k-th of every other.
         """
         if any(not np.array_equal(table, calls[0]) for table in calls):
-            raise AssertionError(f"members of {AXES[axis]} group {ranks[0].tolist()} issue different collectives")
+            raise AssertionError(
+                f"members of {self.placement.mesh.names[axis]} group {ranks[0].tolist()} issue different collectives"
+            )
         distinct, order = np.unique(calls[0], axis=0, return_inverse=True)
         scheduled = tuple(
             self._scheduled(self.device[ranks[0]], COLLECTIVES[what], size, root)

@@ -4,5 +4,5 @@
 * :mod:`triosim.report.html` - one page that opens offline, to look around in.
 * :mod:`triosim.report.chrome` - a trace for Perfetto, HTA, TraceLens and everything else that reads PyTorch's traces.
 
-The JSON for programs is :meth:`triosim.result.Result.to_json`.
+The JSON for programs is :meth:`triosim.prediction.result.Result.to_json`.
 """

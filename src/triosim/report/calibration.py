@@ -6,19 +6,20 @@ import math
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
 
-from triosim.units import format_bandwidth, format_count, format_time
+from triosim.core.units import format_bandwidth, format_count, format_time
+from triosim.report.table import Column, TextTable, paragraph
 
 if TYPE_CHECKING:
     from triosim.kernels.calibration.fitting import Learned
     from triosim.kernels.calibration.pack import Host, Pack
 
 
-_LEGEND = """
-compute, memory, launch: factors over what the datasheet suggests, of rates and of launch times
-before, after: mean error without calibration, and with one that was not shown the kernel
-interval: factor that holds 90 % of the kernels; - where they are too few to say"""
+_LEGEND = (
+    "compute, memory, launch: factors over what the datasheet suggests, of rates and of launch times",
+    "before, after: mean error without calibration, and with one that was not shown the kernel",
+    "interval: factor that holds 90 % of the kernels; - where they are too few to say",
+)
 
 
 def overview(pack: Pack, console: Console) -> None:
@@ -37,18 +38,18 @@ def overview(pack: Pack, console: Console) -> None:
         ("made", pack.date),
         ("versions", ", ".join(f"{name} {version}" for name, version in pack.versions.items())),
     ]
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
+    table = TextTable((Column(style="dim"), Column(flow="wrap")))
     for name, value in head:
         if value:
             table.add_row(name, value)
-    console.print(table, highlight=False)
+    console.print(table)
     console.print()
-    console.print(_classes(pack), highlight=False)
-    console.print(_LEGEND, style="dim", highlight=False)
+    console.print(_classes(pack))
+    console.print()
+    for line in _LEGEND:
+        paragraph(console, line, "dim", indent=2)
     for sentence in _remarks(pack):
-        console.print(f"note: {sentence}", highlight=False)
+        paragraph(console, f"note: {sentence}", indent=2)
 
 
 def _of(pack: Pack) -> str:
@@ -66,10 +67,10 @@ def _host(host: Host) -> str:
     return ", ".join(said)
 
 
-def _classes(pack: Pack) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 0, 0, 1))
-    for name in ("class", "kernels", "compute", "memory", "launch", "before", "after", "interval"):
-        table.add_column(name, justify="left" if name == "class" else "right", no_wrap=True)
+def _classes(pack: Pack) -> TextTable:
+    heads = ("class", "kernels", "compute", "memory", "launch", "before", "after", "interval")
+    learned = ("compute", "memory", "launch")
+    table = TextTable([Column(name, name != "class", optional=int(name in learned)) for name in heads])
     for one in sorted(pack.calibration.learned.values(), key=lambda one: -len(one.anchors)):
         factors = one.factors
         table.add_row(

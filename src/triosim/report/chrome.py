@@ -27,14 +27,14 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.parallelism.program import HOST, STREAMS, Op
-from triosim.report.files import whole
+from triosim.core.outputs import text_output
+from triosim.core.units import MOST_SUM, picoseconds
+from triosim.prediction.timeline import CATEGORIES, Timeline
 from triosim.report.lanes import lanes
 from triosim.report.messages import collective_kind, meetings, spans
 from triosim.report.ranks import shown
-from triosim.timeline import CATEGORIES, Timeline
-from triosim.units import PICOSECONDS_PER_SECOND
-from triosim.workload.trace import Phase
+from triosim.schedule.program import HOST, STREAMS, Op
+from triosim.trace.tables import Phase
 
 LIMIT = 1_000_000
 """Slices above which only one rank of each class is written: about 400 MB of JSON, beyond which viewers grow slow."""
@@ -87,7 +87,7 @@ def write(
         files = [(Path(str(path).replace("{rank}", str(rank))), [rank]) for rank in chosen]
     meeting = meetings(timeline.slices)
     for file, some in files:
-        with whole(file) as out:
+        with text_output(file) as out:
             _write(timeline, some, meeting, out)
     return [file for file, _ in files]
 
@@ -151,7 +151,7 @@ class _Events:
         rows = np.flatnonzero(np.isin(s.rank, ranks))
         self.timeline, self.ranks = timeline, ranks
         self.op, self.rank = s.op[rows], s.rank[rows].astype(np.int64)
-        self.start, begin, end = (_picoseconds(t[rows]) for t in spans(s))
+        self.start, begin, end = (picoseconds(t[rows], "a time of the timeline", MOST_SUM) for t in spans(s))
         self.begin, self.end = np.maximum(begin, self.start), np.maximum(end, self.start)
         self.rows, self.meeting = rows, meeting[rows]
         stream = np.where(s.stream[rows] < 0, _RECEIVE, s.stream[rows]).astype(np.int64)
@@ -351,7 +351,7 @@ class _Events:
             used = np.flatnonzero(track.bytes.any(axis=0))
             names = ",".join(f'"{CATEGORIES[c]}":%d' for c in used)
             template = f'{{"ph":"C","name":"memory (bytes)","pid":{rank},"ts":%d.%06d,"args":{{{names}}}}}'
-            time = _picoseconds(track.time)
+            time = picoseconds(track.time, "a time of the timeline", MOST_SUM)
             changed = np.ones(len(time), bool)
             changed[:-1] = time[1:] != time[:-1]  # of several changes at one instant the last holds
             for t, held in zip(time[changed].tolist(), track.bytes[changed][:, used].tolist(), strict=True):
@@ -396,12 +396,8 @@ def _sizes(kind: str, size: int, members: int) -> dict[str, int]:
     return {"In msg nelems": sent, "Out msg nelems": got}
 
 
-def _picoseconds(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
-    return np.rint(seconds * PICOSECONDS_PER_SECOND).astype(np.int64)
-
-
-def _us(picoseconds: int) -> str:
-    whole_us, rest = divmod(picoseconds, 10**6)
+def _us(ticks: int) -> str:
+    whole_us, rest = divmod(ticks, 10**6)
     return f"{whole_us}.{rest:06d}"
 
 

@@ -12,25 +12,28 @@ import math
 import os
 from collections.abc import Callable
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.parallelism.program import STREAMS, Op
-from triosim.report.files import whole
+from triosim.core.errors import printable
+from triosim.core.outputs import text_output
+from triosim.core.units import format_bandwidth, format_bytes, format_count, format_time
+from triosim.prediction.result import Efficiency, Result
+from triosim.prediction.result.words import share, subtitle, title, unsure, verdict
+from triosim.prediction.timeline import CATEGORIES, MemoryTrack, Timeline
 from triosim.report.lanes import lanes
 from triosim.report.messages import meetings, spans
 from triosim.report.ranks import shown
-from triosim.report.text import fold, plan_words, title, unsure, verdict
-from triosim.result import Result
-from triosim.timeline import CATEGORIES, MemoryTrack, Timeline
-from triosim.units import format_bandwidth, format_bytes, format_count, format_time
-from triosim.workload.trace import Phase
+from triosim.report.text import fold
+from triosim.schedule.program import STREAMS, Op
+from triosim.trace.tables import Phase
 
 LIMIT = 200_000
 """Slices in a page.  More, and one rank of each class is shown; still more, and the shortest slices are left out."""
+
+_HEADLINE = ("iteration_time_s", "interval_s", "confidence", "throughput", "efficiency")
 
 UNSURE = 1
 """Causes of uncertainty that the page names."""
@@ -62,7 +65,7 @@ def write(result: Result, path: str | os.PathLike[str], *, limit: int = LIMIT) -
         InputError: the file cannot be written.
     """
     page = render(result, limit=limit)
-    with whole(Path(path)) as out:
+    with text_output(path) as out:
         out.write(page)
 
 
@@ -73,7 +76,7 @@ def render(result: Result, *, limit: int = LIMIT) -> str:
         "/*style*/": (folder / "page.css").read_text("utf-8"),
         "/*script*/": (folder / "page.js").read_text("utf-8"),
         "/*data*/": _embed(data(result, limit=limit)),
-        "<!--title-->": html.escape(f"{title(result)} - TrioSim"),
+        "<!--title-->": html.escape(printable(f"{title(result)} - TrioSim")),
     }
     page = (folder / "page.html").read_text("utf-8")
     for mark, text in parts.items():
@@ -95,9 +98,9 @@ def data(result: Result, *, limit: int = LIMIT) -> dict[str, Any]:
     memory = result.memory
     value = {
         "title": title(result),
-        "subtitle": plan_words(result.plan),
+        "subtitle": subtitle(result),
         "verdict": verdict(memory),
-        "headline": {key: plain[key] for key in ("iteration_time_s", "interval_s", "confidence", "throughput")},
+        "headline": {key: plain[key] for key in _HEADLINE},
         "unsure": [unsure(cause) for cause in result.uncertainty[:UNSURE]],
         "breakdown": plain["breakdown_s"],
         "memory": {key: held for key, held in plain["memory"].items() if key != "curve"},  # tracks say more
@@ -107,9 +110,10 @@ def data(result: Result, *, limit: int = LIMIT) -> dict[str, Any]:
         "warnings": list(result.warnings),
         "sources": list(result.sources),
         "about": [
-            ["Workload", _pairs(result.workload)],
-            ["System", _pairs(result.system)],
-            ["Plan", _pairs(result.plan)],
+            ["Workload", _pairs(plain["workload"])],
+            ["System", _pairs(plain["system"])],
+            ["Plan", _pairs(plain["plan"])],
+            ["Efficiency", _efficiency(result.efficiency)],
             ["Simulation", _pairs(plain["simulation"])],
         ],
         "categories": list(CATEGORIES),
@@ -133,19 +137,37 @@ def _finite(value: Any) -> Any:
 
 
 def _modules(result: Result) -> dict[str, Any]:
-    """Rows ``[path, folded path, phase, compute s, communication s, weight bytes]``, names once each."""
+    """Rows ``[path, phase, compute s, exposed communication s, weight bytes]``, and names once each.
+
+    ``whole_s`` is the time of one device of each stage in an iteration, which the shares are of.
+    """
     folded = fold(row.module for row in result.layers)
     paths = list(folded)
     number = {path: i for i, path in enumerate(paths)}
     rows = [
-        [number[row.module], row.phase, _short(row.compute_s), _short(row.communication_s), row.weight_bytes]
+        [number[row.module], row.phase, _short(row.compute_s), _short(row.exposed_communication_s), row.weight_bytes]
         for row in result.layers
     ]
-    return {"paths": paths, "folded": [folded[path] for path in paths], "rows": rows}
+    whole = result.iteration_time_s * max(len(result.stages), 1)
+    return {"paths": paths, "folded": [folded[path] for path in paths], "rows": rows, "whole_s": whole}
 
 
 def _short(seconds: float) -> float:
     return float(f"{seconds:.6g}")
+
+
+def _efficiency(found: Efficiency) -> list[list[Any]]:
+    """The same rows for the efficiency of the devices."""
+    rate, peak, work = found.flop_per_s_per_device, found.peak_flop_per_s_per_device, found.model_flop
+    rows = (
+        ("MFU", share(found.mfu) if found.mfu is not None else "not known"),
+        ("reached by a device", f"{format_count(rate)}FLOP/s" if rate is not None else ""),
+        ("peak of a device", f"{format_count(peak)}FLOP/s" if peak is not None else ""),
+        ("model FLOP", f"{format_count(work)}FLOP an iteration" if work is not None else ""),
+        ("precision", found.precision),
+        ("source", found.source),
+    )
+    return [[name, value, 0] for name, value in rows if value]
 
 
 def _pairs(values: dict[str, Any], depth: int = 0) -> list[list[Any]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.parallelism.program import COLLECTIVES, Op
-from triosim.timeline import Slices
+from triosim.prediction.timeline import Slices
+from triosim.schedule.program import COLLECTIVES, Op
 
 
 def collective_kind(name: str) -> str:

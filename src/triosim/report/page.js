@@ -28,6 +28,12 @@
       if (n >= scale) return digits(n / scale) + " " + unit;
     return digits(n) + " B/s";
   }
+  function flops(n) {
+    for (const [unit, scale] of [["PFLOP/s", 1e15], ["TFLOP/s", 1e12], ["GFLOP/s", 1e9], ["MFLOP/s", 1e6]])
+      if (n >= scale) return digits(n / scale) + " " + unit;
+    return digits(n) + " FLOP/s";
+  }
+  const bigUnit = (text) => [text.split(" ")[0], make("small", null, " " + text.split(" ")[1])];
   const number = (x) => (Math.abs(x) >= 1000 ? Math.round(x).toLocaleString("en-US") : digits(x));
   function percent(share) {
     if (share > 0 && share < 0.0005) return "<0.1\u00a0%";
@@ -84,7 +90,7 @@
     const list = [];
     list.push(card("Time per iteration", time(total), range(low, total, high),
       [`${sure} % sure: between ${time(low)} and ${time(high)}`,
-        ...DATA.unsure.map((words) => make("span", { class: "unsure" }, words))]));
+        ...DATA.unsure.map((words) => make("span", { class: "unsure" }, words.replace(/ (?=%)/g, "\u00a0")))]));
     const speed = head.throughput, samples = speed.samples_per_s, tokens = speed.tokens_per_s;
     if (samples !== null && samples !== undefined) {
       const more = tokens !== null && tokens !== undefined ? `${number(tokens)} tokens/s` : "of the global batch";
@@ -96,9 +102,16 @@
     if (m.capacity_bytes) {
       const meter = make("div", { class: "meter" }, make("i", { class: m.fits ? "" : "over", style: { width: Math.min(100, need / m.capacity_bytes * 100) + "%" } }));
       const word = m.fits ? make("span", { class: "good" }, "Fits") : make("span", { class: "bad" }, "Does not fit");
-      list.push(card("Memory of the fullest device", [bytes(need), make("small", null, " of " + bytes(m.capacity_bytes))], meter,
+      list.push(card("Memory, fullest device", [...bigUnit(bytes(need)), make("small", null, " of " + bytes(m.capacity_bytes))], meter,
         [word, m.fits ? `: ${bytes(m.capacity_bytes - need)} to spare` : `: ${bytes(need - m.capacity_bytes)} too much`]));
-    } else list.push(card("Memory of the fullest device", bytes(need), null, "Capacity of the device not known"));
+    } else list.push(card("Memory, fullest device", bytes(need), null, "Capacity of the device not known"));
+    const e = head.efficiency, each = e.tokens_per_s_per_device;
+    if (e.flop_per_s_per_device !== null) {
+      const figure = e.mfu === null ? null : make("div", { class: "meter" }, make("i", { class: "plain", style: { width: Math.min(100, e.mfu * 100) + "%" } }));
+      const of = e.mfu === null ? "Peak of the device not known" : `${percent(e.mfu)} of ${flops(e.peak_flop_per_s_per_device)} ${e.precision} (MFU)`;
+      list.push(card("Each device reaches", bigUnit(flops(e.flop_per_s_per_device)), figure,
+        [of, each === null ? "" : `; ${number(each)} tokens/s`]));
+    }
     const rest = [["waiting for communication", parts.exposed_communication], ["for the host", parts.host], ["idle", parts.idle]]
       .filter(([, s]) => s / total >= 0.0005);
     list.push(card(devices > 1 ? "Devices compute" : "The device computes", [percent(parts.compute / total), make("small", null, " of the time")], null,
@@ -578,7 +591,7 @@
     $("holders").hidden = !m.holders.length;
     if (m.holders.length) table("holders-table", [
       ["What", (h) => h.category, (h) => words(h.category), true],
-      ["Module", (h) => h.module, (h) => h.module || "(outside all modules)", true, "All repeated blocks in one row"],
+      ["Module", (h) => h.module, (h) => h.module || "(no module)", true, "All repeated blocks in one row"],
       ["Largest part", (h) => h.largest, (h) => h.largest || "-", true, "What made it, or which parameter it belongs to"],
       ["Bytes", (h) => h.bytes, (h) => bytes(h.bytes)],
       ["Share", (h) => h.bytes, (h) => percent(h.bytes / m.allocated_bytes)],
@@ -725,13 +738,13 @@
     moduleTable();
   }
   function moduleTable() {
-    const root = tree.root, whole = root.total || 1;
+    const root = tree.root, whole = DATA.modules.whole_s || 1;
     const columns = [["name", "Module", null], ["bar", "", null], ["forward", "Forward", time], ["backward", "Backward", time], ["other", "Other", time],
-      ["communication", "Communication", time], ["total", "Total", time], ["share", "Share", (s) => percent(s)], ["weights", "Weights", bytes]]
+      ["communication", "Exposed communication", time], ["total", "Total", time], ["share", "Share", (s) => percent(s)], ["weights", "Weights", bytes]]
       .filter(([key]) => !["forward", "backward", "other", "communication", "weights"].includes(key) || root[key] > 1e-15);
     const heading = make("tr", null, columns.map(([key, text]) => {
       if (key === "bar") return make("th", null, "");
-      const on = tree.key === key || (key === "share" && tree.key === "total");
+      const on = tree.key === key;
       return make("th", { "aria-sort": on ? (tree.down ? "descending" : "ascending") : null }, make("button", {
         onclick: () => { tree.down = tree.key === key ? !tree.down : key !== "name"; tree.key = key === "share" ? "total" : key; moduleTable(); },
       }, text + (on ? (tree.down ? " ▾" : " ▴") : "")));
@@ -746,7 +759,7 @@
         const count = node.members.size > 1 ? make("span", { class: "times", title: `${node.members.size} modules added up` }, ` ×${node.members.size}`) : null;
         const name = make("td", { class: "name", title: node.path, style: { paddingLeft: 4 + depth * 18 + "px" } },
           branch ? make("button", { class: "toggle", onclick: toggle, "aria-expanded": open, "aria-label": open ? "Collapse" : "Expand" }, open ? "▾" : "▸") : make("span", { class: "toggle" }, ""),
-          node.name || "(outside all modules)", count);
+          node.name || "(no module)", count);
         const segments = [["forward", node.sum.forward], ["recompute", node.sum.recompute], ["backward", node.sum.backward], ["optimizer", node.other], ["communication", node.communication]];
         const bar = make("td", { class: "bar" }, make("div", { class: "stack" }, segments.filter(([, s]) => s > 0).map(([c, s]) =>
           make("i", { style: { width: s / longest * 100 + "%", background: css(c) } }))));
@@ -762,9 +775,12 @@
     const M = DATA.modules;
     if (!M.rows.length) { $("modules").hidden = true; return; }
     if (M.paths.every((p, i) => p === M.folded[i])) $("fold-label").hidden = true;
+    const stages = new Set(DATA.devices.map((d) => d.stage)).size;
+    $("modules-lead").textContent = "Time per iteration on " + (stages > 1 ? "one device of each stage; shares are of the time of all stages. " : "one device; shares are of the iteration. ")
+      + (M.rows.some((r) => r[3] > 0) ? "Communication counts where nothing was computed meanwhile. " : "") + "A module's row includes everything inside it.";
     const used = new Set(M.rows.map((r) => r[1]));
     const entries = PHASES.filter((p) => used.has(p)).map((p) => [css(p), p]);
-    if (M.rows.some((r) => r[3] > 0)) entries.push([css("communication"), "communication"]);
+    if (M.rows.some((r) => r[3] > 0)) entries.push([css("communication"), "exposed communication"]);
     legend("modules-legend", entries);
     $("fold").onchange = grow;
     if (M.paths.every((p) => !p.includes("."))) $("expand").hidden = $("collapse").hidden = true;

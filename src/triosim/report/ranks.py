@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from triosim.errors import InputError
-from triosim.timeline import Timeline
+from triosim.core.errors import InputError
+from triosim.prediction.timeline import Timeline
 
 
 def representatives(timeline: Timeline) -> list[int]:

@@ -5,54 +5,50 @@ from __future__ import annotations
 import textwrap
 
 from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-from triosim.report.text import module_times, number, plan_words, shorten, title, unsure, verdict
-from triosim.result import Peak, Result
-from triosim.units import format_bytes, format_time
+from triosim.core.units import format_bytes, format_time
+from triosim.prediction.result import Peak, Result
+from triosim.prediction.result.words import PARTS, share, speeds, subtitle, title, unsure, use, verdict
+from triosim.report.table import Column, TextTable, paragraph
+from triosim.report.text import module_times
 
-_PARTS = (  # of an iteration: field of Breakdown, what it is called, colour, glyph, glyph where only ASCII can be shown
-    ("compute", "compute", "blue", "█", "#"),
-    ("exposed_communication", "exposed communication", "dark_orange", "▓", "="),
-    ("host", "host", "magenta", "▒", "+"),
-    ("idle", "idle", "bright_black", "░", "."),
-)
+_GLYPHS = (("blue", "█", "#"), ("dark_orange", "▓", "="), ("magenta", "▒", "+"), ("bright_black", "░", "."))
+"""Colour, glyph and glyph where only ASCII can be shown of the parts of an iteration."""
 _MODULES, _COLLECTIVES, _SENTENCES = 5, 4, 4
+_MOST = 100
+"""Characters of a line: longer ones are hard to read."""
 _NOTABLE = 0.02  # stages that differ by less are called equal
 
 
 def summary(result: Result, console: Console) -> None:
     """Print what matters most of a prediction, in about thirty lines that also read well without colour."""
     plain = not (console.encoding or "").lower().startswith("utf")
-    width = min(console.width, 100)
+    width = min(console.width, _MOST)
     _headline(result, console, width)
     _breakdown(result, console, width, plain)
-    _collectives(result, console)
-    _modules(result, console, width, plain)
+    _collectives(result, console, width)
+    _modules(result, console, width)
     _sentences("Rests on", result.sources, console, width, "-", "dim")
     _sentences("Warnings", result.warnings, console, width, "!", "yellow")
 
 
 def _headline(result: Result, console: Console, width: int) -> None:
     _line(console, Text(title(result), style="bold"))
-    _line(console, Text(plan_words(result.plan), style="dim"))
+    _line(console, Text(subtitle(result), style="dim"))
     console.print()
     low, high = result.interval_s
-    rows = Table.grid(padding=(0, 2))
-    rows.add_column(no_wrap=True, style="dim")
-    rows.add_column(overflow="fold")
+    rows = TextTable((Column(style="dim"), Column(flow="wrap")), indent=2, most=width)
     time = Text(format_time(result.iteration_time_s), style="bold")
     between = f"{format_time(low)} and {format_time(high)}"
     time.append(f"   ({result.confidence * 100:.0f} % between {between})", "not bold")
     rows.add_row("Iteration", time)
     if result.uncertainty:
         rows.add_row("", Text(unsure(result.uncertainty[0]), "dim"))
-    units = (("samples_per_s", "samples/s"), ("tokens_per_s", "tokens/s"))
-    speeds = [(result.throughput.get(key), unit) for key, unit in units]
-    if any(speed is not None for speed, _ in speeds):
-        rows.add_row("Throughput", ", ".join(f"{number(x)} {unit}" for x, unit in speeds if x is not None))
+    if speeds(result):
+        rows.add_row("Throughput", speeds(result))
+    if use(result):
+        rows.add_row("Per device", use(result))
     memory = result.memory
     colour = {True: "green", False: "bold red", None: ""}[memory.fits]
     rows.add_row("Memory", Text(verdict(memory), style=colour))
@@ -63,12 +59,12 @@ def _headline(result: Result, console: Console, width: int) -> None:
     if memory.host_bytes:
         rows.add_row("", Text(f"{format_bytes(memory.host_bytes)} of each rank in host memory", "dim"))
     if memory.largest_batch is not None:
-        per = " per replica" if result.plan.get("dp", 1) > 1 else ""
+        per = " per replica" if result.plan.dp > 1 else ""
         rows.add_row("Largest batch", f"{memory.largest_batch}{per}" if memory.largest_batch else "none fits")
-    stages = _stages(result)
-    if stages:
-        rows.add_row("Stages", stages)
-    console.print(Padding(rows, (0, 0, 0, 2), expand=False), width=width)
+    longest = _longest(result)
+    if longest:
+        rows.add_row(*longest)
+    console.print(rows)
 
 
 def _at(peak: Peak) -> str:
@@ -78,18 +74,20 @@ def _at(peak: Peak) -> str:
     return f", at the peak in the {peak.phase}" + (f" of {peak.module}" if peak.module else "")
 
 
-def _stages(result: Result) -> str:
+def _longest(result: Result) -> tuple[str, str] | None:
     """Which stage, or without stages which device, holds up the others; nothing where all are alike."""
+    what = "Stages"
     rows = [(f"stage {s.stage}", s.compute_s) for s in result.stages]
     if len(rows) < 2:
+        what = "Devices"
         alike = {d.rank: f" and {d.count - 1} like it" if d.count > 1 else "" for d in result.devices}
         rows = [(f"device {d.rank}{alike[d.rank]}", d.busy_s) for d in result.devices]
     if len(rows) < 2:
-        return ""
+        return None
     (most, longest), (least, shortest) = max(rows, key=lambda r: r[1]), min(rows, key=lambda r: r[1])
     if longest - shortest <= _NOTABLE * longest:
-        return ""
-    return f"{most} computes longest: {format_time(longest)}; {least} only {format_time(shortest)}"
+        return None
+    return what, f"{most} computes longest: {format_time(longest)}; {least} only {format_time(shortest)}"
 
 
 def _breakdown(result: Result, console: Console, width: int, plain: bool) -> None:
@@ -99,27 +97,26 @@ def _breakdown(result: Result, console: Console, width: int, plain: bool) -> Non
     _line(console, Text(f"Where an iteration goes{over}", style="bold"))
     total = result.iteration_time_s or 1.0
     parts = [(getattr(result.breakdown_s, name), label, colour, ascii_ if plain else glyph)
-             for name, label, colour, glyph, ascii_ in _PARTS]  # fmt: skip
-    cells = _cells([seconds / total for seconds, *_ in parts], width - 4)
+             for (name, label), (colour, glyph, ascii_) in zip(PARTS, _GLYPHS, strict=True)]  # fmt: skip
+    widths = _cells([seconds / total for seconds, *_ in parts], width - 4)
     bar = Text()
-    for count, (_, _, colour, glyph) in zip(cells, parts, strict=True):
+    for count, (_, _, colour, glyph) in zip(widths, parts, strict=True):
         bar.append(glyph * count, colour)
-    console.print(Padding(bar, (0, 0, 0, 2), expand=False))
-    legend = Table.grid(padding=(0, 3))
+    console.print(Text.assemble("  ", bar))
+    legend = TextTable((Column(flow="wrap"), Column(right=True), Column(right=True)), indent=2, most=width)
     for seconds, label, colour, glyph in parts:
         if seconds > 0:
             text = Text(glyph, colour)
             text.append(f" {label}", "default")
-            share = Text(_share(seconds / total), justify="right")
-            legend.add_row(text, Text(format_time(seconds), justify="right"), share)
-    console.print(Padding(legend, (0, 0, 0, 2), expand=False))
+            legend.add_row(text, format_time(seconds), share(seconds / total))
+    console.print(legend)
     b = result.breakdown_s
     if b.communication > 0:
-        hidden = _share(max(0.0, 1.0 - b.exposed_communication / b.communication))
+        hidden = share(max(0.0, 1.0 - b.exposed_communication / b.communication))
         _line(console, Text(f"  {format_time(b.communication)} of communication, {hidden} of it behind compute", "dim"))
 
 
-def _collectives(result: Result, console: Console) -> None:
+def _collectives(result: Result, console: Console, width: int) -> None:
     """Calls of one kind along one axis in one row, whatever their sizes."""
     rows: dict[tuple[str, str, int], list[float]] = {}
     how: dict[tuple[str, str, int], dict[tuple[str, str], None]] = {}
@@ -132,39 +129,44 @@ def _collectives(result: Result, console: Console) -> None:
     if not rows:
         return
     console.print()
-    table = _table("Communication", "over", "calls", "bytes in all", "time in all", "algorithm")
+    columns = (
+        Column("Communication"), Column("over", flow="wrap"), Column("calls", right=True, optional=2),
+        Column("bytes in all", right=True, optional=1), Column("time in all", right=True),
+        Column("algorithm", flow="wrap", optional=3),
+    )  # fmt: skip
+    table = TextTable(columns, indent=2, most=width)
     longest = sorted(rows.items(), key=lambda item: -item[1][2])
     for key, (count, size, seconds) in longest[:_COLLECTIVES]:
         kind, axis, members = key
-        algorithms = _ways(list(how[key])) or "-"
-        table.add_row(
-            kind, f"{axis}, {members} ranks", str(count), format_bytes(size), format_time(seconds), Text(algorithms)
-        )
-    console.print(Padding(table, (0, 0, 0, 2), expand=False))
+        cells = (str(count), format_bytes(size), format_time(seconds), _ways(list(how[key])) or "-")
+        table.add_row(kind, f"{axis}, {members} ranks", *cells)
+    console.print(table)
     _more(console, len(rows) - _COLLECTIVES, "kinds of communication")
 
 
-def _modules(result: Result, console: Console, width: int, plain: bool) -> None:
-    modules = [m for m in module_times(result.layers) if m.compute_s + m.communication_s > 0]
+def _modules(result: Result, console: Console, width: int) -> None:
+    """Where the time of a device of each stage goes; transfers count as far as it computed nothing meanwhile."""
+    modules = [m for m in module_times(result.layers) if m.total_s > 0]
     if not modules:
         return
     console.print()
-    total = sum(m.compute_s + m.communication_s for m in modules)
-    columns: dict[str, list[float]] = {"forward": [], "backward": [], "other": [], "transfers": []}
-    for m in modules[:_MODULES]:
+    total = result.iteration_time_s * max(len(result.stages), 1) or 1.0
+    shown = modules[:_MODULES]
+    columns: dict[str, list[float]] = {"forward": [], "backward": [], "other": [], "exposed transfers": []}
+    for m in shown:
         forward, backward = m.seconds.get("forward", 0.0), m.seconds.get("backward", 0.0)
         other = sum(s for phase, s in m.seconds.items() if phase not in ("forward", "backward"))
-        for column, seconds in zip(columns.values(), (forward, backward, other, m.communication_s), strict=True):
+        for column, seconds in zip(columns.values(), (forward, backward, other, m.exposed_s), strict=True):
             column.append(seconds)
     columns = {name: column for name, column in columns.items() if any(column)}
-    table = _table("Modules", *columns, "share")
-    for row, m in enumerate(modules[:_MODULES]):
+    optional = {"other": 3, "backward": 2, "forward": 1}
+    rights = (Column(name, right=True, optional=optional.get(name, 0)) for name in (*columns, "share"))
+    table = TextTable((Column("Modules", flow="path"), *rights), indent=2, most=width)
+    for row, m in enumerate(shown):
         count = f" ({m.count})" if m.count > 1 else ""
-        room = width - 12 - 11 * len(columns) - len(count)
-        name = shorten(m.path or "(outside all modules)", room, ".." if plain else "…") + count
         cells = (format_time(column[row]) if column[row] > 0 else "-" for column in columns.values())
-        table.add_row(Text(name), *cells, _share((m.compute_s + m.communication_s) / total))
-    console.print(Padding(table, (0, 0, 0, 2), expand=False))
+        table.add_row((m.path or "(no module)") + count, *cells, share(m.total_s / total))
+    console.print(table)
     _more(console, len(modules) - _MODULES, "modules")
 
 
@@ -173,12 +175,10 @@ def _sentences(head: str, sentences: tuple[str, ...], console: Console, width: i
         return
     console.print()
     _line(console, Text(head, style="bold"))
-    rows = Table.grid(padding=(0, 1))
-    rows.add_column(no_wrap=True)
-    rows.add_column(overflow="fold")
+    rows = TextTable((Column(style=style), Column(flow="wrap", style=style)), indent=2, most=width, gap=1)
     for sentence in sentences[:_SENTENCES]:
-        rows.add_row(Text(mark, style), Text(textwrap.shorten(sentence, 2 * (width - 8), placeholder=" ..."), style))
-    console.print(Padding(rows, (0, 0, 0, 2), expand=False), width=width)
+        rows.add_row(mark, textwrap.shorten(sentence, 2 * (width - 8), placeholder=" ..."))
+    console.print(rows)
     _more(console, len(sentences) - _SENTENCES)
 
 
@@ -190,25 +190,13 @@ def _ways(ways: list[tuple[str, str]]) -> str:
     return ", ".join(filter(None, named))
 
 
-def _table(first: str, *others: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    table.add_column(first, no_wrap=True)
-    for name in others:
-        table.add_column(name, no_wrap=True, justify="left" if name in ("over", "algorithm") else "right")
-    return table
-
-
 def _more(console: Console, count: int, what: str = "") -> None:
     if count > 0:
         _line(console, Text(f"  and {count} more {what}".rstrip() + " (--json, --report)", "dim"))
 
 
 def _line(console: Console, text: Text) -> None:
-    console.print(text, soft_wrap=False, overflow="fold")
-
-
-def _share(share: float) -> str:
-    return "<0.1 %" if 0 < share < 0.0005 else f"{share * 100:.1f} %"
+    paragraph(console, text, indent=2, most=_MOST)
 
 
 def _cells(shares: list[float], width: int) -> list[int]:

@@ -1,77 +1,20 @@
-"""Wording that the reports share: titles, shortened names, modules folded over repeated layers."""
+"""Wording that the reports share: shortened names, modules folded over repeated layers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
-from triosim.result import Cause, LayerRow, Memory, Result
-from triosim.units import format_bytes
-
-_SIZES = ("dp", "tp", "pp", "cp", "ep")
-
-
-def title(result: Result) -> str:
-    """``"llama3-8b on 4 x H100-SXM5-80GB"``."""
-    what = str(result.workload.get("name") or result.workload.get("workload") or "workload")
-    where = str(result.system.get("name") or "")
-    return f"{what} on {where}" if where else what
-
-
-def unsure(cause: Cause) -> str:
-    """What makes a prediction most unsure: ``"80 % of the uncertainty is the host: record a trace on H100 ..."``."""
-    words = f"{100 * cause.share:.0f} % of the uncertainty is {cause.name}"
-    if not cause.cure:
-        return words
-    narrower = round(100 * (1 - cause.without))
-    return f"{words}: {cause.cure}" + (f" and the interval narrows by up to {narrower} %" if narrower else "")
-
-
-def plan_words(plan: dict[str, Any]) -> str:
-    """What the plan asks for in a few words: ``"training, global batch 64, dp 2, pp 2, 4 micro-batches, 1f1b"``."""
-    words = ["inference" if plan.get("training") is False else "training"]
-    if _number(plan.get("global_batch_size")):
-        words.append(f"global batch {plan['global_batch_size']}")
-    if _number(plan.get("sequence_length")):
-        words.append(f"{plan['sequence_length']} tokens")
-    words += [f"{axis} {plan[axis]}" for axis in _SIZES if _number(plan.get(axis)) > 1] or ["one device"]
-    if _number(plan.get("micro_batches")) > 1:
-        words.append(f"{plan['micro_batches']} micro-batches")
-    if _number(plan.get("pp")) > 1 and plan.get("schedule"):
-        words.append(str(plan["schedule"]))
-    if _number(plan.get("zero")) > 0:
-        words.append(f"ZeRO {plan['zero']}")
-    if plan.get("recompute", "none") != "none":
-        words.append(f"recompute {plan['recompute']}")
-    if plan.get("offload"):
-        words.append(f"offload {' + '.join(plan['offload'])}")
-    return ", ".join(words)
-
-
-def _number(value: Any) -> float:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else 0
-
-
-def verdict(memory: Memory) -> str:
-    """Whether it fits, in words: ``"9.3 GiB of 80 GiB: fits"``."""
-    needed = memory.reserved_bytes + memory.context_bytes
-    if memory.capacity_bytes is None:
-        return f"{format_bytes(needed)} (capacity of the device not known)"
-    text = f"{format_bytes(needed)} of {format_bytes(memory.capacity_bytes)}"
-    if memory.fits:
-        return f"{text}: fits"
-    return f"{text}: does not fit, {format_bytes(needed - memory.capacity_bytes)} too much"
-
-
-def number(value: float) -> str:
-    """A count or rate as people write it: ``"65.43"``, ``"267,987"``."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+from triosim.prediction.result import LayerRow
 
 
 def shorten(name: str, width: int, dots: str = "…") -> str:
-    """The end of a name, which tells most about a module, in at most ``width`` characters."""
-    return name if len(name) <= width else dots + name[len(name) - width + len(dots) :]
+    """The end of a path, which tells most about a module, in at most ``width`` characters: from a dot if it can be."""
+    if len(name) <= width:
+        return name
+    end = name[len(name) - width + len(dots) :]
+    dot = end.find(".")
+    return dots + (end[dot:] if 0 <= dot <= len(end) // 2 else end)
 
 
 @dataclass
@@ -82,18 +25,23 @@ class ModuleTime:
         path: ``"layers.*.mlp.up"`` where layers were folded.
         count: how many modules it stands for.
         seconds: compute seconds by phase.
-        communication_s: seconds of its communication.
+        exposed_s: seconds of its transfers while the device computed nothing.
     """
 
     path: str
     count: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
-    communication_s: float = 0.0
+    exposed_s: float = 0.0
 
     @property
     def compute_s(self) -> float:
         """Compute seconds of all phases."""
         return sum(self.seconds.values())
+
+    @property
+    def total_s(self) -> float:
+        """What the module adds to the time of its device: no instant is counted twice."""
+        return self.compute_s + self.exposed_s
 
 
 def fold(paths: Iterable[str]) -> dict[str, str]:
@@ -126,8 +74,8 @@ def module_times(layers: Iterable[LayerRow]) -> list[ModuleTime]:
         path = folded[row.module]
         entry = found.setdefault(path, ModuleTime(path))
         entry.seconds[row.phase] = entry.seconds.get(row.phase, 0.0) + row.compute_s
-        entry.communication_s += row.communication_s
+        entry.exposed_s += row.exposed_communication_s
         members.setdefault(path, set()).add(row.module)
     for path, entry in found.items():
         entry.count = len(members[path])
-    return sorted(found.values(), key=lambda m: -(m.compute_s + m.communication_s))
+    return sorted(found.values(), key=lambda m: -m.total_s)

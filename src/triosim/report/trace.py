@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
-from triosim.units import format_bytes, format_count, format_time
-from triosim.workload.operators import kind
-from triosim.workload.trace import Category, Phase, Trace
+from triosim.core.units import format_bytes, format_count, format_time
+from triosim.operators import kind
+from triosim.prediction.result.words import share
+from triosim.report.table import Column, TextTable, paragraph
+from triosim.trace.tables import GUESSES, Category, Phase, Trace
 
 
 def overview(trace: Trace, console: Console, operators: bool = False) -> None:
@@ -18,7 +19,7 @@ def overview(trace: Trace, console: Console, operators: bool = False) -> None:
         ("workload", meta.workload),
         ("made by", " ".join(x for x in (meta.made_by, f"({meta.framework})" if meta.framework else "") if x)),
         ("device", meta.device or "not named"),
-        ("batch size", meta.batch_size or "unknown"),
+        ("batch size", _batch(trace)),
         ("tokens per sample", meta.sequence_length),
         ("parameters", f"{int(trace.values.elements()[trace.weights()].sum()):,} in {len(trace.weights())} tensors"),
         (
@@ -31,45 +32,52 @@ def overview(trace: Trace, console: Console, operators: bool = False) -> None:
         ("batch dimensions", meta.symbols or "not established yet"),
         ("tensors", _held(trace)),
     ]
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
+    table = TextTable((Column(style="dim"), Column(flow="wrap")))
     for name, value in head:
         if value not in (None, ""):
             table.add_row(name, str(value))
-    console.print(table, highlight=False)
+    console.print(table)
     console.print()
-    console.print(_phases(trace), highlight=False)
+    console.print(_phases(trace))
     console.print()
-    console.print(_kinds(trace), highlight=False)
+    console.print(_kinds(trace))
     if len(trace.communications):
         total = float(trace.communications.device_s.sum())
         console.print(
             f"\ncommunication kernels, kept apart: {len(trace.communications)}, {format_time(total)}", highlight=False
         )
     for note in meta.notes:
-        console.print(f"note: {note}", highlight=False)
+        paragraph(console, f"note: {note}", indent=2)
     if operators:
         console.print()
-        console.print(_operators(trace), highlight=False)
+        console.print(_operators(trace))
 
 
-def _columns(*names: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in names:
-        table.add_column(name.lstrip(">"), justify="right" if name.startswith(">") else "left", overflow="fold")
-    return table
+def _batch(trace: Trace) -> str:
+    """The batch of the step, in how many micro-batches, and whether it is a guess."""
+    meta = trace.meta
+    if meta.batch_size is None:
+        return "unknown" + (f", in {meta.micro_batches} micro-batches" if meta.micro_batches > 1 else "")
+    text = f"{meta.batch_size * meta.micro_batches}"
+    if meta.micro_batches > 1:
+        text += f" in {meta.micro_batches} micro-batches of {meta.batch_size}, of which one is shown"
+    return f"{text} (a guess: {GUESSES[meta.batch_guess]})" if meta.batch_guess else text
 
 
-def _phases(trace: Trace) -> Table:
-    table = _columns("phase", ">operators", ">time", ">GFLOP")
+def _columns(*names: str) -> TextTable:
+    """A table in which the first columns matter most."""
+    return TextTable([Column(name.lstrip(">"), name.startswith(">"), optional=at) for at, name in enumerate(names)])
+
+
+def _phases(trace: Trace) -> TextTable:
+    table = _columns("phase", ">operators", ">time", ">FLOP")
     for phase in Phase:
         rows = trace.operators.phase == phase
         if rows.any():
             flop = float(np.nansum(trace.operators.flop[rows]))
             seconds = trace.operators.device_s[rows]
             time = format_time(float(np.nansum(seconds))) if np.isfinite(seconds).any() else "-"
-            table.add_row(phase.name.lower(), str(int(rows.sum())), time, f"{flop / 1e9:,.1f}" if flop else "-")
+            table.add_row(phase.name.lower(), str(int(rows.sum())), time, _count(flop))
     return table
 
 
@@ -82,7 +90,7 @@ def _held(trace: Trace) -> str:
     return ", ".join(f"{name} {format_bytes(size)}" for name, size in parts if size)
 
 
-def _kinds(trace: Trace) -> Table:
+def _kinds(trace: Trace) -> TextTable:
     table = _columns("kind", ">operators", ">time", ">share", ">FLOP", ">bytes")
     kinds = np.array([kind(name) for name in trace.operators.name])
     seconds = np.nan_to_num(trace.operators.device_s)
@@ -96,7 +104,7 @@ def _kinds(trace: Trace) -> Table:
                 name,
                 str(int(rows.sum())),
                 format_time(part) if total else "-",
-                f"{part / total:.1%}" if total else "-",
+                share(part / total) if total else "-",
                 _count(float(np.nansum(trace.operators.flop[rows]))),
                 format_bytes(float(trace.operators.bytes[rows].sum())),
             )
@@ -107,8 +115,14 @@ def _count(flop: float) -> str:
     return format_count(flop).strip() if flop else "-"
 
 
-def _operators(trace: Trace) -> Table:
-    table = _columns(">row", "phase", "operator", "module", ">time", ">FLOP", ">bytes")
+def _operators(trace: Trace) -> TextTable:
+    table = TextTable(
+        (
+            Column("row", right=True), Column("phase", optional=3), Column("operator", flow="wrap"),
+            Column("module", flow="path"), Column("time", right=True), Column("FLOP", right=True, optional=1),
+            Column("bytes", right=True, optional=2),
+        )
+    )  # fmt: skip
     operators = trace.operators
     for row, name in enumerate(operators.name):
         module = trace.modules.path[operators.module[row]] if operators.module[row] >= 0 else ""

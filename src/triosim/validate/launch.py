@@ -7,14 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from triosim.errors import InputError
+from triosim.core.errors import InputError
+from triosim.core.outputs import terminable
 
 POLL_S = 0.1
 LAST_LINES = 400
@@ -39,7 +38,7 @@ def run(folder: Path, job: dict[str, Any], tell: Callable[[str], None] = lambda 
     (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
     started: list[subprocess.Popen[bytes]] = []
     deadline = time.monotonic() + job["timeout_s"]
-    with _terminated_like_interrupted():
+    with terminable():
         try:
             for rank in range(job["processes"]):
                 started.append(_start(folder, rank))
@@ -48,23 +47,6 @@ def run(folder: Path, job: dict[str, Any], tell: Callable[[str], None] = lambda 
             for process in started:
                 _end(process)
     return [json.loads((folder / f"rank-{r}.json").read_text(encoding="utf-8")) for r in range(job["processes"])]
-
-
-@contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """Being asked to end (SIGTERM) runs what is to be done at the end too, as Ctrl-C does."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _start(folder: Path, rank: int) -> subprocess.Popen[bytes]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.workload.trace import Trace
+from triosim.trace.tables import Trace
 
 QUANTITIES = ("cpu_s", "wall_s")
 """Processor time of the process, and time on the wall; seconds."""

@@ -7,9 +7,9 @@ import os
 from html import escape
 from pathlib import Path
 
-from triosim.errors import InputError
-from triosim.report.files import whole
-from triosim.units import format_time
+from triosim.core.errors import InputError
+from triosim.core.outputs import is_standard_output, text_output
+from triosim.core.units import format_time
 from triosim.validate.comparison import Compared, Row, Validation
 from triosim.validate.terminal import TITLES
 
@@ -20,18 +20,18 @@ WITHIN = 0.1
 
 
 def write(found: Validation, path: str | os.PathLike[str]) -> None:
-    """Write the picture as ``.svg``, or as a page of its own as ``.html``.
+    """Write the picture as ``.svg`` (so also to standard output), or as a page of its own as ``.html``.
 
     Raises:
         InputError: another ending, or the file cannot be written there.
     """
-    ending = Path(path).suffix.lower()
+    ending = ".svg" if is_standard_output(path) else Path(path).suffix.lower()
     if ending not in (".svg", ".html"):
         raise InputError(f"{path}: the picture is written as .svg or .html; give a name that ends so")
     picture = svg(found)
     if ending == ".html":
         picture = f'<!DOCTYPE html>\n<meta charset="utf-8">\n<title>triosim validate</title>\n{picture}'
-    with whole(path) as file:
+    with text_output(path) as file:
         file.write(picture)
 
 

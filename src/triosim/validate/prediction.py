@@ -26,13 +26,13 @@ from numpy.typing import NDArray
 from triosim.collectives.measured import Measured, Table
 from triosim.hardware import build
 from triosim.hardware.system import Link
-from triosim.parallelism.program import Op
 from triosim.plan import Plan
-from triosim.result import Result
-from triosim.simulate import simulate
+from triosim.prediction.result import Result
+from triosim.prediction.simulate import simulate
+from triosim.schedule.program import Op
+from triosim.trace.tables import Category, Phase, Trace
 from triosim.validate.measured import Machine, Network
 from triosim.validate.sizes import ALONE, MICRO_BATCHES, MODES, PARTS, PIPELINES, TP_PLAN, stage_starts
-from triosim.workload.trace import Category, Phase, Trace
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 

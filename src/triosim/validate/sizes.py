@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from triosim.errors import InputError, unknown
+from triosim.core.errors import InputError, unknown
 
 
 @dataclass(frozen=True)

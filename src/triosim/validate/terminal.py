@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from triosim.report.table import Column, TextTable, paragraph
 from triosim.validate.comparison import BUSY, Compared, Validation
 
 TITLES = {"cpu_s": "CPU time of a process", "wall_s": "time on the wall"}
@@ -16,8 +16,8 @@ def show(found: Validation, console: Console) -> None:
     """Print what was predicted and measured, the medians of each mode, and how busy the machine was."""
     machine = found.machine
     kind = "one thread each" if machine.device == "cpu" else "one GPU each"
-    console.print(Text(f"{machine.processes} processes, {kind}, on {machine.name or machine.device}", style="bold"))
-    console.print(Text(_machine(found), style="dim"))
+    paragraph(console, f"{machine.processes} processes, {kind}, on {machine.name or machine.device}", "bold")
+    paragraph(console, _machine(found), "dim")
     console.print()
     order = (machine.judged, next(q for q in TITLES if q != machine.judged))
     console.print(_rows(found, order))
@@ -33,7 +33,7 @@ def show(found: Validation, console: Console) -> None:
             f"The machine was busy with other work (a step by itself took more than {BUSY} x its CPU time: {names}): "
             "judge by CPU time; intervals are widened, those of time on the wall by as much."
         )
-        console.print(Text(words, style="yellow"))
+        paragraph(console, words, "yellow")
 
 
 def _machine(found: Validation) -> str:
@@ -42,13 +42,12 @@ def _machine(found: Validation) -> str:
     return f"{machine.cores} cores{load}, torch {machine.versions['torch']}, {found.spent_s:.0f} s"
 
 
-def _rows(found: Validation, order: tuple[str, str]) -> Table:
+def _rows(found: Validation, order: tuple[str, str]) -> TextTable:
     """Milliseconds, which keeps the table within eighty columns."""
-    table = Table(box=None, padding=(0, 1), pad_edge=False, collapse_padding=True, header_style="dim")
-    for title in ("network", "mode"):
-        table.add_column(title, no_wrap=True)
-    for title in (f"{SHORT[order[0]]} ms", "90 %", "measured", "error", f"{SHORT[order[1]]} ms", "measured", "error"):
-        table.add_column(title, justify="right", no_wrap=True)
+    own, other = (f"{SHORT[quantity]} ms" for quantity in order)
+    heads = (own, "90 %", "measured", "error", other, "measured", "error")
+    columns = (Column("network"), Column("mode"), *(Column(head, right=True) for head in heads))
+    table = TextTable(columns, head_style="dim")
     last = ""
     for row in found.rows:
         first, second = (getattr(row, quantity) for quantity in order)
@@ -71,11 +70,9 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.{0 if seconds >= 0.1 else 1 if seconds >= 0.01 else 2}f}"
 
 
-def _medians(found: Validation, order: tuple[str, str]) -> Table:
-    table = Table(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
-    table.add_column("median absolute error")
-    for quantity in order:
-        table.add_column(TITLES[quantity], justify="right")
+def _medians(found: Validation, order: tuple[str, str]) -> TextTable:
+    columns = (Column("median absolute error"), *(Column(TITLES[quantity], right=True) for quantity in order))
+    table = TextTable(columns, head_style="dim")
     for mode in found.modes():
         table.add_row(mode, *(f"{100 * found.median_error(mode, quantity):.1f} %" for quantity in order))
     return table

@@ -11,12 +11,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from triosim.errors import InputError, unknown
+from triosim.core.errors import InputError, unknown
+from triosim.trace.store import load
 from triosim.validate import launch
 from triosim.validate.comparison import Validation, compare
 from triosim.validate.measured import Machine, Network, Series, tables
 from triosim.validate.sizes import DEFAULT, MODES, PARTS, Size, baselines, check, nulls, sizes
-from triosim.workload.store import load
 
 ROUNDS = 12
 BUDGET_S = 150.0

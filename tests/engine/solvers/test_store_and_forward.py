@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triosim.columns import Ragged
+from triosim.core.columns import Ragged
 from triosim.engine.graph import CAPACITY_PER_BYTE, Graph, Played, Task, Wires
 from triosim.engine.play import play
 from triosim.engine.solvers.store_and_forward import StoreAndForward
@@ -59,6 +59,19 @@ def test_at_the_second_hop_it_matters_who_comes_there_first() -> None:
 def test_equal_start_the_smaller_first() -> None:
     net = wires([1], [[0]], [0])
     assert ends(net, [(0, 300, 0), (0, 100, 0)], StoreAndForward()) == [400 * NS, 100 * NS]
+
+
+def test_of_one_size_by_links_then_the_shorter_latency() -> None:
+    net = wires([1, 1], [[0], [0, 1], [0]], [40 * NS, 0, 0])
+    assert ends(net, [(0, 100, 0), (0, 100, 1), (0, 100, 2)], StoreAndForward()) == [240 * NS, 400 * NS, 100 * NS]
+
+
+@pytest.mark.parametrize("clock", [1, NS])
+def test_a_link_that_serves_in_less_than_a_tick_hands_on_at_once(clock: int) -> None:
+    """Messages below 1000 bytes once stood still for ever on links of 1e15 B/s."""
+    net = wires([10**6, 10**6, 1], [[0, 1], [0, 1, 2]], [0, 0])
+    assert ends(net, [(2 * NS, 8, 0)], StoreAndForward(clock)) == [2 * NS + 1]
+    assert ends(net, [(0, 300, 1), (0, 200, 1)], StoreAndForward(clock)) == [500 * NS, 200 * NS]
 
 
 def test_times_are_rounded_down_to_the_clock() -> None:

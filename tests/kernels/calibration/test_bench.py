@@ -9,12 +9,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from triosim.errors import InputError  # noqa: E402
-from triosim.workload.operators import kind  # noqa: E402
-from triosim.workload.record import bench, measure  # noqa: E402
-from triosim.workload.record import cases as all_cases  # noqa: E402
-from triosim.workload.record.cases import Case, Rates, Sizes, cases, rounded  # noqa: E402
-from triosim.workload.trace import check  # noqa: E402
+from triosim.core.errors import InputError  # noqa: E402
+from triosim.operators import kind  # noqa: E402
+from triosim.sources.record import bench, measure  # noqa: E402
+from triosim.sources.record import cases as all_cases  # noqa: E402
+from triosim.sources.record.cases import Case, Rates, Sizes, cases, rounded  # noqa: E402
+from triosim.trace.tables import check  # noqa: E402
 
 RATES = Rates({torch.float32: 50e9}, 10e9)
 
@@ -156,7 +156,7 @@ def test_on_a_gpu_a_run_is_the_sum_of_its_kernels(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_kernel_that_does_not_run_here_is_left_out() -> None:
-    from triosim.workload.builder import TraceBuilder
+    from triosim.trace.builder import TraceBuilder
 
     builder = TraceBuilder()
 

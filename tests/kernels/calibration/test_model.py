@@ -9,7 +9,7 @@ import pytest
 
 import triosim
 from tests.data import shared
-from triosim.errors import InputError
+from triosim.core.errors import InputError
 from triosim.hardware import catalog
 from triosim.hardware.accelerator import UNNAMED, Accelerator
 from triosim.kernels.calibration import figures
@@ -22,10 +22,10 @@ from triosim.kernels.model import Job
 from triosim.kernels.models.physical import Physics
 from triosim.kernels.physical.kinds import BY_NAME
 from triosim.kernels.pricing import describe, price
-from triosim.workload.builder import TraceBuilder
-from triosim.workload.reading import read
-from triosim.workload.rescale import rescale
-from triosim.workload.trace import Category, Meta, Phase, Trace
+from triosim.sources.reading import read
+from triosim.trace.builder import TraceBuilder
+from triosim.trace.tables import Category, Meta, Phase, Trace
+from triosim.transform.rescale import rescale
 
 H100 = catalog.accelerator("H100-SXM5-80GB")
 EXAMPLE = "examples/gpt-small-cpu.triosim"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.kernels.external import samples
-from triosim.errors import InputError
+from triosim.core.errors import InputError
 from triosim.kernels.external_times import READERS, SIDES, Clock, What, read
 
 
@@ -189,7 +189,7 @@ def test_a_broken_file_is_one_sentence_with_place_and_cure(file, text, words):
 
 
 def test_a_path_that_is_no_file(tmp_path):
-    with pytest.raises(InputError, match="does not exist"):
+    with pytest.raises(InputError, match="no such file"):
         read(tmp_path / "nowhere.csv")
     with pytest.raises(InputError, match="is a folder"):
         read(tmp_path)

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from triosim.collectives.algorithm import Algorithm, Schedule, part
 from triosim.collectives.group import Group
-from triosim.columns import Ragged
+from triosim.core.columns import Ragged
+from triosim.core.errors import InputError
+from triosim.core.registry import registered
 from triosim.engine.graph import Pattern
-from triosim.errors import InputError
-from triosim.registry import registered
 
 
 @registered

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from triosim.collectives.algorithm import Algorithm, Schedule, part
 from triosim.collectives.group import Group, blocks_of
-from triosim.columns import Ragged
+from triosim.core.columns import Ragged
+from triosim.core.errors import InputError
+from triosim.core.registry import registered
 from triosim.engine.graph import ALL, Pattern
-from triosim.errors import InputError
-from triosim.registry import registered
 
 
 @registered
@@ -23,6 +23,7 @@ class Hierarchical(Algorithm):
     """Rings in servers and rings between servers, one after the other; every server with as many members."""
 
     kinds = ("all_reduce", "reduce_scatter", "all_gather")
+    placed = True
 
     def schedule(self, kind: str, members: int, size: int, root: int = 0, group: Group | None = None) -> Schedule:
         """See :meth:`Algorithm.schedule`.

@@ -11,10 +11,10 @@ import numpy as np
 
 from triosim.collectives.algorithm import Algorithm, Schedule, part
 from triosim.collectives.group import Group
-from triosim.columns import Ragged
+from triosim.core.columns import Ragged
+from triosim.core.errors import InputError
+from triosim.core.registry import registered
 from triosim.engine.graph import Pattern
-from triosim.errors import InputError
-from triosim.registry import registered
 
 CHUNKS = 16
 """Pieces in which the buffer goes up and down, so that both ways are used at once."""
@@ -22,9 +22,11 @@ CHUNKS = 16
 
 @registered
 class Nvls(Algorithm):
-    """All-reduce in the switch that joins all members: an edge up and an edge down for each."""
+    """All-reduce in the switch that joins all members: an edge up and an edge down for each, and between them one of no
+    bytes within the switch, which waits for all that go up and for which all wait that go down."""
 
     kinds = ("all_reduce",)
+    placed = True
 
     def schedule(self, kind: str, members: int, size: int, root: int = 0, group: Group | None = None) -> Schedule:
         """See :meth:`Algorithm.schedule`.
@@ -38,12 +40,24 @@ class Nvls(Algorithm):
                 "use auto, ring or tree"
             )
         n = members if members > 1 and size else 0
-        member, switch = np.arange(n, dtype=np.int32), np.full(n, members, np.int32)
-        moved = part(size + part(size, members), CHUNKS)
-        needs = Ragged(np.tile(member, n), np.concatenate([np.zeros(n), np.arange(n + 1) * n]).astype(np.int64))
+        sums = 1 if n else 0  # edges within the switch
+        member, switch = np.arange(n), np.full(n, members)
+        within = np.full(sums, members)
+        moved = np.full(n, part(size + part(size, members), CHUNKS))
+        edges = 2 * n + sums
+        waits = np.concatenate([np.zeros(n), np.full(sums, n), np.ones(n)])  # how many others each edge needs
+        needs = Ragged(
+            np.append(member, np.full(n, n)).astype(np.int32), np.append(0, np.cumsum(waits)).astype(np.int64)
+        )
         pattern = Pattern(
-            members, np.concatenate([member, switch]), np.concatenate([switch, member]),
-            np.full(2 * n, moved, np.int64), np.full(2 * n, CHUNKS, np.int32), needs,
-            np.zeros(n * n, np.int32), np.zeros(2 * n, np.int64), members + 1,
-        )  # fmt: skip
+            members,
+            np.concatenate([member, within, switch]).astype(np.int32),
+            np.concatenate([switch, within, member]).astype(np.int32),
+            np.concatenate([moved, np.zeros(sums), moved]).astype(np.int64),
+            np.full(edges, CHUNKS, np.int32),
+            needs,
+            np.zeros(len(needs.values), np.int32),
+            np.zeros(edges, np.int64),
+            members + 1,
+        )
         return Schedule(pattern, tuple(range(members)))

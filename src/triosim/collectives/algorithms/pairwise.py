@@ -5,7 +5,7 @@ from __future__ import annotations
 from triosim.collectives.algorithm import Algorithm, Schedule, part
 from triosim.collectives.group import Group
 from triosim.collectives.pattern import rounds
-from triosim.registry import registered
+from triosim.core.registry import registered
 
 
 @registered

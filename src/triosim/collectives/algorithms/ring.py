@@ -13,7 +13,7 @@ from triosim.collectives.algorithm import Algorithm, Schedule, part, rooted
 from triosim.collectives.group import Group, blocks_of
 from triosim.collectives.pattern import chain, ring, rings
 from triosim.collectives.rails import rail_rings
-from triosim.registry import registered
+from triosim.core.registry import registered
 
 CHUNK_BYTES = 4 * 2**20 // 8
 """Most that moves on at once in a pipeline: a slot of NCCL's buffer, of 4 MiB by default (NCCL documentation,

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from triosim.collectives.algorithm import Algorithm, Schedule, part
 from triosim.collectives.algorithms.ring import CHUNK_BYTES
 from triosim.collectives.group import Group, blocks_of
-from triosim.columns import Ragged
+from triosim.core.columns import Ragged
+from triosim.core.registry import registered
 from triosim.engine.graph import ALL, Pattern
-from triosim.registry import registered
 
 PIECES = 4
 """Pieces of what streams through a tree.  A piece is passed on while it is still coming in, one piece behind at most,
@@ -64,6 +64,7 @@ class Tree(Algorithm):
     """
 
     kinds = ("all_reduce",)
+    placed = True
 
     def schedule(self, kind: str, members: int, size: int, root: int = 0, group: Group | None = None) -> Schedule:
         """See :meth:`Algorithm.schedule`."""

@@ -17,11 +17,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from triosim.core.errors import InputError, quoted
+from triosim.core.registry import registered
+from triosim.core.units import parse_bytes, parse_time, picoseconds
 from triosim.engine.graph import Wires
 from triosim.engine.solver import WORK_PER_BYTE, Flow, Sharing
-from triosim.errors import InputError
-from triosim.registry import registered
-from triosim.units import parse_bytes, parse_time, picoseconds
 
 
 @dataclass(frozen=True, order=True)
@@ -81,7 +81,7 @@ class Circuit(Sharing):
     def __init__(
         self, setup: float | str = "20ms", ports: int | str = 8, receive_buffer: int | str | None = None
     ) -> None:
-        self.setup = picoseconds(parse_time(setup, "circuit set-up time"))
+        self.setup = picoseconds(parse_time(setup, "circuit set-up time"), "circuit set-up time")
         self.ports = _count(ports, "circuit ports")
         self.receive_buffer = None if receive_buffer is None else parse_bytes(receive_buffer, "receive buffer")
         if self.receive_buffer == 0:
@@ -222,5 +222,5 @@ def _count(value: int | str, what: str) -> int:
     """A whole number of at least 1."""
     text = str(value).strip()
     if isinstance(value, bool) or not text.isdecimal() or int(text) < 1:
-        raise InputError(f"{what} must be a whole number of at least 1, got {value!r}")
+        raise InputError(f"{what} must be a whole number of at least 1, got {quoted(value)}")
     return int(text)

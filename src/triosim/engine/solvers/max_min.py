@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
+from triosim.core.registry import registered
 from triosim.engine.graph import Wires
 from triosim.engine.solver import Flow, Sharing
-from triosim.registry import registered
 
 Crossed = Sequence[tuple[int, int]]
 """The links of a flow, each with how often it counts there."""

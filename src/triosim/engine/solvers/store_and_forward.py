@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
+from typing import Any
 
+from triosim.core.registry import registered
 from triosim.engine.graph import Wires
 from triosim.engine.solver import NEVER, Flow, NetworkModel
-from triosim.registry import registered
 
 
 @registered
@@ -21,7 +22,9 @@ class StoreAndForward(NetworkModel):
     """First come, first served, hop by hop.
 
     The latency of a route is divided evenly among its hops.  Messages that come to a link at the same tick go in the
-    order in which they joined the network; of those that joined at the same tick, the smaller first.
+    order in which they joined the network; of those that joined at the same tick, the smaller first; of those of one
+    size, by their links, then the shorter latency, then in the order of the graph (:attr:`Flow.number`).  A link that
+    serves a message in less than a tick hands it on at the same tick.
 
     Args:
         clock: ticks to which times are rounded down; ASTRA-sim counts whole nanoseconds, 1000.  What joins within one
@@ -37,24 +40,22 @@ class StoreAndForward(NetworkModel):
         """See :meth:`NetworkModel.start`."""
         self._capacity: list[int] = wires.capacity.tolist()
         self._free = [0] * len(self._capacity)
-        self._arriving: list[tuple[int, tuple, int, Flow]] = []
+        self._arriving: list[tuple[int, tuple[Any, ...], int, Flow]] = []
         self.wake = None
 
     def change(self, now: int, joined: Sequence[Flow], left: Sequence[int]) -> Iterable[tuple[int, int]]:
         """See :meth:`NetworkModel.change`: a message has an end once it has come to its last link."""
         period = now // self.clock
-        ends: dict[int, int] = {}
+        ends = dict.fromkeys((flow.number for flow in joined), NEVER)
         arriving = self._arriving
+        for flow in joined:
+            heappush(arriving, (period, (now, flow.work, flow.links, flow.latency, flow.number), 0, flow))
         while arriving and arriving[0][0] <= period:
-            at, turn, hop, flow = heappop(arriving)
-            self._serve(at, turn, hop, flow, ends)
-        for flow in sorted(joined, key=lambda f: (f.work, f.links, f.latency, f.number)):
-            ends[flow.number] = NEVER
-            self._serve(period, (now, flow.work, flow.links, flow.latency, flow.number), 0, flow, ends)
+            self._serve(*heappop(arriving), ends)
         self.wake = arriving[0][0] * self.clock if arriving else None
         return [(number, end if end == NEVER else max(end * self.clock, now + 1)) for number, end in ends.items()]
 
-    def _serve(self, at: int, turn: tuple, hop: int, flow: Flow, ends: dict[int, int]) -> None:
+    def _serve(self, at: int, turn: tuple[Any, ...], hop: int, flow: Flow, ends: dict[int, int]) -> None:
         """A message has come to the link of a hop in period ``at``: it is served when the link is free."""
         link, hops = flow.links[hop], len(flow.links)
         rate = self._capacity[link] * self.clock

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from triosim.core.registry import registered
 from triosim.engine.graph import Wires
 from triosim.engine.solver import Flow, NetworkModel
-from triosim.registry import registered
 
 
 @registered

@@ -28,7 +28,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from triosim.errors import InputError, unknown
+from triosim.core.errors import InputError, unknown
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.system import Link
 
@@ -67,6 +67,8 @@ class LinkFacts:
         energy_j_per_bit: energy to move one bit.
         family, scope, year: ``"NVLink"``, ``"scale-up"``, 2022.
         topology, confidence, source, notes: in words.
+        rating: what communication libraries know the link by over ``bandwidth`` (see :class:`Link`): 1 unless somebody
+            states another bandwidth than the catalog; None for a link that the catalog does not have.
     """
 
     name: str
@@ -86,6 +88,7 @@ class LinkFacts:
     confidence: str = ""
     source: str = ""
     notes: str = ""
+    rating: float | None = 1.0
 
     def link(self, links: int | None = None) -> Link:
         """What large transfers get over ``links`` physical links together, or over all links of a device.
@@ -99,14 +102,18 @@ class LinkFacts:
             raise InputError(f"what one physical link of {self.name} does is not known: give a bandwidth instead")
         else:
             bandwidth = self.link_bandwidth * links
-        return Link(bandwidth * self.efficiency, self.latency, self.overhead, self.name, self.source)
+        reached = bandwidth * self.efficiency
+        rated = None if self.rating is None else reached * self.rating
+        return Link(reached, self.latency, self.overhead, self.name, self.source, rated)
 
     def shared_among(self, neighbours: int) -> Link:
         """What a device has towards each of ``neighbours`` neighbours: whole physical links where there are enough."""
         each = (self.links or 0) // neighbours
         if neighbours > 1 and each and self.link_bandwidth:
             return self.link(each)
-        return replace(self.link(), bandwidth=self.bandwidth * self.efficiency / neighbours)
+        whole = self.link()
+        rated = None if whole.rated is None else whole.rated / neighbours
+        return replace(whole, bandwidth=whole.bandwidth / neighbours, rated=rated)
 
 
 def accelerators() -> list[str]:
@@ -124,6 +131,14 @@ def accelerator(name: str) -> Accelerator:
         InputError: nothing or more than one thing answers to the name.
     """
     return _accelerators()[_resolve(name, _device_names(), "device") or _unidentified(name)]
+
+
+def has_accelerator(name: str) -> bool:
+    """Whether :func:`accelerator` takes a text as it is: as a name, an alias or what a profiler prints.
+
+    A profiler's names have strokes and dots in them (``Instinct MI250X / MI250``), as paths do.
+    """
+    return _typed(name) in _device_names() or identify(name) is not None
 
 
 def identify(profiler_name: str) -> str | None:
@@ -157,6 +172,7 @@ def accelerator_row(name: str) -> dict[str, Any]:
         "compute_unit": row["compute_unit_kind"],
         "datasheet_memory_bytes": _integer(row["memory_gib"], _GIB),
         "memory_source": row["memory_visible_source"],
+        "matrix_source": row["matrix_source"],
         "pcie": row["pcie"],
     }
     return {**asdict(device), **extra}
@@ -200,9 +216,15 @@ def device_link(device: Accelerator) -> LinkFacts | None:
         return None
     facts = link_facts(device.link)
     if device.link_bandwidth:
-        links = device.link_bandwidth / facts.link_bandwidth if facts.link_bandwidth else 0
-        whole = round(links) if abs(links - round(links)) < 1e-6 else None
-        facts = replace(facts, bandwidth=device.link_bandwidth, links=whole)
+        count, each = device.links, facts.link_bandwidth
+        rated = count * each if count and each else facts.bandwidth
+        facts = replace(
+            facts,
+            bandwidth=device.link_bandwidth,
+            link_bandwidth=device.link_bandwidth / count if count else each,
+            links=count,
+            rating=rated / device.link_bandwidth,
+        )
     limit = _device_rows()[device.name]["link_devices"] if device.name in _device_rows() else ""
     return replace(facts, devices=int(limit) if limit else None)
 
@@ -221,7 +243,8 @@ def system_file(name: str) -> Path:
     known = systems()
     found = name.strip().lower().replace("_", "-")
     if found not in known:
-        raise unknown("system", name, known, "(`triosim systems` lists them; a file needs its ending .toml or .yaml)")
+        cure = "(`triosim systems` lists them; a file needs its ending .toml, .yaml or .json)"
+        raise unknown("system", name, known, cure)
     return _FOLDER / "systems" / f"{found}.toml"
 
 
@@ -302,6 +325,8 @@ def _accelerator(row: dict[str, str]) -> Accelerator:
         compute_units=_integer(row["compute_units"]),
         clock_hz=_number(row["boost_clock_mhz"], 6),
         peak_flops=peaks,
+        compute_capability=row["compute_capability"],
+        matrix_types=_matrix_types(row["matrix_types"]),
         sparsity_factor=_number(row["sparsity_factor"]) or 1.0,
         memory_bytes=_integer(row["memory_visible_mib"], _MIB) or _integer(row["memory_gib"], _GIB),
         memory_type=row["memory_type"],
@@ -309,6 +334,7 @@ def _accelerator(row: dict[str, str]) -> Accelerator:
         cache_bytes=_integer(row["last_level_cache_mib"], _MIB),
         link=row["link"],
         link_bandwidth=_number(row["link_bandwidth_gb_s"], 9),
+        links=_physical_links(row["link"], _number(row["link_bandwidth_gb_s"], 9)),
         host_link=row["host_link"],
         tdp_w=_number(row["tdp_w"]),
         idle_w=_number(row["idle_w"]),
@@ -317,6 +343,14 @@ def _accelerator(row: dict[str, str]) -> Accelerator:
         source=row["source"],
         notes=row["notes"],
     )
+
+
+def _physical_links(name: str, bandwidth: float | None) -> int | None:
+    """How many links of a kind reach a bandwidth together; None if no whole number does."""
+    each = _links()[name].link_bandwidth if name else None
+    if not each or not bandwidth:
+        return None
+    return round(bandwidth / each) if abs(bandwidth / each - round(bandwidth / each)) < 1e-6 else None
 
 
 def _link_facts(row: dict[str, str]) -> LinkFacts:
@@ -347,6 +381,11 @@ def _number(cell: str, power: int = 0) -> float | None:
 
 def _integer(cell: str, unit: int = 1) -> int | None:
     return round(float(cell) * unit) if cell else None
+
+
+def _matrix_types(cell: str) -> tuple[str, ...] | None:
+    """Types that the matrix units multiply: ``none`` where there are no such units, None where the cell is empty."""
+    return None if not cell else () if cell == "none" else tuple(_split(cell))
 
 
 def _split(cell: str) -> list[str]:

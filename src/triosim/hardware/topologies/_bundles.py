@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from triosim.hardware.system import Edges, Link
 
 
-def bundled(a: NDArray, b: NDArray, link: Link) -> Edges:
+def bundled(a: NDArray[Any], b: NDArray[Any], link: Link) -> Edges:
     """Full-duplex links between each ``a`` and the ``b`` beside it; a pair that is named ``k`` times gets one edge each
     way with ``k`` times the bandwidth."""
     pairs, counts = np.unique(np.stack([a, b], axis=1), axis=0, return_counts=True)
     parts = []
     for count in np.unique(counts).tolist():
         some = pairs[counts == count]
-        parts.append(Edges.both_ways(some[:, 0], some[:, 1], replace(link, bandwidth=link.bandwidth * count)))
+        parts.append(Edges.both_ways(some[:, 0], some[:, 1], link.scaled(count)))
     return Edges.join(parts)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from triosim.hardware.system import Edges, Fabric, Link
-from triosim.hardware.topology import Shape
+from triosim.hardware.topology import Shape, check_played, format_shape
 
 
 def grid(shape: Shape, link: Link, wrap: bool) -> Fabric:
@@ -13,8 +15,14 @@ def grid(shape: Shape, link: Link, wrap: bool) -> Fabric:
 
     With ``wrap`` the last device along a dimension is joined to the first, except along a side of two (they are
     neighbours already) or one.
+
+    Raises:
+        InputError: a job on so many devices would not go into memory.
     """
-    places = np.arange(np.prod(shape)).reshape(shape)
+    count = math.prod(shape)
+    name = f"{count:,} devices on a {'torus' if wrap else 'mesh'} of {format_shape(shape)}"
+    check_played(count, name)
+    places = np.arange(count).reshape(shape)
     parts = []
     for axis, side in enumerate(shape):
         along = np.moveaxis(places, axis, 0)

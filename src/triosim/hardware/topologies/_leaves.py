@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from triosim.hardware.system import Edges, Fabric, Link
 
 
-def leaves_and_spines(leaf: NDArray, spines: int, link: Link, oversubscription: float) -> Fabric:
+def leaves_and_spines(leaf: NDArray[Any], spines: int, link: Link, oversubscription: float) -> Fabric:
     """Devices at leaf switches, each leaf joined to each spine; spines are numbered before leaves.
 
     The uplinks of a leaf together carry what its devices can send, divided by ``oversubscription``, in equal parts to
@@ -27,7 +28,6 @@ def leaves_and_spines(leaf: NDArray, spines: int, link: Link, oversubscription: 
     spines = spines if leaves > 1 else 0
     down = Edges.both_ways(np.arange(devices), devices + spines + leaf, link, back=link.paid())
     up, spine = (side.reshape(-1) for side in np.meshgrid(np.arange(leaves), np.arange(spines), indexing="ij"))
-    each = link.bandwidth * int(np.bincount(leaf).max()) / oversubscription / max(spines, 1)
-    uplink = replace(link, bandwidth=each, overhead=0.0)
+    uplink = replace(link.scaled(int(np.bincount(leaf).max()) / max(spines, 1), oversubscription), overhead=0.0)
     above = [Edges.both_ways(devices + spines + up, devices + spine, uplink)] if spines else []
     return Fabric(devices, spines + leaves, Edges.join([down, *above]))

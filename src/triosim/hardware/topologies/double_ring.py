@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from triosim.errors import InputError
+from triosim.core.errors import InputError
+from triosim.core.registry import registered
 from triosim.hardware.system import Edges, Fabric, Link
 from triosim.hardware.topology import Shape, Topology, no_shape
-from triosim.registry import registered
 
 
 @registered

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.errors import InputError
-from triosim.hardware.options import count_option
+from triosim.core.errors import InputError
+from triosim.core.options import AtLeast
+from triosim.core.registry import registered
 from triosim.hardware.system import Edges, Fabric, Link
 from triosim.hardware.topologies._bundles import bundled
 from triosim.hardware.topology import Shape, Topology, checked_shape, checked_sides, nearest_shape
-from triosim.registry import registered
 
 
 @registered
@@ -32,7 +33,7 @@ class Dragonfly(Topology):
         global_links: of each router (``h``); by default just enough to reach every other group.
     """
 
-    global_links: int | None = count_option()
+    global_links: Annotated[int, AtLeast(1)] | None = None
 
     def build(self, devices: int, link: Link, shape: Shape | None = None) -> Fabric:
         """See :meth:`Topology.build`; ``link`` joins a device and its router, or two routers."""
@@ -74,7 +75,8 @@ class Dragonfly(Topology):
         other = (group + ahead) % groups
         once = group < other
 
-        def router(group: NDArray, port: NDArray) -> NDArray:
-            return devices + group * routers + port * routers // ports
+        def router(group: NDArray[Any], port: NDArray[Any]) -> NDArray[Any]:
+            number: NDArray[Any] = devices + group * routers + port * routers // ports
+            return number
 
         return [bundled(router(group, port)[once], router(other, back)[once], wire)]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
-from triosim.hardware.options import ratio_option
+from triosim.core.options import Above
+from triosim.core.registry import registered
 from triosim.hardware.system import Fabric, Link
 from triosim.hardware.topologies._levels import levels
 from triosim.hardware.topology import Shape, Topology, checked_shape
-from triosim.registry import registered
 
 
 @registered
@@ -28,7 +29,7 @@ class FatTree(Topology):
         oversubscription: of each switch below the spine, what comes from below over what its uplinks carry.
     """
 
-    oversubscription: float = ratio_option(1.0)
+    oversubscription: Annotated[float, Above(0)] = 1.0
 
     def build(self, devices: int, link: Link, shape: Shape | None = None) -> Fabric:
         """See :meth:`Topology.build`; ``link`` joins a device and its leaf."""
@@ -37,6 +38,6 @@ class FatTree(Topology):
         counts, links = [devices], list[Link]()
         for fan_out in fan_outs:
             thinned = self.oversubscription ** len(links)
-            links.append(replace(link, bandwidth=link.bandwidth * (devices // counts[-1]) / thinned))
+            links.append(link.scaled(devices // counts[-1], thinned))
             counts.append(counts[-1] // fan_out)
         return replace(levels(counts, links), roots=())

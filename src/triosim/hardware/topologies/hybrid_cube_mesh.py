@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
-from triosim.errors import InputError
-from triosim.hardware.options import count_option
+from triosim.core.errors import InputError
+from triosim.core.options import AtLeast
+from triosim.core.registry import registered
 from triosim.hardware.system import Fabric, Link
 from triosim.hardware.topologies._bundles import bundled
 from triosim.hardware.topology import Shape, Topology, no_shape
-from triosim.registry import registered
 
 _SINGLE = [*((a + square, b + square) for square in (0, 4) for a in range(4) for b in range(a + 1, 4))]
 _SINGLE += [(gpu, gpu + 4) for gpu in range(4)]
@@ -31,7 +32,7 @@ class HybridCubeMesh(Topology):
         links: of one device, 6 or 4.
     """
 
-    links: int = count_option(6)
+    links: Annotated[int, AtLeast(1)] = 6
 
     def build(self, devices: int, link: Link, shape: Shape | None = None) -> Fabric:
         """See :meth:`Topology.build`; ``link`` is one physical link."""

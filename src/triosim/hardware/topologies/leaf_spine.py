@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
-from triosim.hardware.options import count_option, ratio_option
+from triosim.core.options import Above, AtLeast
+from triosim.core.registry import registered
 from triosim.hardware.system import Fabric, Link
 from triosim.hardware.topologies._leaves import leaves_and_spines
 from triosim.hardware.topology import Shape, Topology, checked_shape, checked_sides, not_twice
-from triosim.registry import registered
 
 
 @registered
@@ -30,9 +31,9 @@ class LeafSpine(Topology):
         spines: how many; each has an equal part of a leaf's uplinks.
     """
 
-    leaf: int | None = count_option()
-    oversubscription: float = ratio_option(1.0)
-    spines: int = count_option(1)
+    leaf: Annotated[int, AtLeast(1)] | None = None
+    oversubscription: Annotated[float, Above(0)] = 1.0
+    spines: Annotated[int, AtLeast(1)] = 1
 
     def build(self, devices: int, link: Link, shape: Shape | None = None) -> Fabric:
         """See :meth:`Topology.build`; ``link`` joins a device and its leaf."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from triosim.core.registry import registered
 from triosim.hardware.system import Fabric, Link
 from triosim.hardware.topologies._grid import grid
 from triosim.hardware.topology import Shape, Topology, checked_shape
-from triosim.registry import registered
 
 
 @registered
-class Mesh(Topology):
+class MeshTopology(Topology):
     """Rows and columns, each device linked to its neighbours: ``2 r c - r - c`` links.
 
     Three dimensions with a shape of three sides.

@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from triosim.core.registry import registered
 from triosim.hardware import catalog
-from triosim.hardware.options import text_option
 from triosim.hardware.system import Edges, Fabric, Link
 from triosim.hardware.topology import Shape, Topology, checked_shape, checked_sides
-from triosim.registry import registered
 
 FAN_OUT = 4
 """Devices under one switch by default, as in ``tree``."""
@@ -30,7 +29,7 @@ class Pcie(Topology):
         socket_link: link of the catalog between two sockets.
     """
 
-    socket_link: str = text_option("UPI-3")
+    socket_link: str = "UPI-3"
 
     def build(self, devices: int, link: Link, shape: Shape | None = None) -> Fabric:
         """See :meth:`Topology.build`; ``link`` joins a device, a switch and a root complex."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
-from triosim.errors import InputError
-from triosim.hardware.options import count_option, ratio_option
+from triosim.core.errors import InputError
+from triosim.core.options import Above, AtLeast
+from triosim.core.registry import registered
 from triosim.hardware.system import Fabric, Link
 from triosim.hardware.topologies._leaves import leaves_and_spines
 from triosim.hardware.topology import Shape, Topology, checked_shape, checked_sides, not_twice
-from triosim.registry import registered
 
 RAILS = 8
 """NICs of a server at most, where nothing says how many: a DGX or HGX has one for each of eight GPUs."""
@@ -34,10 +35,10 @@ class RailOptimised(Topology):
         spines: how many; one stands for all of them together.
     """
 
-    server: int | None = count_option()
-    group: int | None = count_option()
-    oversubscription: float = ratio_option(1.0)
-    spines: int = count_option(1)
+    server: Annotated[int, AtLeast(1)] | None = None
+    group: Annotated[int, AtLeast(1)] | None = None
+    oversubscription: Annotated[float, Above(0)] = 1.0
+    spines: Annotated[int, AtLeast(1)] = 1
 
     def build(self, devices: int, link: Link, shape: Shape | None = None) -> Fabric:
         """See :meth:`Topology.build`; ``link`` joins a NIC and its rail switch."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from triosim.core.registry import registered
 from triosim.hardware.system import Fabric, Link
 from triosim.hardware.topologies._grid import grid
 from triosim.hardware.topology import Shape, Topology, checked_shape
-from triosim.registry import registered
 
 
 @registered

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from triosim.core.registry import registered
 from triosim.hardware.system import Fabric, Link
 from triosim.hardware.topologies._levels import levels
-from triosim.hardware.topology import Shape, Topology, checked_shape
-from triosim.registry import registered
+from triosim.hardware.topology import Shape, Topology, check_played, checked_shape
 
 FAN_OUT = 4
 """Nodes under one switch by default: a 96- or 98-lane PCIe switch (Broadcom PEX8796, PEX88096) serves four x16 devices
@@ -22,7 +22,12 @@ class Tree(Topology):
     """
 
     def build(self, devices: int, link: Link, shape: Shape | None = None) -> Fabric:
-        """See :meth:`Topology.build`; ``link`` joins a device and a switch or two switches."""
+        """See :meth:`Topology.build`; ``link`` joins a device and a switch or two switches.
+
+        Raises:
+            InputError: a job on so many devices would not go into memory.
+        """
+        check_played(devices, f"{devices:,} devices on a tree")
         counts = [devices]
         if shape is None:
             while counts[-1] > 1 or len(counts) == 1:

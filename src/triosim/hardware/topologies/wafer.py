@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from triosim.errors import InputError
+from triosim.core.errors import InputError
+from triosim.core.registry import registered
 from triosim.hardware.system import Edges, Fabric, Link
 from triosim.hardware.topology import Shape, Topology, checked_sides, format_shape
-from triosim.registry import registered
 
 
 @registered

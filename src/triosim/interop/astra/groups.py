@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from triosim.errors import InputError
+from triosim.core.errors import InputError
 from triosim.interop.astra.tables import table
 
 EVERYBODY = ("", "0")

@@ -8,12 +8,9 @@ from typing import ClassVar
 
 from numpy.typing import NDArray
 
+from triosim.core.registry import Registry
 from triosim.interop.astra.system import AstraSystem
 from triosim.interop.astra.weave import PER_NS, Needs, Rows, Weave
-from triosim.registry import Registry
-
-IMPLEMENTATIONS = Registry("triosim.interop.astra.implementations", "triosim.astra", "collective implementation")
-"""ASTRA-sim's implementations by the names of its system file."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +92,12 @@ class Implementation(ABC):
     def checked(self, members: int) -> str:
         """Why it cannot be done among ``members`` ranks, or ``""``."""
         return ""
+
+
+IMPLEMENTATIONS = Registry(
+    "triosim.interop.astra.implementations", "triosim.astra", "collective implementation", Implementation
+)
+"""ASTRA-sim's implementations by the names of its system file."""
 
 
 def result_size(kind: str, size: int, members: int) -> int:

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.columns import Ragged
+from triosim.core.columns import Ragged
+from triosim.core.errors import InputError
+from triosim.core.units import picoseconds, whole_ticks
 from triosim.engine.graph import Collective, Graph, Pattern, Task, Wires
-from triosim.errors import InputError
 from triosim.interop.astra import stages
 from triosim.interop.astra.meetings import REPLAYED, Group, Meeting, meetings, plan
 from triosim.interop.astra.memory import RemoteMemory
@@ -192,7 +193,7 @@ class _Lowering:
             if trace.tensor_size[row] == ABSENT:
                 raise InputError(f"{trace.where(row)} has no tensor_size, which a memory node needs")
             taken = self.job.memory.nanoseconds(int(trace.tensor_size[row]))
-            return Task.COMPUTE, taken * _PS_PER_NS, -1, 0
+            return Task.COMPUTE, whole_ticks(taken * _PS_PER_NS, trace.where(row)), -1, 0
         if trace.ticks[row] != ABSENT or trace.micros[row]:
             return Task.COMPUTE, _recorded(trace, row), -1, 0
         raise InputError(
@@ -213,7 +214,9 @@ class _Lowering:
         if not moved:
             return 0
         rate = min(system.peak_flops, system.memory_bandwidth * 1e9 * operations / moved)
-        return math.floor(operations / rate * 1e9) * _PS_PER_NS if operations else 0
+        seconds = operations / rate if operations and rate else math.inf if operations else 0.0
+        picoseconds(seconds, trace.where(row))  # refuses what cannot be counted
+        return math.floor(seconds * 1e9) * _PS_PER_NS
 
     def _route(self, source: int, target: int) -> int:
         return self.pairs.setdefault((source, target), len(self.pairs))
@@ -251,5 +254,5 @@ class _Lowering:
 def _recorded(trace: ExecutionTrace, row: int) -> int:
     """Picoseconds as recorded; a node without a duration takes a nanosecond, as in ASTRA-sim."""
     if trace.ticks[row] != ABSENT:
-        return int(trace.ticks[row])
-    return int(trace.micros[row]) * _PS_PER_US or _PS_PER_NS
+        return whole_ticks(int(trace.ticks[row]), trace.where(row))
+    return whole_ticks(int(trace.micros[row]) * _PS_PER_US, trace.where(row)) or _PS_PER_NS

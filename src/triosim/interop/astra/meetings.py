@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from triosim.errors import InputError
+from triosim.core.errors import InputError, quoted
 from triosim.interop.astra.groups import EVERYBODY, checked
 from triosim.interop.astra.network import Dimension, Network
 from triosim.interop.astra.stages import Plan
@@ -100,11 +100,11 @@ def _group(rank: int, trace: ExecutionTrace, row: int, network: Network, groups:
     if name not in EVERYBODY:
         if name not in groups:
             raise InputError(
-                f"{trace.where(row)} is among communicator group {name!r}, which is not known: give --comm-group"
+                f"{trace.where(row)} is among communicator group {quoted(name)}, which is not known: give --comm-group"
             )
         members = groups[name]
         if rank not in members:
-            raise InputError(f"{trace.where(row)} is among communicator group {name!r}, which lacks rank {rank}")
+            raise InputError(f"{trace.where(row)} is among communicator group {quoted(name)}, which lacks rank {rank}")
         return Group(members, everything if len(members) == ranks else None)
     flags = trace.dims[row].tolist()
     if not flags:

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from triosim.errors import InputError, unknown
+from triosim.core.errors import InputError, unknown
 from triosim.interop.astra.tables import real, table
 
 TYPES = ("NO_MEMORY_EXPANSION", "PER_NPU_MEMORY_EXPANSION", "PER_NODE_MEMORY_EXPANSION", "MEMORY_POOL")

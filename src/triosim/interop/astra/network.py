@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from triosim.errors import InputError, unknown
+from triosim.core import guarded
+from triosim.core.errors import InputError, quoted, unknown
 from triosim.hardware.accelerator import UNNAMED
 from triosim.hardware.system import Edges, Link, System, Tier, assemble
 from triosim.interop.astra.tables import LARGEST
@@ -144,13 +145,13 @@ def read(path: str | Path) -> Network:
         InputError: the file cannot be read, or a key is missing, unknown or makes no sense.
     """
     path = Path(path)
-    table = _table(path)
+    table = guarded.document(path, f"a network file: it must hold {', '.join(_KEYS)}", form=".yaml")
     for key in table:
         if key not in _KEYS:
             raise unknown(f"key in {path}", str(key), _KEYS)
     missing = [key for key in _KEYS if key not in table]
     if missing:
-        raise InputError(f"{path}: key {missing[0]!r} is missing: an analytical network has {', '.join(_KEYS)}")
+        raise InputError(f"{path}: key {quoted(missing[0])} is missing: an analytical network has {', '.join(_KEYS)}")
     lists = {key: value if isinstance(value, list) else [value] for key, value in table.items()}
     count = len(lists["topology"])
     for key, values in lists.items():
@@ -163,39 +164,22 @@ def read(path: str | Path) -> Network:
     return network
 
 
-def _table(path: Path) -> dict:
-    import yaml
-
-    try:
-        text = path.read_text(encoding="utf-8")
-        table = yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'it is not text'}") from None
-    except (yaml.YAMLError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" in line {mark.line + 1}" if mark else ""
-        raise InputError(f"{path} is not valid YAML{line}") from None
-    if not isinstance(table, dict):
-        raise InputError(f"{path} is no network file: it must hold {', '.join(_KEYS)}")
-    return table
-
-
 def _dimension(path: Path, number: int, topology: Any, npus: Any, bandwidth: Any, latency: Any) -> Dimension:
     where = f"{path}: dimension {number}"
     names = {name.lower(): name for name in TOPOLOGIES}
     if str(topology).lower() not in names:
         raise unknown(f"topology in {where}", str(topology), TOPOLOGIES)
     if not isinstance(npus, int) or isinstance(npus, bool) or npus < 1:
-        raise InputError(f"{where}: npus_count must be a whole number of 1 or more, got {npus!r}")
+        raise InputError(f"{where}: npus_count must be a whole number of 1 or more, got {quoted(npus)}")
     rate, delay = _number(where, "bandwidth", bandwidth), _number(where, "latency", latency)
     if not rate > 0:
-        raise InputError(f"{where}: bandwidth must be above zero (GB/s), got {bandwidth!r}")
+        raise InputError(f"{where}: bandwidth must be above zero (GB/s), got {quoted(bandwidth)}")
     if not 0 <= delay <= _MOST_LATENCY_NS:
-        raise InputError(f"{where}: latency must be from 0 to {_MOST_LATENCY_NS:.0e} ns, got {latency!r}")
+        raise InputError(f"{where}: latency must be from 0 to {_MOST_LATENCY_NS:.0e} ns, got {quoted(latency)}")
     return Dimension(names[str(topology).lower()], npus, rate * BYTES_PER_GB, delay * 1e-9)
 
 
 def _number(where: str, key: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not -LARGEST < value < LARGEST:
-        raise InputError(f"{where}: {key} must be a number, got {value!r}")
+        raise InputError(f"{where}: {key} must be a number, got {quoted(value)}")
     return float(value)

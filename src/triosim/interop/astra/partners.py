@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from triosim.errors import InputError
+from triosim.core.errors import InputError
 from triosim.interop.chakra.trace import ABSENT, ExecutionTrace, Node
 
 Place = tuple[int, int]

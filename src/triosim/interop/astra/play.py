@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-import time
+import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.errors import InputError, printable, unknown
+from triosim.core.units import format_time
 from triosim.engine.graph import Played, Stuck
 from triosim.engine.play import play as play_graph
 from triosim.engine.solver import SOLVERS, NetworkModel
-from triosim.errors import InputError, unknown
+from triosim.engine.stats import Stats, Stopwatch
 from triosim.interop.astra import groups as group_file
 from triosim.interop.astra import memory as memory_file
 from triosim.interop.astra import network as network_file
@@ -65,8 +67,9 @@ class AstraResult:
         workload, system, network: what was played: prefix, system file, dimensions.
         solver, slots: by which rules.
         collectives: collectives that were run.
-        simulation: cost of the run: tasks, flows, seconds, engine.
+        simulation: what was simulated: tasks, flows, instants at which links were shared anew.
         notes: what the user should know of the inputs, one sentence each.
+        stats: what it took (not part of the JSON).
     """
 
     ranks: tuple[RankResult, ...]
@@ -76,8 +79,14 @@ class AstraResult:
     solver: str
     slots: str
     collectives: int
-    simulation: dict[str, Any]
+    simulation: dict[str, int]
     notes: tuple[str, ...]
+    stats: Stats | None = field(default=None, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        """One line; there is a row for each rank."""
+        words = f"{len(self.ranks):,} ranks, {self.collectives:,} collectives, {format_time(self.seconds)}"
+        return printable(f"AstraResult of {self.workload} on {self.system}, {self.network}: {words}")
 
     @property
     def seconds(self) -> float:
@@ -100,7 +109,7 @@ class AstraResult:
                 "host": sum(rank.host_cycles for rank in self.ranks) * 1e-9 / n,
                 "idle": max(end - compute - exposed, 0.0),
             },
-            **{key: value for key, value in asdict(self).items() if key not in ("ranks", "notes")},
+            **{key: value for key, value in asdict(self).items() if key not in ("ranks", "notes", "stats")},
             "ranks": [asdict(rank) for rank in self.ranks],
             "notes": list(self.notes),
         }
@@ -152,6 +161,7 @@ def simulate(
     return AstraResult(
         ranks=result.ranks, workload=str(workload), system=str(system), network=found.describe(), solver=solver,
         slots=slots, collectives=result.collectives, simulation=result.simulation, notes=layer.notes,
+        stats=result.stats,
     )  # fmt: skip
 
 
@@ -164,7 +174,7 @@ def read_traces(prefix: str | Path, ranks: int) -> list[ExecutionTrace]:
     from triosim.interop.chakra.file import read  # loads protobuf
 
     paths = [Path(f"{prefix}.{rank}.et") for rank in range(ranks)]
-    missing = next((path for path in paths if not path.exists()), None)
+    missing = next((path for path in paths if not os.path.exists(path)), None)
     if missing is not None:
         raise InputError(
             f"{missing}: no such file: the network has {ranks} NPUs, and each needs its trace PREFIX.RANK.et"
@@ -178,7 +188,7 @@ def play(job: Job, solver: str = "max-min") -> AstraResult:
     Raises:
         InputError: the job can never end, or its parts do not go together.
     """
-    began, cpu = time.perf_counter(), time.process_time()
+    clock = Stopwatch()
     lowered = lower(job)
     try:
         played = play_graph(lowered.graph, lowered.wires, model(solver))
@@ -188,20 +198,17 @@ def play(job: Job, solver: str = "max-min") -> AstraResult:
             "mend the traces, or try --slots recorded"
         ) from None
     ranks = tuple(_rank(rank, trace, lowered, played) for rank, trace in enumerate(job.traces))
-    cost = {
-        "tasks": len(lowered.graph), "flows": played.flows, "events": played.events,
-        "wall_s": time.perf_counter() - began, "cpu_s": time.process_time() - cpu, "engine": played.engine,
-    }  # fmt: skip
+    sizes = {"tasks": len(lowered.graph), "flows": played.flows, "events": played.events}
     return AstraResult(
-        ranks, "", "", job.network.describe(), solver, job.slots, lowered.collectives, cost, job.system.notes
-    )
+        ranks, "", "", job.network.describe(), solver, job.slots, lowered.collectives, sizes, job.system.notes,
+        clock.stats(played.engine),
+    )  # fmt: skip
 
 
 def model(name: str) -> NetworkModel:
     """The network model by its name, those of ASTRA-sim in whole nanoseconds."""
-    found = SOLVERS.get(name)
-    made: NetworkModel = found(clock=NANOSECOND) if name in _CLOCKED else found()
-    return made
+    make: Callable[..., NetworkModel] = SOLVERS.get(name)
+    return make(clock=NANOSECOND) if name in _CLOCKED else make()
 
 
 def _rank(rank: int, trace: ExecutionTrace, lowered: Lowered, played: Played) -> RankResult:

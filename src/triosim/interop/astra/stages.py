@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.errors import InputError
+from triosim.core.errors import InputError, quoted
 from triosim.interop.astra.implementation import IMPLEMENTATIONS, Implementation, Stage, result_size
 from triosim.interop.astra.system import AstraSystem, Choice
 from triosim.interop.astra.weave import Rows, Weave, all_of
@@ -186,11 +186,11 @@ def _lines(positions: NDArray, shape: tuple[int, ...], dim: int) -> NDArray:
 
 def _implementation(plan: Plan, dim: int) -> Implementation:
     choice = plan.choices[dim]
-    found: Implementation = IMPLEMENTATIONS.get(choice.name)(choice.window)
+    found = IMPLEMENTATIONS.get(choice.name)(choice.window)
     words = plan.kind.replace("_", "-")
     if plan.kind not in found.kinds:
-        raise InputError(f"{words}-implementation {choice.name!r} does not do {words}: take ring or direct")
+        raise InputError(f"{words}-implementation {quoted(choice.name)} does not do {words}: take ring or direct")
     why = found.checked(plan.shape[dim])
     if why:
-        raise InputError(f"{words}-implementation {choice.name!r} {why}: take ring or direct")
+        raise InputError(f"{words}-implementation {quoted(choice.name)} {why}: take ring or direct")
     return found

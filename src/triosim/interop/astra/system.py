@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from triosim.errors import InputError, unknown
+from triosim.core.errors import InputError, quoted, unknown
 from triosim.interop.astra.tables import real, table
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -151,7 +151,7 @@ class _Taker:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise InputError(f"{self.path}: {key} must be a whole number from {least} to {most}, got {value!r}")
+            raise InputError(f"{self.path}: {key} must be a whole number from {least} to {most}, got {quoted(value)}")
         return value
 
     def real(self, key: str) -> float:
@@ -163,7 +163,7 @@ class _Taker:
     def flag(self, key: str) -> bool:
         value = self.table.get(key, 0)
         if value not in (0, 1, True, False):
-            raise InputError(f"{self.path}: {key} must be 0 or 1, got {value!r}")
+            raise InputError(f"{self.path}: {key} must be 0 or 1, got {quoted(value)}")
         return bool(value)
 
     def one_of(self, key: str, known: tuple[str, ...], default: str) -> str:
@@ -193,7 +193,11 @@ def _choice(where: str, name: str) -> tuple[Choice, bool]:
         raise InputError(f"{where}: doubleBinaryTree is not supported: take ring, direct or halvingDoubling")
     match = re.fullmatch(r"(oneDirect|direct)(\d*)|(one)?([rR]ing|[hH]alvingDoubling)", name)
     if not match:
-        raise unknown(where, name, _IMPLEMENTATIONS)
+        from triosim.interop.astra.implementation import IMPLEMENTATIONS  # whose stages hold what is read here
+
+        if name not in IMPLEMENTATIONS:
+            raise unknown(where, name, dict.fromkeys((*_IMPLEMENTATIONS, *IMPLEMENTATIONS)))
+        return Choice(name), False
     flat = name.startswith("one")
     if match.group(1):
         window = int(match.group(2) or 0)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from triosim.errors import InputError
+from triosim.core import guarded
+from triosim.core.errors import InputError, quoted
 
 LARGEST = 1e300
-"""Numbers beyond are slips."""
+SMALLEST = 1e-12
+"""Numbers beyond are slips, 0 apart."""
 
 
 def table(path: Path, what: str) -> dict[str, Any]:
@@ -22,15 +23,7 @@ def table(path: Path, what: str) -> dict[str, Any]:
     Raises:
         InputError: the file cannot be read or holds something else.
     """
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'it is not text'}") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise InputError(f"{path} is no {what}")
-    return found
+    return guarded.document(path, f"a {what}", form=".json")
 
 
 def real(path: Path, key: str, value: Any) -> float:
@@ -40,5 +33,7 @@ def real(path: Path, key: str, value: Any) -> float:
         InputError: it is something else.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < LARGEST:
-        raise InputError(f"{path}: {key} must be a number that is not negative, got {value!r}")
+        raise InputError(f"{path}: {key} must be a number that is not negative, got {quoted(value)}")
+    if 0 < value < SMALLEST:
+        raise InputError(f"{path}: {key} must be 0 or at least {SMALLEST}, got {value}")
     return float(value)

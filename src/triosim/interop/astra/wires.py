@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from triosim.columns import Ragged
+from triosim.core.columns import Ragged
 from triosim.engine.graph import Wires
 from triosim.hardware.system import System
 from triosim.interop.astra.network import Network

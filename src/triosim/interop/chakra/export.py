@@ -8,6 +8,7 @@ it as the attribute ``triosim_duration_ps``, which others pass over.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.errors import InputError
+from triosim.core.outputs import folder_output, text_output
+from triosim.core.units import picoseconds
 from triosim.hardware.system import System
 from triosim.interop.astra.network import BYTES_PER_GB
 from triosim.interop.chakra.trace import ABSENT, Comm, ExecutionTrace, Node, TraceBuilder
 from triosim.network.placement import Placement
-from triosim.parallelism.program import AXES, COLLECTIVES, STREAMS, Op, Program
-from triosim.units import PICOSECONDS_PER_SECOND
+from triosim.schedule.program import COLLECTIVES, STREAMS, Op, Program
 
 MOST_FILES = 4096
 """Ranks up to which each gets a file; of larger jobs each class of ranks that do the same work gets one."""
@@ -30,6 +31,7 @@ MOST_FILES = 4096
 NAME = "triosim"
 """Prefix of the files: ``triosim.RANK.et``."""
 
+_OTHERS = ("comm_groups.json", "network.yml", "system.json", "README.md")
 _PS_PER_US = 10**6
 _TOPOLOGIES = {"switch": "Switch", "ring": "Ring", "full": "FullyConnected"}
 _SIMULATED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -61,45 +63,46 @@ def export(
     names: Sequence[str],
     durations: Durations | None = None,
 ) -> Exported:
-    """Write the traces of a job into a folder, which is made if it is not there.
+    """Write the traces of a job into a folder, which appears when all is written, in the place of an earlier export.
 
     Args:
         folder: where to.
         programs: one per rank class.
-        placement: sizes of the mesh.
+        placement: the mesh on the devices.
         system: the machine.
         names: of the operators, which ``Program.operator`` counts.
         durations: what each instruction took; None where the job was not played.
 
     Raises:
-        InputError: the folder cannot be written to.
+        InputError: the folder cannot be written there, or holds what is not of an earlier export.
     """
     from triosim.interop.chakra.file import write  # loads protobuf
 
-    folder = Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"cannot make the folder {folder}: {error.strerror}; give one that can be written to"
-        ) from None
     writer = _Writer(programs, placement, names, durations)
     ranks = range(placement.ranks)
     every = placement.ranks <= MOST_FILES
     chosen = list(ranks) if every else sorted(int(program.ranks.min()) for program in programs)
-    paths = []
-    for rank in chosen:
-        paths.append(folder / f"{NAME}.{rank}.et")
-        write(writer.trace(rank), paths[-1])
+    traces = {rank: f"{NAME}.{rank}.et" for rank in chosen}
     others = {"comm_groups.json": json.dumps(writer.groups(), indent=1) + "\n", **_machine(system, placement)}
     if not every:
         others["README.md"] = _readme(programs)
-    for name, text in others.items():
-        try:
-            (folder / name).write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"cannot write {folder / name}: {error.strerror}") from None
-    return Exported(tuple(paths), tuple(folder / name for name in others), tuple(_notes(programs)))
+    with folder_output(folder, belongs) as new:
+        for rank, name in traces.items():
+            write(writer.trace(rank), new / name)
+        for name, text in others.items():
+            with text_output(new / name) as file:
+                file.write(text)
+    folder = Path(folder)
+    return Exported(
+        tuple(folder / name for name in traces.values()),
+        tuple(folder / name for name in others),
+        tuple(_notes(programs)),
+    )
+
+
+def belongs(name: str) -> bool:
+    """Whether a file of this name may be one that :func:`export` wrote."""
+    return name in _OTHERS or re.fullmatch(rf"{NAME}\.\d+\.et", name) is not None
 
 
 class _Writer:
@@ -118,8 +121,8 @@ class _Writer:
             self.program_of.update(dict.fromkeys(program.ranks.tolist(), program))
         self.members: dict[tuple[int, int], tuple[int, ...]] = {}  # (axis, rank) -> its group
         self.number: dict[tuple[int, ...], int] = {}  # group -> its name in the file
-        for axis, name in enumerate(AXES):
-            for ranks in placement.groups(name):
+        for axis, name in enumerate(placement.mesh.names):
+            for ranks in placement.mesh.groups(name):
                 group = tuple(ranks)
                 self.members.update({(axis, rank): group for rank in ranks})
                 if len(group) > 1:
@@ -133,7 +136,7 @@ class _Writer:
         """The trace of one rank."""
         program = self.program_of[rank]
         took = self.durations(rank) if self.durations is not None else np.zeros(len(program), np.int64)
-        own = np.rint(program.seconds * PICOSECONDS_PER_SECOND).astype(np.int64)
+        own = picoseconds(program.seconds, "a duration")
         builder = TraceBuilder()
         last: dict[int, int] = {}
         columns = zip(program.stream.tolist(), program.operator.tolist(), program.before.lists(), strict=True)
@@ -153,8 +156,8 @@ class _Writer:
         if op in (Op.COMPUTE, Op.ISSUE):
             return Node.COMP, {"micros": _micros(own), "ticks": own, "cpu": op == Op.ISSUE}
         if op in (Op.SEND, Op.RECEIVE):
-            width = self.placement.sizes[0] * self.placement.sizes[1]
-            peer = rank % width + int(program.peer[row]) * width
+            mesh = self.placement.mesh
+            peer = mesh.moved(rank, mesh.names[program.axis[row]], int(program.peer[row]))
             ends = {"source": rank, "target": peer} if op == Op.SEND else {"source": peer, "target": rank}
             kind = Node.COMM_SEND if op == Op.SEND else Node.COMM_RECV
             return kind, {"size": size, "tag": int(program.tag[row]), **ends}

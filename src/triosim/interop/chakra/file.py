@@ -7,18 +7,17 @@ well does not clash with them.
 
 from __future__ import annotations
 
-import gzip
-import os
-import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import DecodeError
 
-from triosim.errors import InputError
+from triosim.core import guarded
+from triosim.core.errors import InputError
+from triosim.core.limits import check_memory
+from triosim.core.outputs import binary_output
 from triosim.interop.chakra.trace import ABSENT, ExecutionTrace, Node, TraceBuilder
 
 VERSION = "0.0.4"
@@ -41,6 +40,8 @@ _COUNTS = {
 }  # fmt: skip
 """Attributes that are whole numbers, and the columns that hold them."""
 
+_CHECKED = 10_000  # nodes
+_NODE_BYTES = 1500  # as Python objects until the trace is built, and a task each
 _LARGEST_RECORD = 64 << 20
 _LARGEST_COUNT = 2**63 - 1
 
@@ -97,26 +98,18 @@ def read(path: str | Path) -> ExecutionTrace:
         InputError: the file cannot be read, is cut short or holds something else.
     """
     path = Path(path)
-    records = _records(path, _content(path))
+    records = _records(path, guarded.content(path))
     made = _messages()
     first = next(records, None)
     if first is None:
         raise InputError(f"{path} is empty: a Chakra trace begins with a record of metadata")
-    _parsed(made["GlobalMetadata"], first, path, 0)
+    guarded.parsed(made["GlobalMetadata"](), first, f"{path}: record 0")
     builder = TraceBuilder(str(path))
     for number, record in enumerate(records, start=1):
-        _node(builder, _parsed(made["Node"], record, path, number), path)
+        if number % _CHECKED == 0:
+            check_memory(number * _NODE_BYTES, f"{path}: a trace of more than {number:,} nodes", "give a part of it")
+        _node(builder, guarded.parsed(made["Node"](), record, f"{path}: record {number}"), path)
     return builder.build()
-
-
-def _content(path: Path) -> bytes:
-    try:
-        content = path.read_bytes()
-        return gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
-    except EOFError:
-        raise InputError(f"{path} is cut short: copy it again") from None
 
 
 def _records(path: Path, content: bytes) -> Iterator[bytes]:
@@ -141,15 +134,6 @@ def _records(path: Path, content: bytes) -> Iterator[bytes]:
             )
         yield content[at : at + length]
         at += length
-
-
-def _parsed(kind: Any, record: bytes, path: Path, number: int) -> Any:
-    message = kind()
-    try:
-        message.ParseFromString(record)
-    except (DecodeError, UnicodeDecodeError):
-        raise InputError(f"{path}: record {number} is no Chakra {kind.DESCRIPTOR.name}: is it a .et file?") from None
-    return message
 
 
 def _node(builder: TraceBuilder, node: Any, path: Path) -> None:
@@ -193,17 +177,16 @@ def _count(attribute: Any, value: str, where: str) -> int:
 
 def _declare(builder: TraceBuilder, text: str, where: str) -> None:
     """Process groups of PyTorch: a list with one text in it, the JSON of the groups."""
-    import ast
-    import json
-
     if not text.strip():
         return
     try:
-        inner = ast.literal_eval(text)
-        groups = json.loads(inner[0] if isinstance(inner, list | tuple) and isinstance(inner[0], str) else text)
+        inner = guarded.literal(text)
+        source = inner[0] if isinstance(inner, list | tuple) and isinstance(inner[0], str) else text
+        groups = guarded.parse_json(source, where)
+        guarded.check_values(groups, where, finite=True)
         for group in groups:
             builder.groups[str(group["pg_name"])] = tuple(int(rank) for rank in group["ranks"])
-    except (ValueError, SyntaxError, TypeError, KeyError, IndexError, RecursionError):
+    except (ValueError, TypeError, KeyError, IndexError):
         raise InputError(f"{where}: its process groups are not the JSON list that PyTorch writes") from None
 
 
@@ -213,7 +196,6 @@ def write(trace: ExecutionTrace, path: str | Path) -> None:
     Raises:
         InputError: the file cannot be written there.
     """
-    path = Path(path)
     made = _messages()
     metadata = made["GlobalMetadata"](version=VERSION)
     parts = [_framed(metadata)]
@@ -234,7 +216,8 @@ def write(trace: ExecutionTrace, path: str | Path) -> None:
         if dims[row]:
             node.attr.add(name="involved_dim").bool_list.values.extend(dims[row])
         parts.append(_framed(node))
-    _write_whole(path, b"".join(parts))
+    with binary_output(path) as file:
+        file.write(b"".join(parts))
 
 
 def _framed(message: Any) -> bytes:
@@ -245,20 +228,3 @@ def _framed(message: Any) -> bytes:
         length >>= 7
     prefix.append(length)
     return bytes(prefix) + content
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    except OSError as error:
-        raise InputError(
-            f"cannot write {path}: {error.strerror}; give a folder that exists and may be written to"
-        ) from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except OSError as error:
-        Path(name).unlink(missing_ok=True)
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from None

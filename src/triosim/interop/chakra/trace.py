@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.columns import Ragged
-from triosim.errors import InputError
+from triosim.core.columns import Ragged
+from triosim.core.errors import InputError
 
 ABSENT = -1
 """In a column: the node does not have that attribute."""

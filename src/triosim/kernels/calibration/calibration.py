@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.arithmetic import GPUS
 from triosim.kernels.calibration.anchors import REACH
 from triosim.kernels.calibration.fitting import Learned, Measured, by_class, learned, operator_name
-from triosim.kernels.pack import GPUS, load
+from triosim.kernels.pack import load
 from triosim.kernels.physical.kinds import BY_NAME, Kind, Priced, shipped
 
 _STANDS_IN = "elementwise"

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from triosim.errors import InputError
+from triosim.core.dtypes import DTYPES
+from triosim.core.errors import InputError
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.classes import classify
-from triosim.workload.operators import kind
-from triosim.workload.trace import DTYPES, Trace
+from triosim.operators import kind
+from triosim.trace.tables import Trace
 
 MEASURED = "measured"
 """``confidence`` of a device that was described so."""

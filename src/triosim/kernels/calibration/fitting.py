@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.errors import InputError
+from triosim.core.errors import InputError
 from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.arithmetic import GPUS
 from triosim.kernels.calibration import conformal, scalars
 from triosim.kernels.calibration.anchors import ALONE, REACHES, Anchors
-from triosim.kernels.pack import GPUS
 from triosim.kernels.physical.gemm import Menu
 from triosim.kernels.physical.kinds import Kind, Scalars, Work
 from triosim.kernels.work.convolution import Convolution
-from triosim.workload.operators import canonical
+from triosim.operators import canonical
 
 FEWEST = 3
 """Different kernels of a class from which on its factors are fitted.  Fewer are anchors on the shipped constants, which

@@ -7,14 +7,14 @@ from datetime import datetime, timezone
 
 import numpy as np
 
-from triosim.errors import InputError
+from triosim.core.errors import InputError
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.catalog import accelerator, identify
 from triosim.kernels.calibration.calibration import calibrated
 from triosim.kernels.calibration.figures import described
 from triosim.kernels.calibration.pack import Host, Pack
 from triosim.kernels.calibration.samples import Samples, samples
-from triosim.workload.trace import Trace
+from triosim.trace.tables import Trace
 
 
 def calibrate(

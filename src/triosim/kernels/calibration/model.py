@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.errors import InputError
+from triosim.core.errors import InputError
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.calibration.calibration import Calibration, same_figures
 from triosim.kernels.calibration.figures import MEASURED
@@ -19,7 +19,7 @@ from triosim.kernels.modelled import Modelled
 from triosim.kernels.models.auto import Auto
 from triosim.kernels.models.physical import Physics
 from triosim.kernels.models.roofline import Rooflines
-from triosim.workload.trace import Trace
+from triosim.trace.tables import Trace
 
 
 @dataclass(frozen=True)

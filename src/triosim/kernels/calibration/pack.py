@@ -21,14 +21,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.errors import InputError
+from triosim.core import guarded
+from triosim.core.dtypes import DTYPES
+from triosim.core.errors import InputError, quoted
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.calibration.anchors import Anchors
 from triosim.kernels.calibration.calibration import Calibration, calibrated
 from triosim.kernels.calibration.fitting import Learned, Measured, by_class, different
 from triosim.kernels.physical.kinds import BY_NAME, Kind, Scalars, Work
 from triosim.kernels.work import attention, moe, stream
-from triosim.workload.trace import DTYPES
 
 SCHEMA = "triosim/calibration/1"
 _FAMILY = "triosim/calibration/"
@@ -96,11 +97,7 @@ def constants_version() -> str:
 
 def is_calibration_file(name: str) -> bool:
     """Whether a JSON file says that it is a calibration; False where it cannot be read."""
-    try:
-        document = json.loads(Path(name).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(document, dict) and str(document.get("schema", "")).startswith(_FAMILY)
+    return guarded.schema(Path(name)).startswith(_FAMILY)
 
 
 # Writing --------------------------------------------------------------------------------------------------------------
@@ -198,30 +195,25 @@ def load(name: str) -> Pack:
     Raises:
         InputError: the file cannot be read, is no calibration, was changed, or no longer predicts what it did.
     """
-    try:
-        content = Path(name).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"calibration {name}: cannot be read ({error})") from None
-    try:
-        document = json.loads(content)
-    except json.JSONDecodeError as error:
-        raise InputError(f"calibration {name}: not JSON, line {error.lineno}: {error.msg}") from None
+    document = guarded.values(Path(name), ".json")
     if not isinstance(document, dict) or not str(document.get("schema", "")).startswith(_FAMILY):
         found = document.get("schema") if isinstance(document, dict) else type(document).__name__
-        raise InputError(f"calibration {name}: schema is {found!r}, expected {SCHEMA!r}: triosim calibrate writes one")
+        raise InputError(
+            f"calibration {name}: schema is {quoted(found)}, expected {SCHEMA!r}: triosim calibrate writes one"
+        )
     try:
         return _parsed(document, name)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
         if isinstance(error, InputError):
             raise
-        what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+        what = f"{quoted(error.args[0])} is missing" if isinstance(error, KeyError) else str(error)
         raise InputError(f"calibration {name}: {what}: run triosim calibrate again") from None
 
 
 def _parsed(document: dict[str, Any], name: str) -> Pack:
     device = _device(document["device"])
     samples, drift = document["samples"], float(document["drift"])
-    measured = {kind: _measured(BY_NAME[kind], one, f"samples of {kind!r}") for kind, one in samples.items()}
+    measured = {kind: _measured(BY_NAME[kind], one, f"samples of {quoted(kind)}") for kind, one in samples.items()}
     if document["provenance"]["samples"] != _hash(measured, {kind: one["work"] for kind, one in samples.items()}):
         raise InputError(f"calibration {name}: 'samples' were changed since they were measured: run triosim calibrate")
     host = document["host"]
@@ -252,9 +244,12 @@ def _host(row: dict[str, Any]) -> Host:
 
 def _device(row: dict[str, Any]) -> Accelerator:
     known = {f.name for f in fields(Accelerator)}
-    device = Accelerator(**{key: value for key, value in row.items() if key in known})
+    figures = {key: value for key, value in row.items() if key in known}
+    if figures.get("matrix_types") is not None:  # JSON has lists
+        figures["matrix_types"] = tuple(figures["matrix_types"])
+    device = Accelerator(**figures)
     if not device.priced:
-        raise ValueError(f"device {device.name!r} has no compute peak or no memory bandwidth")
+        raise ValueError(f"device {quoted(device.name)} has no compute peak or no memory bandwidth")
     return device
 
 
@@ -284,12 +279,13 @@ def _work(kind: Kind, columns: dict[str, Any], count: int, where: str) -> Any:
             unknown = [value for value in values if value not in names]
             if unknown:
                 raise ValueError(
-                    f"column {column.name!r} of {where} has {unknown[0]!r}, which this version does not know"
+                    f"column {quoted(column.name)} of {where} has {quoted(unknown[0])}, which this version does not "
+                    "know"
                 )
             values = [names.index(value) for value in values]
         row = np.asarray(values)
         if row.dtype.kind not in "bif" or row.shape != (1 if is_one else count,) or not np.isfinite(row).all():
-            raise ValueError(f"column {column.name!r} of {where} is not {count} numbers")
+            raise ValueError(f"column {quoted(column.name)} of {where} is not {count} numbers")
         bools = column.type == "NDArray[np.bool_]"
         row = row.astype(np.int8 if names else bool if bools else np.float64)
         made.append(np.full(count, row[0]) if is_one else row)
@@ -297,7 +293,7 @@ def _work(kind: Kind, columns: dict[str, Any], count: int, where: str) -> Any:
 
 
 def _learned(row: dict[str, Any], shape: NDArray[np.float64]) -> Learned:
-    where = f"class {row['class']!r}"
+    where = f"class {quoted(row['class'])}"
     logs, error = _numbers(row["logs"], where), _numbers(row["error"], where)
     if len(logs) != len(fields(Scalars)) or len(error) != len(shape):
         raise ValueError(f"{where} has {len(logs)} factors and {len(error)} errors of {len(shape)} kernels")
@@ -326,7 +322,8 @@ def _check_golden(calibration: Calibration, golden: dict[str, Any], name: str) -
         off = float(np.max(np.abs(found / expected - 1), initial=0.0))
         if not off <= TOLERANCE:
             raise InputError(
-                f"calibration {name}: predicts kernels of kind {key!r} {_percent(off)} off what it did when it was "
+                f"calibration {name}: predicts kernels of kind {quoted(key)} {_percent(off)} off what it did when it "
+                "was "
                 "made, so the models behind it have changed: run triosim calibrate again"
             )
 

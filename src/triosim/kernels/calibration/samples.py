@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.errors import InputError
+from triosim.core.errors import InputError
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.calibration.fitting import Measured, different, operator_name
 from triosim.kernels.calibration.tiles import menu
@@ -15,9 +15,9 @@ from triosim.kernels.classes import OTHER, classify
 from triosim.kernels.models.physical import GROUPS, Physics, beside, work_of
 from triosim.kernels.physical.gemm import Menu
 from triosim.kernels.physical.kinds import BY_NAME
-from triosim.workload.distinct import distinct
-from triosim.workload.operators import kind
-from triosim.workload.trace import Trace
+from triosim.operators import kind
+from triosim.trace.calls import unique_calls
+from triosim.trace.tables import Trace
 
 MOST = 500
 """Different kernels of a class that are kept, the ones with the most time first."""
@@ -55,7 +55,7 @@ def samples(trace: Trace, device: Accelerator) -> Samples:
     launches = np.ones(len(trace))
     if len(trace.kernels):
         launches = np.maximum(np.bincount(trace.kernels.operator, minlength=len(trace)), 1).astype(np.float64)
-    calls, row = distinct(trace, launches)
+    calls, row = unique_calls(trace, launches)
     kernels = np.ones(len(calls))
     kernels[row] = launches
     times = _medians(seconds, row, len(calls))

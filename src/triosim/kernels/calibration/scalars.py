@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.hardware.accelerator import Accelerator
-from triosim.kernels.pack import GPUS
+from triosim.kernels.arithmetic import GPUS
 from triosim.kernels.physical.kinds import Kind, Scalars, Work
 
 WIDTHS = np.array([0.35, 0.35, 0.7, 1.0])

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from triosim.errors import InputError
+from triosim.core import guarded
+from triosim.core.errors import InputError, quoted
 
 HEADER_LINES = 500
 """Lines among which a header is looked for: profilers put their own messages and the program's output before it."""
@@ -54,7 +55,7 @@ def lines(path: Path, text: str, start: int) -> Iterator[Line]:
         InputError: a line has not as many cells as the header.
     """
     rows = csv.reader(text.split("\n")[start:], skipinitialspace=True)
-    try:
+    with guarded.csv_errors(str(path), lambda: start + rows.line_num):
         columns = [cell.strip() for cell in next(rows)]
         for row in rows:
             if not any(cell.strip() for cell in row):
@@ -66,8 +67,6 @@ def lines(path: Path, text: str, start: int) -> Iterator[Line]:
                     "or complete the line"
                 )
             yield Line(number, dict(zip(columns, (cell.strip() for cell in row), strict=True)))
-    except csv.Error as error:
-        raise InputError(f"{path}, line {start + rows.line_num}: not comma separated ({error}); export again") from None
 
 
 def number(path: Path, line: Line, column: str) -> float:
@@ -82,7 +81,9 @@ def number(path: Path, line: Line, column: str) -> float:
     except ValueError:
         value = math.nan
     if not (value >= 0 and math.isfinite(value)):
-        raise InputError(f"{path}, line {line.number}: {column!r} is {text!r}, not a number of 0 or more; correct it")
+        raise InputError(
+            f"{path}, line {line.number}: {quoted(column)} is {quoted(text)}, not a number of 0 or more; correct it"
+        )
     return value
 
 
@@ -95,7 +96,8 @@ def whole(path: Path, line: Line, column: str) -> int:
     value = number(path, line, column)
     if value != int(value) or value < 1:
         raise InputError(
-            f"{path}, line {line.number}: {column!r} is {line.cells[column]!r}, not a count of 1 or more; correct it"
+            f"{path}, line {line.number}: {quoted(column)} is {quoted(line.cells[column])}, not a count of 1 or more; "
+            "correct it"
         )
     return int(value)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from triosim.errors import InputError
+from triosim.core.errors import InputError, quoted
+from triosim.core.registry import registered
 from triosim.kernels.external_times import Clock, ExternalTimes, Reader, Row, What, table
-from triosim.registry import registered
 
 _BEGIN = re.compile(r"^-+ Begin Simulation Statistics -+\s*$", re.MULTILINE)
 _END = re.compile(r"^-+ End Simulation Statistics\s+-+\s*$", re.MULTILINE)
@@ -60,7 +60,9 @@ def _statistics(path: Path, region: int, text: str) -> dict[str, float]:
         try:
             found[_NEW_NAME.get(name, name)] = float(value)
         except ValueError:
-            raise InputError(f"{path}: {name} of region {region} is {value!r}, not a number; correct it") from None
+            raise InputError(
+                f"{path}: {name} of region {region} is {quoted(value)}, not a number; correct it"
+            ) from None
     return found
 
 

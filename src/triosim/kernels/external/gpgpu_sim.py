@@ -6,9 +6,9 @@ import math
 import re
 from pathlib import Path
 
-from triosim.errors import InputError
+from triosim.core.errors import InputError, quoted
+from triosim.core.registry import registered
 from triosim.kernels.external_times import Clock, ExternalTimes, Reader, Row, What, table
-from triosim.registry import registered
 
 _TOTAL = re.compile(r"^gpu_tot_sim_cycle\s*=\s*(\S+)\s*$", re.MULTILINE)
 _STATISTIC = re.compile(r"(kernel_name|kernel_stream_id|gpu_tot_sim_cycle)\s*=\s*(.*?)\s*")
@@ -69,9 +69,12 @@ class GpgpuSim(Reader):
         return table(f"GPGPU-Sim statistics {path}", What.KERNEL, rows, notes)
 
 
+_DIGITS = 18  # of 64 bits
+
+
 def _cycles(path: Path, line: int, value: str, before: int) -> int:
-    if not value.isdecimal():
-        raise InputError(f"{path}, line {line}: gpu_tot_sim_cycle is {value!r}, not a count; correct it")
+    if not value.isdecimal() or len(value) > _DIGITS:
+        raise InputError(f"{path}, line {line}: gpu_tot_sim_cycle is {quoted(value)}, not a count; correct it")
     if int(value) < before:
         raise InputError(
             f"{path}, line {line}: gpu_tot_sim_cycle goes back from {before} to {value}, so the file holds several "

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from triosim.errors import InputError
+from triosim.core.errors import InputError
+from triosim.core.registry import registered
 from triosim.kernels.external import _csv
 from triosim.kernels.external_times import Clock, ExternalTimes, Reader, Row, What, table
-from triosim.registry import registered
 
 _COLUMNS = {"where", "what", "value"}
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from ast import literal_eval
 from collections.abc import Iterator
 from pathlib import Path
 
+from triosim.core import guarded
+from triosim.core.registry import registered
 from triosim.kernels.external import _csv
 from triosim.kernels.external_times import Clock, ExternalTimes, Reader, Row, What, table
-from triosim.registry import registered
 
 _COLUMNS = {"Name", "OpName", "fw_latency", "bw_latency"}
 
@@ -54,8 +54,8 @@ def _passes(path: Path, line: _csv.Line) -> Iterator[Row]:
 def _elements(text: str) -> int:
     """Elements of a shape such as ``(4, 1024)``, 0 where the text is none."""
     try:
-        shape = literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        shape = guarded.literal(text)
+    except ValueError:
         return 0
     shape = (shape,) if isinstance(shape, int) else shape
     if not isinstance(shape, list | tuple) or not shape or not all(isinstance(size, int) for size in shape):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from triosim.errors import InputError
+from triosim.core.errors import InputError, quoted
+from triosim.core.registry import registered
 from triosim.kernels.external import _csv
 from triosim.kernels.external_times import Clock, ExternalTimes, Reader, Row, What, table
-from triosim.registry import registered
 
 _DURATION = "gpu__time_duration.sum"
 _METRICS = (_DURATION, "Duration")
@@ -58,7 +58,7 @@ def _raw(path: Path, text: str, start: int) -> Iterator[Row]:
     scale = None
     for line in _csv.lines(path, text, start):
         if _DURATION not in line.cells:
-            raise InputError(f"{path} has no column {_DURATION!r}; {_CURE}")
+            raise InputError(f"{path} has no column {quoted(_DURATION)}; {_CURE}")
         if scale is None:
             scale = _scale(path, line, line.cells[_DURATION])
             if line.cells["ID"]:
@@ -70,7 +70,8 @@ def _raw(path: Path, text: str, start: int) -> Iterator[Row]:
 def _scale(path: Path, line: _csv.Line, unit: str) -> float:
     if unit not in _csv.SECONDS:
         raise InputError(
-            f"{path}, line {line.number}: the duration's unit is {unit!r}, not one of time; export with --page raw "
+            f"{path}, line {line.number}: the duration's unit is {quoted(unit)}, not one of time; export with --page "
+            "raw "
             "and its line of units"
         )
     return _csv.SECONDS[unit]

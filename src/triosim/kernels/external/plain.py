@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from triosim.errors import InputError
+from triosim.core.errors import InputError, quoted
+from triosim.core.registry import registered
 from triosim.kernels.external import _csv
 from triosim.kernels.external_times import SIDES, Clock, ExternalTimes, Reader, Row, What, table
-from triosim.registry import registered
 
 _NAMES = {"operator": What.OPERATOR, "kernel": What.KERNEL}
 _TIMES = ("seconds", "milliseconds", "microseconds", "nanoseconds")
@@ -45,7 +45,9 @@ def _wanted(columns: set[str]) -> bool:
 def _row(path: Path, line: _csv.Line, named: str, timed: str) -> Row:
     side = line.cells.get("pass", "")
     if side not in SIDES:
-        raise InputError(f"{path}, line {line.number}: 'pass' is {side!r}; give forward or backward, or leave it empty")
+        raise InputError(
+            f"{path}, line {line.number}: 'pass' is {quoted(side)}; give forward or backward, or leave it empty"
+        )
     return Row(
         line.cells[named],
         _csv.number(path, line, timed) * _csv.SECONDS[timed],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.errors import InputError
+from triosim.core.errors import InputError
 from triosim.kernels.anchoring import load
 from triosim.kernels.changes import same_device
 from triosim.kernels.classes import NOTHING, by_name, group_of_name

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.errors import InputError
+from triosim.core.errors import InputError
+from triosim.core.registry import registered
 from triosim.kernels import anchoring
 from triosim.kernels.carrying import carried, launches, logarithm, together
 from triosim.kernels.changes import changed, growth, same_device, undecided, work_ratio
@@ -14,7 +15,6 @@ from triosim.kernels.model import Job, OperatorModel
 from triosim.kernels.modelled import Basis
 from triosim.kernels.models._recording import nothing
 from triosim.kernels.models.physical import Physics
-from triosim.registry import registered
 
 
 @registered

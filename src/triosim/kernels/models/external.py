@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.errors import InputError
+from triosim.core.errors import InputError
+from triosim.core.registry import registered
 from triosim.kernels import anchoring
 from triosim.kernels.changes import changed
 from triosim.kernels.estimate import Estimates, Source
@@ -18,7 +19,6 @@ from triosim.kernels.matching import Matched, Target, match
 from triosim.kernels.model import Job, OperatorModel
 from triosim.kernels.models._recording import nothing
 from triosim.kernels.models.auto import Auto
-from triosim.registry import registered
 
 _LISTED = 20
 """Unused rows that are named."""

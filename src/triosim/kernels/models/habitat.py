@@ -24,16 +24,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.errors import InputError
+from triosim.core.dtypes import DTYPES
+from triosim.core.errors import InputError
+from triosim.core.registry import registered
 from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.arithmetic import arithmetic
 from triosim.kernels.changes import changed, same_device
 from triosim.kernels.classes import GROUPS, by_name, classify, group_of_name
 from triosim.kernels.estimate import Estimates, Limit, Source
 from triosim.kernels.model import Job, OperatorModel
 from triosim.kernels.models._recording import measured_seconds, nothing
 from triosim.kernels.models.recorded import Recorded
-from triosim.registry import registered
-from triosim.workload.trace import DTYPES
 
 SCHEMA = "triosim/habitat/1"
 
@@ -42,7 +43,7 @@ _NEEDED = {"memory_bandwidth": "memory bandwidth", "compute_units": "number of u
 
 @functools.lru_cache(maxsize=1)
 def load() -> dict[str, Any]:
-    """Spreads by class of work, fitted by ``validation/fit_habitat.py``; the times themselves have no constants."""
+    """Spreads by class of work, fitted by ``validation/fit/habitat.py``; the times themselves have no constants."""
     text = (resources.files("triosim.kernels") / "data" / "habitat.json").read_text(encoding="utf-8")
     document: dict[str, Any] = json.loads(text)
     if document["schema"] != SCHEMA:
@@ -122,10 +123,10 @@ def _measured(job: Job) -> NDArray[np.float64]:
 def _ridge(job: Job) -> NDArray[np.float64]:
     """Operations per byte at which the target's roofline bends, for each operator's element type."""
     codes = classify(job.trace, job.device).dtype
-    peaks = np.array([job.device.peak(name) for name in DTYPES], np.float64) if job.device.peak_flops else None
-    if peaks is None:
+    if not job.device.peak_flops:
         raise InputError(
             f"operator times 'habitat' need the compute peak of device {job.device.name or '(unnamed)'!r}: name a "
             "device of the catalog (triosim devices) or add it to the device's file"
         )
+    peaks = arithmetic(job.device).flops
     return np.where(codes >= 0, peaks[codes], peaks[DTYPES.index("float32")]) / float(job.device.memory_bandwidth or 1)

@@ -21,7 +21,7 @@ Where this departs from the paper:
   element-wise operators over bytes.
 * Errors are relative, not absolute, so that small kernels count as much as large ones.
 
-The constants are fitted by ``validation/fit_li.py``.
+The constants are fitted by ``validation/fit/li.py``.
 """
 
 from __future__ import annotations
@@ -36,15 +36,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.errors import InputError
+from triosim.core.dtypes import DTYPE_CODE
+from triosim.core.errors import InputError
+from triosim.core.registry import registered
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels import pack as packs
+from triosim.kernels.arithmetic import Way, arithmetic
 from triosim.kernels.classes import NOTHING
 from triosim.kernels.estimate import Estimates, Source
 from triosim.kernels.model import Job, OperatorModel
 from triosim.kernels.models.roofline import modelled
 from triosim.kernels.pack import Pack
-from triosim.registry import registered
 
 SCHEMA = "triosim/li/1"
 
@@ -105,7 +107,15 @@ def lines(device: Accelerator) -> Pack:
 
 
 def _peaks(keys: Sequence[str], device: Accelerator) -> NDArray[np.float64]:
-    return np.array([device.peak(TYPES[key.partition("/")[2] or "simt"]) for key in keys], np.float64)
+    return np.array([_peak(device, key.partition("/")[2] or "simt") for key in keys], np.float64)
+
+
+def _peak(device: Accelerator, engine: str) -> float:
+    """FLOP/s at which an operation counts one: of the engine's own type, or else of the fastest that it multiplies."""
+    types = arithmetic(device)
+    own = DTYPE_CODE[TYPES[engine]]
+    there = [code for code, row in enumerate(types.rows) if row.unit == engine and row.way == Way.NATIVE]
+    return float(types.flops[own] if own in there or not there else types.flops[there].max())
 
 
 @registered

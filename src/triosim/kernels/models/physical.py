@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.registry import registered
 from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.arithmetic import GPUS
 from triosim.kernels.classes import (
     ATTENTION,
     ATTENTION_BACKWARD,
@@ -34,13 +36,11 @@ from triosim.kernels.estimate import Estimates, Limit, Source
 from triosim.kernels.model import Job, OperatorModel
 from triosim.kernels.modelled import Modelled, bandwidth
 from triosim.kernels.models.roofline import Rooflines
-from triosim.kernels.pack import GPUS
 from triosim.kernels.physical.kinds import BY_NAME, Kind, Priced, shipped
 from triosim.kernels.physical.stream import load as stream_constants
 from triosim.kernels.work import attention, convolution, gemm, moe, stream
-from triosim.registry import registered
-from triosim.workload.distinct import distinct
-from triosim.workload.trace import Trace
+from triosim.trace.calls import unique_calls
+from triosim.trace.tables import Trace
 
 BASIS = "physical"
 
@@ -80,7 +80,7 @@ class Physics:
             return Rooflines().modelled(trace, device, launches)
         bandwidth(device)
         count = np.ones(len(trace)) if launches is None else launches.astype(np.float64)
-        calls, row = distinct(trace, count)
+        calls, row = unique_calls(trace, count)
         kernels = np.ones(len(calls))
         kernels[row] = count
         classified = classify(calls, device)

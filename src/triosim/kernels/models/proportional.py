@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from triosim.core.registry import registered
 from triosim.kernels.changes import work_ratio
 from triosim.kernels.estimate import Estimates
 from triosim.kernels.model import Job, OperatorModel
 from triosim.kernels.models._recording import estimates, recorded_seconds
-from triosim.registry import registered
 
 
 @registered

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from triosim.errors import InputError
+from triosim.core.errors import InputError
+from triosim.core.registry import registered
 from triosim.kernels.changes import changed
 from triosim.kernels.estimate import Estimates
 from triosim.kernels.model import Job, OperatorModel
 from triosim.kernels.models._recording import estimates, recorded_seconds
-from triosim.registry import registered
 
 
 @registered

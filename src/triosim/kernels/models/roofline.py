@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.registry import registered
 from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.arithmetic import arithmetic
 from triosim.kernels.classes import NOTHING, classify
 from triosim.kernels.estimate import Estimates, Limit, Source
 from triosim.kernels.model import Job, OperatorModel
 from triosim.kernels.modelled import Modelled, bandwidth
 from triosim.kernels.pack import Pack, join, load
-from triosim.registry import registered
-from triosim.workload.trace import DTYPES, Trace
+from triosim.trace.tables import Trace
 
 BASIS = "roofline"
 
@@ -36,10 +37,9 @@ def modelled(trace: Trace, device: Accelerator, pack: Pack, launches: NDArray[np
     classified = classify(trace, device)
     row = pack.rows(classified)
     compute_s = np.zeros(len(operators))
-    for code in np.unique(classified.dtype):
-        if code >= 0:
-            at = classified.dtype == code
-            compute_s[at] = operators.flop[at] / device.peak(DTYPES[code])
+    types, counted = arithmetic(device), classified.dtype >= 0
+    codes = classified.dtype[counted]
+    compute_s[counted] = operators.flop[counted] / types.flops[codes]
     compute_s /= pack.compute[row]
     memory_s = np.nan_to_num(operators.bytes) / (pack.memory[row] * rate)
     floor_s = pack.floor_s[row] * (launches if launches is not None else 1)
@@ -49,7 +49,9 @@ def modelled(trace: Trace, device: Accelerator, pack: Pack, launches: NDArray[np
     idle = classified.group == NOTHING
     seconds[idle] = 0.0
     limit[idle] = Limit.UNKNOWN
-    spread = np.where(idle, 0.0, pack.spread_on(device)[row])
+    spread = pack.spread_on(device)[row]
+    spread[counted] = np.hypot(spread[counted], types.spread[codes])
+    spread[idle] = 0.0
     usual = np.where(idle, 0.0, pack.spread[row])
     return Modelled(seconds, spread, usual, limit.astype(np.int8), classified, Source.ROOFLINE, BASIS)
 

@@ -23,7 +23,6 @@ the axes (natural logarithms), as far as the time could have moved with them.
 from __future__ import annotations
 
 import functools
-import json
 import math
 from dataclasses import dataclass
 from itertools import product
@@ -33,7 +32,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.errors import InputError
+from triosim.core import guarded
+from triosim.core.dtypes import DTYPE_CODE
+from triosim.core.errors import InputError, quoted
+from triosim.core.registry import registered
 from triosim.hardware import catalog
 from triosim.kernels import anchoring
 from triosim.kernels.classes import GROUPS, classify
@@ -41,8 +43,7 @@ from triosim.kernels.estimate import CONFIDENCE, Estimates, Limit, Source
 from triosim.kernels.model import Job, OperatorModel
 from triosim.kernels.models.auto import Auto
 from triosim.kernels.work import gemm
-from triosim.registry import registered
-from triosim.workload.trace import DTYPE_CODE, Trace
+from triosim.trace.tables import Trace
 
 SCHEMA = "triosim/kernel-table/1"
 AXES = ("m", "n", "k", "batch", "flop", "bytes")
@@ -196,15 +197,10 @@ def load(path: str) -> Tables:
         InputError: the file cannot be read, or is not a table of kernels.
     """
     where = f"kernel table {path}"
-    try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{where}: cannot be read ({error})") from None
-    except json.JSONDecodeError as error:
-        raise InputError(f"{where}: not JSON, line {error.lineno}: {error.msg}") from None
+    document = guarded.values(Path(path), ".json")
     if not is_table(document):
         found = document.get("schema") if isinstance(document, dict) else type(document).__name__
-        raise InputError(f"{where}: schema is {found!r}, this version reads {SCHEMA!r}")
+        raise InputError(f"{where}: schema is {quoted(found)}, this version reads {SCHEMA!r}")
     listed = document.get("tables")
     if not isinstance(listed, list) or not listed:
         raise InputError(f"{where}: 'tables' is missing or empty")
@@ -224,10 +220,7 @@ def _catalog_name(device: str) -> str:
 
 def is_table_file(path: str) -> bool:
     """Whether a file is a table of kernels; what cannot be read is not."""
-    try:
-        return is_table(json.loads(Path(path).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return False
+    return guarded.schema(Path(path)) == SCHEMA
 
 
 def is_table(document: Any) -> bool:
@@ -244,13 +237,13 @@ def _entry(one: Any, where: str) -> Entry:
     if one["kind"] != "matrix" and set(axes) & set(AXES[:4]):
         raise InputError(f"{where}: only kind 'matrix' has the axes m, n, k and batch")
     dtype = one.get("dtype")
-    if dtype is not None and dtype not in DTYPE_CODE:
-        raise InputError(f"{where}: 'dtype' {dtype!r} is none of {', '.join(DTYPE_CODE)}")
+    if dtype is not None and (not isinstance(dtype, str) or dtype not in DTYPE_CODE):
+        raise InputError(f"{where}: 'dtype' {quoted(dtype)} is none of {', '.join(DTYPE_CODE)}")
     seconds = _positive(one.get("seconds"), f"{where}: 'seconds'")
-    columns = [_positive(column, f"{where}: axis {name!r}") for name, column in axes.items()]
+    columns = [_positive(column, f"{where}: axis {quoted(name)}") for name, column in axes.items()]
     for name, column in zip(axes, columns, strict=True):
         if len(column) != len(seconds):
-            raise InputError(f"{where}: axis {name!r} has {len(column)} entries and 'seconds' {len(seconds)}")
+            raise InputError(f"{where}: axis {quoted(name)} has {len(column)} entries and 'seconds' {len(seconds)}")
     code = -1 if dtype is None else DTYPE_CODE[dtype]
     return Entry(GROUPS.index(one["kind"]), code, tuple(axes), grid(np.stack(columns, 1), seconds))
 

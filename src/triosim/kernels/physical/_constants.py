@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from importlib import resources
 from typing import Any, TypeVar
 
-from triosim.errors import InputError
+from triosim.core.errors import InputError
 from triosim.hardware.accelerator import Accelerator
 
 SCHEMA = "triosim/physical-constants/1"

@@ -37,11 +37,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.arithmetic import arithmetic
 from triosim.kernels.estimate import Limit
+from triosim.kernels.physical import fallbacks
 from triosim.kernels.physical._tables import Table, device_of, load, waves
 from triosim.kernels.physical.predicted import Predicted
 from triosim.kernels.work.attention import FAMILIES, Attention
-from triosim.workload.trace import DTYPES
 
 STEP = 128
 """Keys of one step of a thread block's loop."""
@@ -152,6 +153,16 @@ def predict(work: Attention, device: Accelerator, table: Constants | None = None
     """
     table = table or constants()
     seconds, limit = np.zeros(len(work)), np.zeros(len(work), np.int8)
+    for emulated in np.unique(unfused := arithmetic(device).emulated[work.dtype]):
+        rows = np.flatnonzero(unfused == emulated)
+        found = fallbacks.attention(work.take(rows), device) if emulated else _fused(work.take(rows), device, table)
+        seconds[rows], limit[rows] = found
+    return Predicted(seconds, limit)
+
+
+def _fused(work: Attention, device: Accelerator, table: Constants) -> Predicted:
+    """Calls for which there is a kernel that keeps the scores on the chip."""
+    seconds, limit = np.zeros(len(work)), np.zeros(len(work), np.int8)
     family = np.where(work.family == 0, FAMILIES.index(family_of(device)), work.family)
     decodes = work.decodes()
     for code in np.unique(family):
@@ -233,8 +244,7 @@ def decode(work: Attention, device: Accelerator, c: Decode) -> Predicted:
 
 
 def _peaks(work: Attention, device: Accelerator) -> NDArray[np.float64]:
-    peaks = np.array([device.peak(name) for name in DTYPES])
-    return peaks[work.dtype]
+    return arithmetic(device).flops[work.dtype]
 
 
 def _limit(compute: NDArray, memory: NDArray, launch: NDArray | float) -> NDArray[np.int8]:

@@ -36,17 +36,17 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dtypes import DTYPES
 from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.arithmetic import Multiplication, Way, multiplication, unit_of
 from triosim.kernels.estimate import Limit
-from triosim.kernels.physical import _constants
+from triosim.kernels.physical import _constants, fallbacks
 from triosim.kernels.physical.predicted import Predicted
 from triosim.kernels.work.convolution import Convolution
-from triosim.workload.trace import DTYPES
 
 CHUNK = 8192
 """Rows at a time: what is at work stays in a core's cache."""
 
-SIMT_DTYPES = ("float64", "float32", "complex64", "complex128", "unknown")
 SIMT_MENU = ((128, 128), (128, 64), (128, 32))
 TENSOR_MENU = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
 WINOGRAD_MENU = ((128, 128), (128, 64), (64, 64), (32, 128))
@@ -113,17 +113,18 @@ _UNITS, _NM = 100.0, 7.0
 """Compute units and process in nm where the datasheet is silent: a data-centre accelerator of the 2020s."""
 
 
-def _chip(device: Accelerator, dtype: str, process: float) -> _Chip:
+def _chip(device: Accelerator, how: Multiplication, process: float) -> _Chip:
     nm = re.search(r"\d+", device.process)
     shrink = (float(nm.group()) if nm else _NM) / REFERENCE_NM
     power = (device.tdp_w or math.inf) / shrink**process
     units = float(device.compute_units or _UNITS)
-    return _Chip(units, device.peak(dtype), device.peak("float32"), _constants.bandwidth(device), power)
+    peak, vector = (device.peak(one.dtype) * one.rate for one in (how, multiplication(device, "float32")))
+    return _Chip(units, peak, vector, _constants.bandwidth(device), power)
 
 
 def engine(dtype: int) -> str:
-    """Which of ``simt`` and ``tensor`` multiplies the type of this code."""
-    return "simt" if DTYPES[dtype] in SIMT_DTYPES else "tensor"
+    """Which of ``simt`` and ``tensor`` multiplies the type of this code where a device has units for it."""
+    return "simt" if unit_of(DTYPES[dtype]) == "simt" else "tensor"
 
 
 def predict(work: Convolution, device: Accelerator, constants: dict[str, Constants] | None = None) -> Predicted:
@@ -140,10 +141,15 @@ def predict(work: Convolution, device: Accelerator, constants: dict[str, Constan
     constants = constants or load()
     seconds, limit = np.empty(len(work)), np.empty(len(work), np.int8)
     for code in np.unique(work.dtype).tolist():
-        kind = engine(code)
+        how = multiplication(device, DTYPES[code])
+        kind = "simt" if how.unit == "simt" else "tensor"
         c = constants[kind]
-        chip = _chip(device, DTYPES[code], c.process)
+        chip = _chip(device, how, c.process)
         rows = np.flatnonzero(work.dtype == code)
+        if how.way == Way.EMULATED:
+            alone = (work.in_channels[rows] == 1) & (work.groups[rows] > 1)  # PyTorch's own kernels, in every type
+            slow, rows = rows[~alone], rows[alone]
+            seconds[slow], limit[slow] = fallbacks.convolution(work.take(slow), device)
         for start in range(0, len(rows), CHUNK):
             at = rows[start : start + CHUNK]
             seconds[at], limit[at] = _call(work.take(at), chip, c, kind == "simt")

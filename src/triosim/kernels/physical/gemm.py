@@ -37,12 +37,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dtypes import DTYPES
 from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.arithmetic import UNITS, multiplication, unit_of
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical import _constants
 from triosim.kernels.physical.predicted import Predicted
 from triosim.kernels.work.gemm import Gemm
-from triosim.workload.trace import DTYPES, ITEM_BYTES
 
 CHUNK = 8192
 """Rows at a time: what is at work stays in a core's cache."""
@@ -50,15 +51,8 @@ CHUNK = 8192
 CLOCK = 1.8e9
 """Clock in Hz at which the constants in seconds hold; they are cycles in truth."""
 
-ENGINES = ("simt", "tensor", "narrow", "fourbit")
-"""What multiplies: the vector units (32 and 64 bits), the matrix units at 16 bits and TF32, at 8 bits, and below."""
-
-SIMT_DTYPES = ("float64", "float32", "complex64", "complex128", "int64", "int32", "int16", "unknown")
-_LIKE_INT8 = ("int4", "uint8", "bool")
-"""Types whose rate datasheets seldom give: that of int8 where they do not."""
-_VECTOR = 2.05
-"""Where 16 bits run at most this much faster than 32 (P100: 18.7 and 9.3 TFLOP/s), they run on the same units."""
-
+ENGINES = UNITS
+"""What multiplies, :data:`triosim.kernels.arithmetic.UNITS`; each has constants of its own."""
 
 Menu = tuple[tuple[int, int], ...]
 """Tiles, rows times columns of C, that a library has."""
@@ -124,6 +118,8 @@ class Silicon:
     nm: float
     family: str = ""
     sparsity: float = 1.0
+    part: float = 1.0  # of what products of the type that stands in for an emulated one reach
+    unit: str = "tensor"
 
     @property
     def width(self) -> float:
@@ -138,40 +134,31 @@ _CACHE_PER_BANDWIDTH = 1.5e-5
 1.6e-5 to 2.0e-5)."""
 
 
-def runs_as(device: Accelerator, dtype: int) -> tuple[str, str]:
-    """Type whose peak holds for the type of this code on ``device``, and which of :data:`ENGINES` multiplies it.
-
-    A device without matrix units multiplies on its vector units: TF32 is float32 there.
-    """
-    name, peaks = DTYPES[dtype], device.peak_flops
-    if name in _LIKE_INT8 and name not in peaks:
-        name = "int8"
-    if engine(dtype) == "tensor" and "float32" in peaks:
-        if name == "tfloat32":
-            return (name, "tensor") if name in peaks else ("float32", "simt")
-        if device.peak(name) <= _VECTOR * peaks["float32"]:
-            return name, "simt"
-    return name, engine(dtype)
-
-
 def silicon(device: Accelerator, dtype: str) -> Silicon:
     """The figures of ``device`` for products of ``dtype``; class defaults where its datasheet is silent.
+
+    Args:
+        device: with compute peaks and memory bandwidth.
+        dtype: name of an element type; the figures are those of what multiplies it
+            (:mod:`triosim.kernels.arithmetic`).
 
     Raises:
         InputError: the device has no compute peak or no memory bandwidth.
     """
-    peak, bandwidth = device.peak(dtype), _constants.bandwidth(device)
+    bandwidth, how = _constants.bandwidth(device), multiplication(device, dtype)
     nm = re.search(r"\d+", device.process)
     return Silicon(
         float(device.compute_units or _LIKE["units"]),
         device.clock_hz or _LIKE["clock"],
-        peak,
+        device.peak(how.dtype),
         bandwidth,
         float(device.cache_bytes or _CACHE_PER_BANDWIDTH * bandwidth),
         device.tdp_w or _LIKE["tdp"],
         float(nm.group()) if nm else _LIKE["nm"],
         family_of(device),
         min(max(device.sparsity_factor, 1.0), 2.0),
+        how.rate,
+        how.unit,
     )
 
 
@@ -186,12 +173,8 @@ REFERENCE_WIDTH = {"simt": 128.0, "tensor": 2048.0, "narrow": 4096.0, "fourbit":
 
 
 def engine(dtype: int) -> str:
-    """Which of :data:`ENGINES` multiplies the type of this code."""
-    if DTYPES[dtype] in SIMT_DTYPES:
-        return "simt"
-    if ITEM_BYTES[dtype] > 1:
-        return "tensor"
-    return "narrow" if ITEM_BYTES[dtype] == 1 else "fourbit"
+    """Which of :data:`ENGINES` multiplies the type of this code where a device has one for it."""
+    return unit_of(DTYPES[dtype])
 
 
 def sustained(chip: Silicon, c: Constants, reference: float) -> float:
@@ -215,8 +198,8 @@ def predict(work: Gemm, device: Accelerator, constants: Mapping[str, Constants])
     """
     seconds, limit = np.empty(len(work)), np.empty(len(work), np.int8)
     for code in np.unique(work.dtype).tolist():
-        name, kind = runs_as(device, code)
-        chip = silicon(device, name)
+        chip = silicon(device, DTYPES[code])
+        kind = chip.unit
         rows = np.flatnonzero(work.dtype == code)
         for start in range(0, len(rows), CHUNK):
             at = rows[start : start + CHUNK]
@@ -288,7 +271,7 @@ def _call(work: Gemm, chip: Silicon, c: Constants, reference: float) -> _Call:
     out = work.batch * work.m * work.n * work.c_bytes
     kept = c.cache * chip.cache
     miss = np.where(work.warm, _gone((a + b + out) / kept), 1.0)
-    rate = sustained(chip, c, reference) / chip.units
+    rate = sustained(chip, c, reference) * chip.part / chip.units
     tile = c.tile * float(np.clip(chip.width / reference, 1.0, _WIDEST)) ** c.banks
     lose_a, lose_b = _gone(a / (work.batch * chip.cache)), _gone(b / (work.batch * chip.cache))
     return _Call(rate, tile, chip.sparsity, a, b, out, miss, lose_a, lose_b)
@@ -432,7 +415,7 @@ def spread(work: Gemm, limit: NDArray[np.int8], device: Accelerator, fitted: Fit
     out = np.empty(len(work))
     family = family_of(device)
     for code in np.unique(work.dtype).tolist():
-        of = fitted.spread[runs_as(device, code)[1]]
+        of = fitted.spread[multiplication(device, DTYPES[code]).unit]
         at = work.dtype == code
         out[at] = (of.seen if family in of.families else of.unseen)[limit[at]]
     return np.where(work.sparse & (device.sparsity_factor > 1), np.hypot(out, _SPARSE), out)

@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dtypes import DTYPES
 from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.arithmetic import arithmetic, refuse
 from triosim.kernels.estimate import Estimates, Source
 from triosim.kernels.physical import _constants, attention, convolution, gemm, moe, stream
 from triosim.kernels.physical.predicted import Predicted
@@ -297,7 +299,10 @@ def shipped(kind: Kind, work: Any, device: Accelerator, names: Sequence[str] = (
         InputError: the device has no compute peak or no memory bandwidth.
     """
     seconds, limit = kind.predict(work, device, kind.constants())
-    return Priced(seconds, limit, np.hypot(kind.spread(work, limit, device), guessed(kind.name, device)))
+    spread = np.hypot(kind.spread(work, limit, device), guessed(kind.name, device))
+    if not isinstance(work, Stream):
+        spread = np.hypot(spread, arithmetic(device).spread[work.dtype])
+    return Priced(seconds, limit, spread)
 
 
 def price(work: Work, device: Accelerator) -> Estimates:
@@ -308,7 +313,10 @@ def price(work: Work, device: Accelerator) -> Estimates:
         device: with its peaks and memory bandwidth.
 
     Raises:
-        InputError: the device has no compute peak or no memory bandwidth.
+        InputError: the device has no compute peak or no memory bandwidth, or cannot multiply an element type.
     """
+    if not isinstance(work, Stream):
+        for code in np.unique(work.dtype).tolist():
+            refuse(device, DTYPES[code])
     found = shipped(kind_of(work), work, device)
     return Estimates(found.seconds, found.spread, np.full(len(work), Source.PHYSICAL, np.int8), found.limit)

@@ -35,11 +35,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.arithmetic import arithmetic
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical._tables import Table, device_of, load
 from triosim.kernels.physical.predicted import Predicted
 from triosim.kernels.work.moe import FAMILIES, Experts
-from triosim.workload.trace import DTYPES
 
 MARLIN_ROWS = np.array([8.0, 16.0, 32.0, 48.0, 64.0])
 AMPERE = 2048.0
@@ -149,7 +149,7 @@ def grouped(work: Experts, device: Accelerator, c: Grouped) -> Predicted:
     """Seconds of calls of one family (see the module's docstring)."""
     d = device_of(device)
     tile, marlin, cute = tiles(work), _is(work, "marlin"), _is(work, "cutedsl")
-    peak = np.array([device.peak(name) for name in DTYPES])[work.dtype]
+    peak = arithmetic(device).flops[work.dtype]
     peak = np.where(marlin, np.minimum(peak, AMPERE * d.clock * d.units), peak)
     sustained = d.sustained(peak, c.efficiency, c.joule_per_flop * work.token_bytes / 2)
     height = padded(work, tile.rows) / tile.rows

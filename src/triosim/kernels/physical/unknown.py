@@ -2,7 +2,7 @@
 
 The models have class defaults for every figure but a peak and the memory bandwidth.  How far predictions move when such
 a default takes the place of a figure is known from the devices whose datasheets have it
-(``validation/fit_unknown.py``); the causes are taken to be independent.
+(``validation/fit/unknown.py``); the causes are taken to be independent.
 """
 
 from __future__ import annotations

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.workload.operators import Call, Calls
-from triosim.workload.trace import DTYPE_CODE, ITEM_BYTES, Trace
+from triosim.core.dtypes import DTYPE_CODE
+from triosim.operators import AttentionWork
+from triosim.trace.calls import calls_of
+from triosim.trace.tables import ITEM_BYTES, Trace
 
 FAMILIES = ("auto", "flash2", "flash3", "trtllm", "triton")
 """Kernel families.  ``auto``: the one that the device's architecture would run (see
@@ -37,7 +38,7 @@ class Attention:
         stores: whether the call also writes the new keys and values into a paged cache, as serving does.
         backward: the gradients of query, key and value instead of the output.
         warm: whether keys and values may lie in the last-level cache, as when a benchmark repeats one call.
-        dtype: index into :data:`~triosim.workload.trace.DTYPES` of the type that is multiplied.
+        dtype: index into :data:`~triosim.trace.tables.DTYPES` of the type that is multiplied.
         q_bytes, kv_bytes: bytes of an element of queries (and outputs), and of keys and values.
         family: index into :data:`FAMILIES`.
     """
@@ -130,7 +131,7 @@ def attention(
         kv_dtype: type that keys and values are kept in; ``dtype`` where not given.
 
     Raises:
-        KeyError: a type is not one of :data:`~triosim.workload.trace.DTYPES`.
+        KeyError: a type is not one of :data:`~triosim.trace.tables.DTYPES`.
         ValueError: ``family`` is not one of :data:`FAMILIES`.
     """
     sizes = (batch, queries, keys, heads, kv_heads, head, head if head_v is None else head_v, window)
@@ -156,35 +157,11 @@ def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> Attent
         rows: operators to be taken.
         dtype: element type that each of ``rows`` multiplies (see :func:`triosim.kernels.classes.classify`).
     """
-    calls = Calls(trace)
-    found: dict[int, tuple[float, ...]] = {}
-    sizes = np.empty((len(rows), 10))
-    for at, row in enumerate(rows.tolist()):
-        call = calls[row]
-        if id(call) not in found:  # equal calls are one object, kept alive by ``calls``
-            found[id(call)] = _sizes(call, float(trace.operators.flop[row]))
-        sizes[at] = found[id(call)]
+    sizes = np.array(calls_of(trace).work(rows, AttentionWork), np.float64).reshape(len(rows), 10)
     item = np.asarray(ITEM_BYTES[dtype], np.float64)
     no = np.zeros(len(rows), bool)
     batch, queries, keys, heads, kv_heads, head, head_v, window, causal, backward = sizes.T
     return Attention(
         batch, queries, keys, heads, kv_heads, head, head_v, window, causal > 0, no, no, backward > 0, no,
         dtype.astype(np.int8), np.maximum(item, 1.0), item, np.zeros(len(rows), np.int8),
-    )  # fmt: skip
-
-
-def _sizes(call: Call, flop: float) -> tuple[float, ...]:
-    query, key, value = call.shape("query", "q"), call.shape("key", "k"), call.shape("value", "v")
-    if not query or not key or len(query) < 3 or len(key) < 3:
-        side = max(math.sqrt(flop / (4.0 * 128)), 1.0) if flop > 0 else 1.0
-        return 1.0, side, side, 1.0, 1.0, 128.0, 128.0, 0.0, 0.0, 0.0
-    swapped = call.name.startswith(("_flash_attention", "_efficient_attention")) and len(query) == 4
-    at_heads, at_positions = (-2, -3) if swapped else (-3, -2)
-    causal = bool(call.args.get("is_causal")) and query[at_positions] == key[at_positions]
-    left = call.args.get("window_size_left")  # positions before its own that a query sees; -1 for all
-    window = float(left + 1) if isinstance(left, int) and left >= 0 else 0.0
-    return (
-        float(math.prod(query[:-3])), float(query[at_positions]), float(key[at_positions]), float(query[at_heads]),
-        float(max(key[at_heads], 1)), float(query[-1]), float((value or query)[-1]), window, float(causal),
-        float(call.backward),
     )  # fmt: skip

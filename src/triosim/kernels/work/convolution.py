@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.workload.operators import Call, Calls
-from triosim.workload.trace import ITEM_BYTES, Trace
+from triosim.operators import ConvolutionWork
+from triosim.trace.calls import calls_of
+from triosim.trace.tables import ITEM_BYTES, Trace
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Convolution:
         forward: the output is computed.
         data_gradient, weight_gradient, bias_gradient: these gradients are computed, in one call.
         accumulates: the gradient of the input is added to an earlier one, by another kernel.
-        dtype: index into :data:`~triosim.workload.trace.DTYPES` of the type that is multiplied.
+        dtype: index into :data:`~triosim.trace.tables.DTYPES` of the type that is multiplied.
         item: bytes of an element of input, weight and output.
     """
 
@@ -89,17 +89,6 @@ class Convolution:
         return Convolution(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
-@dataclass(frozen=True)
-class _Sizes:
-    """One call: ``(images, channels, *positions)`` of input and output and the weight's shape."""
-
-    source: tuple[int, ...]
-    result: tuple[int, ...]
-    weight: tuple[int, ...]
-    stride: float
-    passes: tuple[bool, bool, bool, bool, bool]
-
-
 def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> Convolution:
     """The convolutions of a trace's operators of kind ``convolution``; all must have their FLOP counted.
 
@@ -108,56 +97,12 @@ def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> Convol
         rows: operators to be taken.
         dtype: element type that each of ``rows`` multiplies (see :func:`triosim.kernels.classes.classify`).
     """
-    calls = Calls(trace)
-    found: dict[int, tuple[float, ...]] = {}
-    columns = np.empty((len(rows), 16))
-    for at, row in enumerate(rows.tolist()):
-        call = calls[row]
-        if id(call) not in found:  # equal calls are one object, kept alive by ``calls``
-            found[id(call)] = _columns(_sizes(call))
-        columns[at] = found[id(call)]
+    columns = np.array(calls_of(trace).work(rows, ConvolutionWork), np.float64).reshape(len(rows), 16)
     images, deep, wide, groups, rows_in, columns_in, rows_out, columns_out, high, broad, stride = columns[:, :11].T
     forward, data, weight, bias, accumulates = columns[:, 11:].T > 0
     return Convolution(
         images, deep, wide, groups, rows_in, columns_in, rows_out, columns_out, high, broad, stride, forward, data,
         weight, bias, accumulates, dtype.astype(np.int8), ITEM_BYTES[dtype],
-    )  # fmt: skip
-
-
-def _sizes(call: Call) -> _Sizes:
-    weight = call.shape("weight") or ()
-    source = call.shape("input", "self") or (call.inputs[0] if call.inputs else ())
-    if call.backward:
-        result = call.shape("grad_output", "grad") or (call.outputs[0] if call.outputs else ())
-        shapes = [out for out in call.outputs if math.prod(out)]
-        passes = (False, source in shapes, weight in shapes, any(len(out) == 1 for out in shapes),
-                  "accumulate" in call.roles)  # fmt: skip
-    else:
-        result = call.outputs[0] if call.outputs else ()
-        passes = (True, False, False, False, False)
-    if bool(call.args.get("transposed")) or "transpose" in call.name:
-        source, result = result, source
-        forward, data, *rest = passes
-        passes = (data, forward, rest[0], rest[1], rest[2])
-    return _Sizes(source, result, weight, _stride(source, result, weight), passes)
-
-
-def _stride(source: tuple[int, ...], result: tuple[int, ...], weight: tuple[int, ...]) -> float:
-    """Product of the strides, from the sizes alone: padding can make up for the kernel, not for a stride."""
-    factor = 1.0
-    for wide, narrow, kernel in zip(source[2:], result[2:], weight[2:], strict=False):
-        if narrow < wide - kernel + 1:
-            factor *= max(round(wide / max(narrow, 1)), 1)
-    return factor
-
-
-def _columns(s: _Sizes) -> tuple[float, ...]:
-    groups = max(s.source[1] // max(s.weight[1], 1), 1)
-    positions = [(math.prod(shape[2:-1]), shape[-1] if len(shape) > 2 else 1) for shape in (s.source, s.result)]
-    kernel = (math.prod(s.weight[2:-1]), s.weight[-1] if len(s.weight) > 2 else 1)
-    return (
-        s.source[0], s.weight[1], s.weight[0] // groups, groups, *positions[0], *positions[1], *kernel, s.stride,
-        *s.passes,
     )  # fmt: skip
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.workload.operators import Call, Calls
-from triosim.workload.trace import DTYPE_CODE, ITEM_BYTES, Trace
+from triosim.core.dtypes import DTYPE_CODE
+from triosim.operators import ProductWork
+from triosim.trace.calls import calls_of
+from triosim.trace.tables import ITEM_BYTES, Trace
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Gemm:
     Attributes:
         m, n, k: sizes; ``k`` is summed over.
         batch: independent products in one call.
-        dtype: index into :data:`~triosim.workload.trace.DTYPES` of the type that is multiplied.
+        dtype: index into :data:`~triosim.trace.tables.DTYPES` of the type that is multiplied.
         a_bytes, b_bytes, c_bytes: bytes of one element of A, B and C (4-bit weights under 16-bit arithmetic differ).
         warm: whether A and B may still lie in the last-level cache, as when a benchmark repeats one call.
         casts: whether the time holds the kernel that casts A from 16 bits to the type that is multiplied.
@@ -68,7 +69,7 @@ def gemm(
         weights: type that B is stored in, where it is another: ``int4`` and ``int8`` for weight-only quantization.
 
     Raises:
-        KeyError: ``dtype`` or ``weights`` is not one of :data:`~triosim.workload.trace.DTYPES`.
+        KeyError: ``dtype`` or ``weights`` is not one of :data:`~triosim.trace.tables.DTYPES`.
     """
     m, n, k, batch = (np.array(x, np.float64, ndmin=1) for x in np.broadcast_arrays(m, n, k, batch))
     code = DTYPE_CODE[dtype]
@@ -97,15 +98,7 @@ def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> tuple[
         rows: operators to be taken.
         dtype: element type that each of ``rows`` multiplies (see :func:`triosim.kernels.classes.classify`).
     """
-    calls = Calls(trace)
-    found: dict[int, tuple[float, float, float, float, float]] = {}
-    sizes = np.empty((len(rows), 5))
-    for at, row in enumerate(rows.tolist()):
-        call = calls[row]
-        if id(call) not in found:  # equal calls are one object, kept alive by ``calls``
-            found[id(call)] = product(call, float(trace.operators.flop[row]))
-        sizes[at] = found[id(call)]
-    m, n, k, batch, times = sizes.T
+    m, n, k, batch, times = np.array(calls_of(trace).work(rows, ProductWork), np.float64).reshape(len(rows), 5).T
     item = ITEM_BYTES[dtype]
     no = np.zeros(len(rows), bool)
     stored = np.minimum(item, _stored(trace, rows))
@@ -122,48 +115,3 @@ def _stored(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     out = np.full(len(rows), np.inf)
     np.minimum.at(out, inputs.rows()[is_weight], ITEM_BYTES[trace.values.dtype[inputs.values[is_weight]]])
     return out
-
-
-def product(call: Call, flop: float) -> tuple[float, float, float, float, float]:
-    """``(m, n, k, batch, times)`` of one call; ``2 m n k batch times`` is ``flop`` up to rounding."""
-    sizes = _backward(call, flop) if call.backward else _forward(call, flop)
-    if flop > 0 and not math.isclose(2.0 * math.prod(sizes), flop, rel_tol=1e-6):
-        return _cube(flop)  # roles or shapes that do not tell the product
-    return sizes
-
-
-def _forward(call: Call, flop: float) -> tuple[float, float, float, float, float]:
-    out = call.outputs[0] if call.outputs else ()
-    matrices = _matrices(call)
-    if not out or not matrices or call.name == "einsum":
-        return _cube(flop)
-    k = float(matrices[0][-1])
-    if call.kind == "linear" or (len(matrices) > 1 and len(matrices[1]) <= 2):  # one matrix for the whole batch
-        n = float(out[-1])
-        return math.prod(out[:-1]) * 1.0, n, k, 1.0, 1.0
-    if len(out) < 2:
-        return float(math.prod(out)), 1.0, k, 1.0, 1.0
-    return float(out[-2]), float(out[-1]), k, float(math.prod(out[:-2])), 1.0
-
-
-def _matrices(call: Call) -> list[tuple[int, ...]]:
-    """Shapes of the inputs that are multiplied; the first input of ``addmm`` and ``baddbmm`` is added."""
-    added = ("addmm", "_addmm_activation", "baddbmm", "addbmm", "addmv")
-    skip = ("bias", "self", "input") if call.name in added else ("bias",)
-    return [shape for shape, role in zip(call.inputs, call.roles, strict=True) if role not in skip]
-
-
-def _backward(call: Call, flop: float) -> tuple[float, float, float, float, float]:
-    grad = call.shape("grad_output", "grad")
-    if not grad or not flop > 0:
-        return _cube(flop)
-    batch = float(math.prod(grad[:-2])) if call.kind == "matmul" else 1.0
-    rows = float(math.prod(grad[:-1])) / max(batch, 1.0)
-    times = float(max(sum(len(out) >= 2 for out in call.outputs), 1))
-    inner = flop / (2.0 * times * max(batch * rows * grad[-1], 1.0))
-    return rows, inner, float(grad[-1]), batch, times  # grad[rows, n] weight[n, inner]
-
-
-def _cube(flop: float) -> tuple[float, float, float, float, float]:
-    side = max((flop / 2.0) ** (1 / 3), 1.0) if flop > 0 else 1.0
-    return side, side, side, 1.0, 1.0

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.workload import experts as calls
-from triosim.workload.operators import Calls
-from triosim.workload.trace import DTYPE_BYTES, DTYPE_CODE, ITEM_BYTES, Trace
+from triosim.core.dtypes import DTYPE_BYTES, DTYPE_CODE
+from triosim.operators import ExpertsWork
+from triosim.trace.calls import calls_of
+from triosim.trace.tables import ITEM_BYTES, Trace
 
 FAMILIES = ("triton", "marlin", "cutedsl")
 """Kernel families.  ``triton``: SGLang's and vLLM's fused kernels; ``marlin``: weights of 4 bits under 16-bit
@@ -40,7 +41,7 @@ class Experts:
             some kernels compute them and throw the result away.
         gated: whether there are two matrices in.
         warm: whether weights may lie in the last-level cache, as when a benchmark repeats one call.
-        dtype: index into :data:`~triosim.workload.trace.DTYPES` of the type that is multiplied.
+        dtype: index into :data:`~triosim.trace.tables.DTYPES` of the type that is multiplied.
         weight_bytes, token_bytes: bytes of an element of the weights, and of tokens where they are multiplied.
         family: index into :data:`FAMILIES`.
         single: whether there is one product only, of rows that are sorted by expert already, and nothing around it.
@@ -184,7 +185,7 @@ def experts(
         weight_dtype: type of the weights; ``dtype`` where not given.
 
     Raises:
-        KeyError: a type is not one of :data:`~triosim.workload.trace.DTYPES`.
+        KeyError: a type is not one of :data:`~triosim.trace.tables.DTYPES`.
         ValueError: ``family`` is not one of :data:`FAMILIES`.
     """
     sizes = (tokens, topk, hidden, inner, count, parts, skew)
@@ -199,7 +200,7 @@ def experts(
 
 
 def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> Experts:
-    """The products of experts among a trace's operators (kind ``experts``, :mod:`triosim.workload.experts`).
+    """The products of experts among a trace's operators (:mod:`triosim.operators.experts`).
 
     All experts whose weights a call has are this device's, and every pair of a token and an expert is computed: traces
     do not hold the chosen experts' numbers, so loads are equal.  A backward that yields two gradients counts as a
@@ -212,15 +213,13 @@ def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> Expert
         dtype: element type that each of ``rows`` multiplies (see :func:`triosim.kernels.classes.classify`); 8-bit
             weights are multiplied as such.
     """
-    read = Calls(trace)
+    calls = calls_of(trace)
     inputs, types = trace.operators.inputs.lists(), trace.values.dtype
     sizes = np.empty((len(rows), 5))
     gated, single = np.zeros(len(rows), bool), np.zeros(len(rows), bool)
     multiplied, family = dtype.astype(np.int8), np.zeros(len(rows), np.int8)
     weight_bytes = ITEM_BYTES[dtype].astype(np.float64)
-    for at, row in enumerate(rows.tolist()):
-        call = read[row]
-        found = calls.sizes(call) or _unknown(float(trace.operators.flop[row]))
+    for at, (row, found) in enumerate(zip(rows.tolist(), calls.work(rows, ExpertsWork), strict=True)):
         sizes[at] = found.tokens, found.topk, found.hidden, found.inner * found.times, found.experts
         gated[at], single[at] = found.matrices == 3, found.matrices == 1
         if found.weight >= 0:
@@ -228,16 +227,10 @@ def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> Expert
             weight_bytes[at] = ITEM_BYTES[code] / found.packed
             if found.packed == 1 and 0 < ITEM_BYTES[code] < ITEM_BYTES[multiplied[at]]:
                 multiplied[at] = code
-        if "marlin" in call.name:
-            family[at] = FAMILIES.index("marlin")
+        family[at] = FAMILIES.index(found.family)
     tokens, topk, hidden, inner, count = sizes.T
     ones, yes, no = np.ones(len(rows)), np.ones(len(rows), bool), np.zeros(len(rows), bool)
     return Experts(
         tokens, topk, hidden, inner, count, ones, np.zeros(len(rows)), yes, gated, no, multiplied, weight_bytes,
         np.asarray(ITEM_BYTES[multiplied], np.float64), family, single,
     )  # fmt: skip
-
-
-def _unknown(flop: float) -> calls.Sizes:
-    side = max((flop / 2.0) ** (1 / 3), 1.0) if flop > 0 else 1.0
-    return calls.Sizes(side, 1.0, side, side, 1.0, 1, 1.0, 1.0, -1)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.hardware.options import count_option, switch_option
+from triosim.core.options import AtLeast
+from triosim.core.registry import registered
 from triosim.network.routing import Routing
-from triosim.registry import registered
 
 
 @registered
@@ -27,8 +27,8 @@ class Ecmp(Routing):
     """
 
     spreads: ClassVar[bool] = True
-    seed: int = count_option(0, least=0)
-    pxn: bool = switch_option(True)
+    seed: Annotated[int, AtLeast(0)] = 0
+    pxn: bool = True
 
     def which(
         self, source: NDArray[np.int64], target: NDArray[np.int64], count: NDArray[np.int64]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from triosim.hardware.options import switch_option
+from triosim.core.registry import registered
 from triosim.network.routing import Routing
-from triosim.registry import registered
 
 
 @registered
@@ -14,4 +13,4 @@ from triosim.registry import registered
 class Shortest(Routing):
     """The lowest of the best routes: from each node on to the lowest-numbered node, over the lowest-numbered edge."""
 
-    pxn: bool = switch_option(True)
+    pxn: bool = True

@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from triosim.errors import InputError, unknown
+from triosim.core.errors import InputError, quoted, unknown
+from triosim.core.registry import registered
 from triosim.hardware.description import read_table
-from triosim.hardware.options import switch_option, text_option
 from triosim.hardware.system import System
 from triosim.network.routing import Given, Routing
-from triosim.registry import registered
 
 KEYS = ("from", "to", "via", "both")
 
@@ -39,8 +38,8 @@ class Static(Routing):
         pxn: see :class:`Routing`; for pairs that are not in the table.
     """
 
-    table: str = text_option()
-    pxn: bool = switch_option(True)
+    table: str | None = None
+    pxn: bool = True
 
     def given(self, system: System) -> Given:
         """See :meth:`Routing.given`."""
@@ -57,9 +56,9 @@ class Static(Routing):
             for names in _ways(row, where):
                 nodes = [_node(name, numbers, where) for name in names]
                 if len(set(nodes)) < len(nodes):
-                    raise InputError(f"{where}: passes {_twice(names)!r} twice: name each node once")
+                    raise InputError(f"{where}: passes {quoted(_twice(names))} twice: name each node once")
                 if found.setdefault((nodes[0], nodes[-1]), ()):
-                    raise InputError(f"{where}: {names[0]!r} to {names[-1]!r} is given twice: give it once")
+                    raise InputError(f"{where}: {quoted(names[0])} to {quoted(names[-1])} is given twice: give it once")
                 found[nodes[0], nodes[-1]] = tuple(_edge(system, a, b, where) for a, b in pairwise(nodes))
         return found
 
@@ -75,7 +74,7 @@ def _ways(row: dict[str, Any], where: str) -> list[list[str]]:
     if not all(isinstance(name, str) for name in names):
         raise InputError(f"{where}: from and to must be names of nodes, and via a list of such names")
     if not isinstance(both, bool):
-        raise InputError(f"{where}: both must be true or false, got {both!r}")
+        raise InputError(f"{where}: both must be true or false, got {quoted(both)}")
     return [names, names[::-1]] if both else [names]
 
 
@@ -95,5 +94,7 @@ def _edge(system: System, a: int, b: int, where: str) -> int:
     if not len(there):
         names = system.node_names
         reached = ", ".join(names[node] for node in np.unique(system.edge_target[edges])[:8].tolist())
-        raise InputError(f"{where}: no link leads from {names[a]!r} to {names[b]!r}; links lead to {reached}")
+        raise InputError(
+            f"{where}: no link leads from {quoted(names[a])} to {quoted(names[b])}; links lead to {reached}"
+        )
     return int(there[0])

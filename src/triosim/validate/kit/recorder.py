@@ -18,12 +18,13 @@ from typing import IO, Any
 
 import torch
 
-from triosim.errors import InputError, unknown
+from triosim.core.errors import InputError, unknown
+from triosim.core.outputs import text_output
+from triosim.sources.record.function import device_name
 from triosim.validate.kit import language
 from triosim.validate.kit.item import Bench, Item
 from triosim.validate.kit.parts import PARTS
 from triosim.validate.kit.timing import Timer
-from triosim.workload.record.function import device_name
 
 SCHEMA = "triosim/kit/1"
 
@@ -122,7 +123,8 @@ def _opened(path: Path) -> Iterator[tuple[IO[str], set[str]]]:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         complete = text[: text.rfind("\n") + 1]
         if complete != text:
-            path.write_text(complete, encoding="utf-8")
+            with text_output(path) as whole:
+                whole.write(complete)
         file = path.open("a", encoding="utf-8")
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}; give a folder that may be written to") from None

@@ -83,8 +83,8 @@ def _step(
     name: str, dtype: str, model: nn.Module, step: Callable[..., None], inputs: tuple[Tensor, ...], bench: Bench
 ) -> Mapping[str, Any]:
     """Times without instruments first, then the trace."""
-    from triosim.workload.record import record
-    from triosim.workload.store import save
+    from triosim.sources.record import record
+    from triosim.trace.store import save
 
     with rounding(dtype):
         if bench.timer.cuda:

@@ -101,8 +101,8 @@ class _Rank:
 
     def _record(self, name: str, size: Size, samples: int) -> None:
         """All ranks record at once, so that each computes beside the others as it will later; one's is kept."""
-        from triosim.workload.record import record
-        from triosim.workload.store import save
+        from triosim.sources.record import record
+        from triosim.trace.store import save
 
         torch.manual_seed(0)
         model = Decoder(size).to(self.device)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.registry import registered
 from triosim.interop.astra.implementation import Implementation, Stage
 from triosim.interop.astra.weave import Needs, Rows, Weave, all_of
-from triosim.registry import registered
 
 
 @registered

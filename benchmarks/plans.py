@@ -1,0 +1,140 @@
+"""How many plans a CPU second predicts, what one prediction costs by stage, and whether a sweep says what one does.
+
+    python benchmarks/plans.py                    GPT-3 175B on 1,024 A100: a sample of all valid plans, swept
+    python benchmarks/plans.py --plans 0          all of them (long)
+    python benchmarks/plans.py --stages           one prediction of each kind by stage, first and again
+
+The plans are all that can be formed over tensor, pipeline and data parallel sizes, micro-batch size, schedule (1F1B,
+interleaved), recomputation, ZeRO and sequence parallelism.  Caches are empty at the start and filled within the sweep.
+CPU seconds are those of this process: one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import resource
+import time
+from typing import Any
+
+from triosim import sweep
+from triosim.cli.workloads import load_workload
+from triosim.hardware.machine import system
+from triosim.plan import Plan
+from triosim.prediction.simulate import simulate
+from triosim.search.grid import axes_of, grid, plan_of
+from triosim.search.outcome import figures
+
+AXES = (
+    "tp=1,2,4,8", "pp=1,2,4,8,16,32,64", "micro-batch-size=1,2,4,8", "schedule=1f1b,interleaved-1f1b",
+    "recompute=none,selective,full", "zero=0,1,2,3", "sequence-parallel=off,on",
+)  # fmt: skip
+BATCH = 1536
+SERVERS = 128
+BASE = Plan(global_batch_size=BATCH)
+KINDS: dict[str, dict[str, Any]] = {
+    "tp8 pp8, 96 micro-batches": {"tp": 8, "pp": 8, "micro-batch-size": 1, "recompute": "full"},
+    "the same, ZeRO-1": {"tp": 8, "pp": 8, "micro-batch-size": 1, "recompute": "full", "zero": 1},
+    "the same, interleaved": {
+        "tp": 8, "pp": 8, "micro-batch-size": 1, "recompute": "full", "schedule": "interleaved-1f1b",
+    },
+    "tp8 pp8, 24 micro-batches": {"tp": 8, "pp": 8, "micro-batch-size": 4, "recompute": "full"},
+    "tp8 pp1, ZeRO-3": {"tp": 8, "pp": 1, "micro-batch-size": 1, "recompute": "full", "zero": 3},
+}  # fmt: skip
+
+
+def main() -> None:
+    """Run what the arguments ask for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--plans", type=int, default=60, help="plans to sweep, drawn at random; 0 for all")
+    parser.add_argument("--compared", type=int, default=10, help="of them predicted alone as well")
+    parser.add_argument("--tp", type=int, nargs="*", help="only these sizes of the tensor axis")
+    parser.add_argument("--detail", choices=("summary", "all"), default="summary")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--stages", action="store_true", help="one prediction of each kind by stage")
+    parser.add_argument("--json", help="write what was measured to this file")
+    given = parser.parse_args()
+    found = by_stage() if given.stages else swept(given)
+    if given.json:
+        with open(given.json, "w", encoding="utf-8") as file:
+            json.dump(found, file, indent=1)
+
+
+def swept(given: argparse.Namespace) -> dict[str, Any]:
+    """Sweep plans, then predict some of them alone."""
+    trace, machine = load_workload("gpt3-175b", training=True), system("dgx-a100", SERVERS)
+    asked = [one for one in grid(axes_of(AXES)) if not given.tp or one["tp"] in given.tp]
+    draw = random.Random(given.seed)
+    if given.plans:
+        asked = [asked[i] for i in sorted(draw.sample(range(len(asked)), min(given.plans, len(asked))))]
+    print(f"{len(asked):,} combinations, detail {given.detail}")
+    began = time.process_time()
+    outcomes = []
+    for one in sweep(trace, machine, asked, detail=given.detail, base=BASE):  # type: ignore[arg-type]
+        outcomes.append(one)
+        if len(outcomes) % 10 == 0:
+            print(f"  {len(outcomes):,} after {time.process_time() - began:.1f} CPU s", flush=True)
+    spent = time.process_time() - began
+    valid = [one for one in outcomes if one.figures]
+    fit = sum(one.fits for one in outcomes)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"{len(valid):,} plans with time, memory and binding part ({fit:,} fit) in {spent:.2f} CPU s")
+    print(f"{len(valid) / spent:.2f} plans per CPU second, peak {peak:.0f} MB")
+    worst = 0.0
+    compared = draw.sample(valid, min(given.compared, len(valid)))
+    for one in compared:
+        alone = figures(simulate(trace, machine, plan_of(BASE, asked[one.number], machine.devices), fit=False))
+        assert one.figures is not None
+        worst = max(worst, abs(one.figures.iteration_time_s / alone.iteration_time_s - 1))
+    print(f"{len(compared)} of them alone: times differ by at most {worst:.2e}")
+    return {
+        "plans": len(valid), "combinations": len(asked), "fit": fit, "cpu_s": spent, "peak_mb": peak,
+        "plans_per_cpu_s": len(valid) / spent, "compared": len(compared), "worst": worst,
+    }  # fmt: skip
+
+
+def by_stage() -> dict[str, Any]:
+    """CPU seconds of each stage of one prediction, the first time and again."""
+    trace, machine = load_workload("gpt3-175b", training=True), system("dgx-a100", SERVERS)
+    found: dict[str, Any] = {}
+    for name, asked in KINDS.items():
+        for often in ("first", "again"):
+            found[f"{name}, {often}"] = _one(trace, machine, plan_of(BASE, asked, machine.devices))
+    heads = list(dict.fromkeys(stage for spent in found.values() for stage in spent))
+    width = max(map(len, found))
+    print(f"{'CPU ms':{width}} " + " ".join(f"{head:>9}" for head in heads))
+    for name, spent in found.items():
+        print(f"{name:{width}} " + " ".join(f"{1e3 * spent.get(head, 0):9.1f}" for head in heads))
+    return found
+
+
+STAGES = {
+    "dividing the step": "dividing", "pricing operators": "pricing", "writing the programs of the ranks": "writing",
+    "lowering the programs": "lowering", "playing the job": "playing", "adding up": "adding up",
+}  # fmt: skip
+"""What a prediction tells, and what comes after it in the table."""
+
+
+def _one(trace: Any, machine: Any, plan: Plan) -> dict[str, float]:
+    spent: dict[str, float] = {"rescaling": 0.0}
+    stage, since = "rescaling", time.process_time()
+
+    def tell(words: str) -> None:
+        nonlocal stage, since
+        now = time.process_time()
+        spent[stage] = spent.get(stage, 0) + now - since
+        stage, since = STAGES.get(words, stage), now
+
+    result = simulate(trace, machine, plan, progress=tell, fit=False)
+    tell("adding up")
+    spent["sum"] = sum(spent.values())
+    for name, make in (("interval", lambda: result.interval_s), ("layers", lambda: result.layers)):
+        since = time.process_time()
+        make()
+        spent[name] = time.process_time() - since
+    return spent
+
+
+if __name__ == "__main__":
+    main()

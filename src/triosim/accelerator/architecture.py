@@ -1,0 +1,229 @@
+"""What computes: stores one below the other, fan-outs between them, and compute units at the bottom.
+
+Nodes stand from the outermost store to the compute unit.  A fan-out says how often what stands below it is there, in
+two directions.  Stores side by side, one for each tensor, are a chain in which each keeps what the others pass by.
+Quantities are in SI units: joules, hertz; bandwidths in words for each cycle and instance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+
+from triosim.accelerator.problem import Problem
+from triosim.core.errors import InputError, quoted, unknown
+
+ACTIONS = ("read", "write", "update", "leak", "metadata_read", "metadata_write", "metadata_update")
+"""Actions of a store that cost energy; ``leak`` is for a cycle, gated actions cost nothing."""
+
+
+@dataclass(frozen=True)
+class Energies:
+    """Joules of one action of one instance; ``leak`` of one cycle.  None where nobody has stated it."""
+
+    read: float | None = None
+    write: float | None = None
+    update: float | None = None
+    leak: float | None = None
+    metadata_read: float | None = None
+    metadata_write: float | None = None
+    metadata_update: float | None = None
+    compute: float | None = None
+
+
+@dataclass(frozen=True)
+class Store:
+    """A memory.
+
+    Attributes:
+        name: of the level.
+        capacity_words: of one instance; None is unlimited.
+        word_bits: size of a word.
+        words_per_access: words that one read, write or update moves.
+        read_bandwidth, write_bandwidth: words for each cycle and instance; None is unlimited.
+        keeps: tensors that are stored here unless a mapping says otherwise, by name or role; None is all.
+        energies: of its actions.
+        buffering: copies of each tile: 2 fills one while the other is used.
+        cluster_size: instances that one row of the memory serves: an access of all of them is paid once.
+        metadata_words: capacity for metadata of compressed tensors; None is unlimited.
+        kind: what it is made of, for energies that nobody states: ``"DRAM"``, ``"SRAM"``, ``"regfile"``.
+        aside: number of a group of stores that stand side by side; 0 where it stands alone.
+    """
+
+    name: str
+    capacity_words: int | None = None
+    word_bits: int = 16
+    words_per_access: int = 1
+    read_bandwidth: float | None = None
+    write_bandwidth: float | None = None
+    keeps: tuple[str, ...] | None = None
+    energies: Energies = Energies()
+    buffering: int = 1
+    cluster_size: int = 1
+    metadata_words: int | None = None
+    kind: str = "SRAM"
+    aside: int = 0
+
+
+@dataclass(frozen=True)
+class FanOut:
+    """Copies of everything below, in two directions."""
+
+    name: str
+    x: int = 1
+    y: int = 1
+
+
+@dataclass(frozen=True)
+class Compute:
+    """The unit that multiplies and adds, once in a cycle."""
+
+    name: str = "mac"
+    word_bits: int = 16
+    energies: Energies = Energies()
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """Energies of a component that nobody stated.
+
+    Attributes:
+        component: its name.
+        low, high: factors of what was taken, between which it lies.
+        text: what was taken, and from where.
+    """
+
+    component: str
+    low: float
+    high: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A design.
+
+    Attributes:
+        name: for reports.
+        nodes: stores and fan-outs, outermost first.
+        compute: what stands below them.
+        clock_hz: cycles in a second; None where nobody has stated it.
+        technology: of the process, as ``"45nm"``; for energies that nobody states.
+        sources: what each figure rests on, by its name.
+        aliases: other names of nodes in mappings.
+        assumed: components whose energies nobody stated (:mod:`triosim.accelerator.energies`).
+    """
+
+    name: str
+    nodes: tuple[Store | FanOut, ...]
+    compute: Compute = Compute()
+    clock_hz: float | None = None
+    technology: str = ""
+    sources: tuple[tuple[str, str], ...] = ()
+    aliases: tuple[tuple[str, str], ...] = ()
+    assumed: tuple[Assumed, ...] = ()
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        """Memories, outermost first."""
+        return tuple(node for node in self.nodes if isinstance(node, Store))
+
+    @property
+    def compute_instances(self) -> int:
+        """Compute units."""
+        return math.prod(node.x * node.y for node in self.nodes if isinstance(node, FanOut))
+
+    def instances(self, name: str) -> int:
+        """How often a node is there."""
+        count = 1
+        for node in self.nodes:
+            if node.name == name:
+                return count
+            if isinstance(node, FanOut):
+                count *= node.x * node.y
+        return count
+
+    def with_energies(self, table: Mapping[str, Energies]) -> Architecture:
+        """The same with the energies that a table states, by component.
+
+        Raises:
+            InputError: a component that is not there.
+        """
+        names = [node.name for node in self.stores] + [self.compute.name]
+        for name in table:
+            if name not in names:
+                raise unknown(f"component of {self.name}", name, names)
+        nodes = tuple(
+            replace(node, energies=merged(node.energies, table[node.name]))
+            if isinstance(node, Store) and node.name in table else node
+            for node in self.nodes
+        )
+        compute = self.compute
+        if compute.name in table:
+            compute = replace(compute, energies=merged(compute.energies, table[compute.name]))
+        return replace(self, nodes=nodes, compute=compute)
+
+
+def merged(before: Energies, after: Energies) -> Energies:
+    """Energies of ``after``, and of ``before`` where it states none."""
+    stated = {f.name: value for f in fields(Energies) if (value := getattr(after, f.name)) is not None}
+    return replace(before, **stated)
+
+
+def check(architecture: Architecture) -> None:
+    """Refuse what is no design.
+
+    Raises:
+        InputError: with the node, what is wrong with it, and what to give instead.
+    """
+    where = f"architecture {architecture.name or 'without a name'}"
+    if not architecture.nodes or not isinstance(architecture.nodes[0], Store):
+        raise InputError(f"{where}: the outermost node must be a store: begin with the memory that holds everything")
+    names = [node.name for node in architecture.nodes] + [architecture.compute.name]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"{where}: two nodes are called {quoted(twice)}: rename one")
+    for node in architecture.nodes:
+        at = f"{where}, {node.name}"
+        if isinstance(node, FanOut):
+            if node.x < 1 or node.y < 1:
+                raise InputError(f"{at}: a fan-out of {node.x} by {node.y}: the least is 1 by 1")
+            continue
+        for what in ("word_bits", "words_per_access", "buffering", "cluster_size"):
+            if getattr(node, what) < 1:
+                raise InputError(f"{at}: {what} is {getattr(node, what)}: the least is 1")
+        if node.capacity_words is not None and node.capacity_words < 1:
+            raise InputError(f"{at}: it holds {node.capacity_words} words: the least is 1")
+        for what in ("read_bandwidth", "write_bandwidth"):
+            rate = getattr(node, what)
+            if rate is not None and not rate > 0:
+                raise InputError(f"{at}: {what} is {rate}: give words for each cycle, above 0, or leave it out")
+        check_energies(node.energies, at)
+    check_energies(architecture.compute.energies, f"{where}, {architecture.compute.name}")
+    if architecture.clock_hz is not None and not 0 < architecture.clock_hz < math.inf:
+        raise InputError(f"{where}: a clock of {architecture.clock_hz} Hz: give one above 0, or leave it out")
+
+
+def check_energies(energies: Energies, where: str) -> None:
+    """Refuse energies that are none.
+
+    Raises:
+        InputError: a negative or infinite energy, or one that is not a number.
+    """
+    for field in fields(Energies):
+        value = getattr(energies, field.name)
+        if value is not None and not 0 <= value < math.inf:
+            raise InputError(f"{where}: the energy of {field.name} is {value / 1e-12:g} pJ: give 0 or more")
+
+
+def tensors_kept(store: Store, problem: Problem) -> tuple[str, ...]:
+    """Tensors of a problem that a store keeps of itself, by name or role (:meth:`Problem.played_by`)."""
+    names = tuple(tensor.name for tensor in problem.tensors)
+    if store.keeps is None:
+        return names
+    kept = {problem.played_by(name) for name in store.keeps}
+    return tuple(name for name in names if name in kept)

@@ -1,0 +1,385 @@
+"""Designs, problems and mappings in TOML, as short as they can be.
+
+A design lists its nodes from the outside in.  Quantities are texts with a unit or bare numbers in SI units::
+
+    name = "little"
+    clock = "200 MHz"
+    technology = "45nm"                   # for energies that are not stated
+    [[node]]
+    store = "DRAM"
+    words_per_access = 4
+    [[node]]
+    store = "buffer"
+    capacity = "64 KiB"                   # or words = 32768
+    bandwidth = 16                        # words for each cycle; or read_bandwidth and write_bandwidth
+    keeps = ["Inputs", "Outputs"]
+    pj = { read = 6.1, write = 6.1, update = 6.1, leak = 0.01 }
+    [[node]]
+    fan_out = "PE"
+    x = 14
+    y = 12
+    [[node]]
+    compute = "mac"
+    pj = { compute = 0.2 }
+
+A problem is a kind or an einsum, a mapping lists loops from the outermost::
+
+    [problem]
+    kind = "convolution"                  # gemm, attention
+    c = 3
+    m = 32
+    [[problem]]
+    einsum = "O[m,p] += W[m,r] * I[2*p+r]"
+    bounds = { m = 4, p = 8, r = 3 }
+    densities = { W = 0.5 }
+
+    [[level]]
+    at = "DRAM"
+    loops = "M4 P2"
+    [[level]]
+    at = "PE"
+    x = "M8"
+    y = "R3 C3"
+
+Constraints are ``[[constraint]]`` with ``at``, ``factors``, ``innermost``, ``keep`` and ``bypass``; zeros are
+``[[zeros]]`` with ``at`` and either ``tensor`` and ``format`` or ``gate`` or ``skip`` (a tensor) and ``on`` (tensors).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from triosim.accelerator import problem as problems
+from triosim.accelerator.architecture import Architecture, Compute, Energies, FanOut, Store
+from triosim.accelerator.directives import ALL_OTHERS, Directive, Directives, factors, permutation
+from triosim.accelerator.problem import Problem
+from triosim.accelerator.reading import LARGEST, Contents, placed
+from triosim.accelerator.sparse import FORMATS, Spared, Sparse, Stored
+from triosim.accelerator.systolic import Array
+from triosim.core import guarded
+from triosim.core.errors import InputError, quoted, unknown
+from triosim.core.registry import registered
+from triosim.core.units import parse_bytes
+
+_SECTION = re.compile(rb"^\s*\[\[?\s*(node|problem|level|constraint|zeros|array)\b", re.M)
+_PICO = 1e-12
+_HERTZ = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
+_ENERGIES = ("read", "write", "update", "leak", "metadata_read", "metadata_write", "metadata_update", "compute")
+
+
+@registered
+class Toml:
+    """TrioSim's own files."""
+
+    def recognises(self, path: Path) -> bool:
+        """TOML with one of the tables of this format."""
+        return path.suffix.lower() == ".toml" and bool(_SECTION.search(guarded.head(path, LARGEST)))
+
+    def read(self, path: Path) -> Contents:
+        """Whatever the file describes.
+
+        Raises:
+            InputError: broken TOML, an unknown key, or a value that cannot be used.
+        """
+        where = str(path)
+        table = _Table(guarded.document(path), where)
+        sections = {name: table.tables(name) for name in ("node", "problem", "level", "constraint", "zeros", "array")}
+        architecture = _architecture(table, sections["node"]) if sections["node"] else None
+        arrays = [_array(row) for row in sections["array"]]
+        if len(arrays) > 1:
+            raise InputError(f"{where}: holds {len(arrays)} arrays: give one")
+        levels = tuple(d for row in sections["level"] for d in _level(row))
+        constraints = tuple(d for row in sections["constraint"] for d in _constraint(row))
+        found = Contents(
+            architecture=architecture,
+            array=arrays[0] if arrays else None,
+            problems=tuple(p for row in sections["problem"] for p in _problems(row)),
+            mapping=Directives(levels) if sections["level"] else None,
+            constraints=Directives(constraints) if constraints else None,
+            sparse=_zeros(sections["zeros"]) if sections["zeros"] else None,
+        )  # fmt: skip
+        table.done()
+        return found
+
+
+class _Table:
+    """A table whose keys are taken one by one; what is left is unknown."""
+
+    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+        self.values = dict(values)
+        self.where = where
+        self.taken: list[str] = []
+
+    def take(self, key: str, default: Any = None) -> Any:
+        """The value of a key."""
+        self.taken.append(key)
+        return self.values.pop(key, default)
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A text.
+
+        Raises:
+            InputError: it is none, or missing.
+        """
+        value = self.take(key, default)
+        if not isinstance(value, str):
+            raise InputError(f"{self.where}, {key}: {quoted(value)} is no text: give one")
+        return value
+
+    def number(self, key: str) -> float | None:
+        """A number; None where there is none.
+
+        Raises:
+            InputError: it is none.
+        """
+        value = self.take(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InputError(f"{self.where}, {key}: {quoted(value)} is no number: give one")
+        return float(value)
+
+    def whole(self, key: str, default: int | None = None) -> int | None:
+        """A whole number."""
+        value = self.number(key)
+        if value is None:
+            return default
+        if not math.isfinite(value) or value != int(value):
+            raise InputError(f"{self.where}, {key}: {value} is no whole number: give one")
+        return int(value)
+
+    def names(self, key: str) -> tuple[str, ...] | None:
+        """A list of texts; None where there is none."""
+        value = self.take(key)
+        if value is None:
+            return None
+        if isinstance(value, str):
+            return (value,)
+        if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+            raise InputError(f"{self.where}, {key}: {quoted(value)} is no list of names: write [\"A\", \"B\"]")
+        return tuple(value)
+
+    def tables(self, key: str) -> list[_Table]:
+        """One table or a list of them."""
+        value = self.take(key, [])
+        rows = value if isinstance(value, list) else [value]
+        for row in rows:
+            if not isinstance(row, dict):
+                raise InputError(f"{self.where}, {key}: {quoted(row)} is no table: write [{key}] above its keys")
+        return [_Table(row, f"{self.where}, {key} {i + 1}") for i, row in enumerate(rows)]
+
+    def table(self, key: str) -> _Table:
+        """A table, empty where there is none."""
+        value = self.take(key, {})
+        if not isinstance(value, dict):
+            raise InputError(f"{self.where}, {key}: {quoted(value)} is no table")
+        return _Table(value, f"{self.where}, {key}")
+
+    def done(self) -> None:
+        """Refuse what nobody took.
+
+        Raises:
+            InputError: a key that is not known here.
+        """
+        for key in self.values:
+            raise unknown(f"key in {self.where}:", key, self.taken)
+
+
+def _architecture(table: _Table, rows: list[_Table]) -> Architecture:
+    name = table.text("name", Path(table.where).stem)
+    clock = _clock(table)
+    technology = table.text("technology", "")
+    sources = table.table("sources")
+    cited = tuple((key, str(value)) for key, value in sources.values.items())
+    table.take("about")
+    nodes: list[Store | FanOut] = []
+    compute: Compute | None = None
+    for row in rows:
+        if compute is not None:
+            raise InputError(f"{row.where}: stands below the compute unit: move it above")
+        if "fan_out" in row.values:
+            nodes.append(FanOut(row.text("fan_out"), row.whole("x", 1) or 0, row.whole("y", 1) or 0))
+        elif "compute" in row.values:
+            compute = Compute(row.text("compute"), row.whole("word_bits", 16) or 0, _energies(row))
+        else:
+            nodes.append(_store(row))
+        row.done()
+    if compute is None:
+        raise InputError(f"{table.where}: has no compute unit: end the nodes with [[node]] and compute = \"mac\"")
+    with placed(table.where):
+        return Architecture(name, tuple(nodes), compute, clock, technology, cited)
+
+
+def _clock(table: _Table) -> float | None:
+    value = table.take("clock")
+    if value is None or isinstance(value, int | float):
+        return float(value) if value is not None else None
+    match = re.fullmatch(r"\s*([\d.]+)\s*([kMG]?)Hz\s*", str(value))
+    if not match:
+        raise InputError(f"{table.where}, clock: {quoted(value)} is no clock: write 200 MHz")
+    return float(match[1]) * _HERTZ[match[2]]
+
+
+def _store(row: _Table) -> Store:
+    name = row.text("store")
+    bits = row.whole("word_bits", 16) or 0
+    words = row.whole("words")
+    capacity = row.take("capacity")
+    if capacity is not None:
+        if words is not None:
+            raise InputError(f"{row.where}: gives both words and capacity: give one")
+        words = parse_bytes(capacity, f"{row.where}, capacity") * 8 // max(bits, 1)
+    both = row.number("bandwidth")
+    reading, writing = row.number("read_bandwidth"), row.number("write_bandwidth")
+    return Store(
+        name, words, bits, row.whole("words_per_access", 1) or 0, both if reading is None else reading,
+        both if writing is None else writing, row.names("keeps"), _energies(row), row.whole("buffering", 1) or 0,
+        row.whole("cluster_size", 1) or 0, row.whole("metadata_words"),
+        row.text("kind", "DRAM" if "dram" in name.lower() else "SRAM"), row.whole("aside", 0) or 0,
+    )  # fmt: skip
+
+
+def _energies(row: _Table) -> Energies:
+    table = row.table("pj")
+    found = {}
+    for action in _ENERGIES:
+        value = table.number(action)
+        if value is not None:
+            found[action] = value * _PICO
+    table.done()
+    return Energies(**found)
+
+
+def _array(row: _Table) -> Array:
+    sizes = {f"{what}_bytes": row.take(what) for what in ("ifmap", "filter", "ofmap")}
+    made = Array(
+        row.whole("rows") or 0, row.whole("columns") or 0, row.text("dataflow", "os"), row.text("name", "array"),
+        **{key: parse_bytes(value, f"{row.where}, {key}") for key, value in sizes.items() if value is not None},
+        bandwidth=row.number("bandwidth"), word_bytes=row.whole("word_bytes", 1) or 1,
+    )  # fmt: skip
+    row.done()
+    return made
+
+
+# --- problems ---------------------------------------------------------------------------------------------------------
+
+_SIZES = {
+    "convolution": ("n", "c", "m", "p", "q", "r", "s", "groups"),
+    "gemm": ("m", "n", "k", "batch"),
+    "attention": ("heads", "queries", "keys", "depth", "batch", "kv_heads"),
+}
+_NEEDED = {"gemm": ("m", "n", "k"), "attention": ("heads", "queries", "keys", "depth")}
+
+
+def _problems(row: _Table) -> tuple[Problem, ...]:
+    densities = row.table("densities")
+    shares = {name: densities.number(name) or 0.0 for name in list(densities.values)}
+    name = row.take("name")
+    with placed(row.where):
+        if "einsum" in row.values:
+            bounds = row.table("bounds")
+            sizes = {key: bounds.whole(key) or 0 for key in list(bounds.values)}
+            found = (problems.einsum(row.text("einsum"), sizes, str(name or ""), shares),)
+            row.done()
+            return found
+        kind = row.text("kind")
+        if kind not in _SIZES:
+            raise unknown("kind of problem", kind, _SIZES)
+        given: dict[str, Any] = {key: row.whole(key) for key in _SIZES[kind]}
+        given = {key: value for key, value in given.items() if value is not None}
+        for key in _NEEDED.get(kind, ()):
+            if key not in given:
+                raise InputError(f"a {kind} needs {key}: give it")
+        if kind == "convolution":
+            given |= {key: _pair(row, key) for key in ("stride", "dilation")}
+            made: tuple[Problem, ...] = (
+                problems.convolution(str(name or kind), gradient=row.text("gradient", ""), **given),
+            )
+        elif kind == "gemm":
+            made = (problems.gemm(str(name or kind), **given),)
+        else:
+            made = problems.attention(str(name or kind), **given)
+        row.done()
+        known = {tensor.name for p in made for tensor in p.tensors}
+        for tensor in shares:
+            if tensor not in known:
+                raise unknown("tensor", tensor, known)
+        return tuple(
+            p.sparse({t.name: shares[t.name] for t in p.tensors if t.name in shares}) for p in made
+        )  # fmt: skip
+
+
+def _pair(row: _Table, key: str) -> int | tuple[int, int]:
+    value = row.take(key, 1)
+    if isinstance(value, list) and len(value) == 2 and all(isinstance(x, int) for x in value):
+        return (value[0], value[1])
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise InputError(f"{key}: {quoted(value)} is neither a whole number nor two: give 2 or [2, 1]")
+
+
+# --- mappings, constraints, zeros -------------------------------------------------------------------------------------
+
+
+def _level(row: _Table) -> list[Directive]:
+    at = row.text("at")
+    where = f"{row.where}, {at}"
+    found = []
+    loops = row.take("loops")
+    if loops is not None:
+        rows = factors(loops, where)
+        found.append(Directive(at, "temporal", rows, tuple(d for d, _, _ in reversed(rows)), where=where))
+    for axis in ("x", "y"):
+        spread = row.take(axis)
+        if spread is not None:
+            rows = factors(spread, where)
+            found.append(Directive(at, "spatial", rows, tuple(d for d, _, _ in rows), where=where, axis=axis))
+    keeps = row.names("keeps")
+    if keeps is not None:
+        found.append(Directive(at, "keep", keep=keeps, bypass=ALL_OTHERS, where=where))
+    row.done()
+    return found
+
+
+def _constraint(row: _Table) -> list[Directive]:
+    at = row.text("at")
+    where = f"{row.where}, {at}"
+    rows = factors(row.take("factors", []), where)
+    inner = permutation(row.take("innermost", []), where)
+    split = row.whole("split")
+    keep, bypass = row.names("keep") or (), row.names("bypass") or ()
+    row.done()
+    found = []
+    if rows or inner:
+        found.append(Directive(at, "either", rows, inner, split, where=where))
+    if keep or bypass:
+        found.append(Directive(at, "keep", keep=keep, bypass=bypass, where=where))
+    return found
+
+
+def _zeros(rows: list[_Table]) -> Sparse:
+    stored, spared, compute = [], [], None
+    for row in rows:
+        at = row.text("at")
+        if at == "compute":
+            compute = row.text("how")
+            if compute not in ("gating", "skipping"):
+                raise unknown(f"{row.where}, how", compute, ("gating", "skipping"))
+            row.done()
+            continue
+        ranks = row.names("format")
+        if ranks is not None:
+            for rank in ranks:
+                if rank not in FORMATS:
+                    raise unknown(f"{row.where}, format", rank, FORMATS)
+            stored.append(Stored(at, row.text("tensor"), ranks))
+        gate, skip = row.take("gate"), row.take("skip")
+        if gate is not None or skip is not None:
+            conditions = row.names("on") or ()
+            spared.append(Spared(at, str(gate if skip is None else skip), conditions, skip is not None))
+        row.done()
+    return Sparse(tuple(stored), tuple(spared), compute)

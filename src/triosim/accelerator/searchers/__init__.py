@@ -1,0 +1,1 @@
+"""Ways to look for mappings, one file each; see :class:`triosim.accelerator.mapper.Searcher`."""

@@ -1,0 +1,241 @@
+"""Designs, problems and mappings as text: Timeloop's YAML, statistics and ERT, SCALE-Sim's report, and our own TOML."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from triosim.accelerator.architecture import Architecture, Energies, FanOut, Store
+from triosim.accelerator.energies import DRAMS
+from triosim.accelerator.evaluate import Evaluation
+from triosim.accelerator.mapping import MappingOf, keeps_of
+from triosim.accelerator.problem import Problem
+from triosim.accelerator.systolic import ArrayRun
+from triosim.core.errors import InputError
+
+_PICO = 1e-12
+
+
+def _flow(value: Any) -> str:
+    """A value in YAML's flow style, which JSON is part of."""
+    return json.dumps(value)
+
+
+# --- mappings ---------------------------------------------------------------------------------------------------------
+
+
+def mapping_rows(mapping: MappingOf) -> list[dict[str, Any]]:
+    """A mapping as JSON holds it, outermost first."""
+    return [
+        {"at": level.node, "loops": [[x.dimension, x.count, x.axis] for x in level.loops],
+         **({} if level.keeps is None else {"keeps": list(level.keeps)})}
+        for level in mapping.levels
+    ]  # fmt: skip
+
+
+def toml_mapping(mapping: MappingOf, architecture: Architecture, problem: Problem) -> str:
+    """A mapping in our own format."""
+    lines = []
+    for level in mapping.levels:
+        lines += ["[[level]]", f"at = {_flow(level.node)}"]
+        for axis, key in (("", "loops"), ("x", "x"), ("y", "y")):
+            loops = [f"{x.dimension}={x.count}" for x in level.loops if x.axis == axis]
+            if loops:
+                # loops in space are read from the innermost, as permutations are
+                lines.append(f"{key} = {_flow(' '.join(loops if not axis else loops[::-1]))}")
+        if level.keeps is not None:
+            lines.append(f"keeps = {_flow(list(level.keeps))}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def timeloop_mapping(mapping: MappingOf, architecture: Architecture, problem: Problem) -> str:
+    """A mapping in Timeloop's format of version 0.4, innermost level first.
+
+    Raises:
+        InputError: a dimension runs along X and along Y of one fan-out, for which the format has no words.
+    """
+    lines = ["mapping:"]
+    for node in reversed(architecture.nodes):
+        loops = mapping.level(node.name).loops
+        x = [loop for loop in loops if loop.axis == "x"][::-1]
+        y = [loop for loop in loops if loop.axis == "y"][::-1]
+        inner = [loop.dimension for loop in (*x, *y)] if isinstance(node, FanOut) else [
+            loop.dimension for loop in reversed(loops)
+        ]  # fmt: skip
+        both = {loop.dimension for loop in x} & {loop.dimension for loop in y}
+        if both:
+            raise InputError(
+                f"{min(both)} runs along both X and Y of {node.name}, which Timeloop's format cannot say: write TOML"
+            )
+        counts = dict.fromkeys(problem.dimensions, 1)
+        for loop in loops:
+            counts[loop.dimension] *= loop.count
+        order = list(dict.fromkeys(inner)) + [d for d in problem.dimensions if d not in inner]
+        kind = "spatial" if isinstance(node, FanOut) else "temporal"
+        factors = [f"{d}={n}" for d, n in counts.items()]
+        lines += [f"- target: {_flow(node.name)}", f"  type: {kind}", f"  factors: {_flow(factors)}",
+                  f"  permutation: {_flow(order)}"]  # fmt: skip
+        if isinstance(node, FanOut):
+            lines.append(f"  split: {len(x) if y else len(order)}")
+    keeps = keeps_of(architecture, problem, mapping)
+    for store in reversed(architecture.stores):
+        kept = keeps[store.name]
+        passed = [tensor.name for tensor in problem.tensors if tensor.name not in kept]
+        lines += [f"- target: {_flow(store.name)}", "  type: dataspace", f"  keep: {_flow(list(kept))}",
+                  f"  bypass: {_flow(passed)}"]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+# --- designs, problems ------------------------------------------------------------------------------------------------
+
+
+def timeloop_architecture(architecture: Architecture, problem: Problem) -> str:
+    """A design in Timeloop's format of version 0.4; energies are a table of their own (:func:`ert`)."""
+    surroundings: dict[str, Any] = {}
+    if architecture.technology:
+        surroundings["technology"] = architecture.technology
+    if architecture.clock_hz:
+        surroundings["global_cycle_seconds"] = 1 / architecture.clock_hz
+    lines = ["architecture:", "  version: 0.4", "  nodes:", "  - !Container",
+             f"    name: {_flow(architecture.name)}", f"    attributes: {_flow(surroundings)}"]  # fmt: skip
+    aside = 0
+    for node in architecture.nodes:
+        group = node.aside if isinstance(node, Store) else 0
+        if group and group != aside:
+            lines += ["  - !Parallel", "    nodes:"]
+        aside = group
+        pad = "    " if group else "  "
+        if isinstance(node, FanOut):
+            lines += ["  - !Container", f"    name: {_flow(node.name)}",
+                      f"    spatial: {_flow({'meshX': node.x, 'meshY': node.y})}"]  # fmt: skip
+            continue
+        lines += [f"{pad}- !Component", f"{pad}  name: {_flow(node.name)}", f"{pad}  class: {_class(node)}",
+                  f"{pad}  attributes: {_flow(_attributes(node))}"]  # fmt: skip
+        if node.keeps is not None:
+            passed = [t.name for t in problem.tensors if t.name not in node.keeps]
+            lines.append(
+                f"{pad}  constraints: {{dataspace: {{keep: {_flow(list(node.keeps))}, bypass: {_flow(passed)}}}}}"
+            )
+    unit = architecture.compute
+    lines += ["  - !Component", f"    name: {_flow(unit.name)}", "    class: intmac",
+              f"    attributes: {_flow({'datawidth': unit.word_bits})}"]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _class(store: Store) -> str:
+    return "DRAM" if store.kind in DRAMS else "regfile" if store.kind == "regfile" else "SRAM"
+
+
+def _attributes(store: Store) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "datawidth": store.word_bits, "block_size": store.words_per_access, "cluster_size": store.cluster_size,
+        "width": store.word_bits * store.words_per_access * store.cluster_size,
+    }  # fmt: skip
+    if store.kind in DRAMS:
+        found["type"] = store.kind
+    if store.capacity_words is not None:
+        found["entries"] = store.capacity_words
+    for name in ("read_bandwidth", "write_bandwidth"):
+        rate = getattr(store, name)
+        if rate is not None:
+            found[name] = rate
+    if store.buffering > 1:
+        found["multiple_buffering"] = store.buffering
+    if store.metadata_words is not None:
+        found["metadata_storage_depth"] = store.metadata_words
+    return found
+
+
+def timeloop_problem(problem: Problem) -> str:
+    """A problem in Timeloop's format."""
+    lines = ["problem:", "  version: 0.4", "  shape:", f"    name: {_flow(problem.name)}",
+             f"    dimensions: {_flow(list(problem.dimensions))}", "    data_spaces:"]  # fmt: skip
+    for tensor in problem.tensors:
+        axes = [[[d] if c == 1 else [d, c] for d, c in axis] for axis in tensor.axes]
+        written = f"name: {_flow(tensor.name)}, projection: {_flow(axes)}"
+        lines.append(f"    - {{{written}{', read_write: true' if tensor.output else ''}}}")
+    densities = {
+        t.name: {"distribution": t.distribution, "density": t.density}
+        for t in problem.tensors if t.density != 1 or t.distribution != "fixed-structured"
+    }  # fmt: skip
+    instance = {**problem.bound, **({"densities": densities} if densities else {})}
+    lines.append(f"  instance: {_flow(instance)}")
+    return "\n".join(lines) + "\n"
+
+
+def ert(architecture: Architecture) -> str:
+    """The energies of a design as Accelergy's table, in pJ."""
+    lines = ["ERT:", "  version: '0.4'", "  tables:"]
+    rows: list[tuple[str, int, Energies]] = [
+        (store.name, architecture.instances(store.name), store.energies) for store in architecture.stores
+    ]
+    rows.append((architecture.compute.name, architecture.compute_instances, architecture.compute.energies))
+    for name, count, energies in rows:
+        lines += [f"  - name: {_flow(f'system_top_level.{name}[1..{count}]')}", "    actions:"]
+        for field in fields(Energies):
+            value = getattr(energies, field.name)
+            if value is not None:
+                lines.append(f"    - {{name: {field.name}, arguments: {{}}, energy: {value / _PICO!r}}}")
+    return "\n".join(lines) + "\n"
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+
+def timeloop_stats(found: Evaluation, architecture: Architecture) -> str:
+    """The evaluation with the field names of Timeloop's statistics, so that scripts that look for them find them."""
+    lines = ["Buffer and Arithmetic Levels", "----------------------------"]
+    level = 0
+    lines += [f"Level {level}", "-------", f"=== {architecture.compute.name} ===", "", "    STATS", "    -----",
+              f"    Utilized instances      : {found.used:g}",
+              f"    Computes (total)        : {found.computes}",
+              f"    Cycles                  : {found.cycles:g}",
+              f"    Energy (total)          : {found.compute_j / _PICO:.2f} pJ", ""]  # fmt: skip
+    stores = architecture.stores
+    leakage = dict(found.leakage_j)
+    for store in reversed(stores):
+        level += 1
+        lines += [f"Level {level}", "-------", f"=== {store.name} ===", "", "    STATS", "    -----",
+                  f"    Cycles               : {found.cycles:g}"]  # fmt: skip
+        for a in found.accesses:
+            if a.store == store.name:
+                lines += [
+                    f"    {a.tensor}:",
+                    f"        Utilized capacity                        : {a.tile:g}",
+                    f"        Utilized instances (max)                 : {a.instances:g}",
+                    f"        Scalar reads (per-instance)              : {a.reads:g}",
+                    f"        Scalar fills (per-instance)              : {a.fills:g}",
+                    f"        Scalar updates (per-instance)            : {a.updates:g}",
+                    f"        Energy (total)                           : {a.energy_j / _PICO:.2f} pJ",
+                ]
+        lines += [f"    Leakage energy (total)   : {leakage[store.name] / _PICO:.2f} pJ", ""]
+    lines += ["Summary Stats", "-------------", f"GFLOPs (@1GHz): {2 * found.computes / found.cycles:.2f}",
+              f"Utilization: {found.utilization:.2%}", f"Cycles: {found.cycles:g}",
+              f"Energy: {found.energy_j * 1e6:.2f} uJ",
+              f"EDP(J*cycle): {found.energy_j * found.cycles:.2e}", "", f"Computes = {found.computes}",
+              "fJ/Compute"]  # fmt: skip
+    each = found.computes * 1e-15
+    rows = [(architecture.compute.name, found.compute_j)]
+    rows += [(name, joules) for name, joules in found.levels.items() if name != "compute"][::-1]
+    width = max(len(name) for name, _ in rows)
+    lines += [f"    {name:{width}} = {joules / each:.2f}" for name, joules in rows]
+    lines.append(f"    {'Total':{width}} = {found.energy_j / each:.2f}")
+    return "\n".join(lines) + "\n"
+
+
+def compute_report(runs: Sequence[ArrayRun]) -> str:
+    """SCALE-Sim's COMPUTE_REPORT.csv."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["LayerID", "Total Cycles", "Stall Cycles", "Overall Util %", "Mapping Efficiency %",
+                     "Compute Util %"])  # fmt: skip
+    for i, run in enumerate(runs):
+        busy = run.utilization * run.cycles / run.total_cycles
+        writer.writerow([i, f"{run.total_cycles:g}", f"{run.stall_cycles:g}", f"{100 * busy:.6g}",
+                         f"{100 * run.mapping_efficiency:.6g}", f"{100 * run.utilization:.6g}"])  # fmt: skip
+    return file.getvalue()

@@ -1,0 +1,277 @@
+"""``triosim accelerator``: designs that do not exist yet, evaluated and mapped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from triosim.cli.command import CommandGroup, command, progress, say, wants_summary
+
+if TYPE_CHECKING:
+    from triosim.accelerator.reading import Contents
+
+accelerator_app = typer.Typer(
+    cls=CommandGroup,
+    help="Accelerators from their design: evaluate a mapping, look for a good one, show a design.",
+    no_args_is_help=True, rich_markup_mode=None,
+)  # fmt: skip
+
+Design = Annotated[str, typer.Argument(help="A design: a ready one's name, or a file (TOML, Timeloop YAML, ...).")]
+ProblemFile = Annotated[Path, typer.Argument(help="What is computed: a file of any known format.")]
+Also = Annotated[
+    list[Path] | None,
+    typer.Option("--also", help="A further file: energies (ERT), areas (ART), constraints, sparse optimizations.",
+                 show_default=False),
+]  # fmt: skip
+Timing = Annotated[
+    str,
+    typer.Option("--timing", help="ideal (loops alone), bandwidth (and what moves, beside them) or double-buffer "
+                 "(stores with one copy of a tile wait while it is filled)."),
+]  # fmt: skip
+Json = Annotated[
+    str | None,
+    typer.Option("--json", help="Write the result as JSON; - writes it, and nothing else, to the terminal.",
+                 show_default=False),
+]  # fmt: skip
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group of commands."""
+    app.add_typer(accelerator_app, name="accelerator")
+
+
+def _contents(design: str, files: list[Path], also: list[Path] | None) -> Contents:
+    """All files of a command together."""
+    from triosim.accelerator import presets
+    from triosim.accelerator.reading import read
+
+    return read([presets.known(design), *files, *(also or [])])
+
+
+def _json(value: dict[str, Any], path: str) -> None:
+    import json
+
+    from triosim.core.outputs import text_output
+
+    with text_output(path) as file:
+        json.dump(value, file, indent=1)
+        file.write("\n")
+
+
+@command(accelerator_app, "evaluate", short_help="What a mapping costs on a design: cycles, energy, traffic.")
+def evaluate(
+    design: Design,
+    problem: ProblemFile,
+    mapping: Annotated[
+        Path | None, typer.Argument(help="In which order and where: a file of any known format; a systolic array "
+                                    "needs none.", show_default=False)
+    ] = None,
+    also: Also = None,
+    timing: Timing = "bandwidth",
+    ragged: Annotated[
+        bool, typer.Option("--ragged", help="Loops may multiply to more than a bound; the last tile is cut off.")
+    ] = False,
+    form: Annotated[
+        str, typer.Option("--form", help="Closed form of systolic arrays: scale-sim (the tool's) or paper.")
+    ] = "scale-sim",
+    json: Json = None,
+    stats: Annotated[
+        Path | None, typer.Option("--stats", help="Write the fields of Timeloop's statistics, or SCALE-Sim's "
+                                  "COMPUTE_REPORT of a systolic array.", show_default=False)
+    ] = None,
+    ert: Annotated[
+        Path | None, typer.Option("--ert", help="Write the energies as Accelergy's table.", show_default=False)
+    ] = None,
+) -> None:  # fmt: skip
+    """Evaluate a mapping: reads, fills and updates of every level, cycles, energy and what binds."""
+    from triosim.accelerator import evaluate as evaluation
+    from triosim.accelerator import sparse, writing
+    from triosim.cli.streams import rich_console, written
+    from triosim.core.outputs import check_distinct
+    from triosim.report import accelerator as report
+
+    check_distinct({"--json": json, "--stats": stats, "--ert": ert},
+                   [("DESIGN", design), ("PROBLEM", problem), ("MAPPING", mapping),
+                    *(("--also", path) for path in also or [])])  # fmt: skip
+    found = _contents(design, [problem, *([mapping] if mapping else [])], also)
+    outputs = written("json", json) + written("stats", stats) + written("ert", ert)
+    if found.array is not None and found.architecture is None:
+        _evaluate_array(found, form, timing, json, stats, ert)
+    else:
+        rows: list[dict[str, Any]] = []
+        texts: list[str] = []
+        for architecture, one, chosen in _cases(found, mapping, ragged):
+            thinned = sparse.evaluate(architecture, one, chosen, found.sparse, timing) if found.sparse else None
+            result = thinned.dense if thinned else evaluation.evaluate(architecture, one, chosen, timing)
+            made = evaluation.as_json(result)
+            rows.append({**made, "sparse": sparse.as_json(thinned)} if thinned else made)
+            texts.append(writing.timeloop_stats(result, architecture))
+            if wants_summary(json, stats, ert):
+                report.evaluation(result, architecture, one, rich_console())
+                if thinned:
+                    report.sparse_evaluation(thinned, rich_console())
+            _text(writing.ert(architecture), ert)
+        if json is not None:
+            _json(_together(rows), json)
+        _text("\n".join(texts), stats)
+    say(outputs, json, stats, ert)
+    say((f"note: {note}" for note in found.notes), json, stats, ert)
+
+
+def _cases(found: Contents, mapping: Path | None, ragged: bool) -> list[Any]:
+    """Problems with their designs and mappings; what is missing is said of the file that should hold it."""
+    from triosim.core.errors import InputError
+
+    if found.mapping is None and not found.dataflows:
+        named = f"{mapping}: holds no mapping" if mapping else "no mapping is given"
+        raise InputError(f"{named}: give a file with one, or let `triosim accelerator map` find it")
+    return found.cases(ragged)
+
+
+def _together(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """One result, or several under ``layers``."""
+    return rows[0] if len(rows) == 1 else {"schema": "triosim/accelerator-evaluations/1", "layers": rows}
+
+
+def _evaluate_array(
+    found: Contents, form: str, timing: str, json: str | None, stats: Path | None, ert: Path | None
+) -> None:
+    """Products on a systolic array."""
+    from triosim.accelerator import systolic, writing
+    from triosim.cli.streams import rich_console
+    from triosim.core.errors import InputError
+    from triosim.report import accelerator as report
+
+    assert found.array is not None
+    if ert is not None:
+        raise InputError("--ert: a systolic array of closed form has no energies: describe it as a design")
+    if not found.problems:
+        raise InputError("the files hold no problem: give a file with one")
+    runs = [systolic.run(found.array, systolic.product_of(p), form, timing) for p in found.problems]
+    if json is not None:
+        _json(systolic.as_json(found.array, runs, form, timing), json)
+    if wants_summary(json, stats):
+        report.runs(runs, found.array, rich_console())
+    _text(writing.compute_report(runs), stats)
+
+
+def _text(text: str, path: Path | None) -> None:
+    from triosim.core.outputs import text_output
+
+    if path is not None:
+        with text_output(path) as file:
+            file.write(text)
+
+
+@command(accelerator_app, "map", short_help="A good mapping of a problem to a design.")
+def map_(
+    design: Design,
+    problem: ProblemFile,
+    also: Also = None,
+    objective: Annotated[
+        str, typer.Option("--objective", help="energy, delay, edp (their product) or pareto (a front of both).")
+    ] = "edp",
+    budget: Annotated[
+        str,
+        typer.Option("--budget", help="Mappings to try: a number, or a time such as 10s, taken as 100,000 for each "
+                     "second so that the answer depends on the seed alone."),
+    ] = "10s",
+    seed: Annotated[int, typer.Option("--seed", help="Of all random choices.")] = 0,
+    search: Annotated[
+        str, typer.Option("--search", help="genetic, random, or exhaustive where mappings are few.")
+    ] = "genetic",
+    workers: Annotated[
+        int, typer.Option("--workers", help="Processes; they change how long it takes, not what is found.")
+    ] = 1,
+    timing: Timing = "bandwidth",
+    json: Json = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Write the best mapping as TOML, or as Timeloop's YAML (.yaml).",
+                     show_default=False),
+    ] = None,
+) -> None:  # fmt: skip
+    """Look for a mapping of little energy, time, or both; an interruption ends with the best so far."""
+    from triosim.accelerator import evaluate as evaluation
+    from triosim.accelerator import mapper, sparse, writing
+    from triosim.accelerator.directives import Constraints
+    from triosim.cli.streams import rich_console, written
+    from triosim.core.errors import InputError
+    from triosim.core.outputs import check_distinct, text_output
+    from triosim.report import accelerator as report
+
+    check_distinct({"--json": json, "--output": output}, [("DESIGN", design), ("PROBLEM", problem),
+                                                          *(("--also", path) for path in also or [])])  # fmt: skip
+    if workers < 1:
+        raise InputError(f"--workers {workers}: the least is 1")
+    if seed < 0:
+        raise InputError(f"--seed {seed}: give 0 or more")
+    found = _contents(design, [problem], also)
+    if not found.problems:
+        raise InputError(f"{problem}: holds no problem: give a file with one")
+    if output is not None and len(found.problems) > 1:
+        raise InputError("--output writes one mapping, and there are several problems: give one of them")
+    architecture = found.design
+    rows = []
+    for one in found.problems:
+        rules = found.constraints.constraints(architecture, one) if found.constraints else Constraints()
+        if found.mapping is not None:
+            rules = mapper.with_keeps(rules, found.mapping.mapping(architecture, one, True, found.constraints), one)
+        most = mapper.parse_budget(budget)
+        with progress() as say_stage:
+
+            def tell(tried: int, name: str = one.name, say_stage: Callable[[str], None] = say_stage) -> None:
+                say_stage(f"mapping {name}: {tried:,} of {budget}")
+
+            result = mapper.search(
+                architecture, one, rules, objective=objective, searcher=search, budget=most, seed=seed, timing=timing,
+                workers=workers, on_progress=tell,
+            )  # fmt: skip
+        best = mapper.evaluated(architecture, one, result.best, timing)
+        thinned = sparse.evaluate(architecture, one, best.mapping, found.sparse, timing) if found.sparse else None
+        rows.append((one, result, best, thinned))
+        if wants_summary(json, output):
+            report.search(result, objective, rich_console())
+            report.evaluation(best, architecture, one, rich_console())
+            if thinned:
+                report.sparse_evaluation(thinned, rich_console())
+    if json is not None:
+        made = [
+            {**evaluation.as_json(best), "search": mapper.as_json(result, objective),
+             "mapping": writing.mapping_rows(best.mapping), **({"sparse": sparse.as_json(thinned)} if thinned else {})}
+            for _, result, best, thinned in rows
+        ]  # fmt: skip
+        _json(_together(made), json)
+    if output is not None:
+        text = writing.timeloop_mapping if output.suffix in (".yaml", ".yml") else writing.toml_mapping
+        with text_output(output) as file:
+            file.write(text(rows[0][2].mapping, architecture, rows[0][0]))
+    say(written("mapping", output) + written("json", json), output, json)
+    notes = found.notes
+    if found.sparse:
+        notes += ("the search minded no zeros, what it found was evaluated with them",)
+    say((f"note: {note}" for note in notes), output, json)
+
+
+@command(accelerator_app, "show", short_help="The ready designs, or one in full.")
+def show(
+    design: Annotated[
+        str | None, typer.Argument(help="A design: a ready one's name, or a file; all ready ones if left out.",
+                                   show_default=False)
+    ] = None,
+    also: Also = None,
+) -> None:  # fmt: skip
+    """List the ready designs, or show one: its nodes, energies and what they rest on."""
+    from triosim.accelerator import presets
+    from triosim.cli.streams import rich_console
+    from triosim.report import accelerator as report
+
+    if design is None:
+        report.designs([presets.load(name) for name in presets.names()], rich_console())
+        return
+    found = _contents(design, [], also)
+    report.design(found, rich_console())
+    say(f"note: {note}" for note in found.notes)

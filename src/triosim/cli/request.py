@@ -1,0 +1,103 @@
+"""``triosim infer --prompt N --output N``: one request with its cache."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from triosim.core.errors import InputError, printable
+
+if TYPE_CHECKING:
+    from triosim.cli.arguments import InferOptions
+    from triosim.serving.one_request import OneRequest
+
+LEFT_OUT = {
+    "--timeline": "timeline", "--report": "report", "--chakra": "chakra", "--stats": "stats", "--fit": "fit",
+    "--dp": "dp", "--micro-batches": "micro_batches", "--global-batch-size": "global_batch_size",
+    "--seq-len": "seq_len", "--precision": "precision", "--placement": "placement", "--place": "place",
+    "--tp-plan": "tp_plan", "--composition": "composition", "--also": "also", "--batch-trace": "batch_trace",
+}  # fmt: skip
+"""Options of a step that a request has no use for."""
+
+
+def request(options: InferOptions) -> None:
+    """Predict it, print it, write it.
+
+    Raises:
+        InputError: an option makes no sense here, or something that it names does not exist.
+    """
+    from triosim.cli.command import say, wants_summary
+    from triosim.cli.streams import written
+    from triosim.core.outputs import text_output
+    from triosim.hardware import machine
+    from triosim.serving.deployment import Deployment
+    from triosim.serving.one_request import one_request
+
+    if options.prompt is None or options.output is None:
+        raise InputError("a request needs both its prompt and its output: give --prompt and --output")
+    for option, name in LEFT_OUT.items():
+        if getattr(options, name, None):
+            raise InputError(
+                f"{option} has no meaning for one request with its cache: leave it out, or --prompt and --output"
+            )
+    if options.system is None and options.device is None:
+        raise InputError(f"{options.workload!r} is a model, without recorded times: name a --system or a --device")
+    tensor_parallel, stages = options.tp or 1, options.pp or 1
+    system = machine.system(
+        options.system,
+        options.nodes,
+        device=options.device,
+        devices=options.devices,
+        topology=options.topology,
+        link=options.link,
+        latency=options.latency,
+        at_least=tensor_parallel * stages,
+    )
+    deployment = Deployment(
+        options.workload,
+        system,
+        tensor_parallel=tensor_parallel,
+        stages=stages,
+        weights=options.weights,
+        kv_cache=options.kv_cache,
+        host=options.host or "graph",
+    )
+    found = one_request(deployment, options.prompt, options.output, options.batch_size or 1, options.context)
+    if options.json is not None:
+        with text_output(options.json) as file:
+            json.dump(found.table(), file, indent=1, allow_nan=False)
+            file.write("\n")
+    if wants_summary(options.json):
+        for line in summary(found):
+            print(printable(line))
+    say(written("result", options.json), options.json)
+
+
+def summary(found: OneRequest) -> list[str]:
+    """Lines for the terminal."""
+    from triosim.core.units import format_bytes, format_time
+
+    own = found.deployment
+    devices = own.tensor_parallel * own.stages
+    after = f" after {found.context} cached" if found.context else ""
+    lines = [
+        f"{own.model}, {own.weights} weights, on {devices} {own.system.model(0).name}: "
+        f"{found.batch} x {found.prompt} prompt and {found.output} output tokens{after}",
+        "",
+        f"TTFT     {format_time(found.ttft_s)}",
+        f"TPOT     {format_time(found.tpot_s)}",
+        f"in all   {format_time(found.e2e_s)}",
+        "",
+        f"{'':18}" + "".join(f"{name:>12}" for name in found.breakdown_s),
+    ]
+    for part in found.breakdown_s["prompt"]:
+        values = [table[part] for table in found.breakdown_s.values()]
+        if any(values):
+            lines.append(f"{part.replace('_', ' '):18}" + "".join(f"{format_time(value):>12}" for value in values))
+    left = "fits" if found.fits else "DOES NOT FIT"
+    lines += [
+        "",
+        f"KV cache {format_bytes(found.kv_bytes)} of {format_bytes(found.memory.cache)} on a device, {left}, beside "
+        f"{format_bytes(found.memory.weights)} of weights",
+    ]
+    return lines

@@ -1,0 +1,196 @@
+"""``--sweep`` of ``triosim train`` and ``infer``: many plans, ranked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from triosim.cli.arguments import Options
+from triosim.cli.command import Command, note, progress, say, wants_summary
+from triosim.core.errors import InputError
+
+if TYPE_CHECKING:
+    from triosim.plan import Plan
+    from triosim.search.journal import Journal
+    from triosim.search.outcome import Outcome
+
+
+class SweepCommand(Command):
+    """A command whose ``--sweep`` takes all words with ``=`` that follow it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """See click."""
+        return super().parse_args(ctx, list(_spelled_out(args)))
+
+
+def _spelled_out(words: list[str]) -> Iterator[str]:
+    """Words with ``--sweep`` before each of its values."""
+    within = 0  # values of the last --sweep so far, 1 for none; 0 outside
+    for word in words:
+        if word == "--sweep":
+            within = 1
+        elif within == 1:
+            within = 2
+        elif within and "=" in word and not word.startswith("-"):
+            yield "--sweep"
+        else:
+            within = 0
+        yield word
+
+
+def check_alone(options: Options) -> None:
+    """Refuse what only a sweep has.
+
+    Raises:
+        InputError: it was asked of a single prediction.
+    """
+    for name, given in (("--csv", options.csv is not None), ("--workers", options.workers != 1)):
+        if given:
+            raise InputError(f"{name} is for many plans: give --sweep as well, for example --sweep tp=1,2,4")
+
+
+def sweep(options: Options, training: bool) -> None:
+    """Predict every plan, rank them, and write what was asked for.
+
+    Raises:
+        InputError: an option makes no sense, or does not go with a sweep.
+    """
+    _check(options)
+    from triosim.cli.predict import machine, plan_of, step
+    from triosim.cli.workloads import load_workload
+    from triosim.report import ranking
+    from triosim.search import grid
+    from triosim.search.sweep import sweep as predicted
+
+    with progress() as tell:
+        tell("reading the workload")
+        trace, base = step(options, training), plan_of(options, training)
+        axes = grid.axes_of(options.sweep or ())
+        asked = list(grid.grid(axes))
+        system = machine(options, trace, max(_ranks(base, one) for one in asked))
+        also = [load_workload(name, step=options.step) for name in options.also or ()]
+        with _kept(options, (trace, system, base, also), _texts(base, axes)) as kept:
+            known = kept.known(asked)
+            if known:
+                note(f"resumes   {len(known):,} of {len(asked):,} plans are known from {kept.path}")
+            outcomes = []
+            for one in predicted(
+                trace, system, asked, workers=options.workers, base=base, progress=tell, known=known, also=also
+            ):
+                if one.number not in known:
+                    kept.keep(asked[one.number], one)
+                outcomes.append(one)
+            tell("writing")
+            lines = _write(outcomes, trace.meta.workload, system.name, options)
+            kept.done()
+    if wants_summary(options.json, options.csv):
+        from triosim.cli.streams import rich_console
+
+        ranking.show(outcomes, list(axes), rich_console())
+    say(lines, options.json, options.csv)
+
+
+def _check(options: Options) -> None:
+    """Refuse options of one prediction alone."""
+    for name in ("timeline", "report", "chakra", "stats", "fit"):
+        if getattr(options, name):
+            raise InputError(f"--{name} is of one prediction and does not go with --sweep: run the plan you want alone")
+    if options.workers < 1:
+        raise InputError(f"--workers must be at least 1, got {options.workers}")
+
+
+def _ranks(base: Plan, asked: dict[str, Any]) -> int:
+    """Devices that a plan needs at least; 0 where its sizes make no sense, which it says itself."""
+    sizes = [asked.get(name, getattr(base, name)) or 1 for name in ("dp", "tp", "pp")]
+    if not all(isinstance(size, int) for size in sizes):
+        return 1
+    return int(sizes[0] * sizes[1] * sizes[2])
+
+
+def _texts(base: Plan, axes: dict[str, tuple[Any, ...]]) -> list[str]:
+    """All texts of the plans: some of them name files."""
+    found: list[str] = []
+    for value in (*dict(base).values(), *(one for values in axes.values() for one in values)):
+        parts = value if isinstance(value, (list, tuple)) else [value]
+        found += [part for part in parts if isinstance(part, str)]
+    return found
+
+
+class _Kept:
+    """What is known of the plans from a run that was cut short; nothing without a file to write beside."""
+
+    def __init__(self, journal: Journal | None) -> None:
+        self._journal = journal
+        self.path = journal.path if journal else None
+
+    def __enter__(self) -> _Kept:
+        return self
+
+    def __exit__(self, *how: object) -> None:
+        if self._journal:
+            self._journal.__exit__(*how)
+
+    def known(self, asked: list[dict[str, Any]]) -> dict[int, Outcome]:
+        """Outcomes by the number that their plans have now."""
+        if self._journal is None or not self._journal.found:
+            return {}
+        from dataclasses import replace
+
+        found = {number: self._journal.found.get(_name(one)) for number, one in enumerate(asked)}
+        return {number: replace(one, number=number) for number, one in found.items() if one is not None}
+
+    def keep(self, asked: dict[str, Any], outcome: Outcome) -> None:
+        """Remember an outcome."""
+        if self._journal:
+            self._journal.keep(_name(asked), outcome)
+
+    def done(self) -> None:
+        """All is written."""
+        if self._journal:
+            self._journal.done()
+
+
+def _name(asked: dict[str, Any]) -> str:
+    return json.dumps(asked, sort_keys=True)
+
+
+def _kept(options: Options, content: tuple[object, ...], files: list[str]) -> _Kept:
+    from triosim.core.outputs import is_standard_output
+    from triosim.search.journal import Journal, beside, digest
+
+    outputs = [path for path in (options.json, options.csv) if path is not None and not is_standard_output(path)]
+    if not outputs:
+        return _Kept(None)
+    journal = Journal(beside(outputs[0]), digest(*content, files=files))
+    if journal.other:
+        note(f"starts anew: {journal.path} was of another workload, machine, plan or version")
+    return _Kept(journal)
+
+
+def _write(outcomes: list[Outcome], workload: str, system: str, options: Options) -> list[str]:
+    """Write the files asked for; returns a line for each."""
+    from triosim.cli.streams import written
+    from triosim.core.outputs import text_output
+    from triosim.report import ranking
+
+    lines = []
+    if options.json is not None:
+        with text_output(options.json) as file:
+            file.write(json.dumps(_finite(ranking.to_dict(outcomes, workload, system)), indent=1) + "\n")
+        lines += written("sweep", options.json)
+    if options.csv is not None:
+        with text_output(Path(options.csv)) as file:
+            file.write(ranking.to_csv(outcomes))
+        lines += written("table", options.csv)
+    return lines
+
+
+def _finite(value: Any) -> Any:
+    """Values that JSON can write: what is not finite becomes null."""
+    if isinstance(value, float):
+        return value if abs(value) < float("inf") else None
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,1 @@
+"""What knows nothing of the field: errors, parts by name, units, tables of columns, spans of time, files of users."""

@@ -1,0 +1,77 @@
+"""Results of pure functions that are kept, so that plans that share a stage of a prediction share its work."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import fields, is_dataclass
+from functools import wraps
+from threading import Lock
+from typing import Any, ParamSpec, TypeVar, cast
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _Same:
+    """An object as a key: equal to itself only, and alive as long as the key is."""
+
+    __slots__ = ("what",)
+
+    def __init__(self, what: object) -> None:
+        self.what = what
+
+    def __hash__(self) -> int:
+        return id(self.what)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.what is self.what
+
+
+def kept(most: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Keeps the results of the last ``most`` different calls of a function.
+
+    The function must be pure: its result depends on its arguments only, and nobody changes either.  Arguments count by
+    value where they can be hashed, mappings and dataclasses by what they consist of, and anything else, as the columns
+    of a trace, as the object that it is; what is kept holds on to them.  Exceptions are not kept.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        results: OrderedDict[Hashable, R] = OrderedDict()
+        lock = Lock()
+
+        @wraps(function)
+        def call(*args: P.args, **options: P.kwargs) -> R:
+            key = (*map(_key, args), *((name, _key(value)) for name, value in sorted(options.items())))
+            with lock:
+                if key in results:
+                    results.move_to_end(key)
+                    return results[key]
+            found = function(*args, **options)
+            with lock:
+                results[key] = found
+                while len(results) > most:
+                    results.popitem(last=False)
+            return found
+
+        cast(Any, call).forget = results.clear
+        return call
+
+    return decorate
+
+
+def _key(value: object) -> Hashable:
+    if isinstance(value, Mapping):
+        return ("mapping", *sorted((name, _key(item)) for name, item in value.items()))
+    if is_dataclass(value) and not isinstance(value, type):
+        # Columns are many and long: a table is the same where all of its columns are the same objects.
+        return (type(value), *(_part(getattr(value, field.name)) for field in fields(value)))
+    if isinstance(value, (list, tuple)):
+        return (type(value), *map(_key, value))
+    return (type(value), value) if isinstance(value, Hashable) else _Same(value)  # 1, 1.0 and True are different
+
+
+def _part(value: object) -> Hashable:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return (type(value), value)
+    return _key(value) if is_dataclass(value) and not isinstance(value, type) else _Same(value)

@@ -1,0 +1,156 @@
+"""What one call asks of the device: the contract between operators and the models of kernels.
+
+A call is one of a few kinds of arithmetic (:class:`Product`, :class:`Convolution`, ...), or it moves bytes
+(:class:`Traffic`).  :mod:`triosim.kernels.work` puts these into columns.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+STREAMS = (
+    "elementwise", "reduction", "copy", "softmax", "layer_norm", "batch_norm", "embedding", "pooling", "optimizer",
+    "loss", "index", "create", "other",
+)  # fmt: skip
+"""Classes of kernels that move bytes."""
+
+INDEX = 8.0
+"""Bytes of an index (PyTorch's are of 64 bits)."""
+SECTOR = 32.0
+"""Bytes of memory that reading or writing one element alone takes."""
+
+
+class ProductWork(NamedTuple):
+    """``times`` times ``batch`` matrix products of (m, k) and (k, n)."""
+
+    m: float
+    n: float
+    k: float
+    batch: float
+    times: float
+
+    @staticmethod
+    def cube(flop: float) -> ProductWork:
+        """One product of equal sides with so many FLOP, where shapes do not tell the sizes."""
+        side = _side(flop)
+        return ProductWork(side, side, side, 1.0, 1.0)
+
+
+class ConvolutionWork(NamedTuple):
+    """One convolution as :class:`triosim.kernels.work.convolution.Convolution` has it in columns."""
+
+    images: float
+    in_channels: float
+    out_channels: float
+    groups: float
+    in_rows: float
+    in_columns: float
+    out_rows: float
+    out_columns: float
+    kernel_rows: float
+    kernel_columns: float
+    stride: float
+    forward: bool
+    data_gradient: bool
+    weight_gradient: bool
+    bias_gradient: bool
+    accumulates: bool
+
+    @staticmethod
+    def cube(flop: float) -> ConvolutionWork:
+        """A window of one position and as many images as channels, where shapes do not tell the sizes."""
+        side = _side(flop)
+        ones = (1.0,) * 8
+        return ConvolutionWork(side, side, side, *ones, True, False, False, False, False)
+
+
+class AttentionWork(NamedTuple):
+    """One attention as :class:`triosim.kernels.work.attention.Attention` has it in columns."""
+
+    batch: float
+    queries: float
+    keys: float
+    heads: float
+    kv_heads: float
+    head: float
+    head_v: float
+    window: float
+    causal: bool
+    backward: bool
+
+    @staticmethod
+    def cube(flop: float) -> AttentionWork:
+        """One head of as many positions as so many FLOP need, where shapes do not tell the sizes."""
+        side = max(math.sqrt(flop / (4.0 * 128)), 1.0) if flop > 0 else 1.0
+        return AttentionWork(1.0, side, side, 1.0, 1.0, 128.0, 128.0, 0.0, False, False)
+
+
+class ExpertsWork(NamedTuple):
+    """What one call of a mixture of experts multiplies.
+
+    Attributes:
+        tokens: rows.
+        topk: experts that each row is multiplied by, 1 where rows are sorted by expert.
+        hidden: length of a row.
+        inner: length inside an expert, of one of the two matrices in; columns of a single product.
+        experts: experts whose weights are there.
+        matrices: 3 for a gated layer, 2 for one that is not, 1 for a single product.
+        packed: elements in one element of the stored weights.
+        times: products of this size, 2 for a backward that yields both gradients.
+        family: one of the kernel families of :mod:`triosim.kernels.work.moe`.
+    """
+
+    tokens: float
+    topk: float
+    hidden: float
+    inner: float
+    experts: float
+    matrices: int
+    packed: float
+    times: float
+    weight: int
+    family: str = "triton"
+
+    @staticmethod
+    def cube(flop: float) -> ExpertsWork:
+        """One expert of as many tokens as so many FLOP need, where shapes do not tell the sizes."""
+        side = _side(flop)
+        return ExpertsWork(side, 1.0, side, side, 1.0, 1, 1.0, 1.0, -1)
+
+    def flop(self) -> float:
+        """Floating-point operations, a multiply-add counts two."""
+        return 2.0 * self.tokens * self.topk * self.hidden * self.inner * self.matrices * self.times
+
+
+class Traffic(NamedTuple):
+    """What one call moves.
+
+    Attributes:
+        stream: one of :data:`STREAMS`.
+        read, written: bytes.
+        rows: what costs a unit time one by one: rows that are summed over (positions of a softmax or layer norm,
+            channels of a batch norm), and elements that a pooling finds the window of; 1 where there is nothing such.
+        row_bytes: bytes of one row; 0 where there are none.
+        kernels: how many kernels the call launches.
+    """
+
+    stream: str
+    read: float
+    written: float
+    rows: float = 1.0
+    row_bytes: float = 0.0
+    kernels: float = 1.0
+
+    def by_rows(self, size: float, length: float, item: float) -> Traffic:
+        """The same, going over ``size`` elements in rows of ``length``."""
+        if not length or not size:
+            return self
+        return self._replace(rows=size / length, row_bytes=length * item)
+
+
+def _side(flop: float) -> float:
+    return max((flop / 2.0) ** (1 / 3), 1.0) if flop > 0 else 1.0
+
+
+Work = ProductWork | ConvolutionWork | AttentionWork | ExpertsWork

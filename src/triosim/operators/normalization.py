@@ -1,0 +1,172 @@
+"""Normalization over the channels' batches (batch norm) or over the last dimensions (layer norm, RMS norm)."""
+
+from __future__ import annotations
+
+import math
+
+from triosim.core.registry import registered
+from triosim.operators._call import Call, Result, Shape
+from triosim.operators._dims import GRADIENT_ROLES, NO_LABEL, Dims, Output, Row, aligned, bounded, in_gradient, number
+from triosim.operators._kind import Kind
+from triosim.operators._work import Traffic
+
+_PER_CHANNEL = ("batch_norm", "group_norm", "instance_norm")
+_BATCH_NORMS = ("batch_norm", "instance_norm")
+
+
+@registered
+class Normalization(Kind):
+    """``result = (input - mean) / deviation * weight + bias``.
+
+    Layer norms take mean and deviation of every row of the dimensions of ``normalized_shape``, batch norms of every
+    channel (dimension 1), group and instance norms of every (group of) channel(s) of a sample.
+    """
+
+    names = """
+        layer_norm: input normalized_shape weight bias eps cudnn_enable
+        native_layer_norm: input normalized_shape weight bias eps
+        rms_norm: input normalized_shape weight eps
+        _fused_rms_norm: input normalized_shape weight eps
+        batch_norm: input weight bias running_mean running_var training momentum eps cudnn_enabled
+        native_batch_norm _batch_norm_impl_index _native_batch_norm_legit _native_batch_norm_legit_functional:
+          input weight bias running_mean running_var training momentum eps
+        cudnn_batch_norm miopen_batch_norm: input weight bias running_mean running_var training
+          exponential_average_factor epsilon
+        _batch_norm_with_update _native_batch_norm_legit_no_training _batch_norm_no_update
+          _batch_norm_with_update_functional: input weight bias running_mean running_var momentum eps
+        batch_norm_stats batch_norm_elemt sync_batch_norm batch_norm_gather_stats batch_norm_gather_stats_with_counts
+        batch_norm_update_stats batch_norm_backward_reduce batch_norm_backward_elemt
+        group_norm: input num_groups weight bias eps cudnn_enabled
+        native_group_norm: input weight bias N C HxW group eps
+        instance_norm: input weight bias running_mean running_var use_input_stats momentum eps cudnn_enabled
+        local_response_norm
+        quantized_batch_norm quantized::batch_norm1d quantized::batch_norm2d quantized::batch_norm3d
+        quantized::batch_norm1d_relu quantized::batch_norm2d_relu quantized::batch_norm3d_relu
+        fused_add_rms_norm
+        """
+    gradients = """
+        native_batch_norm_backward: grad_out input weight running_mean running_var save_mean save_invstd train eps
+          output_mask
+        cudnn_batch_norm_backward: input grad_output weight running_mean running_var save_mean save_var epsilon
+          reserveSpace
+        miopen_batch_norm_backward: input grad_output weight running_mean running_var save_mean save_var epsilon
+        native_layer_norm_backward: grad_out input normalized_shape mean rstd weight bias output_mask
+        _fused_rms_norm_backward: grad_out input normalized_shape rstd weight output_mask
+        native_group_norm_backward: grad_out input mean rstd weight N C HxW group output_mask
+        """
+    words = "batch_norm qbatch_norm layer_norm rms_norm"
+    weights = ("weight", "bias", "running_mean", "running_var")
+    kernels = "rowwise"
+
+    def stream_of(self, call: Call) -> str:
+        if not any(part in call.name for part in _BATCH_NORMS):
+            return "layer_norm"
+        given = call.args.get("training") is False or "no_training" in call.name
+        return "elementwise" if given and not call.backward else "batch_norm"  # nothing is summed where they are given
+
+    def results(self, call: Call) -> tuple[Result, ...] | None:
+        source, weight = call.find("input", "self"), call.find("weight")
+        if source < 0 or not call.inputs[source]:
+            return None
+        x, dtype = call.inputs[source], call.dtype(source)
+        if call.backward:
+            affine = 2 if weight >= 0 and (call.find("bias") >= 0 or any(p in call.name for p in _PER_CHANNEL)) else 1
+            more = (Result(call.inputs[weight], call.dtype(weight)),) * affine if weight >= 0 else ()
+            return (Result(x, dtype), *more)
+        made = (Result(x, dtype),)
+        if call.name in ("native_layer_norm", "_fused_rms_norm"):
+            rows = len(x) - min(_normalized(call), len(x))
+            row = Result((*x[:rows], *(1,) * (len(x) - rows)), _wide(dtype), saved=True)
+            return (*made, *(row,) * (2 if call.name == "native_layer_norm" else 1))
+        if call.name == "native_group_norm":
+            row = Result((x[0], number(call, "group", 1) or 1), _wide(dtype), saved=True)
+            return (*made, row, row)
+        if call.name in ("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm", "miopen_batch_norm"):
+            training = call.args.get("training") is not False
+            row = Result(x[1:2] if training else (0,), _wide(dtype), saved=True)
+            running = [call.find(role) for role in ("running_mean", "running_var")] if training else []
+            after = [Result(call.inputs[at], call.dtype(at), at, 0, True, True) for at in running if at >= 0]
+            return (*made, row, row, *after)
+        return made
+
+    def traffic(self, call: Call, counted: Traffic) -> Traffic:
+        """Rows are read twice; the gradients of weight and bias take a second kernel, which reads what the first has.
+
+        A batch norm's row is a channel.
+        """
+        shape = call.shape("input", "self") or (call.inputs[0] if call.inputs else ())
+        size, item = float(math.prod(shape)), call.item(0)
+        if counted.stream == "elementwise":
+            return counted
+        if counted.stream == "batch_norm":
+            if len(shape) < 2:
+                return counted
+            rows = shape[0] * shape[1] if "instance" in call.name else shape[1]
+            return counted.by_rows(size, math.prod(shape) // max(rows, 1), item) if size else counted
+        weight = call.shape("weight")
+        if "group_norm" in call.name and len(shape) > 1:
+            given = call.args.get("num_groups", call.args.get("group"))
+            length = math.prod(shape[1:]) // (given if type(given) is int and given > 0 else 1)
+        else:
+            length = math.prod(weight) if weight else shape[-1] if shape else 0
+        found = counted.by_rows(size if shape else 0.0, length, item)
+        if call.backward and len(call.outputs) > 1:
+            return found._replace(read=2.0 * found.read, kernels=2.0)
+        return found
+
+    def dims(self, call: Call) -> Dims:
+        """Every dimension of the input is a label; statistics follow the rows, weights the dimensions normalized."""
+        source = call.find("input", "self")
+        if source < 0 or not call.inputs[source]:
+            return aligned(call)
+        x = call.inputs[source]
+        full = tuple(range(len(x)))
+        per_channel = any(part in call.name for part in _PER_CHANNEL)
+        if per_channel:
+            affine: Row = full[1:2]
+            rows: Row = full[:1] if "group" in call.name else affine
+        else:
+            affine = full[len(x) - min(_normalized(call), len(x)) :]
+            rows = full[: len(x) - len(affine)]
+        grad = call.find(*GRADIENT_ROLES) if call.backward else -1
+        reads: dict[int, Row] = {source: full, grad: full}
+        reads |= {call.find(role): affine for role in ("weight", "bias")}
+        channels = x[1:2] if per_channel else ()
+        for role in ("mean", "rstd", "save_mean", "save_invstd", "save_var", "running_mean", "running_var"):
+            at = call.find(role)
+            if at >= 0:
+                reads[at] = _statistic(call.inputs[at], rows, affine, channels)
+        made: dict[int, Row] = {0: full}
+        for at, shape in enumerate(call.outputs[1:], 1):
+            made[at] = affine if call.backward else _statistic(shape, rows, affine, channels)
+        if call.backward and call.outputs and len(call.outputs[0]) != len(x):  # the input's gradient is not wanted
+            made[0] = affine
+        ins, outs = bounded(call, reads, made)
+        given = (grad, source) if call.backward and grad >= 0 else None
+        outputs = tuple(Output(row, given if made[at] is affine else None) for at, row in enumerate(outs))
+        if "group_norm" in call.name:
+            whole = frozenset(full[1:])
+        else:
+            whole = frozenset() if per_channel else frozenset(affine)
+        per_rank = self.stream_of(call) == "batch_norm"
+        return Dims(tuple(ins), outputs, whole, linear=in_gradient(call), per_rank=per_rank)
+
+
+def _statistic(shape: Shape, rows: Row, affine: Row, channels: Shape) -> Row:
+    """Labels of a mean or a deviation: one for each row, with ones for what was normalized, or each channel."""
+    if len(shape) == 1 and channels:
+        return affine if shape in (channels, (0,)) else (NO_LABEL,)
+    return (*rows, *(NO_LABEL,) * (len(shape) - len(rows)))
+
+
+def _normalized(call: Call) -> int:
+    """How many of the last dimensions are normalized."""
+    given, weight = call.args.get("normalized_shape"), call.shape("weight")
+    if isinstance(given, list):
+        return len(given)
+    return len(weight) if weight else 1
+
+
+def _wide(dtype: str) -> str:
+    """Element type of statistics."""
+    return "float64" if dtype == "float64" else "float32"

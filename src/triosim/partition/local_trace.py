@@ -1,0 +1,109 @@
+"""The step as one rank runs it: values cut to their placements, and copies of what was gathered or is a summand."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from triosim.core.columns import Ragged
+from triosim.partition.placements import Placement, Shard
+from triosim.trace.calls import count_work
+from triosim.trace.tables import Trace, Values
+
+
+class LocalTrace:
+    """Collects what differs from the undivided step.
+
+    Attributes:
+        inputs, outputs: value ids by operator.
+        alias: value -> the local value that later readers get instead.
+        made_as: value -> placement in which it was made, where that changed later.
+    """
+
+    def __init__(self, trace: Trace, inputs: list[list[int]], outputs: list[list[int]]) -> None:
+        self.trace = trace
+        self.inputs, self.outputs = list(inputs), list(outputs)
+        self.alias: dict[int, int] = {}
+        self.made_as: dict[int, Placement] = {}
+        self._shapes = [tuple(s) for s in trace.values.shape.lists()]
+        self._wholes: dict[tuple[Hashable, tuple[int, ...]], int] = {}
+        self._parts: dict[tuple[int, Shard], int] = {}
+        self._extra: list[tuple[int, tuple[int, ...], Hashable]] = []  # origin, shape, key of its storage
+        self._regions: set[Hashable] = set()
+
+    def gathered(self, region: Hashable) -> bool:
+        """Whether a region has been gathered."""
+        return region in self._regions
+
+    def whole(self, value: int, region: Hashable) -> int:
+        """A value in the whole copy of a region of a storage."""
+        self._regions.add(region)
+        key = (region, self._shapes[value])
+        if key not in self._wholes:
+            self._wholes[key] = self._add(value, self._shapes[value], region)
+        return self._wholes[key]
+
+    def part(self, value: int, own: Shard, size: int) -> int:
+        """The own part of a whole value: a view."""
+        key = (value, own)
+        if key not in self._parts:
+            origin = value if value < len(self._shapes) else self._extra[value - len(self._shapes)][0]
+            shape = list(self._shapes[origin])
+            shape[own.dim] //= size
+            self._parts[key] = self._add(origin, tuple(shape), None)
+        return self._parts[key]
+
+    def summands(self, rows: Sequence[int], storage: int, of: Sequence[int]) -> None:
+        """What the operators ``rows`` have on a storage are summands, which are not what later readers get.
+
+        Args:
+            rows: operators so far that made or read the summands.
+            storage: where they were.
+            of: storage of each value.
+        """
+        for row in rows:
+            for table in (self.inputs, self.outputs):
+                table[row] = [
+                    self.whole(v, ("summand", storage)) if v < len(self._shapes) and of[v] == storage else v
+                    for v in table[row]
+                ]
+
+    def _add(self, origin: int, shape: tuple[int, ...], storage: Hashable) -> int:
+        self._extra.append((origin, shape, storage))
+        return len(self._shapes) + len(self._extra) - 1
+
+    def homes(self, placed: Mapping[int, Placement], size: int) -> Trace:
+        """The undivided step with shapes cut."""
+        values = self.trace.values
+        cut = {v: p.dim for v, p in {**placed, **self.made_as}.items() if isinstance(p, Shard)}
+        extents = values.shape.values.copy()
+        at = values.shape.offsets[list(cut)] + np.array(list(cut.values()), np.int64)
+        extents[at] //= size
+        return replace(self.trace, values=replace(values, shape=Ragged(extents, values.shape.offsets)))
+
+    def build(self, homes: Trace) -> Trace:
+        """The local trace: extra values appended, inputs and outputs as read and written locally."""
+        values = homes.values
+        origins = np.array([origin for origin, _, _ in self._extra], np.int64)
+        keys = list(dict.fromkeys(key for _, _, key in self._extra if key is not None))
+        number = {key: int(values.storage.max(initial=-1)) + 1 + at for at, key in enumerate(keys)}
+        storage = [
+            number[key] if key is not None else int(values.storage[origin]) for origin, _, key in self._extra
+        ]  # fmt: skip
+        extended = Values(
+            storage=np.concatenate([values.storage, np.array(storage, np.int32)]).astype(np.int32),
+            version=np.concatenate([values.version, values.version[origins]]),
+            offset=np.concatenate([values.offset, np.zeros(len(origins), np.int64)]),
+            shape=Ragged.stacked([values.shape, Ragged.of([shape for _, shape, _ in self._extra])]),
+            dtype=np.concatenate([values.dtype, values.dtype[origins]]),
+            category=np.concatenate([values.category, values.category[origins]]),
+            of=np.concatenate([values.of, np.full(len(origins), -1, np.int32)]),
+            name=(*values.name, *("" for _ in origins)),
+            symbols=Ragged.stacked([values.symbols, values.symbols.take(origins)]),
+        )
+        operators = replace(
+            homes.operators, inputs=Ragged.of(self.inputs, np.int32), outputs=Ragged.of(self.outputs, np.int32)
+        )
+        return count_work(replace(homes, values=extended, operators=operators))

@@ -1,0 +1,124 @@
+"""The mesh: ranks arranged along named axes, and the groups that communicate along each.
+
+The order of the axes is the placement on the machine: ranks are numbered with the last axis fastest, so its neighbours
+are neighbours in the machine.  An axis is digits of the rank number, each a stride and a size; one that is made of
+others (``dp`` of ``dp_replicate`` and ``dp_shard``) or cuts the same ranks anew (``ep`` out of ``dp x tp``, as
+torchtitan's ``ParallelDims`` does) is digits too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.core.errors import PlanError
+
+M = TypeVar("M", bound="Mesh")
+Ranks = TypeVar("Ranks", int, NDArray[np.int64])
+
+
+class Digit(NamedTuple):
+    """Part of a rank number: ``rank // stride % size``."""
+
+    stride: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Ranks along named axes.
+
+    Attributes:
+        axes: names and sizes, outermost first.
+        derived: more axes over the same ranks: name and digits, outermost first.
+    """
+
+    axes: tuple[tuple[str, int], ...]
+    derived: tuple[tuple[str, tuple[Digit, ...]], ...] = field(default=(), kw_only=True)
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+        return prod(size for _, size in self.axes)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All axes, innermost first, then the derived ones.  Programs name an axis by its row here."""
+        return (*(name for name, _ in reversed(self.axes)), *(name for name, _ in self.derived))
+
+    def row(self, axis: str) -> int:
+        """The row of an axis in :attr:`names`."""
+        return self.names.index(axis)
+
+    def digits(self, axis: str) -> tuple[Digit, ...]:
+        """The digits of an axis, outermost first."""
+        stride = 1
+        for name, size in reversed(self.axes):
+            if name == axis:
+                return (Digit(stride, size),)
+            stride *= size
+        return dict(self.derived)[axis]
+
+    def size(self, axis: str) -> int:
+        """Ranks along an axis; 1 where there is no such axis."""
+        return prod(digit.size for digit in self.digits(axis)) if axis in self.names else 1
+
+    def joined(self: M, name: str, axes: Sequence[str]) -> M:
+        """With one more axis that is several others, the first outermost."""
+        return replace(self, derived=(*self.derived, (name, tuple(d for axis in axes for d in self.digits(axis)))))
+
+    def resplit(self: M, axes: Sequence[str], into: Sequence[tuple[str, int]]) -> M:
+        """With more axes that divide the ranks of some others anew.
+
+        Args:
+            axes: which, the first outermost.
+            into: names and sizes, outermost first; their product is that of the sizes of ``axes``.
+
+        Raises:
+            PlanError: the products differ, or an axis would take part of one and part of another that does not divide.
+        """
+        digits = [digit for axis in axes for digit in self.digits(axis)]
+        whole, asked = prod(d.size for d in digits), prod(size for _, size in into)
+        if whole != asked:
+            sizes = " x ".join(f"{name} {size}" for name, size in into)
+            raise PlanError(f"{sizes} makes {asked} ranks, but {' x '.join(axes)} has {whole}")
+        found: list[tuple[str, tuple[Digit, ...]]] = []
+        for name, size in reversed(into):
+            own: list[Digit] = []
+            while size > 1:
+                stride, left = digits.pop()
+                taken = min(size, left)
+                if size % taken or left % taken:
+                    raise PlanError(f"{name} {size} and what it is cut from, {left}, do not divide each other")
+                own.insert(0, Digit(stride, taken))
+                size //= taken
+                if left > taken:
+                    digits.append(Digit(stride * taken, left // taken))
+            found.insert(0, (name, tuple(own) or (Digit(1, 1),)))
+        return replace(self, derived=(*self.derived, *found))
+
+    def position(self, rank: Ranks, axis: str) -> Ranks:
+        """The place of ranks along an axis."""
+        place = rank * 0
+        for stride, size in self.digits(axis):
+            place = place * size + rank // stride % size
+        return place
+
+    def moved(self, rank: Ranks, axis: str, place: int) -> Ranks:
+        """The ranks that differ from these only in being at ``place`` along an axis."""
+        for stride, size in reversed(self.digits(axis)):
+            rank = rank + (place % size - rank // stride % size) * stride
+            place //= size
+        return rank
+
+    def groups(self, axis: str) -> list[list[int]]:
+        """The ranks that differ only in their place along an axis, in its order; groups by lowest rank."""
+        ranks = np.arange(self.ranks)
+        first = ranks[self.position(ranks, axis) == 0]
+        found = np.stack([self.moved(first, axis, place) for place in range(self.size(axis))], axis=1)
+        return [group.tolist() for group in found]

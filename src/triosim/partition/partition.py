@@ -1,0 +1,92 @@
+"""Dividing a step: rules place values on an axis, propagation inserts the transfers, what is left whole is told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from triosim.core.caching import kept
+from triosim.core.errors import PlanError
+from triosim.partition.answers import checked_placing
+from triosim.partition.facts import Facts
+from triosim.partition.mesh import Mesh
+from triosim.partition.propagate import propagate
+from triosim.partition.rule import Placing, Rule
+from triosim.partition.step import Step
+from triosim.trace.tables import Trace
+
+LEAST_SHARE = 0.02
+"""What is left whole is told where it is at least this part of the parameters."""
+MOST_NOTES = 4
+"""Refusals that are told."""
+
+
+def partition(trace: Trace, mesh: Mesh, rules: Sequence[Rule]) -> Step:
+    """One rank's share of a step.
+
+    Args:
+        trace: the whole step.
+        mesh: the ranks.
+        rules: what places values on the axes, in order.
+
+    Raises:
+        PlanError: nothing can be divided, or a rule cannot do what is asked.
+    """
+    placing = [rule for rule in rules if type(rule).place is not Rule.place]
+    if not placing:
+        return Step.whole(trace)
+    name, *others = dict.fromkeys(rule.axis for rule in placing)
+    if others:
+        raise PlanError(f"rules place values on {name} and {others[0]}, and only one axis divides a step: choose one")
+    return _divided(trace, name, mesh.size(name), placing, mesh.row(name))
+
+
+@kept(8)
+def _divided(trace: Trace, name: str, size: int, rules: Sequence[Rule], axis: int) -> Step:
+    """The share of a step on the axis ``name``, row ``axis`` of the mesh."""
+    if size == 1:
+        idle = [type(rule).__name__.lower() for rule in rules if rule.needs_ranks]
+        notes = (f"{' and '.join(idle)}: {name} is 1, so there is nothing to divide",) if idle else ()
+        return replace(Step.whole(trace), notes=notes)
+    facts = Facts(trace)
+    placing = Placing(name, size)
+    for rule in rules:
+        placing = checked_placing(rule, rule.place(facts, placing), facts)
+    if not placing.weights:
+        why = (
+            f": {placing.refused[0]}"
+            if placing.refused
+            else ": no two layers follow each other without needing the whole between"
+        )
+        raise PlanError(f"{name} {size} cannot divide any layer of {trace.meta.workload or 'the trace'}{why}")
+    step, weights = propagate(facts, placing, axis)
+    return replace(step, notes=tuple(_notes(trace, placing, weights)))
+
+
+def _notes(trace: Trace, placing: Placing, weights: Mapping[int, int]) -> list[str]:
+    """What is left whole on every rank, and why where that is known; not what the user leaves whole.
+
+    Weights of one dimension (norms, biases) stay whole in every division and are not told.
+    """
+    about = f"{placing.axis} {placing.size}: "
+    found = [f"{about}left whole, because {why}" for why in dict.fromkeys(placing.refused)][:MOST_NOTES]
+    everything = trace.weights().tolist()
+    elements = trace.values.elements()
+    rank = np.diff(trace.values.shape.offsets)
+    whole = [w for w in everything if w not in weights and rank[w] > 1]
+    share = elements[whole].sum() / max(int(elements[everything].sum()), 1)
+    if share >= LEAST_SHARE and not placing.chosen:
+        sizes: dict[str, int] = {}
+        for weight in whole:
+            label = re.sub(r"\.\d+(?=\.)", ".*", trace.values.name[weight].removesuffix(".weight")) or "unnamed"
+            sizes[label] = sizes.get(label, 0) + int(elements[weight])
+        names = sorted(sizes, key=lambda label: -sizes[label])
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        found.append(
+            f"{about}{100 * share:.0f} % of the parameters are left whole, on every rank, as no rule divides them: "
+            f"{', '.join(names[:3])}{more}"
+        )
+    return found

@@ -1,0 +1,211 @@
+"""What a plan asks for on a number of devices: the mesh of ranks, the batch, the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log2
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.core.errors import PlanError, quoted
+from triosim.core.options import configured, options_of
+from triosim.partition.answers import checked_mesh, checked_replication
+from triosim.partition.mesh import Mesh
+from triosim.partition.replication import Replication
+from triosim.partition.rule import RULES, M, Rule
+from triosim.partition.rules.by_module import ByModule
+from triosim.partition.rules.dataparallel import DataParallel
+from triosim.partition.rules.ddp import Ddp
+from triosim.partition.rules.offload import Offload
+from triosim.partition.rules.zero import Zero
+from triosim.plan import Plan, divisors, micro_batch_conflict
+from triosim.trace.tables import Trace
+
+
+@dataclass(frozen=True)
+class JobMesh(Mesh):
+    """The mesh of a job on a number of devices, and the batch that runs on it: all sizes known.
+
+    Attributes:
+        devices: devices that the system has.
+        batch_size: samples per replica and iteration.
+        micro_batches: parts of it.
+    """
+
+    devices: int
+    batch_size: int
+    micro_batches: int
+
+    @property
+    def replicas(self) -> int:
+        """Data-parallel replicas."""
+        return self.size("dp")
+
+    @property
+    def stages(self) -> int:
+        """Pipeline stages."""
+        return self.size("pp")
+
+    @property
+    def data_axis(self) -> int:
+        """Row of the axis of the replicas."""
+        return self.row("dp")
+
+    @property
+    def pipeline_axis(self) -> int:
+        """Row of the axis of the stages."""
+        return self.row("pp")
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples per iteration over all replicas."""
+        return self.batch_size * self.replicas
+
+    @property
+    def micro_batch_size(self) -> int:
+        """Samples that go through the model at once."""
+        return self.batch_size // self.micro_batches
+
+    def of_stage(self, stage: int) -> NDArray[np.int32]:
+        """Ranks of a pipeline stage."""
+        ranks = np.arange(self.ranks)
+        return np.asarray(ranks[self.position(ranks, "pp") == stage], np.int32)
+
+
+def resolve(plan: Plan, devices: int, default_batch: int | None, recorded_parts: int = 1) -> JobMesh:
+    """Fit a plan to the number of devices and the workload's batch.
+
+    Args:
+        plan: what was asked.
+        devices: devices of the system.
+        default_batch: the workload's own batch size, all its micro-batches together; None when it does not matter or
+            is not known.
+        recorded_parts: micro-batches of the workload's own step.
+
+    Raises:
+        PlanError: the plan does not fit; the message names the nearest plans that do.
+    """
+    inner = plan.replica_ranks
+    if plan.dp is None:
+        if devices % inner:
+            raise PlanError(
+                f"{devices} devices cannot be divided into tp {plan.tp} x pp {plan.pp} = {inner}: "
+                f"{_nearest(plan, devices)}"
+            )
+        dp = devices // inner
+    else:
+        dp = plan.dp
+        if dp * inner > devices:
+            raise PlanError(
+                f"dp {dp} x tp {plan.tp} x pp {plan.pp} = {dp * inner} ranks need more than the system's {devices} "
+                f"device{'s' if devices > 1 else ''}: {_nearest(plan, devices)}"
+            )
+        if dp * inner < devices and not plan.idle_ok and plan.placement is None:
+            ranks = dp * inner
+            raise PlanError(
+                f"dp {dp} x tp {plan.tp} x pp {plan.pp} = {ranks} rank{'s leave' if ranks > 1 else ' leaves'} "
+                f"{devices - ranks} of the system's {devices} devices idle: {_nearest(plan, devices)}, or a system of "
+                f"{ranks}, or --idle-ok (idle_ok of a Plan) to want it so"
+            )
+    parts = plan.micro_batches or (1 if plan.dp_style == "dataparallel" else recorded_parts)
+    batch = _batch(plan, dp, default_batch, parts)
+    if batch % parts:
+        raise PlanError(micro_batch_conflict(batch, parts, recorded=plan.micro_batches is None))
+    sizes = {"dp": dp, "tp": plan.tp, "pp": plan.pp}
+    return JobMesh(tuple((axis, sizes[axis]) for axis in plan.axis_order), devices, batch, parts)
+
+
+def _batch(plan: Plan, dp: int, default: int | None, parts: int) -> int:
+    if plan.global_batch_size is not None:
+        if plan.global_batch_size % dp:
+            lower = plan.global_batch_size // dp * dp
+            near = " or ".join(str(b) for b in (lower, lower + dp) if b)
+            raise PlanError(
+                f"global batch size {plan.global_batch_size} does not divide by dp {dp}: nearest that do are {near}"
+            )
+        batch = plan.global_batch_size // dp
+        if plan.batch_size is not None and plan.batch_size != batch:
+            raise PlanError(
+                f"batch size {plan.batch_size} and global batch size {plan.global_batch_size} contradict each other: "
+                f"with dp {dp} they must be {plan.batch_size} and {plan.batch_size * dp}; give only one of them"
+            )
+        return batch
+    if plan.batch_size is not None:
+        return plan.batch_size
+    return default if default is not None else parts
+
+
+def _nearest(plan: Plan, devices: int) -> str:
+    """The nearest meshes that fill the devices, as options to type."""
+    found = []
+    for tp in divisors(devices):
+        for pp in divisors(devices // tp):
+            dp = devices // (tp * pp)
+            asked = plan.dp or max(devices // plan.replica_ranks, 1)
+            distance = sum(abs(log2(a) - log2(b)) for a, b in ((tp, plan.tp), (pp, plan.pp), (dp, asked)))
+            found.append((distance, tp, pp, dp))
+    options = [f"--dp {dp} --tp {tp} --pp {pp}" for _, tp, pp, dp in sorted(found)[:3]]
+    return f"nearest that work on {devices} device{'s' if devices > 1 else ''}: {', or '.join(options)}"
+
+
+def rules_of(plan: Plan, named: bool) -> list[Rule]:
+    """The rules that a plan asks for, in order.
+
+    Args:
+        plan: what was asked.
+        named: whether the workload is a model by name, whose vocabulary is divided too.
+
+    Raises:
+        InputError: a rule does not exist, or none takes an option that is given.
+    """
+    if plan.tp_plan is not None:
+        rules: list[Rule] = [ByModule(plan.tp_plan)]
+    else:
+        rules = [RULES.get(plan.tp_style)()]
+        if named and plan.tp_style == "megatron":
+            rules.append(RULES.get("vocabulary")())
+    rules.append(Ddp(plan.first_bucket_bytes, plan.bucket_bytes))
+    if plan.zero != 0:
+        rules.append(Zero(plan.zero))
+    if plan.dp_style == "dataparallel":
+        rules.append(DataParallel())
+    if plan.offload:
+        rules.append(Offload(plan.offload))
+    asked = {name: RULES.chosen(name) for name in plan.parallelism}
+    given, taken = plan.parallelism_options, {name: options_of(rule) for name, rule in asked.items()}
+    for option in given:
+        if not any(names is None or option.replace("-", "_") in names for names in taken.values()):
+            known = sorted(name.replace("_", "-") for names in taken.values() for name in names or ())
+            those = f"those are {', '.join(known)}" if known else "they take none"
+            raise PlanError(f"parallelism option {quoted(option)} is none of {', '.join(asked) or 'any rule'}: {those}")
+    for name, rule in asked.items():
+        names = taken[name]
+        own = {key: value for key, value in given.items() if names is None or key.replace("-", "_") in names}
+        rules.append(configured(rule, own, f"parallelism {name}"))
+    return rules
+
+
+def arranged(rules: Sequence[Rule], mesh: M) -> M:
+    """The mesh with all axes that the rules need."""
+    for rule in rules:
+        more = rule.arranged(mesh)
+        checked_mesh(rule, more, mesh)
+        mesh = more
+    return mesh
+
+
+def suited(rules: Sequence[Rule], trace: Trace, mesh: Mesh) -> Trace:
+    """The workload as all rules need it."""
+    for rule in rules:
+        trace = rule.suited(trace, mesh)
+    return trace
+
+
+def replication(rules: Sequence[Rule], mesh: Mesh) -> Replication:
+    """What the rules place among the replicas."""
+    placed = Replication()
+    for rule in rules:
+        placed = checked_replication(rule, rule.replicate(mesh, placed), mesh)
+    return placed

@@ -1,0 +1,57 @@
+"""Embedding table by rows, output layer by columns, the loss on the parts (Shoeybi et al. 2019, section 3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from triosim.core.registry import registered
+from triosim.operators import NO_LABEL
+from triosim.partition.facts import Facts, Layer
+from triosim.partition.mesh import Mesh
+from triosim.partition.rule import Placing, Rule
+from triosim.trace.tables import Phase, Trace
+from triosim.transform.rescale import padded_vocabulary
+
+
+@registered
+@dataclass(frozen=True)
+class Vocabulary(Rule):
+    """Cuts the largest embedding tables and the layers that nothing but a loss reads."""
+
+    def suited(self, trace: Trace, mesh: Mesh) -> Trace:
+        """With the vocabulary padded as Megatron-LM does, so that it divides."""
+        return padded_vocabulary(trace, mesh.size(self.axis))
+
+    def place(self, facts: Facts, placing: Placing) -> Placing:
+        """Tables along their rows, output layers along their outputs."""
+        tables = [layer for layer in facts.layers if layer.embedding and layer.in_dim != NO_LABEL]
+        rows = max((facts.shapes[t.weight][t.in_dim] for t in tables), default=0)
+        weights, refused, losses = dict(placing.weights), list[str](), placing.losses_divided
+        for table in tables:
+            if facts.shapes[table.weight][table.in_dim] == rows:
+                refused.append(placing.refusal(facts, table, table.in_dim))
+                if not refused[-1]:
+                    weights.setdefault(table.weight, table.in_dim)
+        for head in facts.layers if tables else ():
+            free = weights.get(head.weight, head.out_dim) == head.out_dim
+            if free and not head.embedding and _feeds_loss(facts, head):
+                refused.append(placing.refusal(facts, head, head.out_dim))
+                if not refused[-1]:
+                    weights[head.weight] = head.out_dim
+                    losses = True
+        return replace(placing.sharding(weights), losses_divided=losses).refusing(*refused)
+
+
+def _feeds_loss(facts: Facts, layer: Layer) -> bool:
+    """Whether nothing but a loss (through views, casts and a softmax) reads the layer's output."""
+    storages = {facts.storage[v] for v in facts.outputs[layer.row]}
+    for row in range(layer.row + 1, len(facts.inputs)):
+        if facts.phase[row] != Phase.FORWARD or not any(facts.storage[v] in storages for v in facts.inputs[row]):
+            continue
+        call = facts.calls[row]
+        if call.kind == "loss":
+            return True
+        if call.kind not in ("view", "softmax", "copy"):
+            return False
+        storages.update(facts.storage[v] for v in facts.outputs[row])
+    return False

@@ -1,0 +1,35 @@
+"""The Step: what one rank computes for one micro-batch, and the transfers inside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from triosim.partition.replication import Replication
+from triosim.partition.transfers import Transfers
+from triosim.trace.tables import Trace
+
+
+@dataclass(frozen=True)
+class Step:
+    """One rank's share of one micro-batch.
+
+    Attributes:
+        trace: the operators with the shapes that this rank has; row for row those of the whole trace.  What was
+            gathered or is a summand is a value with a storage of its own.
+        transfers: collectives between them.
+        homes: the same operators on the values of the whole step, each with the shape of its home placement: who makes
+            what another operator reads, however often it is sent in between.
+        replication: what the replicas of the step divide among them.
+        notes: what the user should know about how the step was divided.
+    """
+
+    trace: Trace
+    transfers: Transfers
+    homes: Trace
+    replication: Replication = field(default_factory=Replication)
+    notes: tuple[str, ...] = ()
+
+    @staticmethod
+    def whole(trace: Trace) -> Step:
+        """The step of a rank that shares it with nobody."""
+        return Step(trace, Transfers.of([]), trace)

@@ -1,0 +1,64 @@
+"""The transfers inside a step, as columns: what changes the placement of a value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+COLLECTIVES = (
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all",
+)  # fmt: skip
+"""Kinds of collective.  ``bytes`` is always that of the full (gathered, unscattered) buffer."""
+
+ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER = map(COLLECTIVES.index, ("all_reduce", "all_gather", "reduce_scatter"))
+
+
+class Transfer(NamedTuple):
+    """One of them, see :class:`Transfers`."""
+
+    after: int
+    before: int
+    what: int
+    axis: int
+    bytes: int
+    value: int
+
+
+@dataclass(frozen=True)
+class Transfers:
+    """Collectives inside a step, in the order in which they are issued.
+
+    Attributes:
+        after: operator row after which it is issued: the one that makes what is sent, -1 for right before ``before``,
+            int32.
+        before: first operator row that needs the result (rows of the trace when nothing does), int32.
+        what: row of :data:`COLLECTIVES`, int8.
+        axis: row of the mesh's axes, int8.
+        bytes: full buffer, int64.
+        value: value of the undivided step that is sent, -1 for what is none (sums within a loss), int32.
+    """
+
+    after: NDArray[np.int32]
+    before: NDArray[np.int32]
+    what: NDArray[np.int8]
+    axis: NDArray[np.int8]
+    bytes: NDArray[np.int64]
+    value: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.after)
+
+    @staticmethod
+    def of(rows: Iterable[Transfer]) -> Transfers:
+        """From rows in any order; they are sorted by ``after``, then ``before``."""
+        rows = sorted(rows, key=lambda row: (row.after, row.before))
+        columns = list(zip(*rows, strict=True)) if rows else [()] * len(Transfer._fields)
+        after, before, what, axis, size, value = columns
+        return Transfers(
+            np.array(after, np.int32), np.array(before, np.int32), np.array(what, np.int8), np.array(axis, np.int8),
+            np.array(size, np.int64), np.array(value, np.int32),
+        )  # fmt: skip

@@ -1,0 +1,464 @@
+"""From what the engine played to the numbers that a user asks for."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.core.columns import Ragged
+from triosim.core.spans import covered, merged, union
+from triosim.core.units import PICOSECONDS_PER_SECOND
+from triosim.engine.graph import Played
+from triosim.hardware.system import System
+from triosim.memory.footprint import Footprint
+from triosim.network.cells import alike
+from triosim.network.lowering import Lowered
+from triosim.network.placement import Placement
+from triosim.prediction.result import Breakdown, CollectiveRow, DeviceRow, LayerRow, MemoryCurve, Peak, StageRow
+from triosim.prediction.timeline import LinkUse, MemoryTrack, Slices, Timeline
+from triosim.schedule.program import COLLECTIVES, Op, Program
+from triosim.trace.tables import NONE, PERSISTENT, Phase, Trace
+
+S = 1 / PICOSECONDS_PER_SECOND
+
+
+_TRANSFERS = (Op.COLLECTIVE, Op.SEND, Op.FETCH, Op.STORE)
+"""What a rank moves; what it receives is its neighbour's."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One played job: its programs, its graph and the times of its tasks."""
+
+    programs: Sequence[Program]
+    lowered: Lowered
+    played: Played
+    iterations: int
+
+    @cached_property
+    def end(self) -> int:
+        """End of the run in picoseconds."""
+        return int(self.played.finish.max(initial=0))
+
+    def tasks(self, cell: int) -> slice:
+        """Tasks of a cell of ranks."""
+        return slice(int(self.lowered.first[cell]), int(self.lowered.first[cell + 1]))
+
+    def program(self, cell: int) -> Program:
+        """Program of a cell."""
+        return self.programs[self.lowered.program[cell]]
+
+    def first_cell(self, program: Program) -> int:
+        """The cell of the lowest rank that runs a program."""
+        return int(self.lowered.cell[program.ranks.min()])
+
+    def cells(self, number: int) -> list[int]:
+        """Cells that run a program."""
+        return np.flatnonzero(self.lowered.program == number).tolist()
+
+
+@dataclass(frozen=True)
+class Occupied:
+    """How each rank of a cell spent the run, picoseconds.
+
+    Attributes:
+        compute, communication, host: time with the compute stream, a transfer, or the host busy.
+        exposed_communication: communication while it did not compute.
+        exposed_host: the host working while there was neither computation nor communication.
+        idle: none of these.
+    """
+
+    compute: int
+    communication: int
+    host: int
+    exposed_communication: int
+    exposed_host: int
+    idle: int
+
+
+def seconds(ticks: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Picoseconds as seconds."""
+    return np.asarray(ticks * S, np.float64)
+
+
+def occupied(run: Run, cell: int) -> Occupied:
+    """How each rank of a cell spent the run."""
+    at, program, played = run.tasks(cell), run.program(cell), run.played
+    op = program.op
+    start, finish = played.start[at], played.finish[at]
+    computing, issuing = op == Op.COMPUTE, op == Op.ISSUE
+    moving_start, moving_end = transfers(run, cell)
+    c = (start[computing], finish[computing])
+    h = (start[issuing], finish[issuing])
+    compute, host = union(*c), union(*h)
+    communication = union(moving_start, moving_end)
+    both = union(np.concatenate([c[0], moving_start]), np.concatenate([c[1], moving_end]))
+    all_three = union(np.concatenate([c[0], moving_start, h[0]]), np.concatenate([c[1], moving_end, h[1]]))
+    return Occupied(compute, communication, host, both - compute, all_three - both, run.end - all_three)
+
+
+def transfers(run: Run, cell: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """When transfers of a cell were in flight: its collectives, what it sent, fetched and received."""
+    at, program, played = run.tasks(cell), run.program(cell), run.played
+    rows = np.flatnonzero(np.isin(program.op, _TRANSFERS)) + at.start
+    arrivals = np.flatnonzero(program.op == Op.RECEIVE) + at.start
+    before = run.lowered.graph.before
+    senders = before.values[before.offsets[arrivals + 1] - 1]
+    own = np.concatenate([rows, senders])
+    return played.begin[own], played.finish[own]
+
+
+def breakdown(run: Run, spent: Sequence[Occupied]) -> Breakdown:
+    """Mean over the ranks, seconds per iteration.
+
+    Args:
+        run: the played job.
+        spent: how each cell spent it.
+    """
+
+    def mean(name: str) -> float:
+        return _mean(run, spent, range(len(spent)), name)
+
+    return Breakdown(
+        mean("compute"), mean("communication"), mean("exposed_communication"), mean("exposed_host"), mean("idle")
+    )
+
+
+def _mean(run: Run, spent: Sequence[Occupied], cells: Sequence[int], name: str) -> float:
+    """Mean over the ranks of some cells, seconds per iteration."""
+    count = run.lowered.count.tolist()
+    ticks = sum(getattr(spent[c], name) * count[c] for c in cells)
+    return ticks * S / sum(count[c] for c in cells) / run.iterations
+
+
+def active(run: Run) -> int:
+    """Picoseconds with at least one device or transfer busy."""
+    kinds = np.concatenate([run.program(c).op for c in range(run.lowered.cells)])
+    busy = np.isin(kinds, (Op.COMPUTE, *_TRANSFERS))
+    start = np.where(kinds == Op.COMPUTE, run.played.start, run.played.begin)
+    return union(start[busy], run.played.finish[busy])
+
+
+def device_rows(run: Run, spent: Sequence[Occupied], feet: Sequence[Footprint]) -> tuple[DeviceRow, ...]:
+    """One row per rank class, mean over its ranks."""
+    rows = []
+    for number, (program, foot) in enumerate(zip(run.programs, feet, strict=True)):
+        cells = run.cells(number)
+        rows.append(
+            DeviceRow(
+                rank=int(program.ranks.min()),
+                count=len(program.ranks),
+                stage=program.stage,
+                busy_s=_mean(run, spent, cells, "compute"),
+                communication_s=_mean(run, spent, cells, "communication"),
+                idle_s=_mean(run, spent, cells, "idle"),
+                host_cpu_s=_mean(run, spent, cells, "host"),
+                allocated_bytes=foot.peak_bytes,
+                reserved_bytes=foot.reserved_bytes,
+            )
+        )
+    return tuple(sorted(rows, key=lambda r: r.rank))
+
+
+def stage_rows(run: Run, spent: Sequence[Occupied]) -> tuple[StageRow, ...]:
+    """One row per pipeline stage, mean over its ranks."""
+    by_stage: dict[int, list[int]] = defaultdict(list)
+    for number, program in enumerate(run.programs):
+        by_stage[program.stage] += run.cells(number)
+    return tuple(
+        StageRow(stage, _mean(run, spent, cells, "compute"), _mean(run, spent, cells, "communication"))
+        for stage, cells in sorted(by_stage.items())
+    )
+
+
+def layer_rows(run: Run, trace: Trace) -> tuple[LayerRow, ...]:
+    """One row per module and phase, on the first rank of each stage; bytes are of one micro-batch."""
+    module, phase = trace.operators.module, trace.operators.phase
+    keys: dict[tuple[int, int], list[float]] = {}
+    for program in _first_of_each_stage(run):
+        at = run.tasks(run.first_cell(program))
+        begin, finish = run.played.begin[at], run.played.finish[at]
+        computes, moves = program.op == Op.COMPUTE, np.isin(program.op, _TRANSFERS)
+        exposed = np.zeros(len(program), np.int64)
+        exposed[moves] = _exposed(begin[moves], finish[moves], begin[computes], finish[computes])
+        known = program.operator >= 0
+        for kind, length, column in ((computes, finish - begin, 0), (moves, finish - begin, 1), (moves, exposed, 2)):
+            rows = np.flatnonzero(known & kind)
+            operator = program.operator[rows]
+            code = (module[operator].astype(np.int64) + 1) * len(Phase) + phase[operator]
+            totals = np.bincount(code, weights=length[rows].astype(np.float64))
+            for key in np.flatnonzero(np.bincount(code)).tolist():
+                entry = keys.setdefault((key // len(Phase) - 1, key % len(Phase)), [0.0, 0.0, 0.0])
+                entry[column] += float(totals[key]) * S / run.iterations
+    moved = _module_bytes(trace)
+    return tuple(
+        LayerRow(
+            module=trace.modules.path[m] if m >= 0 else "",
+            phase=Phase(p).name.lower(),
+            compute_s=compute,
+            communication_s=communication,
+            exposed_communication_s=exposed_s,
+            input_bytes=moved.get((m, p, "in"), 0),
+            output_bytes=moved.get((m, p, "out"), 0),
+            weight_bytes=moved.get((m, p, "weight"), 0),
+        )
+        for (m, p), (compute, communication, exposed_s) in sorted(
+            keys.items(), key=lambda item: (item[0][1], item[0][0])
+        )
+    )
+
+
+def _exposed(
+    begin: NDArray[np.int64], end: NDArray[np.int64], busy: NDArray[np.int64], free: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Of each transfer the ticks in which its rank computed nothing and no transfer that began earlier was in flight.
+
+    Args:
+        begin, end: of the transfers.
+        busy, free: when computations began and ended.
+    """
+    order = np.lexsort((end, begin))
+    reached = np.maximum.accumulate(np.concatenate([[0], end[order]]))  # by all transfers before
+    first = np.maximum(begin[order], reached[:-1])
+    last = np.maximum(end[order], first)
+    exposed = np.empty(len(begin), np.int64)
+    exposed[order] = last - first - covered(first, last, *merged(busy, free))
+    return exposed
+
+
+def _first_of_each_stage(run: Run) -> list[Program]:
+    """The program of the lowest rank of each stage."""
+    first: dict[int, Program] = {}
+    for program in sorted(run.programs, key=lambda p: int(p.ranks.min())):
+        first.setdefault(program.stage, program)
+    return list(first.values())
+
+
+def _module_bytes(trace: Trace) -> dict[tuple[int, int, str], int]:
+    """Bytes that enter and leave each module in each phase, and of the weights it uses."""
+    operators, values = trace.operators, trace.values
+    size, storage, category = values.bytes().tolist(), values.storage.tolist(), values.category.tolist()
+    module, phase = operators.module.tolist(), operators.phase.tolist()
+    persistent = {int(c) for c in PERSISTENT}
+    counted: dict[tuple[int, int, str, int], int] = {}  # each storage once in each
+    writers = trace.writers()
+    for row, reads in enumerate(operators.inputs.lists()):
+        m, p = module[row], phase[row]
+        for value, writer in zip(reads, writers[row], strict=True):
+            what = storage[value]
+            if category[value] in persistent:
+                counted.setdefault((m, p, "weight", what), size[value])
+            elif writer == NONE or module[writer] != m:
+                counted.setdefault((m, p, "in", what), size[value])
+                if writer != NONE:
+                    counted.setdefault((module[writer], phase[writer], "out", what), size[value])
+    moved: dict[tuple[int, int, str], int] = defaultdict(int)
+    for (m, p, which, _), amount in counted.items():
+        moved[m, p, which] += amount
+    return moved
+
+
+def collective_rows(run: Run, axes: Sequence[str]) -> tuple[CollectiveRow, ...]:
+    """Collectives and stage-to-stage sends by shape, as one rank of each class sees them, per iteration."""
+    graph, lowered = run.lowered.graph, run.lowered
+    sizes = lowered.groups.lengths()
+    keys, lengths = [], []
+    for program in run.programs:
+        at = run.tasks(run.first_cell(program))
+        rows = np.flatnonzero((program.op == Op.COLLECTIVE) | (program.op == Op.SEND))
+        task, sends = rows + at.start, program.op[rows] == Op.SEND
+        instance = np.where(sends, -1 - task, graph.what[task])  # a send counts for itself
+        lengths.append(run.played.finish[task] - run.played.begin[task])
+        how = graph.instances[np.where(sends, 0, instance)] if len(graph.instances) else np.zeros(len(rows))
+        columns = (
+            program.axis[rows], np.where(sends, -1, program.what[rows]),
+            np.where(sends, 2, sizes[lowered.group[task]] if len(sizes) else 0), program.bytes[rows],
+            np.where(sends, -1, how), instance,
+        )  # fmt: skip
+        keys.append(np.stack([np.asarray(column, np.int64) for column in columns]))
+    table, ticks = np.concatenate(keys, axis=1), np.concatenate(lengths)
+    _, once = np.unique(table[-1], return_index=True)  # members of several classes meet in one collective
+    _, first, row = np.unique(alike(*table[:-1, once]), return_index=True, return_inverse=True)
+    shapes, count = table[:-1, once[first]], np.bincount(row)
+    total = np.bincount(row, ticks[once].astype(np.float64))
+    merged_: dict[tuple[Any, ...], list[float]] = {}
+    for (axis, what, members, size, how), calls, spent in zip(
+        shapes.T.tolist(), count.tolist(), total.tolist(), strict=True
+    ):
+        kind, names = ("send", ("direct", "")) if what < 0 else (COLLECTIVES[what], lowered.how[how])
+        entry = merged_.setdefault((axes[axis], kind, members, size, *names), [0, 0.0])
+        entry[0] += calls
+        entry[1] += spent * S
+    return tuple(
+        CollectiveRow(axis, kind, members, size, round(calls / run.iterations), spent / run.iterations, *names)
+        for (axis, kind, members, size, *names), (calls, spent) in sorted(merged_.items(), key=lambda i: -i[1][1])
+    )
+
+
+MOST_RANKS_SHOWN = 64
+"""Up to so many ranks the timeline holds all of them, beyond it the first of each cell."""
+
+
+def timeline(run: Run, trace: Trace, system: System, placement: Placement, feet: Sequence[Footprint]) -> Timeline:
+    """What ran where and when, in seconds.
+
+    Args:
+        run: the played job.
+        trace: one rank's step.
+        system: the machine.
+        placement: device of each rank.
+        feet: memory of each program.
+    """
+    lowered, played = run.lowered, run.played
+    names, name_of = _names(trace)
+    groups = _Groups(placement)
+    module = np.append(trace.operators.module, NONE)
+    phase = np.append(trace.operators.phase, NONE)
+    shown = np.arange(placement.ranks) if placement.ranks <= MOST_RANKS_SHOWN else lowered.lowest
+    columns: dict[str, list[NDArray[Any]]] = defaultdict(list)
+    for rank in shown.tolist():
+        cell = int(lowered.cell[rank])
+        at, program = run.tasks(cell), run.program(cell)
+        pair = lowered.pair[at]
+        columns["rank"].append(np.full(len(program), rank, np.int32))
+        columns["name"].append(name_of(program))
+        columns["module"].append(module[program.operator])
+        columns["phase"].append(phase[program.operator])
+        columns["group"].append(groups.of(rank, program))
+        beside = np.array([placement.mesh.moved(rank, axis, 0) for axis in placement.mesh.names])  # of both ends
+        columns["pair"].append(np.where(pair >= 0, pair * placement.ranks + beside[program.axis], -1))
+        columns["start"].append(seconds(played.start[at]))
+        columns["begin"].append(seconds(played.begin[at]))
+        columns["end"].append(seconds(played.finish[at]))
+        for column in ("stream", "op", "operator", "micro_batch", "iteration", "bytes"):
+            columns[column].append(getattr(program, column))
+    stage = np.zeros(placement.ranks, np.int64)
+    for program in run.programs:
+        stage[program.ranks] = program.stage
+    slices = Slices(**{key: np.concatenate(parts) for key, parts in columns.items()})
+    tracks = tuple(_memory_track(run, program, foot) for program, foot in zip(run.programs, feet, strict=True))
+    ends = zip(system.edge_source.tolist(), system.edge_target.tolist(), strict=True)
+    carried = np.where(lowered.link >= 0, played.link_bytes[lowered.link], 0)
+    links = LinkUse(
+        tuple(f"{system.node_names[a]} -> {system.node_names[b]}" for a, b in ends), carried, system.bandwidth
+    )
+    return Timeline(
+        slices=slices,
+        names=names,
+        modules=trace.modules.path,
+        groups=groups.table,
+        rank_names=tuple(_rank_name(system, d) for d in placement.devices.tolist()),
+        rank_stage=tuple(stage.tolist()),
+        memory=tracks,
+        links=links,
+        end=run.end * S,
+        iterations=run.iterations,
+        flop=trace.operators.flop,
+    )
+
+
+def _names(trace: Trace) -> tuple[tuple[str, ...], Callable[[Program], NDArray[np.int32]]]:
+    """The distinct names of what runs, and for a program the row of each instruction in them."""
+    names: dict[str, int] = {}
+
+    def name(text: str) -> int:
+        return names.setdefault(text, len(names))
+
+    nothing = name("")
+    operator_name = np.array([*(name(text) for text in trace.operators.name), nothing], np.int32)
+    transfer_name = {
+        Op.SEND: name("send"),
+        Op.RECEIVE: name("receive"),
+        Op.FETCH: name("fetch"),
+        Op.STORE: name("store"),
+    }
+    kind_name = np.array([name(kind) for kind in COLLECTIVES], np.int32)
+    copy_name = np.array([name(f"{kind} copy") for kind in COLLECTIVES], np.int32)
+
+    def rows(program: Program) -> NDArray[np.int32]:
+        named = operator_name[program.operator]
+        for op, code in transfer_name.items():
+            named = np.where(program.op == op, code, named)
+        named = np.where(program.operator < 0, nothing, named)
+        copies = (program.op == Op.COMPUTE) & (program.what >= 0)
+        named = np.where(copies, copy_name[program.what], named)
+        return np.where(program.op == Op.COLLECTIVE, kind_name[np.maximum(program.what, 0)], named).astype(np.int32)
+
+    return tuple(names), rows
+
+
+class _Groups:
+    """The communication groups of all ranks, by axis."""
+
+    def __init__(self, placement: Placement) -> None:
+        self.placement = placement
+        tables = [np.array(placement.mesh.groups(axis), np.int32) for axis in placement.mesh.names]
+        self.first = np.concatenate([[0], np.cumsum([len(table) for table in tables])])
+        self.table = Ragged.stacked([Ragged.even(table) for table in tables])
+        self.group = np.empty((len(tables), placement.ranks), np.int32)
+        for axis, table in enumerate(tables):
+            self.group[axis, table] = self.first[axis] + np.arange(len(table))[:, None]
+
+    def of(self, rank: int, program: Program) -> NDArray[np.int32]:
+        """For each instruction of a rank the row of its group, -1 where it is no collective."""
+        return np.where(program.op == Op.COLLECTIVE, self.group[program.axis, rank], -1).astype(np.int32)
+
+
+def _rank_name(system: System, device: int) -> str:
+    model = system.model(device).name
+    return f"{system.node_names[device]} ({model})" if model else system.node_names[device]
+
+
+def peak(run: Run, program: Program, foot: Footprint, trace: Trace) -> Peak:
+    """When the first rank of a class holds most."""
+    row = foot.peak_row
+    if not 0 <= row < len(program):
+        return Peak("", "", "", 0.0)
+    when = float(run.played.start[run.tasks(run.first_cell(program)).start + row] * S)
+    operator = int(program.operator[row])
+    if operator < 0:
+        return Peak("", "", Op(int(program.op[row])).name.lower(), when)
+    module = int(trace.operators.module[operator])
+    name = trace.operators.name[operator]
+    if program.op[row] not in (Op.COMPUTE, Op.ISSUE):
+        name = (
+            COLLECTIVES[program.what[row]]
+            if program.op[row] == Op.COLLECTIVE
+            else Op(int(program.op[row])).name.lower()
+        )
+    path = trace.modules.path[module] if module >= 0 else ""
+    return Peak(Phase(int(trace.operators.phase[operator])).name.lower(), path, name, when)
+
+
+CURVE_STEPS = 200
+"""Steps of a memory curve in the result; each shows the most within it, so that no peak is lost."""
+
+
+def memory_curve(run: Run, program: Program, foot: Footprint) -> MemoryCurve:
+    """What the first rank of a class holds over the run."""
+    track = _memory_track(run, program, foot)
+    held = track.bytes.sum(axis=1)
+    if not len(held):
+        return MemoryCurve((), ())
+    starts = np.unique(np.linspace(0, len(held) - 1, min(CURVE_STEPS, len(held))).astype(np.int64))
+    most = np.maximum.reduceat(held, starts)
+    return MemoryCurve(tuple(track.time[starts].tolist()), tuple(most.tolist()))
+
+
+def _memory_track(run: Run, program: Program, foot: Footprint) -> MemoryTrack:
+    """Memory of the first rank of a class over time; what comes with a row comes when the row begins or has ended."""
+    first = run.tasks(run.first_cell(program)).start
+    rank = int(program.ranks.min())
+    inside = (foot.rows >= 0) & (foot.rows < len(program))
+    task = first + np.clip(foot.rows, 0, max(len(program) - 1, 0))
+    if not len(task) or not len(program):
+        return MemoryTrack(rank, np.zeros(len(task)), foot.held)
+    when = np.where(foot.ended, run.played.finish[task], run.played.start[task])
+    when = np.maximum.accumulate(np.where(inside, when, 0))
+    return MemoryTrack(rank, seconds(when), foot.held)

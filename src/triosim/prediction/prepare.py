@@ -1,0 +1,331 @@
+"""A prediction up to the playing: what every rank will run, and how long each piece takes.
+
+Here the road goes from the workload through parallelism and kernels to priced programs; see
+:mod:`triosim.prediction.simulate` for the whole of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.composition.host import Host, crowding, default_mode, host, launch
+from triosim.composition.interference import Interference, interference
+from triosim.composition.residual import Residual
+from triosim.composition.residual import load as residual_of
+from triosim.composition.update import update_s_per_byte
+from triosim.core.errors import InputError, PlanError
+from triosim.core.limits import check_tasks
+from triosim.core.options import configured
+from triosim.core.registry import is_ours
+from triosim.hardware.accelerator import UNNAMED, Accelerator
+from triosim.hardware.catalog import accelerator, identify
+from triosim.hardware.system import System
+from triosim.kernels.copying import copy_s_per_byte
+from triosim.kernels.estimate import Estimates
+from triosim.kernels.model import Job, Recording
+from triosim.kernels.pricing import price
+from triosim.memory.footprint import Footprint, footprint
+from triosim.network.placement import Placement, place
+from triosim.network.routes import Router
+from triosim.partition.partition import partition
+from triosim.partition.resolve import JobMesh, arranged, replication, resolve, rules_of, suited
+from triosim.partition.step import Step
+from triosim.plan import Plan
+from triosim.prediction.timeline import CATEGORIES
+from triosim.schedule.actions import SCHEDULES, Schedule, check
+from triosim.schedule.backward import split_backward
+from triosim.schedule.job import Costs, programs
+from triosim.schedule.program import Op, Program
+from triosim.schedule.replicas import replicated
+from triosim.schedule.sharded import sharded
+from triosim.schedule.stages import Stages, split
+from triosim.trace.blocks import blocks
+from triosim.trace.tables import Phase, Trace
+from triosim.transform.alignment import aligned
+from triosim.transform.inference import forward_only
+from triosim.transform.recompute import recomputed
+from triosim.transform.rescale import rescale
+
+Progress = Callable[[str], None]
+PASS_TASKS = 6
+"""What a pass through a stage costs beside its operators, in tasks: it is sent, received and remembered."""
+WORTH_TELLING = 0.01
+"""Part of the backward from which on it is told that it cannot be split."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A job that is ready to be played.
+
+    Attributes:
+        whole: the step of one micro-batch of a replica, before it was divided among its ranks.
+        job: what was priced, on the slowest device: the recorded step and one rank's share of it.
+        step, stages, launching: how the step was divided, cut and launched.
+        residual: what measured iterations taught of composition, None without any.
+        system, plan, mesh, placement: on what and how.
+        times: operator times on the slowest device.
+        programs: one for each rank class.
+        feet: memory of each program.
+        router: finds routes on the system.
+        interferes: what collectives cost what computes beside them, for each program.
+        warnings: what is not as a user would expect of operator times, on any of the devices.
+    """
+
+    whole: Trace
+    job: Job
+    step: Step
+    system: System
+    plan: Plan
+    mesh: JobMesh
+    placement: Placement
+    times: Estimates
+    stages: Stages
+    launching: Host
+    residual: Residual | None
+    programs: list[Program]
+    feet: list[Footprint]
+    router: Router
+    interferes: list[Interference]
+    warnings: tuple[str, ...] = ()
+
+
+def prepare(
+    workload: Trace, system: System, plan: Plan, tell: Progress = lambda words: None, also: Sequence[Trace] = ()
+) -> Prepared:
+    """Divide a workload among the devices of a system and price it.
+
+    Args:
+        workload: one step on one device.
+        system: the machine.
+        plan: how the work is divided.
+        tell: told what is being done, in a few words.
+        also: the same step recorded on other devices.
+
+    Raises:
+        InputError: the workload, the system and the plan do not go together; the message says how they would.
+    """
+    if not plan.training or not np.any(workload.operators.phase):
+        plan = plan.model_copy(update={"training": False})
+        workload = forward_only(workload)
+        if plan.recompute != "none":
+            raise PlanError(f"recompute {plan.recompute}: without a backward nothing is run again: leave it out")
+    workload = recomputed(workload, plan.recompute)
+    named = workload.meta.made_by == "triosim.model"
+    mesh = resolve(plan, system.devices, None if named else _samples(workload), workload.meta.micro_batches)
+    rules = rules_of(plan, named)
+    mesh = arranged(rules, mesh)
+    workload = suited(rules, workload, mesh)
+
+    tell("dividing the step")
+    whole = _at_batch(workload, mesh, plan)
+    placed = replication(rules, mesh)
+    if placed.away and not plan.training:
+        raise PlanError(f"offload {placed.away[0]}: inference has nothing to bring back: leave it out")
+    if placed.rooted and mesh.micro_batches > 1:
+        raise PlanError("dp-style dataparallel runs the batch in one piece: use micro-batches 1, or dp-style ddp")
+    step = sharded(partition(whole, mesh, rules), mesh, placed)
+    placement = place(mesh, system.devices, plan.placement)
+    system, recorded_on = _devices(workload, system)
+    router = Router(system)
+    tell("pricing operators")
+    models = np.unique(system.device_model[placement.devices]).tolist()
+    others = tuple(_recording(workload, other) for other in also)
+    jobs = {m: Job(step.trace, system.models[m], workload, recorded_on, others) for m in models}
+    residual = residual_of(plan.composition) if plan.composition else None
+    times = {m: price(job, plan.operator_times, plan.operator_options) for m, job in jobs.items()}
+    if residual is not None:
+        times = {m: replace(found, seconds=found.seconds * residual.terms.scale) for m, found in times.items()}
+    slowest = max(models, key=lambda m: float(times[m].seconds.sum()))
+    per_byte = _seconds_per_byte(router, placement, mesh)
+    block_wise = plan.recompute == "full" or step.replication.away
+    together = blocks(step.trace).of(step.trace) if mesh.stages > 1 and block_wise else None
+    schedule = _schedule(plan, mesh)
+    chunks = schedule.chunks_per_stage
+    costs = np.tile(_by_stage(times, system, placement, mesh), (chunks, 1))
+    stages = split(step.trace, costs, mesh.stages * chunks, plan.stages, per_byte, together, step.homes)
+    if schedule.splits_backward:
+        step = replace(step, notes=(*step.notes, *_unsplit(step.homes, stages, times[slowest].seconds, plan.schedule)))
+
+    tell("writing the programs of the ranks")
+    mode, why = (plan.host, "") if plan.host else default_mode(workload, [jobs[m].device for m in models], recorded_on)
+    _check_length(step.trace, plan, mesh, schedule.chunks_per_stage, mode)
+    classes = _programs(step, times, stages, schedule, plan, mesh, system, placement, jobs[models[0]])
+    driven = mesh.replicas if step.replication.rooted else 1
+    alone = driven * crowding(_processes(placement, system) // driven, system.server_cores)
+    launching = host(step.trace, mode, alone, why) if residual is None else residual.host(step.trace, alone)
+    classes = launch(classes, step.trace, launching)
+    feet = [footprint(p.lifetimes, len(CATEGORIES)) for p in classes if p.lifetimes is not None]
+    devices = [system.model(int(placement.devices[p.ranks.min()])) for p in classes]
+    interferes = [interference(device, plan.slowdown) for device in devices]
+    return Prepared(
+        whole, jobs[slowest], step, system, plan, mesh, placement, times[slowest], stages, launching, residual,
+        classes, feet, router, interferes, tuple(dict.fromkeys(w for m in models for w in times[m].warnings)),
+    )  # fmt: skip
+
+
+def _check_length(trace: Trace, plan: Plan, mesh: JobMesh, chunks: int, mode: str) -> None:
+    """Refuse programs that memory does not hold, before they are written.
+
+    Raises:
+        InputError: there are so many micro-batches or iterations.
+    """
+    runs = ~trace.operators.view
+    once = int(np.count_nonzero(runs & (trace.operators.phase == Phase.OPTIMIZER)))
+    again = int(np.count_nonzero(runs)) - once + PASS_TASKS * mesh.stages * chunks
+    tasks = (again * mesh.micro_batches + once) * plan.iterations * (1 if mode in ("none", "graph") else 2)
+    numbers = [(plan.iterations, "iteration"), (mesh.micro_batches, "micro-batch")]
+    most = max(numbers)[1]
+    what = " of ".join(f"{n:,} {name}{'es' if name.endswith('ch') else 's'}" for n, name in numbers if n > 1)
+    check_tasks(tasks, what or "a step of so many operators", f"use fewer {most}{'es' if most.endswith('ch') else 's'}")
+
+
+def _samples(workload: Trace) -> int | None:
+    """Samples of the recorded step, all its micro-batches together; None where they are not known."""
+    batch = workload.meta.batch_size
+    return None if batch is None else batch * workload.meta.micro_batches
+
+
+def _schedule(plan: Plan, mesh: JobMesh) -> Schedule:
+    """The pipeline schedule.
+
+    Raises:
+        PlanError: it has chunks and there is one stage, or the stages that the user named are too few or too many.
+    """
+    part = SCHEDULES.chosen(plan.schedule)
+    schedule: Schedule = configured(part, plan.schedule_options, f"schedule {plan.schedule}")
+    chunks = schedule.chunks_per_stage
+    if chunks > 1 and mesh.stages == 1:
+        raise PlanError(
+            f"schedule {plan.schedule} runs {chunks} chunks in turn on each of several stages: use pp 2 or more"
+        )
+    if plan.stages is not None and len(plan.stages) != mesh.stages * chunks - 1:
+        raise PlanError(
+            f"stages names {len(plan.stages)} cut(s) but pp {mesh.stages} x {chunks} chunk(s) needs "
+            f"{mesh.stages * chunks - 1}: name the module at which each part but the first begins"
+        )
+    if plan.training and not is_ours(part):
+        check(schedule, plan.schedule, mesh.stages, mesh.micro_batches)
+    return schedule
+
+
+def _unsplit(trace: Trace, stages: Stages, seconds: NDArray[np.float64], schedule: str) -> tuple[str, ...]:
+    """A note where much of the backward cannot be split."""
+    backward = np.isin(trace.operators.phase, (Phase.BACKWARD, Phase.RECOMPUTE))
+    parts = [np.flatnonzero(backward & (stages.of == part)).tolist() for part in range(1, stages.count)]
+    fused = [row for part in parts for row in split_backward(trace, part).fused]
+    share = float(seconds[fused].sum() / max(float(seconds[backward].sum()), 1e-300))
+    if share < WORTH_TELLING:
+        return ()
+    return (
+        f"schedule {schedule}: {share:.0%} of the backward computes gradients of inputs and of weights in one operator "
+        f"(as {trace.operators.name[fused[0]]!r}), which cannot be split: trace the operators below autograd",
+    )
+
+
+def _at_batch(workload: Trace, mesh: JobMesh, plan: Plan) -> Trace:
+    """The step of one micro-batch."""
+    unknown = workload.meta.batch_size is None
+    as_recorded = mesh.micro_batches == workload.meta.micro_batches
+    if unknown and plan.batch_size is None and plan.global_batch_size is None and as_recorded:
+        return rescale(workload, None, plan.sequence_length)
+    return rescale(workload, mesh.micro_batch_size, plan.sequence_length)
+
+
+def _recording(workload: Trace, other: Trace) -> Recording:
+    """Another recording of the workload, on the device that it names.
+
+    Raises:
+        InputError: it was not measured, names no device of the catalog, or is of another step.
+    """
+    name = other.meta.device
+    known = identify(name) if name else None
+    if other.meta.clock == "none" or known is None:
+        what = "has no measured times" if other.meta.clock == "none" else f"names no known device ({name or 'none'})"
+        raise InputError(
+            f"{other.meta.workload or 'the other recording'} {what}: give a trace recorded on a device of the catalog"
+        )
+    return Recording(aligned(workload, other), accelerator(known))
+
+
+def _devices(workload: Trace, system: System) -> tuple[System, Accelerator | None]:
+    """The system, and the device on which the workload was recorded (None if it holds no times).
+
+    A trace that names no device counts as recorded on the system's device, and a system that names none consists of
+    the trace's.
+    """
+    if workload.meta.clock == "none":
+        return system, None
+    name = workload.meta.device
+    known = identify(name) if name else None
+    kind = "cpu" if workload.meta.clock == "cpu" else UNNAMED.kind
+    recorded_on = accelerator(known) if known else replace(UNNAMED, name=name or "", kind=kind)
+    if all(not model.name for model in system.models):
+        title = system.name.replace("x device", f"x {recorded_on.name or 'device'}")
+        return replace(system, name=title, models=tuple(recorded_on for _ in system.models)), recorded_on
+    return system, recorded_on if name else system.models[0]
+
+
+def _processes(placement: Placement, system: System) -> int:
+    """Ranks on the server that has most of them."""
+    return int(np.bincount(system.device_server[placement.devices]).max(initial=1))
+
+
+def _seconds_per_byte(router: Router, placement: Placement, mesh: JobMesh) -> float:
+    """What a byte costs between neighbouring stages, for balancing them."""
+    if mesh.stages == 1:
+        return 0.0
+    here, there = int(placement.devices[0]), int(placement.devices[mesh.of_stage(1)[0]])
+    rates = [float(router.system.bandwidth[edge]) for edge in router.route(here, there)]
+    return 1 / min(rates) if rates else 0.0
+
+
+def _by_stage(times: dict[int, Estimates], system: System, placement: Placement, mesh: JobMesh) -> NDArray[np.float64]:
+    """Seconds of each operator on the devices of each stage, shape ``(stages, operators)``.
+
+    Ranks of a stage wait for each other, so the slowest of its devices counts.
+    """
+    models = [system.device_model[placement.devices[mesh.of_stage(stage)]] for stage in range(mesh.stages)]
+    total = {m: float(found.seconds.sum()) for m, found in times.items()}
+    return np.stack([times[max(own.tolist(), key=total.__getitem__)].seconds for own in models])
+
+
+def _programs(
+    step: Step,
+    times: dict[int, Estimates],
+    stages: Stages,
+    schedule: Schedule,
+    plan: Plan,
+    mesh: JobMesh,
+    system: System,
+    placement: Placement,
+    job: Job,
+) -> list[Program]:
+    """Programs of all rank classes; ranks of a class on different devices become classes of their own."""
+    base = next(iter(times))
+    if step.replication.rooted:
+        gathered = rescale(job.recorded, mesh.global_batch_size, plan.sequence_length)
+        gathered_job = replace(job, trace=gathered, device=system.models[base])
+        at_once = price(gathered_job, plan.operator_times, plan.operator_options).seconds
+        made = replicated(step, Costs(times[base].seconds, at_once), stages, plan, mesh)
+    else:
+        copies = copy_s_per_byte(system.models[base]) if step.replication.weights else 0.0
+        update = update_s_per_byte(system, placement.devices) if "optimizer" in step.replication.away else 0.0
+        costs = Costs(times[base].seconds, copy_s_per_byte=copies, update_s_per_byte=update)
+        made = programs(step, costs, stages, schedule, plan, mesh)
+    if len(times) == 1:
+        return made
+    divided = []
+    for program in made:
+        models = system.device_model[placement.devices[program.ranks]]
+        for model in np.unique(models).tolist():
+            ratio = np.divide(
+                times[model].seconds, times[base].seconds, out=np.ones(len(step.trace)), where=times[base].seconds > 0
+            )
+            computes = program.op == Op.COMPUTE
+            seconds = np.where(computes, program.seconds * ratio[np.maximum(program.operator, 0)], program.seconds)
+            divided.append(replace(program, ranks=program.ranks[models == model], seconds=seconds))
+    return divided

@@ -1,0 +1,215 @@
+"""Predictions, from the workload to the result: the whole road in a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.collectives.means import CollectiveMeans
+from triosim.collectives.measured import Measured
+from triosim.collectives.scheduling import Collectives
+from triosim.composition.interference import Tasks, settle
+from triosim.core.errors import InputError, PlanError
+from triosim.engine.check import carried
+from triosim.engine.graph import Graph, Played, Wires
+from triosim.engine.join import join
+from triosim.engine.play import play
+from triosim.engine.solver import NetworkModel
+from triosim.engine.stats import Stopwatch
+from triosim.hardware.system import System
+from triosim.network.lowering import Lowered, lower
+from triosim.network.placement import Placement
+from triosim.network.sharing import network_model
+from triosim.plan import Plan
+from triosim.prediction import metrics as tally
+from triosim.prediction.largest_batch import fullest, largest_batch
+from triosim.prediction.prepare import Prepared, Progress, prepare
+from triosim.prediction.result import Result
+from triosim.prediction.summary import Summary
+from triosim.prediction.uncertainty import Uncertainty, uncertainty
+from triosim.schedule.program import Op
+from triosim.trace.tables import Trace
+
+Keep = Callable[[tally.Run, Placement, System, Trace], None]
+"""Given the played job, where its ranks are, on which system, and the step of one rank."""
+
+
+def simulate(
+    workload: Trace,
+    system: System,
+    plan: Plan | None = None,
+    progress: Progress | None = None,
+    keep: Keep | None = None,
+    fit: bool | None = None,
+    measured: Measured | None = None,
+    also: Sequence[Trace] = (),
+) -> Result:
+    """Predict time and memory of a workload on a system.
+
+    Args:
+        workload: one step on one device.
+        system: the machine.
+        plan: how the work is divided; the default fills the devices with data-parallel replicas.
+        progress: told what is being done, in a few words.
+        keep: shown the played job, for what else is to be made of it (traces for other simulators).
+        fit: look for the largest batch that fits in memory; None looks only where the job's own does not.
+        measured: what collectives and transfers take beside the system's links, as measured on the very machine.
+        also: the same step recorded on other devices: operator times are carried over from all recordings.
+
+    Raises:
+        InputError: the workload, the system and the plan do not go together; the message says how they would.
+    """
+    clock = Stopwatch()
+    tell = progress or (lambda words: None)
+    plan = plan or Plan()
+    job = prepare(workload, system, plan, tell, also)
+    largest = _largest_batch(workload, system, plan, job, fit, tell)
+
+    tell("lowering the programs")
+    model = network_model(plan.solver, plan.solver_options)
+    lowered, sources = lowered_job(job, plan.fold and model.weighted, measured)
+    tell("playing the job")
+    played, amount = _settled([(job, lowered)], lowered.graph, lowered.wires, model)
+    run = tally.Run(job.programs, lowered, lowered.worked(played), plan.iterations)
+    if keep is not None:
+        keep(run, job.placement, job.system, job.step.trace)
+
+    tell("adding up")
+    return _result(job, run, sources, clock, largest, lambda: uncertainty(job, lowered, played, amount, model))
+
+
+def _largest_batch(
+    workload: Trace, system: System, plan: Plan, job: Prepared, asked: bool | None, tell: Progress
+) -> int | None:
+    """The largest batch that fits, where it is asked for or the job's own does not fit."""
+    if asked is False or (asked is None and fullest(job).fits is not False):
+        return None
+    tell("looking for the largest batch that fits")
+    try:
+        return largest_batch(workload, system, plan, job)
+    except InputError:
+        if asked:
+            raise
+        return None  # the trace cannot be taken to another batch, and nobody has asked to
+
+
+def simulate_together(
+    jobs: Sequence[tuple[Trace, Plan]], system: System, progress: Progress | None = None
+) -> list[Result]:
+    """Predict several jobs that run at the same time on devices of their own and share the network.
+
+    Every rank of every job is played.  The link traffic of each result is that of all jobs together.
+
+    Args:
+        jobs: workloads and plans.  ``Plan.placement`` says where a job's ranks are; without it a job gets the devices
+            after those of the job before.  All must name the same network model.
+        system: the machine.
+        progress: told what is being done, in a few words.
+
+    Raises:
+        InputError: a job does not fit what the jobs before it leave, or two are on one device; or as of
+            :func:`simulate`.
+    """
+    clock = Stopwatch()
+    tell = progress or (lambda words: None)
+    taken = np.zeros(system.devices, bool)
+    prepared = []
+    for number, (workload, plan) in enumerate(jobs):
+        job = prepare(workload, system, _placed(plan, number, taken), tell)
+        taken[job.placement.devices] = True
+        prepared.append(job)
+    named = {(plan.solver, tuple(sorted(plan.solver_options.items()))) for _, plan in jobs}
+    if len(named) != 1:
+        raise PlanError(f"jobs on one network need one network model, but {len(named)} are named: give all the same")
+
+    tell("playing the jobs")
+    parts = [lowered_job(job, fold=False) for job in prepared]
+    graph, wires = join([(lowered.graph, lowered.wires) for lowered, _ in parts])
+    ((solver, options),) = named
+    shared = [(job, lowered) for job, (lowered, _) in zip(prepared, parts, strict=True)]
+    played, _ = _settled(shared, graph, wires, network_model(solver, dict(options)))
+
+    tell("adding up")
+    results, first = [], 0
+    for job, (lowered, sources) in zip(prepared, parts, strict=True):
+        own = slice(first, first + len(lowered.graph))
+        first = own.stop
+        flows = carried(lowered.graph, lowered.wires)[1]
+        part = Played(
+            played.start[own], played.begin[own], played.finish[own], played.link_bytes, flows, played.events,
+            played.engine,
+        )  # fmt: skip
+        run = tally.Run(job.programs, lowered, lowered.worked(part), job.plan.iterations)
+        results.append(_result(job, run, sources, clock))
+    return results
+
+
+def _placed(plan: Plan, number: int, taken: np.ndarray) -> Plan:
+    """The plan with a place for each rank that no job before it has."""
+    if plan.placement is not None:
+        twice = [device for device in plan.placement if device < len(taken) and taken[device]]
+        if twice:
+            raise PlanError(f"job {number} is placed on device {twice[0]}, which another job has: choose another")
+        return plan if plan.dp else plan.model_copy(update={"dp": len(plan.placement) // plan.replica_ranks or 1})
+    free = np.flatnonzero(~taken)
+    width = plan.replica_ranks
+    ranks = (plan.dp or max(len(free) // width, 1)) * width
+    if ranks > len(free):
+        raise PlanError(f"job {number} needs {ranks} devices, but the jobs before it leave {len(free)}: use fewer")
+    return plan.model_copy(update={"placement": tuple(free[:ranks].tolist()), "dp": ranks // width})
+
+
+def lowered_job(job: Prepared, fold: bool, measured: Measured | None = None) -> tuple[Lowered, tuple[str, ...]]:
+    """The tasks of a job, and where the costs of its collectives are from."""
+    plan = job.plan
+    collectives = Collectives(plan.collective_algorithm, plan.collective_protocol, job.system.ideal)
+    more = job.residual.terms.collective_s if job.residual is not None else 0.0
+    means = CollectiveMeans(job.system, job.router, collectives, measured, more)
+    lowered = lower(job.programs, job.placement, job.router, means, fold=fold)
+    return lowered, tuple(means.sources)
+
+
+def _settled(
+    parts: Sequence[tuple[Prepared, Lowered]], graph: Graph, wires: Wires, model: NetworkModel
+) -> tuple[Played, NDArray[np.int64]]:
+    """The played graph of one job or several, and its amounts as played.
+
+    What computes is slowed down by the collectives beside it.
+    """
+    first, op, slowdown = [np.zeros(1, np.int64)], [], []
+    for job, lowered in parts:
+        first.append(lowered.first[1:] + first[-1][-1])
+        op += [job.programs[number].op for number in lowered.program.tolist()]
+        slow = np.array([interferes.slowdown for interferes in job.interferes])
+        slowdown.append(slow[lowered.program])
+    ops = np.concatenate(op)
+    tasks = Tasks(
+        first=np.concatenate(first),
+        slowdown=np.concatenate(slowdown),
+        computes=ops == Op.COMPUTE,
+        moves=ops == Op.COLLECTIVE,
+        amount=graph.amount,
+        after=np.concatenate([lowered.gap for _, lowered in parts]),
+    )
+    last = graph.amount
+
+    def again(amount: NDArray[np.int64]) -> Played:
+        nonlocal last
+        last = amount
+        return play(replace(graph, amount=amount), wires, model)
+
+    return settle(tasks, again), last
+
+
+def _result(
+    job: Prepared,
+    run: tally.Run,
+    sources: tuple[str, ...],
+    clock: Stopwatch,
+    largest: int | None = None,
+    sure: Callable[[], Uncertainty | None] = lambda: None,
+) -> Result:
+    return Summary(job, run, sources, lambda: clock.stats(run.played.engine), largest, sure).result()

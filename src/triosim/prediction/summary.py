@@ -1,0 +1,264 @@
+"""From a played job to the Result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from triosim.composition import update
+from triosim.composition.residual import Sizes, sizes
+from triosim.engine.stats import Stats
+from triosim.hardware.describe import describe as describe_system
+from triosim.kernels.estimate import CONFIDENCE
+from triosim.kernels.pricing import describe as describe_times
+from triosim.kernels.pricing import undecided_rows
+from triosim.kernels.uncertainty import total_half_width
+from triosim.memory.holders import holders
+from triosim.plan import RunPlan
+from triosim.prediction import metrics as tally
+from triosim.prediction.efficiency import efficiency
+from triosim.prediction.largest_batch import fullest
+from triosim.prediction.prepare import Prepared
+from triosim.prediction.result import Breakdown, Interval, Memory, Result, Throughput, Workload
+from triosim.prediction.timeline import CATEGORIES
+from triosim.prediction.uncertainty import CATALOG_LINK_SPREAD, Uncertainty
+from triosim.trace.tables import Phase
+from triosim.transform.rescale import grown_share, guessed_batch
+
+MOST = 0.5
+"""Part of the recorded time that grows with the batch in any step whose batch size is right."""
+
+HOLDERS = 12
+"""So many of those that hold the peak are told."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All that the result is made of.
+
+    Attributes:
+        of: the job as it was prepared.
+        run: the job as it was played.
+        network: where the costs of collectives are from.
+        stats: what the prediction took until now.
+        largest_batch: the largest batch that fits in memory, None where it was not looked for.
+        sure: finds how sure the time is; None where that takes too long to play.
+    """
+
+    of: Prepared
+    run: tally.Run
+    network: tuple[str, ...]
+    stats: Callable[[], Stats]
+    largest_batch: int | None = None
+    sure: Callable[[], Uncertainty | None] = lambda: None
+
+    def result(self) -> Result:
+        """The prediction."""
+        run, trace = self.run, self.of.step.trace
+        spent = [tally.occupied(run, cell) for cell in range(run.lowered.cells)]
+        parts = tally.breakdown(run, spent)
+        seconds = run.end * tally.S / run.iterations
+        memory, throughput = self._memory(), self._throughput(seconds)
+        return Result(
+            iteration_time_s=seconds,
+            confidence=CONFIDENCE,
+            active_time_s=tally.active(run) * tally.S / run.iterations,
+            throughput=throughput,
+            efficiency=efficiency(self.of, seconds, throughput.tokens_per_s),
+            breakdown_s=parts,
+            memory=memory,
+            devices=tally.device_rows(run, spent, self.of.feet),
+            stages=tally.stage_rows(run, spent),
+            collectives=tally.collective_rows(run, self.of.mesh.names),
+            workload=self._workload(),
+            system=describe_system(self.of.system),
+            plan=self._plan(),
+            sources=self._sources(),
+            warnings=self._warnings(memory),
+            tasks=len(run.lowered.graph),
+            flows=run.played.flows,
+            make_interval=lambda: self._interval(seconds, parts),
+            make_layers=lambda: tally.layer_rows(run, trace),
+            make_timeline=lambda: tally.timeline(run, trace, self.of.system, self.of.placement, self.of.feet),
+            make_stats=self.stats,
+        )
+
+    def _throughput(self, seconds: float) -> Throughput:
+        known = (
+            self.of.job.recorded.meta.batch_size is not None
+            or self.of.plan.batch_size
+            or self.of.plan.global_batch_size
+        )
+        samples = self.of.mesh.global_batch_size / seconds if known and seconds else None
+        length = self.of.step.trace.meta.sequence_length
+        return Throughput(samples, samples * length if samples and length else None)
+
+    def _interval(self, seconds: float, parts: Breakdown) -> Interval:
+        """What playing the job with other times showed (:mod:`triosim.prediction.uncertainty`).
+
+        With a residual it is what measured iterations that were left out of its fit showed.  Where playing again takes
+        too long, operator times, the network and the host err independently of each other, each as a whole.
+        """
+        sure = self.sure() if self.of.residual is None else None
+        if sure is not None:
+            return Interval(seconds * sure.low, seconds * sure.high, sure.causes, sure.draws)
+        if self.of.residual is not None:
+            spread = self.of.residual.spread_of(self._sizes())
+            return Interval(seconds * float(np.exp(-spread)), seconds * float(np.exp(spread)))
+        operators = total_half_width(self.of.times, self.of.step.trace)
+        network = CATALOG_LINK_SPREAD if any(self.of.system.edge_name) else 0.0
+        shares = (
+            (seconds - parts.exposed_communication - parts.host, operators),
+            (parts.exposed_communication, network),
+            (parts.host, self.of.launching.spread),
+        )
+        above = np.sqrt(sum((share * np.expm1(width)) ** 2 for share, width in shares))
+        below = np.sqrt(sum((share * -np.expm1(-width)) ** 2 for share, width in shares))
+        return Interval(max(seconds - float(below), 0.0), seconds + float(above))
+
+    def _sizes(self) -> Sizes:
+        """How large the job is, as a residual of composition counts."""
+        assert self.of.residual is not None
+        return sizes(self.of.programs, self.of.plan.iterations, self.of.residual.terms.scale)
+
+    def _memory(self) -> Memory:
+        """Memory of the fullest device, judged against its own capacity."""
+        run, trace, found = self.run, self.of.step.trace, fullest(self.of)
+        program, foot = run.programs[found.program], self.of.feet[found.program]
+        assert program.lifetimes is not None
+        return Memory(
+            rank=int(program.ranks.min()),
+            allocated_bytes=foot.peak_bytes,
+            reserved_bytes=foot.reserved_bytes,
+            capacity_bytes=found.capacity_bytes,
+            fits=found.fits,
+            context_bytes=found.context_bytes,
+            categories={name: int(size) for name, size in zip(CATEGORIES, foot.at_peak.tolist(), strict=True) if size},
+            peak=tally.peak(run, program, foot, trace),
+            holders=holders(program.lifetimes, foot.peak_row, trace)[:HOLDERS],
+            curve=tally.memory_curve(run, program, foot),
+            host_bytes=program.host_bytes,
+            largest_batch=self.largest_batch,
+        )
+
+    def _workload(self) -> Workload:
+        meta, trace = self.of.job.recorded.meta, self.of.step.trace
+        weights = self.of.job.recorded.weights()
+        return Workload(
+            name=meta.workload,
+            made_by=meta.made_by,
+            recorded_on=meta.device,
+            recorded_batch_size=meta.batch_size if meta.made_by != "triosim.model" else None,
+            recorded_micro_batches=meta.micro_batches,
+            batch_size_guessed=bool(meta.batch_guess),
+            batch_size=self.of.mesh.batch_size,
+            sequence_length=trace.meta.sequence_length,
+            parameters=int(self.of.job.recorded.values.elements()[weights].sum()),
+            operators=len(self.of.job.recorded),
+            recorded_time_s=self._recorded_time() if meta.clock != "none" else None,
+            recorded_step_time_s=meta.step_time_s,
+            step=meta.step,
+            training=self.of.plan.training,
+        )
+
+    def _recorded_time(self) -> float:
+        """Sum of the recorded operator times; what the plan runs again was recorded once."""
+        recorded = self.of.job.recorded
+        once = recorded.operators.phase != Phase.RECOMPUTE if self.of.plan.recompute != "none" else True
+        return float(np.nansum(recorded.operators.device_s * recorded.runs(), where=once))
+
+    def _plan(self) -> RunPlan:
+        mesh = self.of.mesh
+        run = {
+            **dict(mesh.axes), "batch_size": mesh.batch_size,
+            "global_batch_size": mesh.global_batch_size, "micro_batches": mesh.micro_batches,
+            "micro_batch_size": mesh.micro_batch_size, "ranks": mesh.ranks, "host": self.of.launching.mode,
+            "sequence_length": self.of.step.trace.meta.sequence_length,
+            "stages": tuple(self.of.stages.firsts) if mesh.stages > 1 else None,
+        }  # fmt: skip
+        return RunPlan.model_construct(**{**dict(self.of.plan), **run})
+
+    def _sources(self) -> tuple[str, ...]:
+        found = [
+            *describe_times(self.of.times, self.of.step.trace, self.of.job, self.of.plan.operator_times),
+            f"host: {self.of.launching.source}",
+            *([guessed_batch(self.of.job.recorded)] if self.of.job.recorded.meta.batch_guess else ()),
+            *self.of.job.recorded.meta.notes,
+        ]
+        if any(self.of.system.edge_name):
+            found.append(
+                "network: links of the catalog at the efficiency that large messages reach "
+                f"(90 % within a factor {np.exp(CATALOG_LINK_SPREAD):.2f})"
+            )
+        elif self.of.mesh.ranks > 1:
+            found.append("network: links as given, taken as exact")
+        if "optimizer" in self.of.plan.offload:
+            found.append(update.source(self.of.system))
+        found += [f"collectives: {source}" for source in self.network]
+        slowed = {i for i in self.of.interferes if i.slowdown > 1} if self.of.mesh.ranks > 1 else set()
+        found += [
+            f"interference: what computes beside a collective takes {i.slowdown:.3g} times as long: {i.source}"
+            for i in sorted(slowed, key=lambda i: -i.slowdown)
+        ]
+        if self.of.plan.solver != "max-min":
+            options = ", ".join(f"{name} {value}" for name, value in self.of.plan.solver_options.items())
+            found.append(f"network model: {self.of.plan.solver}" + (f" ({options})" if options else ""))
+        return (*found, *(f"system: {s}" for s in self.of.system.sources))
+
+    def _largest(self) -> str:
+        """The largest batch that fits, as the end of a sentence."""
+        if self.largest_batch is None:
+            return ""
+        parts, dp = self.of.mesh.micro_batches, self.of.mesh.replicas
+        if not self.largest_batch:
+            return f"; not even a batch of {parts} does" if parts > 1 else "; not even one sample does"
+        over = f" per replica, {self.largest_batch * dp} over all {dp}" if dp > 1 else ""
+        return f"; the largest batch that does is {self.largest_batch}{over}"
+
+    def _strange(self) -> list[str]:
+        """What a residual of composition was not fitted to."""
+        learned = self.of.residual
+        if learned is None:
+            return []
+        names = {"device_s": "device time", "launches": "launches", "sends": "transfers between stages"}
+        beyond = learned.outside(self._sizes())
+        words = [f"{factor:.3g} x the {names[name]}" for name, factor in beyond.items()]
+        found = []
+        if words:
+            found.append(
+                f"the residual of composition was fitted to other sizes: this job is beyond them by {', '.join(words)} "
+                "an iteration, so the interval is wider"
+            )
+        model = self.of.plan.operator_times
+        if learned.operator_times != model:
+            found.append(
+                f"the residual of composition was fitted with operator times {learned.operator_times!r}, not {model!r}"
+            )
+        return found
+
+    def _warnings(self, memory: Memory) -> tuple[str, ...]:
+        found = [*self.of.warnings, *self.of.step.notes, *self._strange()]
+        recorded = self.of.job.recorded
+        if recorded.meta.batch_guess not in ("", "operators"):
+            found.append(guessed_batch(recorded))
+        divided = self.of.step.trace is not self.of.step.homes  # a rank's share is smaller for other reasons
+        growing = grown_share(recorded, self.of.job.trace) if not divided else None
+        if growing is not None and growing < MOST:
+            found.append(
+                f"only {100 * growing:.0f} % of the recorded operator time is in operators that grow with the batch: "
+                "is the batch size of the trace right (--trace-batch-size)?"
+            )
+        if memory.fits is False:
+            found.append(f"the job does not fit in memory: times are as if it did{self._largest()}")
+        if self.of.mesh.ranks < self.of.mesh.devices:
+            found.append(f"{self.of.mesh.ranks} of the system's {self.of.mesh.devices} devices are used")
+        rows = undecided_rows(self.of.job)
+        if rows:
+            names = ", ".join(dict.fromkeys(self.of.step.trace.operators.name[r] for r in rows))
+            found.append(
+                f"it is not known whether {len(rows)} of {len(self.of.step.trace)} operators grow with the batch; the "
+                f"interval covers both: {names[:200]}"
+            )
+        return tuple(found)

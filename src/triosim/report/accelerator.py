@@ -1,0 +1,191 @@
+"""Designs and mappings on the terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from triosim.accelerator.architecture import Architecture, Energies, FanOut, Store
+from triosim.accelerator.evaluate import Evaluation
+from triosim.accelerator.mapper import Search
+from triosim.accelerator.mapping import nest_lines
+from triosim.accelerator.problem import Problem
+from triosim.accelerator.reading import Contents
+from triosim.accelerator.sparse import SparseEvaluation
+from triosim.accelerator.systolic import Array, ArrayRun
+from triosim.core.units import format_bytes, format_time
+from triosim.prediction.result.words import share
+from triosim.report.table import Column, TextTable, paragraph
+
+
+def joules(value: float) -> str:
+    """Joules for people: ``"59.28 uJ"``."""
+    for unit, scale in (("J", 1.0), ("mJ", 1e-3), ("uJ", 1e-6), ("nJ", 1e-9), ("pJ", 1e-12)):
+        if abs(value) >= scale:
+            return f"{value / scale:.4g} {unit}"
+    return "0 J" if value == 0 else f"{value / 1e-15:.4g} fJ"
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
+
+
+def _numbers(*names: str) -> tuple[Column, ...]:
+    """Columns of numbers, of which the last are left out first."""
+    return tuple(Column(name, right=True, optional=at) for at, name in enumerate(names))
+
+
+def evaluation(found: Evaluation, design: Architecture, problem: Problem, console: Console) -> None:
+    """One evaluated mapping: totals, what moves at each level, energy by level, and the loop nest."""
+    paragraph(console, f"{found.problem} on {found.architecture}", "bold")
+    seconds = f" ({format_time(found.seconds)})" if found.seconds is not None else ""
+    low, high = found.interval_j
+    between = f" ({joules(low)} to {joules(high)})" if found.assumed else ""
+    each = found.energy_j / found.computes / 1e-15
+    for line in (
+        f"cycles       {_count(found.cycles)}{seconds}, bound by {found.binds}, timing {found.timing}",
+        f"utilization  {share(found.utilization)}, {_count(found.used)} of {found.instances} units",
+        f"energy       {joules(found.energy_j)}{between}, {each:,.2f} fJ for each of {found.computes:,} computes",
+    ):
+        paragraph(console, line, indent=13)
+    console.print()
+    heads = _numbers("tile", "instances", "reads", "fills", "updates")
+    table = TextTable((Column("level"), Column("tensor"), *heads, Column("energy", right=True)))
+    for a in found.accesses:
+        table.add_row(
+            a.store, a.tensor, _count(a.tile), _count(a.instances), _count(a.reads), _count(a.fills), _count(a.updates),
+            joules(a.energy_j),
+        )  # fmt: skip
+    console.print(table)
+    paragraph(console, "words of one instance; energy of all", "dim")
+    console.print()
+    table = TextTable((Column("level"), Column("energy", right=True), Column("share", right=True), Column(optional=1)))
+    total = found.energy_j or 1.0
+    for level, value in found.levels.items():
+        table.add_row(level, joules(value), share(value / total), "█" * round(30 * value / total))
+    console.print(table)
+    console.print()
+    for line in nest_lines(found.mapping, design, problem):
+        paragraph(console, line, indent=len(line) - len(line.lstrip()) + 4)
+    for line in found.assumed:
+        paragraph(console, f"assumed: {line}", "dim", indent=2)
+
+
+def sparse_evaluation(found: SparseEvaluation, console: Console) -> None:
+    """The same mapping with zeros minded."""
+    console.print()
+    paragraph(console, "with zeros minded", "bold")
+    for line in (
+        f"cycles       {_count(found.cycles)}",
+        f"computes     {_count(found.computes)} of {found.dense.computes:,}",
+        f"energy       {joules(found.energy_j)}, of {joules(found.dense.energy_j)} without",
+    ):
+        paragraph(console, line, indent=13)
+    heads = _numbers("tile", "reads", "spared", "fills", "updates", "metadata")
+    table = TextTable((Column("level"), Column("tensor"), *heads, Column("energy", right=True)))
+    for a in found.accesses:
+        metadata = a.metadata_reads + a.metadata_fills + a.metadata_updates
+        spared = f"{_count(a.spared_reads + a.spared_updates)} {a.spared}" if a.spared else "-"
+        table.add_row(
+            a.store, a.tensor, _count(a.tile), _count(a.reads), spared, _count(a.fills), _count(a.updates),
+            _count(metadata), joules(a.energy_j),
+        )  # fmt: skip
+    console.print(table)
+    for store in found.overfull:
+        paragraph(console, f"the fullest tiles may exceed {store}, the expected ones fit", "dim")
+
+
+def runs(rows: list[ArrayRun], array: Array, console: Console) -> None:
+    """Products on a systolic array."""
+    paragraph(console, f"{array.name}, {array.rows} x {array.columns}, {array.dataflow}", "bold")
+    heads = _numbers("cycles", "stalls", "used", "filled", "input reads", "weight reads", "output writes")
+    table = TextTable((Column("layer"), *heads))
+    for run in rows:
+        table.add_row(
+            run.product.name, _count(run.cycles), _count(round(run.stall_cycles, 1)), share(run.utilization),
+            share(run.mapping_efficiency), f"{run.ifmap_reads:,}", f"{run.filter_reads:,}", f"{run.ofmap_writes:,}",
+        )  # fmt: skip
+    if len(rows) > 1:
+        cycles = sum(run.cycles for run in rows)
+        work = sum(run.product.m * run.product.n * run.product.k for run in rows)
+        table.add_row(
+            "all", _count(cycles), _count(round(sum(run.stall_cycles for run in rows), 1)),
+            share(work / (cycles * array.rows * array.columns)), "", "", "", "",
+        )  # fmt: skip
+    console.print(table)
+    paragraph(console, "words; used is the share of multiplications, filled that of the array over its folds", "dim")
+
+
+def search(found: Search, objective: str, console: Console) -> None:
+    """How a search went, and its front where it has one."""
+    ended = "" if found.finished else ", interrupted"
+    line = f"search       {found.proposed:,} mappings, {found.evaluated:,} of which fit, for least {objective}{ended}"
+    paragraph(console, line, indent=13)
+    if objective == "pareto":
+        table = TextTable((Column("cycles", right=True), Column("energy", right=True)))
+        for point in found.front:
+            table.add_row(_count(point.cycles), joules(point.energy_j))
+        console.print(table)
+    console.print()
+
+
+def designs(rows: list[Architecture], console: Console) -> None:
+    """Ready designs, one line each."""
+    table = TextTable((
+        Column("name"), Column("units", right=True), Column("clock", right=True), Column("stores", flow="wrap"),
+    ))  # fmt: skip
+    for row in rows:
+        clock = f"{row.clock_hz / 1e6:g} MHz" if row.clock_hz else "-"
+        table.add_row(row.name, f"{row.compute_instances:,}", clock, ", ".join(store.name for store in row.stores))
+    console.print(table)
+
+
+def design(found: Contents, console: Console) -> None:
+    """One design in full."""
+    if found.architecture is None and found.array is not None:
+        array = found.array
+        paragraph(console, f"{array.name}: systolic array of {array.rows} by {array.columns}, {array.dataflow}", "bold")
+        return
+    made = found.design
+    paragraph(console, made.name, "bold")
+    clock = f"{made.clock_hz / 1e6:g} MHz" if made.clock_hz else ""
+    facts = (made.technology, clock, f"{made.compute_instances:,} units")
+    paragraph(console, ", ".join(fact for fact in facts if fact))
+    console.print()
+    table = TextTable((
+        Column("node"), Column("instances", right=True), Column("size", right=True),
+        Column("width", right=True, optional=1), Column("read", right=True, optional=2),
+        Column("write", right=True, optional=2), Column("keeps", flow="wrap"), Column("pJ", flow="wrap"),
+    ))  # fmt: skip
+    for node in made.nodes:
+        if isinstance(node, FanOut):
+            table.add_row(node.name, f"x {node.x} x {node.y}", "", "", "", "", "", "")
+            continue
+        table.add_row(
+            node.name, f"{made.instances(node.name):,}", _size(node), str(node.words_per_access),
+            _rate(node.read_bandwidth), _rate(node.write_bandwidth),
+            "all" if node.keeps is None else ", ".join(node.keeps) or "nothing", _energies(node.energies),
+        )  # fmt: skip
+    unit = made.compute
+    bits = f"{unit.word_bits} bits"
+    table.add_row(unit.name, f"{made.compute_instances:,}", bits, "", "", "", "", _energies(unit.energies))
+    console.print(table)
+    paragraph(console, "width in words; read and write in words a cycle; energies of an access", "dim")
+    for component, area in found.areas:
+        paragraph(console, f"area of {component}: {area * 1e6:.4g} mm2")
+    for key, source in made.sources:
+        paragraph(console, f"source of {key}: {source}", "dim", indent=2)
+    for assumed in made.assumed:
+        paragraph(console, f"assumed: {assumed.component}: {assumed.text}", "dim", indent=2)
+
+
+def _size(store: Store) -> str:
+    return "unlimited" if store.capacity_words is None else format_bytes(store.capacity_words * store.word_bits / 8)
+
+
+def _rate(words: float | None) -> str:
+    return "-" if words is None else f"{words:g}"
+
+
+def _energies(energies: Energies) -> str:
+    shown = {"r": energies.read, "w": energies.write, "u": energies.update, "leak": energies.leak, "": energies.compute}
+    return ", ".join(f"{name} {value / 1e-12:.4g}".strip() for name, value in shown.items() if value is not None)

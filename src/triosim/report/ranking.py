@@ -1,0 +1,152 @@
+"""The plans of a sweep, the fastest first, and why others fell out."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from triosim.core.units import format_bytes, format_time
+from triosim.report.table import Column, TextTable
+from triosim.search.outcome import Outcome
+
+SCHEMA = "triosim/sweep/1"
+SHOWN = 20
+"""Plans in the table of the terminal."""
+_REASONS = 8
+TOO_LARGE = "does not fit in memory"
+_NUMBER = re.compile(r"\d[\d,.]*")
+
+
+def ranked(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Those that are possible, the fastest first; the earlier asked first where they are equally fast.
+
+    Throughput is compared where the global batch differs: ranks follow seconds per sample.
+    """
+    possible = [(outcome, outcome.figures) for outcome in outcomes if outcome.fits]
+    return [
+        outcome for outcome, found in sorted(
+            ((o, f) for o, f in possible if f is not None),
+            key=lambda pair: (_cost(pair[1].iteration_time_s, pair[1].sizes["global_batch_size"]), pair[0].number),
+        )
+    ]  # fmt: skip
+
+
+def _cost(seconds: float, batch: int) -> float:
+    return seconds / max(batch, 1)
+
+
+def reasons(outcomes: Sequence[Outcome]) -> list[tuple[int, str]]:
+    """Why plans fell out: how many, and a sentence; sentences that differ in numbers alone are one, as first said."""
+    count: Counter[str] = Counter()
+    said: dict[str, str] = {}
+    for outcome in outcomes:
+        if outcome.fits:
+            continue
+        why = outcome.why if outcome.figures is None else TOO_LARGE
+        alike = _NUMBER.sub("0", why)
+        count[alike] += 1
+        said.setdefault(alike, why)
+    return [(number, said[alike]) for alike, number in count.most_common()]
+
+
+def to_dict(outcomes: Sequence[Outcome], workload: str, system: str) -> dict[str, Any]:
+    """Plain values, ready for JSON: plans in the order in which they were asked for, each with its rank from 1."""
+    places = {outcome.number: place for place, outcome in enumerate(ranked(outcomes), 1)}
+    return {
+        "schema": SCHEMA,
+        "workload": workload,
+        "system": system,
+        "plans": [{"rank": places.get(outcome.number), **outcome.to_dict()} for outcome in outcomes],
+        "fell_out": [{"plans": number, "why": why} for number, why in reasons(outcomes)],
+    }
+
+
+def to_csv(outcomes: Sequence[Outcome]) -> str:
+    """A table: a line for each plan in the order in which they were asked for."""
+    places = {outcome.number: place for place, outcome in enumerate(ranked(outcomes), 1)}
+    asked = list(dict.fromkeys(name for outcome in outcomes for name in outcome.asked))
+    plain = [outcome.to_dict()["figures"] or {} for outcome in outcomes]
+    sizes = list(dict.fromkeys(name for found in plain for name in found.get("sizes", ()) if name not in asked))
+    own = [name for name in next((f for f in plain if f), {}) if name not in ("sizes", "warnings")]
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["rank", *asked, *sizes, *own, "why"])
+    for outcome, found in zip(outcomes, plain, strict=True):
+        table.writerow([
+            places.get(outcome.number, ""),
+            *(_cell(outcome.asked.get(name)) for name in asked),
+            *(found.get("sizes", {}).get(name, "") for name in sizes),
+            *(_cell(found.get(name)) for name in own),
+            outcome.why,
+        ])  # fmt: skip
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return "+".join(map(str, value)) or "none"
+    return "" if value is None else value
+
+
+def show(outcomes: Sequence[Outcome], varied: Sequence[str], console: Console) -> None:
+    """Print the fastest plans, and why others fell out.
+
+    Args:
+        outcomes: of all plans.
+        varied: names of what the sweep changed, a column each.
+        console: to print on.
+    """
+    best = ranked(outcomes)
+    if best:
+        console.print(_table(best[:SHOWN], varied))
+        if len(best) > SHOWN:
+            console.print(Text(f"and {len(best) - SHOWN:,} more that are possible (--json or --csv has all)", "dim"))
+    fell = reasons(outcomes)
+    if fell:
+        console.print()
+        out = sum(number for number, _ in fell)
+        console.print(Text(f"{out:,} of {len(outcomes):,} plans fell out:", "bold"))
+        rows = TextTable((Column(right=True), Column(flow="wrap")), indent=2)
+        for number, why in fell[:_REASONS]:
+            rows.add_row(f"{number:,}", why)
+        if len(fell) > _REASONS:
+            rest = sum(number for number, _ in fell[_REASONS:])
+            rows.add_row(f"{rest:,}", "for other reasons")
+        console.print(rows)
+
+
+def _table(best: Sequence[Outcome], varied: Sequence[str]) -> TextTable:
+    heads = [name.replace("_", "-") for name in varied]
+    table = TextTable([
+        Column("", right=True),
+        *(Column(head, right=True) for head in heads),
+        *([Column("dp", right=True)] if "dp" not in varied else []),
+        Column("iteration", right=True),
+        Column("samples/s", right=True, optional=2),
+        Column("mfu", right=True, optional=3),
+        Column("memory", right=True, optional=1),
+        Column("what binds"),
+    ])  # fmt: skip
+    for place, outcome in enumerate(best, 1):
+        found = outcome.figures
+        assert found is not None
+        table.add_row(
+            str(place),
+            *(str(_cell(outcome.asked.get(name))) for name in varied),
+            *([str(found.sizes["dp"])] if "dp" not in varied else []),
+            format_time(found.iteration_time_s),
+            "-" if found.samples_per_s is None else f"{found.samples_per_s:.4g}",
+            "-" if found.mfu is None else f"{100 * found.mfu:.1f} %",
+            format_bytes(found.reserved_bytes),
+            found.binds,
+        )
+    return table
+
+

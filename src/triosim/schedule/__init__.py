@@ -1,0 +1,1 @@
+"""Who runs what when: pipeline stages and schedules, and the programs of the ranks."""

@@ -1,0 +1,234 @@
+"""What follows the last backward: gradients are reduced and shared, the optimizer runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.partition.gradients import total_bytes
+from triosim.partition.transfers import ALL_GATHER
+from triosim.schedule._stage import PartFacts, StageFacts
+from triosim.schedule.fragments import Fragment
+from triosim.schedule.gathering import Marks, Missing
+from triosim.schedule.occupancy import Ran
+from triosim.schedule.offload import HOST as HOST_PLACE
+from triosim.schedule.program import (
+    COMPUTE,
+    COPY,
+    DP,
+    HOST,
+    REPLICAS,
+    SEND,
+    Op,
+    ProgramBuilder,
+    of_iteration,
+)
+
+
+class Final:
+    """Where the last passes through a part are, as rows of the iteration.
+
+    Attributes:
+        ready: instruction of each operator, -1 for those that are not run, shape ``(operators,)``.
+        exchanged: exchange of complete gradients along another axis -> its instruction.
+        sent: storage of a gradient -> the copy that takes it to the host.
+    """
+
+    def __init__(self, operators: int) -> None:
+        self.ready = np.full(operators, -1, np.int64)
+        self.exchanged: dict[int, int] = {}
+        self.sent: dict[int, int] = {}
+
+    def add(self, start: int, fragment: Fragment, once: Collection[int]) -> None:
+        """One more of them.
+
+        Args:
+            start: row at which it begins.
+            fragment: its instructions.
+            once: exchanges of complete gradients.
+        """
+        ran, done = fragment.ran, fragment.exchanged
+        self.ready = np.where(ran.at >= 0, ran.at + start, self.ready)
+        self.exchanged.update({n: start + done[n] for n in once if n in done})
+        self.sent.update({storage: start + row for storage, row in ran.travelled.sent.items()})
+
+
+def reductions(of: StageFacts, part: PartFacts, offset: int, final: Final) -> tuple[Fragment, dict[int, int]]:
+    """What reduces the gradients of a part.
+
+    Args:
+        of: the stage.
+        part: what has run its last backward.
+        offset: row of the iteration at which the fragment begins.
+        final: where that was.
+
+    Returns:
+        The fragment, and for the storage of each gradient the row of the iteration that reduces it.
+    """
+    builder, marks, reduced = of.new(), Marks(), dict[int, int]()
+    if part.units and of.job.stages.count > 1:  # gradients of all micro-batches of a pipeline, unit by unit
+        units = of.gathering(part, builder, True, Missing(), False, offset)
+        for number, unit in enumerate(part.units):
+            if unit.scatter_bytes:
+                scattered = offset + units.reduce(number, max(unit.backward[1], -1))
+                reduced.update(dict.fromkeys(unit.gradients, scattered))
+        marks = units.marks
+    elif not part.units and of.mesh.replicas > 1:
+        for group in part.groups():
+            last = max(group, key=lambda g: g.ready)
+            after = {int(final.ready[g.ready]) for g in group if final.ready[g.ready] >= 0}
+            after.update(final.exchanged.values())
+            before, stream = [of_iteration(row) for row in sorted(after)], DP
+            for what, axis, parts in of.job.reductions:
+                row = builder.add(
+                    Op.COLLECTIVE, of.stream(stream), operator=last.ready, size=-(-total_bytes(group) // parts),
+                    what=what, axis=axis, before=before,
+                )  # fmt: skip
+                before, stream = [row], REPLICAS
+            row += offset
+            reduced.update({g.storage: row for g in group})
+    return Fragment(builder.build(), marks=marks), reduced
+
+
+def update(
+    of: StageFacts,
+    offset: int,
+    final: Mapping[int, Final],
+    reduced: Mapping[int, int],
+    fetched_for: Callable[[int], list[int]],
+) -> Fragment:
+    """What ends an iteration.
+
+    Args:
+        of: the stage.
+        offset: row of the iteration at which the fragment begins.
+        final: for each chunk where its last passes are.
+        reduced: storage of a gradient -> row of the iteration that reduces it.
+        fetched_for: instructions that fetch what an operator needs.
+    """
+    return _Update(of, offset, final, dict(reduced), fetched_for).fragment()
+
+
+class _Update:
+    def __init__(
+        self,
+        of: StageFacts,
+        offset: int,
+        final: Mapping[int, Final],
+        reduced: dict[int, int],
+        fetched_for: Callable[[int], list[int]],
+    ) -> None:
+        self.of, self.job, self.plan, self.mesh = of, of.job, of.plan, of.mesh
+        self.builder: ProgramBuilder = of.new()
+        self.offset, self.final, self.reduced, self.fetched_for = offset, final, reduced, fetched_for
+
+    def fragment(self) -> Fragment:
+        """All of it."""
+        self._share_tied_weights()
+        updated = self._update_on_host() if "optimizer" in self.job.replication.away else self._optimize()
+        if self.job.replication.states and not self.of.sharded and self.mesh.replicas > 1:
+            self._gather_parameters()
+        return Fragment(self.builder.build(), Ran(updated, {}))
+
+    def _gather_parameters(self) -> None:
+        """All-gather the parameters that each rank has updated a part of, in the groups of their gradients."""
+        size = self.job.step.trace.values.bytes()
+        for group in reversed(self.of.groups()):
+            self.builder.add(
+                Op.COLLECTIVE,
+                COMPUTE,
+                operator=self.of.optimizer[-1] if self.of.optimizer else group[0].ready,
+                size=int(sum(size[g.parameter] for g in group)),
+                what=ALL_GATHER,
+                axis=self.mesh.row(self.job.replication.axis),
+            )
+
+    def _share_tied_weights(self) -> None:
+        """A parameter used on several stages has a gradient on each; they exchange them and each adds up."""
+        for part in self.of.parts:
+            for gradient in part.grads:
+                peers = self.of.elsewhere(gradient)
+                if not peers:
+                    continue
+                last = int(self.final[part.chunk].ready.max(initial=-1))
+                after = self.reduced.get(gradient.storage, last)
+                operator, size = gradient.ready, gradient.bytes
+                if self.job.replication.states:  # each rank has its part of both
+                    size = -(-size // self.job.ways)
+                for peer in peers:
+                    tag = self.job.tags("tied", gradient.parameter, self.of.stage, peer)
+                    self.builder.add(
+                        Op.SEND, self.of.stream(SEND), operator=operator, size=size, axis=self.mesh.pipeline_axis,
+                        peer=peer, tag=tag, before=[of_iteration(after)] if after >= 0 else [],
+                    )  # fmt: skip
+                for peer in peers:
+                    tag = self.job.tags("tied", gradient.parameter, peer, self.of.stage)
+                    arrived = self.offset + self.builder.add(
+                        Op.RECEIVE, -1, operator=operator, size=size, axis=self.mesh.pipeline_axis, peer=peer, tag=tag
+                    )
+                self.reduced[gradient.storage] = arrived
+
+    def _update_on_host(self) -> NDArray[np.int64]:
+        """Gradients go to the host when they are complete; when all are there it updates, and parameters come back.
+
+        Gradients travel in the groups in which they are reduced; a group's parameters do while the next is updated.
+        """
+        of, trips = self.of, [trip for part in self.of.parts for trip in part.trips[False]]
+        touched, place = of.update(), of.places[HOST_PLACE]
+        stream = COMPUTE if of.sharded else of.stream(COPY)  # the backward of units ends with waiting for them
+        last = of.optimizer[-1] if of.optimizer else -1
+        groups = [(part, group) for part in reversed(of.parts) for group in part.groups()]
+        sizes = [sum(touched.gradients.get(g.storage, 0) for g in group) for _, group in groups]
+        stored: list[int] = []
+        for (part, group), size in zip(groups, sizes, strict=True):
+            final = self.final[part.chunk]
+            after = {self.reduced[g.storage] if g.storage in self.reduced else int(final.ready[g.ready]) for g in group}
+            left = {final.sent[g.storage] for g in group if g.storage in final.sent}
+            if left:
+                stored += sorted(left)
+            elif size:
+                stored.append(
+                    self.offset
+                    + self.builder.add(
+                        Op.STORE, stream, operator=group[-1].ready, size=size, peer=place,
+                        before=[of_iteration(row) for row in sorted(after) if row >= 0],
+                    )
+                )  # fmt: skip
+        visiting = {storage for trip in trips if trip.leaves < 0 for storage in trip.storages}
+        storage = self.job.storage
+        staying = 1.0
+        if visiting:  # parameters of blocks are on the host already
+            size_of = self.job.step.trace.values.bytes()
+            held = {p: int(size_of[p]) for p in of.parameters}
+            stays = sum(held[p] for p in held if storage[p] not in visiting)
+            staying = stays / sum(held.values()) if stays else 0.0
+        shares = [size / sum(sizes) for size in sizes if size] or [1.0]
+        for share in shares:
+            seconds = touched.touched_bytes * self.job.update_s_per_byte * share
+            updated = self.builder.add(
+                Op.ISSUE, HOST, operator=last, seconds=seconds, peer=place, before=[of_iteration(row) for row in stored]
+            )
+            size = round(touched.parameters * share * staying)
+            if size:
+                self.builder.add(Op.FETCH, COMPUTE, operator=last, size=size, peer=place, before=[updated])
+        return np.full(len(self.job.phase), -1, np.int64)
+
+    def _optimize(self) -> NDArray[np.int64]:
+        """The optimizer begins when every gradient is reduced: DDP's backward ends by waiting for all its buckets."""
+        job = self.job
+        at = np.full(len(job.phase), -1, np.int64)
+        share = self.of.share.tolist()
+        exchanged = {n: at for final in self.final.values() for n, at in final.exchanged.items()}
+        before = {of_iteration(reduced) for reduced in self.reduced.values()}
+        for row in self.of.optimizer:
+            before |= {of_iteration(exchanged[n]) for n in job.needed_before.get(row, ()) if n in exchanged}
+            before.update(self.fetched_for(row))
+            if job.skipped[row]:
+                continue
+            at[row] = self.builder.add(
+                Op.COMPUTE, COMPUTE, operator=row, seconds=job.seconds[row] * share[row], before=sorted(before)
+            )
+            before = set()
+        return at

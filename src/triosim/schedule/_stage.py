@@ -1,0 +1,226 @@
+"""What is known of a job, its pipeline stages and the parts of the model on them, before programs are written.
+
+A stage runs one *part* of the model, or several (chunks) under schedules that interleave them; part ``p`` is on stage
+``p % stages``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from triosim.partition.gradients import Gradient
+from triosim.partition.passes.fuse import Unit, UnitsByModule, by_bytes
+from triosim.partition.resolve import JobMesh
+from triosim.partition.step import Step
+from triosim.partition.transfers import ALL_GATHER
+from triosim.plan import Plan
+from triosim.schedule.actions import Pass, Schedule, forward_only
+from triosim.schedule.backward import split_backward
+from triosim.schedule.costs import Costs
+from triosim.schedule.fragments import Tags
+from triosim.schedule.gathering import Gathering, Missing
+from triosim.schedule.occupancy import Storages
+from triosim.schedule.offload import (
+    HOST,
+    Trip,
+    Update,
+    activation_trips,
+    gradient_trips,
+    parameter_trips,
+    update_of,
+)
+from triosim.schedule.program import COMPUTE, ProgramBuilder
+from triosim.schedule.stages import Boundary, Stages
+from triosim.trace.tables import Phase
+
+
+class JobFacts:
+    """What all stages share."""
+
+    def __init__(
+        self,
+        step: Step,
+        costs: Costs,
+        stages: Stages,
+        schedule: Schedule,
+        plan: Plan,
+        mesh: JobMesh,
+        grads: list[Gradient],
+    ) -> None:
+        self.step, self.stages, self.plan, self.mesh, self.grads = step, stages, plan, mesh, grads
+        self.schedule, self.chunks = schedule, stages.count // mesh.stages
+        operators, values = step.trace.operators, step.trace.values
+        self.tags = Tags()
+        self.seconds, self.copy_s_per_byte = costs.seconds.tolist(), costs.copy_s_per_byte
+        self.update_s_per_byte = costs.update_s_per_byte
+        self.replication = step.replication
+        self.ways, self.reductions = self.replication.ways(mesh), self.replication.reductions(mesh)
+        gathers = self.replication.weights and mesh.replicas > 1
+        self.modules = UnitsByModule(step.trace, self.ways) if gathers else None
+        self.phase = operators.phase.tolist()
+        self.skipped = operators.view.tolist()
+        self.storage = values.storage.tolist()
+        self.inputs = operators.inputs.lists()
+        transfers = step.transfers
+        self.exchanged = list(
+            zip(transfers.bytes.tolist(), transfers.what.tolist(), transfers.axis.tolist(), strict=True)
+        )
+        self.storages = Storages.of(step.trace)
+        self.trains = bool(np.any(operators.phase == Phase.BACKWARD))
+        self.issued_after: dict[int, list[int]] = {}
+        self.issued_before: dict[int, list[int]] = {}
+        self.needed_before: dict[int, list[int]] = {}
+        self.once: set[int] = set()
+        pairs = zip(transfers.after.tolist(), transfers.before.tolist(), strict=True)
+        for number, (after, before) in enumerate(pairs):
+            gathers = self.exchanged[number][1] == ALL_GATHER
+            if after < 0 or (gathers and before < len(self.phase) and stages.of[after] != stages.of[before]):
+                self.issued_before.setdefault(before, []).append(number)  # what another stage made crosses as it is
+            else:
+                self.issued_after.setdefault(after, []).append(number)
+            self.needed_before.setdefault(before, []).append(number)
+            if before < len(self.phase) and self.phase[before] == Phase.OPTIMIZER:
+                self.once.add(number)  # gradients are exchanged when they are complete
+
+    def stage(self, part: int) -> int:
+        """The stage that runs a part of the model."""
+        return part % self.mesh.stages
+
+    def parts(self, stage: int) -> list[int]:
+        """The parts of the model that a stage runs, in the order of their forward."""
+        return list(range(stage, self.stages.count, self.mesh.stages))
+
+
+class PartFacts:
+    """What a stage runs of one part of the model, and what crosses to and from other stages."""
+
+    def __init__(self, job: JobFacts, number: int) -> None:
+        self.job, self.number, self.chunk, self.plan = job, number, number // job.mesh.stages, job.plan
+        trace, stages = job.step.trace, job.stages
+        mine, phases = stages.of == number, trace.operators.phase
+        self.forward = np.flatnonzero(mine & (phases == Phase.FORWARD)).tolist()
+        self.backward = np.flatnonzero(mine & ((phases == Phase.BACKWARD) | (phases == Phase.RECOMPUTE))).tolist()
+        self.rows: dict[Pass, list[int]] = {Pass.FORWARD: self.forward, Pass.BACKWARD: self.backward}
+        if job.schedule.splits_backward:
+            halves = split_backward(job.step.homes, self.backward)
+            self.rows[Pass.INPUT_GRADIENT] = list(halves.input_gradient)
+            self.rows[Pass.WEIGHT_GRADIENT] = list(halves.weight_gradient)
+        here = job.parts(job.stage(number))
+
+        def complete_in(gradient: Gradient) -> int:
+            """The first part of the stage that uses its parameter is the last to add to it."""
+            return min((p for p in stages.parameters.get(gradient.parameter, ()) if p in here), default=-1)
+
+        self.grads = [gradient for gradient in job.grads if complete_in(gradient) == number]
+        self.arriving: dict[int, list[Boundary]] = {}
+        self.leaving: dict[int, list[Boundary]] = {}
+        self.returning: dict[int, list[Boundary]] = {}
+        for boundary in stages.boundaries:
+            if job.stage(boundary.source) == job.stage(boundary.target):
+                continue
+            if boundary.target == number:
+                self.arriving.setdefault(boundary.read, []).append(boundary)
+                if boundary.returned >= 0:
+                    self.returning.setdefault(self._returned(boundary), []).append(boundary)
+            if boundary.source == number:
+                self.leaving.setdefault(boundary.made, []).append(boundary)
+        self.units: list[Unit] = []
+        if job.modules is not None:
+            used = [p for p, users in stages.parameters.items() if number in users]
+            self.units = job.modules.units(used, self.grads, self.forward, self.backward)
+        self.trips = self._trips()
+
+    def _returned(self, boundary: Boundary) -> int:
+        """Operator after which the gradient of what was received goes back: in the half that makes it."""
+        rows = self.rows.get(Pass.INPUT_GRADIENT, self.backward)
+        return max((row for row in rows if row <= boundary.returned), default=boundary.returned)
+
+    def _trips(self) -> dict[bool, list[Trip]]:
+        """What travels to the host and back in forwards (False) and backwards (True)."""
+        trace, away = self.job.step.trace, self.job.replication.away
+        trips: dict[bool, list[Trip]] = {False: [], True: []}
+        if "activations" in away:
+            sent = {b.storage for boundaries in self.leaving.values() for b in boundaries}
+            kept = activation_trips(trace, self.forward, self.backward, sent)
+            trips[False] += kept
+            trips[True] += kept
+        if "parameters" in away:
+            mine = {p: users for p, users in self.job.stages.parameters.items() if self.number in users}
+            for backward, visits in zip(
+                (False, True), parameter_trips(trace, self.forward, self.backward, mine), strict=True
+            ):
+                trips[backward] += visits
+        return trips
+
+    def groups(self) -> list[list[Gradient]]:
+        """Gradients that are reduced together."""
+        if not self.grads:
+            return []
+        if self.plan.overlap:
+            return by_bytes(self.grads, self.job.replication.first_bytes, self.job.replication.bytes)
+        return [list(self.grads)]
+
+
+class StageFacts:
+    """What one stage runs, in which order, and what it shares with others."""
+
+    def __init__(self, job: JobFacts, stage: int) -> None:
+        self.job, self.stage, self.plan, self.mesh = job, stage, job.plan, job.mesh
+        numbers = job.parts(stage)
+        self.parts = [PartFacts(job, number) for number in numbers]
+        self.share = job.stages.share[:, numbers].sum(axis=1)
+        updates = job.step.trace.operators.phase == Phase.OPTIMIZER
+        self.optimizer = np.flatnonzero(updates & (self.share > 0)).tolist()
+        m = job.mesh.micro_batches
+        if job.trains:
+            self.actions = job.schedule.actions(stage, job.mesh.stages, m)
+        else:
+            self.actions = forward_only(stage, job.mesh.stages, job.chunks, m)
+        self.grads = [g for part in self.parts for g in part.grads]
+        self.parameters = [p for p, users in job.stages.parameters.items() if set(users) & set(numbers)]
+        self.sharded = any(part.units for part in self.parts)
+        self.places: dict[str, int] = {}
+        if job.replication.away:
+            self.places.setdefault(HOST, len(self.places))
+        self.sent = self._sent_gradients()
+
+    def elsewhere(self, gradient: Gradient) -> list[int]:
+        """The other stages that use the parameter of a gradient."""
+        users = {self.job.stage(part) for part in self.job.stages.parameters[gradient.parameter]}
+        return sorted(users - {self.stage})
+
+    def groups(self) -> list[list[Gradient]]:
+        """Gradients that are reduced together, the last chunk's first."""
+        return [group for part in reversed(self.parts) for group in part.groups()]
+
+    def _sent_gradients(self) -> list[Trip]:
+        """Gradients that go to the host beside the last backward: those that no other rank has a part of."""
+        shared = any(self.elsewhere(g) for g in self.grads)
+        whole = len(self.parts) == 1 and not self.job.schedule.splits_backward
+        alone = self.mesh.replicas == 1 and not shared
+        if "optimizer" not in self.job.replication.away or not alone or not self.plan.overlap or not whole:
+            return []
+        return gradient_trips(
+            self.groups(), self.update().gradients, [row for row in self.parts[0].backward if not self.job.skipped[row]]
+        )
+
+    def update(self) -> Update:
+        """What the host updates."""
+        return update_of(self.job.step.trace, self.parameters)
+
+    def new(self) -> ProgramBuilder:
+        """An empty program of this stage."""
+        return ProgramBuilder(self.stage, self.mesh.of_stage(self.stage), self.places)
+
+    def stream(self, own: int) -> int:
+        """Where a transfer runs: with overlap off every transfer blocks compute."""
+        return own if self.plan.overlap else COMPUTE
+
+    def gathering(
+        self, part: PartFacts, builder: ProgramBuilder, backward: bool, needs: Missing, scatters: bool, start: int = -1
+    ) -> Gathering:
+        """Writes what belongs to the units of a part into a fragment, see :class:`Gathering`."""
+        return Gathering(
+            part.units, builder, backward, needs, scatters, self.plan.overlap, self.job.ways,
+            self.job.copy_s_per_byte, self.mesh.row(self.job.replication.axis), self.job.reductions, start,
+        )  # fmt: skip

@@ -1,0 +1,190 @@
+"""Gathering parameters and scattering gradients around a micro-batch, in the order in which FSDP2 does it.
+
+The order and what waits for what are those of PyTorch 2.13, ``torch.distributed.fsdp.fully_shard``
+(``FSDPParamGroup.pre_forward``, ``pre_backward``, ``post_backward``):
+
+* Forward: a unit's all-gather is launched before its first operator.  On the device it follows the all-gather before
+  it and may run up to two units ahead: it waits until the unit two before it has been copied out.
+* Backward: when the gradient of the whole model's output is there, the all-gather of the last block is launched; when
+  a unit begins, that of the next one.
+* After a unit's backward its gradients are copied into one buffer and reduce-scattered.  There is one such buffer:
+  the device waits for the reduce-scatter of the unit before.  At the end it waits for all.
+
+All-gathers and reduce-scatters are of one communicator, so they run one after the other.  What is gathered is copied
+out of one buffer into the parameters, what is scattered into one; copies take the device's time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from triosim.partition.passes.fuse import Unit
+from triosim.partition.replication import Reduction
+from triosim.partition.transfers import ALL_GATHER, REDUCE_SCATTER
+from triosim.schedule.program import COMPUTE, DP, REPLICAS, Op, ProgramBuilder, of_iteration
+
+
+class Missing(NamedTuple):
+    """What has to be gathered in a forward or backward: the rest of the stage, its blocks."""
+
+    root: bool = False
+    blocks: bool = False
+
+    def __contains__(self, unit: object) -> bool:
+        return isinstance(unit, Unit) and (self.root if unit.root else self.blocks)
+
+
+def missing(turns: Sequence[bool], number: int, regathers: bool, pipelined: bool) -> Missing:
+    """What is not gathered when a turn begins.
+
+    Without a pipeline every backward ends with everything sharded and all gradients scattered.  With one it is as
+    ``torch.distributed.pipelining`` does it: parameters stay gathered after a backward, and gradients are scattered
+    when all micro-batches are done.
+
+    Args:
+        turns: for each turn of the stage whether it is a backward.
+        number: which turn.
+        regathers: whether the backward gathers again what the forward has.
+        pipelined: whether there are several stages.
+    """
+    if number == 0:
+        return Missing(True, True)
+    before, resharded = turns[number - 1], regathers
+    if pipelined:
+        return Missing(False, resharded and not before)
+    return Missing(before, before or resharded)
+
+
+@dataclass
+class Marks:
+    """Where the units were gathered and scattered in a fragment, rows of the fragment.
+
+    Attributes:
+        gathered: unit, its all-gather, its copy out of the buffer.
+        scattered: unit, its copy into the buffer, its reduce-scatter.
+    """
+
+    gathered: list[tuple[int, int, int]] = field(default_factory=list)
+    scattered: list[tuple[int, int, int]] = field(default_factory=list)
+
+
+class Gathering:
+    """Writes what belongs to the units around the operators of one forward or backward.
+
+    Args:
+        units: of the stage.
+        builder: the fragment being written.
+        backward: which of the two it is.
+        needs: what has to be gathered.
+        scatters: whether gradients are scattered in it.
+        overlap: whether transfers run beside compute.
+        ways: ranks on the data axis.
+        copy_s_per_byte: what copying a byte takes.
+        axis: row of the axis in the mesh along which parameters are gathered.
+        reductions: what becomes of gradients.
+        start: row of the iteration at which the fragment begins, if rows of it are to be named by that
+            (:class:`triosim.schedule.fragments.Fragment`); else -1.
+    """
+
+    def __init__(
+        self,
+        units: Sequence[Unit],
+        builder: ProgramBuilder,
+        backward: bool,
+        needs: Missing,
+        scatters: bool,
+        overlap: bool,
+        ways: int,
+        copy_s_per_byte: float,
+        axis: int,
+        reductions: Sequence[Reduction],
+        start: int = -1,
+    ) -> None:
+        self.units, self.builder, self.backward, self.overlap, self.start = units, builder, backward, overlap, start
+        self.ways, self.copy_s_per_byte, self.axis = ways, copy_s_per_byte, axis
+        self.reductions = reductions
+        self.marks = Marks()
+        reach = [unit.backward if backward else unit.forward for unit in units]
+        ran = [number for number, rows in enumerate(reach) if rows[0] >= 0]
+        order = sorted(ran, key=lambda n: (reach[n][0], not units[n].root))
+        self.gathers = [n for n in order if units[n] in needs]
+        self.begins: dict[int, list[int]] = {}
+        for n in self.gathers:
+            self.begins.setdefault(reach[n][0], []).append(n)
+        scattered = [n for n in ran if scatters and units[n].scatter_bytes]
+        self.final = max(scattered, key=lambda n: (reach[n][1], units[n].root), default=-1)
+        self.ends: dict[int, list[int]] = {}
+        for n in sorted(scattered, key=lambda n: units[n].root):
+            self.ends.setdefault(reach[n][1], []).append(n)
+        inside = [rows[0] for rows in reach if rows[0] >= 0]
+        self.prefetch_at = min(inside) if backward and inside else -1
+        self.launched: dict[int, int] = {}  # unit -> its all-gather
+        self.copied: list[int] = []
+        self.scatter = -1  # the last reduce-scatter
+
+    def before(self, row: int, previous: int) -> None:
+        """Write what comes before an operator.
+
+        Args:
+            row: the operator.
+            previous: the instruction that computed last in this fragment, -1 for none.
+        """
+        if row == self.prefetch_at and self.gathers:
+            self._gather(self.gathers[0], row, [previous] if previous >= 0 else [])
+        for n in self.begins.get(row, ()):
+            ahead = self.copied[-2:-1] if not self.backward else self.copied[-1:]
+            call = self._gather(n, row, ahead)
+            self.copied.append(self._copy(self.units[n].gather_bytes, row, ALL_GATHER, [call]))
+            self.marks.gathered.append((n, call, self.copied[-1]))
+            following = self.gathers.index(n) + 1
+            if self.backward and following < len(self.gathers):
+                self._gather(self.gathers[following], row, self.copied[-1:])
+
+    def after(self, row: int) -> None:
+        """Write what comes after an operator."""
+        for n in self.ends.get(row, ()):
+            self.reduce(n, row)
+
+    def reduce(self, n: int, row: int) -> int:
+        """Copy a unit's gradients into the buffer and reduce them; returns the instruction that does so last."""
+        size = self.units[n].scatter_bytes
+        copied = self._copy(size, row, REDUCE_SCATTER, [self.scatter] if self.scatter >= 0 else [])
+        last, stream = copied, DP
+        for number, (what, axis, parts) in enumerate(self.reductions):
+            ends = n == self.final and number == len(self.reductions) - 1
+            last = self._collective(what, -(-size // parts), row, [last], ends, axis, stream)
+            if not number:
+                self.scatter = last
+            stream = REPLICAS
+        self.marks.scattered.append((n, copied, self.scatter))
+        return last
+
+    def _gather(self, n: int, row: int, before: list[int]) -> int:
+        """Launch an all-gather, once; the first of a fragment that waits for nothing here waits for all before."""
+        if n not in self.launched:
+            size = self.units[n].gather_bytes
+            if not self.overlap:
+                self._copy(size // self.ways, row, ALL_GATHER, [])
+            begun = [*self.launched.values()][-1:]
+            blocks = not (before or begun)
+            self.launched[n] = self._collective(ALL_GATHER, size, row, before + begun, blocks, self.axis, DP)
+        return self.launched[n]
+
+    def _collective(
+        self, what: int, size: int, row: int, before: list[int], blocks: bool, axis: int, stream: int
+    ) -> int:
+        stream = COMPUTE if blocks or not self.overlap else stream
+        return self.builder.add(
+            Op.COLLECTIVE, stream, operator=row, size=size, what=what, axis=axis, before=self._named(before)
+        )
+
+    def _copy(self, size: int, row: int, what: int, before: list[int]) -> int:
+        seconds = size * self.copy_s_per_byte
+        return self.builder.add(
+            Op.COMPUTE, COMPUTE, operator=row, seconds=seconds, what=what, before=self._named(before)
+        )
+
+    def _named(self, rows: list[int]) -> list[int]:
+        return rows if self.start < 0 else [of_iteration(self.start + row) for row in rows]

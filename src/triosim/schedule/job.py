@@ -1,0 +1,355 @@
+"""The Job: the programs of all rank classes, assembled from the step, its times and the plan.
+
+Ranks are numbered with the tensor axis fastest, then data, then pipeline, so that the peers that talk most sit next to
+each other.  Ranks of one pipeline stage do the same work and form one class.
+
+What a stage does for one micro-batch is the same for each, so it is written once, as a :class:`Fragment`, and repeated
+for all micro-batches and iterations at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.core.errors import PlanError
+from triosim.memory.lifetimes import Lifetimes
+from triosim.partition.gradients import gradients, total_bytes
+from triosim.partition.resolve import JobMesh
+from triosim.partition.step import Step
+from triosim.plan import Plan
+from triosim.schedule._epilogue import Final, reductions, update
+from triosim.schedule._stage import JobFacts, PartFacts, StageFacts
+from triosim.schedule.actions import Pass, Schedule
+from triosim.schedule.costs import Costs as Costs
+from triosim.schedule.fragments import Fragment, Placed, concatenate
+from triosim.schedule.gathered import Spent, gathered_lifetimes
+from triosim.schedule.gathering import Marks, Missing, missing
+from triosim.schedule.occupancy import MicroBatchRun, Occupancy, Ran
+from triosim.schedule.offload import HOST as HOST_PLACE
+from triosim.schedule.offload import Shuttle, host_bytes, on_host
+from triosim.schedule.program import COMPUTE, COPY, SEND, TP, Op, Program, of_iteration
+from triosim.schedule.sharded import resident
+from triosim.schedule.stages import Boundary, Stages
+from triosim.trace.tables import Category, Phase
+
+
+class Kind(NamedTuple):
+    """What tells one pass of a micro-batch through a chunk from another.
+
+    Attributes:
+        what, chunk: of the action.
+        final: whether it is the last such pass of the iteration.
+        needs: what has to be gathered in it.
+    """
+
+    what: Pass
+    chunk: int
+    final: bool
+    needs: Missing
+
+
+@dataclass
+class _Iteration:
+    """The fragments of one iteration in order, and where they are.
+
+    Attributes:
+        fragments, micro_batch, start: what begins at which row and works on which micro-batch.
+        runs: passes of micro-batches, for memory.
+        spent: for each part of the stage what its units did, see :mod:`triosim.schedule.gathered`.
+        optimized: instruction of each operator of the optimizer, -1 for the others.
+        length: rows.
+    """
+
+    parts: int
+    fragments: list[Fragment] = field(default_factory=list)
+    micro_batch: list[int] = field(default_factory=list)
+    start: list[int] = field(default_factory=list)
+    runs: list[MicroBatchRun] = field(default_factory=list)
+    spent: list[list[Spent]] = field(default_factory=list)
+    optimized: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    length: int = 0
+
+    def __post_init__(self) -> None:
+        self.spent = [[] for _ in range(self.parts)]
+
+    def append(self, fragment: Fragment, micro_batch: int) -> int:
+        """Put a fragment at the end; returns the row at which it begins."""
+        self.fragments.append(fragment)
+        self.micro_batch.append(micro_batch)
+        self.start.append(self.length)
+        self.length += len(fragment)
+        return self.start[-1]
+
+
+def programs(step: Step, costs: Costs, stages: Stages, schedule: Schedule, plan: Plan, mesh: JobMesh) -> list[Program]:
+    """One program for each pipeline stage.
+
+    Args:
+        step: one rank's share of a micro-batch.
+        costs: what it takes.
+        stages: the parts of the model, as many for each stage as the schedule has chunks.
+        schedule: in which order a stage runs micro-batches.
+        plan, mesh: how the work is divided.
+
+    Raises:
+        PlanError: data parallelism is asked for but the trace has no gradients to reduce, or the schedule cannot do it.
+    """
+    grads = gradients(step.trace) if plan.training else []
+    if plan.training and mesh.replicas > 1 and not grads and np.any(step.trace.operators.phase == Phase.BACKWARD):
+        raise PlanError(
+            f"dp {mesh.replicas}: no gradient of a parameter was found in {step.trace.meta.workload!r}, so there is "
+            "nothing to reduce: record the step with triosim trace record, or import it with its execution trace"
+        )
+    job = JobFacts(step, costs, stages, schedule, plan, mesh, grads)
+    if schedule.splits_backward:
+        away = job.replication.away
+        whole = f"offload {away[0]}" if away else f"zero {plan.zero}" if job.modules else ""
+        if whole:
+            raise PlanError(
+                f"schedule {plan.schedule} splits the backward in two, and {whole} is bound to whole ones: use "
+                "1f1b or interleaved-1f1b, or leave it out"
+            )
+    written = [_Stage(StageFacts(job, stage)) for stage in range(mesh.stages)]
+    return [stage.program() for stage in written]  # tags are known when all stages have been written
+
+
+class _Stage:
+    """Writes the fragments of one stage and puts them in order."""
+
+    def __init__(self, of: StageFacts) -> None:
+        self.of, self.job, self.plan, self.mesh = of, of.job, of.plan, of.mesh
+        self.builder = of.new()
+        self.done: dict[int, int] = {}  # exchange -> instruction, in the fragment being written
+        self.fetches: dict[int, int] = {}  # storage -> instruction that fetches it
+        self.kinds = self._kinds()
+        self.first = self._iteration(first=True)
+        # Later iterations fetch only what is new in each.
+        self.later = self._iteration(first=False) if self.plan.places and self.plan.iterations > 1 else self.first
+
+    # --- order --------------------------------------------------------------------------------------------------------
+
+    def program(self) -> Program:
+        """All iterations, and what the first keeps in memory."""
+        stride = len(self.job.tags)
+        placed: list[Placed] = []
+        end = 0
+        for number in range(self.plan.iterations):
+            iteration, begin = self.later if number else self.first, end
+            for fragment, micro_batch in zip(iteration.fragments, iteration.micro_batch, strict=True):
+                tag = (number * self.mesh.micro_batches + micro_batch) * stride
+                placed.append(Placed(fragment, begin, micro_batch, number, tag))
+            end += iteration.length
+        made = concatenate(self.of.new().build(), placed)
+        return replace(
+            made, places=tuple(self.of.places), lifetimes=self._lifetimes(end), host_bytes=self._host_bytes()
+        )
+
+    def _iteration(self, first: bool) -> _Iteration:
+        """One iteration: what is fetched, the schedule's actions, and the optimizer.
+
+        What reduces the gradients of a chunk comes right after its last backward, for it runs beside other chunks.
+        """
+        of, made = self.of, _Iteration(len(self.of.parts))
+        made.append(self._fetch(first), 0)
+        written = {kind: self._run(kind) for kind in sorted(set(self.kinds), key=lambda k: (k.final, k.what, k.chunk))}
+        final = {part.chunk: Final(len(self.job.phase)) for part in of.parts}
+        left = [sum(kind.chunk == part.chunk for kind in self.kinds) for part in of.parts]
+        reduced: dict[int, int] = {}
+        for action, kind in zip(of.actions, self.kinds, strict=True):
+            fragment, part = written[kind], of.parts[action.chunk]
+            start = made.append(fragment, action.micro_batch)
+            rows = part.rows[action.what]
+            made.runs.append(MicroBatchRun(*action, start, rows, fragment.ran))
+            back = action.what is not Pass.FORWARD
+            made.spent[part.chunk].append(Spent(back, start, made.length - 1, fragment.ran.at, fragment.marks))
+            if kind.final:
+                final[part.chunk].add(start, fragment, self.job.once)
+            left[part.chunk] -= 1
+            if not left[part.chunk]:
+                offset = made.length
+                following, known = reductions(of, part, offset, final[part.chunk])
+                reduced.update(known)
+                made.append(following, self.mesh.micro_batches - 1)
+                made.spent[part.chunk].append(Spent(True, offset, 0, None, following.marks))
+        last = update(of, made.length, final, reduced, self._fetched_for)
+        offset = made.append(last, self.mesh.micro_batches - 1)
+        made.optimized = np.where(last.ran.at >= 0, last.ran.at + offset, -1)
+        for spent in made.spent:
+            spent[-1] = spent[-1]._replace(last=made.length - 1)
+        return made
+
+    def _kinds(self) -> list[Kind]:
+        """The kind of each action."""
+        actions, before = self.of.actions, [list[bool]() for _ in self.of.parts]
+        last = {(action.what, action.chunk): number for number, action in enumerate(actions)}
+        kinds = []
+        for number, action in enumerate(actions):
+            needs, past = Missing(), before[action.chunk]
+            past.append(action.what is not Pass.FORWARD)
+            if self.of.parts[action.chunk].units:
+                needs = missing(past, len(past) - 1, self.job.replication.regathers, self.job.stages.count > 1)
+            ends = action.what is not Pass.FORWARD or not self.job.trains
+            kinds.append(Kind(action.what, action.chunk, ends and last[action.what, action.chunk] == number, needs))
+        return kinds
+
+    # --- memory -------------------------------------------------------------------------------------------------------
+
+    def _host_bytes(self) -> int:
+        """What a rank keeps in host memory."""
+        if not self.job.replication.away:
+            return 0
+        directions = [[action.what is not Pass.FORWARD for action in self.of.actions if action.chunk == part.chunk]
+                      for part in self.of.parts]  # fmt: skip
+        trips = [part.trips[False] for part in self.of.parts]
+        return host_bytes(self.job.replication.away, trips, self.of.update(), directions)
+
+    def _lifetimes(self, instructions: int) -> Lifetimes:
+        trace, stages, mesh, ways = self.job.step.trace, self.job.stages, self.mesh, self.job.ways
+        numbers = [part.number for part in self.of.parts]
+        runs, optimized = self.first.runs, self.first.optimized
+        if self.job.modules is not None:
+            kept = resident(trace, ways, [g.storage for g in self.of.grads])
+            away = on_host(trace, self.job.replication.away, ())
+            stay = Occupancy(kept, stages, numbers, mesh, 0, away).lifetimes(runs, optimized, instructions)
+            several, regathers = stages.count > 1, self.job.replication.regathers
+            pass_ = [
+                gathered_lifetimes(trace, part.units, spent, regathers, ways, several, instructions)
+                for part, spent in zip(self.of.parts, self.first.spent, strict=True)
+            ]
+            return Lifetimes.joined([stay, *pass_])
+        buckets_held = mesh.replicas > 1 and self.plan.training and self.plan.overlap
+        buckets_held = buckets_held and not self.job.replication.states
+        held = total_bytes(self.of.grads) if buckets_held else 0
+        away = on_host(trace, self.job.replication.away, [trip for part in self.of.parts for trip in part.trips[False]])
+        own = Occupancy(trace, stages, numbers, mesh, held, away, self.job.storages)
+        return own.lifetimes(runs, optimized, instructions)
+
+    # --- one micro-batch ----------------------------------------------------------------------------------------------
+
+    def _run(self, kind: Kind) -> Fragment:
+        """One pass of a micro-batch through a part."""
+        job, builder, part = self.job, self.of.new(), self.of.parts[kind.chunk]
+        backward = kind.what is not Pass.FORWARD
+        self.builder, self.done = builder, {}
+        units = (
+            self.of.gathering(part, builder, backward, kind.needs, backward and job.stages.count == 1)
+            if part.units
+            else None
+        )
+        trips = part.trips[backward] + (self.of.sent if backward and kind.final else [])
+        shuttle = Shuttle(trips, backward, builder, self.of.places.get(HOST_PLACE, -1), self.of.stream(COPY))
+        at, arrivals = np.full(len(job.phase), -1, np.int64), {}
+        previous = -1
+        waits = self._receive_gradients(part) if kind.what in (Pass.BACKWARD, Pass.INPUT_GRADIENT) else []
+        for row in part.rows[kind.what]:
+            before = waits
+            waits = []
+            for boundary in part.arriving.get(row, ()):
+                arrivals[boundary.storage] = self._receive(boundary, False)
+                before = [*before, arrivals[boundary.storage]]
+            for number in job.issued_before.get(row, ()):
+                self._exchange(number, row, [*before, previous])
+            if row in job.needed_before:
+                before = before + [self.done[n] for n in job.needed_before[row] if n in self.done]
+            if self.fetches:
+                before = before + self._fetched_for(row)
+            if units is not None:
+                units.before(row, previous)
+            before = before + shuttle.before(row, previous)
+            if job.skipped[row]:
+                waits = before
+            else:
+                previous = builder.add(Op.COMPUTE, COMPUTE, operator=row, seconds=job.seconds[row], before=before)
+            at[row] = previous
+            shuttle.after(row, previous)
+            if units is not None:
+                units.after(row)
+            for number in job.issued_after.get(row, ()):
+                if number not in job.once or kind.final:
+                    self._exchange(number, row, [previous])
+            going = (part.returning if backward else part.leaving).get(row, ())
+            if going:
+                done = [self.done[n] for n in job.issued_after.get(row, ()) if n in self.done]
+                done += [previous] if previous >= 0 else []
+                for boundary in going:
+                    self._send(boundary, backward, done)
+        marks = units.marks if units is not None else Marks()
+        return Fragment(builder.build(), Ran(at, arrivals, shuttle.travelled), marks, self.done)
+
+    def _exchange(self, number: int, row: int, after: list[int]) -> None:
+        size, what, axis = self.job.exchanged[number]
+        before = [instruction for instruction in after if instruction >= 0]
+        self.done[number] = self.builder.add(
+            Op.COLLECTIVE, self.of.stream(TP), operator=row, size=size, what=what, axis=axis, before=before
+        )
+
+    def _send(self, b: Boundary, back: bool, before: list[int]) -> None:
+        """Send a boundary value to the stage that reads it, or (``back``) its gradient to the stage that made it."""
+        self.builder.add(
+            Op.SEND,
+            self.of.stream(SEND),
+            operator=b.returned if back else b.made,
+            size=b.bytes,
+            axis=self.mesh.pipeline_axis,
+            peer=self.job.stage(b.source if back else b.target),
+            tag=self.job.tags("boundary", back, b.storage, b.made, b.target),
+            before=before,
+        )
+
+    def _receive(self, b: Boundary, back: bool) -> int:
+        """The arrival of what :meth:`_send` sends."""
+        return self.builder.add(
+            Op.RECEIVE,
+            -1 if self.plan.overlap else COMPUTE,
+            operator=b.returned if back else b.made,
+            size=b.bytes,
+            axis=self.mesh.pipeline_axis,
+            peer=self.job.stage(b.target if back else b.source),
+            tag=self.job.tags("boundary", back, b.storage, b.made, b.target),
+        )
+
+    def _receive_gradients(self, part: PartFacts) -> list[int]:
+        """Gradients of what a part sent; its backward begins when they are there."""
+        sent = [b for boundaries in part.leaving.values() for b in boundaries if b.returned >= 0]
+        return [self._receive(b, True) for b in sent]
+
+    # --- what starts elsewhere ----------------------------------------------------------------------------------------
+
+    def _fetch(self, first: bool) -> Fragment:
+        """Bring what starts elsewhere: parameters and states once, inputs in every iteration."""
+        self.builder, self.fetches = self.of.new(), {}
+        wanted = {name: p for name, p in self.plan.places.items() if first or name in ("input", "label")}
+        if wanted:
+            self._fetch_from(wanted)
+        return Fragment(self.builder.build())
+
+    def _fetch_from(self, wanted: dict[str, str]) -> None:
+        values, operators = self.job.step.trace.values, self.job.step.trace.operators
+        size = values.storage_bytes()
+        category, of = values.category.tolist(), values.of.tolist()
+        written: set[int] = set()
+        mine = set(self.of.parameters)
+        rows = [part.rows[what] for what in (Pass.FORWARD, Pass.BACKWARD) for part in self.of.parts]
+        for row in (*(row for part in rows for row in part), *self.of.optimizer):
+            for value in self.job.inputs[row]:
+                storage = self.job.storage[value]
+                place = wanted.get(Category(category[value]).name.lower())
+                if place is None or storage in written or storage in self.fetches:
+                    continue
+                owner = of[value] if category[value] == Category.OPTIMIZER_STATE else value
+                if owner not in self.job.stages.parameters or owner in mine:
+                    where = self.of.places.setdefault(place, len(self.of.places))
+                    fetch = self.builder.add(
+                        Op.FETCH, self.of.stream(COPY), operator=row, size=int(size[storage]), peer=where
+                    )
+                    self.fetches[storage] = fetch
+            written.update(self.job.storage[v] for v in operators.outputs[row].tolist())
+
+    def _fetched_for(self, row: int) -> list[int]:
+        """The fetches that an operator needs, as rows of the iteration."""
+        storages = {self.job.storage[v] for v in self.job.inputs[row]}
+        return [of_iteration(self.fetches[s]) for s in storages if s in self.fetches]

@@ -1,0 +1,64 @@
+"""Interleaved 1F1B: each stage has several chunks of the model, so that the pipeline fills in smaller steps.
+
+Source: Narayanan et al. 2021 (arXiv:2104.04473), section 2.2: with ``v`` chunks the bubble is a ``v``-th of that of
+1F1B, ``(p - 1) (T_F + T_B) / v`` for the times of all chunks of a stage together.  Micro-batches go through the chunks
+in rounds of ``p``; where ``p`` does not divide their number, in as many equal rounds as come closest, as PyTorch's
+``ScheduleInterleaved1F1B`` does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from triosim.core.errors import PlanError
+from triosim.core.registry import registered
+from triosim.schedule.actions import Action, Pass, Schedule
+
+
+@registered
+@dataclass(frozen=True)
+class Interleaved1F1B(Schedule):
+    """1F1B over several chunks of the model on each stage.
+
+    Attributes:
+        chunks: of each stage (virtual stages).
+    """
+
+    chunks: int = 2
+
+    def __post_init__(self) -> None:
+        if self.chunks < 1:
+            raise PlanError(f"schedule interleaved-1f1b: chunks must be at least 1, got {self.chunks}")
+
+    @property
+    def chunks_per_stage(self) -> int:
+        """As asked for."""
+        return self.chunks
+
+    def actions(self, stage: int, stages: int, micro_batches: int) -> list[Action]:
+        """Two more forwards of warm-up for each stage behind, and a round for each chunk but the last; then in turn.
+
+        Raises:
+            PlanError: micro-batches cannot be divided into equal rounds.
+        """
+        rounds = max(1, micro_batches // stages)
+        if micro_batches % rounds:
+            near = [m for m in range(max(1, micro_batches - stages), micro_batches + stages + 1) if not m % stages]
+            raise PlanError(
+                f"schedule interleaved-1f1b runs micro-batches in {rounds} equal rounds over {stages} stages, and "
+                f"{micro_batches} cannot be divided so: nearest that can are {' and '.join(map(str, near))}"
+            )
+        length, total = micro_batches // rounds, micro_batches * self.chunks
+        warm_up = min((self.chunks - 1) * length + 2 * (stages - 1 - stage), total)
+
+        def nth(what: Pass, number: int) -> Action:
+            turn, place = divmod(number, length)
+            chunk = turn % self.chunks
+            chunk = chunk if what is Pass.FORWARD else self.chunks - 1 - chunk
+            return Action(what, turn // self.chunks * length + place, chunk)
+
+        order = [nth(Pass.FORWARD, number) for number in range(warm_up)]
+        for number in range(total):
+            order += [nth(Pass.FORWARD, warm_up + number)] if warm_up + number < total else []
+            order.append(nth(Pass.BACKWARD, number))
+        return order

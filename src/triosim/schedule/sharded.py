@@ -1,0 +1,144 @@
+"""One rank's shard of the optimizer, and what memory sees of parameters that are sharded.
+
+ZeRO 1 cuts the elements of a parameter evenly; FSDP2 cuts its first dimension, and what it sends is padded to a
+multiple of the ranks' rows.  Either way the optimizer works on a part of each tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.core.caching import kept
+from triosim.core.columns import Ragged
+from triosim.core.errors import PlanError
+from triosim.partition.mesh import Mesh
+from triosim.partition.replication import Replication
+from triosim.partition.step import Step
+from triosim.trace.blocks import blocks
+from triosim.trace.calls import count_work
+from triosim.trace.tables import NONE, Category, Phase, Trace, Values
+
+
+def sharded(step: Step, mesh: Mesh, placed: Replication) -> Step:
+    """The step of one of the replicas.
+
+    Args:
+        step: one rank's share of a replica.
+        mesh: the ranks.
+        placed: what the replicas divide among them.
+
+    Raises:
+        PlanError: the step has neither gradients nor an optimizer to divide.
+    """
+    return _sharded(step, placed.ways(mesh), placed)
+
+
+@kept(8)
+def _sharded(step: Step, ways: int, placed: Replication) -> Step:
+    step = replace(step, replication=placed)
+    if not placed.states:
+        return step
+    if not np.any(step.trace.operators.phase == Phase.BACKWARD):
+        raise PlanError("zero divides gradients and optimizer states, which inference has not: use zero 0")
+    notes = step.notes
+    if placed.weights and ways > 1 and not len(blocks(step.trace)):
+        notes = (*notes, "zero: no repeated blocks were found, so all parameters are gathered at once")
+    return replace(step, trace=shard_optimizer(step.trace, ways, placed.weights), notes=notes)
+
+
+def shard_optimizer(trace: Trace, ways: int, by_rows: bool) -> Trace:
+    """The step with an optimizer that updates one rank's part of every parameter.
+
+    Operators of the optimizer work element by element, so each tensor that they touch is replaced by the part of the
+    lowest rank, the largest.  Parameters and gradients keep their storages and sizes for the rest of the step.
+
+    Args:
+        trace: one rank's step.
+        ways: ranks on the data axis.
+        by_rows: cut the first dimension (FSDP2), else all elements evenly.
+    """
+    operators, values = trace.operators, trace.values
+    update = operators.phase == Phase.OPTIMIZER
+    if ways == 1 or not update.any():
+        return trace
+    count = len(values)
+    touched, made, elsewhere = np.zeros(count, bool), np.zeros(count, bool), np.zeros(count, bool)
+    for table in (operators.inputs, operators.outputs):
+        inside = update[table.rows()]
+        touched[table.values[inside]] = True
+        elsewhere[table.values[~inside]] = True
+    made[operators.outputs.values[update[operators.outputs.rows()]]] = True
+    own = made | np.isin(values.category, [int(Category.OPTIMIZER_STATE), int(Category.TEMPORARY)])
+    viewed = np.flatnonzero(touched & (elsewhere | ~own))  # of these the optimizer sees a part, the rest all
+    shapes = _parts(values.shape, ways, by_rows)
+    cut = touched & ~elsewhere & own
+    kept = np.where(cut[values.shape.rows()], shapes.values, values.shape.values)
+    number = np.arange(count)
+    number[viewed] = count + np.arange(len(viewed))
+
+    def seen(table: Ragged) -> Ragged:
+        ids = np.where(update[table.rows()], number[table.values], table.values)
+        return Ragged(ids.astype(np.int32), table.offsets)
+
+    operators = replace(operators, inputs=seen(operators.inputs), outputs=seen(operators.outputs))
+    extended = _extended(replace(values, shape=Ragged(kept, values.shape.offsets)), viewed, shapes.take(viewed))
+    return count_work(replace(trace, values=extended, operators=operators))
+
+
+def _parts(shape: Ragged, ways: int, by_rows: bool) -> Ragged:
+    """Shapes of the lowest rank's parts: fewer rows, or as many elements in the first dimension."""
+    extents, starts = shape.values.astype(np.int64), shape.offsets[:-1][shape.lengths() > 0]
+    if by_rows:
+        first = extents[starts]
+    else:
+        first = shape.products()[shape.lengths() > 0]
+        extents = np.minimum(extents, 1)  # an empty tensor stays empty
+    extents[starts] = -(-first // ways)
+    return Ragged(extents, shape.offsets)
+
+
+def _extended(values: Values, origins: NDArray[np.int64], shapes: Ragged) -> Values:
+    """The values and, after them, views of some with other shapes."""
+    return Values(
+        storage=np.append(values.storage, values.storage[origins]),
+        version=np.append(values.version, values.version[origins]),
+        offset=np.append(values.offset, np.zeros(len(origins), np.int64)),
+        shape=Ragged.stacked([values.shape, shapes]),
+        dtype=np.append(values.dtype, values.dtype[origins]),
+        category=np.append(values.category, values.category[origins]),
+        of=np.append(values.of, values.of[origins]),
+        name=(*values.name, *("" for _ in range(len(origins)))),
+        symbols=Ragged.stacked([values.symbols, values.symbols.take(origins)]),
+    )
+
+
+def resident(trace: Trace, ways: int, reduced: Iterable[int]) -> Trace:
+    """The step as memory sees it from ZeRO 2 on: parameters as shards, gradients of parameters nowhere.
+
+    What is gathered, and gradients before and after they are scattered, is added by
+    :func:`triosim.schedule.gathered.gathered_lifetimes`.
+
+    Args:
+        trace: one rank's step.
+        ways: ranks on the data axis.
+        reduced: storages of the gradients that are scattered.
+    """
+    values = trace.values
+    weights, gone = trace.weights(), np.zeros(int(values.storage.max(initial=-1)) + 1, bool)
+    gone[values.storage[weights]] = True
+    gone[list(reduced)] = True
+    elements = np.where(gone[values.storage], 0, values.elements())
+    elements[weights] = _parts(values.shape, ways, by_rows=True).products()[weights]
+    flat = Ragged(elements, np.arange(len(values) + 1, dtype=np.int64))
+    summands = (values.category == Category.GRADIENT) & ~gone[values.storage]  # freed when they have been added up
+    return replace(
+        trace,
+        values=replace(
+            values, shape=flat, symbols=Ragged(np.zeros(len(values), np.int64), flat.offsets),
+            offset=np.where(gone[values.storage], 0, values.offset), of=np.where(summands, NONE, values.of),
+        ),
+    )  # fmt: skip

@@ -1,0 +1,445 @@
+"""Cutting a step into pipeline stages: who runs which operator, and what crosses from stage to stage."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.core.dtypes import DTYPES
+from triosim.core.errors import PlanError
+from triosim.trace.tables import NONE, PERSISTENT, Category, Phase, Trace
+
+NARROW_TOLERANCE = 1.1
+"""Cuts where the fewest tensors cross are preferred while the slowest stage grows by at most this factor."""
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """A value that crosses from the stage that makes it to a stage that reads it.
+
+    Attributes:
+        storage: its storage.
+        source, target: stages.
+        made: forward operator that makes it.
+        read: first operator of the target stage that reads it.
+        returned: backward operator of the target stage after which its gradient is final, -1 if it has none.
+        bytes: its size.
+    """
+
+    storage: int
+    source: int
+    target: int
+    made: int
+    read: int
+    returned: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Stages:
+    """A step cut into ``count`` stages.
+
+    Attributes:
+        count: number of stages.
+        of: stage of each forward, backward and recomputed operator; -1 for optimizer operators.
+        share: for each optimizer operator the part of it that each stage runs, shape ``(operators, count)``; rows of
+            other operators are zero.
+        parameters: for each parameter (value id) the stages that use it.
+        boundaries: what crosses.
+        firsts: the module in which each stage begins, for people.
+    """
+
+    count: int
+    of: NDArray[np.int32]
+    share: NDArray[np.float64]
+    parameters: dict[int, tuple[int, ...]]
+    boundaries: tuple[Boundary, ...]
+    firsts: tuple[str, ...]
+
+
+def split(
+    trace: Trace,
+    seconds: NDArray[np.float64],
+    count: int,
+    begins: Sequence[str] | None = None,
+    seconds_per_byte: float = 0.0,
+    together: NDArray[np.int32] | None = None,
+    homes: Trace | None = None,
+) -> Stages:
+    """Cut a step into ``count`` stages of contiguous forward operators.
+
+    Args:
+        trace: one rank's step.
+        seconds: time of each operator, shape ``(operators,)``; or ``(count, operators)`` where the stages run on
+            different devices: time of each operator on the device of each stage.
+        count: number of stages.
+        begins: module paths at which the stages after the first begin; None balances time: the slowest stage,
+            its sends included, is as fast as possible, and among equals the fewest bytes cross.
+        seconds_per_byte: what sending a byte to the next stage costs, for balancing.
+        together: for each operator the block that is not to be cut through, -1 for none; cuts are only made within
+            blocks where there are fewer of them than stages.
+        homes: the step with its values as they cross (:attr:`triosim.partition.step.Step.homes`); ``trace`` if None.
+
+    Raises:
+        PlanError: there are fewer operators than stages, or a named module does not exist or is out of order.
+    """
+    forward = np.flatnonzero(trace.operators.phase == Phase.FORWARD)
+    rows = len(trace)
+    if count == 1:
+        of = np.where(trace.operators.phase == Phase.OPTIMIZER, NONE, 0).astype(np.int32)
+        share = (trace.operators.phase == Phase.OPTIMIZER).astype(np.float64)[:, None]
+        return Stages(1, of, share, dict.fromkeys(trace.weights().tolist(), (0,)), (), ("",))
+    items = _crossing_items(trace if homes is None else homes)
+    if begins is not None:
+        cuts = _named_cuts(trace, forward, begins)
+    else:
+        cuts = _balanced_cuts(trace, seconds, forward, items, count, seconds_per_byte, together)
+    position = np.full(rows, -1, np.int64)
+    position[forward] = np.arange(len(forward))
+    of = np.full(rows, NONE, np.int32)
+    of[forward] = np.searchsorted(np.array(cuts), np.arange(len(forward)), side="right")
+    _place_backward(trace, of, count)
+    parameters = _stages_of_parameters(trace, of)
+    share = _optimizer_share(trace, parameters, count)
+    boundaries = _boundaries(trace, of, items)
+    firsts = tuple(_module(trace, forward, start) for start in (0, *cuts))
+    return Stages(count, of, share, parameters, boundaries, firsts)
+
+
+# --- what crosses ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Item:
+    """One thing written by a forward operator and read by later forward operators."""
+
+    storage: int
+    made: int
+    reads: tuple[int, ...]
+    bytes: int
+
+
+def _crossing_items(trace: Trace) -> list[_Item]:
+    """Forward values that would have to be sent if a cut fell between their making and a use.
+
+    What is made from no weight and no floating-point input (masks, position tables) is cheap to make on each stage and
+    is not sent, as nothing flows back through it either.
+    """
+    operators, values = trace.operators, trace.values
+    size, storage, category = values.bytes().tolist(), values.storage.tolist(), values.category.tolist()
+    floating = _FLOATING[values.dtype].tolist()
+    inputs, outputs, phases = operators.inputs.lists(), operators.outputs.lists(), operators.phase.tolist()
+    writers = trace.writers()
+    views = operators.view.tolist()
+    carried: set[int] = set()  # rows whose outputs depend on weights or floating-point inputs
+    reads: dict[tuple[int, int], list[int]] = {}
+    for row, read in enumerate(inputs):
+        if phases[row] != Phase.FORWARD:
+            continue
+        depends = False
+        for value, writer in zip(read, writers[row], strict=True):
+            if writer >= 0:
+                depends = depends or writer in carried
+                reads.setdefault((writer, storage[value]), []).append(row)
+            elif category[value] == Category.WEIGHT or (category[value] == Category.INPUT and floating[value]):
+                depends = True
+        if depends and not views[row]:
+            carried.add(row)
+    constant = {int(c) for c in PERSISTENT}
+    items = []
+    for (writer, where), rows in reads.items():
+        written = [v for v in outputs[writer] if storage[v] == where]
+        if writer in carried and phases[writer] == Phase.FORWARD and category[written[0]] not in constant:
+            items.append(_Item(where, writer, tuple(rows), max(size[v] for v in written)))
+    return items
+
+
+_FLOATING = np.array([name.startswith(("float", "bfloat", "tfloat", "complex", "unknown")) for name in DTYPES])
+"""Whether gradients flow through values of each dtype."""
+
+
+def _boundaries(trace: Trace, of: NDArray[np.int32], items: Sequence[_Item]) -> tuple[Boundary, ...]:
+    operators, values = trace.operators, trace.values
+    floating = set(values.storage[_FLOATING[values.dtype]].tolist())
+    last_backward: dict[int, int] = {}  # forward operator -> the last operator that differentiates it
+    last_of_stage: dict[int, int] = {}
+    stage, forward = of.tolist(), operators.forward.tolist()
+    for row in np.flatnonzero(operators.phase == Phase.BACKWARD).tolist():
+        if forward[row] >= 0:
+            last_backward[forward[row]] = row
+        last_of_stage[stage[row]] = row
+    found = []
+    for item in items:
+        source = stage[item.made]
+        readers: dict[int, list[int]] = {}
+        for row in item.reads:
+            if stage[row] > source:
+                readers.setdefault(stage[row], []).append(row)
+        for target, rows in sorted(readers.items()):
+            returned = NONE
+            if item.storage in floating and target in last_of_stage:
+                linked = [last_backward[r] for r in rows if r in last_backward and stage[last_backward[r]] == target]
+                returned = max(linked, default=last_of_stage[target])
+            found.append(Boundary(item.storage, source, target, item.made, min(rows), returned, item.bytes))
+    return tuple(sorted(found, key=lambda b: (b.made, b.target)))
+
+
+# --- where to cut ---------------------------------------------------------------------------------------------------
+
+
+def _named_cuts(trace: Trace, forward: NDArray[np.int64], begins: Sequence[str]) -> list[int]:
+    paths = trace.modules.path
+    cuts: list[int] = []
+    for name in begins:
+        rows = [
+            i
+            for i, row in enumerate(forward.tolist())
+            if trace.operators.module[row] >= 0
+            and (
+                paths[trace.operators.module[row]] == name or paths[trace.operators.module[row]].startswith(name + ".")
+            )
+        ]
+        if not rows:
+            raise PlanError(
+                f"stages: no module {name!r} runs in {trace.meta.workload!r}; modules are {', '.join(paths[:12])}, ..."
+            )
+        if rows[0] <= (cuts[-1] if cuts else 0):
+            raise PlanError(
+                f"stages: module {name!r} runs before the stage that it should follow; "
+                "name the modules in running order"
+            )
+        cuts.append(rows[0])
+    return cuts
+
+
+def _balanced_cuts(
+    trace: Trace,
+    seconds: NDArray[np.float64],
+    forward: NDArray[np.int64],
+    items: Sequence[_Item],
+    count: int,
+    seconds_per_byte: float,
+    together: NDArray[np.int32] | None,
+) -> list[int]:
+    """Positions in the forward order at which stages begin, see :func:`split`."""
+    work = np.broadcast_to(np.atleast_2d(seconds)[:, forward], (count, len(forward))).copy()
+    position = np.full(len(trace), -1, np.int64)
+    position[forward] = np.arange(len(forward))
+    backward = np.flatnonzero((trace.operators.phase != Phase.FORWARD) & (trace.operators.forward >= 0))
+    of = position[trace.operators.forward[backward]]
+    for stage, own in enumerate(np.broadcast_to(np.atleast_2d(seconds), (count, len(trace)))):
+        np.add.at(work[stage], of, own[backward])
+    n = len(forward)
+    crossing, tensors = np.zeros(n + 1), np.zeros(n + 1, np.int64)
+    for item in items:
+        a, b = int(position[item.made]) + 1, int(position[max(item.reads)]) + 1
+        crossing[a] += item.bytes
+        tensors[a] += 1
+        if b <= n:
+            crossing[b] -= item.bytes
+            tensors[b] -= 1
+    crossing, tensors = np.cumsum(crossing), np.cumsum(tensors)
+    real = [p for p in range(1, n) if not trace.operators.view[forward[p]] and tensors[p] > 0]
+    if together is not None:
+        block = together[forward]
+        between = [p for p in real if block[p] < 0 or block[p] != block[p - 1]]
+        real = between if len(between) >= count - 1 else real
+    if len(real) < count - 1:
+        real = list(range(1, n))
+    if len(real) < count - 1:
+        raise PlanError(
+            f"pp {count} needs at least {count} forward operators, but {trace.meta.workload!r} has {n}: "
+            f"use pp {n} or less"
+        )
+    before = np.concatenate([np.zeros((count, 1)), np.cumsum(work, axis=1)], axis=1)  # (count, n + 1)
+    cost = crossing * seconds_per_byte  # one way: a value goes while a gradient comes
+    best = _bottleneck(before, cost, real)
+    fewest = min(int(tensors[p]) for p in real)
+    narrow = [p for p in real if tensors[p] == fewest]
+    if len(narrow) >= count - 1:
+        limit = _bottleneck(before, cost, narrow)
+        if limit <= best * NARROW_TOLERANCE:
+            real, best = narrow, limit
+    return _lightest(before, crossing, [p for p in real if cost[p] <= best * (1 + 1e-9)], best)
+
+
+def _alike_possible(sums: NDArray[np.float64], count: int, points: NDArray[np.int64], limit: float) -> bool:
+    """Whether ``count`` stages on equal devices are enough: each takes as much as it can within ``limit`` seconds.
+
+    What fewer stages can do, more can too, as long as there are points to cut at.
+    """
+    ends = sums[np.append(points, len(sums) - 1)]  # (p + 1,)
+    done = 0.0
+    for _ in range(count):
+        at = int(np.searchsorted(ends, done + limit, side="right"))
+        if at == len(ends):
+            return True
+        if at == 0 or ends[at - 1] <= done:
+            return False
+        done = float(ends[at - 1])
+    return False
+
+
+def _possible(before: NDArray[np.float64], points: NDArray[np.int64], limit: float) -> bool:
+    """Whether each stage can have some of the work within ``limit`` seconds, cutting only at ``points``.
+
+    Stage by stage: an end can be reached if the latest end of the stage before that lies before it is near enough.
+    More is not needed, since a shorter stage is never slower.  Taking as much as one can is wrong here: what comes next
+    may be too much for the device of the next stage, and not for the one after it.
+
+    Args:
+        before: time of the work before each position, by stage, shape (stages, n + 1).
+        points: where cuts are allowed, ascending, shape (p,).
+        limit: seconds.
+    """
+    ends = np.append(points, before.shape[1] - 1)  # (p + 1,)
+    first = before[0]
+    reached = first[ends] <= limit
+    for own in before[1:]:
+        at = np.arange(len(ends))
+        latest = np.maximum.accumulate(np.where(reached, at, -1))  # the last end so far that can be reached
+        start = np.concatenate([[-1], latest[:-1]])
+        reached = (start >= 0) & (own[ends] - own[ends[np.maximum(start, 0)]] <= limit)
+    return bool(reached[-1])
+
+
+def _bottleneck(before: NDArray[np.float64], cost: NDArray[np.float64], points: Sequence[int]) -> float:
+    """The smallest possible time of the slowest stage or of the sends between stages (bisection).
+
+    Sends run beside computation, so a cut must only not take longer than the slowest stage.
+    """
+    count, at = len(before), np.array(points, np.int64)
+    sends, alike = cost[at], bool((before == before[0]).all())
+
+    def possible(limit: float) -> bool:
+        open_ = at[sends <= limit]
+        if len(open_) < count - 1:
+            return False
+        return _alike_possible(before[0], count, open_, limit) if alike else _possible(before, open_, limit)
+
+    # no stage beats its part of the work, each operator on the device that is fastest at it
+    least = before[0, -1] if alike else np.diff(before).min(axis=0).sum()
+    low, high = float(least) / count, float(before[:, -1].max() + cost.max())
+    if possible(low * (1 + 1e-9)):
+        return low
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if possible(middle) else (middle, high)
+        if high - low <= 1e-10 * high:
+            break
+    return high
+
+
+def _even(before: NDArray[np.float64]) -> float:
+    """Seconds that each stage would take if work could be divided at will, in proportion to how fast each device is."""
+    totals = before[:, -1]
+    if (totals == totals[0]).all():
+        return float(totals[0]) / len(totals)
+    return float(1 / np.sum(1 / totals)) if (totals > 0).all() else 0.0
+
+
+def _lightest(
+    before: NDArray[np.float64], crossing: NDArray[np.float64], points: Sequence[int], limit: float
+) -> list[int]:
+    """Cuts within the limit over which the fewest bytes cross (then the most even); one stage for each row."""
+    limit *= 1 + 1e-9
+    starts = [0, *points]
+    total = before.shape[1] - 1
+    even = _even(before)
+    best: list[list[tuple[float, float]]] = [[(0.0, 0.0)] + [(math.inf, 0.0)] * len(points)]
+    origin: list[list[int]] = []
+    for own in before[:-1]:
+        row: list[tuple[float, float]] = [(math.inf, 0.0)]
+        came = [-1]
+        previous = best[-1]
+        window: deque[int] = deque()
+        for k, point in enumerate(points, start=1):
+            candidate = k - 1
+            while window and previous[window[-1]] >= previous[candidate]:
+                window.pop()
+            window.append(candidate)
+            while window and own[point] - own[starts[window[0]]] > limit:
+                window.popleft()
+            if window and previous[window[0]][0] < math.inf:
+                weight, uneven = previous[window[0]]
+                length = own[point] - own[starts[window[0]]]
+                row.append((weight + float(crossing[point]), uneven + abs(length - even)))
+                came.append(window[0])
+            else:
+                row.append((math.inf, 0.0))
+                came.append(-1)
+        best.append(row)
+        origin.append(came)
+    last, own = best[-1], before[-1]
+    allowed = [k for k in range(len(starts)) if last[k][0] < math.inf and own[total] - own[starts[k]] <= limit]
+    k = min(allowed, key=lambda i: last[i])
+    cuts = []
+    for came in reversed(origin):
+        cuts.append(starts[k])
+        k = came[k]
+    return cuts[::-1]
+
+
+# --- who runs the rest ------------------------------------------------------------------------------------------------
+
+
+def _place_backward(trace: Trace, of: NDArray[np.int32], count: int) -> None:
+    """Backward operators run where the operator that they differentiate ran, the rest where their neighbours do."""
+    operators = trace.operators
+    stage, module, forward = of.tolist(), operators.module.tolist(), operators.forward.tolist()
+    rows = np.flatnonzero(operators.phase == Phase.FORWARD).tolist()
+    module_stage = {module[row]: stage[row] for row in rows if module[row] >= 0}
+    current = count - 1
+    for row in np.flatnonzero(np.isin(operators.phase, (Phase.BACKWARD, Phase.RECOMPUTE))).tolist():
+        current = stage[forward[row]] if forward[row] >= 0 else module_stage.get(module[row], current)
+        of[row] = stage[row] = current
+
+
+def _stages_of_parameters(trace: Trace, of: NDArray[np.int32]) -> dict[int, tuple[int, ...]]:
+    storage = trace.values.storage.tolist()
+    weights = {storage[v]: v for v in trace.weights().tolist()}
+    users: dict[int, set[int]] = {v: set() for v in weights.values()}
+    phases, views = trace.operators.phase.tolist(), trace.operators.view.tolist()
+    for row, reads in enumerate(trace.operators.inputs.lists()):
+        if phases[row] == Phase.FORWARD and not views[row]:
+            for value in reads:
+                if storage[value] in weights:
+                    users[weights[storage[value]]].add(int(of[row]))
+    return {v: tuple(sorted(s)) or (0,) for v, s in users.items()}
+
+
+def _optimizer_share(trace: Trace, parameters: dict[int, tuple[int, ...]], count: int) -> NDArray[np.float64]:
+    """Optimizer operators work on lists of tensors; each stage runs the part for its own parameters, by bytes."""
+    values = trace.values
+    size, storage, of = values.bytes().tolist(), values.storage.tolist(), values.of.tolist()
+    by_storage = {storage[v]: v for v in parameters}
+    overall = np.zeros(count)
+    for parameter, stages in parameters.items():
+        for stage in stages:
+            overall[stage] += size[parameter]
+    overall = overall / overall.sum() if overall.sum() else np.full(count, 1 / count)
+    share = np.zeros((len(trace), count))
+    inputs, outputs = trace.operators.inputs.lists(), trace.operators.outputs.lists()
+    for row in np.flatnonzero(trace.operators.phase == Phase.OPTIMIZER).tolist():
+        part = np.zeros(count)
+        for value in {*inputs[row], *outputs[row]}:
+            parameter = by_storage.get(
+                storage[value], by_storage.get(storage[of[value]], NONE) if of[value] >= 0 else NONE
+            )
+            if parameter >= 0:
+                for stage in parameters[parameter]:
+                    part[stage] += size[value]
+        share[row] = part / part.sum() if part.sum() else overall
+    return share
+
+
+def _module(trace: Trace, forward: NDArray[np.int64], start: int) -> str:
+    for row in forward[start:].tolist():
+        if trace.operators.module[row] >= 0:
+            return trace.modules.path[trace.operators.module[row]]
+    return ""

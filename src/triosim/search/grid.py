@@ -1,0 +1,186 @@
+"""Plans from lists of values: every combination of what each axis of a sweep may be."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from triosim.core.errors import InputError, PlanError, quoted, unknown
+from triosim.core.units import parse_bytes
+from triosim.plan import Plan, closest, divisors
+
+MOST = 1_000_000
+"""Combinations beyond which nobody waits."""
+
+_OF_PARTS = {
+    "schedule": "schedule_options", "parallelism": "parallelism_options", "operator": "operator_options",
+    "solver": "solver_options",
+}  # fmt: skip
+"""What stands before the point of an option of a part, and the field of the plan that holds such options."""
+
+_FIELDS = {
+    "bucket-size": "bucket_bytes", "first-bucket-size": "first_bucket_bytes", "algorithm": "collective_algorithm",
+    "protocol": "collective_protocol", "seq-len": "sequence_length",
+}  # fmt: skip
+"""Options of the command line that are not named as their field."""
+_DERIVED = ("micro-batch-size", "sequence-parallel")
+_WHOLE = ("training", "placement", "stages", "tp_plan", "places", "axis_order")
+"""Fields whose values are lists, or which are not for a sweep to change."""
+
+
+def axes_of(texts: Sequence[str], option: str = "--sweep") -> dict[str, tuple[Any, ...]]:
+    """What a sweep is to try, from words such as ``tp=1,2,4`` or ``schedule.chunks=2,4``.
+
+    A name is that of a field of :class:`Plan` (``-`` or ``_``), ``micro-batch-size`` (samples, instead of
+    micro-batches), ``sequence-parallel`` (``on`` or ``off``), or an option of a part: ``schedule.NAME``,
+    ``parallelism.NAME``, ``operator.NAME``, ``solver.NAME``.  Lists within a value are joined by ``+``, and ``none`` is
+    the empty one: ``offload=none,optimizer,optimizer+activations``.
+
+    Raises:
+        InputError: a word is none of that, or an axis is given twice.
+    """
+    axes: dict[str, tuple[Any, ...]] = {}
+    for text in texts:
+        name, equals, values = (part.strip() for part in text.partition("="))
+        words = [word.strip() for word in values.split(",")]
+        if not (name and equals) or not all(words):
+            raise InputError(f"{option} {quoted(text)}: give a name and values, for example tp=1,2,4,8")
+        field = _field(name, option)
+        if field in axes:
+            raise InputError(f"{option} gives {name} twice: give all of its values at once")
+        found = [_value(field, word, f"{option} {name}") for word in words]
+        axes[field] = tuple(value for i, value in enumerate(found) if value not in found[:i])
+    return axes
+
+
+def _field(name: str, option: str) -> str:
+    """The axis that a name of the command line means."""
+    part, point, own = name.partition(".")
+    if point:
+        if part not in _OF_PARTS or not own:
+            parts = ", ".join(_OF_PARTS)
+            raise InputError(f"{option} {quoted(name)}: options are those of {parts}, for example schedule.chunks")
+        return name
+    dashed = name.replace("_", "-")
+    field = dashed if dashed in _DERIVED else _FIELDS.get(dashed, dashed.replace("-", "_"))
+    known = [one for one in Plan.model_fields if one not in _WHOLE and not one.endswith("_options")]
+    if field not in known and field not in _DERIVED:
+        raise unknown(f"name after {option}", name, [one.replace("_", "-") for one in (*known, *_DERIVED, *_FIELDS)])
+    return field
+
+
+def _value(field: str, word: str, where: str) -> Any:
+    """The value that a word means for an axis."""
+    if "." in field:
+        return word
+    if field == "sequence-parallel":
+        return _switch(word, where)
+    if field == "micro-batch-size":
+        if not word.isdecimal() or not int(word):
+            raise InputError(f"{where} must be whole numbers of at least 1, got {quoted(word)}")
+        return int(word)
+    if field.endswith("_bytes"):
+        return parse_bytes(word, where)
+    kinds = _kinds(Plan.model_fields[field].annotation)
+    if bool in kinds:
+        return _switch(word, where)
+    if tuple in kinds:
+        return () if word == "none" else tuple(part.strip() for part in word.split("+"))
+    if types.NoneType in kinds and word in ("auto", "default"):
+        return None
+    if int in kinds and word.isdecimal():
+        return int(word)
+    if float in kinds:
+        try:
+            return float(word)
+        except ValueError:
+            return word
+    return word
+
+
+def _switch(word: str, where: str) -> bool:
+    if word not in ("on", "off"):
+        raise InputError(f"{where} is on or off, got {quoted(word)}")
+    return word == "on"
+
+
+def _kinds(annotation: Any) -> set[type]:
+    """The plain types that an annotation names."""
+    origin = get_origin(annotation)
+    if origin is Literal:
+        return {type(value) for value in get_args(annotation)}
+    if origin in (Union, types.UnionType):
+        return set().union(*(_kinds(part) for part in get_args(annotation)))
+    if origin is Annotated:
+        return _kinds(get_args(annotation)[0])
+    return {origin or annotation}
+
+
+def grid(axes: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    """Every combination, the last axis first to change.
+
+    Raises:
+        InputError: there are too many.
+    """
+    count = 1
+    for values in axes.values():
+        count *= len(values)
+    if count > MOST:
+        raise InputError(f"a sweep of {count:,} plans: give fewer values, {MOST:,} plans at most")
+    for values in product(*axes.values()):
+        yield dict(zip(axes, values, strict=True))
+
+
+def plan_of(base: Plan, asked: Mapping[str, Any], devices: int) -> Plan:
+    """A plan with some of its fields given anew.
+
+    Args:
+        base: what the others are taken from.
+        asked: axes as :func:`axes_of` names them.
+        devices: of the system; fills ``dp`` where ``micro-batch-size`` needs it.
+
+    Raises:
+        PlanError: the fields do not go together.
+    """
+    given: dict[str, Any] = {name: getattr(base, name) for name in base.model_fields_set}
+    for name, value in asked.items():
+        part, point, own = name.partition(".")
+        if point:
+            field = _OF_PARTS[part]
+            given[field] = {**given.get(field, {}), own: value}
+        elif name == "sequence-parallel":
+            others = tuple(rule for rule in given.get("parallelism", ()) if rule != "sequence")
+            given["parallelism"] = (*(["sequence"] if value else []), *others)
+        elif name != "micro-batch-size":
+            given[name] = value
+    if "batch_size" in asked and "global_batch_size" not in asked:
+        given.pop("global_batch_size", None)
+    if "global_batch_size" in asked and "batch_size" not in asked:
+        given.pop("batch_size", None)
+    if "micro-batch-size" in asked:
+        given["micro_batches"] = _micro_batches(given, asked["micro-batch-size"], devices)
+    return Plan(**given)
+
+
+def _micro_batches(given: Mapping[str, Any], size: int, devices: int) -> int:
+    """How many micro-batches of a size a replica's batch is.
+
+    Raises:
+        PlanError: it is not known, or not a multiple of the size.
+    """
+    dp = given.get("dp") or max(devices // (given.get("tp", 1) * given.get("pp", 1)), 1)
+    batch, whole = given.get("batch_size"), given.get("global_batch_size")
+    if batch is None and whole is None:
+        raise PlanError("micro-batch-size is a part of the batch: give --batch-size or --global-batch-size as well")
+    if batch is None:
+        assert whole is not None
+        if whole % dp:
+            near = " or ".join(map(str, closest(divisors(whole), dp)))
+            raise PlanError(f"global batch size {whole} does not divide among {dp} replicas: nearest dp is {near}")
+        batch = whole // dp
+    if batch % size:
+        near = " or ".join(map(str, closest(divisors(batch), size)))
+        raise PlanError(f"micro-batch size {size} does not divide the replica's batch size {batch}: nearest are {near}")
+    return batch // size

@@ -1,0 +1,123 @@
+"""What one plan of a sweep gave: its figures, or the sentence why there are none."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from triosim.prediction.result import Result
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What plans are compared by.
+
+    Attributes:
+        sizes: every axis of the mesh, ranks, batch and micro-batches, as they were run.
+        iteration_time_s: seconds per iteration.
+        samples_per_s, tokens_per_s: of the global batch; None where not known.
+        mfu: model FLOP utilization, None where not known.
+        compute_s, exposed_communication_s, host_s, idle_s: mean over devices; they add up to the iteration time.
+        binds: the largest of these four; communication names the axis and the kind that take most of it.
+        reserved_bytes, capacity_bytes: memory of the fullest device, and what it has (None where not known).
+        fits: whether that is enough, None where not known.
+        warnings: what the user should know, one sentence each.
+    """
+
+    sizes: dict[str, int]
+    iteration_time_s: float
+    samples_per_s: float | None
+    tokens_per_s: float | None
+    mfu: float | None
+    compute_s: float
+    exposed_communication_s: float
+    host_s: float
+    idle_s: float
+    binds: str
+    reserved_bytes: int
+    capacity_bytes: int | None
+    fits: bool | None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one plan gave.
+
+    Attributes:
+        number: its place among the plans, from 0.
+        asked: the fields of the plan that the sweep gave, as it gave them.
+        figures: what it gave, None where the plan cannot be formed.
+        why: the sentence why it cannot, ``""`` where it can.
+        result: everything, as :meth:`triosim.prediction.result.Result.to_dict` has it; None unless ``detail="all"``.
+    """
+
+    number: int
+    asked: dict[str, Any]
+    figures: Figures | None
+    why: str = ""
+    result: dict[str, Any] | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether the plan can be formed and is not known to be too large for memory."""
+        return self.figures is not None and self.figures.fits is not False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        plain = {
+            "number": self.number, "asked": self.asked, "why": self.why,
+            "figures": asdict(self.figures) if self.figures else None,
+        }  # fmt: skip
+        return plain if self.result is None else {**plain, "result": self.result}
+
+    @staticmethod
+    def from_dict(plain: dict[str, Any]) -> Outcome:
+        """What :meth:`to_dict` made, as an outcome again.
+
+        Raises:
+            KeyError, TypeError: it did not make that.
+        """
+        found = plain["figures"]
+        figures = None
+        if found is not None:
+            named = {one.name: found[one.name] for one in fields(Figures)}
+            figures = Figures(**{**named, "warnings": tuple(named["warnings"])})
+        return Outcome(plain["number"], plain["asked"], figures, plain["why"], plain.get("result"))
+
+
+def figures(result: Result) -> Figures:
+    """What plans are compared by, of one result."""
+    parts, run = result.breakdown_s, result.plan
+    known = dict(run)
+    axes = [name for name, size in known.items() if name in run.axis_order and isinstance(size, int)]
+    more = ("ranks", "batch_size", "global_batch_size", "micro_batches", "micro_batch_size")
+    return Figures(
+        sizes={name: known[name] for name in (*axes, *more)},
+        iteration_time_s=result.iteration_time_s,
+        samples_per_s=result.throughput.samples_per_s,
+        tokens_per_s=result.throughput.tokens_per_s,
+        mfu=result.efficiency.mfu,
+        compute_s=parts.compute,
+        exposed_communication_s=parts.exposed_communication,
+        host_s=parts.host,
+        idle_s=parts.idle,
+        binds=_binds(result),
+        reserved_bytes=result.memory.reserved_bytes,
+        capacity_bytes=result.memory.capacity_bytes,
+        fits=result.memory.fits,
+        warnings=result.warnings,
+    )
+
+
+def _binds(result: Result) -> str:
+    """The part that takes most of an iteration."""
+    parts = result.breakdown_s
+    found = {
+        "compute": parts.compute, "communication": parts.exposed_communication, "host": parts.host, "idle": parts.idle,
+    }  # fmt: skip
+    largest = max(found, key=found.__getitem__)
+    if largest != "communication" or not result.collectives:
+        return largest
+    most = max(result.collectives, key=lambda row: row.seconds)
+    return f"communication ({most.axis} {most.kind.replace('_', '-')})"

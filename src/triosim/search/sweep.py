@@ -1,0 +1,184 @@
+"""Predict many plans for one workload on one machine, in the order given, on one process or several.
+
+Plans that share a stage of a prediction (a step rescaled, divided, priced) share its work: what stages made is kept in
+caches of bounded size (:mod:`triosim.core.caching`).  Each worker has caches of its own and gets neighbouring plans, so
+plans that have most in common should be next to each other.  Predictions are pure, so the answer depends neither on the
+order nor on the number of workers.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
+from typing import Any, Literal
+
+from triosim.core.errors import InputError
+from triosim.hardware.system import System
+from triosim.plan import Plan
+from triosim.prediction.simulate import simulate
+from triosim.search.grid import plan_of
+from triosim.search.outcome import Outcome, figures
+from triosim.trace.tables import Trace
+
+Detail = Literal["summary", "all"]
+Tell = Callable[[str], None]
+Numbered = tuple[int, Plan | dict[str, Any]]
+
+BATCH = 4
+"""Plans that a worker is given at once: neighbours share caches, and none should wait long for the last."""
+
+AHEAD = 3
+"""Batches for each worker that are given out before the first of them is asked for."""
+
+
+def sweep(
+    workload: Trace,
+    system: System,
+    plans: Iterable[Plan | Mapping[str, Any]],
+    detail: Detail = "summary",
+    workers: int = 1,
+    base: Plan | None = None,
+    progress: Tell | None = None,
+    known: Mapping[int, Outcome] | None = None,
+    also: Sequence[Trace] = (),
+) -> Iterator[Outcome]:
+    """Predict plans one after another; results come in the order given, each as soon as it is there.
+
+    Args:
+        workload: one step on one device.
+        system: the machine.
+        plans: plans, or the fields in which they differ from ``base`` (names as :func:`triosim.search.grid.axes_of` has
+            them); may be endless.  One that cannot be formed comes back with the sentence why.
+        detail: ``"summary"`` gives what plans are compared by, ``"all"`` everything that a single prediction writes.
+        workers: processes; each starts by importing the program's main module, as Python's ``spawn`` does, so a script
+            needs ``if __name__ == "__main__":`` around what calls this.
+        base: see ``plans``.
+        progress: told how many plans are done, in a few words.
+        known: outcomes of plans by number, which are given back and not predicted again.
+        also: the same step recorded on other devices, as of :func:`triosim.simulate`.
+
+    Raises:
+        InputError: ``detail`` or ``workers`` make no sense, or a worker ended (it had too little memory).
+    """
+    if detail not in ("summary", "all"):
+        raise InputError(f"detail must be 'summary' or 'all', got {detail!r}")
+    if workers < 1:
+        raise InputError(f"workers must be at least 1, got {workers}")
+    base, known = base or Plan(), known or {}
+    numbered = enumerate(plan if isinstance(plan, Plan) else dict(plan) for plan in plans)
+    found: Iterator[Outcome]
+    if workers == 1:
+        task = _Task(workload, system, base, detail, also)
+        found = (known[number] if number in known else task.outcome(number, plan) for number, plan in numbered)
+    else:
+        found = _spread(numbered, known, workers, (workload, system, base, detail, also))
+    return _told(found, progress or (lambda words: None))
+
+
+def _told(found: Iterator[Outcome], tell: Tell) -> Iterator[Outcome]:
+    """Says how far the sweep is."""
+    fit = 0
+    best = float("inf")
+    for outcome in found:
+        if outcome.fits and outcome.figures is not None:
+            fit += 1
+            best = min(best, outcome.figures.iteration_time_s)
+        words = f"{outcome.number + 1:,} plans, {fit:,} possible"
+        tell(words + (f", best {best:.4g} s" if fit else ""))
+        yield outcome
+
+
+class _Task:
+    """Predicts one plan after another.
+
+    Args:
+        workload, system, base, detail, also: as of :func:`sweep`.
+    """
+
+    def __init__(
+        self, workload: Trace, system: System, base: Plan, detail: Detail, also: Sequence[Trace] = ()
+    ) -> None:
+        self.workload, self.system, self.base, self.detail, self.also = workload, system, base, detail, also
+
+    def outcome(self, number: int, plan: Plan | dict[str, Any]) -> Outcome:
+        """What a plan gives."""
+        asked = _asked(plan)
+        try:
+            formed = plan if isinstance(plan, Plan) else plan_of(self.base, plan, self.system.devices)
+            result = simulate(self.workload, self.system, formed, fit=False, also=self.also)
+            whole = result.to_dict() if self.detail == "all" else None
+            return Outcome(number, asked, figures(result), "", whole)
+        except InputError as error:
+            return Outcome(number, asked, None, str(error))
+
+
+def _asked(plan: Plan | dict[str, Any]) -> dict[str, Any]:
+    """What a sweep gave of a plan, in values that JSON has."""
+    fields = {n: getattr(plan, n) for n in sorted(plan.model_fields_set)} if isinstance(plan, Plan) else plan
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+
+
+# --- several processes ------------------------------------------------------------------------------------------------
+
+_task: _Task | None = None
+"""In a worker: what it predicts plans for."""
+
+
+def _begin(workload: Trace, system: System, base: Plan, detail: Detail, also: Sequence[Trace]) -> None:
+    """Make this process a worker."""
+    global _task
+    _task = _Task(workload, system, base, detail, also)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: Any) -> None:
+    """A worker whose sweep was killed would wait for ever."""
+    parent.join()
+    os._exit(1)
+
+
+def _outcomes(plans: list[Numbered]) -> list[Outcome]:
+    assert _task is not None
+    return [_task.outcome(number, plan) for number, plan in plans]
+
+
+def _spread(
+    numbered: Iterator[Numbered],
+    known: Mapping[int, Outcome],
+    workers: int,
+    begin: tuple[Trace, System, Plan, Detail, Sequence[Trace]],
+) -> Iterator[Outcome]:
+    """Outcomes in order, worked out by several processes a few batches ahead."""
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, context, _begin, begin)
+    waiting: deque[tuple[list[Numbered], Future[list[Outcome]] | None]] = deque()
+
+    def more() -> bool:
+        batch = list(islice(numbered, BATCH))
+        new = [one for one in batch if one[0] not in known]
+        if batch:
+            waiting.append((batch, pool.submit(_outcomes, new) if new else None))
+        return bool(batch)
+
+    try:
+        while len(waiting) < AHEAD * workers and more():
+            pass
+        while waiting:
+            batch, future = waiting.popleft()
+            made = {outcome.number: outcome for outcome in (future.result() if future else ())}
+            more()
+            yield from (known[number] if number in known else made[number] for number, _ in batch)
+    except BrokenProcessPool:
+        raise InputError(
+            f"one of {workers} workers ended before it was done, as a machine does that runs out of memory: use fewer"
+        ) from None
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,86 @@
+"""How many blocks the KV cache of a replica has: what memory is left beside everything else.
+
+As vLLM does it: a share of the memory is the engine's; from it go the weights, what a step at the full budget needs
+beside them (a profiling run measures it), and what the context, the libraries and captured graphs take.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from triosim.core.errors import InputError
+from triosim.core.units import format_bytes
+from triosim.hardware.accelerator import Accelerator
+from triosim.serving.model import Precision, ServedModel
+
+UTILISATION = 0.9
+"""Share of the memory that is the engine's (``gpu_memory_utilization``)."""
+
+CONTEXT_BYTES = 500e6
+"""Taken by the CUDA context and libraries, which is not the engine's tensors: 400 to 600 MB on current drivers."""
+
+SAMPLER_FLOATS = 3
+"""Copies of the logits in 32 bits while tokens are drawn: logits, sorted logits, probabilities."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of the fullest device of a replica.
+
+    Attributes:
+        capacity: of the device.
+        weights, activations, context: beside the cache.
+        cache: what is left.
+        block: of one block of the cache.
+        blocks: that fit.
+    """
+
+    capacity: float
+    weights: float
+    activations: float
+    context: float
+    cache: float
+    block: float
+    blocks: int
+
+    def table(self) -> dict[str, float]:
+        """For JSON."""
+        own = ("capacity", "weights", "activations", "context", "cache", "block")
+        return {f"{name}_bytes": getattr(self, name) for name in own}
+
+
+def memory(
+    model: ServedModel, device: Accelerator, precision: Precision, kv_type: str, *, block_tokens: int, tokens: int,
+    sequences: int, tensor_parallel: int = 1, stages: int = 1, utilisation: float = UTILISATION,
+) -> Memory:  # fmt: skip
+    """How the memory of a replica's devices is divided.
+
+    Args:
+        model, device, precision, kv_type: what is served, and on what.
+        block_tokens: tokens of a block.
+        tokens: of a step at most.
+        sequences: sampled in a step at most.
+        tensor_parallel, stages: devices that share layers, and stages of the pipeline.
+        utilisation: share of the memory that is the engine's.
+
+    Raises:
+        InputError: the device's memory is not known, or not even a block is left.
+    """
+    if device.memory_bytes is None:
+        raise InputError(f"device {device.name or '(unnamed)'!r} has no memory size: name a device of the catalog")
+    if not 0 < utilisation <= 1:
+        raise InputError(f"--memory-utilisation {utilisation:g} must be above 0 and at most 1")
+    weights = model.weight_bytes(precision, tensor_parallel, stages)
+    inner = model.inner / tensor_parallel
+    hidden = tokens * 2.0 * (2 * model.width + (3 if model.gated else 2) * inner)
+    logits = sequences * model.vocabulary * (2.0 + 4.0 * SAMPLER_FLOATS)
+    activations = hidden + logits
+    left = utilisation * device.memory_bytes - weights - activations - CONTEXT_BYTES
+    block = block_tokens * model.kv_bytes(kv_type, tensor_parallel, stages)
+    if left < block:
+        raise InputError(
+            f"{model.name} leaves no memory for a KV cache on {device.name}: {format_bytes(weights)} of weights, "
+            f"{format_bytes(activations + CONTEXT_BYTES)} beside them and {utilisation:.0%} of "
+            f"{format_bytes(device.memory_bytes)}: use more devices (--tp, --pp) or smaller weights (--weights fp8)"
+        )
+    return Memory(device.memory_bytes, weights, activations, CONTEXT_BYTES, left, block, int(left // block))

@@ -1,0 +1,102 @@
+"""What the devices of a replica send each other: all-reduces of tensor parallelism, and sends between stages.
+
+Each is played alone on the replica's part of the system, by the same collectives and constants as training.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.collectives.group import Group
+from triosim.collectives.groups import describe
+from triosim.collectives.scheduling import Collectives
+from triosim.core.columns import Ragged
+from triosim.core.errors import InputError
+from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds
+from triosim.engine.graph import Collective, Graph, Task
+from triosim.engine.play import play
+from triosim.hardware.system import System
+from triosim.kernels.estimate import Z90
+from triosim.network.routes import Router
+from triosim.prediction.uncertainty import CATALOG_LINK_SPREAD
+
+SIZES = 2.0 ** np.arange(8, 31)
+"""Bytes at which all-reduces are played; between them the time is linear."""
+
+
+@dataclass
+class Communication:
+    """Of a replica on neighbouring devices of a system, stage by stage.
+
+    Attributes:
+        system: the machine.
+        tensor_parallel, stages: how the model is divided.
+        first: device of the replica.
+        moved: how far off transfers are taken to be, in standard deviations.
+
+    Raises:
+        InputError: the system has fewer devices.
+    """
+
+    system: System
+    tensor_parallel: int
+    stages: int = 1
+    first: int = 0
+    moved: float = 0.0
+    _seconds: NDArray[np.float64] | None = field(init=False, repr=False, default=None)
+
+    def __post_init__(self) -> None:
+        needed = self.first + self.tensor_parallel * self.stages
+        if needed > self.system.devices:
+            raise InputError(
+                f"replicas on {needed} devices (tp {self.tensor_parallel}, pp {self.stages}) do not fit on the "
+                f"{self.system.devices} devices of {self.system.name or 'the system'}: name a larger one"
+            )
+        spread = CATALOG_LINK_SPREAD if any(self.system.edge_name) else 0.0  # a user's own link is taken at its word
+        self._factor = math.exp(self.moved * spread / Z90)
+        self._router = Router(self.system)
+        self._collectives = Collectives(ideal=self.system.ideal)
+
+    def all_reduce(self, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Seconds of all-reduces of so many bytes each."""
+        if self.tensor_parallel == 1:
+            return np.zeros(len(sizes))
+        if self._seconds is None:
+            group = self._group(list(range(self.first, self.first + self.tensor_parallel)))
+            self._seconds = np.array([self._alone(group, int(size)) for size in SIZES])
+        found = np.interp(sizes, SIZES, self._seconds)
+        beyond = self._seconds[-1] * sizes / SIZES[-1]
+        return np.asarray(self._factor * np.where(sizes > SIZES[-1], beyond, found), np.float64)
+
+    def send(self, size: float) -> float:
+        """Seconds from one stage's device to the next stage's, each sending its part."""
+        if self.stages == 1:
+            return 0.0
+        target = self.first + self.tensor_parallel
+        source = target - 1
+        own = size / self.tensor_parallel
+        route = list(self._router.route(source, target))
+        moving = float(self.system.latency[route].sum()) + own / float(self.system.bandwidth[route].min())
+        return self._factor * (moving + self._collectives.transfer(self._group([source, target]), int(own)))
+
+    def _group(self, devices: list[int]) -> Group:
+        return describe(self.system, self._router, np.array(devices))
+
+    def _alone(self, group: Group, size: int) -> float:
+        made = self._collectives.schedule("all_reduce", group, size)
+        seat = np.array([*made.order, *made.nodes])
+        ends = zip(seat[made.pattern.source].tolist(), seat[made.pattern.target].tolist(), strict=True)
+        wires = self._router.wires(ends)
+        delay = picoseconds(made.delay_s, "what software adds to an all-reduce")
+        whole = Collective(made.pattern, np.arange(len(made.pattern), dtype=np.int32), delay)
+        n = group.members
+        graph = Graph(
+            np.full(n, Task.COLLECTIVE, np.int8), np.full(n, -1, np.int32), np.zeros(n, np.int64),
+            np.zeros(n, np.int32), np.arange(n, dtype=np.int32), Ragged.empty(n, np.int32), 0, collectives=(whole,),
+            instances=np.zeros(1, np.int32),
+        )  # fmt: skip
+        return float(play(graph, wires).finish.max()) / PICOSECONDS_PER_SECOND

@@ -1,0 +1,97 @@
+"""SGLang: prompts go before decodes and are not mixed with them; admission keeps room for part of what is to come.
+
+After its public documentation (``schedule-conservativeness``, ``chunked-prefill-size``) and the defaults there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from triosim.core.registry import registered
+from triosim.serving.kv_cache import KVCache
+from triosim.serving.policy import Batch, Policy
+from triosim.serving.requests import Request
+
+LEAST = 0.14
+"""Of the first share, the least that it decays to."""
+DECAY_STEPS = 600
+"""Decode steps in which it does."""
+RETRACT_STEPS = 20
+"""Decode steps that must have room after requests were retracted."""
+MOST_TO_COME = 4096
+"""Output tokens of a request that admission reckons with at most."""
+
+
+@registered
+@dataclass
+class SgLang(Policy):
+    """A new request must fit with all its output, and those that run with a share of theirs.
+
+    The share falls with every decode step, and jumps up when blocks run out and requests have to be retracted.
+
+    Attributes:
+        max_running: requests that may run at a time.
+        max_tokens: prompt tokens of a step (``chunked-prefill-size``); the last prompt is cut to it.
+        block_tokens: tokens of a block (page size).
+        share: of the remaining output of running requests that is kept free at first.
+    """
+
+    max_running: int = 2048
+    max_tokens: int | None = 8192
+    block_tokens: int = 1
+    share: float = 0.7
+    ratio: float = field(init=False, repr=False, default=0.0)
+
+    finds_prefixes: ClassVar[bool] = True
+
+    def attach(self, cache: KVCache, longest: int, stages: int = 1) -> None:
+        """As of any policy; the share is that of the beginning."""
+        super().attach(cache, longest, stages)
+        self.ratio = self.share
+
+    def schedule(self) -> Batch:
+        """Prompts, if one has begun or can be admitted; else decodes."""
+        return self._prompts() or self._decodes()
+
+    def _prompts(self) -> Batch:
+        step: Batch = []
+        left = self.max_tokens if self.max_tokens is not None else 1 << 62
+        for request in self.ready():
+            if not request.decoding:
+                tokens = min(request.lacks, left)
+                step.append((request, tokens))
+                left -= tokens
+        kept = sum(min(request.remaining, MOST_TO_COME) * self.ratio for request in self.running)
+        free = self.cache.free * self.block_tokens - kept
+        while left and self.waiting and len(self.running) < self.max_running and len(step) < self.per_step:
+            request = self.waiting[0]
+            found = self.cache.match(request)
+            free -= request.known - found + min(request.remaining, MOST_TO_COME)
+            if (free < 0 and self.running) or not self.cache.start(request, request.known):
+                break
+            self.admit()
+            tokens = min(request.lacks, left)
+            step.append((request, tokens))
+            left -= tokens
+        return step
+
+    def _decodes(self) -> Batch:
+        ready = sorted(self.ready(), key=_progress)
+        if ready and self.cache.free < self._needed(ready, 1):
+            while len(ready) > 1 and self.cache.free < self._needed(ready, RETRACT_STEPS):
+                self.preempt(ready.pop(0))
+            told = sum(request.known - request.prompt for request in ready) + RETRACT_STEPS * len(ready)
+            self.ratio = min(1.0, told / sum(request.end - request.prompt for request in ready))
+        self.ratio = max(self.ratio - self.share * (1 - LEAST) / DECAY_STEPS, self.share * LEAST)
+        step = self.ready()[: self.per_step]
+        return [(request, 1) for request in step if self.cache.hold(request, request.known)]
+
+    def _needed(self, ready: list[Request], steps: int) -> int:
+        """Blocks that so many more decode steps take."""
+        return sum(self.cache.needs(request, min(request.known + steps - 1, request.end - 1)) for request in ready)
+
+
+def _progress(request: Request) -> tuple[int, int]:
+    """Those with the least output and the longest prompts are retracted first."""
+    return request.known - request.prompt, -request.prompt

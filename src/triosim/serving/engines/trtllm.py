@@ -1,0 +1,93 @@
+"""TensorRT-LLM's in-flight batching: requests that run go on, whole prompts join while tokens and blocks last.
+
+After its public documentation (batch manager, capacity scheduler and micro-batch scheduler).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import ClassVar
+
+from triosim.core.errors import InputError, quoted
+from triosim.core.registry import registered
+from triosim.serving.kv_cache import KVCache
+from triosim.serving.policy import Batch, Policy
+from triosim.serving.requests import Request
+
+CAPACITY = ("no-evict", "max-utilisation")
+
+
+@registered
+@dataclass
+class TrtLlm(Policy):
+    """One budget of tokens a step, decodes first.
+
+    Attributes:
+        max_running: requests that may run at a time (``max_batch_size``).
+        max_tokens: tokens of a step (``max_num_tokens``).
+        block_tokens: tokens of a block.
+        capacity: ``no-evict`` admits a request only if it fits to its end (GUARANTEED_NO_EVICT); ``max-utilisation``
+            admits what fits now and pauses the latest arrivals when blocks run out (MAX_UTILIZATION).
+        chunked: whether prompts may be cut (chunked context).
+    """
+
+    max_running: int = 2048
+    max_tokens: int | None = 8192
+    block_tokens: int = 32
+    capacity: str = "no-evict"
+    chunked: bool = False
+
+    finds_prefixes: ClassVar[bool] = True
+    steady: ClassVar[bool] = True
+
+    def attach(self, cache: KVCache, longest: int, stages: int = 1) -> None:
+        """As of any policy.
+
+        Raises:
+            InputError: ``capacity`` is not known.
+        """
+        if self.capacity not in CAPACITY:
+            raise InputError(f"capacity {quoted(self.capacity)} is not known: give {' or '.join(CAPACITY)}")
+        super().attach(cache, longest, stages)
+
+    def schedule(self) -> Batch:
+        """The running in order of arrival; then, unless somebody was paused, the waiting."""
+        step: Batch = []
+        left = self.max_tokens if self.max_tokens is not None else 1 << 62
+        before = len(self.waiting)
+        ready = deque(self.ready())
+        while ready and left and len(step) < self.per_step:
+            request = ready.popleft()
+            tokens = min(request.lacks, left)
+            while not self.cache.hold(request, request.computed + tokens):
+                victim = ready.pop() if ready else request
+                self.preempt(victim)
+                if victim is request:
+                    break
+            else:
+                step.append((request, tokens))
+                left -= tokens
+        paused = len(self.waiting) > before
+        while (
+            not paused and left and self.waiting and len(self.running) < self.max_running and len(step) < self.per_step
+        ):
+            request = self.waiting[0]
+            found = self.cache.match(request)
+            tokens = min(request.known - found, left)
+            if tokens < request.known - found and not self.chunked:
+                break
+            to_come = request.end - 1 if self.capacity == "no-evict" else found + tokens
+            if not self.cache.start(request, to_come):
+                break
+            self.admit()
+            step.append((request, tokens))
+            left -= tokens
+        return step
+
+    def room(self, request: Request) -> str:
+        """A prompt that is never cut must fit into one step, and what is recomputed after a pause too."""
+        whole = request.prompt if self.capacity == "no-evict" else request.end - 1
+        if not self.chunked and self.max_tokens is not None and whole > self.max_tokens:
+            return f"is longer than the {self.max_tokens} tokens of a step, and without chunked a prompt is never cut"
+        return super().room(request)

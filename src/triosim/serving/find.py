@@ -1,0 +1,106 @@
+"""The highest rate of requests at which a deployment keeps its goals.
+
+Requests are drawn once; another rate is the same requests with their times stretched, so that the answer depends on the
+rate alone.  The rate is doubled or halved until one is kept and the next is not, and the gap between them is halved
+until it is below :data:`PRECISION`.  A rate above the found one may be kept again by chance, where goals are met or
+missed by single requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from triosim.core.errors import InputError
+from triosim.core.units import picoseconds
+from triosim.serving.deployment import Deployment, ServingResult, serve
+from triosim.serving.metrics import Slo
+from triosim.serving.requests import RequestTable
+
+PRECISION = 0.01
+"""Relative width of the gap between the highest rate that was kept and the lowest that was not."""
+LOWEST, HIGHEST = 2.0**-10, 2.0**10
+"""Factors of the first rate between which is looked."""
+
+
+@dataclass(frozen=True)
+class FoundRate:
+    """An answer.
+
+    Attributes:
+        rate: highest requests per second that keep the goals, 0 where none does.
+        result: at that rate; at the lowest that was tried where none is kept.
+        tried: each rate and whether it is kept, in the order in which they were tried.
+    """
+
+    rate: float
+    result: ServingResult
+    tried: tuple[tuple[float, bool], ...]
+
+
+def highest_rate(
+    deployment: Deployment,
+    requests: RequestTable,
+    slo: Sequence[Slo],
+    tpot: str = "standard",
+    progress: Callable[[str], None] = lambda words: None,
+) -> FoundRate:
+    """Find it.
+
+    Args:
+        deployment: what serves.
+        requests: at the rate with which the search begins; nobody follows anybody.
+        slo: goals, at least one.
+        tpot: as of :func:`triosim.serving.deployment.serve`.
+        progress: told of each rate.
+
+    Raises:
+        InputError: there is no goal, requests follow each other or all come at once, or as of
+            :func:`triosim.serving.deployment.serve`.
+    """
+    if not slo:
+        raise InputError("--find rate looks for the highest rate that keeps the goals: give --slo, as ttft=p99:2s")
+    span = int(requests.arrived[-1] - requests.arrived[0])
+    if (requests.follows >= 0).any() or span <= 0:
+        raise InputError(
+            "--find rate changes the times between requests, and these have none of their own: give --arrivals "
+            "poisson, gamma or constant, or a file with times"
+        )
+    first = (len(requests) - 1) / (span / 1e12)
+    tried: list[tuple[float, bool]] = []
+    kept: dict[float, ServingResult] = {}
+
+    def keeps(factor: float) -> bool:
+        progress(f"{first * factor:.4g} requests/s")
+        result = serve(deployment, _stretched(requests, factor), slo, tpot, interval=False)
+        good = all(met for _, _, met in result.metrics.goals)
+        tried.append((first * factor, good))
+        kept[factor] = result
+        return good
+
+    low, high = 1.0, 1.0
+    if keeps(1.0):
+        while high < HIGHEST and keeps(high * 2):
+            high *= 2
+        low, high = high, high * 2
+        if low >= HIGHEST:
+            return FoundRate(first * low, kept[low], tuple(tried))
+    else:
+        while low > LOWEST and not keeps(low / 2):
+            low /= 2
+        if low <= LOWEST:
+            return FoundRate(0.0, kept[low], tuple(tried))
+        low, high = low / 2, low
+    while high / low > 1 + PRECISION:
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if keeps(middle) else (low, middle)
+    return FoundRate(first * low, kept[low], tuple(tried))
+
+
+def _stretched(requests: RequestTable, factor: float) -> RequestTable:
+    """The same requests, coming so many times as fast."""
+    begin = requests.arrived[0]
+    seconds = (requests.arrived - begin).astype(np.float64) / 1e12 / factor
+    return replace(requests, arrived=begin + picoseconds(seconds, "a stretched arrival time"))

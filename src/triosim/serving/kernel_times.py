@@ -1,0 +1,196 @@
+"""Kernels of a serving engine, priced by the physical models: the work of a layer, of attention and of sampling.
+
+Serving kernels are fewer than a training forward's: queries, keys and values are one product, gate and up are one, the
+residual is added by the kernel that normalizes, new keys and values are stored by a small kernel, and only positions
+that are sampled get logits.  A prompt's chunk and a batch of decodes attend to a paged cache.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from triosim.core.dtypes import DTYPE_BYTES
+from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.estimate import Z90, Estimates
+from triosim.kernels.physical.attention import family_of
+from triosim.kernels.physical.kinds import price
+from triosim.kernels.work.attention import attention
+from triosim.kernels.work.gemm import gemm
+from triosim.kernels.work.stream import CODE, Stream
+from triosim.serving import mixed_attention
+from triosim.serving.mixed_attention import MixedConstants, MixedDevice
+from triosim.serving.model import Precision, ServedModel
+
+Seconds = NDArray[np.float64]
+
+
+class Moved(NamedTuple):
+    """Errors of whole classes of kernels, in standard deviations: kernels of a class are off together.
+
+    Attributes:
+        products: matrix products.
+        attention: of prompts and decodes.
+        others: what is bound by the bytes that it moves.
+        network: all-reduces and sends.
+    """
+
+    products: float = 0.0
+    attention: float = 0.0
+    others: float = 0.0
+    network: float = 0.0
+
+
+NOTHING_MOVED = Moved()
+
+
+def _moved(found: Estimates, z: float) -> Seconds:
+    """Times whose class is off by so many standard deviations, each by its own spread."""
+    return found.seconds * np.exp(z * found.spread / Z90) if z else found.seconds
+
+
+@dataclass(frozen=True)
+class ServingKernels:
+    """The kernels of one device of a replica.
+
+    Attributes:
+        model: what is served.
+        device: that it runs on.
+        precision: of weights and products.
+        kv_type: element type of the KV cache.
+        tensor_parallel: devices that share each layer.
+        family: of attention kernels (:data:`triosim.kernels.work.attention.FAMILIES`).
+        moved: how far off the models are taken to be.
+    """
+
+    model: ServedModel
+    device: Accelerator
+    precision: Precision
+    kv_type: str = "bfloat16"
+    tensor_parallel: int = 1
+    family: str = "auto"
+    moved: Moved = NOTHING_MOVED
+
+    @property
+    def _heads(self) -> tuple[float, float]:
+        """Query and key heads of one device."""
+        model = self.model
+        return model.heads / self.tensor_parallel, max(model.kv_heads / self.tensor_parallel, 1.0)
+
+    def operators(self, tokens: ArrayLike) -> Mapping[str, Seconds]:
+        """Each operator of a layer that depends on the number of tokens alone, shape of ``tokens``."""
+        model, n = self.model, np.asarray(tokens, np.float64)
+        heads, kv_heads = self._heads
+        query, keys, inner = heads * model.head, kv_heads * model.head, model.inner / self.tensor_parallel
+        norm = self._stream("layer_norm", 2 * n * model.width, 2 * n * model.width, n, model.width)
+        return {
+            "input_norm": norm,
+            "qkv": self._product(n, query + 2 * keys, model.width),
+            "rotary": self._stream("elementwise", n * (query + keys), n * (query + keys)),
+            "kv_store": self._stream("elementwise", 2 * n * keys, 2 * n * keys),
+            "attention_output": self._product(n, model.width, query),
+            "post_norm": norm,
+            "up": self._product(n, (2 if model.gated else 1) * inner, model.width),
+            "activation": self._stream("elementwise", (2 if model.gated else 1) * n * inner, n * inner),
+            "down": self._product(n, model.width, inner),
+        }
+
+    def layer(self, tokens: ArrayLike) -> Seconds:
+        """All of :meth:`operators`."""
+        return np.asarray(sum(self.operators(tokens).values()), np.float64)
+
+    def embedding(self, tokens: ArrayLike) -> Seconds:
+        """Rows of the embedding, and the last norm."""
+        n = np.asarray(tokens, np.float64)
+        size = n * self.model.width
+        return self._stream("elementwise", size, size) + self._stream("layer_norm", 2 * size, size, n, self.model.width)
+
+    def sampling(self, sampled: ArrayLike) -> Seconds:
+        """Logits of so many positions in 16 bits, and a token of each: the sampler reads them as float32 and takes the
+        largest."""
+        n = np.asarray(sampled, np.float64)
+        own = self.model.vocabulary / self.tensor_parallel
+        width = np.full(n.shape, self.model.width)
+        product = gemm(n, np.full(n.shape, own), width, "bfloat16")
+        logits = _moved(price(product, self.device), self.moved.products)
+        size = n * self.model.vocabulary
+        return (
+            logits
+            + self._stream("elementwise", size, 2 * size)
+            + self._stream("softmax", 2 * size, 2 * n, n, 2 * self.model.vocabulary)
+        )
+
+    def decode(self, sequences: ArrayLike, keys: ArrayLike) -> Seconds:
+        """Attention of one layer for sequences with so many keys each, the new one included."""
+        return self._attention(np.asarray(sequences, np.float64), 1.0, np.asarray(keys, np.float64))
+
+    def prefill(self, tokens: ArrayLike, cached: ArrayLike) -> Seconds:
+        """Attention of one layer for a chunk of a prompt after what is cached of it."""
+        n = np.asarray(tokens, np.float64)
+        return self._attention(1.0, n, n + np.asarray(cached, np.float64))
+
+    @property
+    def one_call(self) -> bool:
+        """Whether the engine's kernel serves a step's prompts and decodes in one call (FlashAttention-2)."""
+        return (family_of(self.device) if self.family == "auto" else self.family) == "flash2"
+
+    @cached_property
+    def _mixed(self) -> tuple[MixedDevice, MixedConstants]:
+        model, (heads, kv_heads) = self.model, self._heads
+        on = MixedDevice.of(self.device, heads, kv_heads, model.head, DTYPE_BYTES[self.kv_type])
+        return on, mixed_attention.constants()
+
+    @cached_property
+    def _one_call_factor(self) -> float:
+        """How far off the one call is taken to be: by the spread of prompts' attention on this device."""
+        heads, kv_heads = self._heads
+        found = price(attention(1, 256, 256, heads, kv_heads, self.model.head), self.device)
+        return math.exp(self.moved.attention * float(found.spread[0]) / Z90)
+
+    def together(self, chunks: Sequence[tuple[int, int]], decodes: int, context: float) -> float:
+        """Seconds of a layer's attention for a step's chunks (tokens, cached) and decodes (their number, mean keys).
+
+        One call where the kernel serves both, else one for all chunks and one for the decodes.
+        """
+        if self.one_call and chunks:
+            on, constants = self._mixed
+            seconds = mixed_attention.seconds(mixed_attention.work_of(chunks, decodes, context), on, constants)
+            return float(seconds) * self._one_call_factor
+        total = float(self.decode([decodes], [context])[0]) if decodes else 0.0
+        if chunks:
+            each = self.prefill([tokens for tokens, _ in chunks], [cached for _, cached in chunks])
+            launched = float(self.prefill([1], [0])[0])
+            total += max(float(each.sum()) - (len(each) - 1) * launched, launched)
+        return total
+
+    def _attention(self, batch: ArrayLike, queries: ArrayLike, keys: ArrayLike) -> Seconds:
+        heads, kv_heads = self._heads
+        size, count, length = np.broadcast_arrays(batch, queries, keys)
+        work = attention(
+            size, count, length, heads, kv_heads, self.model.head, "bfloat16",
+            kv_dtype=self.kv_type if self.kv_type != "float16" else None, family=self.family,
+        )  # fmt: skip
+        return _moved(price(work, self.device), self.moved.attention)
+
+    def _product(self, rows: NDArray, columns: float, inner: float) -> Seconds:
+        own = self.precision
+        work = gemm(rows, np.full(rows.shape, columns), np.full(rows.shape, inner), own.multiplied, casts=own.casts)
+        stored = np.full(len(work), own.weight_bytes)
+        return _moved(price(replace(work, b_bytes=stored), self.device), self.moved.products)
+
+    def _stream(
+        self, kind: str, read: NDArray, written: NDArray, rows: NDArray | None = None, length: int = 0
+    ) -> Seconds:
+        """Elements of 16 bits that a kernel reads and writes; ``rows`` of ``length`` elements are summed over."""
+        ones = np.ones(len(read))
+        work = Stream(
+            np.full(len(read), CODE[kind], np.int8), 2.0 * read, 2.0 * written, ones if rows is None else rows,
+            2.0 * length * ones, ones,
+        )  # fmt: skip
+        return _moved(price(work, self.device), self.moved.others)

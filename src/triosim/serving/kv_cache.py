@@ -1,0 +1,177 @@
+"""The KV cache of a replica, in blocks of tokens.
+
+:class:`KVCache` counts blocks.  :class:`PrefixCache` also knows what full blocks hold, so that a request finds the
+beginning of its prompt computed already.  A block's key is a hash of all tokens from the beginning of the prompt to its
+end (a chained hash), so equal keys mean equal prefixes.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from triosim.core.errors import InputError
+from triosim.serving.requests import Request
+
+
+class KVCache:
+    """Blocks that are free or held.
+
+    Args:
+        blocks: all of them.
+        block_tokens: tokens of a block.
+
+    Attributes:
+        free: blocks that nobody holds.
+        peak: most blocks held at a time.
+        hit_tokens, looked_up_tokens: prompt tokens found and looked for.
+
+    Raises:
+        InputError: there is no block, or a block has no token.
+    """
+
+    reuses: bool = False
+
+    def __init__(self, blocks: int, block_tokens: int) -> None:
+        if blocks < 1 or block_tokens < 1:
+            raise InputError(
+                f"a KV cache of {blocks} blocks of {block_tokens} tokens holds nothing: give it more memory, or a "
+                "smaller model"
+            )
+        self.blocks = self.free = blocks
+        self.block_tokens = block_tokens
+        self.peak = self.hit_tokens = self.looked_up_tokens = 0
+
+    @property
+    def tokens(self) -> int:
+        """That fit into all blocks."""
+        return self.blocks * self.block_tokens
+
+    def needs(self, request: Request, tokens: int) -> int:
+        """Blocks that a request lacks to hold so many tokens."""
+        return -(-tokens // self.block_tokens) - request.blocks
+
+    def hold(self, request: Request, tokens: int) -> bool:
+        """Give a request the blocks for its first ``tokens`` tokens; False, and nothing, where too few are free."""
+        more = -(-tokens // self.block_tokens) - request.blocks
+        if more <= 0:
+            return True
+        if more > self.free:
+            return False
+        self.free -= more
+        request.blocks += more
+        if self.blocks - self.free > self.peak:
+            self.peak = self.blocks - self.free
+        return True
+
+    def match(self, request: Request) -> int:
+        """Tokens of a request that need not be computed when it is admitted; changes nothing."""
+        return 0
+
+    def start(self, request: Request, tokens: int) -> bool:
+        """Admit a request: as :meth:`hold`, and what :meth:`match` finds counts as computed."""
+        return self.hold(request, tokens)
+
+    def store(self, request: Request) -> None:
+        """What a request has computed may be used by others; called by the replica when a step ends."""
+
+    def release(self, request: Request) -> None:
+        """Take back all blocks of a request."""
+        self.free += request.blocks
+        request.blocks = 0
+
+
+class PrefixCache(KVCache):
+    """Blocks whose content is kept after use until the block is needed, least recently freed first.
+
+    A request's last block is freed before its first, so prefixes live longest.  Blocks in use are shared, never copied.
+    Requests without keys neither find nor leave anything.
+    """
+
+    reuses = True
+
+    def __init__(self, blocks: int, block_tokens: int) -> None:
+        super().__init__(blocks, block_tokens)
+        self._named = 0  # blocks that have been taken at least once; which is which matters for their order only
+        self._idle: OrderedDict[int, int | None] = OrderedDict()  # free block -> its key, oldest first
+        self._block: dict[int, int] = {}  # key -> block
+        self._key: dict[int, int] = {}  # block in use -> key, if it has one
+        self._others: dict[int, int] = {}  # block in use -> requests that hold it beside the first
+
+    def match(self, request: Request) -> int:
+        """Tokens of the longest stored prefix; at least one token of what is known stays to be computed."""
+        return self._matching(request) * self.block_tokens
+
+    def _matching(self, request: Request) -> int:
+        most = (request.known - 1) // self.block_tokens
+        found, stored = 0, self._block
+        for key in request.keys[:most]:
+            if key not in stored:
+                break
+            found += 1
+        return found
+
+    def start(self, request: Request, tokens: int) -> bool:
+        """Admit a request: it shares the blocks of the longest stored prefix and takes free ones for the rest."""
+        found = self._matching(request)
+        shared = [self._block[key] for key in request.keys[:found]]
+        idle = sum(block in self._idle for block in shared)
+        more = max(-(-tokens // self.block_tokens) - found, 0)
+        if more + idle > self.free:
+            return False
+        for block in shared:
+            if block in self._idle:
+                key = self._idle.pop(block)
+                assert key is not None
+                self._key[block] = key
+                self.free -= 1
+            else:
+                self._others[block] = self._others.get(block, 0) + 1
+        request.held = shared
+        request.blocks = request.stored = found
+        request.computed = request.cached = found * self.block_tokens
+        self.hit_tokens += request.computed
+        self.looked_up_tokens += min(request.known, len(request.keys) * self.block_tokens)
+        return self.hold(request, tokens)
+
+    def hold(self, request: Request, tokens: int) -> bool:
+        """As of any cache; blocks are taken oldest first, and what they held is forgotten."""
+        before = request.blocks
+        if not super().hold(request, tokens):
+            return False
+        more = request.blocks - before
+        fresh = min(more, self.blocks - self._named)
+        request.held.extend(range(self._named, self._named + fresh))
+        self._named += fresh
+        for _ in range(more - fresh):
+            block, key = self._idle.popitem(last=False)
+            if key is not None:
+                del self._block[key]
+            request.held.append(block)
+        return True
+
+    def store(self, request: Request) -> None:
+        """Full blocks that are computed get their keys."""
+        done = request.computed // self.block_tokens
+        first = request.stored
+        if done <= first or first >= len(request.keys):
+            return
+        done = min(done, len(request.keys))
+        for key, block in zip(request.keys[first:done], request.held[first:done], strict=True):
+            if key not in self._block:  # another request may have computed the same meanwhile: one copy is found
+                self._block[key] = block
+                self._key[block] = key
+        request.stored = done
+
+    def release(self, request: Request) -> None:
+        """Take back all blocks of a request, the last first; what they hold may still be found."""
+        others = self._others
+        for block in reversed(request.held):
+            if block in others:
+                others[block] -= 1
+                if not others[block]:
+                    del others[block]
+            else:
+                self._idle[block] = self._key.pop(block, None)
+                self.free += 1
+        request.held = []
+        request.blocks = request.stored = 0

@@ -1,0 +1,208 @@
+"""What came out of a run: latencies, throughput, how full the cache was, which goals were met.
+
+TTFT is arrival to first token.  TPOT is (end - first token) / (output - 1), over requests of two output tokens or more;
+Vidur divides by all output tokens.  Queueing is arrival to first step.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import nan
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.core.errors import InputError, quoted
+from triosim.core.units import PICOSECONDS_PER_SECOND, parse_time
+from triosim.serving.fleet import Served
+from triosim.serving.quantiles import of_array
+
+QUANTILES = (0.5, 0.9, 0.95, 0.99)
+TPOT = ("standard", "vidur")
+"""What a request's TPOT is divided by: output tokens but the first, or all of them."""
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Of one quantity over requests or tokens, in seconds.
+
+    Attributes:
+        count: samples.
+        mean, least, most: of them; not numbers where there is none.
+        quantiles: at each of :data:`QUANTILES`.
+        exact: whether the quantiles are of all samples, not from a sketch of relative error 0.001.
+    """
+
+    count: int
+    mean: float
+    least: float
+    most: float
+    quantiles: tuple[float, ...]
+    exact: bool = True
+
+    @staticmethod
+    def of(values: NDArray[np.float64]) -> Distribution:
+        """Of an array, exactly."""
+        if not len(values):
+            return Distribution(0, nan, nan, nan, (nan,) * len(QUANTILES))
+        at = of_array(values, QUANTILES)
+        return Distribution(len(values), float(values.mean()), float(values.min()), float(values.max()), tuple(at))
+
+    def table(self) -> dict[str, Any]:
+        """For JSON: None stands for what is not a number."""
+        named = {f"p{q * 100:g}": value for q, value in zip(QUANTILES, self.quantiles, strict=True)}
+        seconds = {"mean": self.mean, "min": self.least, **named, "max": self.most}
+        return {"count": self.count, **{k: None if v != v else v for k, v in seconds.items()}, "exact": self.exact}
+
+
+@dataclass(frozen=True)
+class Slo:
+    """A goal: a quantile of a quantity stays at or below a limit, as ``ttft=p99:2s``.
+
+    Attributes:
+        metric: ``ttft``, ``tpot``, ``e2e``, ``queueing`` or ``itl``.
+        quantile: from 0 to 1; of ``mean`` None.
+        limit_s: seconds.
+    """
+
+    metric: str
+    quantile: float | None
+    limit_s: float
+
+    def __str__(self) -> str:
+        which = "mean" if self.quantile is None else f"p{self.quantile * 100:g}"
+        return f"{self.metric}={which}:{self.limit_s:g}s"
+
+
+METRICS = ("ttft", "tpot", "e2e", "queueing")
+_SLO = re.compile(r"(\w+)=(?:(mean|p\d+(?:\.\d+)?):)?(.+)")
+
+
+def parse_slo(text: str) -> tuple[Slo, ...]:
+    """Goals as they are typed: ``ttft=p99:2s,tpot=p99:50ms``; without a quantile the 99th.
+
+    Raises:
+        InputError: not of that form, or of an unknown quantity.
+    """
+    found = []
+    for part in text.split(","):
+        match = _SLO.fullmatch(part.strip())
+        if match is None or match[1] not in METRICS:
+            raise InputError(
+                f"--slo {quoted(part)} is no goal: give {', '.join(METRICS)} with a quantile and a time, as ttft=p99:2s"
+            )
+        which = match[2] or "p99"
+        quantile = None if which == "mean" else float(which[1:]) / 100
+        if quantile is not None and quantile > 1:
+            raise InputError(f"--slo {quoted(part)}: a quantile is from p0 to p100")
+        limit = parse_time(match[3], f"--slo {match[1]}")
+        found.append(Slo(match[1], quantile, limit))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class ServingMetrics:
+    """Figures of one run.
+
+    Attributes:
+        seconds: of each request: ``ttft``, ``tpot`` (of those with two output tokens or more), ``e2e``, ``queueing``.
+        distributions: of these, and of inter-token times (``itl``).
+        duration_s: first arrival to last token.
+        figures: all that is counted once, by name.
+        goals: each goal with what was reached and whether it is met.
+    """
+
+    seconds: Mapping[str, NDArray[np.float64]]
+    distributions: Mapping[str, Distribution]
+    duration_s: float
+    figures: Mapping[str, float | int | None]
+    goals: tuple[tuple[Slo, float, bool], ...] = ()
+
+    def named(self) -> dict[str, float]:
+        """Figures of time and throughput by name, as ``ttft.p99``."""
+        out = {"duration": self.duration_s}
+        for name, one in self.distributions.items():
+            if one.count:
+                out[f"{name}.mean"] = one.mean
+                out |= {f"{name}.p{q * 100:g}": value for q, value in zip(QUANTILES, one.quantiles, strict=True)}
+        rates = ("requests_per_s", "output_tokens_per_s", "tokens_per_s", "utilisation")
+        return out | {name: float(self.figures[name] or 0) for name in rates}
+
+
+def measure(served: Served, slo: Sequence[Slo] = (), tpot: str = "standard") -> ServingMetrics:
+    """Add up a run.
+
+    Args:
+        served: a finished run.
+        slo: goals.
+        tpot: one of :data:`TPOT`.
+
+    Raises:
+        InputError: ``tpot`` is not known.
+    """
+    if tpot not in TPOT:
+        raise InputError(f"--tpot {quoted(tpot)} is not known: give {' or '.join(TPOT)}")
+    second = float(PICOSECONDS_PER_SECOND)
+    output = served.requests.output
+    several = output > 1 if tpot == "standard" else output > 0
+    per = np.where(several, output - (tpot == "standard"), 1)
+    each = {
+        "ttft": (served.first_token - served.arrived) / second,
+        "tpot": ((served.finished - served.first_token) / second / per)[several],
+        "e2e": (served.finished - served.arrived) / second,
+        "queueing": (served.scheduled - served.arrived) / second,
+    }
+    distributions = {name: Distribution.of(values) for name, values in each.items()}
+    gaps = served.gaps
+    between = tuple(value / second for value in gaps.quantiles(QUANTILES))
+    distributions["itl"] = Distribution(
+        gaps.count, gaps.mean / second, gaps.least / second, gaps.most / second, between, gaps.exact
+    )
+    begin, end = int(served.arrived.min()), int(served.finished.max())
+    duration = (end - begin) / second
+    goals = tuple((goal, reached := _reached(goal, each), reached <= goal.limit_s) for goal in slo)
+    return ServingMetrics(each, distributions, duration, _figures(served, duration, each, slo, several), goals)
+
+
+def _reached(goal: Slo, each: Mapping[str, NDArray[np.float64]]) -> float:
+    values = each[goal.metric]
+    if not len(values):
+        return 0.0
+    return float(values.mean() if goal.quantile is None else np.quantile(values, goal.quantile))
+
+
+def _figures(
+    served: Served, duration: float, each: Mapping[str, NDArray[np.float64]], slo: Sequence[Slo], several: NDArray
+) -> dict[str, float | int | None]:
+    requests = served.requests
+    useful = int(requests.prompt.sum() + requests.output.sum())
+    good = np.ones(len(requests), bool)
+    for goal in slo:
+        if goal.metric == "tpot":
+            good[several] &= each["tpot"] <= goal.limit_s
+        else:
+            good &= each[goal.metric] <= goal.limit_s
+    computed = int(served.computed.sum())
+    ticks = duration * PICOSECONDS_PER_SECOND
+    return {
+        "requests": len(requests),
+        "requests_per_s": len(requests) / duration,
+        "prompt_tokens": int(requests.prompt.sum()),
+        "output_tokens": int(requests.output.sum()),
+        "output_tokens_per_s": float(requests.output.sum()) / duration,
+        "tokens_per_s": useful / duration,
+        "good_requests_per_s": float(good.sum()) / duration if slo else None,
+        "good_share": float(good.mean()) if slo else None,
+        "steps": int(served.steps.sum()),
+        "utilisation": float(served.busy.mean()) / ticks,
+        "computed_tokens": computed,
+        "recomputed_tokens": computed + served.hit_tokens - useful + len(requests),
+        "padding_share": float(served.padding.sum() / (computed + served.padding.sum())),
+        "preemptions": int(served.restarts.sum()),
+        "delayed_requests": int((served.waited > 0).sum()),
+        "kv_peak": float((served.peak_blocks / served.blocks).max()),
+        "prefix_hit_rate": served.hit_tokens / served.looked_up_tokens if served.looked_up_tokens else None,
+    }

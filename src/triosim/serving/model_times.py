@@ -1,0 +1,237 @@
+"""Step times from the project's own kernel models, tabulated on first use.
+
+A step takes, on each pipeline stage, its layers times: the operators that depend on the number of tokens, two
+all-reduces, and attention; the first stage adds the embedding, the last the logits and tokens of the positions that
+are sampled, the others sending on.  Engines that capture graphs pad tokens to the sizes that were captured.  The host
+prepares the next step while the device runs this one, so that a step takes the longer of the two.
+
+Tables hold seconds on grids, linear between their places; what lies beyond is priced as it comes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.core.errors import InputError
+from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds
+from triosim.serving.communication import Communication
+from triosim.serving.kernel_times import ServingKernels
+from triosim.serving.step_times import StepShape, StepTimes
+
+GRAPH_TOKENS = 512
+"""Tokens up to which vLLM captures graphs by default: 1, 2, 4 and multiples of 8."""
+
+
+def graph_size(tokens: int) -> int:
+    """Tokens of the captured graph that a step runs in."""
+    return tokens if tokens <= 2 else 4 if tokens <= 4 else -(-tokens // 8) * 8
+
+
+def _geometric(first: int, last: int, ratio: float) -> NDArray[np.int64]:
+    """Whole numbers from ``first`` to ``last`` with about this ratio."""
+    steps = int(np.ceil(np.log(last / first) / np.log(ratio))) + 1
+    return np.unique(np.rint(np.geomspace(first, last, steps)).astype(np.int64))
+
+
+def _edges(first: int, last: int) -> NDArray[np.int64]:
+    """Multiples of ``TILE`` and the places after them: kernels work in tiles, so that time jumps there."""
+    multiples = np.arange(first, last + 1, TILE)
+    return np.sort(np.concatenate([multiples, multiples + 1]))
+
+
+TILE = 128
+TOKENS = np.unique(np.concatenate([np.arange(1, 2049), _edges(2048, 16384)]))
+KEYS = np.unique(
+    np.concatenate([[1], np.arange(16, 256, 16), np.arange(256, 4097, 64), _geometric(4224, 1 << 20, 1.03)])
+)
+SEQUENCES = np.unique(
+    np.concatenate(
+        [np.arange(1, 65), np.arange(68, 129, 4), np.arange(136, 257, 8), np.arange(272, 1025, 16), [2048, 4096]]
+    )
+)
+CHUNKS = np.unique(np.concatenate([[1], np.arange(16, 129, 16), _edges(128, 2048), _geometric(2176, 16384, 1.12)]))
+CACHED = np.unique(np.concatenate([np.arange(0, 2048, 128), _geometric(2048, 1 << 20, 1.1)]))
+
+
+KERNELS_A_STEP = 5
+"""Beside those of layers: embedding, last norm, logits, sampler, and what prepares the step's inputs."""
+
+
+@dataclass
+class ModelTimes(StepTimes):
+    """See the module's docstring.
+
+    Attributes:
+        kernels: of one device.
+        communication: between the devices of the replica; None for one device.
+        stages: of the pipeline.
+        graphs: whether steps of few tokens run in captured graphs, whose sizes they are padded to.
+        host_s: seconds that the host takes for a step, while the device runs.
+        issue_s: seconds that the host takes to launch one kernel of an eager engine, while the device runs; 0 where
+            graphs or compiled code launch them.
+        gap_s: seconds between two steps that nothing hides.
+        host_ticks: picoseconds of the host in a step, launches included.
+
+    Raises:
+        InputError: layers do not divide among stages.
+    """
+
+    kernels: ServingKernels
+    communication: Communication | None = None
+    stages: int = 1
+    graphs: bool = True
+    host_s: float = 0.0
+    issue_s: float = 0.0
+    gap_s: float = 0.0
+    host_ticks: int = field(init=False, repr=False, default=0)
+    _tokens: list[float] = field(init=False, repr=False, default_factory=list)
+    _sampling: dict[int, int] = field(init=False, repr=False, default_factory=dict)
+    _alone: dict[int, int] = field(init=False, repr=False, default_factory=dict)
+    _rows: dict[int, list[float]] = field(init=False, repr=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        layers = self.kernels.model.layers
+        if layers % self.stages:
+            raise InputError(
+                f"{layers} layers do not divide among {self.stages} pipeline stages: choose another number"
+            )
+        self._own = layers // self.stages
+        self._scale = self._own * float(PICOSECONDS_PER_SECOND)
+        self._one_call = self.kernels.one_call
+        reduces = 2 if self.kernels.tensor_parallel > 1 else 0
+        launched = self._own * (len(self.kernels.operators([1])) + 1 + reduces) + KERNELS_A_STEP
+        self.host_ticks = picoseconds(self.host_s + launched * self.issue_s, "the host's time of a step")
+        self._gap = picoseconds(self.gap_s, "the time between steps")
+
+    def ticks(self, step: StepShape, stage: int) -> int:
+        """See the module's docstring."""
+        if not step.chunks and self.stages == 1:
+            base = self._alone.get(step.decodes)
+            if base is None:
+                base = self._alone[step.decodes] = self._of_decodes(step.decodes)
+            return (
+                max(base + round(self._decode(step.decodes, step.context / step.decodes)), self.host_ticks) + self._gap
+            )
+        if not self._tokens:
+            self._fill()
+        tokens = self.padded(step.tokens)
+        total = self._tokens[tokens] if tokens < len(self._tokens) else self._beyond(tokens)
+        if step.chunks and self._one_call:
+            context = step.context / max(step.decodes, 1)
+            total += self._scale * self.kernels.together(step.chunks, step.decodes, context)
+        else:
+            if step.decodes:
+                total += self._decode(step.decodes, step.context / step.decodes)
+            if step.chunks:
+                total += self._chunks(step.chunks)
+        ticks = round(total)
+        if stage == 0:
+            ticks += self._ends(tokens, embedding=True)
+        if stage < self.stages - 1:
+            assert self.communication is not None
+            ticks += picoseconds(self.communication.send(2.0 * step.tokens * self.kernels.model.width), "a send")
+        elif step.sampled:
+            ticks += self._ends(step.sampled, embedding=False)
+        return max(ticks, self.host_ticks, 1) + self._gap
+
+    def _of_decodes(self, count: int) -> int:
+        """Ticks of a step of so many decodes, but for their attention."""
+        if not self._tokens:
+            self._fill()
+        tokens = self.padded(count)
+        layers = self._tokens[tokens] if tokens < len(self._tokens) else self._beyond(tokens)
+        return max(round(layers), 1) + self._ends(tokens, embedding=True) + self._ends(count, embedding=False)
+
+    def padded(self, tokens: int) -> int:
+        """Tokens that a step computes: those of the captured graph, if it runs in one."""
+        return graph_size(tokens) if self.graphs and tokens <= GRAPH_TOKENS else tokens
+
+    def seconds(self, step: StepShape) -> float:
+        """Of a step on all stages, priced directly, without tables, host and gap."""
+        tokens = np.array([self.padded(step.tokens)])
+        total = float(self._of_tokens(tokens)[0])
+        total += self.kernels.together(step.chunks, step.decodes, step.context / max(step.decodes, 1))
+        total *= self.kernels.model.layers
+        total += float(self.kernels.embedding(tokens)[0])
+        if step.sampled:
+            total += float(self.kernels.sampling([step.sampled])[0])
+        if self.communication is not None:
+            total += (self.stages - 1) * self.communication.send(2.0 * step.tokens * self.kernels.model.width)
+        return total
+
+    # --- tables ----------------------------------------------------------------------------------------------------
+
+    def _of_tokens(self, tokens: NDArray) -> NDArray[np.float64]:
+        """Seconds of a layer but for attention."""
+        seconds = self.kernels.layer(tokens)
+        if self.communication is not None:
+            seconds = seconds + 2 * self.communication.all_reduce(2.0 * tokens * self.kernels.model.width)
+        return seconds
+
+    def _fill(self) -> None:
+        """Ticks of all layers of a stage, as floats: shapes are (tokens,), (sequences, keys), (chunks, cached)."""
+        scale, every = self._scale, np.arange(TOKENS[-1] + 1)
+        self._tokens = (scale * np.interp(every, TOKENS, self._of_tokens(TOKENS))).tolist()
+        sequences, keys = np.meshgrid(SEQUENCES, KEYS, indexing="ij")
+        self._decodes = scale * self.kernels.decode(sequences.ravel(), keys.ravel()).reshape(sequences.shape)
+        chunks, cached = np.meshgrid(CHUNKS, CACHED, indexing="ij")
+        prefill = scale * self.kernels.prefill(chunks.ravel(), cached.ravel()).reshape(chunks.shape)
+        self._prefill = prefill.tolist()
+        self._chunk_sizes, self._cached_sizes, self._keys = CHUNKS.tolist(), CACHED.tolist(), KEYS.tolist()
+
+    def _beyond(self, tokens: int) -> float:
+        return self._own * float(self._of_tokens(np.array([tokens]))[0]) * PICOSECONDS_PER_SECOND
+
+    def _decode(self, sequences: int, keys: float) -> float:
+        row = self._rows.get(sequences)
+        if row is None:
+            row = self._rows[sequences] = self._row(sequences)
+        place = max(bisect_right(self._keys, keys) - 1, 0)
+        if place >= len(row) - 1:
+            return row[-1] * keys / self._keys[-1]
+        low, high = self._keys[place], self._keys[place + 1]
+        return row[place] + (row[place + 1] - row[place]) * (keys - low) / (high - low)
+
+    def _row(self, sequences: int) -> list[float]:
+        """Decodes of one batch size at all lengths, between those of the nearest sizes in the table."""
+        if sequences >= SEQUENCES[-1]:
+            return (self._decodes[-1] * (sequences / SEQUENCES[-1])).tolist()
+        place = int(np.searchsorted(SEQUENCES, sequences, side="right")) - 1
+        low, high = SEQUENCES[place], SEQUENCES[place + 1]
+        share = (sequences - low) / (high - low)
+        return (self._decodes[place] * (1 - share) + self._decodes[place + 1] * share).tolist()
+
+    def _chunks(self, chunks: tuple[tuple[int, int], ...]) -> float:
+        """One call for all: it is launched once."""
+        total = sum(self._chunk(tokens, cached) for tokens, cached in chunks)
+        return max(total - (len(chunks) - 1) * self._prefill[0][0], self._prefill[0][0])
+
+    def _chunk(self, tokens: int, cached: int) -> float:
+        if tokens > self._chunk_sizes[-1] or cached > self._cached_sizes[-1]:
+            return self._scale * float(self.kernels.prefill([tokens], [cached])[0])
+        row, share = _cell(self._chunk_sizes, tokens)
+        column, part = _cell(self._cached_sizes, cached)
+        first, second = self._prefill[row], self._prefill[row + 1]
+        low = first[column] + (first[column + 1] - first[column]) * part
+        high = second[column] + (second[column + 1] - second[column]) * part
+        found: float = low + (high - low) * share
+        return found
+
+    def _ends(self, count: int, embedding: bool) -> int:
+        """The embedding of so many tokens, or the sampling of so many positions."""
+        key = count if embedding else -count
+        found = self._sampling.get(key)
+        if found is None:
+            price = self.kernels.embedding if embedding else self.kernels.sampling
+            found = self._sampling[key] = picoseconds(float(price([count])[0]), "the ends of a step")
+        return found
+
+
+def _cell(places: list[int], at: int) -> tuple[int, float]:
+    """The place at or below, and how far it is to the next; beyond the last two along them."""
+    place = min(bisect_right(places, at) - 1, len(places) - 2)
+    return place, (at - places[place]) / (places[place + 1] - places[place])

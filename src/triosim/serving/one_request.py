@@ -1,0 +1,135 @@
+"""One request, or a batch of equal ones, alone on a replica: TTFT, TPOT, where the time goes, and memory.
+
+The prompt is one step, and every output token but the first another; each is priced by the length that the cache has
+then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from triosim.core.errors import InputError
+from triosim.core.units import PICOSECONDS_PER_SECOND
+from triosim.serving.capacity import Memory, memory
+from triosim.serving.deployment import Deployment, checked, step_times
+from triosim.serving.model import kv_type_of, precision_of
+from triosim.serving.model_times import ModelTimes
+from triosim.serving.step_times import StepShape
+
+SCHEMA = "triosim/request/1"
+
+
+@dataclass(frozen=True)
+class OneRequest:
+    """What a request takes.
+
+    Attributes:
+        deployment: what serves it.
+        prompt, output, batch, context: tokens of the prompt and the output, equal requests, tokens that the cache holds
+            of each before.
+        ttft_s, tpot_s, e2e_s: seconds; TPOT is the mean over output - 1 tokens, None for one token.
+        breakdown_s: of the prompt's step and the mean decode: seconds of each part by name.  What the host needs beyond
+            the device is ``host``.
+        kv_bytes: of all requests at their end, on one device.
+        memory: how the device's memory is divided.
+    """
+
+    deployment: Deployment
+    prompt: int
+    output: int
+    batch: int
+    context: int
+    ttft_s: float
+    tpot_s: float | None
+    e2e_s: float
+    breakdown_s: dict[str, dict[str, float]]
+    kv_bytes: float
+    memory: Memory
+
+    @property
+    def fits(self) -> bool:
+        """Whether the cache holds all requests to their end."""
+        return self.kv_bytes <= self.memory.cache
+
+    def table(self) -> dict[str, Any]:
+        """For JSON."""
+        own = self.deployment
+        return {
+            "schema": SCHEMA, "model": own.model, "system": own.system.name,
+            "plan": {"tp": own.tensor_parallel, "pp": own.stages, "weights": own.weights, "kv_cache": own.kv_cache,
+                     "host": own.host},
+            "prompt": self.prompt, "output": self.output, "batch_size": self.batch, "context": self.context,
+            "ttft_s": self.ttft_s, "tpot_s": self.tpot_s, "e2e_s": self.e2e_s, "breakdown_s": self.breakdown_s,
+            "memory": {"kv_bytes": self.kv_bytes, "fits": self.fits, **self.memory.table()},
+        }  # fmt: skip
+
+
+def one_request(deployment: Deployment, prompt: int, output: int, batch: int = 1, context: int = 0) -> OneRequest:
+    """Predict it.
+
+    Args:
+        deployment: of one replica; engine and router are not looked at.
+        prompt, output: tokens, at least 1.
+        batch: equal requests that run together.
+        context: tokens in the cache before the prompt.
+
+    Raises:
+        InputError: a count is below its least, the request is longer than the model, or the deployment cannot be
+            formed.
+    """
+    counts = {"--prompt": (prompt, 1), "--output": (output, 1), "--batch-size": (batch, 1), "--context": (context, 0)}
+    for option, (value, least) in counts.items():
+        if value < least:
+            raise InputError(f"{option} must be at least {least}, got {value}")
+    own = deployment
+    model = checked(own)
+    whole, longest = context + prompt + output, own.longest or model.longest
+    if whole > longest:
+        raise InputError(
+            f"{whole} tokens of context, prompt and output are more than the {longest} that {own.model} was made for: "
+            "give fewer"
+        )
+    times = step_times(own, model)
+    first = StepShape(batch * prompt, ((prompt, context),) * batch, 0, 0, batch)
+    ttft, decodes = _seconds(times, first), []
+    for known in range(context + prompt + 1, whole):
+        decodes.append(_seconds(times, StepShape(batch, (), batch, batch * known, batch)))
+    middle = StepShape(batch, (), batch, round(batch * (context + prompt + output / 2)), batch)
+    breakdown = {"prompt": _breakdown(times, first)}
+    if decodes:
+        breakdown["decode"] = _breakdown(times, middle)
+    kept = memory(
+        model, own.system.model(0), precision_of(own.weights), kv_type_of(own.kv_cache), block_tokens=1,
+        tokens=max(batch * prompt, 1), sequences=batch, tensor_parallel=own.tensor_parallel, stages=own.stages,
+        utilisation=own.utilisation,
+    )  # fmt: skip
+    tpot = float(np.mean(decodes)) if decodes else None
+    held = batch * (whole - 1) * kept.block
+    return OneRequest(
+        own, prompt, output, batch, context, ttft, tpot, ttft + float(np.sum(decodes)), breakdown, held, kept
+    )
+
+
+def _seconds(times: ModelTimes, step: StepShape) -> float:
+    """Through all stages."""
+    return sum(times.ticks(step, stage) for stage in range(times.stages)) / PICOSECONDS_PER_SECOND
+
+
+def _breakdown(times: ModelTimes, step: StepShape) -> dict[str, float]:
+    """Seconds of all layers, and of what comes once."""
+    kernels, tokens = times.kernels, np.array([times.padded(step.tokens)])
+    layers = kernels.model.layers
+    found = {name: layers * float(seconds[0]) for name, seconds in kernels.operators(tokens).items()}
+    found["attention"] = layers * kernels.together(step.chunks, step.decodes, step.context / max(step.decodes, 1))
+    found["all_reduce"] = found["send"] = 0.0
+    if times.communication is not None:
+        size = 2.0 * tokens * kernels.model.width
+        found["all_reduce"] = 2 * layers * float(times.communication.all_reduce(size)[0])
+        found["send"] = (times.stages - 1) * times.communication.send(2.0 * step.tokens * kernels.model.width)
+    found["embedding"] = float(kernels.embedding(tokens)[0])
+    found["sampling"] = float(kernels.sampling([step.sampled])[0])
+    found["host"] = max(0.0, times.stages * times.host_ticks / PICOSECONDS_PER_SECOND - sum(found.values()))
+    return found

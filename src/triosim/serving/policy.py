@@ -1,0 +1,127 @@
+"""The interface of scheduling policies: who gets how many tokens in the next step of a replica.
+
+A policy sees requests that wait, in order of arrival, and those that run.  Whenever the replica can start a step, it
+asks :meth:`Policy.schedule`.  What an answer must keep to is checked by the replica (:mod:`triosim.serving.replica`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import insort
+from collections import deque
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from triosim.core.errors import InputError
+from triosim.core.registry import Registry
+from triosim.serving.kv_cache import KVCache
+from triosim.serving.requests import Request
+
+Batch = list[tuple[Request, int]]
+"""Requests of one step and how many of the tokens that they lack are computed in it."""
+
+
+@dataclass
+class Policy(ABC):
+    """Schedules the requests of one replica.
+
+    One subclass a file in ``serving/engines``, a dataclass whose fields are its options.
+
+    Attributes:
+        max_running: requests that may run at a time.
+        max_tokens: tokens that a step may compute, None for any number.
+        block_tokens: tokens of a block of the KV cache.
+        pipelines: whether the engine can run its steps through several pipeline stages.
+        finds_prefixes: whether the engine looks for prompts in its cache unless it is told otherwise.
+        steady: the promise that a step in which all running requests decode is followed by the same until somebody
+            arrives, ends or finds no block, so that the replica need not ask.  Options or counters that change with
+            every step break it.
+        waiting: requests that hold nothing, first come first.
+        running: admitted requests in order of arrival.
+        cache: the replica's KV cache.
+        stages: of the pipeline, each of which may have a step in flight.
+        longest: tokens, prompt and output together, that a request may have.
+        per_step: requests in one step where each pipeline stage has its share of those running.
+    """
+
+    max_running: int = 128
+    max_tokens: int | None = None
+    block_tokens: int = 16
+
+    pipelines: ClassVar[bool] = True
+    finds_prefixes: ClassVar[bool] = False
+    steady: ClassVar[bool] = False
+
+    waiting: deque[Request] = field(init=False, repr=False, default_factory=deque)
+    running: list[Request] = field(init=False, repr=False, default_factory=list)
+    cache: KVCache = field(init=False, repr=False)
+    stages: int = field(init=False, repr=False, default=1)
+    longest: int = field(init=False, repr=False, default=0)
+    per_step: int = field(init=False, repr=False, default=0)
+
+    def attach(self, cache: KVCache, longest: int, stages: int = 1) -> None:
+        """Begin with nothing to do.
+
+        Raises:
+            InputError: the engine has no pipelines.
+        """
+        if stages > 1 and not self.pipelines:
+            raise InputError(
+                f"the engine {type(self).__name__} runs on one pipeline stage, not {stages}: use tensor parallelism or "
+                "another engine"
+            )
+        self.waiting, self.running = deque(), []
+        self.cache, self.longest, self.stages = cache, longest, stages
+        self.per_step = max(self.max_running // stages, 1)
+
+    @abstractmethod
+    def schedule(self) -> Batch:
+        """The next step: each request at most once, with 1 to ``request.lacks`` tokens for which it holds blocks.
+
+        Empty if nothing can run now.  Requests that are ``busy`` are in a step on another pipeline stage.
+        """
+
+    def room(self, request: Request) -> str:
+        """Why a request can never run, as the end of a sentence; empty if it can."""
+        if request.end > self.longest:
+            return f"is longer than the {self.longest} tokens that the model or --max-length allows"
+        if request.end - 1 > self.cache.tokens:
+            return f"is longer than the KV cache of {self.cache.tokens} tokens"
+        return ""
+
+    # --- what policies are made of --------------------------------------------------------------------------------
+
+    def ready(self) -> list[Request]:
+        """Running requests that are in no step, in order of arrival."""
+        return self.running if self.stages == 1 else [request for request in self.running if not request.busy]
+
+    def admit(self) -> Request:
+        """Take the first waiting request among those that run."""
+        request = self.waiting.popleft()
+        if self.running and self.running[-1].number > request.number:
+            insort(self.running, request, key=_by_arrival)
+        else:
+            self.running.append(request)
+        return request
+
+    def preempt(self, request: Request) -> None:
+        """Take back all that a request holds: it waits before all others and computes again what it knew."""
+        self.running.remove(request)
+        self.cache.release(request)
+        request.computed = 0
+        request.prefill = request.known
+        request.restarts += 1
+        self.waiting.appendleft(request)
+
+    def finish(self, request: Request) -> None:
+        """A request has all its tokens; called by the replica when the step ends."""
+        self.running.remove(request)
+        self.cache.release(request)
+
+
+ENGINES = Registry("triosim.serving.engines", "triosim.serving.engines", "serving engine", Policy)
+"""Scheduling policies by name (``--engine``)."""
+
+
+def _by_arrival(request: Request) -> int:
+    return request.number

@@ -1,0 +1,1 @@
+"""Readers of request files, one file each."""

@@ -1,0 +1,242 @@
+"""One replica of a model: asks its policy for steps, times them and takes note of what they bring about.
+
+What a policy answers is checked before anything is done: :class:`PolicyError` names the rule that it broke.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from triosim.core.errors import InputError
+from triosim.serving.kv_cache import KVCache
+from triosim.serving.policy import Batch, Policy
+from triosim.serving.quantiles import Samples
+from triosim.serving.requests import Request
+from triosim.serving.step_times import StepShape, StepTimes
+
+
+class PolicyError(InputError):
+    """A scheduling policy broke a rule; the message says which."""
+
+
+class Replica:
+    """A policy, its KV cache, and pipeline stages that take steps in order.
+
+    Args:
+        number: of the replica, from 0.
+        policy: fresh; it is attached here.
+        cache: the replica's own.
+        times: prices its steps.
+        longest: tokens, prompt and output together, that a request may have.
+        on_finished: called with each request that is done, after its last token.
+
+    Attributes:
+        outstanding: requests that it has and are not done.
+        steps: begun.
+        busy: picoseconds that each stage computed.
+        gaps: picoseconds between tokens of a request.
+        tokens: computed, in all steps.
+        padding: tokens that steps computed besides, to fill captured graphs.
+    """
+
+    def __init__(
+        self, number: int, policy: Policy, cache: KVCache, times: StepTimes, longest: int,
+        on_finished: Callable[[Request], None] = lambda request: None,
+    ) -> None:  # fmt: skip
+        self.number = number
+        self.policy = policy
+        self.cache = cache
+        self.times = times
+        self.stages = times.stages
+        self.on_finished = on_finished
+        self.in_flight: list[Batch] = []
+        self.free_at = [0] * self.stages
+        self.outstanding = self.steps = self.tokens = self.padding = 0
+        self.busy = [0] * self.stages
+        self.gaps = Samples()
+        policy.attach(cache, longest, self.stages)
+        self._steady = policy.steady and self.stages == 1
+        self._name = type(policy).__name__
+
+    def arrive(self, request: Request) -> None:
+        """A request is queued.
+
+        Raises:
+            InputError: it can never run here.
+        """
+        if why := self.policy.room(request):
+            raise InputError(
+                f"request {request.number} ({request.prompt} prompt and {request.end - request.prompt} output tokens) "
+                f"{why}: leave it out, or give the replica more"
+            )
+        self.outstanding += 1
+        self.policy.waiting.append(request)
+
+    def start(self, now: int, horizon: int = 0) -> int:
+        """Begin a step, if a stage has room for one and the policy has one.
+
+        Args:
+            now: picoseconds.
+            horizon: picoseconds before which nothing arrives.  Where decoding is steady until then, all steps but the
+                last that begins before it are played at once.
+
+        Returns:
+            Picoseconds at which the step leaves the last stage, -1 if none begins.
+
+        Raises:
+            PolicyError: the policy's answer broke a rule.
+        """
+        if len(self.in_flight) >= self.stages:
+            return -1
+        batch = self.policy.schedule()
+        if not batch:
+            return -1
+        shape = self._taken(batch, now)
+        if shape.decodes == len(batch) == len(self.policy.running) and self._steady:
+            shape, now = self._decoded(batch, shape, now, horizon)
+        end = now
+        for stage in range(self.stages):
+            ticks = self.times.ticks(shape, stage)
+            end = max(end, self.free_at[stage]) + ticks
+            self.free_at[stage] = end
+            self.busy[stage] += ticks
+        self.in_flight.append(batch)
+        self.steps += 1
+        self.tokens += shape.tokens
+        self.padding += self.times.padded(shape.tokens) - shape.tokens
+        return end
+
+    def _decoded(self, batch: Batch, shape: StepShape, now: int, horizon: int) -> tuple[StepShape, int]:
+        """Play steps of the same decodes while each ends before the horizon, nobody is done and blocks suffice.
+
+        Returns:
+            The step that follows, and when it begins.
+        """
+        count = len(batch)
+        free = self.cache.free - count  # policies may want a free block for each, whether or not it is taken
+        most = min(
+            min(request.end - request.known for request, _ in batch) - 1, free // count * self.cache.block_tokens
+        )
+        if most < 1 or (self.cache.reuses and self.policy.waiting):
+            return shape, now
+        if any(request.last_token != now for request, _ in batch):
+            return shape, now
+        steps, begin, context = 0, now, shape.context
+        ticks, add = self.times.ticks, self.gaps.add
+        while steps < most:
+            took = ticks(shape, 0)
+            if now + took >= horizon:
+                break
+            now += took
+            add(took, count)
+            steps += 1
+            context += count
+            shape = StepShape(count, (), count, context, count)
+        if steps:
+            self.busy[0] += now - begin
+            self.steps += steps
+            self.tokens += steps * count
+            self.padding += steps * (self.times.padded(count) - count)
+            for request, _ in batch:
+                request.known += steps
+                request.computed += steps
+                request.last_end = request.last_token = now
+                held = self.cache.hold(request, request.known)
+                assert held  # the blocks were counted before
+                self.cache.store(request)
+        return shape, now
+
+    def _taken(self, batch: Batch, now: int) -> StepShape:
+        """Check a batch and mark its requests."""
+        tokens = decodes = context = sampled = 0
+        chunks: list[tuple[int, int]] = []
+        size = self.cache.block_tokens
+        for request, count in batch:
+            computed = request.computed + count
+            known = request.known
+            if request.busy or count < 1 or computed > known or request.blocks * size < computed:
+                raise self._broken(request, count, batch)
+            if request.computed == request.cached and request not in self.policy.running:
+                raise self._broken(request, count, batch)
+            request.busy = True
+            tokens += count
+            if request.last_end >= 0:
+                request.waited += now - request.last_end
+            elif request.scheduled < 0:
+                request.scheduled = now
+            if computed == known:
+                sampled += 1
+            if request.computed >= request.prefill:
+                decodes += 1
+                context += known
+            else:
+                chunks.append((count, request.computed))
+        most = self.policy.max_tokens
+        if most is not None and tokens > most:
+            raise PolicyError(
+                f"the policy {self._name} gave a step {tokens} tokens, more than its budget of {most}: give no more "
+                "than max_tokens"
+            )
+        return StepShape(tokens, tuple(chunks), decodes, context, sampled)
+
+    def _broken(self, request: Request, count: int, batch: Batch) -> PolicyError:
+        """Which rule a request of a batch breaks."""
+        who = f"the policy {self._name}"
+        if sum(other is request for other, _ in batch) > 1:
+            return PolicyError(f"{who} put request {request.number} into a step twice: name each request once")
+        if request.busy:
+            return PolicyError(
+                f"{who} scheduled request {request.number}, which is in a step that has not ended: leave busy ones out"
+            )
+        if request.finished >= 0:
+            return PolicyError(f"{who} scheduled request {request.number}, which is done: schedule running ones only")
+        if count < 1 or count > request.lacks:
+            return PolicyError(
+                f"{who} gave request {request.number} {count} tokens where it lacks {request.lacks}: give 1 to as many "
+                "as it lacks"
+            )
+        if request not in self.policy.running:
+            return PolicyError(f"{who} scheduled request {request.number}, which does not run: call admit first")
+        return PolicyError(
+            f"{who} scheduled {count} tokens of request {request.number} without the blocks to hold them: call "
+            "cache.hold or cache.start first"
+        )
+
+    def end(self, now: int) -> None:
+        """The oldest step in flight is over: its tokens are computed, and requests that lack nothing get one more."""
+        batch = self.in_flight.pop(0)
+        store = self.cache.store if self.cache.reuses else None
+        gaps = self.gaps
+        gap = times = 0
+        for request, count in batch:
+            request.busy = False
+            request.last_end = now
+            request.computed += count
+            if store is not None:
+                store(request)
+            if request.computed < request.known:
+                continue
+            request.known += 1
+            if request.first_token < 0:
+                request.first_token = now
+            elif now - request.last_token == gap:  # most of a batch had their last token together
+                times += 1
+            else:
+                gaps.add(gap, times)
+                gap, times = now - request.last_token, 1
+            request.last_token = now
+            if request.known == request.end:
+                request.finished = now
+                self.outstanding -= 1
+                self.policy.finish(request)
+                self.on_finished(request)
+        gaps.add(gap, times)
+
+    def stuck(self) -> PolicyError | None:
+        """An error if the policy leaves requests waiting for ever: nothing runs, and nobody else will come."""
+        if self.in_flight or not self.outstanding:
+            return None
+        return PolicyError(
+            f"the policy {self._name} schedules nobody although {self.outstanding} requests wait, nothing runs and no "
+            "more will arrive: it must return a step whenever one of them could run"
+        )

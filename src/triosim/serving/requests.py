@@ -1,0 +1,192 @@
+"""Requests: the table of what arrives, and the state of one request while it is served.
+
+Tokens of a request are counted as engines count them.  *Known* tokens are the prompt and the output so far, *computed*
+ones have their keys and values in the cache.  A request lacks ``known - computed`` tokens: its whole prompt at first,
+one while it decodes.  When nothing is lacking any more, one token is sampled and known.  A request of ``n`` output
+tokens is done when ``prompt + n`` tokens are known, so that the last one is never computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from triosim.core.columns import Ragged
+from triosim.core.errors import InputError
+from triosim.core.units import MOST_TICKS, picoseconds
+
+MOST_TOKENS = 2**31 - 1
+"""Tokens of a prompt or an output above which a number is a slip."""
+
+
+@dataclass(frozen=True)
+class PromptHashes:
+    """What prompts begin with: equal hashes stand for equal tokens from the beginning of the prompt up to there.
+
+    Attributes:
+        rows: of each request one hash for every ``tokens`` tokens of its prompt, the last of which may be fewer.
+        tokens: that a hash covers.
+        outputs: whether hashes go on over the output, where it is known what a later prompt repeats.
+    """
+
+    rows: Ragged
+    tokens: int
+    outputs: bool = False
+
+
+@dataclass(frozen=True)
+class RequestTable:
+    """Requests as columns of equal length.
+
+    Attributes:
+        arrived: picoseconds at which each arrives, ascending; of one that follows another, after that one's end.
+            int64.
+        prompt: tokens of the prompt, at least 1, int64.
+        output: tokens of the output, at least 1, int64.
+        session: number of the conversation that it belongs to, -1 for none, int64.
+        follows: row of the request whose end it waits for, an earlier one; -1 for none, int64.
+        hashes: what the prompts begin with, None where nothing is shared.
+    """
+
+    arrived: NDArray[np.int64]
+    prompt: NDArray[np.int64]
+    output: NDArray[np.int64]
+    session: NDArray[np.int64]
+    follows: NDArray[np.int64]
+    hashes: PromptHashes | None = None
+
+    def __len__(self) -> int:
+        return len(self.arrived)
+
+    @staticmethod
+    def of(
+        arrived_s: ArrayLike,
+        prompt: ArrayLike,
+        output: ArrayLike,
+        *,
+        session: ArrayLike | None = None,
+        follows: ArrayLike | None = None,
+        hashes: PromptHashes | None = None,
+        place: Callable[[int], str] = lambda row: f"request {row}",
+        sort: bool = False,
+    ) -> RequestTable:
+        """Check columns and put them in order.
+
+        Args:
+            arrived_s: seconds, not negative; of those that follow nobody ascending unless ``sort``.
+            prompt: tokens of each prompt, whole numbers.
+            output: tokens of each output, whole numbers.
+            session: conversations; none where not given.
+            follows: rows before their own, -1 for none; nobody follows anybody where not given.
+            hashes: what the prompts begin with.
+            place: where a row is, for messages.
+            sort: put requests in order of arrival; equal times keep their order.
+
+        Raises:
+            InputError: there is no request; a time is negative, not a number or before the one above it; a count is no
+                whole number from 1 to :data:`MOST_TOKENS`.
+        """
+        seconds = np.asarray(arrived_s, np.float64)
+        if not seconds.size:
+            raise InputError("there is no request: give at least one")
+        arrived = picoseconds(seconds, lambda row: f"{place(row)}: the arrival time", MOST_TICKS)
+        counts = [
+            _counts(np.asarray(column, np.float64), what, place)
+            for column, what in ((prompt, "prompt"), (output, "output"))
+        ]  # fmt: skip
+        session_of, after = (
+            np.full(len(arrived), -1, np.int64) if column is None else np.asarray(column, np.int64)
+            for column in (session, follows)
+        )
+        first = np.flatnonzero(after < 0)
+        falls = np.flatnonzero(np.diff(arrived[first]) < 0)
+        if falls.size and not sort:
+            row, above = int(first[falls[0] + 1]), int(first[falls[0]])
+            raise InputError(
+                f"{place(row)} arrives before the one above it ({seconds[row]:g} s after {seconds[above]:g} s): put "
+                "the requests in order of arrival, or give --sort"
+            )
+        if falls.size:
+            place_of = np.arange(len(arrived))
+            place_of[first] = first[np.argsort(arrived[first], kind="stable")]
+            rank = np.empty_like(place_of)
+            rank[place_of] = np.arange(len(place_of))
+            arrived, session_of, after = arrived[place_of], session_of[place_of], after[place_of]
+            after = np.where(after < 0, -1, rank[after])
+            counts = [column[place_of] for column in counts]
+            hashes = None if hashes is None else replace(hashes, rows=hashes.rows.take(place_of))
+        return RequestTable(arrived, counts[0], counts[1], session_of, after, hashes)
+
+
+def _counts(column: NDArray[np.float64], what: str, place: Callable[[int], str]) -> NDArray[np.int64]:
+    wrong = ~((column >= 1) & (column <= MOST_TOKENS) & (column == np.floor(column)))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise InputError(
+            f"{place(row)}: the {what} has {column[row]:g} tokens: give a whole number from 1 to {MOST_TOKENS}"
+        )
+    return column.astype(np.int64)
+
+
+class Request:
+    """One request while it is served by a replica.
+
+    Attributes:
+        row: in the table.
+        number: how many arrived before it.
+        arrived: picoseconds.
+        prompt, end: tokens of the prompt, and of prompt and output together.
+        session: conversation, -1 for none.
+        known, computed: tokens; see the module's docstring.
+        prefill: tokens that were known when it was (re)started: it decodes once so many are computed.
+        blocks: of the cache that it holds.
+        keys: hashes of its full blocks, for a cache that reuses prefixes; empty otherwise.
+        held, stored: its blocks by name, and how many of them, from the first, have keys; of such a cache.
+        cached: prompt tokens that it found in the cache when it was last admitted.
+        busy: whether it is in a step that has not ended.
+        scheduled, first_token, finished: picoseconds, -1 until then.
+        last_end: end of the last step that it was in, -1 before.
+        last_token: when its last token came.
+        waited: picoseconds between its steps.
+        restarts: how often it lost what it had computed.
+    """
+
+    __slots__ = (
+        "arrived", "blocks", "busy", "cached", "computed", "end", "finished", "first_token", "held", "keys", "known",
+        "last_end", "last_token", "number", "prefill", "prompt", "restarts", "row", "scheduled", "session", "stored",
+        "waited",
+    )  # fmt: skip
+
+    def __init__(
+        self, row: int, number: int, arrived: int, prompt: int, output: int, session: int = -1,
+        keys: Sequence[int] = (),
+    ) -> None:  # fmt: skip
+        self.row = row
+        self.number = number
+        self.arrived = arrived
+        self.prompt = self.known = self.prefill = prompt
+        self.end = prompt + output
+        self.session = session
+        self.keys = keys
+        self.held: list[int] = []
+        self.computed = self.blocks = self.stored = self.cached = self.waited = self.restarts = 0
+        self.scheduled = self.first_token = self.finished = self.last_end = self.last_token = -1
+        self.busy = False
+
+    @property
+    def lacks(self) -> int:
+        """Known tokens that are not computed."""
+        return self.known - self.computed
+
+    @property
+    def decoding(self) -> bool:
+        """Whether everything that was known at its (re)start is computed."""
+        return self.computed >= self.prefill
+
+    @property
+    def remaining(self) -> int:
+        """Output tokens to come."""
+        return self.end - self.known

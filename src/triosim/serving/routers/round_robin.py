@@ -1,0 +1,24 @@
+"""Round robin: one replica after another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from triosim.core.registry import registered
+from triosim.serving.replica import Replica
+from triosim.serving.requests import Request
+from triosim.serving.router import Router
+
+
+@registered
+@dataclass
+class RoundRobin(Router):
+    """In turn, whatever they have to do."""
+
+    turn: int = field(init=False, repr=False, default=-1)
+
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:
+        """The replica after the last one chosen."""
+        self.turn = (self.turn + 1) % len(replicas)
+        return replicas[self.turn]

@@ -1,0 +1,47 @@
+"""The interface of step times: how long a replica takes for one step of its batch.
+
+Only what matters to the time is passed on: how many tokens are computed, the chunks of prompts with what each found in
+the cache, and the decodes by their number and the sum of their lengths.  Unequal lengths within a batch of decodes
+change its time by a few per cent of their spread, so their mean stands for them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+
+class StepShape(NamedTuple):
+    """What a step computes.
+
+    Attributes:
+        tokens: of all requests together.
+        chunks: of requests that do not decode: tokens computed, and tokens computed before.
+        decodes: requests that compute one token of their output.
+        context: keys that the decodes attend to, each its own token included, summed.
+        sampled: requests that get a token from the step.
+    """
+
+    tokens: int
+    chunks: tuple[tuple[int, int], ...]
+    decodes: int
+    context: int
+    sampled: int
+
+
+class StepTimes(ABC):
+    """Prices the steps of a replica of one model on given devices.
+
+    Attributes:
+        stages: pipeline stages that a step goes through.
+    """
+
+    stages: int = 1
+
+    def padded(self, tokens: int) -> int:
+        """Tokens that a step of so many computes: more where it runs in a captured graph."""
+        return tokens
+
+    @abstractmethod
+    def ticks(self, step: StepShape, stage: int) -> int:
+        """Picoseconds that a pipeline stage is busy with a step, sending it on included; at least 1."""

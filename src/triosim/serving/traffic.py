@@ -1,0 +1,173 @@
+"""Traffic made up: when requests arrive, and how long their prompts and outputs are.
+
+Arrivals (``--arrivals``): ``poisson:8`` (8 a second), ``gamma:8,cv=2`` (gaps of that coefficient of variation),
+``constant:8``, ``burst:16`` (that many at a time, all at once unless ``every=5s``), ``users:64,think=5s`` (each sends a
+request, waits for its end, thinks, and sends the next).
+
+Lengths (``--lengths``): ``uniform:128-512``, ``zipf:1.1,max=4096``, ``lognormal:MEDIAN,sigma=S`` and ``fixed:N`` are of
+prompt and output together, divided as ``ratio=N`` (prompt tokens to one output token, default 20); ``prompt=...`` and
+``output=...`` give each its own: ``prompt=lognormal:1020,sigma=1;output=uniform:16-256``.  A file of requests gives
+both.
+
+Draws come from one generator in a fixed order, so that a seed means the same requests everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.core.errors import InputError, quoted, unknown
+from triosim.core.limits import check_memory
+from triosim.core.units import parse_time
+from triosim.serving.request_files import read
+from triosim.serving.requests import MOST_TOKENS, RequestTable
+
+ARRIVALS = ("poisson", "gamma", "constant", "burst", "users")
+LENGTHS = ("uniform", "zipf", "lognormal", "fixed")
+RATIO = 20.0
+"""Prompt tokens to an output token, as in Vidur's synthetic traffic."""
+
+BYTES_PER_REQUEST = 400
+"""Of the table, and of the state while it is served."""
+
+
+def traffic(arrivals: str, lengths: str, requests: int, seed: int = 0) -> RequestTable:
+    """Requests that arrive and are as long as asked for.
+
+    Args:
+        arrivals, lengths: as in the module's docstring.
+        requests: how many.
+        seed: of the draws.
+
+    Raises:
+        InputError: not of these forms, or out of proportion.
+    """
+    if requests < 1:
+        raise InputError(f"--requests {requests}: give at least one")
+    check_memory(requests * BYTES_PER_REQUEST, f"{requests} requests", "serve fewer")
+    draw = np.random.Generator(np.random.PCG64(seed))
+    name, rate, options = parse(arrivals, "--arrivals", ARRIVALS)
+    seconds, follows = _arrivals(name, rate, options, requests, draw, arrivals)
+    prompt, output = _lengths(lengths, requests, draw)
+    return RequestTable.of(seconds, prompt, output, follows=follows)
+
+
+def parse(text: str, option: str, known: tuple[str, ...]) -> tuple[str, str, dict[str, str]]:
+    """``NAME:VALUE,key=value`` as name, value and options.
+
+    Raises:
+        InputError: no known name, or an option without a value.
+    """
+    name, _, rest = text.partition(":")
+    name = name.strip().lower()
+    if name not in known:
+        raise unknown(f"{option} kind", name, known)
+    value, *more = rest.split(",")
+    options = {}
+    for part in more:
+        key, found, given = part.partition("=")
+        if not found:
+            raise InputError(f"{option} {quoted(text)}: {quoted(part)} has no value: write it as name=value")
+        options[key.strip().lower()] = given.strip()
+    return name, value.strip(), options
+
+
+def _arrivals(
+    name: str, value: str, options: dict[str, str], requests: int, draw: np.random.Generator, text: str
+) -> tuple[NDArray[np.float64], NDArray[np.int64] | None]:
+    where = f"--arrivals {quoted(text)}"
+    allowed = {"gamma": {"cv"}, "burst": {"every"}, "users": {"think"}}.get(name, set())
+    if strange := sorted(set(options) - allowed):
+        raise InputError(f"{where}: {name} has no option {quoted(strange[0])}; it has {', '.join(allowed) or 'none'}")
+    if name in ("burst", "users"):
+        count = _whole(value, where)
+        if name == "burst":
+            every = parse_time(options.get("every", "0"), f"{where}: every")
+            return np.asarray(np.arange(requests) // count * every, np.float64), None
+        think = parse_time(options.get("think", "0"), f"{where}: think")
+        row = np.arange(requests)
+        return np.where(row < count, 0.0, think), np.where(row < count, -1, row - count)
+    rate = _positive(value, where)
+    if name == "constant":
+        return np.arange(1, requests + 1) / rate, None
+    variation = _positive(options["cv"], where) if "cv" in options else 1.0
+    if name == "poisson" or variation == 1.0:
+        return np.cumsum(draw.exponential(1 / rate, requests)), None
+    shape = variation**-2
+    return np.cumsum(draw.gamma(shape, 1 / (rate * shape), requests)), None
+
+
+def _lengths(text: str, requests: int, draw: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    if os.path.isfile(text):
+        table = read(Path(text), sort=True)
+        rows = np.arange(requests) % len(table)
+        return table.prompt[rows], table.output[rows]
+    if text.startswith(("prompt=", "output=")):
+        parts = dict(part.strip().partition("=")[::2] for part in text.split(";"))
+        if set(parts) != {"prompt", "output"}:
+            raise InputError(f"--lengths {quoted(text)}: give both, as prompt=uniform:64-512;output=fixed:128")
+        prompt, output = (_draws(parts[side], text, set())[0](requests, draw) for side in ("prompt", "output"))
+        return prompt, output
+    found, options = _draws(text, text, {"ratio"})
+    ratio = _positive(options.get("ratio", str(RATIO)), f"--lengths {quoted(text)}")
+    total = np.maximum(found(requests, draw), 2)
+    output = np.clip(np.ceil(total / (ratio + 1)).astype(np.int64), 1, total - 1)
+    return total - output, output
+
+
+def _draws(
+    text: str, whole: str, more: set[str]
+) -> tuple[Callable[[int, np.random.Generator], NDArray[np.int64]], dict[str, str]]:
+    """What draws lengths, and the options that are not its own."""
+    where = f"--lengths {quoted(whole)}"
+    name, value, options = parse(text, "--lengths", LENGTHS)
+    allowed = {"zipf": {"max", "min"}, "lognormal": {"sigma", "max"}}.get(name, set()) | more
+    if strange := sorted(set(options) - allowed):
+        raise InputError(f"{where}: {name} has no option {quoted(strange[0])}; it has {', '.join(allowed) or 'none'}")
+    most = _whole(options["max"], where) if "max" in options else 4096 if name == "zipf" else MOST_TOKENS
+    if name == "fixed":
+        tokens = _whole(value, where)
+        return lambda n, draw: np.full(n, tokens, np.int64), options
+    if name == "uniform":
+        low, dash, high = value.partition("-")
+        if not dash:
+            raise InputError(f"{where}: give the shortest and the longest, as uniform:128-512")
+        first, last = _whole(low, where), _whole(high, where)
+        if first > last:
+            raise InputError(f"{where}: the shortest, {first}, is longer than the longest, {last}: swap them")
+        return lambda n, draw: draw.integers(first, last + 1, n), options
+    if name == "lognormal":
+        median, sigma = _positive(value, where), _positive(options.get("sigma", "1"), where)
+        return lambda n, draw: _clipped(median * np.exp(sigma * draw.standard_normal(n)), 1, most), options
+    exponent, least = _positive(value or "1", where), _whole(options.get("min", "1"), where)
+    if least > most:
+        raise InputError(f"{where}: min {least} is more than max {most}: swap them")
+    check_memory(8.0 * (most - least), f"{where}: {most - least} lengths", "lower max")
+    weight = np.cumsum(np.arange(1, most - least + 2, dtype=np.float64) ** -exponent)
+    return lambda n, draw: least + np.searchsorted(weight, draw.random(n) * weight[-1], side="right"), options
+
+
+def _clipped(values: NDArray[np.float64], least: int, most: int) -> NDArray[np.int64]:
+    return np.clip(np.rint(values), least, most).astype(np.int64)
+
+
+def _positive(text: str, where: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise InputError(f"{where}: {quoted(text)} is no number: give one above zero") from None
+    if not 0 < value < 1e12:
+        raise InputError(f"{where}: {text} must be above zero and below 1e12")
+    return value
+
+
+def _whole(text: str, where: str) -> int:
+    value = _positive(text, where)
+    if value != int(value) or value > MOST_TOKENS:
+        raise InputError(f"{where}: {text} must be a whole number from 1 to {MOST_TOKENS}")
+    return int(value)

@@ -1,0 +1,336 @@
+"""Models by name or from a configuration file: the Trace of one step, without PyTorch and without hardware.
+
+``model("llama-3-8b")`` gives the operators, tensors and identities that recording the usual PyTorch implementation on a
+CUDA device would give, and no times: those come from an operator model.  What a family of models computes is one
+file in :mod:`triosim.sources.models`; the sizes of named models are in ``presets.toml`` beside it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from triosim.core import guarded
+from triosim.core.errors import InputError, quoted, unknown
+from triosim.core.limits import WEIGHT_BYTES, check_memory
+from triosim.core.registry import Registry
+from triosim.sources.models._family import Family, Text
+from triosim.sources.models._family import Images as Images  # for families from outside, as the next two lines
+from triosim.sources.models._net import Net
+from triosim.sources.models._net import Weights as Weights
+from triosim.sources.models._optimizers import OPTIMIZERS, optimize
+from triosim.sources.models._tape import Dim
+from triosim.sources.models._tape import Tensor as Tensor
+from triosim.trace.tables import BATCH, Meta, Trace
+
+SUFFIXES = (".toml", ".yaml", ".yml", ".json")
+"""Endings of configuration files."""
+
+MODELS = Registry("triosim.sources.models", "triosim.models", "model family", Family)
+"""Families of models; a family's class is its configuration."""
+
+PRECISIONS = {
+    "float32": "float32", "fp32": "float32", "bfloat16": "bfloat16", "bf16": "bfloat16", "float16": "float16",
+    "fp16": "float16",
+}  # fmt: skip
+"""Accepted precisions and what they mean."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A model with a name.
+
+    Attributes:
+        name: as users type it.
+        family: the registered family that builds it.
+        parameters: number of parameters, tied weights once.
+        source: where the configuration was published.
+        configuration: the family's configuration.
+    """
+
+    name: str
+    family: str
+    parameters: int
+    source: str
+    configuration: Mapping[str, Any]
+
+
+@functools.lru_cache(maxsize=1)
+def presets() -> Mapping[str, Preset]:
+    """All named models, in the order of the data file; imports no family."""
+    file = Path(__file__).parent / "models" / "presets.toml"
+    table = guarded.parse_toml(file.read_text(encoding="utf-8"), file.name)
+    own = ("family", "parameters", "source")
+    return {
+        name: Preset(name=name, configuration=row, **{key: row.pop(key) for key in own}) for name, row in table.items()
+    }
+
+
+def _plain(name: str) -> str:
+    """A name without case and separators: ``ResNet-50`` is ``resnet50``."""
+    return name.strip().lower().replace("-", "").replace("_", "").replace(" ", "")
+
+
+@functools.lru_cache(maxsize=1)
+def _by_plain_name() -> Mapping[str, Preset]:
+    return {_plain(preset.name): preset for preset in presets().values()}
+
+
+def preset(name: str) -> Preset | None:
+    """The named model that a text stands for, whatever its case and separators; None for no such model."""
+    return presets().get(name) or _by_plain_name().get(_plain(name))
+
+
+def names() -> list[str]:
+    """What :func:`model` takes as a name: all presets, then all families."""
+    return [*presets(), *MODELS.names()]
+
+
+def is_named(name: str) -> bool:
+    """Whether a text is the name of a preset or of a family."""
+    return preset(name) is not None or name in MODELS
+
+
+# --- building ---------------------------------------------------------------------------------------------------------
+
+
+def model(
+    name: str,
+    *,
+    batch_size: int = 1,
+    sequence_length: int | None = None,
+    image_size: int | None = None,
+    precision: str | None = None,
+    training: bool = True,
+    optimizer: str | None = None,
+    fused: bool = False,
+    fused_optimizer: bool | None = None,
+    configuration: Mapping[str, Any] | None = None,
+) -> Trace:
+    """The trace of one step of a named model on one device, without times.
+
+    A training step is forward, mean cross entropy over all positions in float32, backward, and the optimizer.
+    With ``training=False`` it is the forward alone, without loss, dropout and statistics.
+
+    In a 16-bit ``precision`` weights, activations and gradients have that type (batch-norm weights stay in float32)
+    and the optimizer keeps a float32 master copy of each weight beside its float32 states: with AdamW 16 bytes per
+    parameter in all.  See :func:`triosim.sources.models._optimizers.optimize`.  Loss scaling and gradient
+    clipping are left out.
+
+    Args:
+        name: a preset (``triosim models`` lists them), a family (then ``configuration`` gives all of its sizes), or
+            a configuration file (see :func:`from_file`).
+        batch_size: samples in the step.
+        sequence_length: tokens per sample; by default what the model was made for, at most 8192.
+        image_size: height and width for models that read images; 224 by default.
+        precision: ``float32``, ``bfloat16`` or ``float16``; by default bfloat16 for text and float32 for images.
+        training: whether gradients and the optimizer are part of the step.
+        optimizer: ``adamw``, ``adam`` or ``sgd`` (with momentum and weight decay); by default what is usual.
+        fused: call the fused operators of large-model frameworks (rotary positions, SwiGLU, cross entropy, the
+            optimizer) instead of what eager PyTorch runs.
+        fused_optimizer: one fused operator instead of PyTorch's ``_foreach`` list; by default with ``fused`` and where
+            there are master copies.
+        configuration: values that replace those of the preset, such as ``{"num_hidden_layers": 4}``.
+
+    Raises:
+        InputError: an unknown name or key, or a value that makes no sense.
+    """
+    options: dict[str, Any] = {
+        "batch_size": batch_size, "sequence_length": sequence_length, "image_size": image_size, "precision": precision,
+        "training": training, "optimizer": optimizer, "fused": fused, "fused_optimizer": fused_optimizer,
+    }  # fmt: skip
+    if _is_file(name):
+        return from_file(name, configuration=configuration, **options)
+    return _build(name, configured(name, configuration), **options)
+
+
+def _is_file(name: str) -> bool:
+    return not is_named(name) and Path(name).suffix.lower() in SUFFIXES
+
+
+def configured(name: str, configuration: Mapping[str, Any] | None = None) -> Family:
+    """The configuration of a named model, a family or a configuration file, every value checked.
+
+    Args:
+        name: as of :func:`model`.
+        configuration: values that replace those of the preset or the file.
+
+    Raises:
+        InputError: as of :func:`model`.
+    """
+    if _is_file(name):
+        return _of_file(Path(name), configuration)
+    family, table = _named(name)
+    return _configure(family, {**table, **(configuration or {})}, f"model {quoted(name)}")
+
+
+def from_file(path: str | Path, *, configuration: Mapping[str, Any] | None = None, **options: Any) -> Trace:
+    """The trace of one step of the model that a TOML, YAML or JSON file describes.
+
+    The file says ``family = "llama"`` and all of the family's sizes, or ``preset = "llama-3-8b"`` and the values
+    that replace those of the preset, or it is a ``config.json`` of Hugging Face with a ``model_type`` that a
+    family reads, whose other keys are passed over.
+
+    Args:
+        path: the file.
+        configuration: values that replace those of the file.
+        options: as of :func:`model`.
+
+    Raises:
+        InputError: the file cannot be read, or does not describe a model.
+    """
+    path = Path(path)
+    return _build(path.stem, _of_file(path, configuration), **options)
+
+
+def _of_file(path: Path, configuration: Mapping[str, Any] | None) -> Family:
+    """What a configuration file describes; see :func:`from_file`."""
+    table = _read(path)
+    where = str(path)
+    if "model_type" in table:
+        family, table = _hugging_face(table, where)
+    elif ("family" in table) == ("preset" in table):
+        raise InputError(f'{where}: say which family the model is of (family = "llama") or which preset it starts from')
+    else:
+        key = "family" if "family" in table else "preset"
+        if not isinstance(table[key], str):
+            raise InputError(f"{where}: {key} must be a name, not {quoted(table[key])}")
+        try:
+            family, base = _named(table.pop(key))
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+        table = {**base, **table}
+    return _configure(family, {**table, **(configuration or {})}, where)
+
+
+def parameters(family: str, configuration: Mapping[str, Any]) -> int:
+    """Number of parameters of a configuration, tied weights once.
+
+    Raises:
+        InputError: as :func:`model`.
+    """
+    return _configure(family, configuration, f"model {quoted(family)}").weights().count()
+
+
+def _named(name: str) -> tuple[str, dict[str, Any]]:
+    """Family and configuration of a preset or, without configuration, of a family."""
+    found = preset(name)
+    if found is not None:
+        return found.family, dict(found.configuration)
+    if name in MODELS:
+        return name, {}
+    raise unknown("model", name, names())
+
+
+def _build(
+    title: str,
+    family: Family,
+    *,
+    batch_size: int = 1,
+    sequence_length: int | None = None,
+    image_size: int | None = None,
+    precision: str | None = None,
+    training: bool = True,
+    optimizer: str | None = None,
+    fused: bool = False,
+    fused_optimizer: bool | None = None,
+) -> Trace:
+    for key, value in (("batch_size", batch_size), ("sequence_length", sequence_length), ("image_size", image_size)):
+        if value is not None and (type(value) is not int or value < 1):
+            raise InputError(
+                f"{key} of model {quoted(title)} must be a whole number of at least 1, not {quoted(value)}"
+            )
+    is_text = isinstance(family, Text)
+    if (image_size if is_text else sequence_length) is not None:
+        reads, key = ("text", "image_size") if is_text else ("images", "sequence_length")
+        raise InputError(f"model {quoted(title)} reads {reads}: {key} has no meaning for it, leave it out")
+    precision = precision or family.precision
+    if precision not in PRECISIONS:
+        raise unknown("precision", precision, PRECISIONS)
+    optimizer = optimizer or family.optimizer
+    if optimizer not in OPTIMIZERS:
+        raise unknown("optimizer", optimizer, OPTIMIZERS)
+
+    net = Net(family.weights(), PRECISIONS[precision], training, fused)
+    batch = Dim(batch_size, BATCH)
+    x, labels = family.inputs(net, batch, sequence_length if is_text else image_size)
+    scores = family.forward(net, x)
+    if training:
+        net.backward(family.loss(net, scores, labels), net.parameters.values())
+        optimize(net, optimizer, fused_optimizer)
+    length = int(x.shape[1]) if is_text else None
+    meta = Meta(
+        made_by="triosim.model",
+        workload=f"{title}, {net.precision}" if is_text else f"{title}, {int(x.shape[2])} pixels, {net.precision}",
+        batch_size=batch_size,
+        sequence_length=length,
+        symbols="model",
+    )
+    return net.builder.build(meta)
+
+
+# --- configurations ---------------------------------------------------------------------------------------------------
+
+
+def _configure(name: str, table: Mapping[str, Any], where: str) -> Family:
+    """The family's configuration from a table, every value checked."""
+    cls = MODELS.get(name)
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    for key, value in table.items():
+        if key not in fields:
+            raise InputError(f"{where}: {unknown(f'{name} key', key, fields)}")
+        if problem := _wrong_type(str(fields[key].type), value, default=fields[key].default):
+            raise InputError(f"{where}: {key} must be {problem}, not {quoted(value)}")
+        if isinstance(value, (list, tuple)):  # layers of each stage
+            check_memory(WEIGHT_BYTES * sum(value), f"{where}: {sum(value)} layers of {key}", "use fewer layers")
+    missing = [k for k, f in fields.items() if f.default is dataclasses.MISSING and k not in table]
+    if missing:
+        raise InputError(f"{where}: family {quoted(name)} also needs {', '.join(missing)}")
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in table.items()}
+    family: Family = cls(**values)
+    if problem := family.problem():
+        raise InputError(f"{where}: {problem}")
+    return family
+
+
+def _wrong_type(kind: str, value: Any, default: Any) -> str:
+    """What a configuration value of this annotated type must be, or ``""`` if it is."""
+    if kind == "bool":
+        return "" if isinstance(value, bool) else "true or false"
+    if kind == "int":
+        ok = type(value) is int and (value > 0 or value == default)
+        return "" if ok else "a whole number of at least 1"
+    if kind == "float":
+        ok = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
+        return "" if ok else "a probability below 1"
+    ok = isinstance(value, (list, tuple)) and len(value) > 0 and all(type(v) is int and v > 0 for v in value)
+    return "" if ok else "a list of whole numbers of at least 1"
+
+
+def _hugging_face(table: Mapping[str, Any], where: str) -> tuple[str, dict[str, Any]]:
+    """Family and configuration of a ``config.json``: the keys that the family has, nulls left out."""
+    kind = table["model_type"]
+    for name in MODELS.names():
+        cls = MODELS.get(name)
+        if kind not in cls.model_types:
+            continue
+        for key, supported in cls.fixed.items():
+            allowed = supported if isinstance(supported, tuple) else (supported,)
+            if table.get(key, allowed[0]) not in allowed:
+                known = " or ".join(json.dumps(a) for a in allowed)
+                raise InputError(f"{where}: {key} {json.dumps(table[key])} is not supported, only {known}")
+        keys = {f.name for f in dataclasses.fields(cls)}
+        return name, {k: v for k, v in table.items() if k in keys and v is not None}
+    types = sorted(t for name in MODELS.names() for t in MODELS.get(name).model_types)
+    raise InputError(f"{where}: no family reads model_type {quoted(kind)}, only {', '.join(types)}")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(f"{path}: a model's configuration is a .toml, .yaml or .json file")
+    return guarded.document(path, "keys and values, such as family and its sizes")

@@ -1,0 +1,100 @@
+"""What a family of models is: a configuration, the weights that it has, and the layers that it calls."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from triosim.core.errors import InputError
+from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._tape import Dim, Tensor
+from triosim.trace.tables import SEQUENCE, VOCABULARY, Category
+
+
+@dataclass(frozen=True)
+class Family(ABC):
+    """A configuration that can be built.  One subclass, a frozen dataclass, per file in ``sources/models``.
+
+    Class attributes:
+        model_types: the ``model_type`` of Hugging Face configurations that it reads.
+        fixed: keys of such configurations whose one supported value (or values) it takes for granted.
+        precision, optimizer: what is usual.
+    """
+
+    model_types: ClassVar[tuple[str, ...]] = ()
+    fixed: ClassVar[Mapping[str, Any]] = {}
+    precision: ClassVar[str]
+    optimizer: ClassVar[str]
+
+    def problem(self) -> str:
+        """What is wrong with the configuration, or ``""``."""
+        return ""
+
+    @abstractmethod
+    def weights(self) -> Weights:
+        """Parameters and buffers under the names of the usual implementation, in its order."""
+
+    @abstractmethod
+    def forward(self, net: Net, x: Tensor) -> Tensor:
+        """Call the layers: from the input to scores [..., classes]."""
+
+    @abstractmethod
+    def inputs(self, net: Net, batch: Dim, size: int | None) -> tuple[Tensor, Tensor]:
+        """The step's input and its labels; ``size`` is the sequence length or the image size asked for."""
+
+    def loss(self, net: Net, scores: Tensor, labels: Tensor) -> Tensor:
+        """What is differentiated."""
+        return net.cross_entropy(scores, labels)
+
+
+class Text(Family):
+    """Models that read tokens [batch, sequence] and score the vocabulary at each."""
+
+    precision = "bfloat16"
+    optimizer = "adamw"
+    bounded: ClassVar[bool] = False
+    vocab_size: int
+
+    @property
+    @abstractmethod
+    def longest(self) -> int:
+        """Positions that the model was made for; with ``bounded`` it has no more."""
+
+    @property
+    def vocabulary(self) -> Dim:
+        """Its size, as a dimension of weights and scores."""
+        return Dim(self.vocab_size, VOCABULARY)
+
+    def inputs(self, net: Net, batch: Dim, size: int | None) -> tuple[Tensor, Tensor]:
+        length = Dim(size or min(self.longest, 8192), SEQUENCE)
+        if self.bounded and length > self.longest:
+            raise InputError(
+                f"sequence length {int(length)} is more than the {self.longest} positions that the model has: "
+                f"give at most {self.longest}"
+            )
+        tokens = net.tensor((batch, length), "int64", Category.INPUT)
+        return tokens, net.tensor((batch, length), "int64", Category.LABEL)
+
+    def loss(self, net: Net, scores: Tensor, labels: Tensor) -> Tensor:
+        batch, length, classes = scores.shape
+        rows = batch * length
+        return net.cross_entropy(net.view(scores, (rows, classes)), net.view(labels, (rows,)))
+
+
+class Images(Family):
+    """Models that read images [batch, 3, size, size] and score classes."""
+
+    precision = "float32"
+    optimizer = "sgd"
+
+    def inputs(self, net: Net, batch: Dim, size: int | None) -> tuple[Tensor, Tensor]:
+        image = net.tensor((batch, 3, size or 224, size or 224), net.precision, Category.INPUT)
+        return image, net.tensor((batch,), "int64", Category.LABEL)
+
+
+def divides(family: Family, parts: str, whole: str) -> str:
+    """For :meth:`Family.problem`: complains unless the field ``parts`` divides the field ``whole``."""
+    n, total = getattr(family, parts), getattr(family, whole)
+    return f"{parts} {n} does not divide {whole} {total}" if n and total % n else ""

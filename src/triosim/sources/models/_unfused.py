@@ -1,0 +1,96 @@
+"""Attention as frameworks ran it before FlashAttention: scores and probabilities are tensors of their own.
+
+As in Megatron-LM (Shoeybi et al., arXiv:1909.08053): a batched product, one kernel that scales, masks and takes the
+softmax, dropout, a batched product, and a copy that brings the heads of a token together again.  Where its fused
+softmax cannot be used (it wants a multiple of four of heads times samples on a device) the scores are cast to float32,
+scaled, masked and cast back by operators of their own.
+"""
+
+from __future__ import annotations
+
+from triosim.sources.models._net import Net
+from triosim.sources.models._tape import Tensor
+
+
+def unfused_attention(
+    net: Net, q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0, fused_softmax: bool = True
+) -> Tensor:
+    """Causal attention of [batch, heads, tokens, size] in kernels of its own; the result is contiguous by token.
+
+    Args:
+        net: the step.
+        q, k, v: alike in shape.
+        dropout: probability with which a weight is dropped.
+        fused_softmax: scale, mask and softmax in one kernel.
+    """
+    batch, heads, length, size = q.shape
+    flat = (batch * heads, length, size)
+    q, k, v = (net.view(x, flat) for x in (q, k, v))
+    scores = _product(net, q, k, (batch * heads, length, length), transposed=True)
+    weights = _softmax(net, scores) if fused_softmax else _spelled_out(net, scores)
+    weights = net.dropout(weights, dropout)
+    y = _product(net, weights, v, flat, transposed=False)
+    y = net.transpose(net.view(y, (batch, heads, length, size)), 1, 2)
+    return net.clone(y)
+
+
+def _product(net: Net, a: Tensor, b: Tensor, shape: tuple[int, ...], transposed: bool) -> Tensor:
+    """``a @ b``, or ``a @ b.T`` where ``transposed``, pair by pair."""
+    y = net.tensor(shape, a.dtype, needs_grad=a.needs_grad or b.needs_grad)
+    row = net.operator("aten::bmm", ("self", "mat2"), (a, net.transpose(b, 1, 2) if transposed else b), (y,))
+
+    def rule(g: Tensor) -> None:
+        if a.needs_grad:
+            net.give(a, net.bmm(g, b if transposed else net.transpose(b, 1, 2)))
+        if b.needs_grad:
+            first, second = (g, a) if transposed else (a, g)
+            net.give(b, net.bmm(net.transpose(first, 1, 2), second))
+
+    net.derivative(row, (y,), rule)
+    return y
+
+
+def _softmax(net: Net, x: Tensor) -> Tensor:
+    """Scale, mask and softmax over the last dimension in one kernel."""
+    y = net.tensor(x.shape, x.dtype, needs_grad=x.needs_grad)
+    row = net.operator("aten::_softmax", ("self",), (x,), (y,), {"dim": -1, "half_to_float": False})
+
+    def rule(g: Tensor) -> None:
+        dx = net.tensor(x.shape, x.dtype)
+        net.operator("aten::_softmax_backward_data", ("grad_output", "output"), (g, y), (dx,), {"dim": -1})
+        net.give(x, dx)
+
+    net.derivative(row, (y,), rule)
+    return y
+
+
+def _spelled_out(net: Net, x: Tensor) -> Tensor:
+    """Scale, mask and softmax in float32, operator by operator."""
+    return net.to(_softmax(net, _masked(net, _scaled(net, net.to(x, "float32")))), x.dtype)
+
+
+def _scaled(net: Net, x: Tensor) -> Tensor:
+    """``x`` times a number."""
+    y = net.tensor(x.shape, x.dtype, needs_grad=x.needs_grad)
+    row = net.operator("aten::mul", ("self",), (x,), (y,))
+    net.derivative(row, (y,), lambda g: net.give(x, _scaled(net, g)))
+    return y
+
+
+def _masked(net: Net, x: Tensor) -> Tensor:
+    """Scores that no token may see set to a very low value; the mask is made anew each time."""
+    length = x.shape[1:]
+    mask = net.tensor(length, "bool")
+    net.operator("aten::ones", (), (), (mask,))
+    upper = net.tensor(length, "bool")
+    net.operator("aten::triu", ("self",), (mask,), (upper,), {"diagonal": 1})
+    y = net.tensor(x.shape, x.dtype, needs_grad=x.needs_grad)
+    row = net.operator("aten::masked_fill", ("self", "mask"), (x, upper), (y,), {"value": -10000.0})
+
+    def rule(g: Tensor) -> None:
+        dx = net.tensor(x.shape, x.dtype)
+        net.operator("aten::masked_fill", ("self", "mask"), (g, upper), (dx,), {"value": 0.0})
+        net.give(x, dx)
+
+    net.derivative(row, (y,), rule)
+    return y

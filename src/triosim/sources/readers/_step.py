@@ -1,0 +1,339 @@
+"""One step as a foreign source shows it, and how it becomes a Trace.
+
+A source shows *tensors*: shapes with an id, and the id of the storage behind them, both of which profilers hand
+out again once the memory has been freed.  :func:`resolve` walks the operators in order and works out *values* with
+exact identity; :func:`build` decides what each storage is for and writes the Trace.  What a reader has to do is to
+fill :class:`Row` objects.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from triosim.core.dtypes import DTYPE_BYTES
+from triosim.operators import canonical, kind
+from triosim.trace.accumulation import TELLING
+from triosim.trace.builder import NAN, TraceBuilder
+from triosim.trace.tables import NONE, Category, Meta, Phase, Trace
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor as one operator saw it.
+
+    Attributes:
+        shape: dimensions.
+        dtype: element type, a key of :data:`~triosim.trace.tables.DTYPE_BYTES`.
+        id: the source's id of the tensor, -1 for none.
+        storage: the source's id of the memory behind it, -1 for none (such a tensor is on its own).
+        offset: first element within the storage.
+    """
+
+    shape: Shape
+    dtype: str
+    id: int = NONE
+    storage: int = NONE
+    offset: int = 0
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def reach(self) -> float:
+        """Bytes from the start of the storage to the end of the tensor."""
+        return (self.offset + self.elements) * DTYPE_BYTES[self.dtype]
+
+
+@dataclass
+class Argument:
+    """A tensor argument of an operator: its name in the operator's schema, and whether the operator writes to it."""
+
+    role: str
+    tensor: Tensor
+    written: bool = False
+
+
+@dataclass(eq=False)
+class Storage:
+    """One allocation, and what is found out about it on the way.
+
+    Attributes:
+        creator: the operator that allocated it, None for what was there before or came from elsewhere.
+        writer: the operator that wrote to it last.
+        inside: the operator that allocated it without returning it; None once something else reads it.
+        reach: bytes known to belong to it; ``extents`` are offset, elements and type of the tensors known to.
+        version: how often it has been written since it was created.
+        parameter: known to be a parameter by other evidence than its use.
+        category, of, name: as in :class:`~triosim.trace.tables.Values`.
+        read_in, written_in: phases of the operators that read it or wrote to it in place.
+        first_read: the first operator that read it, and as which argument.
+        values: what it has held.
+    """
+
+    creator: Row | None = None
+    writer: Row | None = None
+    inside: Row | None = None
+    reach: float = 0.0
+    extents: set[tuple[int, int, str]] = field(default_factory=set)
+    version: int = 0
+    parameter: bool = False
+    category: Category | None = None
+    of: Storage | None = None
+    name: str = ""
+    read_in: set[Phase] = field(default_factory=set)
+    written_in: set[Phase] = field(default_factory=set)
+    first_read: tuple[Row, str] | None = None
+    values: dict[tuple, Value] = field(default_factory=dict)
+
+    def value(self, tensor: Tensor, version: int | None = None) -> Value:
+        """The value that ``tensor`` shows, now or at an earlier version."""
+        at = self.version if version is None else version
+        key = (at, tensor.offset, tensor.shape, tensor.dtype)
+        if key not in self.values:
+            self.values[key] = Value(self, at, tensor.offset, tensor.shape, tensor.dtype)
+        return self.values[key]
+
+    @property
+    def floating(self) -> bool:
+        """Whether it holds floating-point numbers."""
+        names = ("float", "bfloat", "tfloat", "unknown", "complex")
+        return any(value.dtype.startswith(names) for value in self.values.values())
+
+
+@dataclass(eq=False)
+class Value:
+    """What one tensor held at one moment."""
+
+    storage: Storage
+    version: int
+    offset: int
+    shape: Shape
+    dtype: str
+
+
+@dataclass(eq=False)
+class Row:
+    """One operator of the step.
+
+    Attributes:
+        name, phase, args, view, sync, device_s, host_s: as in :class:`~triosim.trace.tables.Operators`.
+        arguments, results: tensors read and returned, as the source shows them.
+        inner: tensors that were allocated inside the operator, for what is saved for the backward pass.
+        module: path of the innermost module, ``""`` for none; ``module_kind`` is its class.
+        forward: for a backward operator the operator that it differentiates.
+        kernels: name, seconds and stream of each kernel that it launched.
+        group: the autograd node (or other wrapper) that it ran in; rows of one node share it.
+        gradient: not an operator but the news that its one argument becomes a parameter's gradient; ``maker`` is
+            then the operator that had written it last.
+        inputs, outputs: values, filled by :func:`resolve` (or by the reader itself).
+    """
+
+    name: str
+    phase: Phase
+    arguments: list[Argument] = field(default_factory=list)
+    results: list[Tensor] = field(default_factory=list)
+    inner: list[Tensor] = field(default_factory=list)
+    args: dict[str, Any] = field(default_factory=dict)
+    module: str = ""
+    module_kind: str = ""
+    forward: Row | None = None
+    view: bool = False
+    sync: bool = False
+    device_s: float = NAN
+    host_s: float = NAN
+    kernels: list[tuple[str, float, int]] = field(default_factory=list)
+    group: object = None
+    gradient: bool = False
+    maker: Row | None = None
+    inputs: list[Value] = field(default_factory=list)
+    roles: list[str] = field(default_factory=list)
+    outputs: list[Value] = field(default_factory=list)
+    index: int = NONE
+
+    @property
+    def kind(self) -> str:
+        """Class of the operator."""
+        return kind(self.name)
+
+    @property
+    def works(self) -> bool:
+        """Whether it is known to have used the device."""
+        return bool(self.kernels) or self.device_s > 0
+
+
+def resolve(rows: Sequence[Row], same: Callable[[Row, Argument, Storage], bool] | None = None) -> None:
+    """Fill ``inputs``, ``roles`` and ``outputs`` of all rows with values of exact identity.
+
+    A result whose storage is that of an argument is a view of it, or its next version where the operator writes;
+    any other result starts a new storage, whatever its id was used for before.  What is read without having been
+    made by a row is a storage of its own, unless it is an unrecorded view of a living one.
+
+    Args:
+        rows: the operators in order.
+        same: decides whether an argument that no row made, with the storage id of a living storage, is a view of
+            that storage (default: when it shows as many elements from the same place as one that is known, as
+            tensors do that autograd saved and unpacked).
+    """
+    living: dict[int, Storage] = {}
+    known: dict[tuple[int, int], Storage] = {}
+    alone: dict[int, Storage] = {}
+
+    def register(tensor: Tensor, storage: Storage) -> Storage:
+        storage.reach = max(storage.reach, tensor.reach)
+        storage.extents.add((tensor.offset, tensor.elements, tensor.dtype))
+        living[tensor.storage] = storage
+        known[tensor.id, tensor.storage] = storage
+        return storage
+
+    def source(row: Row, argument: Argument) -> Storage:
+        tensor = argument.tensor
+        if tensor.storage == NONE or not tensor.elements:
+            return alone.setdefault(tensor.id, Storage()) if tensor.id != NONE else Storage()
+        storage = living.get(tensor.storage)
+        if storage is not None and known.get((tensor.id, tensor.storage)) is not storage:
+            alike = (same or _looks_alike)(row, argument, storage)
+            storage = storage if alike else None
+        if storage is None:
+            storage = Storage()
+        register(tensor, storage)
+        if storage.inside is not None:
+            storage.inside.outputs.append(storage.value(tensor))
+            storage.inside = None
+        return storage
+
+    for row in rows:
+        row.inputs, row.roles, row.outputs = [], [], []
+        own: dict[int, Storage] = {}
+        for argument in row.arguments:
+            storage = source(row, argument)
+            row.inputs.append(storage.value(argument.tensor))
+            row.roles.append(argument.role)
+            if argument.tensor.storage != NONE and argument.tensor.elements:
+                own[argument.tensor.storage] = storage
+            if row.gradient:
+                row.maker = storage.writer
+            else:
+                _read(row, argument.role, storage)
+        written = {id(s): s for s in _written(row, own)}
+        for storage in written.values():
+            storage.version += 1
+            storage.written_in.add(row.phase)
+        returned = {t.storage for t in row.results}
+        for tensor in row.inner:
+            if tensor.storage not in own and tensor.storage not in returned and tensor.elements:
+                register(tensor, Storage(creator=row, writer=row, inside=row))
+        shown: set[int] = set()
+        fresh: dict[int, Storage] = {}
+        for tensor in row.results:
+            known_storage = own.get(tensor.storage) or fresh.get(tensor.storage)
+            storage = known_storage or Storage(creator=row, writer=row)
+            if known_storage is None and tensor.storage != NONE and tensor.elements:
+                fresh[tensor.storage] = storage
+            if tensor.storage != NONE and tensor.elements:
+                register(tensor, storage)
+            elif tensor.id != NONE:
+                alone[tensor.id] = storage
+            value = storage.value(tensor)
+            if value not in row.outputs:
+                row.outputs.append(value)
+            shown.add(id(storage))
+        for argument, value in zip(row.arguments, list(row.inputs), strict=True):
+            if argument.written and id(value.storage) not in shown:
+                row.outputs.append(value.storage.value(argument.tensor))
+        for storage in written.values():
+            storage.writer = row
+        aliases = bool(row.outputs) and not written and all(id(v.storage) in map(id, own.values()) for v in row.outputs)
+        row.view = row.view or (aliases and not row.works)
+
+
+def _looks_alike(row: Row, argument: Argument, storage: Storage) -> bool:
+    tensor = argument.tensor
+    return (tensor.offset, tensor.elements, tensor.dtype) in storage.extents
+
+
+def _written(row: Row, own: dict[int, Storage]) -> Iterable[Storage]:
+    for argument in row.arguments:
+        if argument.written and argument.tensor.storage in own:
+            yield own[argument.tensor.storage]
+
+
+def _read(row: Row, role: str, storage: Storage) -> None:
+    storage.read_in.add(row.phase)
+    if storage.first_read is None:
+        storage.first_read = (row, role)
+
+
+def build(rows: Sequence[Row], meta: Meta, weights: Sequence[Storage], finish: Callable[[TraceBuilder], None]) -> Trace:
+    """The Trace of resolved rows, with the parameters' values first in the order of ``weights``.
+
+    Args:
+        rows: operators in order, their storages' categories decided.
+        meta: the trace's meta data.
+        weights: storages of the parameters in registration order.
+        finish: adds to the builder what the rows do not hold (communication kernels).
+    """
+    rows = [row for row in rows if not row.gradient]
+    builder = TraceBuilder()
+    numbers: dict[int, int] = {}
+    ids: dict[int, int] = {}
+
+    def emit(value: Value) -> int:
+        if id(value) in ids:
+            return ids[id(value)]
+        storage = value.storage
+        if id(storage) not in numbers:
+            numbers[id(storage)] = builder.storage()
+        of = NONE
+        if storage.of is not None:
+            of = ids.get(id(first[id(storage.of)]), NONE)
+        ids[id(value)] = builder.value(
+            value.shape, value.dtype, storage.category if storage.category is not None else Category.TEMPORARY,
+            storage=numbers[id(storage)], version=value.version, offset=value.offset, of=of, name=storage.name,
+        )  # fmt: skip
+        return ids[id(value)]
+
+    first = {id(storage): whole_value(storage) for storage in weights}
+    for storage in weights:
+        emit(first[id(storage)])
+    for index, row in enumerate(rows):
+        row.index = index
+    for row in rows:
+        operator = builder.operator(
+            row.name,
+            [emit(v) for v in row.inputs],
+            [emit(v) for v in row.outputs],
+            roles=row.roles,
+            phase=row.phase,
+            args=row.args,
+            module=builder.module(row.module, row.module_kind) if row.module else NONE,
+            forward=row.forward.index if row.forward is not None and row.forward.index < row.index else NONE,
+            view=row.view,
+            sync=row.sync,
+            device_s=row.device_s,
+            host_s=row.host_s,
+        )
+        for name, seconds, stream in row.kernels:
+            builder.kernel(operator, name, seconds, stream)
+    finish(builder)
+    return builder.build(meta)
+
+
+def pass_key(row: Row) -> tuple | None:
+    """What is the same in every pass of a step that accumulates gradients; None for operators that may differ."""
+    if row.phase != Phase.FORWARD or row.kind not in TELLING:
+        return None
+    weights = tuple(a.tensor.shape for a in row.arguments if a.role in ("weight", "bias", "mat2"))
+    return canonical(row.name)[0], weights
+
+
+def whole_value(storage: Storage) -> Value:
+    """The value that shows most of a storage before anything wrote to it (the parameter itself, not a part of it)."""
+    unwritten = [v for v in storage.values.values() if v.version == 0]
+    return max(unwritten, key=lambda v: math.prod(v.shape) - v.offset)

@@ -1,0 +1,1 @@
+"""The one representation of a step: operators, values, modules, symbols and repeated blocks."""

@@ -1,0 +1,85 @@
+"""The repeated blocks of a model: transformer layers, residual blocks, whatever its module tree numbers.
+
+A block is an outermost module with a number for a name (``model.layers.7``, ``layer1.0``) that has a sibling and does
+more than one thing; where nothing is numbered so, names that end in a number are taken (``denseblock2``, ``Block_3``).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.trace.tables import NONE, Phase, Trace
+
+FEWEST_OPERATORS = 3
+"""A numbered module with fewer operators is a layer (an entry of a ``Sequential``), not a block of them."""
+
+_NUMBERED = re.compile(r"(.*?)_?(\d+)")
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The blocks of a trace.
+
+    Attributes:
+        path: module paths, in order of first call.
+        of_module: for each module of the trace the block that it is in, -1 for none, int32.
+    """
+
+    path: tuple[str, ...]
+    of_module: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.path)
+
+    def of(self, trace: Trace) -> NDArray[np.int32]:
+        """For each operator the block that it runs in, -1 for none, shape ``(operators,)``."""
+        return np.append(self.of_module, np.int32(NONE))[trace.operators.module]
+
+
+def blocks(trace: Trace) -> Blocks:
+    """Find the blocks; there may be none."""
+    found = _outermost(trace, numbers_only=True) or _outermost(trace, numbers_only=False)
+    number = {path: i for i, path in enumerate(found)}
+    of_module = [
+        next((number[p] for p in _ancestors(path) if p in number), NONE) for path in trace.modules.path
+    ]  # fmt: skip
+    return Blocks(tuple(found), np.array(of_module, np.int32))
+
+
+def _ancestors(path: str) -> list[str]:
+    """A path and all that it is in, outermost first."""
+    parts = path.split(".")
+    return [".".join(parts[: i + 1]) for i in range(len(parts))]
+
+
+def _outermost(trace: Trace, numbers_only: bool) -> list[str]:
+    """Outermost numbered modules that have siblings, in order of first call."""
+    work = _operators_within(trace)
+    siblings: dict[tuple[str, str], dict[str, None]] = {}
+    for path in trace.modules.path:
+        for prefix in _ancestors(path):
+            parent, _, name = prefix.rpartition(".")
+            match = _NUMBERED.fullmatch(name)
+            if match and not (numbers_only and match.group(1)) and work.get(prefix, 0) >= FEWEST_OPERATORS:
+                siblings.setdefault((parent, match.group(1)), {})[prefix] = None
+    repeated = {path for group in siblings.values() if len(group) > 1 for path in group}
+    outermost = {path: None for paths in siblings.values() for path in paths if path in repeated}
+    first = {p: i for i, path in reversed(list(enumerate(trace.modules.path))) for p in _ancestors(path)}
+    kept = [path for path in outermost if not any(p in repeated for p in _ancestors(path)[:-1])]
+    return sorted(kept, key=lambda path: first[path])
+
+
+def _operators_within(trace: Trace) -> dict[str, int]:
+    """Forward operators that compute, by module path, those of the modules within included."""
+    operators = trace.operators
+    rows = (operators.phase == Phase.FORWARD) & ~operators.view & (operators.module != NONE)
+    count = np.bincount(operators.module[rows], minlength=len(trace.modules))
+    within: dict[str, int] = {}
+    for path, own in zip(trace.modules.path, count.tolist(), strict=True):
+        for prefix in _ancestors(path):
+            within[prefix] = within.get(prefix, 0) + own
+    return within

@@ -1,0 +1,237 @@
+"""The operators of a trace as calls, equal ones once: a model of many layers repeats few.
+
+What :mod:`triosim.operators` says of one call is found here for all operators of a trace.  Two operators are the same
+call where name, arguments, roles, shapes and element types are equal and the same inputs show one value.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim import operators as rules
+from triosim.core.columns import Ragged
+from triosim.core.dtypes import DTYPES
+from triosim.operators import AttentionWork, Call, ConvolutionWork, Dims, ExpertsWork, ProductWork
+from triosim.trace.tables import NONE, Kernels, Trace
+
+W = TypeVar("W", ProductWork, ConvolutionWork, AttentionWork, ExpertsWork)
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
+
+class Calls:
+    """The calls of a trace; by the number of an operator the one object that stands for all equal calls.
+
+    Attributes:
+        row: for each operator the number of its call, shape ``(operators,)``.
+        first: for each call its first operator, shape ``(calls,)``.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        _, self.first, self.row = np.unique(_fingerprints(trace), return_index=True, return_inverse=True)
+        self.row = self.row.ravel()
+        self.unique: list[Call] = [_call(trace, row) for row in self.first.tolist()]
+        """The calls by number."""
+        self._of_row: list[int] = self.row.tolist()
+        self._dims: list[Dims | None] = [None] * len(self.unique)
+
+    def __len__(self) -> int:
+        return len(self._of_row)
+
+    def __getitem__(self, row: int) -> Call:
+        return self.unique[self._of_row[row]]
+
+    def dims(self, row: int) -> Dims:
+        """Dimensions of an operator's call, found once."""
+        number = self._of_row[row]
+        found = self._dims[number]
+        if found is None:
+            found = self._dims[number] = rules.dims(self.unique[number])
+        return found
+
+    def column(self, what: Callable[[Call], float]) -> NDArray[np.float64]:
+        """``what`` of every operator's call."""
+        return np.array([what(call) for call in self.unique], np.float64).reshape(len(self.unique))[self.row]
+
+    def work(self, rows: NDArray[np.int64], shape: type[W]) -> list[W]:
+        """What the calls of these operators multiply, as ``shape``; where that is not known a cube of their FLOP."""
+        found: dict[int, W] = {}
+        for number in set(self.row[rows].tolist()):
+            call = self.unique[number]
+            asked = rules.work(call)
+            found[number] = asked if isinstance(asked, shape) else shape.cube(rules.flop(call))
+        return [found[number] for number in self.row[rows].tolist()]
+
+
+def calls_of(trace: Trace) -> Calls:
+    """The calls of a trace, found once for the same operators and values."""
+    kept = trace.operators.__dict__.get("_calls")
+    if kept is None or kept[0] is not trace.values:
+        kept = (trace.values, Calls(trace))
+        trace.operators.__dict__["_calls"] = kept
+    return kept[1]
+
+
+def problems(trace: Trace) -> tuple[str, ...]:
+    """At most three sentences on operators whose shapes do not tell their work; they are priced by their bytes."""
+    calls, operators = calls_of(trace), trace.operators
+    found = [rules.problem(call) for call in calls.unique]
+    rows = np.flatnonzero(np.array([bool(text) for text in found], bool)[calls.row]).tolist()
+    kept: dict[str, list[int]] = {}
+    for row in rows:
+        if not operators.view[row]:
+            kept.setdefault(found[calls.row[row]], []).append(row)
+    paths = (*trace.modules.path, "")
+    sentences = []
+    for text, at in kept.items():
+        place = paths[operators.module[at[0]]]
+        where = f"operator {at[0]}{f' in {place}' if place else ''}{f' and {len(at) - 1} more' if at[1:] else ''}"
+        sentences.append(f"{text} ({where}): priced by its bytes alone")
+    return tuple(sentences[:3])
+
+
+def count_work(trace: Trace) -> Trace:
+    """The same trace with FLOP and bytes counted anew from its shapes; FLOP that were not known stay unknown."""
+    calls = calls_of(trace)
+    flop = calls.column(rules.flop)
+    flop[np.isnan(trace.operators.flop)] = np.nan
+    counted = replace(trace.operators, flop=flop, bytes=calls.column(rules.bytes_of))
+    counted.__dict__["_calls"] = (trace.values, calls)
+    return replace(trace, operators=counted)
+
+
+def unique_calls(trace: Trace, *others: NDArray[Any]) -> tuple[Trace, NDArray[np.int64]]:
+    """The operators of a trace that differ in their call, FLOP or bytes.
+
+    Args:
+        trace: the operators.
+        others: more columns, one row per operator, by which calls differ.
+
+    Returns:
+        A trace of the first of each in no particular order, with their values and no kernels, modules or links to
+        forward operators; and for every operator of ``trace`` its row there.
+    """
+    prints = calls_of(trace).row.astype(np.uint64)
+    for column in (trace.operators.flop, trace.operators.bytes, *others):
+        prints = mixed(prints ^ _bits(column))
+    _, first, row = np.unique(prints, return_index=True, return_inverse=True)
+    return _only(trace, first), row.ravel()
+
+
+def _call(trace: Trace, row: int) -> Call:
+    operators, values = trace.operators, trace.values
+    name = operators.name[row]
+    base, backward = rules.canonical(name)
+    reads, writes = operators.inputs[row].tolist(), operators.outputs[row].tolist()
+    return Call(
+        base, backward, rules.kind(name), tuple(operators.role_names[r] for r in operators.roles[row].tolist()),
+        tuple(tuple(values.shape[v].tolist()) for v in reads), tuple(tuple(values.shape[v].tolist()) for v in writes),
+        _arguments(operators.args[row]), name, tuple(DTYPES[d] for d in values.dtype[reads].tolist()),
+        tuple(DTYPES[d] for d in values.dtype[writes].tolist()), _repeats(reads), _repeats(writes),
+        bool(operators.view[row]),
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=8192)
+def _arguments(text: str) -> dict[str, Any]:
+    """The arguments that are not tensors, from their JSON text."""
+    return {} if text == "{}" else json.loads(text)
+
+
+def _repeats(values: list[int]) -> tuple[int, ...]:
+    if len(set(values)) == len(values):
+        return ()
+    first = {value: at for at, value in reversed(list(enumerate(values)))}
+    return tuple(at for at, value in enumerate(values) if first[value] != at)
+
+
+def _fingerprints(trace: Trace) -> NDArray[np.uint64]:
+    """A number for each operator that tells its call from others.
+
+    Equality is that of 64-bit fingerprints (the finalizer of splitmix64 over all of it): two different calls among a
+    million are taken for one with a probability of about 3e-8.
+    """
+    operators, values = trace.operators, trace.values
+    value = _rows(values.shape, mixed(values.shape.values.astype(np.uint64)))
+    value = mixed(value ^ values.dtype.astype(np.uint64) * _ODD)
+    reads = value[operators.inputs.values] + mixed(operators.roles.values.astype(np.uint64) + np.uint64(1))
+    writes = value[operators.outputs.values]
+    for table, prints in ((operators.inputs, reads), (operators.outputs, writes)):
+        prints[_again(table)] ^= _SECOND
+    prints = mixed(_codes(operators.name) * _ODD + _codes(operators.args))
+    prints = mixed(prints ^ _rows(operators.inputs, mixed(reads)))
+    prints = mixed(prints ^ _rows(operators.outputs, writes))
+    return mixed(prints ^ _bits(operators.view))
+
+
+def _again(table: Ragged) -> NDArray[np.int64]:
+    """Places of the entries that are equal to an earlier one of their row."""
+    keys = table.rows() * (int(table.values.max(initial=0)) + 1) + table.values
+    order = np.argsort(keys, kind="stable")
+    again: NDArray[np.int64] = order[1:][keys[order[1:]] == keys[order[:-1]]]
+    return again
+
+
+def _codes(names: tuple[str, ...]) -> NDArray[np.uint64]:
+    found = {name: code for code, name in enumerate(dict.fromkeys(names))}
+    return np.fromiter(map(found.__getitem__, names), np.uint64, len(names))
+
+
+def _bits(column: NDArray[Any]) -> NDArray[np.uint64]:
+    return np.ascontiguousarray(column, np.float64).view(np.uint64)
+
+
+def mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Splitmix64's finalizer (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014)."""
+    x = x + _ODD
+    x = (x ^ (x >> np.uint64(30))) * _FIRST
+    x = (x ^ (x >> np.uint64(27))) * _SECOND
+    return np.asarray(x ^ (x >> np.uint64(31)))
+
+
+def _rows(table: Ragged, prints: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """One fingerprint for each row of ``table`` from those of its entries; order and length count."""
+    lengths = table.lengths()
+    out = mixed(lengths.astype(np.uint64))
+    within = np.arange(len(prints)) - np.repeat(table.offsets[:-1], lengths)
+    placed = mixed(prints + within.astype(np.uint64) * _FIRST)
+    filled = np.flatnonzero(lengths)
+    if filled.size:
+        out[filled] += np.add.reduceat(placed, table.offsets[:-1][filled])
+    return mixed(out)
+
+
+def _only(trace: Trace, rows: NDArray[np.int64]) -> Trace:
+    operators, values = trace.operators, trace.values
+    inputs, outputs = operators.inputs.take(rows), operators.outputs.take(rows)
+    kept, at = np.unique(np.concatenate([inputs.values, outputs.values]), return_inverse=True)
+    at = at.ravel()
+    chosen = rows.tolist()
+    none = np.full(len(rows), NONE, np.int32)
+    columns = {name: getattr(operators, name)[rows] for name in (
+        "phase", "view", "sync", "device_s", "host_s", "flop", "bytes"
+    )}  # fmt: skip
+    return replace(
+        trace,
+        operators=replace(
+            operators, name=tuple(map(operators.name.__getitem__, chosen)),
+            args=tuple(map(operators.args.__getitem__, chosen)), roles=operators.roles.take(rows),
+            inputs=Ragged(at[: len(inputs.values)], inputs.offsets),
+            outputs=Ragged(at[len(inputs.values) :], outputs.offsets), module=none, forward=none, **columns,
+        ),
+        values=replace(
+            values, storage=values.storage[kept], version=values.version[kept], offset=values.offset[kept],
+            shape=values.shape.take(kept), dtype=values.dtype[kept], category=values.category[kept],
+            of=np.full(len(kept), NONE, np.int32), name=tuple(map(values.name.__getitem__, kept.tolist())),
+            symbols=values.symbols.take(kept),
+        ),
+        kernels=Kernels(np.zeros(0, np.int32), (), np.zeros(0), np.zeros(0, np.int32)),
+    )  # fmt: skip

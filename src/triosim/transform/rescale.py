@@ -1,0 +1,260 @@
+"""The same step at another batch size or sequence length, or with its vocabulary padded.
+
+Only what depends on the batch changes: activations, their gradients and the work on them.  Weights, their
+gradients, optimizer states and the optimizer's work do not.  Which dimensions follow the batch is a fact of the
+trace (``values.symbols``); where the source did not establish it, it is found here by walking the batch from
+the inputs through the operators (:mod:`triosim.trace.symbols`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.core.caching import kept
+from triosim.core.columns import Ragged
+from triosim.core.errors import InputError, quoted
+from triosim.trace.calls import count_work
+from triosim.trace.symbols import batch_seeds, follow
+from triosim.trace.tables import BATCH, GUESSES, SEQUENCE, UNDECIDED, VOCABULARY, Phase, Trace
+
+
+def of_batch(trace: Trace, samples: int) -> Trace:
+    """The trace with the batch size of its step stated.
+
+    Args:
+        trace: a trace that does not say its batch size, or guesses it.
+        samples: of the whole step, all micro-batches together.
+
+    Raises:
+        InputError: they cannot be shared among the micro-batches that the step accumulates the gradients of.
+    """
+    parts = trace.meta.micro_batches
+    if samples % parts:
+        raise InputError(
+            f"--trace-batch-size {samples} cannot be that of {quoted(trace.meta.workload)}, which accumulates the "
+            f"gradients of {parts} micro-batches: give a multiple of {parts}"
+        )
+    return replace(trace, meta=replace(trace.meta, batch_size=samples // parts, batch_guess=""))
+
+
+def establish_symbols(trace: Trace) -> Trace:
+    """The trace with the symbols of its dimensions found, if they were not yet.
+
+    Raises:
+        InputError: the batch size is not known, or no input has it.
+    """
+    if trace.meta.symbols:
+        return trace
+    batch = trace.meta.batch_size
+    if not batch:
+        raise InputError(
+            f"trace {quoted(trace.meta.workload)} does not say its batch size, so it cannot be rescaled: "
+            "give it with --trace-batch-size"
+        )
+    seeds = batch_seeds(trace, batch)
+    if not seeds:
+        raise InputError(
+            f"trace {quoted(trace.meta.workload)}: no input of the step has a dimension of its batch size {batch}: "
+            "give the right one with --trace-batch-size"
+        )
+    following = follow(trace, seeds, batch)
+    symbols = [[0] * len(shape) for shape in trace.values.shape.lists()]
+    for value, segments in enumerate(following.segments):
+        for segment in segments:
+            symbols[value][segment.dim] |= BATCH
+    outputs = trace.operators.outputs.lists()
+    for row in following.undecided:
+        for value in outputs[row]:
+            symbols[value] = [bits | UNDECIDED for bits in symbols[value]]
+    values = replace(trace.values, symbols=Ragged.of(symbols, np.uint8))
+    return replace(trace, values=values, meta=replace(trace.meta, symbols="propagated"))
+
+
+def symbols_from(trace: Trace, other: Trace) -> Trace:
+    """The trace with its symbols found by comparing it with a trace of the same step at another batch size.
+
+    Raises:
+        InputError: the traces are not of the same step, or of the same batch size.
+    """
+    a, b = trace.meta.batch_size, other.meta.batch_size
+    if not a or not b or a == b:
+        raise InputError(f"two traces of different batch size are needed, got {a} and {b}")
+    if trace.operators.name != other.operators.name:
+        raise InputError(
+            f"traces {quoted(trace.meta.workload)} and {quoted(other.meta.workload)} are not of the same step: "
+            f"{len(trace)} and {len(other)} operators, or their names differ"
+        )
+    shapes, theirs = trace.values.shape.lists(), other.values.shape.lists()
+    symbols = [[0] * len(shape) for shape in shapes]
+    pairs = zip(
+        (*trace.operators.inputs, *trace.operators.outputs),
+        (*other.operators.inputs, *other.operators.outputs),
+        strict=True,
+    )
+    for mine, yours in pairs:
+        for v, w in zip(mine.tolist(), yours.tolist(), strict=False):
+            if len(shapes[v]) != len(theirs[w]):
+                symbols[v] = [UNDECIDED] * len(shapes[v])
+                continue
+            for dim, (x, y) in enumerate(zip(shapes[v], theirs[w], strict=True)):
+                if x * b == y * a and x != y:
+                    symbols[v][dim] |= BATCH
+                elif x != y:
+                    symbols[v][dim] |= UNDECIDED
+    values = replace(trace.values, symbols=Ragged.of(symbols, np.uint8))
+    return replace(trace, values=values, meta=replace(trace.meta, symbols="two traces"))
+
+
+def undecided(trace: Trace) -> NDArray[np.int64]:
+    """Rows of operators with an output whose dependence on the batch could not be decided."""
+    bits = trace.values.symbols
+    marked = np.zeros(len(trace.values), bool)
+    marked[bits.rows()[(bits.values & UNDECIDED) != 0]] = True
+    outputs = trace.operators.outputs
+    return np.unique(outputs.rows()[marked[outputs.values]])
+
+
+@kept(8)
+def rescale(trace: Trace, batch_size: int | None = None, sequence_length: int | None = None) -> Trace:
+    """The trace at another batch size and sequence length; row for row the same operators.
+
+    Measured times stay in the table: they are those of the recorded shapes, and it is for an operator model
+    to carry them over.
+
+    Raises:
+        InputError: the trace does not say its own batch size or sequence length, or a dimension would not be whole.
+    """
+    meta = trace.meta
+    scales: list[tuple[int, int, int]] = []
+    if batch_size is not None and batch_size != meta.batch_size:
+        trace = establish_symbols(trace)
+        if not meta.batch_size:
+            raise InputError(
+                f"trace {quoted(meta.workload)} does not say its batch size, so it cannot be rescaled: "
+                "give it with --trace-batch-size"
+            )
+        scales.append((BATCH, batch_size, meta.batch_size))
+    if sequence_length is not None and sequence_length != meta.sequence_length:
+        if not meta.sequence_length or not np.any(trace.values.symbols.values & SEQUENCE):
+            raise InputError(
+                f"trace {quoted(meta.workload)}: which dimensions follow the sequence is not known, so --seq-len "
+                "cannot change it: record it with that length, or name a model"
+            )
+        scales.append((SEQUENCE, sequence_length, meta.sequence_length))
+    if not scales:
+        return trace
+    new = replace(
+        trace.meta,
+        batch_size=batch_size if batch_size is not None else meta.batch_size,
+        sequence_length=sequence_length if sequence_length is not None else meta.sequence_length,
+    )
+    scaled = _scaled(trace, scales)
+    if scales[0][0] == BATCH and not grown(trace, scaled).any():
+        guess = ", which is a guess" if trace.meta.batch_guess else ""
+        raise InputError(
+            f"no operator of trace {quoted(meta.workload)} grows with its batch size {trace.meta.batch_size}{guess}: "
+            "give the right one with --trace-batch-size, or the same step at another batch size with --batch-trace"
+        )
+    return replace(scaled, meta=new)
+
+
+MOST_BITS = 58
+"""Twos in the elements of a tensor whose bytes can still be counted."""
+
+
+def _check_countable(trace: Trace, extents: NDArray[np.int64], old: int, new: int) -> None:
+    if float(extents.max(initial=0)) * new >= 2.0**MOST_BITS * old:
+        raise _uncountable(trace, old, new)
+
+
+def _uncountable(trace: Trace, old: int, new: int) -> InputError:
+    return InputError(
+        f"trace {quoted(trace.meta.workload)}: taken from {old} to {new}, a tensor has more bytes than can be counted: "
+        "use a smaller batch or sequence"
+    )
+
+
+def _scaled(trace: Trace, scales: Sequence[tuple[int, int, int]]) -> Trace:
+    """The trace with every dimension of a symbol taken from one size to another, given as (symbol, new, old).
+
+    Raises:
+        InputError: a dimension would not be whole, or too large.
+    """
+    shape, symbols = trace.values.shape, trace.values.symbols.values
+    extents = shape.values.copy()
+    for bit, new, old in scales:
+        at = (symbols & bit) != 0
+        _check_countable(trace, extents[at], old, new)
+        scaled = extents[at] * new
+        if np.any(scaled % old):
+            odd = int(extents[at][scaled % old != 0][0])
+            raise InputError(
+                f"trace {quoted(trace.meta.workload)}: a dimension of {odd} does not scale from {old} to {new}"
+            )
+        extents[at] = scaled // old
+    elements = np.bincount(shape.rows(), np.log2(np.maximum(extents, 1)), len(shape))
+    if elements.max(initial=0.0) >= MOST_BITS:
+        _, new, old = scales[0]
+        raise _uncountable(trace, old, new)
+    return count_work(replace(trace, values=replace(trace.values, shape=Ragged(extents, shape.offsets))))
+
+
+VOCABULARY_MULTIPLE = 128
+"""Megatron-LM pads the vocabulary to a multiple of this times the tensor-parallel ranks
+(``--make-vocab-size-divisible-by``, default 128), so that each rank's part suits the matrix units."""
+
+
+@kept(8)
+def padded_vocabulary(trace: Trace, ranks: int) -> Trace:
+    """The trace with its vocabulary padded as Megatron-LM pads it, where it does not divide among ``ranks``.
+
+    Weights, gradients, optimizer states, scores and the work on all of them grow; a note of the trace says so.  Where
+    the vocabulary divides, or the trace does not know which dimensions are its (only models by name do), it is
+    returned as it is.
+    """
+    bits = trace.values.symbols.values
+    sizes = np.unique(trace.values.shape.values[(bits & VOCABULARY) != 0])
+    if len(sizes) != 1 or sizes[0] % ranks == 0:
+        return trace
+    unit, size = VOCABULARY_MULTIPLE * ranks, int(sizes[0])
+    padded = -(-size // unit) * unit
+    note = (
+        f"vocabulary: padded from {size:,} to {padded:,}, a multiple of {VOCABULARY_MULTIPLE} x tp {ranks}, as "
+        "Megatron-LM does (--make-vocab-size-divisible-by)"
+    )
+    return replace(
+        _scaled(trace, [(VOCABULARY, padded, size)]), meta=replace(trace.meta, notes=(*trace.meta.notes, note))
+    )
+
+
+def grown(recorded: Trace, scaled: Trace) -> NDArray[np.bool_]:
+    """Operators of the forward and backward passes whose work differs between the same step at two batch sizes."""
+    mine, theirs = recorded.operators, scaled.operators
+    more = (mine.bytes != theirs.bytes) | ((mine.flop != theirs.flop) & ~np.isnan(mine.flop))
+    return np.asarray(more & (mine.phase != Phase.OPTIMIZER), np.bool_)
+
+
+def grown_share(recorded: Trace, scaled: Trace) -> float | None:
+    """Part of the recorded time of the passes in operators that grow with the batch.
+
+    None where the batch is the recorded one, nothing was measured, or the two are not row for row the same.
+    """
+    seconds = np.where(recorded.operators.phase == Phase.OPTIMIZER, 0.0, np.nan_to_num(recorded.operators.device_s))
+    total = float(seconds.sum())
+    if recorded.meta.batch_size == scaled.meta.batch_size or not total or len(recorded) != len(scaled):
+        return None
+    return float(seconds[grown(recorded, scaled)].sum()) / total
+
+
+def guessed_batch(trace: Trace) -> str:
+    """What is to be said of a batch size that the trace does not state."""
+    meta = trace.meta
+    parts = f" in each of {meta.micro_batches} micro-batches" if meta.micro_batches > 1 else ""
+    return (
+        f"batch size {meta.batch_size}{parts} of the trace is a guess ({GUESSES[meta.batch_guess]}): state it with "
+        "--trace-batch-size"
+    )

@@ -1,1 +1,0 @@
-"""Families of models, one file each; see :mod:`triosim.workload.modelling`."""

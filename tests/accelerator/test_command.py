@@ -1,0 +1,136 @@
+"""``triosim accelerator`` as a user types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.command import run
+
+DATA = Path(__file__).parent / "data"
+FILES = [DATA / f"{name}.yaml" for name in ("arch_03", "problem", "mapping_03")]
+
+
+def test_evaluate_prints_levels_energy_and_the_loop_nest():
+    done = run("accelerator", "evaluate", *FILES, "--also", DATA / "ert.yaml")
+    assert "cycles       64" in done.stdout
+    assert "registers  Outputs" in done.stdout
+    assert "parallel X buffer_spatial: M in 4" in done.stdout
+
+
+def test_evaluate_writes_json_and_nothing_else():
+    done = run("accelerator", "evaluate", *FILES, "--also", DATA / "ert.yaml", "--json", "-")
+    found = json.loads(done.stdout)
+    assert found["cycles"] == 64
+    assert found["levels"]["registers"]["Weights"]["reads"] == 64
+    assert sum(found["energy_j_by_level"].values()) == pytest.approx(found["energy_j"])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("factors: M2 N0 K4", "factors: M2 N0 K8"), "the loops of K multiply to 32, and its bound is 16"),
+        (("M4 N2", "M8 N1"), "spread over 8 along X, of which there are 4"),
+        (("target: DRAM", "target: HBM"), "unknown node"),
+        (("M=1 N=1", "M=1 Z=1"), "unknown dimension"),
+        (("keep: [Inputs, Outputs]", "keep: [Inputs, Sums]"), "unknown tensor"),
+        (("factors: M1 N1 K4", "factors: M8 N4 K16"), "multiply to"),
+    ],
+)  # fmt: skip
+def test_a_mapping_that_cannot_run_is_one_sentence(change, words, tmp_path):
+    text = FILES[2].read_text()
+    assert change[0] in text
+    path = tmp_path / "mapping.yaml"
+    path.write_text(text.replace(*change))
+    done = run("accelerator", "evaluate", *FILES[:2], path, code=2)
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_what_is_missing_is_named(tmp_path):
+    assert "unknown design" in run("accelerator", "evaluate", "eyeris", *FILES[1:], code=2).stderr
+    nowhere = tmp_path / "nowhere.yaml"
+    assert "nowhere.yaml: cannot be read" in run("accelerator", "evaluate", nowhere, *FILES[1:], code=2).stderr
+    assert "holds no mapping" in run("accelerator", "evaluate", *FILES[:2], DATA / "ert.yaml", code=2).stderr
+    other = tmp_path / "other.yaml"
+    other.write_text("a: 1\n")
+    assert "in a known format" in run("accelerator", "evaluate", FILES[0], other, FILES[2], code=2).stderr
+
+
+def test_map_finds_a_mapping_and_writes_it_in_two_formats(tmp_path):
+    design, problem = FILES[:2]
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[constraint]]\nat = "buffer_spatial"\ninnermost = "M K N"\nsplit = 1\n')
+    also = ("--also", DATA / "ert.yaml", "--also", rules)
+    done = run("accelerator", "map", design, problem, *also, "--budget", "6000", "--json", tmp_path / "found.json",
+               "-o", tmp_path / "best.toml")  # fmt: skip
+    assert " of which fit, for least edp" in done.stdout
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["search"]["objective"] == "edp"
+    assert found["search"]["finished"]
+    for name in ("best.toml", "best.yaml"):
+        if name.endswith("yaml"):
+            run("accelerator", "map", design, problem, *also, "--budget", "6000", "-o", tmp_path / name)
+        again = run("accelerator", "evaluate", design, problem, tmp_path / name, *also, "--json", "-")
+        result = json.loads(again.stdout)
+        assert (result["cycles"], result["energy_j"]) == (found["cycles"], pytest.approx(found["energy_j"]))
+
+
+def test_map_follows_seed_objective_and_constraints(tmp_path):
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[constraint]]\nat = "buffer"\nfactors = "K=2"\nbypass = ["Weights"]\n')
+    words = ("accelerator", "map", *FILES[:2], "--also", rules, "--budget", "4000", "--json", "-")
+    one = run(*words, "--seed", "1").stdout
+    assert one == run(*words, "--seed", "1", "--workers", "2").stdout
+    found = json.loads(one)
+    buffer = next(level for level in found["mapping"] if level["at"] == "buffer")
+    assert ["K", 2, ""] in buffer["loops"]
+    assert "Weights" not in buffer["keeps"]
+    fastest = json.loads(run(*words, "--objective", "delay").stdout)
+    assert fastest["cycles"] <= found["cycles"]
+    front = json.loads(run(*words, "--objective", "pareto").stdout)["search"]["front"]
+    assert front == sorted(front, key=lambda point: point["cycles"])
+
+
+def test_map_takes_every_einsum_of_a_chain(tmp_path):
+    problem = tmp_path / "attention.toml"
+    problem.write_text('[problem]\nkind = "attention"\nheads = 2\nqueries = 8\nkeys = 16\ndepth = 8\n')
+    done = run("accelerator", "map", "eyeriss", problem, "--budget", "3000", "--json", "-")
+    layers = json.loads(done.stdout)["layers"]
+    assert [layer["problem"] for layer in layers] == ["attention scores", "attention values"]
+    kept = {level["at"]: level["keeps"] for level in layers[0]["mapping"] if "keeps" in level}
+    assert kept["filter_spad"] == ["Keys"], "which play the weights"
+    assert kept["psum_spad"] == ["Scores"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--objective", "beauty"), "unknown objective"),
+        (("--search", "guess"), "unknown mapping search"),
+        (("--budget", "never"), "--budget"),
+        (("--budget", "0"), "no mapping at all"),
+        (("--workers", "0"), "the least is 1"),
+        (("--seed", "-1"), "give 0 or more"),
+        (("--timing", "soon"), "unknown timing"),
+        (("--search", "exhaustive", "--budget", "10"), "more than the budget of 10"),
+    ],
+)
+def test_a_search_that_cannot_be_is_one_sentence(words, sentence):
+    also = ("--also", FILES[2])
+    done = run("accelerator", "map", *FILES[:2], *also, *words, code=2)
+    assert sentence in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_show_lists_designs_and_one_with_its_sources():
+    listed = run("accelerator", "show").stdout
+    for name in ("eyeriss", "simba", "nvdla-like", "tpu-v1", "gemmini-like", "diannao"):
+        assert name in listed
+        shown = run("accelerator", "show", name).stdout
+        assert "source of" in shown
+        assert "assumed: " in shown
+    assert "area of buffer: 0.005 mm2" in run("accelerator", "show", FILES[0], "--also", DATA / "ert.yaml").stdout
+    assert "unknown design" in run("accelerator", "show", "eyeris", code=2).stderr

@@ -1,0 +1,216 @@
+"""Timeloop's files, read and refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from triosim.accelerator.architecture import FanOut, Store
+from triosim.accelerator.evaluate import evaluate
+from triosim.accelerator.mapping import Loop
+from triosim.accelerator.problem import convolution
+from triosim.accelerator.reading import read
+from triosim.core.errors import InputError
+
+DATA = Path(__file__).parent / "data"
+
+
+def test_version_0_4_is_a_chain_of_nodes():
+    found = read([DATA / "arch_04.yaml"])
+    design = found.design
+    assert [node.name for node in design.nodes] == ["DRAM", "buffer", "PE", "weights", "sums"]
+    assert design.nodes[2] == FanOut("PE", 4, 2)
+    assert design.clock_hz == pytest.approx(1e9)
+    assert (design.technology, design.compute.name) == ("45nm", "mac")
+    dram, buffer, weights, sums = design.stores
+    assert (dram.capacity_words, dram.words_per_access, dram.word_bits, dram.kind) == (None, 8, 8, "DRAM")
+    assert (buffer.capacity_words, buffer.words_per_access, buffer.read_bandwidth) == (4096, 4, 4)
+    assert (sums.capacity_words, sums.word_bits, sums.words_per_access) == (8, 24, 1)
+    assert weights.aside == sums.aside == 1
+    assert design.compute_instances == design.instances("sums") == 8
+
+
+def test_constraints_that_stand_in_nodes():
+    found = read([DATA / "arch_04.yaml", DATA / "problem.yaml"])
+    assert found.constraints is not None
+    rules = found.constraints.constraints(found.design, found.problem)
+    assert ("buffer", "Weights", False) in rules.keeps
+    temporal, spatial = rules.levels
+    assert (temporal.node, temporal.inner, temporal.most) == ("buffer", ("K", "M", "N"), (("M", 8),))
+    assert (spatial.node, spatial.axis, spatial.exact, spatial.split) == ("PE", "xy", (("K", 1),), 1)
+
+
+def test_version_0_3_counts_instances_in_names():
+    design = read([DATA / "arch_03.yaml"]).design
+    assert [node.name for node in design.nodes] == ["DRAM", "buffer", "buffer_spatial", "registers"]
+    assert design.nodes[2] == FanOut("buffer_spatial", 4, 2)
+    registers = design.nodes[3]
+    assert isinstance(registers, Store)
+    assert registers.capacity_words == 64
+
+
+def test_a_mapping_hangs_spatial_loops_on_the_store_above_and_0_is_the_rest():
+    found = read([DATA / f"{name}.yaml" for name in ("arch_03", "problem", "mapping_03", "ert")])
+    assert found.mapping is not None
+    mapping = found.mapping.mapping(found.design, found.problem)
+    assert mapping.level("buffer_spatial").loops == (Loop("N", 2, "y"), Loop("M", 4, "x"))
+    assert mapping.level("buffer").loops == (Loop("N", 2), Loop("M", 2), Loop("K", 4)), "from the outermost"
+    assert mapping.level("buffer").keeps == ("Inputs", "Outputs")
+    result = evaluate(found.design, found.problem, mapping)
+    assert result.cycles == 64
+    assert result.instances == result.used == 8
+    assert result.compute_j == pytest.approx(512 * 0.5e-12)
+    assert dict(result.leakage_j)["buffer"] == pytest.approx(64 * 0.5e-12)
+    assert dict(found.areas) == pytest.approx({"buffer": 5000e-12})
+    assert found.problem.tensors[0].density == 0.5
+
+
+def test_a_mapping_may_name_what_the_front_end_calls_a_fan_out(tmp_path):
+    text = """mapping:
+- {target: inter_PE_spatial, type: spatial, factors: [M=4, N=2], permutation: [M, N, K], split: 1}
+- {target: inter_PE_spatial, type: temporal, factors: M1 N1 K1}
+- {target: buffer, type: temporal, factors: [M=2, N=2, K=16]}
+- {target: mac, type: temporal, factors: M1}
+"""
+    path = tmp_path / "mapping.yaml"
+    path.write_text(text)
+    found = read([DATA / "arch_04.yaml", DATA / "problem.yaml", path])
+    assert found.mapping is not None
+    mapping = found.mapping.mapping(found.design, found.problem)
+    assert mapping.level("PE").loops == (Loop("N", 2, "y"), Loop("M", 4, "x"))
+
+
+BAD = {
+    "architecture:\n  version: 0.4\n  nodes:\n  - !Widget\n    name: a\n": "type '!Widget' is not known",
+    "architecture:\n  version: 0.4\n  nodes: [!include other.yaml]\n": "is an include, which is not run",
+    "architecture:\n  version: 0.4\n  nodes:\n  - {{ thing }}\n": "is a Jinja template, which is not run",
+    "architecture:\n  version: 0.9\n  nodes: []\n": "version '0.9' is not known",
+    "architecture:\n  version: 0.4\n": "neither nodes",
+    "architecture:\n  version: 0.4\n  nodes:\n  - !Component {name: a, class: DRAM}\n": "has no compute unit",
+    "architecture:\n  nodes:\n  - !Component {name: a, class: SRAM, attributes: {depth: 2*n, width: 8}}\n":
+        "'2[*]n' is an expression",
+    "architecture:\n  nodes:\n  - &a [*a]\n": "an anchor contains itself",
+    "problem:\n  shape: cnn-layer\n": "is built into Timeloop",
+    "problem:\n  shape: {dimensions: [M], data_spaces: []}\n  instance: {M: 2, Z: 3}\n": "unknown dimension",
+    "problem:\n  shape: {dimensions: [M], data_spaces: []}\n  instance: {}\n": "no bound of M",
+    "problem:\n  shape:\n    dimensions: [M]\n    data_spaces: [{name: A, projection: [[[Q]]]}]\n  instance: {M: 2}\n":
+        "unknown dimension",
+    "problem:\n  shape: {dimensions: [M], data_spaces: [{name: A, projection: [[[M]]]}]}\n  instance: {M: 2}\n":
+        "exactly one output",
+    "ERT:\n  tables:\n  - {name: a.b, actions: [{name: read, energy: -3}]}\n": "the energy of read is -3 pJ",
+    "ERT:\n  tables:\n  - {name: a.b, actions: [{name: read, energy: .nan}]}\n": "finite number",
+    "ERT:\n  tables:\n  - {name: a.b, actions: [{name: explode, energy: 3}]}\n": "unknown action",
+    "mapping:\n- {target: a, type: temporal, factors: C=three}\n": "cannot be read",
+    "mapping:\n- {target: a, type: sideways}\n": "unknown type",
+    "mapping: 3\n": "must be a list",
+    "mapping:\n- {type: temporal}\n": "names no target",
+    "problem: {}\nrecipe: {}\n": "must be a table",
+    "sparse_optimizations:\n- name: a\n  representation-format: {data-spaces: [{name: A, ranks: [{format: ZIP}]}]}\n":
+        "unknown format of a rank",
+    "sparse_optimizations:\n  targets:\n  - {name: a, action-optimization: [{type: hoping}]}\n": "unknown optimization",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_what_cannot_be_used_is_one_sentence(text, tmp_path):
+    path = tmp_path / "file.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=BAD[text]) as refused:
+        read([path])
+    assert "file.yaml" in str(refused.value)
+
+
+def test_a_file_of_more_than_16_mib_is_not_parsed(tmp_path):
+    path = tmp_path / "large.yaml"
+    path.write_text("mapping:\n" + "# filler\n" * (2 << 20))
+    with pytest.raises(InputError, match="larger than 16 MiB"):
+        read([path])
+
+
+def test_two_designs_are_one_too_many():
+    with pytest.raises(InputError, match="second design"):
+        read([DATA / "arch_03.yaml", DATA / "arch_04.yaml"])
+
+
+def test_what_nodes_keep_by_their_constraints_holds_where_the_mapping_says_nothing(tmp_path):
+    """The loops of the simba-like exercise design's published mapping, with its counts."""
+    design = """architecture:
+  version: 0.4
+  nodes:
+  - !Container {name: System, attributes: {datawidth: 8}}
+  - !Element {name: DRAM, class: DRAM, attributes: {width: 64}}
+  - !Element
+    name: GlobalBuffer
+    class: smartbuffer_SRAM
+    attributes: {memory_depth: 2048, memory_width: 256}
+    constraints: {dataspace: {keep: [Inputs, Outputs], bypass: [Weights]}}
+  - !Container {name: PE, spatial: {meshX: 16}}
+  - !Element
+    name: PEInputBuffer
+    class: smartbuffer_RF
+    attributes: {memory_depth: 8192, memory_width: 64}
+    constraints: {dataspace: {keep: [Inputs], bypass: [Weights, Outputs]}}
+  - !Container {name: distributed_buffers, spatial: {meshY: 4}}
+  - !Parallel
+    nodes:
+    - !Element
+      name: PEWeightBuffer
+      class: smartbuffer_RF
+      attributes: {memory_depth: 4096, block_size: 8}
+      constraints: {dataspace: {keep: [Weights], bypass: [Inputs, Outputs]}}
+    - !Element
+      name: PEAccuBuffer
+      class: smartbuffer_RF
+      attributes: {memory_depth: 128, datawidth: 24}
+      constraints: {dataspace: {keep: [Outputs], bypass: [Inputs, Weights]}}
+    - !Nothing {constraints: {dataspace: {keep: [Inputs]}}}
+  - !Container {name: reg_mac, spatial: {meshY: 4}}
+  - !Element
+    name: PEWeightRegs
+    class: reg_storage
+    attributes: {memory_depth: 1, cluster_size: 64}
+    constraints: {dataspace: {keep: [Weights], bypass: [Inputs, Outputs]}}
+  - !Element {name: LMAC, class: compute, subclass: lmac}
+"""
+    loops = """mapping:
+- {target: PEAccuBuffer, type: temporal, factors: C1 M2 R1 S1 N1 P7 Q1, permutation: PMCRSNQ}
+- {target: PEWeightBuffer, type: temporal, factors: C1 M1 R3 S3 N1 P4 Q1, permutation: SPRCMNQ}
+- {target: inter_distributed_buffers_spatial, type: spatial, factors: C1 M4 R1 S1, permutation: MCRSNPQ, split: 0}
+- {target: PEInputBuffer, type: temporal, factors: C1 M1 R1 S1 N1 P1 Q4, permutation: QCMRSNP}
+- {target: inter_PE_spatial, type: spatial, factors: C3 M4 R1 S1 N1 P1 Q1, permutation: MCRSNPQ, split: 2}
+- {target: GlobalBuffer, type: temporal, factors: C1 M1 R1 S1 N1 P4 Q1, permutation: PCMRSNQ}
+- {target: DRAM, type: temporal, factors: C1 M1 R1 S1 N1 P1 Q28, permutation: QCMRSNP}
+"""
+    (tmp_path / "arch.yaml").write_text(design)
+    (tmp_path / "mapping.yaml").write_text(loops)
+    found = read([tmp_path / "arch.yaml", tmp_path / "mapping.yaml"])
+    assert found.mapping is not None
+    problem = convolution(c=3, m=32, p=112, q=112, r=3, s=3, stride=2)
+    mapping = found.mapping.mapping(found.design, problem, defaults=found.constraints)
+    result = evaluate(found.design, problem, mapping)
+    rows = {(a.store, a.tensor): (a.tile, a.instances, a.reads, a.fills, a.updates) for a in result.accesses}
+    assert result.cycles == 225_792
+    assert rows["PEWeightRegs", "Weights"] == (1, 48, 225_792, 32_256, 0)
+    assert rows["PEAccuBuffer", "Outputs"] == (14, 48, 200_704, 50_176, 225_792)
+    assert rows["PEWeightBuffer", "Weights"] == (18, 48, 32_256, 18, 0)
+    assert rows["PEInputBuffer", "Inputs"] == (513, 12, 225_792, 56_700, 0)
+    assert rows["GlobalBuffer", "Inputs"] == (6_075, 1, 170_100, 151_875, 0)
+    assert rows["GlobalBuffer", "Outputs"] == (14_336, 1, 802_816, 0, 1_204_224)
+    assert len(rows) == 3 + 6
+    registers = next(a for a in result.accesses if a.store == "PEWeightRegs")
+    store = found.design.stores[-1]
+    assert store.energies.read is not None
+    whole = registers.reads * store.energies.read + registers.fills * (store.energies.write or 0.0)
+    assert registers.energy_j == pytest.approx(4 * whole), "256 instances in clusters of 64 are 4 rows"
+
+
+@pytest.mark.parametrize("text", [
+    "problem:\n  shape: {dimensions: [M], data_spaces: [{name: A, projection: [[[[M]]]]}]}\n  instance: {M: 2}\n",
+    "mapping:\n- {target: a, type: [temporal]}\n",
+])  # fmt: skip
+def test_lists_where_names_belong_are_one_sentence(text, tmp_path):
+    path = tmp_path / "file.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match="unknown"):
+        read([path])

@@ -1,0 +1,67 @@
+"""``--sweep``, as a user types it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.command import run
+
+JOB = ("train", "gpt2", "--seq-len", "128", "--system", "dgx-a100", "--nodes", "1", "--global-batch-size", "8")
+
+
+def test_plans_are_ranked_and_written(tmp_path: Path) -> None:
+    outputs = ("--json", "plans.json", "--csv", "plans.csv")
+    done = run(*JOB, "--sweep", "tp=1,2,3", "pp=1,2", "--zero", "1", *outputs, cwd=tmp_path)
+    assert "2 of 6 plans fell out" in done.stdout
+    found = json.loads((tmp_path / "plans.json").read_text())
+    assert found["schema"] == "triosim/sweep/1"
+    assert [one["asked"] for one in found["plans"]] == [{"tp": t, "pp": p} for t in (1, 2, 3) for p in (1, 2)]
+    best = min((one for one in found["plans"] if one["figures"]), key=lambda one: one["figures"]["iteration_time_s"])
+    assert best["rank"] == 1
+    assert [one["rank"] for one in found["plans"][4:]] == [None, None]
+    assert [one["plans"] for one in found["fell_out"]] == [2]
+    rows = list(csv.DictReader((tmp_path / "plans.csv").open()))
+    assert [row["rank"] for row in rows] == [str(one["rank"] or "") for one in found["plans"]]
+    alone = run(*JOB, "--tp", "2", "--pp", "2", "--zero", "1", "--json", "-")
+    assert float(rows[3]["iteration_time_s"]) == json.loads(alone.stdout)["iteration_time_s"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["plans.csv", "plans.json"]
+
+
+def test_a_sweep_that_was_killed_goes_on(tmp_path: Path) -> None:
+    words = (*JOB, "--sweep", "tp=1,2,4", "pp=1,2,4", "zero=0,1,2", "--json", "plans.json", "--quiet")
+    process = subprocess.Popen([sys.executable, "-m", "triosim", *words], cwd=tmp_path, env=dict(os.environ))
+    journal = tmp_path / "plans.json.journal.jsonl"
+    while process.poll() is None and (not journal.exists() or journal.read_bytes().count(b"\n") < 4):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "plans.json").exists()
+    resumed = run(*words[:-1], cwd=tmp_path)
+    assert "of 27 plans are known" in resumed.stderr
+    first = (tmp_path / "plans.json").read_bytes()
+    assert not journal.exists()
+    run(*words, cwd=tmp_path)
+    assert (tmp_path / "plans.json").read_bytes() == first
+
+
+def test_another_workload_starts_anew(tmp_path: Path) -> None:
+    from triosim.search.journal import Journal
+
+    Journal(tmp_path / "plans.csv.journal.jsonl", "of another").__exit__()
+    assert "starts anew" in run(*JOB, "--sweep", "tp=8", "--csv", "plans.csv", cwd=tmp_path).stderr
+
+
+def test_what_does_not_go_together_is_a_sentence(tmp_path: Path) -> None:
+    assert "of one prediction" in run(*JOB, "--sweep", "tp=1", "--timeline", "t.json", code=2, cwd=tmp_path).stderr
+    assert "give --sweep as well" in run(*JOB, "--workers", "2", code=2).stderr
+    assert "give --sweep as well" in run(*JOB, "--csv", "t.csv", code=2, cwd=tmp_path).stderr
+    assert "at least 1" in run(*JOB, "--sweep", "tp=1", "--workers", "0", code=2).stderr
+    assert "tq" in run(*JOB, "--sweep", "tq=1", code=2).stderr
+    assert "unexpected extra argument" in run(*JOB, "--sweep", "tp=1", "pp", code=2).stderr

@@ -1,0 +1,1 @@
+"""Damaged inputs, odd plans and odd graphs, as many as wanted; see :mod:`tests.fuzz.__main__`."""

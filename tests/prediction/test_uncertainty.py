@@ -1,0 +1,110 @@
+"""The interval of an iteration: laws and values by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import triosim
+from tests.traces import chain
+from triosim.kernels.anchoring import load as anchoring
+from triosim.kernels.uncertainty import half_width
+from triosim.prediction import uncertainty as module
+from triosim.prediction.result import Cause
+from triosim.prediction.result.words import unsure
+
+
+def test_a_recorded_step_is_as_sure_as_a_recorded_time():
+    """One class alone: the ends of the interval are those of the class."""
+    recorded = chain(layers=8)
+    result = triosim.simulate(recorded, triosim.system(devices=1), triosim.Plan(host="none"))
+    known = anchoring().recorded_spread
+    low, high = (x / result.iteration_time_s for x in result.interval_s)
+    assert np.log(high) == pytest.approx(known, rel=0.2)
+    assert np.log(low) == pytest.approx(-known, rel=0.2)
+    assert sum(cause.share for cause in result.uncertainty) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_independent_classes_add_in_quadrature():
+    job = triosim.model("gpt2", batch_size=4)
+    result = triosim.simulate(job, triosim.system(device="H100", devices=1), triosim.Plan(host="none"))
+    low, high = result.interval_s
+    from triosim.hardware.catalog import accelerator
+    from triosim.kernels.model import Job
+    from triosim.kernels.pricing import price
+    from triosim.kernels.uncertainty import by_class
+
+    times = price(Job(job, accelerator("H100"), job, None))
+    width = half_width(*by_class(times, job))
+    assert np.log(high / low) / 2 == pytest.approx(width, rel=0.15)
+    assert low < result.iteration_time_s < high
+
+
+def test_the_host_is_named_where_it_binds():
+    job = triosim.model("gpt2", batch_size=1)
+    result = triosim.simulate(job, triosim.system(device="H100", devices=1), triosim.Plan(host="large-model"))
+    first = result.uncertainty[0]
+    assert first.name == "the host"
+    assert first.share > 0.9
+    assert first.cure.startswith("record a trace on H100")
+    assert result.to_dict()["uncertainty"][0]["name"] == "the host"
+
+
+def test_the_network_is_named_where_it_binds_and_only_if_it_is_not_given_exactly():
+    job = triosim.model("gpt2", batch_size=1)
+    plan = triosim.Plan(host="none", overlap=False)
+    catalog = triosim.simulate(job, triosim.system("dgx-a100", nodes=8), plan)
+    assert "the network" in [cause.name for cause in catalog.uncertainty]
+    given = triosim.simulate(job, triosim.system(device="A100", devices=64, link="1GB/s"), plan)
+    assert "the network" not in [cause.name for cause in given.uncertainty]
+
+
+def test_more_of_what_is_unsure_is_less_sure():
+    job = triosim.model("gpt2", batch_size=4)
+    plan = triosim.Plan(host="none")
+    h100 = triosim.system(device="H100", devices=1)
+    strange = replace(h100, models=(replace(h100.models[0], architecture="Nobody's", cache_bytes=None),))
+    here, there = (triosim.simulate(job, system, plan) for system in (h100, strange))
+
+    def width(result):
+        return np.log(result.interval_s[1] / result.interval_s[0])
+
+    assert width(there) > width(here)
+    again = triosim.simulate(job, h100, plan)
+    assert again.interval_s == here.interval_s, "the same every time"
+
+
+def ends(result):
+    """Logarithms of the ends of the interval over the time itself."""
+    return [np.log(end / result.iteration_time_s) for end in result.interval_s]
+
+
+def test_transfers_over_links_of_the_catalog_are_as_sure_as_the_catalog_says(monkeypatch):
+    """Nothing but transfers: 90 % of iterations are within a factor of exp(0.3), less what is software's."""
+    monkeypatch.setattr(module, "DRAWS", 20_000)
+    monkeypatch.setattr(module, "BUDGET", 10**9)
+    wires = chain(layers=4, batch=1, width=8192, forward_s=1e-9, backward_s=1e-9)
+    plan = triosim.Plan(host="none", overlap=False)
+    low, high = ends(triosim.simulate(wires, triosim.system("dgx-a100", nodes=2), plan))
+    assert 0.27 < high < 0.305
+    assert -0.305 < low < -0.27
+
+
+def test_an_interval_holds_nine_of_ten(monkeypatch):
+    """One class alone, with so many draws that the quantile is known to a percent, and without any."""
+    recorded, machine, plan = chain(layers=8), triosim.system(devices=1), triosim.Plan(host="none")
+    known = anchoring().recorded_spread
+    monkeypatch.setattr(module, "BUDGET", 0)
+    assert ends(triosim.simulate(recorded, machine, plan)) == pytest.approx([-known, known], rel=2e-3)
+    monkeypatch.setattr(module, "DRAWS", 40_000)
+    monkeypatch.setattr(module, "BUDGET", 10**9)
+    assert ends(triosim.simulate(recorded, machine, plan)) == pytest.approx([-known, known], rel=0.025)
+
+
+def test_words():
+    assert unsure(Cause("the host", 0.8, 0.447, "record a trace on H100")) == (
+        "80 % of the uncertainty is the host: record a trace on H100 and the interval narrows by up to 55 %"
+    )
+    assert unsure(Cause("matrix products", 1.0, 0.0, "")) == "100 % of the uncertainty is matrix products"

@@ -1,0 +1,236 @@
+"""What is kept in host memory: memory goes down, copies and the host's work come on top."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import triosim
+from tests.traces import chain
+from triosim import Plan
+from triosim.composition.update import EFFICIENCY
+from triosim.core.errors import PlanError
+from triosim.prediction.prepare import prepare
+from triosim.prediction.result import Result
+from triosim.schedule.offload import update_of
+from triosim.schedule.program import Op
+from triosim.trace.tables import Category, Trace
+
+LAYERS = 8
+LLAMA = {
+    "hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": LAYERS, "num_attention_heads": 8,
+    "vocab_size": 2048,
+}  # fmt: skip
+
+
+def llama(**options) -> Trace:
+    return triosim.model("llama", configuration=LLAMA, sequence_length=512, **options)
+
+
+def run(plan: dict, link: str = "63GB/s", **options) -> Result:
+    system = triosim.system(device="H100-SXM5-80GB", devices=1, host_link=link)
+    return triosim.simulate(llama(), system, Plan(host="none", **plan), fit=False, **options)
+
+
+def moved(plan: dict, trace: Trace | None = None) -> tuple[int, int]:
+    """Bytes to the host and from it, of the first rank class."""
+    system = triosim.system("dgx-h100")
+    program = prepare(trace or llama(), system, Plan(dp=1, idle_ok=True, **plan)).programs[0]
+    return tuple(int(program.bytes[program.op == op].sum()) for op in (Op.STORE, Op.FETCH))  # type: ignore[return-value]
+
+
+# --- activations ------------------------------------------------------------------------------------------------------
+
+
+def test_activations_that_leave_come_back() -> None:
+    """What leaves in a forward is what comes back in its backward: of all blocks but the last two, alike for each."""
+    out, back = moved({"offload": ("activations",)})
+    assert out == back > 0
+    assert out % (LAYERS - 2) == 0
+    assert moved({"offload": ("activations",), "micro_batches": 3}) == (3 * out, 3 * back)
+    assert moved({}) == (0, 0)
+
+
+def test_activations_of_recomputed_blocks_are_what_the_blocks_were_given() -> None:
+    """With full recomputation a block keeps its input only, tokens x width in 16 bits; the first one's is made before
+    the blocks, the last two stay."""
+    out, _ = moved({"offload": ("activations",), "recompute": "full"})
+    assert out == (LAYERS - 2) * 512 * 512 * 2
+
+
+def test_over_a_fast_link_they_cost_nothing_and_over_a_slow_one_their_bytes() -> None:
+    plain, fast = run({}), run({"offload": ("activations",)}, "1000TB/s")
+    assert fast.iteration_time_s == pytest.approx(plain.iteration_time_s, rel=1e-4)
+    slow = run({"offload": ("activations",)}, "1GB/s")
+    out, back = moved({"offload": ("activations",)})
+    assert slow.iteration_time_s > (out + back) / 1e9
+    assert slow.breakdown_s.communication == pytest.approx((out + back) / 1e9, rel=0.01)
+
+
+def test_fewer_activations_are_held() -> None:
+    plans = [{"batch_size": 16, **p} for p in ({}, {"offload": ("activations",)})]
+    plain, away = (run(plan).memory for plan in plans)
+    curve = [max(m.curve.bytes) for m in (plain, away)]
+    assert curve == [plain.allocated_bytes, away.allocated_bytes]
+    assert away.categories["activation"] < 0.7 * plain.categories["activation"]
+    assert away.allocated_bytes < plain.allocated_bytes
+
+
+# --- parameters and the optimizer -------------------------------------------------------------------------------------
+
+
+def test_the_host_updates_what_a_formula_says() -> None:
+    """Adam with master weights, 16 bits: reads 2 + 12 and writes 12 + 2 bytes a parameter; 2 go there, 2 come back."""
+    trace = llama()
+    parameters = int(trace.values.elements()[trace.weights()].sum())
+    update = update_of(trace, trace.weights().tolist())
+    assert sum(update.gradients.values()) == update.parameters == 2 * parameters
+    assert update.touched_bytes == 28 * parameters
+    assert moved({"offload": ("optimizer",)}) == (2 * parameters, 2 * parameters)
+    system = triosim.system("dgx-h100")
+    program = prepare(trace, system, Plan(dp=1, idle_ok=True, host="none", offload=("optimizer",))).programs[0]
+    cpu = system.server_cpu
+    assert cpu is not None
+    assert cpu.memory_bandwidth is not None
+    seconds = 28 * parameters / (2 * cpu.memory_bandwidth * EFFICIENCY)
+    assert program.seconds[program.op == Op.ISSUE].sum() == pytest.approx(seconds)
+
+
+def test_what_is_on_the_host_is_told() -> None:
+    """12 bytes of states and 2 of gradients a parameter; activations of as many micro-batches as are under way."""
+    trace, system = llama(), triosim.system("dgx-h100")
+    parameters = int(trace.values.elements()[trace.weights()].sum())
+
+    def told(**plan) -> int:
+        return triosim.simulate(trace, system, Plan(dp=1, idle_ok=True, **plan), fit=False).memory.host_bytes
+
+    assert told() == 0
+    assert told(offload=("optimizer",)) == 14 * parameters
+    out, _ = moved({"offload": ("activations",)})
+    assert told(offload=("activations",)) == out
+    assert told(offload=("activations",), micro_batches=4, schedule="gpipe") == 4 * out
+
+
+def test_ranks_of_a_server_share_its_processors() -> None:
+    system = triosim.system("dgx-h100")
+    plans = [Plan(dp=n, idle_ok=True, host="none", offload=("optimizer",)) for n in (1, 8)]
+    one, eight = (triosim.simulate(llama(), system, plan, fit=False) for plan in plans)
+    assert eight.devices[0].host_cpu_s == pytest.approx(8 * one.devices[0].host_cpu_s, rel=1e-6)
+    assert any("on the host's Xeon-8480+ at 45 %" in words for words in one.sources)
+    divided = triosim.simulate(llama(), system, Plan(dp=8, zero=1, host="none", offload=("optimizer",)), fit=False)
+    assert divided.devices[0].host_cpu_s == pytest.approx(one.devices[0].host_cpu_s, rel=0.01)
+
+
+def test_states_are_not_on_the_device_and_blocks_visit() -> None:
+    trace, system = llama(), triosim.system("dgx-h100")
+
+    def memory(**plan) -> dict[str, int]:
+        return triosim.simulate(trace, system, Plan(dp=1, idle_ok=True, **plan), fit=False).memory.categories
+
+    plain, states, both = memory(), memory(offload=("optimizer",)), memory(offload=("optimizer", "parameters"))
+    assert plain["optimizer_state"] > 0
+    assert "optimizer_state" not in states
+    assert states["weight"] == plain["weight"]
+    values = trace.values
+    of_blocks = [v for v in trace.weights().tolist() if ".layers." in values.name[v]]
+    block = int(values.bytes()[of_blocks].sum()) // LAYERS
+    outside = plain["weight"] - LAYERS * block
+    assert outside <= both["weight"] <= outside + 2 * block  # one that runs and one that arrives
+
+
+def test_gradients_leave_while_the_backward_goes_on_unless_others_have_a_part_of_them() -> None:
+    trace, system = llama(), triosim.system("dgx-h100")
+    parameters = int(trace.values.bytes()[trace.weights()].sum())
+
+    def most(**plan) -> int:
+        (foot,) = prepare(trace, system, Plan(idle_ok=True, offload=("optimizer",), **plan)).feet
+        return int(foot.held[:, Category.GRADIENT].max())
+
+    small = {"bucket_bytes": 1 << 20}
+    assert most(dp=1, **small) < 0.3 * parameters
+    assert most(dp=2, **small) >= parameters
+    assert most(dp=1, micro_batches=2, **small) >= parameters  # there they are added up until the last
+    out, _ = moved({"offload": ("optimizer",), **small})
+    assert out == parameters
+
+
+def test_parameters_visit_once_in_each_direction_of_each_micro_batch() -> None:
+    trace = llama()
+    values = trace.values
+    of_blocks = [v for v in trace.weights().tolist() if ".layers." in values.name[v]]
+    inside = int(values.bytes()[of_blocks].sum())
+    outside = int(values.bytes()[trace.weights()].sum()) - inside
+    for parts in (1, 3):
+        plan = {"offload": ("optimizer", "parameters"), "micro_batches": parts}
+        out, back = moved(plan)
+        assert out == inside + outside
+        assert abs(back - (2 * parts * inside + outside)) <= 4
+
+
+# --- with everything else ---------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.sampled_from([("optimizer",), ("activations",), ("optimizer", "parameters"),
+                     ("optimizer", "activations", "parameters")]),
+    st.sampled_from([{}, {"tp": 2}, {"pp": 2, "micro_batches": 4}, {"dp": 2}, {"dp": 2, "zero": 1},
+                     {"recompute": "full"}, {"pp": 2, "dp": 2, "micro_batches": 2, "schedule": "gpipe"}]),
+    st.booleans(),
+)  # fmt: skip
+def test_it_never_saves_time_nor_takes_memory(offload: tuple[str, ...], plan: dict, overlap: bool) -> None:
+    trace, system = llama(), triosim.system("dgx-h100")
+    plan = {"dp": 1, "batch_size": plan.get("micro_batches", 1), **plan, "overlap": overlap, "host": "none"}
+    plans = [Plan(idle_ok=True, **plan, **more) for more in ({}, {"offload": offload})]
+    plain, away = (triosim.simulate(trace, system, one, fit=False) for one in plans)
+    for program in prepare(trace, system, Plan(idle_ok=True, **plan, offload=offload)).programs:
+        assert program.lifetimes is not None
+        assert np.all(program.lifetimes.start <= program.lifetimes.end)
+    for a, b in zip(plain.devices, away.devices, strict=True):
+        assert b.allocated_bytes <= a.allocated_bytes * 1.001
+    if "optimizer" not in offload:
+        assert away.iteration_time_s >= plain.iteration_time_s * (1 - 1e-9)
+
+
+def test_folded_and_unfolded_are_the_same_picoseconds() -> None:
+    trace, system = llama(), triosim.system("dgx-h100")
+    plan = {"dp": 4, "offload": ("optimizer", "activations"), "host": "none"}
+    plans = [Plan(idle_ok=True, **plan, fold=fold) for fold in (True, False)]
+    folded, all_ = (triosim.simulate(trace, system, one, fit=False) for one in plans)
+    assert folded.iteration_time_s == all_.iteration_time_s
+
+
+def test_the_next_iteration_waits_for_the_new_parameters() -> None:
+    trace, system = llama(), triosim.system("dgx-h100")
+    plans = [Plan(dp=1, idle_ok=True, host="none", offload=("optimizer",), iterations=n) for n in (1, 3)]
+    one, three = (triosim.simulate(trace, system, plan, fit=False) for plan in plans)
+    assert three.iteration_time_s == pytest.approx(one.iteration_time_s, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        ({"offload": ("parameters",)}, "use offload optimizer as well"),
+        ({"offload": ("optimizer", "parameters"), "zero": 3}, "both say where parameters come from"),
+        ({"offload": ("optimizer",), "dp_style": "dataparallel"}, "keeps everything on its devices"),
+        ({"offload": ("optimizer",), "places": {"optimizer_state": "host"}}, "give only one"),
+        ({"offload": ("weights",)}, "^offload must be 'optimizer', 'activations' or 'parameters', got 'weights'"),
+    ],
+)
+def test_plans_that_contradict_themselves_are_refused(plan: dict, words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        Plan(**plan)
+
+
+def test_what_the_workload_or_the_system_does_not_allow_is_refused() -> None:
+    with pytest.raises(PlanError, match="does not say which it is"):
+        run({"offload": ("optimizer",)})
+    system = triosim.system(devices=1, host_link="63GB/s")
+    with pytest.raises(PlanError, match="no repeated blocks"):
+        triosim.simulate(chain(), system, Plan(offload=("activations",)))
+    with pytest.raises(PlanError, match="inference has nothing to bring back"):
+        run({"offload": ("activations",), "training": False})
+    with pytest.raises(triosim.InputError, match="no host memory"):
+        triosim.simulate(llama(), triosim.system(device="B200", devices=1), Plan(offload=("activations",)))

@@ -1,0 +1,245 @@
+"""Pipeline schedules: against PyTorch's own order of actions, and against the bubbles of the papers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import triosim
+from tests.traces import chain
+from triosim import Plan, PlanError
+from triosim.schedule.actions import SCHEDULES, Action, Pass
+
+PS = 10**12
+EACH = [
+    ("gpipe", {}),
+    ("1f1b", {}),
+    ("interleaved-1f1b", {"chunks": 2}),
+    ("interleaved-1f1b", {"chunks": 3}),
+    ("zb-h1", {}),
+]
+
+
+def _made(name: str, options: dict[str, int]) -> Any:
+    return SCHEDULES.get(name)(**options)
+
+
+@given(st.sampled_from(EACH), st.integers(1, 6), st.integers(1, 4))
+def test_every_micro_batch_goes_once_each_way_through_every_chunk(which: Any, stages: int, rounds: int) -> None:
+    schedule = _made(*which)
+    micro_batches = rounds * stages
+    back = (Pass.INPUT_GRADIENT, Pass.WEIGHT_GRADIENT) if schedule.splits_backward else (Pass.BACKWARD,)
+    for stage in range(stages):
+        actions = schedule.actions(stage, stages, micro_batches)
+        assert len(set(actions)) == len(actions) == micro_batches * schedule.chunks_per_stage * (1 + len(back))
+        for m in range(micro_batches):
+            for chunk in range(schedule.chunks_per_stage):
+                at = [actions.index(Action(what, m, chunk)) for what in (Pass.FORWARD, *back)]
+                assert at == sorted(at)
+
+
+@given(st.sampled_from(EACH), st.integers(1, 6), st.integers(1, 4))
+def test_no_schedule_deadlocks(which: Any, stages: int, rounds: int) -> None:
+    """Its actions, and what a pass needs of the parts before and after it, have no cycle."""
+    schedule = _made(*which)
+    assert _time(schedule, stages, rounds * stages, 6, 6, 6) > 0
+
+
+def _time(schedule: Any, stages: int, micro_batches: int, forward: int, input_s: int, weight_s: int) -> int:
+    """When the last action ends if transfers take no time; times are of all chunks of a stage together."""
+    chunks = schedule.chunks_per_stage
+    cost = {
+        Pass.FORWARD: forward, Pass.BACKWARD: input_s + weight_s, Pass.INPUT_GRADIENT: input_s,
+        Pass.WEIGHT_GRADIENT: weight_s,
+    }  # fmt: skip
+    orders = [schedule.actions(stage, stages, micro_batches) for stage in range(stages)]
+    ended: dict[tuple[bool, int, int], int] = {}  # (backward, micro-batch, part)
+    free, at = [0] * stages, [0] * stages
+    while any(a < len(order) for a, order in zip(at, orders, strict=True)):
+        moved = False
+        for stage, order in enumerate(orders):
+            while at[stage] < len(order):
+                what, m, chunk = order[at[stage]]
+                part = chunk * stages + stage
+                if what is Pass.FORWARD:
+                    need = (False, m, part - 1) if part else None
+                elif what is Pass.WEIGHT_GRADIENT:
+                    need = (True, m, part)
+                else:
+                    need = (True, m, part + 1) if part + 1 < stages * chunks else (False, m, part)
+                if need is not None and need not in ended:
+                    break
+                free[stage] = max(free[stage], ended[need] if need else 0) + cost[what] // chunks
+                if what is not Pass.WEIGHT_GRADIENT:
+                    ended[what is not Pass.FORWARD, m, part] = free[stage]
+                at[stage], moved = at[stage] + 1, True
+        assert moved, "deadlock"
+    return max(free)
+
+
+BUBBLE = {
+    "gpipe": lambda p, f, b, w, v: (p - 1) * (f + b + w),
+    "1f1b": lambda p, f, b, w, v: (p - 1) * (f + b + w),
+    "interleaved-1f1b": lambda p, f, b, w, v: (p - 1) * (f + b + w) // v,
+    "zb-h1": lambda p, f, b, w, v: (p - 1) * (f + b - w),
+}
+
+
+@pytest.mark.parametrize(("name", "options"), EACH)
+@pytest.mark.parametrize(("stages", "rounds"), [(2, 2), (4, 1), (4, 3), (6, 2)])
+@pytest.mark.parametrize(("forward", "backward", "weight"), [(6, 6, 6), (12, 12, 6), (6, 6, 0)])
+def test_the_bubble_is_that_of_the_papers(
+    name: str, options: dict[str, int], stages: int, rounds: int, forward: int, backward: int, weight: int
+) -> None:
+    """Narayanan et al. 2021, section 2.2; Qi et al. 2024, section 2.2, where T_W <= T_F and T_W <= T_B."""
+    schedule, m = _made(name, options), stages * rounds
+    total = _time(schedule, stages, m, forward, backward, weight)
+    bubble = BUBBLE[name](stages, forward, backward, weight, schedule.chunks_per_stage)
+    assert total == m * (forward + backward + weight) + bubble
+
+
+@pytest.mark.parametrize(("name", "options"), EACH)
+@pytest.mark.parametrize("weight", [1e-3, 0.5e-3])
+def test_the_bubble_comes_out_of_a_simulation(name: str, options: dict[str, int], weight: float) -> None:
+    """Equal layers on equal parts, links that take no time."""
+    pp, m, v = 4, 8, options.get("chunks", 1)
+    trace = chain(layers=24, forward_s=1e-3, backward_s=1e-3, weight_s=weight)
+    plan = Plan(pp=pp, micro_batches=m, batch_size=64 * m, schedule=name, schedule_options=options, host="none")
+    result = triosim.simulate(trace, triosim.system(devices=pp, link="inf"), plan)
+    f = b = 6 * PS // 1000
+    w = round(6 * PS * weight)
+    assert round(result.iteration_time_s * PS) == m * (f + b + w) + BUBBLE[name](pp, f, b, w, v)
+
+
+def test_interleaving_sends_more_and_zero_bubble_the_same() -> None:
+    trace = chain(layers=12, weight_s=1e-3)
+
+    def sends(name: str, **options: int) -> int:
+        plan = Plan(pp=4, micro_batches=8, schedule=name, schedule_options=options)
+        result = triosim.simulate(trace, triosim.system(devices=4, link="1GB/s"), plan)
+        return sum(row.count for row in result.collectives if row.kind == "send")
+
+    assert sends("1f1b") == sends("zb-h1") == 8 * 2 * 3  # micro-batches x there and back x boundaries
+    assert sends("interleaved-1f1b", chunks=3) == 8 * 2 * (4 * 3 - 1)
+
+
+def test_zero_bubble_holds_no_more_than_the_first_stage_of_1f1b() -> None:
+    """All stages hold ``pp`` micro-batches under ZB-H1, stage ``s`` of 1F1B ``pp - s``."""
+    trace = chain(layers=8, batch=8192, width=128, weight_s=1e-3)
+    system = triosim.system(devices=4, link="inf")
+    held = {
+        name: [
+            d.allocated_bytes
+            for d in triosim.simulate(trace, system, Plan(pp=4, micro_batches=16, schedule=name)).devices
+        ]
+        for name in ("1f1b", "zb-h1")
+    }
+    weights = 2 * 2 * 128 * 128 * 4  # and gradients
+    assert max(held["zb-h1"]) <= held["1f1b"][0] + weights
+    assert held["1f1b"][3] < held["1f1b"][0] / 3
+    assert held["zb-h1"][3] > held["zb-h1"][0] * 2 / 3
+
+
+def test_gradients_of_a_chunk_are_reduced_while_others_still_run() -> None:
+    trace = chain(layers=12, batch=64, width=512, weight_s=1e-3, optimizer_s=1e-3)
+    plan = Plan(pp=2, dp=2, micro_batches=4, schedule="interleaved-1f1b", schedule_options={"chunks": 3})
+    result = triosim.simulate(trace, triosim.system(devices=4, link="100MB/s"), plan)
+    slices = result.timeline.slices
+    assert result.breakdown_s.communication > result.breakdown_s.exposed_communication > 0
+    assert len(slices)
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        ({"pp": 4, "micro_batches": 9, "schedule": "interleaved-1f1b"}, "nearest that can are 8 and 12"),
+        ({"pp": 1, "schedule": "interleaved-1f1b"}, "use pp 2 or more"),
+        (
+            {"pp": 2, "micro_batches": 2, "schedule": "interleaved-1f1b", "schedule_options": {"chunks": 0}},
+            "at least 1",
+        ),
+        ({"pp": 2, "micro_batches": 2, "schedule": "interleaved-1f1b", "stages": ("layer4",)}, "pp 2 x 2 chunk"),
+        ({"pp": 2, "dp": 2, "micro_batches": 2, "schedule": "zb-h1", "zero": 3}, "splits the backward"),
+        ({"pp": 2, "schedule": "nobody"}, "unknown pipeline schedule"),
+    ],
+)
+def test_what_cannot_be_scheduled_is_a_sentence(plan: dict[str, Any], words: str) -> None:
+    trace = chain(layers=8, batch=72, weight_s=1e-3, optimizer_s=1e-3)
+    with pytest.raises(PlanError if "unknown" not in words else triosim.InputError, match=words):
+        triosim.simulate(trace, triosim.system(devices=4, link="1GB/s"), Plan(**plan))
+
+
+def test_a_backward_that_cannot_be_split_is_told() -> None:
+    plan = Plan(pp=2, micro_batches=2, schedule="zb-h1")
+    result = triosim.simulate(chain(layers=4), triosim.system(devices=2, link="1GB/s"), plan)
+    assert any("in one operator" in warning for warning in result.warnings)
+    result = triosim.simulate(chain(layers=4, weight_s=1e-3), triosim.system(devices=2, link="1GB/s"), plan)
+    assert not any("in one operator" in warning for warning in result.warnings)
+
+
+class TestAgainstTorch:
+    """``torch.distributed.pipelining``'s own lists of actions."""
+
+    @pytest.fixture
+    def schedules(self) -> Any:
+        pytest.importorskip("torch")
+        from torch.distributed.pipelining import schedules
+
+        return schedules
+
+    def _theirs(
+        self, schedules: Any, cls: str, stages: int, chunks: int, micro_batches: int, rank: int
+    ) -> list[Action]:
+        made = object.__new__(getattr(schedules, cls))
+        made.pp_group_size, made.n_local_stages, made._n_microbatches, made.rank = stages, chunks, micro_batches, rank
+        made.number_of_rounds = max(1, micro_batches // stages)
+        made.microbatches_per_round = micro_batches // made.number_of_rounds
+        kinds = {
+            "FORWARD": Pass.FORWARD, "FULL_BACKWARD": Pass.BACKWARD, "BACKWARD_INPUT": Pass.INPUT_GRADIENT,
+            "BACKWARD_WEIGHT": Pass.WEIGHT_GRADIENT,
+        }  # fmt: skip
+        return [
+            Action(kinds[action.computation_type.name], action.microbatch_index, action.stage_index // stages)
+            for action in made._calculate_single_rank_operations(rank)
+            if action is not None
+        ]
+
+    @pytest.mark.parametrize(
+        ("stages", "chunks", "micro_batches"), [(2, 2, 4), (4, 2, 8), (4, 3, 8), (4, 2, 10), (4, 2, 3), (8, 4, 16)]
+    )
+    def test_interleaved(self, schedules: Any, stages: int, chunks: int, micro_batches: int) -> None:
+        ours = _made("interleaved-1f1b", {"chunks": chunks})
+        for rank in range(stages):
+            theirs = self._theirs(schedules, "ScheduleInterleaved1F1B", stages, chunks, micro_batches, rank)
+            assert ours.actions(rank, stages, micro_batches) == theirs
+
+    @pytest.mark.parametrize(("stages", "micro_batches"), [(2, 4), (4, 8), (8, 16)])
+    def test_weight_gradients_lag_as_in_its_zero_bubble(self, schedules: Any, stages: int, micro_batches: int) -> None:
+        """Its ScheduleInterleavedZeroBubble of one chunk: backwards in the same order."""
+        ours = _made("zb-h1", {})
+        for rank in range(stages):
+            theirs = self._theirs(schedules, "ScheduleInterleavedZeroBubble", stages, 1, micro_batches, rank)
+            own = ours.actions(rank, stages, micro_batches)
+            assert [a for a in own if a.what is not Pass.FORWARD] == [a for a in theirs if a.what is not Pass.FORWARD]
+
+
+def test_inference_goes_through_the_chunks_in_rounds() -> None:
+    trace = chain(layers=8, weight_s=1e-3)
+    plan = Plan(pp=2, micro_batches=4, batch_size=256, schedule="interleaved-1f1b", training=False)
+    result = triosim.simulate(trace, triosim.system(devices=2, link="inf"), plan)
+    f = 4 * PS // 1000
+    assert round(result.iteration_time_s * PS) == 4 * f + f // 2
+
+
+@settings(max_examples=30)
+@given(st.integers(2, 4), st.integers(1, 3))
+def test_one_chunk_is_1f1b(stages: int, rounds: int) -> None:
+    """Interleaving over one chunk has PyTorch's longer warm-up, and takes exactly as long."""
+    m = stages * rounds
+    one, plain = _made("interleaved-1f1b", {"chunks": 1}), _made("1f1b", {})
+    assert _time(one, stages, m, 2, 2, 2) == _time(plain, stages, m, 2, 2, 2)
+    assert np.all([len(one.actions(s, stages, m)) == len(plain.actions(s, stages, m)) for s in range(stages)])

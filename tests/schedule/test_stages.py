@@ -1,0 +1,159 @@
+"""Pipeline stages: where they are cut, who runs what, what crosses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import triosim
+from tests.traces import chain
+from triosim import Plan, PlanError
+from triosim.schedule.stages import split
+from triosim.trace.tables import Phase
+
+ACTIVATION = 64 * 128 * 4
+
+
+def _bottleneck(trace, stages) -> float:
+    seconds = trace.operators.device_s
+    return max(float(seconds[stages.of == s].sum()) for s in range(stages.count))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 40), min_size=4, max_size=9), st.integers(2, 4))
+def test_the_slowest_stage_is_as_fast_as_any_cut_allows(times: list[int], count: int) -> None:
+    """Against every possible cut."""
+    from itertools import combinations
+
+    trace = chain(layers=len(times), backward_s=0.0)
+    seconds = np.zeros(len(trace))
+    seconds[: len(times)] = times
+    stages = split(trace, seconds, count)
+    best = min(
+        max(sum(times[a:b]) for a, b in zip((0, *cuts), (*cuts, len(times)), strict=True))
+        for cuts in combinations(range(1, len(times)), count - 1)
+    )
+    found = max(float(seconds[stages.of == s].sum()) for s in range(count))
+    assert found == pytest.approx(best)
+    assert len(set(stages.of[: len(times)].tolist())) == count
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data(), st.integers(4, 9), st.integers(2, 4))
+def test_on_different_devices_too_the_slowest_stage_is_as_fast_as_any_cut_allows(data, layers: int, count: int) -> None:
+    """Against every possible cut, with a time of each operator on each stage's own device."""
+    from itertools import combinations
+
+    times = np.array([data.draw(st.lists(st.integers(1, 40), min_size=layers, max_size=layers)) for _ in range(count)])
+    trace = chain(layers=layers, backward_s=0.0)
+    seconds = np.zeros((count, len(trace)))
+    seconds[:, :layers] = times
+    stages = split(trace, seconds, count)
+    best = min(
+        max(times[s, a:b].sum() for s, (a, b) in enumerate(zip((0, *cuts), (*cuts, layers), strict=True)))
+        for cuts in combinations(range(1, layers), count - 1)
+    )
+    assert max(float(seconds[s, stages.of == s].sum()) for s in range(count)) == pytest.approx(best)
+    assert len(set(stages.of[:layers].tolist())) == count
+
+
+def test_what_is_too_much_for_the_next_device_may_be_left_to_the_one_after_it() -> None:
+    """Fast, slow, fast: the first stage could take both small layers, but then the slow one would get the large."""
+    trace = chain(layers=3, backward_s=0.0)
+    seconds = np.zeros((3, len(trace)))
+    seconds[:, :3] = [[1, 1, 10], [10, 10, 100], [1, 1, 10]]
+    assert split(trace, seconds, 3).of[:3].tolist() == [0, 1, 2]
+
+
+def test_equal_rows_are_one_row() -> None:
+    trace = chain(layers=7)
+    seconds = trace.operators.device_s * np.linspace(1, 2, len(trace))
+    one, three = split(trace, seconds, 3), split(trace, np.stack([seconds] * 3), 3)
+    assert np.array_equal(one.of, three.of)
+
+
+def test_pipelines_on_different_devices_are_balanced_by_the_time_on_each(tmp_path) -> None:
+    """The H100 takes more layers than the A100, in either order, and the two take about as long."""
+    file = tmp_path / "mixed.toml"
+    file.write_text(
+        '[[device]]\nname = "fast"\nmodel = "H100"\n[[device]]\nname = "slow"\nmodel = "A100"\n'
+        '[[link]]\nfrom = "fast"\nto = "slow"\nbandwidth = "25 GB/s"\n'
+    )
+    trace, system = triosim.model("llama-3-8b", sequence_length=1024), triosim.system(file)
+    for placement in ((0, 1), (1, 0)):
+        plan = Plan(pp=2, micro_batches=2, placement=placement, host="none")
+        result = triosim.simulate(trace, system, plan, fit=False)
+        first, second = (row.compute_s for row in result.stages)
+        assert first == pytest.approx(second, rel=0.25), "the optimizer is not balanced"
+        even = plan.model_copy(update={"stages": ("model.layers.16",)})
+        assert result.iteration_time_s < 0.85 * triosim.simulate(trace, system, even, fit=False).iteration_time_s
+
+
+def test_backward_runs_where_forward_ran() -> None:
+    trace = chain(layers=6)
+    stages = split(trace, trace.operators.device_s, 3)
+    forward = trace.operators.forward
+    backward = np.flatnonzero(trace.operators.phase == Phase.BACKWARD)
+    assert np.array_equal(stages.of[backward], stages.of[forward[backward]])
+
+
+def test_boundary_tensors_go_to_the_next_stage_and_their_gradients_come_back() -> None:
+    trace = chain(layers=4)
+    stages = split(trace, trace.operators.device_s, 4)
+    assert [(b.source, b.target, b.bytes) for b in stages.boundaries] == [(i, i + 1, ACTIVATION) for i in range(3)]
+    assert all(b.returned >= 0 for b in stages.boundaries)
+
+
+def test_skip_connections_are_sent_straight_to_where_they_are_read() -> None:
+    trace = chain(layers=4, skips=((0, 3),))
+    stages = split(trace, trace.operators.device_s, 4, begins=("layer1", "layer2", "layer3"))
+    found = {(b.source, b.target) for b in stages.boundaries}
+    assert found == {(0, 1), (1, 2), (2, 3), (0, 3)}
+    plan = Plan(pp=4, micro_batches=2, stages=("layer1", "layer2", "layer3"))
+    result = triosim.simulate(trace, triosim.system(devices=4, link="1GB/s"), plan)
+    (row,) = [c for c in result.collectives if c.kind == "send"]
+    assert (row.bytes, row.count) == (ACTIVATION // 2, 2 * 2 * 4)  # micro-batches x there and back x boundaries
+
+
+def test_the_users_cuts_are_kept() -> None:
+    trace = chain(layers=6)
+    stages = split(trace, trace.operators.device_s, 3, begins=("layer1", "layer5"))
+    assert stages.firsts == ("layer0", "layer1", "layer5")
+    assert np.bincount(stages.of[:6]).tolist() == [1, 4, 1]
+
+
+@pytest.mark.parametrize(
+    ("begins", "words"),
+    [(("layer9",), "no module 'layer9'"), (("layer3", "layer2"), "name the modules in running order")],
+)
+def test_cuts_that_make_no_sense_are_refused(begins: tuple[str, ...], words: str) -> None:
+    trace = chain(layers=6)
+    with pytest.raises(PlanError, match=words):
+        split(trace, trace.operators.device_s, len(begins) + 1, begins=begins)
+
+
+def test_more_stages_than_operators_are_refused() -> None:
+    trace = chain(layers=3)
+    with pytest.raises(PlanError, match="use pp 3 or less"):
+        split(trace, trace.operators.device_s, 4)
+
+
+def test_optimizer_work_is_shared_by_the_parameters_of_each_stage() -> None:
+    trace = chain(layers=6, optimizer_s=6e-3)
+    stages = split(trace, trace.operators.device_s, 2, begins=("layer2",))
+    row = int(np.flatnonzero(trace.operators.phase == Phase.OPTIMIZER)[0])
+    assert stages.share[row].tolist() == pytest.approx([2 / 6, 4 / 6])
+
+
+def test_1f1b_holds_fewer_micro_batches_than_gpipe() -> None:
+    trace = chain(layers=8, batch=8192)
+    system = triosim.system(devices=4, link="inf")
+    held = {
+        name: triosim.simulate(trace, system, Plan(pp=4, micro_batches=16, schedule=name)).memory.categories[
+            "activation"
+        ]
+        for name in ("gpipe", "1f1b")
+    }
+    assert held["1f1b"] < held["gpipe"] / 2

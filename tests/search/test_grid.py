@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import pytest
+
+from triosim.core.errors import InputError, PlanError
+from triosim.plan import Plan
+from triosim.search.grid import axes_of, grid, plan_of
+
+
+def test_words_become_axes_of_the_type_of_their_field() -> None:
+    axes = axes_of([
+        "tp=1,2", "micro-batches=4", "recompute=none,full", "overlap=on,off", "bucket-size=25MiB", "dp=auto,2",
+        "offload=none,optimizer+activations", "interference=1.2,off", "schedule.chunks=2", "zero=0,3",
+    ])  # fmt: skip
+    assert axes == {
+        "tp": (1, 2), "micro_batches": (4,), "recompute": ("none", "full"), "overlap": (True, False),
+        "bucket_bytes": (25 << 20,), "dp": (None, 2), "offload": ((), ("optimizer", "activations")),
+        "interference": (1.2, "off"), "schedule.chunks": ("2",), "zero": (0, 3),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["tp"], "give a name and values"),
+        (["tp=1,,2"], "give a name and values"),
+        (["tp=1", "tp=2"], "gives tp twice"),
+        (["tq=1"], "did you mean tp"),
+        (["rule.x=1"], "schedule.chunks"),
+        (["overlap=yes"], "on or off"),
+        (["micro-batch-size=0"], "at least 1"),
+    ],
+)
+def test_words_that_make_no_sense_are_a_sentence(words: list[str], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        axes_of(words)
+
+
+def test_the_last_axis_changes_first() -> None:
+    assert [tuple(one.values()) for one in grid({"tp": (1, 2), "pp": (1, 4)})] == [(1, 1), (1, 4), (2, 1), (2, 4)]
+
+
+def test_too_many_combinations_are_refused() -> None:
+    with pytest.raises(InputError, match="1,000,000 plans at most"):
+        next(grid({"tp": range(1001), "pp": range(1001)}))
+
+
+def test_a_micro_batch_size_is_a_number_of_micro_batches() -> None:
+    base = Plan(global_batch_size=96)
+    found = plan_of(base, {"tp": 2, "pp": 2, "micro-batch-size": 3}, 16)  # 4 replicas of 24 samples
+    assert (found.micro_batches, found.global_batch_size) == (8, 96)
+
+
+@pytest.mark.parametrize(
+    ("base", "asked", "said"),
+    [
+        (Plan(), {"micro-batch-size": 1}, "give --batch-size"),
+        (Plan(batch_size=8), {"micro-batch-size": 3}, "nearest are 2 or 4"),
+        (Plan(global_batch_size=9), {"micro-batch-size": 1}, "nearest dp is 3 or 9"),
+        (Plan(batch_size=8), {"micro_batches": 3}, "nearest that do are"),
+        (Plan(), {"tp": "x"}, "tp must be a whole number"),
+    ],
+)
+def test_a_plan_that_cannot_be_formed_is_an_error(base: Plan, asked: dict, said: str) -> None:
+    with pytest.raises(PlanError, match=said):
+        plan_of(base, asked, 8)
+
+
+def test_options_of_parts_and_sequence_parallel() -> None:
+    base = Plan(schedule="interleaved-1f1b", parallelism=("hsdp",))
+    found = plan_of(base, {"schedule.chunks": "4", "sequence-parallel": True, "parallelism.groups": "2"}, 8)
+    assert found.schedule_options == {"chunks": "4"}
+    assert found.parallelism == ("sequence", "hsdp")
+    assert found.parallelism_options == {"groups": "2"}
+    assert plan_of(found, {"sequence-parallel": False}, 8).parallelism == ("hsdp",)
+
+
+def test_one_kind_of_batch_replaces_the_other() -> None:
+    assert plan_of(Plan(batch_size=4), {"global_batch_size": 32}, 8).batch_size is None

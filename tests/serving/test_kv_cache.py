@@ -1,0 +1,174 @@
+"""Blocks, and prefixes found again."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.data import shared
+from tests.serving.fleets import replica, serve
+from tests.serving.test_laws import conserved
+from triosim.core.columns import Ragged
+from triosim.core.errors import InputError
+from triosim.serving.fleet import block_keys
+from triosim.serving.kv_cache import KVCache, PrefixCache
+from triosim.serving.request_files import read
+from triosim.serving.requests import PromptHashes, Request, RequestTable
+
+
+def request(number: int, keys: tuple[int, ...], prompt: int | None = None, size: int = 4) -> Request:
+    return Request(number, number, 0, prompt if prompt is not None else len(keys) * size + 1, 1, keys=keys)
+
+
+def test_blocks_are_held_and_given_back() -> None:
+    cache = KVCache(3, 16)
+    one, two = request(0, (), 33), request(1, (), 16)
+    assert cache.hold(one, 17)
+    assert (one.blocks, cache.free) == (2, 1)
+    assert cache.hold(two, 16)
+    assert not cache.hold(one, 33)
+    assert (one.blocks, cache.free) == (2, 0)
+    cache.release(two)
+    assert cache.hold(one, 33)
+    assert cache.peak == 3
+
+
+def test_a_cache_of_nothing_is_refused() -> None:
+    with pytest.raises(InputError, match="holds nothing"):
+        KVCache(0, 16)
+
+
+def test_a_prefix_is_found_while_it_is_used_and_afterwards() -> None:
+    cache = PrefixCache(8, 4)
+    one, two = request(0, (1, 2, 3)), request(1, (1, 2, 9))
+    assert cache.start(one, one.known)
+    one.computed = one.known
+    cache.store(one)
+    assert cache.match(two) == 8
+    assert cache.start(two, two.known)
+    assert (two.computed, two.blocks, cache.free) == (8, 4, 8 - 4 - 2)
+    cache.release(one)
+    cache.release(two)
+    assert cache.free == 8
+    assert cache.match(request(2, (1, 2, 3, 4))) == 12
+
+
+def test_at_least_one_token_is_computed() -> None:
+    cache = PrefixCache(8, 4)
+    one = request(0, (1, 2), prompt=8)
+    cache.start(one, 8)
+    one.computed = 8
+    cache.store(one)
+    assert cache.match(request(1, (1, 2), prompt=8)) == 4
+
+
+def test_the_least_recently_freed_goes_first_and_of_a_request_the_last() -> None:
+    cache = PrefixCache(4, 4)
+    for number, keys in enumerate([(1, 2), (3, 4)]):
+        one = request(number, keys, prompt=8)
+        cache.start(one, 8)
+        one.computed = 8
+        cache.store(one)
+        cache.release(one)
+    third = request(2, (), prompt=4)
+    cache.start(third, 4)
+    assert cache.match(request(3, (1, 2, 7))) == 4  # block 2 was the first to go
+    assert cache.match(request(3, (3, 4, 7))) == 8
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    prompts=st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=30),
+    blocks=st.integers(8, 30),
+)
+def test_nothing_is_lost_with_reuse(prompts: list[list[int]], blocks: int) -> None:
+    chains = [[hash((0, *row[: n + 1])) & 0xFFFFFFFF for n in range(len(row))] for row in prompts]
+    hashes = PromptHashes(Ragged.of(chains), 16)
+    table = RequestTable.of(
+        np.arange(len(prompts)) * 3e-3, [16 * len(row) + 1 for row in prompts], np.full(len(prompts), 9), hashes=hashes
+    )
+    one = replica("vllm", blocks, reuse=True)
+    served = serve(table, one)
+    conserved(served, table)
+    assert one.cache.free == blocks
+    assert served.hit_tokens <= served.looked_up_tokens
+
+
+def test_a_cold_prefix_cache_is_none() -> None:
+    """Prompts that share nothing: to the picosecond what a plain cache gives, while nobody is evicted.
+
+    An evicted request finds its own blocks again, and should.
+    """
+    n = 50
+    hashes = PromptHashes(Ragged.of([[100 * row + k for k in range(8)] for row in range(n)]), 16)
+    table = RequestTable.of(np.arange(n) * 5e-3, np.full(n, 130), np.full(n, 20), hashes=hashes)
+    plain, cold = (serve(table, replica("vllm", 80, reuse=reuse)) for reuse in (False, True))
+    assert (plain.finished == cold.finished).all()
+    assert (plain.first_token == cold.first_token).all()
+    assert plain.restarts.sum() == 0
+
+
+def test_an_evicted_request_finds_what_is_left_of_its_own() -> None:
+    hashes = PromptHashes(Ragged.of([[100 * row + k for k in range(8)] for row in range(20)]), 16)
+    table = RequestTable.of(np.zeros(20), np.full(20, 130), np.full(20, 60), hashes=hashes)
+    plain, warm = (serve(table, replica("vllm", 80, reuse=reuse)) for reuse in (False, True))
+    assert plain.restarts.sum() > 0
+    assert warm.hit_tokens > 0
+    conserved(warm, table)
+
+
+def test_blocks_smaller_and_larger_than_the_hashes() -> None:
+    hashes = PromptHashes(Ragged.of([[5, 6, 7]]), 32)
+    table = RequestTable.of([0], [70], [50], hashes=hashes)
+    keys = block_keys(table, 16)[0]
+    assert tuple(keys[:4]) == (10, 11, 12, 13)
+    assert len(keys) == 120 // 16  # the output's are nobody else's
+    assert max(keys[4:]) < 0
+    assert block_keys(table, 64)[0] == (6,)
+    with pytest.raises(InputError, match="must be a multiple of the other"):
+        block_keys(table, 24)
+
+
+@pytest.mark.parametrize(("size", "hits"), [(None, 105_710), (10_000, 60_921), (30_000, 93_967)])
+def test_mooncake_hits(size: int | None, hits: int) -> None:
+    """Blocks touched in order, each request stored at once: what the trace's authors' rule gives."""
+    table = read(shared("serving", "mooncake", "conversation_trace.jsonl.gz"))
+    assert table.hashes is not None
+    kept: OrderedDict[int, None] = OrderedDict()
+    found = total = 0
+    for row in table.hashes.rows.lists():
+        for key in row:
+            total += 1
+            found += key in kept
+            kept[key] = None
+            kept.move_to_end(key)
+            if size is not None and len(kept) > size:
+                kept.popitem(last=False)
+    assert total == 288_500
+    assert found == hits
+
+
+def test_mooncake_through_the_cache_without_limit() -> None:
+    """The cache of the replica finds as many blocks: but for the last of each prompt, of which a token is computed."""
+    table = read(shared("serving", "mooncake", "conversation_trace.jsonl.gz"))
+    assert table.hashes is not None
+    cache = PrefixCache(300_000, 512)
+    found = 0
+    for row, (keys, prompt) in enumerate(zip(block_keys(table, 512), table.prompt.tolist(), strict=True)):
+        one = Request(row, row, 0, prompt, 1, keys=keys)
+        assert cache.start(one, prompt)
+        found += one.cached // 512
+        one.computed = prompt
+        cache.store(one)
+        cache.release(one)
+    seen: set[int] = set()
+    expected = 0
+    for row, prompt in zip(table.hashes.rows.lists(), table.prompt.tolist(), strict=True):
+        full = row[: (prompt - 1) // 512]
+        expected += next((n for n, key in enumerate(full) if key not in seen), len(full))
+        seen.update(row[: prompt // 512])
+    assert found == expected

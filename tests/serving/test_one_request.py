@@ -1,0 +1,182 @@
+"""One request with its cache, and the step times behind it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.command import run
+from triosim.hardware import catalog
+from triosim.hardware.machine import system
+from triosim.serving.capacity import memory
+from triosim.serving.communication import Communication
+from triosim.serving.kernel_times import ServingKernels
+from triosim.serving.mixed_attention import work_of
+from triosim.serving.model import PRECISIONS, served_model
+from triosim.serving.model_times import ModelTimes, graph_size
+from triosim.serving.step_times import StepShape
+
+H100 = "H100-SXM5-80GB"
+
+
+def kernels(model: str = "llama-3-8b", device: str = H100, weights: str = "bf16", **options: int) -> ServingKernels:
+    return ServingKernels(served_model(model), catalog.accelerator(device), PRECISIONS[weights], **options)  # type: ignore[arg-type]
+
+
+def found(*words: str) -> dict:
+    done = run("infer", "llama-3-8b", "--device", H100, "--prompt", "512", "--output", "32", *words, "--json", "-")
+    return dict(json.loads(done.stdout))
+
+
+def test_a_request_is_predicted_and_adds_up() -> None:
+    one = found()
+    assert one["schema"] == "triosim/request/1"
+    assert one["e2e_s"] == pytest.approx(one["ttft_s"] + 31 * one["tpot_s"])
+    assert sum(one["breakdown_s"]["prompt"].values()) == pytest.approx(one["ttft_s"], rel=1e-3)
+    assert sum(one["breakdown_s"]["decode"].values()) == pytest.approx(one["tpot_s"], rel=0.01)
+    assert one["memory"]["kv_bytes"] == (512 + 31) * 131_072
+    assert one["memory"]["fits"]
+
+
+def test_decoding_is_bound_by_bytes() -> None:
+    """Weights once a token: between the datasheet's bandwidth and half of it."""
+    bound = served_model("llama-3-8b").parameters * 2 / catalog.accelerator(H100).memory_bandwidth
+    assert bound < found()["tpot_s"] < 2 * bound
+
+
+def test_what_costs_more_takes_longer() -> None:
+    one = found()
+    assert found("--batch-size", "8")["ttft_s"] > 3 * one["ttft_s"]
+    assert found("--batch-size", "8")["tpot_s"] < 1.5 * one["tpot_s"]
+    assert found("--context", "4096")["ttft_s"] > one["ttft_s"]
+    assert found("--weights", "fp8")["tpot_s"] < 0.75 * one["tpot_s"]
+    assert found("--weights", "w4a16")["memory"]["weights_bytes"] < 0.4 * one["memory"]["weights_bytes"]
+    assert found("--kv-cache", "fp8")["memory"]["kv_bytes"] == one["memory"]["kv_bytes"] / 2
+
+
+def test_an_eager_host_binds_decoding() -> None:
+    eager = found("--host", "large-model")
+    assert eager["breakdown_s"]["decode"]["host"] > 0
+    assert eager["tpot_s"] > found()["tpot_s"]
+    assert eager["tpot_s"] == pytest.approx((32 * 10 + 5) * 55e-6)
+
+
+def test_tensor_parallelism_and_stages() -> None:
+    def on(*words: str) -> dict:
+        done = run(
+            "infer", "llama-2-70b", "--system", "dgx-h100", "--prompt", "512", "--output", "8", *words, "--json", "-"
+        )
+        return dict(json.loads(done.stdout))
+
+    four, two = on("--tp", "4"), on("--tp", "4", "--pp", "2")
+    assert four["breakdown_s"]["prompt"]["all_reduce"] > 0
+    assert two["breakdown_s"]["prompt"]["send"] > 0
+    assert four["tpot_s"] < two["tpot_s"] < 1.1 * four["tpot_s"]
+    assert two["memory"]["weights_bytes"] < 0.55 * four["memory"]["weights_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--prompt", "512"), "needs both its prompt and its output"),
+        (("--prompt", "0", "--output", "1"), "--prompt must be at least 1"),
+        (("--prompt", "1", "--output", "0"), "--output must be at least 1"),
+        (("--prompt", "9000", "--output", "1"), "more than the 8192 that llama-3-8b was made for"),
+        (("--prompt", "9", "--output", "1", "--seq-len", "8"), "--seq-len has no meaning"),
+        (("--prompt", "9", "--output", "1", "--weights", "int3"), "precision of weights"),
+        (("--prompt", "9", "--output", "1", "--host", "lazy"), "host mode"),
+    ],
+)
+def test_bad_input_is_one_sentence(words: tuple[str, ...], says: str) -> None:
+    done = run("infer", "llama-3-8b", "--device", H100, *words, code=2)
+    assert says in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_images_are_not_served() -> None:
+    done = run("infer", "resnet50", "--device", H100, "--prompt", "9", "--output", "1", code=2)
+    assert "is not served" in done.stderr
+
+
+# --- step times -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", [H100, "A100-SXM4-80GB"])
+def test_tables_are_what_they_were_made_from(device: str) -> None:
+    times, draw, errors = ModelTimes(kernels(device=device)), np.random.default_rng(7), []
+    for _ in range(150):
+        decodes = int(draw.integers(0, 257))
+        number = int(draw.integers(0 if decodes else 1, 3))
+        chunks = tuple((int(draw.integers(1, 1024)), int(draw.integers(0, 8192))) for _ in range(number))
+        tokens = decodes + sum(n for n, _ in chunks)
+        shape = StepShape(tokens, chunks, decodes, int(decodes * draw.uniform(16, 8192)), decodes + number)
+        errors.append(abs(times.ticks(shape, 0) / 1e12 / times.seconds(shape) - 1))
+    assert np.mean(errors) < 2e-3
+    assert max(errors) < 0.03
+
+
+def test_lengths_beyond_the_tables_are_priced() -> None:
+    times = ModelTimes(kernels("llama-3.1-8b"))
+    for shape in (
+        StepShape(40_000, ((40_000, 0),), 0, 0, 1),
+        StepShape(1, (), 1, 2_000_000, 1),
+        StepShape(6000, (), 6000, 600_000, 6000),
+        StepShape(100, ((100, 3_000_000),), 0, 0, 1),
+    ):
+        assert times.ticks(shape, 0) / 1e12 == pytest.approx(times.seconds(shape), rel=0.1)
+
+
+def test_stages_add_up_to_the_whole() -> None:
+    machine = system("dgx-h100")
+    shape = StepShape(300, ((200, 0),), 100, 50_000, 101)
+    whole = ModelTimes(kernels()).ticks(shape, 0)
+    times = ModelTimes(kernels(), Communication(machine, 1, 2), stages=2)
+    send = Communication(machine, 1, 2).send(2 * 300 * 4096)
+    assert sum(times.ticks(shape, stage) for stage in range(2)) == pytest.approx(whole + send * 1e12, rel=1e-9)
+
+
+def test_graphs_pad_tokens() -> None:
+    assert [graph_size(n) for n in (1, 2, 3, 4, 5, 8, 9, 500)] == [1, 2, 4, 4, 8, 8, 16, 504]
+    times = ModelTimes(kernels())
+    assert times.padded(513) == 513
+
+
+def test_all_reduces_grow_and_cost_nothing_alone() -> None:
+    machine = system("dgx-h100")
+    sizes = np.array([1024.0, 8192.0 * 16, 2.0**24, 2.0**32])
+    assert (np.diff(Communication(machine, 4).all_reduce(sizes)) > 0).all()
+    assert not Communication(machine, 1).all_reduce(sizes).any()
+
+
+def test_a_call_of_prompts_and_decodes_counts_its_blocks() -> None:
+    work = work_of([(200, 0), (64, 100)], 3, 300.0)
+    # tiles of 64 queries: 4 and 1; their keys on average 160 and 164, in steps of 128
+    assert work.prefill_steps == 4 * 2 + 1 * 2
+    assert (work.decode_steps, work.longest_decode, work.longest_prefill) == (9, 3, 2)
+    assert work.idle_blocks == 4 * (2 + 3) - 5 - 3
+    assert work.keys == 200 + 164 + 900
+
+
+def test_decodes_cost_more_beside_a_prompt_where_one_call_serves_both() -> None:
+    own = kernels(device="RTX-4090")
+    alone = own.together([], 64, 2000) + own.together([(512, 0)], 0, 0)
+    assert own.together([(512, 0)], 64, 2000) > 1.2 * alone
+    two = kernels()
+    assert not two.one_call
+    apart = two.together([], 64, 2000) + two.together([(512, 0)], 0, 0)
+    assert two.together([(512, 0)], 64, 2000) == pytest.approx(apart)
+
+
+def test_memory_is_divided_exactly() -> None:
+    model, device = served_model("llama-3-8b"), catalog.accelerator(H100)
+    kept = memory(model, device, PRECISIONS["bf16"], "bfloat16", block_tokens=16, tokens=2048, sequences=256)
+    assert kept.weights == 2 * model.parameters
+    assert kept.block == 16 * 131_072
+    spent = kept.weights + kept.activations + kept.context + kept.cache
+    assert spent == pytest.approx(0.9 * device.memory_bytes)
+    assert kept.blocks == int(kept.cache // kept.block)
+    large = served_model("llama-2-70b")
+    assert large.kv_bytes("bfloat16") == 327_680
+    assert large.kv_bytes("bfloat16", tensor_parallel=16) == 327_680 / 8  # key heads are repeated

@@ -1,0 +1,174 @@
+"""The command, from traffic to figures, and what it says about bad input."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.command import run
+from triosim.hardware.machine import system
+from triosim.kernels.estimate import Z90
+from triosim.serving.communication import Communication
+
+ROOT = Path(__file__).resolve().parents[2]
+H100 = ("serve", "llama-3-8b", "--device", "H100-SXM5-80GB")
+TRAFFIC = ("--arrivals", "poisson:8", "--lengths", "uniform:128-512", "--requests", "200")
+CSV = "arrived_at,num_prefill_tokens,num_decode_tokens\n"
+
+
+def test_it_serves_and_says_so(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    done = run(*H100, *TRAFFIC, "--slo", "ttft=p99:2s,tpot=p99:1ms", "--json", out)
+    assert "200 requests" in done.stdout
+    assert re.search(r"TTFT +\d", done.stdout)
+    found = json.loads(out.read_text())
+    assert found["schema"] == "triosim/serving/1"
+    assert found["requests"] == 200
+    assert [goal["met"] for goal in found["goals"]] == [True, False]
+    assert found["latency_s"]["ttft"]["exact"]
+    assert found["output_tokens"] - 200 == found["latency_s"]["itl"]["count"]
+
+
+def test_equal_input_gives_equal_bytes(tmp_path: Path) -> None:
+    first, second = (run(*H100, *TRAFFIC, "--json", "-").stdout for _ in range(2))
+    assert first == second
+    assert first != run(*H100, *TRAFFIC, "--seed", "1", "--json", "-").stdout
+
+
+def test_the_policy_of_the_documentation_runs(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "serving.md").read_text()
+    code = next(block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "@registered" in block)
+    assert len(code.splitlines()) < 60
+    engine = tmp_path / "shortest_first.py"
+    engine.write_text(code)
+    assert "under" in run(*H100, *TRAFFIC, "--engine", engine).stdout
+    tight = run(*H100, *TRAFFIC, "--engine", engine, "--arrivals", "burst:200", "--kv-blocks", "40", "--json", "-")
+    assert json.loads(tight.stdout)["preemptions"] > 0
+
+
+def test_figures_have_intervals() -> None:
+    found = json.loads(run(*H100, *TRAFFIC, "--json", "-").stdout)
+    table = found["latency_s"]
+    for name in ("ttft", "tpot", "itl", "e2e"):
+        for key in ("mean", "p50", "p99"):
+            low, high = found["interval"][f"{name}.{key}"]
+            assert low < table[name][key] < high
+    low, high = found["interval"]["requests_per_s"]
+    assert high / low < 1.1  # light traffic: arrivals decide
+    assert json.loads(run(*H100, *TRAFFIC, "--interval", "off", "--json", "-").stdout)["interval"] == {}
+
+
+def test_a_link_of_the_users_own_is_taken_at_its_word() -> None:
+    sizes = np.array([1e4, 1e7])
+    for machine, factor in ((system("dgx-h100"), math.exp(0.3 / Z90)), (system(devices=2, link="450GB/s"), 1.0)):
+        base, moved = (Communication(machine, 2, moved=z).all_reduce(sizes) for z in (0.0, 1.0))
+        assert (moved / base).tolist() == pytest.approx([factor] * 2)
+
+
+def test_the_highest_rate_keeps_its_goals() -> None:
+    words = (*H100, *TRAFFIC, "--slo", "tpot=p99:20ms", "--find", "rate", "--json", "-")
+    found = json.loads(run(*words).stdout)
+    kept = [one["requests_per_s"] for one in found["tried"] if one["kept"]]
+    missed = [one["requests_per_s"] for one in found["tried"] if not one["kept"]]
+    assert found["rate"] == max(kept)
+    assert max(kept) < min(missed) <= 1.0101 * max(kept)
+    assert found["goals"][0]["met"]
+    strict = (*H100, *TRAFFIC, "--slo", "tpot=p99:1ms", "--find", "rate")
+    assert "no rate keeps them" in run(*strict).stdout
+
+
+def test_tensor_parallel_replicas_and_routers() -> None:
+    for router in ("least-outstanding", "two-choices", "session", "random"):
+        done = run("serve", "llama-3-8b", "--system", "dgx-h100", "--tp", "2", "--replicas", "3", "--router", router,
+                   *TRAFFIC, "--json", "-")  # fmt: skip
+        found = json.loads(done.stdout)
+        assert len(found["replicas"]) == 3
+        assert all(one["steps"] for one in found["replicas"])
+
+
+def test_a_pipeline_serves() -> None:
+    done = run("serve", "llama-3-8b", "--system", "dgx-h100", "--pp", "2", *TRAFFIC, "--json", "-")
+    assert json.loads(done.stdout)["plan"]["pp"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--arrivals", "poisson:8"), "there is no traffic"),
+        (("--requests", "nowhere.csv"), "no such file"),
+        ((*TRAFFIC, "--requests", "0"), "--requests 0: give at least one"),
+        ((*TRAFFIC, "--arrivals", "poison:8"), "did you mean poisson"),
+        ((*TRAFFIC, "--arrivals", "poisson:-1"), "must be above zero"),
+        ((*TRAFFIC, "--arrivals", "gamma:8,cw=1"), "gamma has no option 'cw'"),
+        ((*TRAFFIC, "--lengths", "uniform:512-128"), "swap them"),
+        ((*TRAFFIC, "--lengths", "uniform:128"), "give the shortest and the longest"),
+        ((*TRAFFIC, "--engine", "vlm"), "did you mean"),
+        ((*TRAFFIC, "--engine", "none.py"), "none.py: no such file"),
+        ((*TRAFFIC, "--engine-option", "budget=8"), "(of engine vllm)"),
+        ((*TRAFFIC, "--engine-option", "max-tokens=many"), "must be a whole number"),
+        ((*TRAFFIC, "--engine", "lightllm", "--pp", "2"), "runs on one pipeline stage"),
+        ((*TRAFFIC, "--replicas", "0"), "the fleet holds no replica"),
+        ((*TRAFFIC, "--tp", "3"), "does not divide the 32 heads"),
+        ((*TRAFFIC, "--devices", "1", "--tp", "2"), "has 1"),
+        ((*TRAFFIC, "--kv-blocks", "3"), "longer than the KV cache of 48 tokens"),
+        ((*TRAFFIC, "--max-length", "100"), "longer than the 100 tokens"),
+        ((*TRAFFIC, "--weights", "bf17"), "precision of weights"),
+        ((*TRAFFIC, "--kv-cache", "int3"), "type of the KV cache"),
+        ((*TRAFFIC, "--slo", "ttft<2s"), "is no goal"),
+        ((*TRAFFIC, "--tpot", "mine"), "is not known"),
+        ((*TRAFFIC, "--find", "rate"), "give --slo"),
+        ((*TRAFFIC, "--find", "fleet", "--slo", "ttft=2s"), "--find 'fleet' is not known"),
+        ((*TRAFFIC, "--find", "rate", "--slo", "ttft=2s", "--arrivals", "users:4"), "none of their own"),
+        ((*TRAFFIC, "--interval", "maybe"), "--interval must be on or off"),
+        ((*TRAFFIC, "--prefix-caching", "maybe"), "--prefix-caching must be on or off"),
+        ((*TRAFFIC, "--memory-utilisation", "1.5"), "must be above 0 and at most 1"),
+        ((*TRAFFIC, "--memory-utilisation", "0.1"), "leaves no memory"),
+    ],
+)
+def test_bad_input_is_one_sentence(words: tuple[str, ...], says: str) -> None:
+    done = run(*H100, *words, code=2)
+    assert says in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (CSV + "0,10,5\n-1,10,5\n", "line 3: the arrival time is negative"),
+        (CSV + "2,10,5\n1,10,5\n", "line 3 arrives before the one above it"),
+        (CSV + "0,10,0\n", "line 2: the output has 0 tokens"),
+        (CSV + "0,10.5,1\n", "line 2: the prompt has 10.5 tokens"),
+        (CSV + "0,many,1\n", "line 2: num_prefill_tokens is 'many'"),
+        (CSV + "0,1\n", "line 2: has not as many cells"),
+        (CSV, "there is no request"),
+        (CSV + "0,9000,1\n", "longer than the 8192 tokens that the model"),
+        ("time,tokens\n0,1\n", "no kind of request file"),
+        ('{"timestamp": 0, "input_length": 5, "output_length": 2, "hash_ids": "x"}', "hash_ids is 'x'"),
+        ('{"arrived_at": 0, "turns": []}', "give a list of requests"),
+        ('{"arrived_at": 0, "prompt_tokens": 4, "output_tokens": 2}\n{"arrived_at', "line 2 is broken JSON"),
+    ],
+)
+def test_bad_files_are_one_sentence(content: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "requests"
+    path.write_text(content)
+    done = run(*H100, "--requests", path, code=2)
+    assert says in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_broken_gzip_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "requests.gz"
+    path.write_bytes(gzip.compress((CSV + "0,10,5\n" * 100).encode())[:-12])
+    assert "damaged gzip file" in run(*H100, "--requests", path, code=2).stderr
+
+
+def test_unsorted_requests_are_sorted_on_demand(tmp_path: Path) -> None:
+    path = tmp_path / "requests.csv"
+    path.write_text(CSV + "2,10,5\n1,20,5\n")
+    assert "2 requests" in run(*H100, "--requests", path, "--sort").stdout

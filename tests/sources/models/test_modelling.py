@@ -1,0 +1,243 @@
+"""Options, configuration files, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from triosim.core.dtypes import DTYPES
+from triosim.core.errors import InputError
+from triosim.operators import kind
+from triosim.sources.modelling import from_file, model
+from triosim.trace.tables import Category, Phase
+
+TINY = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 16, "vocab_size": 50}
+
+
+def tiny(**options):
+    return model("gpt", configuration=TINY, **options)
+
+
+def test_meta():
+    meta = tiny(batch_size=3, sequence_length=8).meta
+    assert (meta.made_by, meta.symbols, meta.clock, meta.batch_size, meta.sequence_length) == (
+        "triosim.model", "model", "none", 3, 8,
+    )  # fmt: skip
+    assert meta.workload == "gpt, bfloat16"
+    assert model("vgg11", image_size=64).meta.sequence_length is None
+
+
+def test_inference_is_the_forward_alone():
+    trace = model("gpt2", configuration={"n_layer": 2}, training=False)
+    names = trace.operators.name
+    assert set(trace.operators.phase) == {Phase.FORWARD}
+    assert not any(kind(n) == "loss" or "dropout" in n for n in names)
+    assert not set(trace.values.category) & {Category.GRADIENT, Category.OPTIMIZER_STATE, Category.ACTIVATION}
+
+
+def test_inference_leaves_statistics_alone():
+    trace = model("resnet18", image_size=64, training=False)
+    buffers = trace.values.category == Category.BUFFER
+    assert buffers.sum() == 3 * 20
+    assert not trace.values.version[buffers].any()
+
+
+def test_dropout_runs_in_training():
+    assert sum("native_dropout" in n for n in model("gpt2", configuration={"n_layer": 2}).operators.name) == 2 * 5
+
+
+@pytest.mark.parametrize(("asked", "got"), [(None, "bfloat16"), ("fp16", "float16"), ("float32", "float32")])
+def test_precision(asked, got):
+    trace = tiny(precision=asked)
+    values = trace.values
+    kinds = (Category.WEIGHT, Category.GRADIENT)
+    assert {DTYPES[d] for d, c in zip(values.dtype, values.category, strict=True) if c in kinds} == {got}
+    logits = [row for row, name in enumerate(trace.operators.name) if name == "aten::_log_softmax"]
+    assert [DTYPES[values.dtype[trace.operators.inputs[row][0]]] for row in logits] == ["float32"]
+    flash = any("flash" in name for name in trace.operators.name)
+    assert flash == (got != "float32")  # the flash kernels have no float32
+
+
+def test_float32_attention_repeats_grouped_heads():
+    few = {"num_hidden_layers": 1}
+    trace = model("llama-3-8b", configuration=few, precision="float32", sequence_length=8)
+    efficient = [r for r, n in enumerate(trace.operators.name) if n == "aten::_scaled_dot_product_efficient_attention"]
+    (row,) = efficient
+    q, k, v = (trace.values.shape[x].tolist() for x in trace.operators.inputs[row])
+    assert q == k == v == [1, 32, 8, 128]
+    assert trace.operators.name.count("aten::repeat_interleave") == 2
+
+
+def test_batch_norm_stays_in_float32():
+    values = model("resnet18", image_size=64, precision="bfloat16").values
+    weights = {values.name[v]: DTYPES[values.dtype[v]] for v in range(len(values)) if values.name[v]}
+    assert {d for n, d in weights.items() if "bn" in n and n.endswith(("weight", "bias"))} == {"float32"}
+    assert {d for n, d in weights.items() if "conv" in n or n.startswith("fc")} == {"bfloat16"}
+
+
+def test_default_sequence_is_what_the_model_was_made_for():
+    one = {"num_hidden_layers": 1}
+    assert tiny().meta.sequence_length == 16
+    assert model("llama-2-7b", configuration=one).meta.sequence_length == 4096
+    assert model("llama-3.1-8b", configuration=one).meta.sequence_length == 8192
+
+
+def test_fused_moves_fewer_bytes_and_computes_the_same():
+    few = {"num_hidden_layers": 2}
+    plain, fused = (model("llama-3-8b", configuration=few, sequence_length=256, fused=f) for f in (False, True))
+    for trace in (plain, fused):
+        assert all(kind(name) != "other" for name in trace.operators.name)
+
+    def flop(trace):
+        counted = [kind(n) in ("linear", "attention") for n in trace.operators.name]
+        return trace.operators.flop[counted].sum()
+
+    assert flop(plain) == flop(fused)
+    step = [trace.operators.phase != Phase.OPTIMIZER for trace in (plain, fused)]
+    assert fused.operators.bytes[step[1]].sum() < 0.9 * plain.operators.bytes[step[0]].sum()
+    logits = [v for v in range(len(fused.values)) if fused.values.shape[v].tolist() == [256, 128256]]
+    assert len({int(fused.values.storage[v]) for v in logits}) == 1  # the gradient takes the place of the scores
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"batch_size": 0}, "batch_size of model 'gpt' must be a whole number of at least 1, not 0"),
+        ({"batch_size": 2.5}, "batch_size"),
+        ({"sequence_length": True}, "sequence_length"),
+        ({"sequence_length": 17}, "17 is more than the 16 positions"),
+        ({"image_size": 224}, "reads text: image_size has no meaning"),
+        ({"precision": "float8"}, "unknown precision 'float8': did you mean"),
+        ({"optimizer": "adamax"}, "unknown optimizer 'adamax': did you mean adam"),
+    ],
+)
+def test_bad_options(options, complaint):
+    with pytest.raises(InputError, match=complaint):
+        tiny(**options)
+
+
+def test_images_have_no_sequence():
+    with pytest.raises(InputError, match="reads images: sequence_length has no meaning"):
+        model("resnet18", sequence_length=8)
+
+
+def test_too_small_an_image():
+    with pytest.raises(InputError, match=r"too small: features\.20 slides a window of 2 over 1 pixels"):
+        model("vgg11", image_size=16)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"n_head": 3}, "n_head 3 does not divide n_embd 32"),
+        ({"n_layer": -1}, "n_layer must be a whole number of at least 1, not -1"),
+        ({"n_layer": 1.5}, "n_layer must be"),
+        ({"n_layer": True}, "n_layer must be"),
+        ({"resid_pdrop": 1.0}, "resid_pdrop must be a probability below 1"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings must be true or false"),
+        ({"layers": 2}, "unknown gpt key 'layers'"),
+    ],
+)
+def test_bad_configuration(change, complaint):
+    with pytest.raises(InputError, match=complaint):
+        model("gpt", configuration={**TINY, **change})
+
+
+def test_a_family_alone_lacks_its_sizes():
+    with pytest.raises(InputError, match="family 'gpt' also needs n_embd, n_layer, n_head"):
+        model("gpt")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "complaint"),
+    [
+        ("llama-3-8b", {"num_attention_heads": 24}, "num_attention_heads 24 does not divide hidden_size 4096"),
+        ("llama-3-8b", {"num_key_value_heads": 5}, "num_key_value_heads 5 does not divide num_attention_heads 32"),
+        ("llama-3-8b", {"head_dim": 7}, "a head of 7 has no halves"),
+        ("vgg11", {"layers": [1, 1]}, "5 stages, not of 2"),
+        ("vgg11", {"layers": []}, "layers must be a list of whole numbers"),
+        ("resnet18", {"groups": 2}, "belong to bottleneck"),
+    ],
+)
+def test_impossible_shapes(name, change, complaint):
+    with pytest.raises(InputError, match=complaint):
+        model(name, configuration=change)
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+TOML = 'family = "gpt"\nn_embd = 32\nn_layer = 1\nn_head = 2\nn_positions = 16\nvocab_size = 50\n'
+YAML = "family: gpt\nn_embd: 32\nn_layer: 1\nn_head: 2\nn_positions: 16\nvocab_size: 50\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a.toml", TOML), ("a.yaml", YAML), ("a.yml", YAML), ("a.json", json.dumps({"family": "gpt", **TINY}))],
+)
+def test_the_same_model_in_every_format(tmp_path, name, text):
+    path = tmp_path / name
+    path.write_text(text)
+    trace, same = from_file(path, batch_size=2), tiny(batch_size=2)
+    assert trace.operators.name == same.operators.name
+    assert trace.values.shape.values.tolist() == same.values.shape.values.tolist()
+    assert trace.meta.workload.startswith("a, ")
+    assert len(model(str(path), batch_size=2)) == len(trace)
+
+
+def test_a_file_that_starts_from_a_preset(tmp_path):
+    path = tmp_path / "cut.toml"
+    path.write_text('preset = "llama-3-8b"\nnum_hidden_layers = 2\n')
+    assert len(from_file(path, sequence_length=8).weights()) == 2 * 9 + 3
+
+
+def test_a_file_of_hugging_face(tmp_path):
+    path = tmp_path / "config.json"
+    config = {
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 96,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100,
+        "head_dim": None, "rms_norm_eps": 1e-5, "hidden_act": "silu", "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    path.write_text(json.dumps(config))
+    assert len(from_file(path, sequence_length=8).weights()) == 2 * 9 + 3
+    path.write_text(json.dumps({**config, "attention_bias": True}))
+    with pytest.raises(InputError, match=r"config.json: attention_bias true is not supported, only false"):
+        from_file(path)
+    path.write_text(json.dumps({**config, "model_type": "mistral", "sliding_window": 4096}))
+    with pytest.raises(InputError, match="sliding_window 4096 is not supported, only null"):
+        from_file(path)
+    path.write_text(json.dumps({**config, "model_type": "t5"}))
+    with pytest.raises(InputError, match="no family reads model_type 't5', only bert, gpt2, llama, mistral"):
+        from_file(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "complaint"),
+    [
+        ("a.toml", "n_embd = 32\n", "say which family"),
+        ("a.toml", 'family = "gpt"\npreset = "gpt2"\n', "say which family"),
+        ("a.toml", "family = 3\n", "family must be a name, not 3"),
+        ("a.toml", 'family = "gtp"\n', "a.toml: unknown model 'gtp': did you mean gpt"),
+        ("a.toml", TOML + "heads = 3\n", "a.toml: unknown gpt key 'heads': did you mean n_head"),
+        ("a.toml", "family = [", "a.toml: "),
+        ("a.json", "[1, 2]", "must be keys and values, such as family and its sizes, not a list"),
+        ("a.json", "{", "a.json is broken JSON at line 1"),
+        ("a.yaml", "a: [", "a.yaml, line 1: not valid YAML"),
+        ("a.txt", "", "is a .toml, .yaml or .json file"),
+    ],
+)
+def test_bad_files(tmp_path, name, text, complaint):
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(InputError, match=complaint) as error:
+        from_file(path)
+    assert "\n" not in str(error.value)
+    assert str(path) in str(error.value)
+
+
+def test_unreadable_files(tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        from_file(tmp_path / "none.toml")
+    (tmp_path / "latin.toml").write_bytes(b"\xff")
+    with pytest.raises(InputError, match="UTF-8"):
+        from_file(tmp_path / "latin.toml")

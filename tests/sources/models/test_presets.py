@@ -1,0 +1,75 @@
+"""Named models: the published numbers of parameters, and lists that cost nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from triosim.core.errors import InputError
+from triosim.sources.modelling import MODELS, model, parameters, presets
+
+PUBLISHED = {
+    # Hugging Face model cards and torchvision's table of weights
+    "gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080, "gpt2-xl": 1_557_611_200,
+    "llama-2-7b": 6_738_415_616, "llama-2-13b": 13_015_864_320, "llama-2-70b": 68_976_648_192,
+    "llama-3-8b": 8_030_261_248, "llama-3-70b": 70_553_706_496, "llama-3.1-405b": 405_853_388_800,
+    "llama-3.2-1b": 1_235_814_400, "llama-3.2-3b": 3_212_749_824, "mistral-7b": 7_248_023_552,
+    "bert-base": 109_514_298, "resnet18": 11_689_512, "resnet34": 21_797_672, "resnet50": 25_557_032,
+    "resnet101": 44_549_160, "resnet152": 60_192_808, "resnext50-32x4d": 25_028_904, "resnext101-32x8d": 88_791_336,
+    "wide-resnet50-2": 68_883_240, "densenet121": 7_978_856, "densenet161": 28_681_000, "densenet169": 14_149_480,
+    "densenet201": 20_013_928, "vgg11": 132_863_336, "vgg13": 133_047_848, "vgg16": 138_357_544, "vgg19": 143_667_240,
+}  # fmt: skip
+
+ROUNDED = {  # Brown et al., arXiv:2005.14165, Table 2.1, in millions; Devlin et al., arXiv:1810.04805, section 3
+    "gpt3-125m": 125, "gpt3-350m": 356, "gpt3-760m": 760, "gpt3-1.3b": 1320, "gpt3-2.7b": 2650, "gpt3-6.7b": 6700,
+    "gpt3-13b": 13_000, "gpt3-175b": 175_000, "bert-large": 340,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", presets())
+def test_number_of_parameters(name):
+    preset = presets()[name]
+    assert parameters(preset.family, preset.configuration) == preset.parameters
+    assert preset.parameters == PUBLISHED.get(name, preset.parameters)
+    if name in ROUNDED:
+        assert preset.parameters == pytest.approx(ROUNDED[name] * 1e6, rel=0.02)
+
+
+def test_every_published_number_is_of_a_preset():
+    assert set(PUBLISHED) | set(ROUNDED) <= set(presets())
+
+
+@pytest.mark.parametrize("name", presets())
+def test_says_where_it_is_from(name):
+    preset = presets()[name]
+    assert preset.family in MODELS
+    assert preset.source
+
+
+@pytest.mark.parametrize(
+    ("written", "name"), [("ResNet-50", "resnet50"), ("GPT-2", "gpt2"), ("Llama-3_8B", "llama-3-8b")]
+)
+def test_case_and_separators_do_not_matter(written, name):
+    few = {"num_hidden_layers": 1} if "llama" in name else {}
+    size = {} if name == "resnet50" else {"sequence_length": 8}
+    assert len(model(written, configuration=few, **size)) == len(model(name, configuration=few, **size))
+
+
+def test_no_two_names_differ_only_in_case_and_separators():
+    plain = [name.lower().replace("-", "").replace("_", "") for name in presets()]
+    assert len(set(plain)) == len(plain)
+
+
+def test_unknown_name_suggests_the_nearest():
+    with pytest.raises(InputError, match="llama-3-8b"):
+        model("llama3-8")
+
+
+def test_listing_imports_no_family():
+    code = (
+        "import sys; from triosim.sources.modelling import MODELS, presets; presets(); MODELS.names();"
+        "print([m for m in sys.modules if m.startswith('triosim.sources.models.') and '._' not in m])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -1,0 +1,1 @@
+"""Scripts that judge by figures of others."""

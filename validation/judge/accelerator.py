@@ -1,0 +1,280 @@
+"""Judges designs by figures that others published: counts, systolic arrays, zeros, the mapper.
+
+    python -m validation.judge.accelerator --data DIR [--json OUT] [--budget 10s] [--seed N]
+
+DIR has the shape of ``../shared/data/accelerator``: a folder for each case, with ``arch.yaml``, ``problem.yaml``,
+``mapping.yaml``, ``ERT.yaml`` and ``expected.json``; ``systolic.csv``; ``sparse.json``.  What is not there is left out.
+
+* Counts: every tile, read, fill and update, instances and cycles, exactly; energies to a relative 1e-6.
+* Sparse: computes, cycles, and every count of reads, fills and updates that happen or are spared, exactly; energy to
+  a relative 1e-3.  A problem is read from its text; stores take 4 words an access outside and 1 inside, as the designs.
+* Mapper: a search from scratch for each case, in which stores keep what they keep in the mapping given, without other
+  constraints; its energy times delay over that of the mapping given, CPU-seconds, mappings for each of them.
+* Systolic: cycles, utilization, mapping efficiency and reads of operands, exactly as printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from triosim.accelerator import mapper, sparse, systolic
+from triosim.accelerator.architecture import ACTIONS, Architecture, Compute, Energies, Store
+from triosim.accelerator.directives import Constraints
+from triosim.accelerator.evaluate import evaluate
+from triosim.accelerator.mapping import Level, Loop, MappingOf
+from triosim.accelerator.problem import Problem, einsum
+from triosim.accelerator.reading import read
+from triosim.accelerator.sparse import Spared, Sparse, Stored
+from triosim.core.errors import InputError
+from triosim.core.outputs import text_output
+
+_COUNTS = ("tile", "instances", "reads", "fills", "updates")
+_FILES = ("arch.yaml", "problem.yaml", "mapping.yaml", "ERT.yaml")
+
+
+def counts(folder: Path) -> list[dict[str, Any]]:
+    """A row for each case: how many counts are right, and the energies."""
+    rows = []
+    for case in sorted(path.parent for path in folder.glob("*/expected.json")):
+        expected = json.loads((case / "expected.json").read_text())
+        found = read([case / name for name in _FILES if (case / name).exists()])
+        if found.mapping is None:
+            raise InputError(f"{case}: has no mapping")
+        design, problem = found.design, found.problem
+        result = evaluate(design, problem, found.mapping.mapping(design, problem, defaults=found.constraints))
+        accesses = {(a.store, a.tensor): a for a in result.accesses}
+        right = total = energies = energies_right = 0
+        wrong: list[str] = []
+        for store, tensors in expected["levels"].items():
+            for tensor, row in tensors.items():
+                access = accesses.get((store, tensor))
+                for what in _COUNTS:
+                    if what in row:
+                        total += 1
+                        is_right = access is not None and getattr(access, what) == row[what]
+                        right += is_right
+                        if not is_right:
+                            wrong.append(f"{store} {tensor} {what} {access and getattr(access, what)} not {row[what]}")
+                if "energy_pj" in row:
+                    energies += 1
+                    pj = access.energy_j * 1e12 if access else math.nan
+                    energies_right += math.isclose(pj, row["energy_pj"], rel_tol=1e-6, abs_tol=0.01)
+        uj = expected.get("energy_uj_by_rules", expected["energy_uj"])
+        rows.append({
+            "case": case.name, "counts": f"{right}/{total}", "energies": f"{energies_right}/{energies}",
+            "cycles": result.cycles, "cycles_expected": expected["cycles"],
+            "used": result.used, "used_expected": expected["utilized_instances"],
+            "energy_uj": result.energy_j * 1e6, "energy_uj_expected": uj,
+            "exact": right == total and energies_right == energies and result.cycles == expected["cycles"]
+            and math.isclose(result.energy_j * 1e6, uj, rel_tol=1e-6), "wrong": wrong,
+        })  # fmt: skip
+    return rows
+
+
+def arrays(path: Path) -> list[dict[str, Any]]:
+    """A row for each row of a table of SCALE-Sim's figures."""
+    rows = []
+    with path.open(newline="") as lines:
+        for row in csv.DictReader(lines):
+            array = systolic.Array(int(row["array_rows"]), int(row["array_cols"]), row["dataflow"])
+            product = systolic.Product(row["layer"], int(row["M"]), int(row["N"]), int(row["K"]))
+            run = systolic.run(array, product)
+            exact = (
+                run.cycles == int(row["compute_cycles"])
+                and run.ifmap_reads == int(row["sram_ifmap_reads"])
+                and run.filter_reads == int(row["sram_filter_reads"])
+                and math.isclose(100 * run.utilization, float(row["overall_util_pct"]), abs_tol=5.1e-5)
+                and math.isclose(100 * run.mapping_efficiency, float(row["mapping_eff_pct"]), abs_tol=5.1e-5)
+            )
+            rows.append({
+                "array": f"{array.rows}x{array.columns}", "dataflow": array.dataflow, "layer": product.name,
+                "cycles": run.cycles, "cycles_expected": int(row["compute_cycles"]), "exact": exact,
+            })  # fmt: skip
+    return rows
+
+
+_ENTRY = re.compile(r"^([A-Z]\w*) (?:density )?(0?\.\d+|1\.0)$")
+_BOUND = re.compile(r"\b((?:[A-Z] )+)(\d+)\b(?!\.)")
+_ACTION = re.compile(r"(gating|skipping) (\w+) on (.+)")
+_LOOPS = re.compile(r"(\w+) loops inner to outer ([A-Z](?: [A-Z])*)")
+_EINSUM = re.compile(r"(\w+)\[([\w,+ ]+)\] \+= (\w+\[[\w,+ ]+\]) \*? ?(\w+\[[\w,+ ]+\])")
+
+
+def sparse_case(case: dict[str, Any]) -> tuple[Architecture, Problem, MappingOf, Sparse]:
+    """A case of ``sparse.json``, from its text.
+
+    Raises:
+        InputError: the text cannot be read.
+    """
+    text = case["problem"]
+    match = _EINSUM.search(text)
+    if match:
+        written = f"{match[1]}[{match[2]}] += {match[3]} * {match[4]}".upper()
+    elif "dot-product" in case["case"]:
+        written = "Z[M] += A[K] * B[K]"
+    else:
+        raise InputError(f"{case['case']}: the problem {text!r} names no einsum")
+    written = re.sub(r"(\w+)(?=\[)", lambda m: m[1].upper(), written)
+    plain = _EINSUM.sub("", text)
+    bounds = {d: int(m[2]) for m in _BOUND.finditer(plain) for d in m[1].split()}
+    loops = {m[1]: m[2].split() for m in _LOOPS.finditer(plain)}
+    densities = {}
+    for part in re.split(r"[,;] ?", plain.replace(" fixed_structured", "")):
+        if found := _ENTRY.match(part.strip()):
+            densities[found[1]] = float(found[2])
+    problem = einsum(written, bounds, case["case"], densities)
+    names = sorted(case["energy_per_action_pj"].keys() - {"mac", "MAC"}, key=lambda n: "back" not in n.lower())
+    stores = []
+    for i, name in enumerate(names):
+        table = {k: v * 1e-12 for k, v in case["energy_per_action_pj"][name].items() if k in ACTIONS}
+        width = 4 if len(names) > 1 and i == 0 else 1
+        stores.append(Store(name, None, 8, width, keeps=tuple(case["levels"][name]), energies=Energies(**table)))
+    mac = next(v for k, v in case["energy_per_action_pj"].items() if k.lower() == "mac")
+    compute = Compute("mac", 8, Energies(compute=mac["compute"] * 1e-12))
+    design = Architecture(case["case"], tuple(stores), compute)
+    inner = loops.get(names[-1]) or list(bounds)
+    order = [d for d in bounds if d not in inner] + inner[::-1]
+    mapping = MappingOf((Level(names[-1], tuple(Loop(d, bounds[d]) for d in order)),))
+    spared, compute_action = [], None
+    for action in case["actions"]:
+        if found := _ACTION.match(action):
+            conditions = tuple(re.split(r"(?:,| and) ?", found[3]))
+            spared.append(Spared(names[-1], found[2], conditions, found[1] == "skipping"))
+        elif found := re.match(r"(gating|skipping) of compute", action):
+            compute_action = found[1]
+        else:
+            raise InputError(f"{case['case']}: the action {action!r} cannot be read")
+    stored = tuple(
+        Stored(name, tensor, tuple(ranks))
+        for tensor, ranks in case["formats"].items() for name in names if tensor in case["levels"][name]
+    )  # fmt: skip
+    return design, problem, mapping, Sparse(stored, tuple(spared), compute_action)
+
+
+def zeros(path: Path) -> list[dict[str, Any]]:
+    """A row for each case of a table of Sparseloop's outputs."""
+    rows = []
+    for case in json.loads(path.read_text())["cases"]:
+        found = sparse.evaluate(*sparse_case(case))
+        wrong: list[str] = []
+        total = 2
+        for what, value in (("cycles", found.cycles), ("actual_computes", found.computes / found.dense.used)):
+            if value != case[what]:
+                wrong.append(f"{what} {value:g} not {case[what]}")
+        accesses = {(a.store, a.tensor): a for a in found.accesses}
+        for store, tensors in case["levels"].items():
+            for tensor, row in tensors.items():
+                a = accesses[store, tensor]
+                dense = next(d for d in found.dense.accesses if (d.store, d.tensor) == (store, tensor))
+                values = {
+                    "tile_words": a.tile, "instances": a.instances, "actual_reads": a.reads, "actual_fills": a.fills,
+                    "actual_updates": a.updates, "algorithmic_reads": dense.reads, "algorithmic_fills": dense.fills,
+                    "algorithmic_updates": dense.updates, f"{a.spared}_reads": a.spared_reads,
+                    f"{a.spared}_updates": a.spared_updates,
+                }  # fmt: skip
+                for what, expected in row.items():
+                    if what in ("energy_pj", "metadata_words"):
+                        continue
+                    total += 1
+                    if values.get(what) != expected:
+                        wrong.append(f"{store} {tensor} {what} {values.get(what)} not {expected}")
+                if "energy_pj" in row and abs(a.energy_j * 1e12 - row["energy_pj"]) > 0.0051:
+                    wrong.append(f"{store} {tensor} energy {a.energy_j * 1e12:.3f} not {row['energy_pj']}")
+        pj = found.energy_j * 1e12
+        exact = not wrong and math.isclose(pj, case["energy_pj"], rel_tol=1e-3)
+        rows.append({
+            "case": case["case"], "counts": f"{total - len(wrong)}/{total}", "cycles": found.cycles,
+            "computes": found.computes, "energy_pj": round(pj, 3), "energy_pj_expected": case["energy_pj"],
+            "exact": exact, "wrong": wrong,
+        })  # fmt: skip
+    return rows
+
+
+def searches(folder: Path, budget: int, seed: int) -> list[dict[str, Any]]:
+    """A row for each case: what a search from scratch finds, beside the mapping given."""
+    rows = []
+    for case in sorted(path.parent for path in folder.glob("*/expected.json")):
+        found = read([case / name for name in _FILES if (case / name).exists()])
+        if found.mapping is None:
+            raise InputError(f"{case}: has no mapping")
+        design, problem = found.design, found.problem
+        mapping = found.mapping.mapping(design, problem, defaults=found.constraints)
+        before = evaluate(design, problem, mapping)
+        began = time.process_time()
+        result = mapper.search(
+            design, problem, mapper.with_keeps(Constraints(), mapping, problem), budget=budget, seed=seed
+        )
+        seconds = time.process_time() - began
+        best = mapper.evaluated(design, problem, result.best)
+        ratio = best.energy_j * best.cycles / (before.energy_j * before.cycles)
+        rows.append({
+            "case": case.name, "version": "0.3" if "subtree" in (case / "arch.yaml").read_text() else "0.4",
+            "edp_ratio": ratio, "energy_uj": best.energy_j * 1e6, "cycles": best.cycles,
+            "cpu_s": round(seconds, 2), "mappings_per_cpu_s": round(result.proposed / seconds), "exact": ratio <= 1,
+        })  # fmt: skip
+    return rows
+
+
+def table(title: str, rows: list[dict[str, Any]], columns: tuple[str, ...]) -> None:
+    """Print rows under a title."""
+    if not rows:
+        return
+    right = f"{sum(row['exact'] for row in rows)} of {len(rows)}"
+    print(f"\n{title}: {right}" if "no worse" in title else f"\n{title}: {right} exact")
+    texts = [columns, *(tuple(_text(row[c]) for c in columns) for row in rows)]
+    widths = [max(len(line[i]) for line in texts) for i in range(len(columns))]
+    for line in texts:
+        print("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
+    for row in rows:
+        for line in row.get("wrong", []):
+            print(f"  {row['case']}: {line}")
+
+
+def _text(value: Any) -> str:
+    return f"{value:.10g}" if isinstance(value, float) else str(value)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print all tables; 1 where anything is not exact."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder of the shape of ../shared/data/accelerator")
+    parser.add_argument("--json", help="write all rows as JSON")
+    parser.add_argument("--budget", default="10s", help="of each search: mappings, or a time")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args(arguments)
+    found: dict[str, list[dict[str, Any]]] = {"counts": counts(given.data)}
+    table("Counts", found["counts"], ("case", "counts", "energies", "cycles", "used", "energy_uj", "exact"))
+    if (given.data / "systolic.csv").exists():
+        found["systolic"] = arrays(given.data / "systolic.csv")
+        columns = ("array", "dataflow", "layer", "cycles", "cycles_expected", "exact")
+        table("Systolic arrays", found["systolic"], columns)
+    if (given.data / "sparse.json").exists():
+        found["sparse"] = zeros(given.data / "sparse.json")
+        columns = ("case", "counts", "cycles", "computes", "energy_pj", "energy_pj_expected", "exact")
+        table("Zeros", found["sparse"], columns)
+    found["mapper"] = searches(given.data, mapper.parse_budget(given.budget), given.seed)
+    columns = ("case", "edp_ratio", "energy_uj", "cycles", "cpu_s", "mappings_per_cpu_s")
+    table("Mapper, no worse than the mapping given", found["mapper"], columns)
+    for version in sorted({row["version"] for row in found["mapper"]}):
+        logs = [math.log(row["edp_ratio"]) for row in found["mapper"] if row["version"] == version]
+        mean = math.exp(sum(logs) / len(logs))
+        print(f"geometric mean of the ratios of {len(logs)} in version {version}: {mean:.4f}")
+    if given.json:
+        with text_output(given.json) as file:
+            json.dump(found, file, indent=1)
+    return 0 if all(row["exact"] for rows in found.values() for row in rows) else 1
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except InputError as error:
+        sys.exit(f"validation: {error}")

@@ -1,0 +1,133 @@
+"""What a few measured kernels of a device bring: error and coverage on the kernels that were not measured.
+
+    python -m validation.judge.calibration [--kernels 40] [--draws 50] [--device NAME]
+    python -m validation.judge.calibration --pack PACK.json TRACE...
+
+The first judges bf16 matrix products of ``../shared/data/kernels/gemm.parquet``.  The constants that a calibration
+starts from were fitted without any row of the device; the kernels are drawn at random from its rows, the error is that
+on 1,460 others.  Prints, as means over the draws, the mean relative error without and
+with the calibration, how often the 90 % interval held, and its factor.
+
+The second takes a calibration (``triosim calibrate --run``) and traces that were recorded on its device, predicts their
+operators from shapes alone, and prints how far the sums are off; beside them the same without the calibration: what the
+program says of the device as the catalog has it (``--device``), and of one with the figures that were measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from validation.fit import physical_gemm as fitting
+
+from triosim.hardware import catalog
+from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.calibration.calibration import calibrated
+from triosim.kernels.calibration.fitting import Measured
+from triosim.kernels.calibration.model import Calibrated
+from triosim.kernels.calibration.pack import load
+from triosim.kernels.modelled import Basis
+from triosim.kernels.models.physical import Physics
+from triosim.kernels.physical.kinds import BY_NAME, Kind
+from triosim.operators import kind
+from triosim.sources.reading import read
+
+OTHERS = 1460
+"""Kernels that a draw is judged on."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Means over the draws from one device's kernels."""
+
+    device: str
+    without: float
+    error: float
+    covered: float
+    factor: float
+
+
+def left_out(device: str) -> tuple[Kind, fitting.Rows]:
+    """Matrix products with constants that never saw the device, and its rows."""
+    rows = fitting.served("bfloat16")
+    constants = fitting.fit_constants(fitting.even(rows).without(device), fitting.TENSOR, fitting.FREE["tensor"])
+    gemm = BY_NAME["gemm"]
+    unseen = {**gemm.constants(), "tensor": constants}
+    return replace(gemm, constants=lambda: unseen), rows.take(np.flatnonzero(rows.device == device))
+
+
+def judge(of: Kind, rows: fitting.Rows, device: Accelerator, kernels: int, draws: int) -> Judged:
+    """Calibrate with ``kernels`` random rows, predict others; ``draws`` times."""
+    figures = []
+    for draw in range(draws):
+        order = np.random.default_rng(draw).permutation(len(rows))
+        few, rest = rows.take(order[:kernels]), rows.take(order[kernels : kernels + OTHERS])
+        found = calibrated(device, {of.name: Measured(few.work, few.seconds)}, kinds={of.name: of})
+        plain = of.predict(rest.work, device, of.constants()).seconds
+        priced = found.priced(of, rest.work, device)
+        inside = np.abs(np.log(rest.seconds / priced.seconds)) <= priced.spread
+        width = float(np.median(priced.spread))
+        figures.append([_mape(plain, rest.seconds), _mape(priced.seconds, rest.seconds), inside.mean(), width])
+    without, error, covered, width = np.array(figures).mean(axis=0).tolist()
+    return Judged(device.name, without, error, covered, math.exp(width))
+
+
+def judge_pack(name: str, traces: list[str], device: str | None) -> None:
+    """Sums of operator times of recorded steps, predicted from shapes alone, with and without the calibration."""
+    calibration = load(name).calibration
+    models: dict[str, tuple[Basis, Accelerator]] = {
+        "calibrated": (Calibrated(calibration), calibration.device),
+        "measured figures": (Physics(), calibration.device),
+    }
+    if device:
+        models[device] = (Physics(), catalog.accelerator(device))
+    for path in traces:
+        trace = read(path)
+        measured = np.nan_to_num(trace.operators.device_s)
+        print(f"{path}: {measured.sum() * 1e3:.1f} ms recorded")
+        kinds = np.array([kind(name) for name in trace.operators.name])
+        longest = sorted(set(kinds.tolist()), key=lambda one: -measured[kinds == one].sum())[:6]
+        for title, (basis, on) in models.items():
+            found = basis.modelled(trace, on)
+            off = found.seconds.sum() / measured.sum() - 1
+            half = math.exp(float((found.seconds * found.spread).sum() / found.seconds.sum()))
+            parts = ", ".join(
+                f"{one} {100 * (found.seconds[kinds == one].sum() / measured[kinds == one].sum() - 1):+.0f} %"
+                for one in longest
+            )
+            print(f"  {title:18s}{100 * off:+7.1f} %  (mean interval x{half:.2f})  {parts}")
+
+
+def _mape(predicted: NDArray[np.float64], measured: NDArray[np.float64]) -> float:
+    return float(np.mean(np.abs(predicted / measured - 1)))
+
+
+def main() -> None:
+    """Judge every device and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kernels", type=int, default=40)
+    parser.add_argument("--draws", type=int, default=50)
+    parser.add_argument("--device", help="only this one; with --pack what the catalog knows of the device")
+    parser.add_argument("--pack", help="judge this calibration on traces")
+    parser.add_argument("traces", nargs="*")
+    arguments = parser.parse_args()
+    if arguments.pack:
+        judge_pack(arguments.pack, arguments.traces, arguments.device)
+        return
+    names = sorted(set(fitting.served("bfloat16").device.tolist()))
+    print(f"{'left out':18s}  error without  with {arguments.kernels} kernels  90 % interval covers  factor")
+    for name in names:
+        if arguments.device in (None, name):
+            products, rows = left_out(name)
+            one = judge(products, rows, catalog.accelerator(name), arguments.kernels, arguments.draws)
+            print(
+                f"{one.device:18s}{100 * one.without:13.1f} %{100 * one.error:15.1f} %{100 * one.covered:20.1f} %"
+                f"{one.factor:9.2f}", flush=True,
+            )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
