@@ -1,5 +1,6 @@
 # make run      - set up and run the main job on a shipped trace
 # make test     - set up and run the tests
+# make explore  - the same with other random examples than last time
 # make lint     - style and types
 # make check    - both, as continuous integration does
 # make minimum  - run the tests with the oldest versions of the dependencies that are declared to work
@@ -20,7 +21,7 @@ UV := uv==0.13.9
 # Tests run side by side, one at a time on each processor.
 WORKERS ?= auto
 
-.PHONY: run test lint check minimum docs lock sanitize clean
+.PHONY: run test explore lint check minimum docs lock sanitize clean
 
 run: $(STAMP)
 	@mkdir -p out
@@ -29,6 +30,9 @@ run: $(STAMP)
 
 test: $(TEST_STAMP)
 	$(BIN)/python -m pytest -n $(WORKERS)
+
+explore: $(TEST_STAMP)
+	TRIOSIM_EXPLORE=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 lint: $(TEST_STAMP)
 	$(BIN)/ruff check .

@@ -43,6 +43,12 @@ def test_a_message_is_stored_at_each_hop() -> None:
     assert ends(net, [(0, 600, 0)], Uncontended()) == [(200 + 600) * NS]
 
 
+def test_a_latency_that_hops_do_not_divide_is_paid_whole() -> None:
+    """777 over two hops was paid as 2 x 388."""
+    net = wires([1000, 1000], [[0, 1]], [777])
+    assert ends(net, [(0, 1, 0)], StoreAndForward()) == [777 + 2]
+
+
 def test_a_link_serves_one_at_a_time_first_come_first_served() -> None:
     net = wires([1], [[0]], [50 * NS])
     messages = [(0, 100, 0), (10 * NS, 10, 0), (5 * NS, 1000, 0)]

@@ -21,10 +21,10 @@ from triosim.engine.solver import NEVER, Flow, NetworkModel
 class StoreAndForward(NetworkModel):
     """First come, first served, hop by hop.
 
-    The latency of a route is divided evenly among its hops.  Messages that come to a link at the same tick go in the
-    order in which they joined the network; of those that joined at the same tick, the smaller first; of those of one
-    size, by their links, then the shorter latency, then in the order of the graph (:attr:`Flow.number`).  A link that
-    serves a message in less than a tick hands it on at the same tick.
+    The latency of a route is divided evenly among its hops, in whole ticks that add up to it.  Messages that come to a
+    link at the same tick go in the order in which they joined the network; of those that joined at the same tick, the
+    smaller first; of those of one size, by their links, then the shorter latency, then in the order of the graph
+    (:attr:`Flow.number`).  A link that serves a message in less than a tick hands it on at the same tick.
 
     Args:
         clock: ticks to which times are rounded down; ASTRA-sim counts whole nanoseconds, 1000.  What joins within one
@@ -61,7 +61,8 @@ class StoreAndForward(NetworkModel):
         rate = self._capacity[link] * self.clock
         begin = max(at, self._free[link])
         self._free[link] = begin + flow.work // rate
-        there = begin + (flow.latency * self._capacity[link] + flow.work * hops) // (rate * hops)
+        latency = flow.latency * (hop + 1) // hops - flow.latency * hop // hops  # all shares make the whole
+        there = begin + (latency * self._capacity[link] + flow.work) // rate
         if hop + 1 < hops:
             heappush(self._arriving, (there, turn, hop + 1, flow))
         else:
