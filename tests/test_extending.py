@@ -197,6 +197,7 @@ def _packed(rows: int) -> Trace:
 
 def test_the_kind_is_counted_rescaled_and_priced(outside: Path) -> None:
     from triosim import operators
+
     trace = _packed(16)
     (call,) = calls_of(trace).unique
     assert (call.kind, call.roles) == ("packed", ("input", "weight", "scale"))

@@ -362,9 +362,7 @@ def _routed() -> list[Files]:
 def _mappings() -> list[Files]:
     from tests.kernels.external.samples import ACCEL_SIM
 
-    mapping = (
-        b'times = "t.txt"\nclock = "1.4GHz"\n[operators]\n"aten::linear" = 0\n"aten::relu" = [1, "_Z4gemmPf"]\n'
-    )
+    mapping = b'times = "t.txt"\nclock = "1.4GHz"\n[operators]\n"aten::linear" = 0\n"aten::relu" = [1, "_Z4gemmPf"]\n'
     return [{"m.toml": mapping, "t.txt": ACCEL_SIM.encode()}]
 
 

@@ -105,9 +105,7 @@ def test_an_entry_point_works_like_a_built_in(rule: str, monkeypatch, tmp_path: 
 
 def test_the_command_line_takes_it_with_its_options(rule: str) -> None:
     words = ["train", "gpt2", "--seq-len", "64", "--system", "dgx-a100", "--tp", "2", "--json", "-"]
-    plain, divided = (
-        run(*words, *more) for more in ([], ["--parallelism", rule, "--parallelism-option", "word=mlp"])
-    )
+    plain, divided = (run(*words, *more) for more in ([], ["--parallelism", rule, "--parallelism-option", "word=mlp"]))
     assert plain.returncode == divided.returncode == 0
     assert plain.stdout != divided.stdout
 

@@ -18,9 +18,9 @@ PEAK = 989.4e12
 """Dense bfloat16 of an H100 SXM, NVIDIA's datasheet."""
 
 
-def found(batch: int = 8, devices: int = 1, device: str = "H100", precision: str = "bfloat16", **plan: int | str) -> (
-    triosim.Result
-):
+def found(
+    batch: int = 8, devices: int = 1, device: str = "H100", precision: str = "bfloat16", **plan: int | str
+) -> triosim.Result:
     job = triosim.model("gpt2", sequence_length=LENGTH, precision=precision)
     system = triosim.system(device=device, devices=devices)
     return triosim.simulate(job, system, triosim.Plan(global_batch_size=batch, **plan))

@@ -211,7 +211,7 @@ def test_a_browser_draws_the_page_without_complaint(case: str, tmp_path: Path) -
         for words in (*known, used, "Fits", "all reduce", "gpu0 -&gt; switch0", "model.layers.*", "stage 1"):
             assert words in body
         shares = [float(x) for x in re.findall(r"(?<=<td>)[\d.]+(?=&nbsp;%</td>)", rows[0])]
-        top = re.findall(r'padding-left: 4px.*?<td>([\d.]+)&nbsp;%</td>', rows[0])
+        top = re.findall(r"padding-left: 4px.*?<td>([\d.]+)&nbsp;%</td>", rows[0])
         assert shares
         assert 0 < sum(map(float, top)) <= 100.1
     if case == "smallest":

@@ -159,7 +159,8 @@ class Architecture:
                 raise unknown(f"component of {self.name}", name, names)
         nodes = tuple(
             replace(node, energies=merged(node.energies, table[node.name]))
-            if isinstance(node, Store) and node.name in table else node
+            if isinstance(node, Store) and node.name in table
+            else node
             for node in self.nodes
         )
         compute = self.compute

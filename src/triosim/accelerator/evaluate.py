@@ -58,9 +58,7 @@ class Costs:
         return total
 
 
-def costs(
-    nest: LoopNest, factors: NDArray[np.int64], orders: NDArray[np.int8], timing: str = "bandwidth"
-) -> Costs:
+def costs(nest: LoopNest, factors: NDArray[np.int64], orders: NDArray[np.int8], timing: str = "bandwidth") -> Costs:
     """Costs of many mappings; see :meth:`LoopNest.count` for the arrays.
 
     Raises:

@@ -351,9 +351,7 @@ class _Race:
                 f"{2 ** len(self.free)} choices of what stores keep are too many for an exhaustive search: say what "
                 "each keeps, in the design or in constraints"
             )
-        subsets = itertools.chain.from_iterable(
-            itertools.combinations(self.free, n) for n in range(len(self.free) + 1)
-        )
+        subsets = itertools.chain.from_iterable(itertools.combinations(self.free, n) for n in range(len(self.free) + 1))
         return self._possible(frozenset(subset) for subset in subsets)
 
     def first(self) -> list[Dropped]:

@@ -58,9 +58,7 @@ class Options:
         MACHINE, "--system", "NAME|FILE", "Ready system (triosim systems) or a file that describes one.",
         complete=completion.systems,
     )  # fmt: skip
-    nodes: int | None = _option(
-        MACHINE, "--nodes", "N", "Servers of that system (default: as many as the plan needs)."
-    )
+    nodes: int | None = _option(MACHINE, "--nodes", "N", "Servers of that system (default: as many as the plan needs).")
     device: str | None = _option(
         MACHINE, "--device", "NAME|FILE", "Device (triosim devices) or a file that describes one.",
         complete=completion.devices,

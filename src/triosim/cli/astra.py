@@ -34,8 +34,11 @@ def astra(
     workload: Annotated[
         str,
         typer.Option(
-            "--workload", metavar="PREFIX", help="Prefix of the Chakra traces: PREFIX.0.et and so on.",
-            rich_help_panel=INPUT, autocompletion=completion.files,
+            "--workload",
+            metavar="PREFIX",
+            help="Prefix of the Chakra traces: PREFIX.0.et and so on.",
+            rich_help_panel=INPUT,
+            autocompletion=completion.files,
         ),
     ],
     system: Annotated[Path, _input("--system", "ASTRA-sim's system file (JSON).")],

@@ -37,7 +37,9 @@ def calibrate(
     trace: Annotated[
         str | None,
         typer.Argument(
-            metavar="TRACE", help="A recorded or imported trace with operator times.", show_default=False,
+            metavar="TRACE",
+            help="A recorded or imported trace with operator times.",
+            show_default=False,
             autocompletion=completion.files,
         ),
     ] = None,
@@ -74,8 +76,11 @@ def calibrate(
     step: Annotated[
         str | None,
         typer.Option(
-            "--step", metavar="STEP", help="Step of a foreign trace with several: its number or median.",
-            show_default=False, autocompletion=completion.choices("median"),
+            "--step",
+            metavar="STEP",
+            help="Step of a foreign trace with several: its number or median.",
+            show_default=False,
+            autocompletion=completion.choices("median"),
         ),
     ] = None,
     output: Annotated[

@@ -202,9 +202,7 @@ def write_list(formatter: Any, title: str, rows: Sequence[tuple[str, str]], widt
     from textwrap import TextWrapper
 
     first = 2 + min(width, MOST_NAME) + 2
-    wrapper = TextWrapper(
-        max(formatter.width - first, 20), break_on_hyphens=False, break_long_words=False
-    )
+    wrapper = TextWrapper(max(formatter.width - first, 20), break_on_hyphens=False, break_long_words=False)
     formatter.write(f"\n{title}:\n")
     for name, text in rows:
         lines = wrapper.wrap(text) or [""]

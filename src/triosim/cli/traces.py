@@ -80,7 +80,8 @@ def record(
     script: Annotated[
         Path,
         typer.Argument(
-            metavar="SCRIPT", help="An unmodified PyTorch script; what follows it is passed to it.",
+            metavar="SCRIPT",
+            help="An unmodified PyTorch script; what follows it is passed to it.",
             autocompletion=completion.files,
         ),
     ],
@@ -115,7 +116,8 @@ def import_(
     path: Annotated[
         Path,
         typer.Argument(
-            metavar="PATH", autocompletion=completion.files,
+            metavar="PATH",
+            autocompletion=completion.files,
             help="TrioSim CSV folder, Kineto JSON (plain or .gz), execution trace, or a folder with both.",
         ),
     ],
@@ -127,7 +129,9 @@ def import_(
     execution_trace: Annotated[
         Path | None,
         typer.Option(
-            "--execution-trace", metavar="FILE", help="The execution trace of a Kineto file.",
+            "--execution-trace",
+            metavar="FILE",
+            help="The execution trace of a Kineto file.",
             autocompletion=completion.files,
         ),
     ] = None,

@@ -71,8 +71,11 @@ def validate(
     record: Annotated[
         Path | None,
         typer.Option(
-            "--record", metavar="FOLDER", help="Record this machine's GPU into a folder, for predictions elsewhere.",
-            show_default=False, rich_help_panel=RECORDING,
+            "--record",
+            metavar="FOLDER",
+            help="Record this machine's GPU into a folder, for predictions elsewhere.",
+            show_default=False,
+            rich_help_panel=RECORDING,
         ),
     ] = None,
     part: Annotated[
@@ -88,14 +91,20 @@ def validate(
     json: Annotated[
         str | None,
         typer.Option(
-            "--json", metavar="FILE", help="Write everything as JSON; - writes it to the terminal.",
-            show_default=False, rich_help_panel=OUTPUT,
+            "--json",
+            metavar="FILE",
+            help="Write everything as JSON; - writes it to the terminal.",
+            show_default=False,
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
     plot: Annotated[
         Path | None,
         typer.Option(
-            "--plot", metavar="FILE", help="Write a picture (.svg or .html).", show_default=False,
+            "--plot",
+            metavar="FILE",
+            help="Write a picture (.svg or .html).",
+            show_default=False,
             rich_help_panel=OUTPUT,
         ),
     ] = None,

@@ -148,5 +148,3 @@ def _table(best: Sequence[Outcome], varied: Sequence[str]) -> TextTable:
             found.binds,
         )
     return table
-
-

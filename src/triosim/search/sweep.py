@@ -101,9 +101,7 @@ class _Task:
         workload, system, base, detail, also: as of :func:`sweep`.
     """
 
-    def __init__(
-        self, workload: Trace, system: System, base: Plan, detail: Detail, also: Sequence[Trace] = ()
-    ) -> None:
+    def __init__(self, workload: Trace, system: System, base: Plan, detail: Detail, also: Sequence[Trace] = ()) -> None:
         self.workload, self.system, self.base, self.detail, self.also = workload, system, base, detail, also
 
     def outcome(self, number: int, plan: Plan | dict[str, Any]) -> Outcome:

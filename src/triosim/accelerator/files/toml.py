@@ -160,7 +160,7 @@ class _Table:
         if isinstance(value, str):
             return (value,)
         if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-            raise InputError(f"{self.where}, {key}: {quoted(value)} is no list of names: write [\"A\", \"B\"]")
+            raise InputError(f'{self.where}, {key}: {quoted(value)} is no list of names: write ["A", "B"]')
         return tuple(value)
 
     def tables(self, key: str) -> list[_Table]:
@@ -209,7 +209,7 @@ def _architecture(table: _Table, rows: list[_Table]) -> Architecture:
             nodes.append(_store(row))
         row.done()
     if compute is None:
-        raise InputError(f"{table.where}: has no compute unit: end the nodes with [[node]] and compute = \"mac\"")
+        raise InputError(f'{table.where}: has no compute unit: end the nodes with [[node]] and compute = "mac"')
     with placed(table.where):
         return Architecture(name, tuple(nodes), compute, clock, technology, cited)
 
