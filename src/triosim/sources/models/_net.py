@@ -318,6 +318,13 @@ class Net(Tape):
         self.derivative(row, (y,), rule)
         return y
 
+    def relu(self, x: Tensor) -> Tensor:
+        """max(x, 0)."""
+        y = self._like(x)
+        row = self.operator("aten::relu", ("self",), (x,), (y,))
+        self.derivative(row, (y,), lambda g: self.give(x, self._threshold(g, y)))
+        return y
+
     def relu_(self, x: Tensor) -> Tensor:
         """max(x, 0), written into x."""
         y = self.overwritten(x)
@@ -425,7 +432,9 @@ class Net(Tape):
 
     # --- attention ----------------------------------------------------------------------------------------------------
 
-    def attention(self, q: Tensor, k: Tensor, v: Tensor, causal: bool, dropout: float = 0.0) -> Tensor:
+    def attention(
+        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, dropout: float = 0.0, window: int = 0
+    ) -> Tensor:
         """``scaled_dot_product_attention`` as PyTorch's CUDA dispatch chooses it.
 
         16-bit types take FlashAttention, which reads grouped keys and values as they are; float32 takes the
@@ -436,14 +445,17 @@ class Net(Tape):
             k, v: [batch, key-value heads, keys, size].
             causal: each query sees the keys up to its own.
             dropout: probability within the kernel (no mask is kept).
+            window: keys that a query sees, its own among them; 0 for all.  FlashAttention skips the others.
         """
         flash = q.dtype in ("float16", "bfloat16")
         if not flash and k.shape[1] != q.shape[1]:
             k, v = (self._repeat_heads(x, q.shape[1]) for x in (k, v))
         which = "flash" if flash else "efficient"
         name = f"aten::_scaled_dot_product_{which}_attention"
-        args = {"dropout_p": dropout if self.training else 0.0, "is_causal": causal}
-        y = self._like(q, q.needs_grad or k.needs_grad or v.needs_grad)
+        args: dict[str, object] = {"dropout_p": dropout if self.training else 0.0, "is_causal": causal}
+        if window and window < k.shape[2]:
+            args["window_size_left"] = window - 1
+        y = self.tensor((*q.shape[:-1], v.shape[-1]), q.dtype, needs_grad=q.needs_grad or k.needs_grad or v.needs_grad)
         logsumexp = self.tensor(q.shape[:3], "float32")
         row = self.operator(name, ("query", "key", "value"), (q, k, v), (y, logsumexp), args)
 
