@@ -193,7 +193,7 @@ def _of_file(path: Path, configuration: Mapping[str, Any] | None) -> Family:
     table = _read(path)
     where = str(path)
     if "model_type" in table:
-        family, table = _hugging_face(table, where)
+        family, table = hugging_face(table, where)
     elif ("family" in table) == ("preset" in table):
         raise InputError(f'{where}: say which family the model is of (family = "llama") or which preset it starts from')
     else:
@@ -305,14 +305,16 @@ def _wrong_type(kind: str, value: Any, default: Any) -> str:
     if kind == "int":
         ok = type(value) is int and (value > 0 or value == default)
         return "" if ok else "a whole number of at least 1"
+    if kind == "str":
+        return "" if isinstance(value, str) else "a text"
     if kind == "float":
-        ok = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
-        return "" if ok else "a probability below 1"
+        ok = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
+        return "" if ok else "a number from 0 to 1"
     ok = isinstance(value, (list, tuple)) and len(value) > 0 and all(type(v) is int and v > 0 for v in value)
     return "" if ok else "a list of whole numbers of at least 1"
 
 
-def _hugging_face(table: Mapping[str, Any], where: str) -> tuple[str, dict[str, Any]]:
+def hugging_face(table: Mapping[str, Any], where: str) -> tuple[str, dict[str, Any]]:
     """Family and configuration of a ``config.json``: the keys that the family has, nulls left out."""
     kind = table["model_type"]
     for name in MODELS.names():

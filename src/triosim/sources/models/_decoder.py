@@ -27,7 +27,9 @@ class Layout:
         attention, feed_forward: names of a block's parts; an empty one has its products in the block.
         norms: names of a block's norms, in the order in which they are used.
         block, model: what the names of those classes end in.
-        norms_first: norms are registered before the parts.
+        order: in which a block registers its norms (by name), ``attention`` and ``feed_forward``; by default the norms
+            come last.
+        last_norm_first: the last norm is registered before the blocks.
         residual: how a block adds up: ``pre`` x + part(norm(x)); ``post`` x + norm(part(x)); ``around`` both;
             ``parallel`` both parts of the same x.
         last_bias: whether the head has a bias.
@@ -44,7 +46,8 @@ class Layout:
     norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
     block: str = "DecoderLayer"
     model: str = "Model"
-    norms_first: bool = False
+    order: tuple[str, ...] = ()
+    last_norm_first: bool = False
     residual: str = "pre"
     last_bias: bool = False
 
@@ -102,26 +105,24 @@ class Decoder(Text):
     def weights(self) -> Weights:
         w, layout = Weights(), self.layout
         self.embed_weights(w, layout.body)
+        if layout.last_norm_first:
+            self.norm.weights(w, f"{layout.body}.{layout.last_norm}")
         for i in range(self.depth):
             at = f"{layout.body}.{layout.blocks}.{i}"
-            if layout.norms_first:
-                self._norm_weights(w, at)
-            self.attention(i).weights(w, _joined(at, layout.attention))
-            if not layout.norms_first:
-                self.feed_forward(i).weights(w, _joined(at, layout.feed_forward))
-                self._norm_weights(w, at)
-            else:
-                self.feed_forward(i).weights(w, _joined(at, layout.feed_forward))
-        self.norm.weights(w, f"{layout.body}.{layout.last_norm}")
+            for name in layout.order or ("attention", "feed_forward", *layout.norms):
+                if name == "attention":
+                    self.attention(i).weights(w, _joined(at, layout.attention))
+                elif name == "feed_forward":
+                    self.feed_forward(i).weights(w, _joined(at, layout.feed_forward))
+                else:
+                    self.norm.weights(w, f"{at}.{name}")
+        if not layout.last_norm_first:
+            self.norm.weights(w, f"{layout.body}.{layout.last_norm}")
         if not self.tie_word_embeddings:
             w.linear(layout.head, self.width, self.vocabulary, bias=layout.last_bias)
         for rotary in self.rotaries:
             rotary.weights(w, layout.body)
         return w
-
-    def _norm_weights(self, w: Weights, at: str) -> None:
-        for name in self.layout.norms:
-            self.norm.weights(w, f"{at}.{name}")
 
     def forward(self, net: Net, tokens: Tensor) -> Tensor:
         layout = self.layout
@@ -132,8 +133,12 @@ class Decoder(Text):
                 with net.module(f"{layout.blocks}.{i}", f"{layout.kind}{layout.block}"):
                     x = self._block(net, x, i, rotations[self.rotary(i)] if rotations else None)
             x = self.norm(net, layout.last_norm, x)
-        tied = f"{layout.body}.{layout.embedding}.weight" if self.tie_word_embeddings else ""
-        return net.linear(layout.head, x, tied=tied)
+        return self.score(net, x)
+
+    def score(self, net: Net, x: Tensor) -> Tensor:
+        """Scores of the vocabulary."""
+        tied = f"{self.layout.body}.{self.layout.embedding}.weight" if self.tie_word_embeddings else ""
+        return net.linear(self.layout.head, x, tied=tied)
 
     def _block(self, net: Net, x: Tensor, i: int, rotation: Rotation | None) -> Tensor:
         layout, norms = self.layout, self.layout.norms
@@ -146,9 +151,9 @@ class Decoder(Text):
             return _within(net, layout.feed_forward, feed_forward.kind, lambda: feed_forward(net, y))
 
         if layout.residual == "parallel":
-            first = self.norm(net, norms[0], x)
-            second = self.norm(net, norms[1], x) if len(norms) > 1 else first
-            return net.add(net.add(attend(first), feed(second)), x)
+            y = self.norm(net, norms[0], x)
+            attended = attend(y)
+            return net.add(net.add(attended, feed(self.norm(net, norms[1], x) if len(norms) > 1 else y)), x)
         if layout.residual == "post":
             x = net.add(x, self.norm(net, norms[0], attend(x)))
             return net.add(x, self.norm(net, norms[1], feed(x)))

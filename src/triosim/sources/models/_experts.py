@@ -29,6 +29,7 @@ class Router:
         rounded: weights are cast to the type of the tokens.
         full_precision: the product is computed in float32.
         groups, best_groups: experts are chosen from the best groups only.
+        scaled: weights are multiplied by a number.
         correction: a buffer is added to the scores before choosing (balance without a loss).
         bias: the product has one.
     """
@@ -48,6 +49,16 @@ class Router:
     scaled: bool = False
     bias: bool = False
 
+    def problem(self) -> str:
+        """What is wrong with the sizes, or ``""``."""
+        if self.chosen > self.experts:
+            return f"a token takes {self.chosen} of {self.experts} experts"
+        if self.experts % self.groups:
+            return f"{self.groups} groups do not divide {self.experts} experts"
+        if self.best_groups > self.groups:
+            return f"experts are chosen from {self.best_groups} of {self.groups} groups"
+        return ""
+
     def weights(self, w: Weights, at: str) -> None:
         """Declare its parameters."""
         w.linear(f"{at}.{self.name}", self.width, self.experts, bias=self.bias)
@@ -65,14 +76,14 @@ class Router:
                 top, numbers = _topk(net, logits, self.chosen)
                 return _softmax(net, top), numbers
             if self.score == "sigmoid":
-                scores = _sigmoid(net, logits)
+                scores = net.sigmoid(logits)
             else:
                 scores = _softmax(net, net.to(logits, "float32"))
             top, numbers = self._choose(net, scores)
             if self.normalised:
                 top = _divided(net, top, _summed(net, top, 1, keepdim=True))
             if self.scaled:
-                top = _scaled(net, top)
+                top = net.scaled(top)
             return (net.to(top, x.dtype) if self.rounded else top), numbers
 
     def _choose(self, net: Net, scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -121,7 +132,7 @@ class Experts:
         activation: of the gated experts; ``clamped`` is GPT-OSS's: limits and a sigmoid with a factor.
         bias: products have biases, and weights are stored [experts, inputs, outputs].
         shared, shared_name: the expert of every token.
-        shared_gate: its result is weighed by a product of its own, and it comes first.
+        shared_gate: its result is weighed by a product of its own, and it is computed first.
         router_first: the router is registered before the experts.
     """
 
@@ -162,17 +173,15 @@ class Experts:
         with net.module("experts", self.experts_kind):
             y = self._routed(net, flat, weights, numbers)
         if shared is not None:
-            return net.view(net.add(y, shared), shape)
+            share = net.sigmoid(net.linear(f"{self.shared_name}_gate", flat))
+            return net.view(net.add(y, _rows_scaled(net, shared, share)), shape)
         y = net.view(y, shape)
         return net.add(y, self._shared(net, x)) if self.shared else y
 
     def _shared(self, net: Net, x: Tensor) -> Tensor:
         assert self.shared is not None
         with net.module(self.shared_name, self.shared.kind):
-            y = self.shared(net, x)
-        if not self.shared_gate:
-            return y
-        return _rows_scaled(net, y, _sigmoid(net, net.linear(f"{self.shared_name}_gate", x)))
+            return self.shared(net, x)
 
     def _routed(self, net: Net, x: Tensor, weights: Tensor, numbers: Tensor) -> Tensor:
         tokens, width = x.shape
@@ -206,7 +215,7 @@ class Experts:
 
     def _product(self, net: Net, name: str, x: Tensor, ends: Tensor, by_expert: Tensor) -> Tensor:
         weight = net.parameter(name)
-        y = _grouped_mm(net, x, weight if self.bias else net.transpose(weight, 1, 2), ends)
+        y = _grouped_mm(net, x, weight if self.bias else net.transpose(weight, 1, 2), ends, transposed=not self.bias)
         if not self.bias:
             return y
         return net.add_(y, _indexed(net, net.parameter(f"{name}_bias"), by_expert))
@@ -215,7 +224,7 @@ class Experts:
         gate, up = net.split(x, [self.inner] * 2)
         if self.activation == "clamped":
             gate, up = _clamped(net, gate), _clamped(net, up)
-            return net.mul(_scaled(net, up, "aten::add"), net.mul(gate, _sigmoid(net, _scaled(net, gate))))
+            return net.mul(net.shifted(up), net.mul(gate, net.sigmoid(net.scaled(gate))))
         if net.fused and self.activation == "silu":
             return net.swiglu(gate, up)
         return net.mul(activate(net, gate, self.activation), up)
@@ -224,17 +233,21 @@ class Experts:
 # --- operators that only mixtures of experts call ---------------------------------------------------------------------
 
 
-def _grouped_mm(net: Net, x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-    """Rows [rows, inputs] sorted by expert times [experts, inputs, outputs]."""
+def _grouped_mm(net: Net, x: Tensor, weight: Tensor, ends: Tensor, transposed: bool) -> Tensor:
+    """Rows [rows, inputs] sorted by expert times [experts, inputs, outputs], which may be a transposed view."""
     y = net.tensor((x.shape[0], weight.shape[2]), x.dtype, needs_grad=x.needs_grad or weight.needs_grad)
     roles, name = ("self", "mat2", "offs"), "aten::_grouped_mm"
     row = net.operator(name, roles, (x, weight, ends), (y,))
 
     def rule(g: Tensor) -> None:
-        if weight.needs_grad:  # comes out in the layout of the weight: of [outputs, inputs], if that is how it is stored
+        if weight.needs_grad and transposed:  # comes out in the layout in which the weight is stored
             dw = net.tensor((weight.shape[0], weight.shape[2], weight.shape[1]), weight.dtype)
             net.operator(name, roles, (net.transpose(g, 0, 1), x, ends), (dw,))
             net.give(weight, net.transpose(dw, 1, 2))
+        elif weight.needs_grad:
+            dw = net.tensor(weight.shape, weight.dtype)
+            net.operator(name, roles, (net.transpose(x, 0, 1), g, ends), (dw,))
+            net.give(weight, dw)
         if x.needs_grad:
             dx = net.tensor(x.shape, x.dtype)
             net.operator(name, roles, (g, net.transpose(weight, 1, 2), ends), (dx,))
@@ -295,19 +308,6 @@ def _softmax(net: Net, x: Tensor) -> Tensor:
     def rule(g: Tensor) -> None:
         dx = net.tensor(x.shape, x.dtype)
         net.operator("aten::_softmax_backward_data", ("grad_output", "output"), (g, y), (dx,), {"dim": 1})
-        net.give(x, dx)
-
-    net.derivative(row, (y,), rule)
-    return y
-
-
-def _sigmoid(net: Net, x: Tensor) -> Tensor:
-    y = net.tensor(x.shape, x.dtype, needs_grad=x.needs_grad)
-    row = net.operator("aten::sigmoid", ("self",), (x,), (y,))
-
-    def rule(g: Tensor) -> None:
-        dx = net.tensor(x.shape, x.dtype)
-        net.operator("aten::sigmoid_backward", ("grad_output", "output"), (g, y), (dx,))
         net.give(x, dx)
 
     net.derivative(row, (y,), rule)
@@ -376,14 +376,6 @@ def _column(net: Net, x: Tensor) -> Tensor:
     y = net.alias(x, (*x.shape, 1))
     row = net.operator("aten::unsqueeze", ("self",), (x,), (y,), {"dim": 1}, view=True)
     net.derivative(row, (y,), lambda g: net.give(x, net.view(g, x.shape, "aten::squeeze")))
-    return y
-
-
-def _scaled(net: Net, x: Tensor, name: str = "aten::mul") -> Tensor:
-    """``x`` times (or plus) a number."""
-    y = net.tensor(x.shape, x.dtype, needs_grad=x.needs_grad)
-    row = net.operator(name, ("self",), (x,), (y,))
-    net.derivative(row, (y,), lambda g: net.give(x, _scaled(net, g) if name == "aten::mul" else g))
     return y
 
 

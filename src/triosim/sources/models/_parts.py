@@ -59,11 +59,13 @@ class Rotary:
         size: dimensions of a head that are rotated.
         kind: class of the module.
         name: of the module in the body.
+        full_precision: heads are turned in float32.
     """
 
     size: int
     kind: str
     name: str = "rotary_emb"
+    full_precision: bool = False
 
     def weights(self, w: Weights, body: str) -> None:
         """Declare the buffer of frequencies."""
@@ -77,21 +79,34 @@ class Rotary:
             positions = net.to(net.unsqueeze(net.unsqueeze(net.positions(tokens), 0), 0), "float32")
             angles = net.transpose(net.bmm(rows, positions), 1, 2)
             angles = net.cat((angles, angles), 2)
-            cos, sin = (net.to(net.unary(f"aten::{f}", angles), net.precision) for f in ("cos", "sin"))
+            dtype = "float32" if self.full_precision else net.precision
+            cos, sin = (net.to(net.unary(f"aten::{f}", angles), dtype) for f in ("cos", "sin"))
             return cos, sin
 
 
-def rotate(net: Net, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """``x`` [batch, heads, tokens, size] turned by its positions, the halves of what is turned as pairs.
+def rotate(
+    net: Net, heads: tuple[Tensor, Tensor], cos: Tensor, sin: Tensor, cut: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Queries and keys [batch, heads, tokens, size] turned by their positions, the halves of what is turned as pairs.
 
-    Where fewer dimensions are rotated than a head has, the rest is passed on.
+    Where fewer dimensions are rotated than a head has, or with ``cut`` always, they are cut out and put back.
     """
-    size, turned = x.shape[3], cos.shape[-1]
-    if turned < size:
-        passed = net.slice(x, 3, turned, size)
-        return net.cat((rotate(net, net.slice(x, 3, 0, turned), cos, sin), passed), 3)
+    size, turned = heads[0].shape[3], cos.shape[-1]
+    if turned == size and not cut:
+        q, k = (_rotated(net, x, cos, sin) for x in heads)
+        return net.to(q, heads[0].dtype), net.to(k, heads[1].dtype)
+    parts = [(net.slice(x, 3, 0, turned) if turned < size else x, net.slice(x, 3, turned, size)) for x in heads]
+    if cut:  # one after the other; what is passed on may be nothing
+        q, k = (net.cat((_rotated(net, first, cos, sin), rest), 3) for first, rest in parts)
+        return q, k
+    q, k = (_rotated(net, first, cos, sin) for first, _ in parts)
+    return net.cat((q, parts[0][1]), 3), net.cat((k, parts[1][1]), 3)
+
+
+def _rotated(net: Net, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     if net.fused:
         return net.rotary(x, cos, sin)
+    size = x.shape[3]
     straight = net.mul(x, cos)
     first, second = net.slice(x, 3, 0, size // 2), net.slice(x, 3, size // 2, size)
     return net.add(straight, net.mul(net.cat((net.neg(second), first), 3), sin))
@@ -106,13 +121,19 @@ class SelfAttention:
         heads, groups: of queries, and of keys and values.
         size: of a head.
         kind: class of the module.
-        names: of the products that make queries, keys and values (in the order of registration), and of the last; one
-            name for the first three makes them by one product.
+        names: of the products that make queries, keys and values, in the order of registration; one name for all three
+            makes them by one product.
+        last: name of the last product; ``last_first`` whether it is registered before the others.
+        sliced: queries, keys and values are cut out of the one product one by one, and what is rotated out of them.
+        interleaved: the one product makes query, key and value of the first head, then of the second, and so on.
         bias, last_bias: whether the products have one.
         norm: of queries and keys: of each head, or where it is as wide as all of them, of all heads at once.
+        norm_last: heads are normed when all three are made.
         rotated: whether positions rotate queries and keys.
         window: tokens that a token sees, its own among them; 0 for all.
-        dropout: of the attention weights.
+        dropout, last_dropout: of the attention weights, and of the result.
+        scaled: queries are divided by the root of their size before, not in the kernel.
+        sinks: each head has one more score, a parameter.
         unfused: scores and weights are tensors of their own, as attention with ALiBi ran.
     """
 
@@ -121,13 +142,21 @@ class SelfAttention:
     groups: int
     size: int
     kind: str
-    names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
+    names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
+    last: str = "o_proj"
+    last_first: bool = False
+    sliced: bool = False
+    interleaved: bool = False
     bias: bool = False
     last_bias: bool = False
     norm: Norm | None = None
+    norm_last: bool = False
     rotated: bool = True
     window: int = 0
     dropout: float = 0.0
+    last_dropout: float = 0.0
+    scaled: bool = False
+    sinks: bool = False
     unfused: bool = False
 
     @property
@@ -137,12 +166,17 @@ class SelfAttention:
     def weights(self, w: Weights, at: str) -> None:
         """Declare its parameters."""
         widths = self._widths
-        if len(self.names) == 2:
+        if self.sinks:
+            w.add(f"{at}.sinks", self.heads)
+        if self.last_first:
+            w.linear(f"{at}.{self.last}", widths["q"], self.width, bias=self.last_bias)
+        if len(self.names) == 1:
             w.linear(f"{at}.{self.names[0]}", self.width, sum(widths.values()), bias=self.bias)
         else:
-            for name in self.names[:-1]:
+            for name in self.names:
                 w.linear(f"{at}.{name}", self.width, widths[name[0]], bias=self.bias)
-        w.linear(f"{at}.{self.names[-1]}", widths["q"], self.width, bias=self.last_bias)
+        if not self.last_first:
+            w.linear(f"{at}.{self.last}", widths["q"], self.width, bias=self.last_bias)
         if self.norm:
             for part in ("q", "k"):
                 whole = self.norm.width != self.size
@@ -150,38 +184,52 @@ class SelfAttention:
 
     def __call__(self, net: Net, x: Tensor, rotation: Rotation | None) -> Tensor:
         """Attention of ``x`` [batch, tokens, width]."""
-        q, k, v = self._packed(net, x) if len(self.names) == 2 else self._apart(net, x)
+        q, k, v = self._packed(net, x) if len(self.names) == 1 else self._apart(net, x)
         if rotation is not None and self.rotated:
             cos, sin = (net.unsqueeze(angle, 1) for angle in rotation)
-            q, k = (rotate(net, part, cos, sin) for part in (q, k))
+            q, k = rotate(net, (q, k), cos, sin, cut=self.sliced)
         if self.unfused:
             y = unfused_attention(net, q, k, v, self.dropout)
         else:
             y = net.transpose(net.attention(q, k, v, causal=True, dropout=self.dropout, window=self.window), 1, 2)
-        return net.linear(self.names[-1], net.view(y, (*x.shape[:2], self.heads * self.size)))
+        y = net.linear(self.last, net.view(y, (*x.shape[:2], self.heads * self.size)))
+        return net.dropout(y, self.last_dropout)
 
     def _apart(self, net: Net, x: Tensor) -> list[Tensor]:
-        def heads(name: str) -> Tensor:
-            part = name[0]
-            normed = self.norm is not None and part != "v"
-            rotated = self.rotated and part != "v" and not net.fused and not normed
-            y = net.linear(name, x)
-            shape = (*x.shape[:2], self._widths[part] // self.size, self.size)
-            if normed and self.norm is not None and self.norm.width != self.size:
-                y = net.rms_norm(f"{part}_norm", y, self.norm.kind)
-                normed, rotated = False, True
-            y = net.view(y, shape, strided_gradient=rotated)
-            if normed and self.norm is not None:
-                y = net.rms_norm(f"{part}_norm", y, self.norm.kind)
-            return net.transpose(y, 1, 2)
-
-        made = {name[0]: heads(name) for name in self.names[:-1]}
+        made = {
+            name[0]: self._heads(net, name, x) for name in sorted(self.names, key=lambda name: "qkv".index(name[0]))
+        }
+        if self.norm and self.norm_last:
+            for part in "qk":
+                made[part] = net.rms_norm(f"{part}_norm", made[part], self.norm.kind)
         return [made[part] for part in "qkv"]
+
+    def _heads(self, net: Net, name: str, x: Tensor) -> Tensor:
+        """Queries, keys or values, [batch, heads, tokens, size]."""
+        part, y = name[0], net.linear(name, x)
+        shape = (*x.shape[:2], self._widths[part] // self.size, self.size)
+        norm = self.norm if part != "v" and not self.norm_last else None
+        if self.scaled and part == "q":
+            y = net.scaled(y)
+        if norm and norm.width != self.size:  # all heads at once
+            y = net.rms_norm(f"{part}_norm", y, norm.kind)
+        each = norm if norm and norm.width == self.size else None
+        copied = self.rotated and part != "v" and not net.fused and each is None
+        y = net.view(y, shape, strided_gradient=copied)
+        return net.transpose(net.rms_norm(f"{part}_norm", y, each.kind) if each else y, 1, 2)
 
     def _packed(self, net: Net, x: Tensor) -> list[Tensor]:
         y = net.linear(self.names[0], x)
         shape = x.shape[:2]
-        parts = net.split(y, list(self._widths.values()))
+        if self.interleaved:
+            y = net.transpose(net.view(y, (*shape, self.heads, 3 * self.size)), 1, 2)
+            return net.split(y, [self.size] * 3)
+        widths = list(self._widths.values())
+        if self.sliced:
+            ends = [sum(widths[: at + 1]) for at in range(3)]
+            parts = [net.slice(y, 2, end - width, end) for end, width in zip(ends, widths, strict=True)]
+        else:
+            parts = net.split(y, widths)
         return [net.transpose(net.view(p, (*shape, p.shape[-1] // self.size, self.size)), 1, 2) for p in parts]
 
 

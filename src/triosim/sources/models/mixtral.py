@@ -25,12 +25,14 @@ class Mixtral(LlamaLike):
     fixed: ClassVar = {"hidden_act": "silu"}
 
     def problem(self) -> str:
-        few = self.num_experts_per_tok > self.num_local_experts
-        return super().problem() or ("a token takes more experts than there are" if few else "")
+        return super().problem() or self._router.problem()
+
+    @property
+    def _router(self) -> Router:
+        return Router(self.hidden_size, self.num_local_experts, self.num_experts_per_tok, "MixtralTopKRouter")
 
     def attention(self, layer: int) -> SelfAttention:
         return replace(super().attention(layer), window=self.sliding_window)
 
     def feed_forward(self, layer: int) -> Experts:
-        router = Router(self.hidden_size, self.num_local_experts, self.num_experts_per_tok, "MixtralTopKRouter")
-        return Experts(router, self.intermediate_size, "MixtralSparseMoeBlock", "MixtralExperts")
+        return Experts(self._router, self.intermediate_size, "MixtralSparseMoeBlock", "MixtralExperts")

@@ -24,11 +24,22 @@ class Qwen3Moe(LlamaLike):
 
     layout: ClassVar = Layout("Qwen3Moe")
     model_types: ClassVar = ("qwen3_moe",)
-    fixed: ClassVar = {"hidden_act": "silu", "use_sliding_window": False, "attention_bias": False, "mlp_only_layers": []}
+    fixed: ClassVar = {
+        "hidden_act": "silu",
+        "use_sliding_window": False,
+        "attention_bias": False,
+        "mlp_only_layers": [],
+    }
 
     def problem(self) -> str:
-        few = self.num_experts_per_tok > self.num_experts
-        return super().problem() or ("a token takes more experts than there are" if few else "")
+        return super().problem() or self._router.problem()
+
+    @property
+    def _router(self) -> Router:
+        return Router(
+            self.hidden_size, self.num_experts, self.num_experts_per_tok, "Qwen3MoeTopKRouter",
+            normalised=self.norm_topk_prob, rounded=True,
+        )  # fmt: skip
 
     def attention(self, layer: int) -> SelfAttention:
         return replace(super().attention(layer), norm=Norm(self.head_size, "Qwen3MoeRMSNorm"))
@@ -36,10 +47,6 @@ class Qwen3Moe(LlamaLike):
     def feed_forward(self, layer: int) -> Any:
         if (layer + 1) % self.decoder_sparse_step:
             return super().feed_forward(layer)
-        router = Router(
-            self.hidden_size, self.num_experts, self.num_experts_per_tok, "Qwen3MoeTopKRouter",
-            normalised=self.norm_topk_prob, rounded=True,
-        )  # fmt: skip
         return Experts(
-            router, self.moe_intermediate_size, "Qwen3MoeSparseMoeBlock", "Qwen3MoeExperts", router_first=False
+            self._router, self.moe_intermediate_size, "Qwen3MoeSparseMoeBlock", "Qwen3MoeExperts", router_first=False
         )
