@@ -193,7 +193,7 @@ def _of_file(path: Path, configuration: Mapping[str, Any] | None) -> Family:
     table = _read(path)
     where = str(path)
     if "model_type" in table:
-        family, table = hugging_face(table, where)
+        family, table = _hugging_face(table, where)
     elif ("family" in table) == ("preset" in table):
         raise InputError(f'{where}: say which family the model is of (family = "llama") or which preset it starts from')
     else:
@@ -201,7 +201,8 @@ def _of_file(path: Path, configuration: Mapping[str, Any] | None) -> Family:
         if not isinstance(table[key], str):
             raise InputError(f"{where}: {key} must be a name, not {quoted(table[key])}")
         try:
-            family, base = _named(table.pop(key))
+            name = table.pop(key)
+            family, base = (name, {}) if key == "family" and name in MODELS else _named(name)
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
         table = {**base, **table}
@@ -308,13 +309,16 @@ def _wrong_type(kind: str, value: Any, default: Any) -> str:
     if kind == "str":
         return "" if isinstance(value, str) else "a text"
     if kind == "float":
-        ok = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
-        return "" if ok else "a number from 0 to 1"
+        ok = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
+        return "" if ok else "a probability below 1"
+    if kind == "Share":
+        ok = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 1
+        return "" if ok else "a number above 0 and at most 1"
     ok = isinstance(value, (list, tuple)) and len(value) > 0 and all(type(v) is int and v > 0 for v in value)
     return "" if ok else "a list of whole numbers of at least 1"
 
 
-def hugging_face(table: Mapping[str, Any], where: str) -> tuple[str, dict[str, Any]]:
+def _hugging_face(table: Mapping[str, Any], where: str) -> tuple[str, dict[str, Any]]:
     """Family and configuration of a ``config.json``: the keys that the family has, nulls left out."""
     kind = table["model_type"]
     for name in MODELS.names():

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from tests.sources.models.test_against_torch import BATCH, BOOKKEEPING, LENGTH, Log, our_rows, plain
 from triosim.operators import kind
-from triosim.sources.modelling import hugging_face, model
-from triosim.trace.tables import Phase
+from triosim.sources.modelling import model
+from triosim.trace.tables import Phase, Trace
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -77,8 +79,8 @@ CASES |= {
     ),
 }  # fmt: skip
 APART = {"gpt_oss", "deepseek_v3", "deepseek_v2, no rank of queries", "falcon", "falcon, newer", "bloom", "gptj"}
-"""Those whose small operators are not Hugging Face's one by one: they turn pairs of neighbours, write keys into place, or
-run attention in pieces."""
+"""Those whose small operators are not Hugging Face's one by one, which turns pairs of neighbours, writes keys into
+place, or runs attention in pieces."""
 LAYOUT = {"clone"}
 """Copies that the layout of attention's result asks for on a CPU, where heads come before tokens."""
 MASK = {"where", "scalar_tensor", "bitwise_and", "new_ones", "le", "eq", "expand"}
@@ -139,16 +141,17 @@ def of_model(rows) -> list[tuple[str, tuple[int, ...]]]:
     return rows[next(at for at, (name, _) in enumerate(rows) if name in ("native_layer_norm", "mm", "addmm")) :]
 
 
-def built(model_type: str, configuration: dict):
-    """The step of a configuration as it stands in a ``config.json``."""
-    family, keys = hugging_face({"model_type": model_type, **configuration}, "here")
-    return model(family, batch_size=BATCH, sequence_length=LENGTH, configuration=keys)
+def built(model_type: str, configuration: dict, folder: Path) -> Trace:
+    """The step of a ``config.json``."""
+    file = folder / "config.json"
+    file.write_text(json.dumps({"model_type": model_type, **configuration}))
+    return model(str(file), batch_size=BATCH, sequence_length=LENGTH)
 
 
 @pytest.fixture(params=CASES, scope="module")
-def both(request):
+def both(request, tmp_path_factory):
     model_type, configuration = CASES[request.param]
-    trace = built(model_type, configuration)
+    trace = built(model_type, configuration, tmp_path_factory.mktemp("model"))
     return theirs(model_type, configuration), trace
 
 

@@ -1,6 +1,6 @@
 """DeepSeek-V2 and V3: latent attention, dense first blocks, many small experts beside shared ones.
 
-Sources: Liu et al., arXiv:2405.04434 (V2) and arXiv:2412.19437 (V3).  The prediction of a second token (MTP) is not part
+Sources: Liu et al., arXiv:2405.04434 (V2) and arXiv:2412.19437 (V3).  What predicts a second token (MTP) is not one
 of the model's own blocks and is left out.
 """
 

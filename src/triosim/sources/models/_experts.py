@@ -2,7 +2,7 @@
 
 Tokens are sorted by expert and multiplied group by group in one kernel (``torch._grouped_mm``), as Hugging Face and
 torchtitan do where no token is dropped; what is computed does not depend on how evenly the router spreads them.
-Sources: Shazeer et al., arXiv:1701.06538; Gale et al., arXiv:2211.15841; Liu et al., arXiv:2412.19437 (groups, sigmoid).
+Sources: Shazeer et al., arXiv:1701.06538; Gale et al., arXiv:2211.15841; Liu et al., arXiv:2412.19437 (groups).
 """
 
 from __future__ import annotations

@@ -27,5 +27,6 @@ class DeepSeekV2(DeepSeek):
         grouped = self.topk_method != "greedy"
         return Router(
             self.hidden_size, self.n_routed_experts, self.num_experts_per_tok, "DeepseekV2TopkRouter", normalised=False,
-            full_precision=True, groups=self.n_group if grouped else 1, best_groups=self.topk_group if grouped else 1, scaled=True,
+            full_precision=True, scaled=True, groups=self.n_group if grouped else 1,
+            best_groups=self.topk_group if grouped else 1,
         )  # fmt: skip

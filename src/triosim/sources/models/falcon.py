@@ -1,4 +1,4 @@
-"""Falcon: one head of keys and values, or few, and both parts of the same input (Almazrouei et al., arXiv:2311.16867)."""
+"""Falcon: one or few heads of keys and values, both parts of the same input (Almazrouei et al., arXiv:2311.16867)."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._family import Share
 from triosim.sources.models._parts import FeedForward, Norm, Rotary, SelfAttention
 
 _NORMS = ("input_layernorm", "post_attention_layernorm")
@@ -18,7 +19,7 @@ class GPTNeoX(LlamaLike):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
     hidden_act: str = "gelu"
-    rotary_pct: float = 0.25
+    rotary_pct: Share = 0.25
     attention_bias: bool = True
 
     layout: ClassVar = Layout(

@@ -1,4 +1,4 @@
-"""Phi-1 and Phi-2: attention and feed-forward of the same normed input, part of each head rotated (arXiv:2306.11644)."""
+"""Phi-1 and Phi-2: both parts of the same input, part of each head rotated (Gunasekar et al., arXiv:2306.11644)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._family import Share
 from triosim.sources.models._parts import FeedForward, Norm, Rotary, SelfAttention
 
 
@@ -16,7 +17,7 @@ class Phi(LlamaLike):
     """Configuration, named as in Hugging Face's ``config.json``."""
 
     hidden_act: str = "gelu_new"
-    partial_rotary_factor: float = 0.5
+    partial_rotary_factor: Share = 0.5
     resid_pdrop: float = 0.0
 
     layout: ClassVar = Layout(

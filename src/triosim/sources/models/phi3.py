@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._family import Share
 from triosim.sources.models._parts import FeedForward, Rotary, SelfAttention
 
 
@@ -17,7 +18,7 @@ class Phi3(LlamaLike):
 
     sliding_window: int = 0
     resid_pdrop: float = 0.0
-    partial_rotary_factor: float = 1.0
+    partial_rotary_factor: Share = 1.0
 
     layout: ClassVar = Layout("Phi3")
     model_types: ClassVar = ("phi3",)
