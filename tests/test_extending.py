@@ -211,7 +211,9 @@ def test_the_kind_is_counted_rescaled_and_priced(outside: Path) -> None:
     odd.operator("packed::matmul", values, [], roles=("input", "weight"), phase=Phase.FORWARD)
     notes = odd.build(Meta("test")).meta.notes
     assert any("input has the shape [8], but needs 2 dimensions" in note for note in notes)
-    result = triosim.simulate(trace, triosim.system(device="H100", devices=1), triosim.Plan(operator_times="physical"))
+    result = triosim.simulate(
+        trace, triosim.system(device="H100", devices=1), triosim.Plan(), triosim.Fidelity(operator_times="physical")
+    )
     assert "physical models" in " ".join(result.sources)
 
 
@@ -220,11 +222,13 @@ def test_serial_moves_bytes_and_then_computes(outside: Path) -> None:
     device = system.models[0]
     expected = sum(trace.operators.bytes) / device.memory_bandwidth
     expected += sum(trace.operators.flop) / max(device.peak_flops.values())
-    result = triosim.simulate(trace, system, triosim.Plan(operator_times="serial", host="none"))
+    result = triosim.simulate(trace, system, triosim.Plan(), triosim.Fidelity(operator_times="serial", host="none"))
     assert result.iteration_time_s == pytest.approx(expected, rel=1e-3)
     assert any("100 % the model 'serial' on H100" in source for source in result.sources)
     with pytest.raises(InputError, match="'serial' need a device"):
-        triosim.simulate(triosim.model("gpt2"), triosim.system(devices=1), triosim.Plan(operator_times="serial"))
+        triosim.simulate(
+            triosim.model("gpt2"), triosim.system(devices=1), triosim.Plan(), triosim.Fidelity(operator_times="serial")
+        )
 
 
 def test_stopwatch_gives_its_times_to_the_operators(outside: Path) -> None:
@@ -237,11 +241,16 @@ def test_one_by_one_takes_micro_batches_times_all_stages(outside: Path) -> None:
     trace, system = triosim.model("gpt2", sequence_length=64), triosim.system(device="A100", devices=2, link="1000GB/s")
     one, four = (
         triosim.simulate(
-            trace, system, triosim.Plan(pp=2, micro_batches=m, batch_size=m, schedule="one-by-one", host="none")
+            trace,
+            system,
+            triosim.Plan(pp=2, micro_batches=m, batch_size=m, schedule="one-by-one"),
+            triosim.Fidelity(host="none"),
         )
         for m in (1, 4)
     )
-    usual = triosim.simulate(trace, system, triosim.Plan(pp=2, micro_batches=4, batch_size=4, host="none"))
+    usual = triosim.simulate(
+        trace, system, triosim.Plan(pp=2, micro_batches=4, batch_size=4), triosim.Fidelity(host="none")
+    )
     optimizer = one.iteration_time_s - (four.iteration_time_s - one.iteration_time_s) / 3
     assert 0 < optimizer < one.iteration_time_s
     assert four.iteration_time_s > usual.iteration_time_s > one.iteration_time_s
@@ -257,7 +266,9 @@ def test_straight_lasts_one_part_over_one_link(outside: Path) -> None:
     assert set(made.pattern.bytes.tolist()) == {1000}
     system = triosim.system(devices=4, topology="full", link="1GB/s")
     trace = triosim.load(ROOT / "examples" / "gpt-small-cpu.triosim")
-    result = triosim.simulate(trace, system, triosim.Plan(dp=4, zero=1, overlap=False, collective_algorithm="straight"))
+    result = triosim.simulate(
+        trace, system, triosim.Plan(dp=4, zero=1, overlap=False), triosim.Fidelity(collective_algorithm="straight")
+    )
     rows = [row for row in result.collectives if row.kind == "all_gather"]
     assert rows
     for row in rows:

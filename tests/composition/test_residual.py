@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import triosim
+from tests.asked import asked
 from tests.data import shared
 from tests.traces import chain
-from triosim import InputError, Plan, PlanError
+from triosim import Fidelity, InputError, Plan, PlanError
 from triosim.composition.residual import LOOSENESS, NAMES, PRIOR, Residual, Sizes, Terms, document, fit, load
 
 TERMS = Terms(issue_s=60e-6, send_s=2e-3, gap_s=5e-6, fixed_s=4e-3, collective_s=30e-6, scale=0.9)
@@ -146,7 +147,7 @@ def test_transfers_and_collectives_cost_what_was_learned(tmp_path) -> None:
 
     def time(terms: Terms, **plan) -> float:
         file = _written(tmp_path, _residual(terms=terms))
-        return triosim.simulate(trace, system, Plan(composition=str(file), **plan)).iteration_time_s
+        return triosim.simulate(trace, system, *asked(composition=str(file), **plan)).iteration_time_s
 
     dear = replace(quiet, collective_s=1e-3)
     more = time(dear, dp=2, overlap=False) - time(quiet, dp=2, overlap=False)
@@ -157,7 +158,7 @@ def test_transfers_and_collectives_cost_what_was_learned(tmp_path) -> None:
 
 def test_strange_jobs_and_other_operator_times_are_told(tmp_path) -> None:
     file = _written(tmp_path, _residual(largest=Sizes(1e-3, 1000, 50), smallest=Sizes(1e-4, 1, 0)))
-    result = triosim.simulate(chain(), triosim.system(devices=1), Plan(composition=str(file)))
+    result = triosim.simulate(chain(), triosim.system(devices=1), Plan(), Fidelity(composition=str(file)))
     assert any("beyond them by" in w and "x the device time" in w for w in result.warnings)
     assert any("fitted with operator times 'recorded', not 'auto'" in w for w in result.warnings)
 

@@ -121,7 +121,7 @@ def _routes(folder: Path, name: str) -> None:
 
     file = folder / name
     file.write_bytes(file.read_bytes().replace(b"PLACE", str(folder).encode()))
-    triosim.simulate(_chain(), from_file(file), Plan(zero=1, host="none"))
+    triosim.simulate(_chain(), from_file(file), Plan(zero=1), Fidelity(host="none"))
 
 
 def _mapping(folder: Path, name: str) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import triosim
-from triosim import Plan, PlanError
+from triosim import Fidelity, Plan, PlanError
 from triosim.prediction.prepare import prepare
 from triosim.schedule.program import COLLECTIVES, REPLICAS, Op
 
@@ -111,7 +111,9 @@ def test_one_group_is_zero_and_groups_of_one_are_ddp(zero: int) -> None:
 @pytest.mark.parametrize("zero", [1, 2, 3])
 def test_a_rank_keeps_what_zero_keeps_on_one_group(zero: int) -> None:
     hybrid = triosim.simulate(_model(), triosim.system(**SYSTEM), _hybrid(zero))
-    group = triosim.simulate(_model(), triosim.system(**{**SYSTEM, "devices": 4}), Plan(dp=4, zero=zero, host="none"))
+    group = triosim.simulate(
+        _model(), triosim.system(**{**SYSTEM, "devices": 4}), Plan(dp=4, zero=zero), Fidelity(host="none")
+    )
     assert hybrid.memory.allocated_bytes == group.memory.allocated_bytes
     assert hybrid.iteration_time_s > group.iteration_time_s
 

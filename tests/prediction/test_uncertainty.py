@@ -19,7 +19,7 @@ from triosim.prediction.result.words import unsure
 def test_a_recorded_step_is_as_sure_as_a_recorded_time():
     """One class alone: the ends of the interval are those of the class."""
     recorded = chain(layers=8)
-    result = triosim.simulate(recorded, triosim.system(devices=1), triosim.Plan(host="none"))
+    result = triosim.simulate(recorded, triosim.system(devices=1), triosim.Plan(), triosim.Fidelity(host="none"))
     known = anchoring().recorded_spread
     low, high = (x / result.iteration_time_s for x in result.interval_s)
     assert np.log(high) == pytest.approx(known, rel=0.2)
@@ -29,7 +29,9 @@ def test_a_recorded_step_is_as_sure_as_a_recorded_time():
 
 def test_independent_classes_add_in_quadrature():
     job = triosim.model("gpt2", batch_size=4)
-    result = triosim.simulate(job, triosim.system(device="H100", devices=1), triosim.Plan(host="none"))
+    result = triosim.simulate(
+        job, triosim.system(device="H100", devices=1), triosim.Plan(), triosim.Fidelity(host="none")
+    )
     low, high = result.interval_s
     from triosim.hardware.catalog import accelerator
     from triosim.kernels.model import Job
@@ -44,7 +46,9 @@ def test_independent_classes_add_in_quadrature():
 
 def test_the_host_is_named_where_it_binds():
     job = triosim.model("gpt2", batch_size=1)
-    result = triosim.simulate(job, triosim.system(device="H100", devices=1), triosim.Plan(host="large-model"))
+    result = triosim.simulate(
+        job, triosim.system(device="H100", devices=1), triosim.Plan(), triosim.Fidelity(host="large-model")
+    )
     first = result.uncertainty[0]
     assert first.name == "the host"
     assert first.share > 0.9

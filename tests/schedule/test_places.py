@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import triosim
+from tests.asked import asked
 from tests.traces import chain
 from triosim import InputError, Plan
 
@@ -14,7 +15,7 @@ FREE = {"operator_times": "proportional", "host": "none"}
 
 def test_nothing_is_fetched_unless_asked() -> None:
     trace = chain(layers=4)
-    result = triosim.simulate(trace, triosim.system(devices=1, host_link="1MB/s"), Plan(**FREE))
+    result = triosim.simulate(trace, triosim.system(devices=1, host_link="1MB/s"), *asked(**FREE))
     assert result.iteration_time_s == pytest.approx(trace.device_time())
 
 
@@ -23,7 +24,7 @@ def test_weights_in_host_memory_arrive_one_after_another_in_order_of_use(overlap
     trace = chain(layers=4, forward_s=1e-3)
     each = WEIGHT / 1e7
     system = triosim.system(devices=1, host_link="10MB/s")
-    result = triosim.simulate(trace, system, Plan(places={"weight": "host"}, overlap=overlap, **FREE))
+    result = triosim.simulate(trace, system, *asked(places={"weight": "host"}, overlap=overlap, **FREE))
     if overlap:  # each layer waits for its own weight; the last weight is the slowest
         assert result.iteration_time_s == pytest.approx(4 * each + 1e-3 + 4 * 2e-3)
     else:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import triosim
+from tests.asked import asked
 from tests.traces import chain
 from triosim import Plan, PlanError
 from triosim.schedule.actions import SCHEDULES, Action, Pass
@@ -170,7 +171,7 @@ def test_gradients_of_a_chunk_are_reduced_while_others_still_run() -> None:
 def test_what_cannot_be_scheduled_is_a_sentence(plan: dict[str, Any], words: str) -> None:
     trace = chain(layers=8, batch=72, weight_s=1e-3, optimizer_s=1e-3)
     with pytest.raises(PlanError if "unknown" not in words else triosim.InputError, match=words):
-        triosim.simulate(trace, triosim.system(devices=4, link="1GB/s"), Plan(**plan))
+        triosim.simulate(trace, triosim.system(devices=4, link="1GB/s"), *asked(**plan))
 
 
 def test_a_backward_that_cannot_be_split_is_told() -> None:
