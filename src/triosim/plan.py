@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from triosim.core.checked import Checked, FrozenDict, Within
 from triosim.core.errors import InputError, PlanError, quoted

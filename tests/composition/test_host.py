@@ -36,7 +36,7 @@ def test_long_kernels_hide_the_host() -> None:
 
 def test_short_kernels_wait_for_the_host() -> None:
     trace = chain(layers=4, forward_s=1e-6, backward_s=1e-6)
-    result = triosim.simulate(trace, triosim.system(**ONE), Plan(), Fidelity(host="eager"))
+    result = triosim.simulate(trace, triosim.system(**ONE), fidelity=Fidelity(host="eager"))
     assert result.iteration_time_s == pytest.approx(8 * 20e-6 + DELAY + 1e-6)
     assert result.breakdown_s.host == pytest.approx(result.iteration_time_s - 8e-6)
     assert result.breakdown_s.compute == pytest.approx(8e-6)
@@ -115,7 +115,7 @@ def test_views_cost_the_host_but_not_the_device() -> None:
 
 
 def test_sources_say_what_the_host_rests_on() -> None:
-    result = triosim.simulate(chain(), triosim.system(**ONE), Plan(), Fidelity(host="large-model"))
+    result = triosim.simulate(chain(), triosim.system(**ONE), fidelity=Fidelity(host="large-model"))
     assert any("55 us per launch" in s and "Megatron-LM" in s for s in result.sources)
     result = triosim.simulate(chain(), triosim.system(**ONE), Plan())
     assert any("launching is left out" in s for s in result.sources)
@@ -129,7 +129,7 @@ def test_launch_delay_and_gap_are_those_that_the_trace_shows() -> None:
 
 
 def test_gaps_are_neither_computation_nor_part_of_what_an_operator_takes() -> None:
-    result = triosim.simulate(chain(layers=4), triosim.system(**ONE), Plan(), Fidelity(host="eager"))
+    result = triosim.simulate(chain(layers=4), triosim.system(**ONE), fidelity=Fidelity(host="eager"))
     assert result.breakdown_s.compute == pytest.approx(chain(layers=4).device_time())
     assert sum(row.compute_s for row in result.layers) == pytest.approx(chain(layers=4).device_time())
 
@@ -155,8 +155,8 @@ def test_processes_share_the_cores_of_their_server(tmp_path) -> None:
             f'[devices]\nmodel = "A100-SXM4-80GB"\ncount = 4\n[scale_up]\ntopology = "switch"\nlink = "NVLink3"\n'
             f'[host]\nlink = "PCIe4x16"\ncores = {cores}\n'
         )
-        plan = Plan(host="eager", dp=4, operator_times="recorded")
-        took.append(triosim.simulate(trace, triosim.system(file), plan).devices[0].host_cpu_s)
+        eager = Fidelity(host="eager", operator_times="recorded")
+        took.append(triosim.simulate(trace, triosim.system(file), Plan(dp=4), eager).devices[0].host_cpu_s)
     assert took[1] == pytest.approx(2 * took[0] - DELAY)
     assert took[2] == pytest.approx(4 * took[0] - 3 * DELAY)
     file.write_text(file.read_text().replace("cores = 1", "cores = 0"))

@@ -17,6 +17,7 @@ import yaml
 from tests.fuzz import damage as d
 from tests.fuzz.damage import Damage
 from triosim.core.errors import InputError
+from triosim.fidelity import Fidelity
 
 ROOT = Path(__file__).resolve().parents[2]
 CATALOG = ROOT / "src" / "triosim" / "hardware" / "catalog" / "systems"

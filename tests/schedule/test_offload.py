@@ -118,8 +118,8 @@ def test_what_is_on_the_host_is_told() -> None:
 
 def test_ranks_of_a_server_share_its_processors() -> None:
     system = triosim.system("dgx-h100")
-    plans = [Plan(dp=n, idle_ok=True, host="none", offload=("optimizer",)) for n in (1, 8)]
-    one, eight = (triosim.simulate(llama(), system, plan, fit=False) for plan in plans)
+    plans = [Plan(dp=n, idle_ok=True, offload=("optimizer",)) for n in (1, 8)]
+    one, eight = (triosim.simulate(llama(), system, plan, Fidelity(host="none"), fit=False) for plan in plans)
     assert eight.devices[0].host_cpu_s == pytest.approx(8 * one.devices[0].host_cpu_s, rel=1e-6)
     assert any("on the host's Xeon-8480+ at 45 %" in words for words in one.sources)
     divided = triosim.simulate(
@@ -188,8 +188,8 @@ def test_parameters_visit_once_in_each_direction_of_each_micro_batch() -> None:
 def test_it_never_saves_time_nor_takes_memory(offload: tuple[str, ...], plan: dict, overlap: bool) -> None:
     trace, system = llama(), triosim.system("dgx-h100")
     plan = {"dp": 1, "batch_size": plan.get("micro_batches", 1), **plan, "overlap": overlap, "host": "none"}
-    plans = [Plan(idle_ok=True, **plan, **more) for more in ({}, {"offload": offload})]
-    plain, away = (triosim.simulate(trace, system, one, fit=False) for one in plans)
+    plans = [asked(idle_ok=True, **plan, **more) for more in ({}, {"offload": offload})]
+    plain, away = (triosim.simulate(trace, system, *one, fit=False) for one in plans)
     for program in prepare(trace, system, *asked(idle_ok=True, **plan, offload=offload)).programs:
         assert program.lifetimes is not None
         assert np.all(program.lifetimes.start <= program.lifetimes.end)
@@ -202,15 +202,15 @@ def test_it_never_saves_time_nor_takes_memory(offload: tuple[str, ...], plan: di
 def test_folded_and_unfolded_are_the_same_picoseconds() -> None:
     trace, system = llama(), triosim.system("dgx-h100")
     plan = {"dp": 4, "offload": ("optimizer", "activations"), "host": "none"}
-    plans = [Plan(idle_ok=True, **plan, fold=fold) for fold in (True, False)]
-    folded, all_ = (triosim.simulate(trace, system, one, fit=False) for one in plans)
+    plans = [asked(idle_ok=True, **plan, fold=fold) for fold in (True, False)]
+    folded, all_ = (triosim.simulate(trace, system, *one, fit=False) for one in plans)
     assert folded.iteration_time_s == all_.iteration_time_s
 
 
 def test_the_next_iteration_waits_for_the_new_parameters() -> None:
     trace, system = llama(), triosim.system("dgx-h100")
-    plans = [Plan(dp=1, idle_ok=True, host="none", offload=("optimizer",), iterations=n) for n in (1, 3)]
-    one, three = (triosim.simulate(trace, system, plan, fit=False) for plan in plans)
+    plans = [asked(dp=1, idle_ok=True, host="none", offload=("optimizer",), iterations=n) for n in (1, 3)]
+    one, three = (triosim.simulate(trace, system, *plan, fit=False) for plan in plans)
     assert three.iteration_time_s == pytest.approx(one.iteration_time_s, rel=1e-6)
 
 

@@ -35,8 +35,8 @@ def test_the_input_is_fetched_in_every_iteration_and_weights_once() -> None:
     trace = chain(layers=2)
     system = triosim.system(devices=1, host_link="10MB/s")
     for category, times in (("input", 3), ("weight", 1)):
-        plan = Plan(places={category: "host"}, iterations=3, overlap=False, **FREE)
-        result = triosim.simulate(trace, system, plan)
+        plan = asked(places={category: "host"}, iterations=3, overlap=False, **FREE)
+        result = triosim.simulate(trace, system, *plan)
         size = 64 * 128 * 4 if category == "input" else 2 * WEIGHT
         assert 3 * result.iteration_time_s == pytest.approx(3 * trace.device_time() + times * size / 1e7)
 
@@ -44,10 +44,10 @@ def test_the_input_is_fetched_in_every_iteration_and_weights_once() -> None:
 def test_a_pool_and_another_device_are_places_too() -> None:
     trace = chain(layers=2)
     pool = triosim.system(devices=2, link="1GB/s", pool_link="10MB/s")
-    plan = Plan(dp=1, idle_ok=True, overlap=False, **FREE)
-    result = triosim.simulate(trace, pool, plan.model_copy(update={"places": {"weight": "pool"}}))
+    plan, models = asked(dp=1, idle_ok=True, overlap=False, **FREE)
+    result = triosim.simulate(trace, pool, plan.replaced(places={"weight": "pool"}), models)
     assert result.iteration_time_s == pytest.approx(trace.device_time() + 2 * WEIGHT / 1e7)
-    result = triosim.simulate(trace, pool, plan.model_copy(update={"places": {"weight": "device:1"}}))
+    result = triosim.simulate(trace, pool, plan.replaced(places={"weight": "device:1"}), models)
     assert result.iteration_time_s == pytest.approx(trace.device_time() + 2 * WEIGHT / 1e9)
 
 
@@ -64,10 +64,10 @@ def test_devices_behind_one_link_to_the_host_share_it() -> None:
     system = triosim.system("dgx-1v")
 
     def fetching(*placement: int) -> float:
-        plan = Plan(
+        plan = asked(
             dp=len(placement), placement=placement, places={"weight": "host"}, overlap=False, training=False, **FREE
         )
-        result = triosim.simulate(chain(layers=4, width=4096), system, plan)
+        result = triosim.simulate(chain(layers=4, width=4096), system, *plan)
         return result.iteration_time_s - result.breakdown_s.compute
 
     alone = fetching(0)

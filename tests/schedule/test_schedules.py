@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import triosim
 from tests.asked import asked
 from tests.traces import chain
-from triosim import Plan, PlanError
+from triosim import Fidelity, Plan, PlanError
 from triosim.schedule.actions import SCHEDULES, Action, Pass
 
 PS = 10**12
@@ -109,8 +109,8 @@ def test_the_bubble_comes_out_of_a_simulation(name: str, options: dict[str, int]
     """Equal layers on equal parts, links that take no time."""
     pp, m, v = 4, 8, options.get("chunks", 1)
     trace = chain(layers=24, forward_s=1e-3, backward_s=1e-3, weight_s=weight)
-    plan = Plan(pp=pp, micro_batches=m, batch_size=64 * m, schedule=name, schedule_options=options, host="none")
-    result = triosim.simulate(trace, triosim.system(devices=pp, link="inf"), plan)
+    plan = Plan(pp=pp, micro_batches=m, batch_size=64 * m, schedule=name, schedule_options=options)
+    result = triosim.simulate(trace, triosim.system(devices=pp, link="inf"), plan, Fidelity(host="none"))
     f = b = 6 * PS // 1000
     w = round(6 * PS * weight)
     assert round(result.iteration_time_s * PS) == m * (f + b + w) + BUBBLE[name](pp, f, b, w, v)

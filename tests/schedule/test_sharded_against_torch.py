@@ -16,7 +16,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import triosim  # noqa: E402
-from tests.asked import asked
+from tests.asked import asked  # noqa: E402
 from tests.partition.test_tensor_against_torch import (  # noqa: E402
     BATCH,
     GPT,
@@ -251,8 +251,8 @@ def test_what_fully_shard_sends_in_a_stage_of_a_pipeline(
     monkeypatch.setattr(dist, "recv", lambda tensor, *args, **kwargs: tensor.fill_(1))
     expected = _torch_stage_sends(stage, schedule, level == 3, BATCH)
     system = triosim.system(devices=4, link="1GB/s")
-    plan = Plan(pp=2, stages=("blocks.1",), zero=level, schedule=schedule, micro_batches=BATCH, host="none")
-    program = prepare(recorded, system, plan).programs[stage]
+    plan = Plan(pp=2, stages=("blocks.1",), zero=level, schedule=schedule, micro_batches=BATCH)
+    program = prepare(recorded, system, plan, Fidelity(host="none")).programs[stage]
     rows = (program.op == Op.COLLECTIVE).nonzero()[0].tolist()
     assert [(COLLECTIVES[program.what[i]], int(program.bytes[i])) for i in rows] == expected
 

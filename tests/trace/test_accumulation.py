@@ -144,7 +144,7 @@ def test_a_measured_step_is_of_all_its_micro_batches() -> None:
     seconds = trace.operators.device_s
     assert trace.device_time() == pytest.approx(4 * np.nansum(seconds[~once]) + np.nansum(seconds[once]))
     machine = system(device=None, devices=1)
-    result = triosim.simulate(trace, machine, Plan(), Fidelity(host="none"))
+    result = triosim.simulate(trace, machine, fidelity=Fidelity(host="none"))
     assert result.plan.micro_batches == 4
     assert result.plan.batch_size == 8
     assert result.iteration_time_s == pytest.approx(trace.device_time(), rel=1e-6)

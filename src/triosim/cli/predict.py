@@ -18,9 +18,9 @@ from triosim.core.errors import InputError
 
 if TYPE_CHECKING:
     from triosim.engine.stats import Stats
+    from triosim.fidelity import Fidelity
     from triosim.hardware.accelerator import Accelerator
     from triosim.hardware.system import System
-    from triosim.fidelity import Fidelity
     from triosim.plan import Plan
     from triosim.prediction.result import Result
     from triosim.trace.tables import Trace

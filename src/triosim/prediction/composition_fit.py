@@ -20,10 +20,10 @@ from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds
 from triosim.engine.graph import Graph, Played, Wires
 from triosim.engine.play import play
 from triosim.engine.solver import NetworkModel
+from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.network.lowering import Lowered
 from triosim.network.sharing import network_model
-from triosim.fidelity import Fidelity
 from triosim.plan import Plan
 from triosim.prediction.prepare import Progress, prepare
 from triosim.prediction.simulate import lowered_job

@@ -21,6 +21,7 @@ from triosim.core.errors import InputError, PlanError
 from triosim.core.limits import check_tasks
 from triosim.core.options import configured
 from triosim.core.registry import is_ours
+from triosim.fidelity import Fidelity
 from triosim.hardware.accelerator import UNNAMED, Accelerator
 from triosim.hardware.catalog import accelerator, identify
 from triosim.hardware.system import System
@@ -34,7 +35,6 @@ from triosim.network.routes import Router
 from triosim.partition.partition import partition
 from triosim.partition.resolve import JobMesh, arranged, replication, resolve, rules_of, suited
 from triosim.partition.step import Step
-from triosim.fidelity import Fidelity
 from triosim.plan import Plan
 from triosim.prediction.timeline import CATEGORIES
 from triosim.schedule.actions import SCHEDULES, Schedule, check
@@ -175,8 +175,8 @@ def prepare(
     devices = [system.model(int(placement.devices[p.ranks.min()])) for p in classes]
     interferes = [interference(device, fidelity.slowdown) for device in devices]
     return Prepared(
-        whole, jobs[slowest], step, system, plan, fidelity, mesh, placement, times[slowest], stages, launching, residual,
-        classes, feet, router, interferes, tuple(dict.fromkeys(w for m in models for w in times[m].warnings)),
+        whole, jobs[slowest], step, system, plan, fidelity, mesh, placement, times[slowest], stages, launching,
+        residual, classes, feet, router, interferes, tuple(dict.fromkeys(w for m in models for w in times[m].warnings)),
     )  # fmt: skip
 
 

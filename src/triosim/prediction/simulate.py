@@ -19,11 +19,11 @@ from triosim.engine.join import join
 from triosim.engine.play import play
 from triosim.engine.solver import NetworkModel
 from triosim.engine.stats import Stopwatch
+from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.network.lowering import Lowered, lower
 from triosim.network.placement import Placement
 from triosim.network.sharing import network_model
-from triosim.fidelity import Fidelity
 from triosim.plan import Plan
 from triosim.prediction import metrics as tally
 from triosim.prediction.largest_batch import fullest, largest_batch
@@ -100,9 +100,8 @@ def _largest_batch(
 
 
 def simulate_together(
-    jobs: Sequence[tuple[Trace, Plan]],
+    jobs: Sequence[tuple[Trace, Plan] | tuple[Trace, Plan, Fidelity]],
     system: System,
-    fidelity: Fidelity | None = None,
     progress: Progress | None = None,
 ) -> list[Result]:
     """Predict several jobs that run at the same time on devices of their own and share the network.
@@ -110,10 +109,9 @@ def simulate_together(
     Every rank of every job is played.  The link traffic of each result is that of all jobs together.
 
     Args:
-        jobs: workloads and plans.  ``Plan.placement`` says where a job's ranks are; without it a job gets the devices
-            after those of the job before.
+        jobs: workloads and plans, and which models predict them.  ``Plan.placement`` says where a job's ranks are;
+            without it a job gets the devices after those of the job before.  All must name the same network model.
         system: the machine.
-        fidelity: which models predict them.
         progress: told what is being done, in a few words.
 
     Raises:
@@ -121,18 +119,23 @@ def simulate_together(
             :func:`simulate`.
     """
     clock = Stopwatch()
-    tell, fidelity = progress or (lambda words: None), fidelity or Fidelity()
+    tell = progress or (lambda words: None)
     taken = np.zeros(system.devices, bool)
     prepared = []
-    for number, (workload, plan) in enumerate(jobs):
+    for number, (workload, plan, *models) in enumerate(jobs):
+        fidelity = models[0] if models else None
         job = prepare(workload, system, _placed(plan, number, taken), fidelity, tell)
         taken[job.placement.devices] = True
         prepared.append(job)
+    named = {(job.fidelity.solver, job.fidelity.solver_options) for job in prepared}
+    if len(named) != 1:
+        raise PlanError(f"jobs on one network need one network model, but {len(named)} are named: give all the same")
+
     tell("playing the jobs")
     parts = [lowered_job(job, fold=False) for job in prepared]
     graph, wires = join([(lowered.graph, lowered.wires) for lowered, _ in parts])
     shared = [(job, lowered) for job, (lowered, _) in zip(prepared, parts, strict=True)]
-    played, _ = _settled(shared, graph, wires, network_model(fidelity.solver, fidelity.solver_options))
+    played, _ = _settled(shared, graph, wires, network_model(*named.pop()))
 
     tell("adding up")
     results, first = [], 0

@@ -10,13 +10,13 @@ import numpy as np
 from triosim.composition import update
 from triosim.composition.residual import Sizes, sizes
 from triosim.engine.stats import Stats
+from triosim.fidelity import Fidelity
 from triosim.hardware.describe import describe as describe_system
 from triosim.kernels.estimate import CONFIDENCE
 from triosim.kernels.pricing import describe as describe_times
 from triosim.kernels.pricing import undecided_rows
 from triosim.kernels.uncertainty import total_half_width
 from triosim.memory.holders import holders
-from triosim.fidelity import Fidelity
 from triosim.plan import RunPlan
 from triosim.prediction import metrics as tally
 from triosim.prediction.efficiency import efficiency

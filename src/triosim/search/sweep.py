@@ -19,8 +19,8 @@ from itertools import islice
 from typing import Any, Literal
 
 from triosim.core.errors import InputError
-from triosim.hardware.system import System
 from triosim.fidelity import Fidelity
+from triosim.hardware.system import System
 from triosim.plan import Plan
 from triosim.prediction.simulate import simulate
 from triosim.search.grid import asked_of

@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.collectives.measured import Measured, Table
+from triosim.fidelity import Fidelity
 from triosim.hardware import build
 from triosim.hardware.system import Link
-from triosim.fidelity import Fidelity
 from triosim.plan import Plan
 from triosim.prediction.result import Result
 from triosim.prediction.simulate import simulate

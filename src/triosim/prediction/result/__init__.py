@@ -9,11 +9,10 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-
 from triosim.engine.stats import Stats
+from triosim.fidelity import Fidelity
 from triosim.hardware.describe import SystemDescription
 from triosim.memory.holders import Holder
-from triosim.fidelity import Fidelity
 from triosim.plan import RunPlan
 from triosim.prediction.timeline import Timeline
 
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
 SCHEMA = "triosim/result/1"
 FIELDS = (
     "iteration_time_s", "interval_s", "confidence", "active_time_s", "throughput", "efficiency", "breakdown_s",
-    "memory", "devices", "stages", "layers", "collectives", "workload", "system", "plan", "fidelity", "sources", "warnings",
-    "simulation", "uncertainty",
+    "memory", "devices", "stages", "layers", "collectives", "workload", "system", "plan", "fidelity", "sources",
+    "warnings", "simulation", "uncertainty",
 )  # fmt: skip
 """What the JSON consists of."""
 
