@@ -17,7 +17,7 @@ from triosim.composition.interference import Interference, interference
 from triosim.composition.residual import Residual
 from triosim.composition.residual import load as residual_of
 from triosim.composition.update import update_s_per_byte
-from triosim.core.errors import InputError, PlanError
+from triosim.core.errors import InputError, PlanError, quoted
 from triosim.core.limits import check_tasks
 from triosim.core.options import configured
 from triosim.core.registry import is_ours
@@ -122,6 +122,8 @@ def prepare(
         workload = forward_only(workload)
         if plan.recompute != "none":
             raise PlanError(f"recompute {plan.recompute}: without a backward nothing is run again: leave it out")
+    if workload.operators.view.all():
+        raise InputError(f"trace {quoted(workload.meta.workload)}: none of its operators runs: record a whole step")
     workload = recomputed(workload, plan.recompute)
     named = workload.meta.made_by == "triosim.model"
     mesh = resolve(plan, system.devices, None if named else _samples(workload), workload.meta.micro_batches)
