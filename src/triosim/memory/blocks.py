@@ -143,6 +143,7 @@ class RankBlocks:
         self.scope[comes] = np.where(storages.gradient[comes], int(Scope.ITERATION), int(Scope.MICRO_BATCH))
         self.scope[stays | given] = int(Scope.RESIDENT)
         self.size = storages.size * np.where(given, micro_batches, 1)
+        self.category = storages.category.copy()
         self.stands_for: dict[int, int] = {}
         self._extra: list[Extra] = []
         self._known: dict[object, int] = {}
@@ -165,6 +166,12 @@ class RankBlocks:
     def stays(self, storages: Iterable[int]) -> None:
         """Some storages are made by the first micro-batch and stay to the end of the iteration."""
         self.scope[[*storages]] = int(Scope.ITERATION)
+
+    def gradients_here(self, stands_for: Mapping[int, int]) -> None:
+        """What this rank has of some gradients (storages) is in other storages."""
+        self.stands_for.update(stands_for)
+        self.stays(stands_for.values())
+        self.category[[*stands_for.values()]] = int(Category.GRADIENT)
 
     def once(self, key: object, at: NDArray[np.int64], part: NDArray[np.float64]) -> Uses:
         """What operators that run once in an iteration make for themselves, each in blocks of its own.
@@ -194,7 +201,7 @@ class RankBlocks:
         count, extra = len(self.storages), self._extra
         return Blocks(
             np.concatenate([self.size, np.array([one.size for one in extra], np.int64)]),
-            np.concatenate([self.storages.category, np.array([one.category for one in extra], np.int8)]),
+            np.concatenate([self.category, np.array([one.category for one in extra], np.int8)]),
             np.concatenate([np.arange(count), np.array([one.storage for one in extra], np.int64)]).astype(np.int32),
             np.concatenate([self.scope, np.array([one.scope for one in extra], np.int8)]),
             np.concatenate([np.zeros(count, bool), np.array([one.host for one in extra], bool)]),

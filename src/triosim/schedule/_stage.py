@@ -222,8 +222,7 @@ class StageFacts:
             buckets = Extra(total_bytes(self.grads), Category.COMMUNICATION, scope=Scope.RESIDENT)
             blocks.add("buckets", buckets)  # what DDP copies gradients to
         for part in self.parts:
-            blocks.stays(part.summands.values())
-            blocks.stands_for.update(part.summands)
+            blocks.gradients_here(part.summands)
         if job.replication.away:
             trips = [trip for part in self.parts for trip in part.trips[False]]
             on_host(blocks, trips, self.update() if "optimizer" in job.replication.away else None)
