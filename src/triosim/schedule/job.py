@@ -112,9 +112,15 @@ class _Stage:
         self.done: dict[int, int] = {}  # exchange -> instruction, in the fragment being written
         self.fetches: dict[int, int] = {}  # storage -> instruction that fetches it
         self.kinds = self._kinds()
-        self.first = self._iteration(first=True)
-        # Later iterations fetch only what is new in each.
-        self.later = self._iteration(first=False) if self.plan.places and self.plan.iterations > 1 else self.first
+        self.written: dict[tuple[bool, bool], _Iteration] = {}
+        self.iterations = [self._numbered(number) for number in range(self.plan.iterations)]
+
+    def _numbered(self, number: int) -> _Iteration:
+        """An iteration; later ones fetch only what is new in each, and not in all gradients are reduced."""
+        kind = (not number or not self.plan.places, not (number + 1) % self.job.replication.every)
+        if kind not in self.written:
+            self.written[kind] = self._iteration(*kind)
+        return self.written[kind]
 
     # --- order --------------------------------------------------------------------------------------------------------
 
@@ -124,13 +130,13 @@ class _Stage:
         placed: list[Placed] = []
         end = 0
         for number in range(self.plan.iterations):
-            iteration, begin = self.later if number else self.first, end
+            iteration, begin = self.iterations[number], end
             for fragment, micro_batch in zip(iteration.fragments, iteration.micro_batch, strict=True):
                 tag = (number * self.mesh.micro_batches + micro_batch) * stride
                 placed.append(Placed(fragment, begin, micro_batch, number, tag))
             end += iteration.length
         made = concatenate(self.of.new().build(), placed)
-        first = self.first
+        first = self.iterations[0]
         held = liveness(
             self.of.blocks.build(),
             [Scheduled(fragment.uses, start, micro_batch)
@@ -141,7 +147,7 @@ class _Stage:
         places = tuple(self.of.places)
         return replace(made, places=places, lifetimes=held.on(host=False), host_bytes=held.on(host=True).peak_bytes())
 
-    def _iteration(self, first: bool) -> _Iteration:
+    def _iteration(self, first: bool, reduces: bool) -> _Iteration:
         """One iteration: what is fetched, the schedule's actions, and the optimizer.
 
         What reduces the gradients of a chunk comes right after its last backward, for it runs beside other chunks.
@@ -158,7 +164,7 @@ class _Stage:
             if kind.final:
                 final[part.chunk].add(start, fragment, self.job.once)
             left[part.chunk] -= 1
-            if not left[part.chunk]:
+            if not left[part.chunk] and reduces:
                 offset = made.length
                 following, known = reductions(of, part, offset, final[part.chunk])
                 reduced.update(known)
