@@ -33,7 +33,7 @@ from triosim.memory.footprint import Footprint, footprint
 from triosim.network.placement import Placement, place
 from triosim.network.routes import Router
 from triosim.partition.partition import partition
-from triosim.partition.resolve import JobMesh, arranged, replication, resolve, rules_of, suited
+from triosim.partition.resolve import JobMesh, arranged, rebatched, replication, resolve, rules_of, suited
 from triosim.partition.step import Step
 from triosim.plan import Plan
 from triosim.prediction.timeline import CATEGORIES
@@ -128,7 +128,7 @@ def prepare(
     named = workload.meta.made_by == "triosim.model"
     mesh = resolve(plan, system.devices, None if named else _samples(workload), workload.meta.micro_batches)
     rules = rules_of(plan, named)
-    mesh = arranged(rules, mesh)
+    mesh = rebatched(plan, arranged(rules, mesh))
     workload = suited(rules, workload, mesh)
 
     tell("dividing the step")
