@@ -204,7 +204,7 @@ def rebatched(plan: Plan, mesh: JobMesh) -> JobMesh:
     """
     if plan.global_batch_size is None or mesh.global_batch_size == plan.global_batch_size:
         return mesh
-    batch = _batch(plan.model_copy(update={"batch_size": None}), mesh.replicas, None, mesh.micro_batches)
+    batch = _batch(plan.replaced(batch_size=None), mesh.replicas, None, mesh.micro_batches)
     if batch % mesh.micro_batches:
         raise PlanError(micro_batch_conflict(batch, mesh.micro_batches))
     return replace(mesh, batch_size=batch)
