@@ -198,7 +198,7 @@ def distinct_rows(*columns: NDArray) -> tuple[NDArray[np.int64], NDArray[np.int6
             code += np.searchsorted(own, column)
     codes = np.unique(code)
     row = np.searchsorted(codes, code) if len(codes) > 1 else np.zeros(len(code), np.int64)
-    table = []
+    table: list[NDArray[np.int64]] = []
     for own in reversed(values):
         codes, digit = np.divmod(codes, max(len(own), 1))
         table.insert(0, own[digit].astype(np.int64))

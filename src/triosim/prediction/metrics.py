@@ -450,23 +450,27 @@ CURVE_STEPS = 200
 
 def memory_curve(run: Run, program: Program, foot: Footprint) -> MemoryCurve:
     """What the first rank of a class holds over the run."""
-    track = _memory_track(run, program, foot)
-    held = track.bytes.sum(axis=1)
+    held = foot.total
     if not len(held):
         return MemoryCurve((), ())
+    when = _memory_times(run, program, foot)
     starts = np.unique(np.linspace(0, len(held) - 1, min(CURVE_STEPS, len(held))).astype(np.int64))
     most = np.maximum.reduceat(held, starts)
-    return MemoryCurve(tuple(track.time[starts].tolist()), tuple(most.tolist()))
+    return MemoryCurve(tuple(seconds(when[starts]).tolist()), tuple(most.tolist()))
 
 
 def _memory_track(run: Run, program: Program, foot: Footprint) -> MemoryTrack:
-    """Memory of the first rank of a class over time; what comes with a row comes when the row begins or has ended."""
+    """Memory of the first rank of a class over time."""
+    return MemoryTrack(int(program.ranks.min()), seconds(_memory_times(run, program, foot)), foot.held)
+
+
+def _memory_times(run: Run, program: Program, foot: Footprint) -> NDArray[np.int64]:
+    """Ticks at which the memory of the first rank of a class changes; what comes with a row comes when the row begins
+    or has ended."""
+    if not len(foot.rows) or not len(program):
+        return np.zeros(len(foot.rows), np.int64)
     first = run.tasks(run.first_cell(program)).start
-    rank = int(program.ranks.min())
     inside = (foot.rows >= 0) & (foot.rows < len(program))
-    task = first + np.clip(foot.rows, 0, max(len(program) - 1, 0))
-    if not len(task) or not len(program):
-        return MemoryTrack(rank, np.zeros(len(task)), foot.held)
+    task = first + np.clip(foot.rows, 0, len(program) - 1)
     when = np.where(foot.ended, run.played.finish[task], run.played.start[task])
-    when = np.maximum.accumulate(np.where(inside, when, 0))
-    return MemoryTrack(rank, seconds(when), foot.held)
+    return np.maximum.accumulate(np.where(inside, when, 0))
