@@ -120,5 +120,9 @@ class Mesh:
         """The ranks that differ only in their place along an axis, in its order; groups by lowest rank."""
         ranks = np.arange(self.ranks)
         first = ranks[self.position(ranks, axis) == 0]
-        found = np.stack([self.moved(first, axis, place) for place in range(self.size(axis))], axis=1)
-        return [group.tolist() for group in found]
+        place, further = np.arange(self.size(axis)), np.zeros(self.size(axis), np.int64)
+        for stride, size in reversed(self.digits(axis)):
+            further += place % size * stride
+            place //= size
+        found: list[list[int]] = (first[:, None] + further).tolist()
+        return found

@@ -90,10 +90,11 @@ def _member_tree(blocks: list[NDArray[np.int64]], way: int, mirrored: bool) -> N
     on it in a chain."""
     above = np.full(sum(len(b) for b in blocks), -1, np.int64)
     heads = np.array([block[way % len(block)] for block in blocks])
-    for block in blocks:
-        if len(block) > 1:
-            chain = np.roll(block, -way)
-            above[chain[1:]] = chain[:-1]
+    sizes = np.array([len(block) for block in blocks])
+    for size in np.unique(sizes[sizes > 1]).tolist():
+        alike = np.stack([block for block in blocks if len(block) == size])
+        chain = np.roll(alike, -way, axis=1)
+        above[chain[:, 1:]] = chain[:, :-1]
     up = parents(len(blocks), mirrored)
     above[heads] = np.where(up < 0, -1, heads[up])
     return above
