@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 import triosim
+from tests.asked import asked
 from tests.effort import calls
-from triosim import Plan
 from triosim.collectives.pattern import exchange, rounds
 from triosim.core.errors import InputError
 from triosim.core.limits import (
@@ -63,7 +63,7 @@ def job(devices: int, topology: str = "switch", **plan: object) -> Callable[[], 
     system = flat("H100", devices, topology) if topology == "switch" else None
 
     def run() -> object:
-        return triosim.simulate(triosim.model("gpt2"), system or flat("H100", devices, topology), Plan(**plan))  # type: ignore[arg-type]
+        return triosim.simulate(triosim.model("gpt2"), system or flat("H100", devices, topology), *asked(**plan))  # type: ignore[arg-type]
 
     return run
 
