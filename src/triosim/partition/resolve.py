@@ -13,7 +13,7 @@ from triosim.core.caching import kept
 from triosim.core.errors import PlanError, quoted
 from triosim.core.options import configured, options_of
 from triosim.partition.answers import checked_mesh, checked_replication
-from triosim.partition.mesh import Mesh
+from triosim.partition.mesh import Digit, Mesh
 from triosim.partition.replication import Replication
 from triosim.partition.rule import RULES, M, Rule
 from triosim.partition.rules.by_module import ByModule
@@ -75,7 +75,9 @@ class JobMesh(Mesh):
 
 
 @kept(8)
-def _of_stages(axes: tuple, derived: tuple) -> tuple[NDArray[np.int32], ...]:
+def _of_stages(
+    axes: tuple[tuple[str, int], ...], derived: tuple[tuple[str, tuple[Digit, ...]], ...]
+) -> tuple[NDArray[np.int32], ...]:
     """Ranks of each pipeline stage of a mesh."""
     mesh = Mesh(axes, derived=derived)
     stage = mesh.position(np.arange(mesh.ranks), "pp")
