@@ -102,6 +102,25 @@ CASES = {
     "vgg-tp": "vgg11 --system dgx-a100 --tp 8 --batch-size 8",
     "vgg-zero-2": "vgg11 --system dgx-a100 --dp 8 --zero 2 --batch-size 8",
     "resnet18-h100-ddp": "resnet18 --system dgx-h100 --dp 8 --batch-size 32 --precision bfloat16",
+    # schedules, and what else moves memory about
+    "gpt2-gpipe-pp": f"gpt2 {SMALL} --system dgx-a100 --pp 4 --dp 2 --micro-batches 8 --schedule gpipe",
+    "gpt2-interleaved": f"gpt2 {SMALL} --system dgx-a100 --pp 4 --micro-batches 8 --schedule interleaved-1f1b",
+    "gpt2-interleaved-zero-3": f"gpt2 {SMALL} --system dgx-a100 --pp 2 --dp 4 --micro-batches 4 --zero 3 "
+    "--schedule interleaved-1f1b",
+    "gpt2-zb-h1": f"gpt2 {SMALL} --system dgx-a100 --pp 4 --dp 2 --micro-batches 8 --schedule zb-h1",
+    "gpt2-pp-offload-all": f"gpt2 {SMALL} --system dgx-a100 --pp 2 --dp 4 --micro-batches 4 --offload optimizer "
+    "--offload activations --offload parameters",
+    "gpt2-interleaved-offload": f"gpt2 {SMALL} --system dgx-a100 --pp 2 --dp 4 --micro-batches 4 --offload activations "
+    "--offload optimizer --schedule interleaved-1f1b",
+    "gpt2-offload-alone": f"gpt2 {SMALL} --system dgx-a100 --dp 1 --idle-ok --offload optimizer --offload activations "
+    "--offload parameters --micro-batches 3 --batch-size 3 --iterations 2",
+    "gpt2-zero-2-offload": f"gpt2 {SMALL} --system dgx-a100 --dp 8 --zero 2 --offload optimizer --offload activations",
+    "gpt2-zero-1-offload": f"gpt2 {SMALL} --system dgx-a100 --dp 8 --zero 1 --offload optimizer --offload parameters",
+    "gpt2-sequence": f"gpt2 {SMALL} --system dgx-a100 --tp 4 --parallelism sequence --batch-size 2",
+    "gpt2-hsdp": f"gpt2 {SMALL} --system dgx-a100 --dp 8 --zero 3 --parallelism hsdp",
+    "gpt2-hsdp-zero-1": f"gpt2 {SMALL} --system dgx-a100 --dp 8 --zero 1 --parallelism hsdp",
+    "gpt2-dataparallel": f"gpt2 {SMALL} --system dgx-a100 --dp 8 --dp-style dataparallel --iterations 2",
+    "resnet-infer-dataparallel": f"infer {RESNET} --devices 4 {LINK} --dp-style dataparallel",
     # foreign traces beside the repository, where they are
     "vgg13-csv-ddp": "../shared/data/triosim-h100/vgg13 --devices 8 --topology ring --link 113.75GB/s --latency 5us",
     "vgg13-csv-gather": "../shared/data/triosim-h100/vgg13 --devices 4 --tp 4 --tp-style gather --link 113.75GB/s",

@@ -13,8 +13,8 @@ import numpy as np
 
 from triosim.core.columns import Ragged
 from triosim.engine.stats import Stats
-from triosim.hardware.describe import AcceleratorDescription, LinkDescription, SystemDescription
 from triosim.fidelity import Fidelity
+from triosim.hardware.describe import AcceleratorDescription, LinkDescription, SystemDescription
 from triosim.plan import RunPlan
 from triosim.prediction.result import (
     Breakdown,

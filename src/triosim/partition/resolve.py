@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log2
 
 import numpy as np
@@ -203,6 +203,20 @@ def arranged(rules: Sequence[Rule], mesh: M) -> M:
         checked_mesh(rule, more, mesh)
         mesh = more
     return mesh
+
+
+def rebatched(plan: Plan, mesh: JobMesh) -> JobMesh:
+    """The mesh with the batch of a replica that the global batch leaves where rules have taken ranks of the data axis.
+
+    Raises:
+        PlanError: it does not divide.
+    """
+    if plan.global_batch_size is None or mesh.global_batch_size == plan.global_batch_size:
+        return mesh
+    batch = _batch(plan.replaced(batch_size=None), mesh.replicas, None, mesh.micro_batches)
+    if batch % mesh.micro_batches:
+        raise PlanError(micro_batch_conflict(batch, mesh.micro_batches))
+    return replace(mesh, batch_size=batch)
 
 
 def suited(rules: Sequence[Rule], trace: Trace, mesh: Mesh) -> Trace:

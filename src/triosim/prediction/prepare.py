@@ -17,7 +17,7 @@ from triosim.composition.interference import Interference, interference
 from triosim.composition.residual import Residual
 from triosim.composition.residual import load as residual_of
 from triosim.composition.update import update_s_per_byte
-from triosim.core.errors import InputError, PlanError
+from triosim.core.errors import InputError, PlanError, quoted
 from triosim.core.limits import check_tasks
 from triosim.core.options import configured
 from triosim.core.registry import is_ours
@@ -33,7 +33,7 @@ from triosim.memory.footprint import Footprint, footprint
 from triosim.network.placement import Placement, place
 from triosim.network.routes import Router, router_of
 from triosim.partition.partition import partition
-from triosim.partition.resolve import JobMesh, arranged, replication, resolve, rules_of, suited
+from triosim.partition.resolve import JobMesh, arranged, rebatched, replication, resolve, rules_of, suited
 from triosim.partition.step import Step
 from triosim.plan import Plan
 from triosim.prediction.timeline import CATEGORIES
@@ -122,11 +122,13 @@ def prepare(
         workload = forward_only(workload)
         if plan.recompute != "none":
             raise PlanError(f"recompute {plan.recompute}: without a backward nothing is run again: leave it out")
+    if workload.operators.view.all():
+        raise InputError(f"trace {quoted(workload.meta.workload)}: none of its operators runs: record a whole step")
     workload = recomputed(workload, plan.recompute)
     named = workload.meta.made_by == "triosim.model"
     mesh = resolve(plan, system.devices, None if named else _samples(workload), workload.meta.micro_batches)
     rules = rules_of(plan, named)
-    mesh = arranged(rules, mesh)
+    mesh = rebatched(plan, arranged(rules, mesh))
     workload = suited(rules, workload, mesh)
 
     tell("dividing the step")

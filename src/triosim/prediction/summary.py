@@ -17,7 +17,7 @@ from triosim.kernels.pricing import describe as describe_times
 from triosim.kernels.pricing import undecided_rows
 from triosim.kernels.uncertainty import total_half_width
 from triosim.memory.holders import holders
-from triosim.plan import RunPlan
+from triosim.plan import AXES, RunPlan
 from triosim.prediction import metrics as tally
 from triosim.prediction.efficiency import efficiency
 from triosim.prediction.largest_batch import fullest
@@ -174,7 +174,7 @@ class Summary:
     def _plan(self) -> RunPlan:
         mesh = self.of.mesh
         run = {
-            **dict(mesh.axes), "batch_size": mesh.batch_size,
+            **{name: size for name, size in mesh.axes if name in AXES}, "batch_size": mesh.batch_size,
             "global_batch_size": mesh.global_batch_size, "micro_batches": mesh.micro_batches,
             "micro_batch_size": mesh.micro_batch_size, "ranks": mesh.ranks,
             "sequence_length": self.of.step.trace.meta.sequence_length,
