@@ -88,8 +88,8 @@ def _fitted(t: Traffic) -> Traffic:
         for rows, dtype in ((t.needs, np.int64), (t.members, np.int64), (t.routes, np.int32))
     )
     return Traffic(
-        column(t.party_like), column(t.source), column(t.target), column(t.way_like), needs, routes, column(t.link_like),
-        members,
+        column(t.party_like), column(t.source), column(t.target), column(t.way_like), needs, routes,
+        column(t.link_like), members,
     )  # fmt: skip
 
 
