@@ -2,7 +2,7 @@
 
     python -m validation.judge.power_caps --data FOLDER|power_caps.csv [--json FILE]
 
-The error is the mean of ``|ln(predicted / measured)|`` of the epoch's time relative to that at the highest cap, over the
+The error is the mean of ``|ln(predicted / measured)|`` of an epoch's time over that at the highest cap, over the
 rows below it.  The constants are those that are shipped; those fitted to one GPU alone; and, to compare with, no
 throttling at all and a time in proportion to power over cap.
 """
@@ -14,9 +14,9 @@ import json
 from pathlib import Path
 
 import numpy as np
+from validation.fit.power import Caps, fit, read
 
 from triosim.hardware.power import constants
-from validation.fit.power import Caps, fit, read
 
 
 def table(data: dict[str, Caps]) -> dict[str, dict[str, float]]:

@@ -35,6 +35,9 @@ LEFT_OUT = (
     "operator_option",
     "fit",
     "also",
+    "find",
+    "slowdown",
+    "constant",
 )
 """Options that say nothing of what was measured, or that are what is to be found out."""
 

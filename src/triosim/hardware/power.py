@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 
 import numpy as np
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from triosim.core.errors import InputError
 from triosim.hardware.accelerator import Accelerator
+from triosim.hardware.system import System
 
 LOWEST_CLOCK = 0.1
 """Lowest clock over the highest that drivers set: 210 of 1,410 to 1,980 MHz on A100 and H100 (``nvidia-smi -q -d
@@ -103,7 +104,7 @@ def static_w(device: Accelerator) -> float | None:
 
 
 def lowest_cap(device: Accelerator) -> float | None:
-    """The lowest power cap in watts that a device can keep: what it draws at its lowest clock with everything switching.
+    """The lowest power cap in watts that a device can keep: what it draws at its lowest clock, everything switching.
 
     None where its TDP is not known.
     """
@@ -144,3 +145,26 @@ def relative_clock(device: Accelerator, clock_hz: float) -> float:
             f"{np.ceil(LOWEST_CLOCK * top / 1e6):.0f} to {top / 1e6:.0f} MHz"
         )
     return clock_hz / top
+
+
+def held_back(system: System, cap_w: float | None = None, clock_hz: float | None = None) -> System:
+    """The system with its devices under a power cap, at a highest clock, or both.
+
+    Args:
+        system: the machine.
+        cap_w: watts that each device may draw; None leaves what it has.
+        clock_hz: highest clock of each device; None leaves what it has.
+
+    Raises:
+        InputError: a device cannot keep them, or it is not known whether it can.
+    """
+    models = []
+    for device in system.models:
+        if cap_w is not None:
+            check_cap(device, cap_w)
+            device = replace(device, power_cap_w=cap_w)
+        if clock_hz is not None:
+            relative_clock(device, clock_hz)
+            device = replace(device, clock_limit_hz=clock_hz)
+        models.append(device)
+    return replace(system, models=tuple(models))
