@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from triosim.cli.completion import choices
+from triosim.cli.completion import choices, places
 from triosim.cli.fields import option
-from triosim.core.errors import InputError, quoted
+from triosim.core.errors import InputError, quoted, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from triosim.prediction.result import Result
     from triosim.search.clock import BestClock
 
-ENERGY = "Power and energy"
+ENERGY = "Power, energy and cost"
 
 
 def _option(name: str, metavar: str | None, help: str, complete: Any = None) -> Any:
@@ -34,6 +34,14 @@ class PowerFields:
         "--find", "WHAT", "clock: that at which an iteration takes least energy.", choices("clock")
     )
     slowdown: str | None = _option("--slowdown", "PART", "With --find: how much longer it may take (default 5%).")
+    tokens: str | None = _option("--tokens", "N", "Tokens of the whole job, as 2e12: what it takes, costs and emits.")
+    at: str | None = _option("--at", "PLACE", "Whose grid, as FR or oregon (default: the world's mean).", places)
+    pue: str | None = _option("--pue", "X", "What the facility takes over its nodes: a number, google, aws, azure.")
+    price: str | None = _option("--price", "USD/h", "Of a device hour, as 2/h (default: its list price).")
+    pay: str | None = _option(
+        "--pay", "HOW", "list, reserved or spot price, or own machines (default list).",
+        choices("list", "reserved", "spot", "own"),
+    )  # fmt: skip
     constant: list[str] | None = _option(
         "--constant", "NAME=VALUE", "Of the table of constants (docs/energy.md), as facility.pue=1.1; repeatable."
     )
@@ -69,17 +77,21 @@ def best_of(options: PowerFields, predict: Callable[[System], Result], system: S
         raise InputError("--find clock and --clock both say the clock: give only one")
     from triosim.search.clock import best_clock
 
-    return best_clock(predict, system, _part(options.slowdown or "5%"))
+    return best_clock(predict, system, part_of(options.slowdown or "5%", "--slowdown"))
 
 
-def _part(text: str) -> float:
-    """A part of a whole from ``"5%"`` or ``"0.05"``."""
+def part_of(text: str, what: str) -> float:
+    """A part of a whole from ``"5%"`` or ``"0.05"``.
+
+    Raises:
+        InputError: it is none.
+    """
     try:
         value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise InputError(f"--slowdown {quoted(text)}: give a part of the time, for example 5%")
+        raise InputError(f"{what} {quoted(text)}: give a part of a whole, for example 5%")
     return value
 
 
@@ -90,6 +102,45 @@ def energy_options(options: PowerFields) -> EnergyOptions:
         InputError: a constant or a file makes no sense.
     """
     from triosim.energy.constants import parse
+    from triosim.energy.cost import MODES, CostOptions, facility_pue, grid_name
     from triosim.energy.options import EnergyOptions
 
-    return EnergyOptions(overrides=tuple(parse(options.constant).items()))
+    overrides = parse(options.constant)
+    if options.pue is not None:
+        overrides["facility.pue"] = facility_pue(options.pue)
+    given = tuple(overrides.items())
+    place = options.at or "world"
+    grid_name(place)
+    paid = CostOptions(
+        at=place, price_per_hour=price_of(options.price), mode=options.pay or "list", overrides=given,
+        tokens=None if options.tokens is None else number_of(options.tokens, "--tokens", "2e12"),
+    )  # fmt: skip
+    if paid.mode not in MODES:
+        raise unknown("way to pay", paid.mode, MODES)
+    return EnergyOptions(overrides=given, cost=paid)
+
+
+def price_of(text: str | None) -> float | None:
+    """Dollars of a device hour from ``"2/h"`` or ``"2"``.
+
+    Raises:
+        InputError: it is no price.
+    """
+    if text is None:
+        return None
+    return number_of(text.strip().removesuffix("/h").removeprefix("$").strip(), "--price", "2/h", least=0.0)
+
+
+def number_of(text: str, what: str, example: str, least: float | None = None) -> float:
+    """A number above 0, or of at least ``least``.
+
+    Raises:
+        InputError: it is not.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not (0 < value < float("inf") or value == least):
+        raise InputError(f"{what} {quoted(text)}: give a number above 0, for example {example}")
+    return value

@@ -38,6 +38,11 @@ LEFT_OUT = (
     "find",
     "slowdown",
     "constant",
+    "tokens",
+    "at",
+    "pue",
+    "price",
+    "pay",
 )
 """Options that say nothing of what was measured, or that are what is to be found out."""
 

@@ -79,6 +79,11 @@ def _predict(options: Options, training: bool) -> None:
         from triosim.report.terminal import clocks, summary
 
         summary(result, rich_console())
+        if result.cost is not None and any((options.tokens, options.at, options.price, options.pay)):
+            from triosim.report.cost import show
+
+            print()
+            show(result.cost, rich_console(), sources=False)
         if found is not None:
             clocks(found, rich_console())
     say(lines, *outputs)

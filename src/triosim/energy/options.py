@@ -1,9 +1,10 @@
-"""What a prediction is told of energy: constants of the user's, and devices that were calibrated."""
+"""What a prediction is told of energy and cost: constants of the user's, and devices that were calibrated."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from triosim.energy.cost import CostOptions
 from triosim.energy.device import DeviceEnergy
 
 
@@ -13,10 +14,12 @@ class EnergyOptions:
 
     Attributes:
         overrides: names and values of constants beside the table's.
+        cost: where the job runs and how it is paid.
         calibrated: names of devices, and what they draw as measured.
     """
 
     overrides: tuple[tuple[str, float], ...] = ()
+    cost: CostOptions = field(default_factory=CostOptions)
     calibrated: tuple[tuple[str, DeviceEnergy], ...] = ()
 
     def known(self) -> dict[str, DeviceEnergy]:

@@ -9,9 +9,11 @@ import numpy as np
 
 from triosim.composition import update
 from triosim.composition.residual import Sizes, sizes
-from triosim.energy.account import Account
+from triosim.energy.account import Account, Energy
 from triosim.energy.constants import Constants
+from triosim.energy.cost import SECONDS_PER_HOUR, Cost, Usage, cost
 from triosim.energy.options import EnergyOptions
+from triosim.energy.usage import sample_name
 from triosim.engine.stats import Stats
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.describe import describe as describe_system
@@ -89,10 +91,24 @@ class Summary:
             flows=run.played.flows,
             make_interval=lambda: self._interval(seconds, parts),
             make_energy=account.energy,
+            make_cost=lambda energy: self._cost(energy, seconds, throughput),
             make_layers=lambda: tally.layer_rows(run, trace, account),
             make_timeline=lambda: tally.timeline(run, trace, self.of.system, self.of.placement, self.of.feet, account),
             make_stats=self.stats,
         )
+
+    def _cost(self, energy: Energy, seconds: float, speed: Throughput) -> Cost:
+        """What the job costs, and emits."""
+        system, trace = self.of.system, self.of.step.trace
+        models = np.bincount(system.device_model[self.of.placement.devices], minlength=len(system.models)).tolist()
+        used = Usage(
+            devices=tuple((m.name, float(n)) for m, n in zip(system.models, models, strict=True) if n),
+            hours=seconds / SECONDS_PER_HOUR, it_j=energy.node_j, pue=energy.pue,
+            samples=speed.samples_per_s * seconds if speed.samples_per_s else None,
+            tokens=speed.tokens_per_s * seconds if speed.tokens_per_s else None,
+            sample=sample_name(self.of.plan.training, trace.meta.sequence_length),
+        )  # fmt: skip
+        return cost(used, self.energy.cost)
 
     def _account(self, spent: Sequence[tally.Occupied], speed: Throughput, seconds: float) -> Account:
         """What the job takes, to be added up when somebody asks."""

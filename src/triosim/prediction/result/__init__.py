@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from triosim.energy.account import Energy
+from triosim.energy.cost import Cost
 from triosim.engine.stats import Stats
 from triosim.hardware.describe import SystemDescription
 from triosim.memory.holders import Holder
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 SCHEMA = "triosim/result/1"
 FIELDS = (
     "iteration_time_s", "interval_s", "confidence", "active_time_s", "throughput", "efficiency", "breakdown_s",
-    "energy", "memory", "devices", "stages", "layers", "collectives", "workload", "system", "plan", "sources",
+    "energy", "cost", "memory", "devices", "stages", "layers", "collectives", "workload", "system", "plan", "sources",
     "warnings", "simulation", "uncertainty",
 )  # fmt: skip
 """What the JSON consists of."""
@@ -302,7 +303,7 @@ class Result:
         timeline: everything that happened (not part of the JSON).
         stats: what it took until this is first asked for (not part of the JSON).
         tasks, flows: of one run; those inside collectives count among the flows.
-        make_energy, make_interval, make_layers, make_timeline, make_stats: work out what is not there yet.
+        make_energy, make_cost, make_interval, make_layers, make_timeline, make_stats: work out what is not there yet.
     """
 
     iteration_time_s: float
@@ -323,6 +324,7 @@ class Result:
     tasks: int
     flows: int
     make_energy: Callable[[], Energy | None] = field(compare=False)
+    make_cost: Callable[[Energy], Cost] = field(compare=False)
     make_interval: Callable[[], Interval] = field(compare=False)
     make_layers: Callable[[], tuple[LayerRow, ...]] = field(compare=False)
     make_timeline: Callable[[], Timeline] = field(compare=False)
@@ -351,6 +353,11 @@ class Result:
     def energy(self) -> Energy | None:
         """Joules of an iteration; None where what a device draws is not known."""
         return self.make_energy()
+
+    @cached_property
+    def cost(self) -> Cost | None:
+        """Dollars, grams and litres of an iteration, a job and a token; None where its energy is not known."""
+        return None if self.energy is None else self.make_cost(self.energy)
 
     @cached_property
     def layers(self) -> tuple[LayerRow, ...]:
