@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from triosim.cli.completion import choices, places
+from triosim.cli.completion import choices, files, places
 from triosim.cli.fields import option
 from triosim.core.errors import InputError, quoted, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from triosim.energy.device import DeviceEnergy
     from triosim.energy.options import EnergyOptions
     from triosim.hardware.system import System
     from triosim.prediction.result import Result
@@ -42,6 +44,9 @@ class PowerFields:
         "--pay", "HOW", "list, reserved or spot price, or own machines (default list).",
         choices("list", "reserved", "spot", "own"),
     )  # fmt: skip
+    energy: str | None = _option(
+        "--energy", "PACK.json", "What a device draws as measured (triosim calibrate --power).", files
+    )
     constant: list[str] | None = _option(
         "--constant", "NAME=VALUE", "Of the table of constants (docs/energy.md), as facility.pue=1.1; repeatable."
     )
@@ -117,7 +122,17 @@ def energy_options(options: PowerFields) -> EnergyOptions:
     )  # fmt: skip
     if paid.mode not in MODES:
         raise unknown("way to pay", paid.mode, MODES)
-    return EnergyOptions(overrides=given, cost=paid)
+    return EnergyOptions(overrides=given, cost=paid, calibrated=_calibrated(options.energy))
+
+
+def _calibrated(path: str | None) -> tuple[tuple[str, DeviceEnergy], ...]:
+    """What the device of a pack draws, by its name."""
+    if path is None:
+        return ()
+    from triosim.energy.calibration import read_pack
+
+    pack = read_pack(Path(path))
+    return ((pack.device, pack.energy),)
 
 
 def price_of(text: str | None) -> float | None:

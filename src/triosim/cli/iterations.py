@@ -39,6 +39,7 @@ LEFT_OUT = (
     "slowdown",
     "constant",
     "tokens",
+    "energy",
     "at",
     "pue",
     "price",

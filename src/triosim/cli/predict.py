@@ -255,6 +255,7 @@ def _check_outputs(options: Options) -> None:
         ("--tp-plan", options.tp_plan), ("--batch-trace", options.batch_trace), ("--solver", options.solver),
         ("--schedule", options.schedule),
         *(("--parallelism", path) for path in options.parallelism or ()),
+        ("--energy", options.energy),
         ("--composition", options.composition), ("--operator-times", options.operator_times),
         *(("--also", path) for path in options.also or ()),
     ]  # fmt: skip
