@@ -29,7 +29,6 @@ from triosim.energy.work import operator_work
 from triosim.engine.graph import Played
 from triosim.hardware import catalog
 from triosim.hardware.system import System, Tier
-from triosim.kernels.classes import classify
 from triosim.kernels.estimate import Estimates
 from triosim.network.lowering import Lowered
 from triosim.network.placement import Placement
@@ -45,6 +44,8 @@ CURVE_STEPS = 200
 """Steps of a power curve, each the mean over its time."""
 WITHOUT_HOST = ("soc", "apu", "edge-gpu", "edge-cpu", "edge-asic", "edge-soc", "pim")
 """Kinds of devices whose power holds their processor too, or that sit in another one's."""
+Columns = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+"""Nanojoules of instructions: FLOP, caches, memory, static power."""
 HOST_SPREAD, LINK_SPREAD = "host.share", "link.spread"
 
 
@@ -133,10 +134,11 @@ class Energy:
 
 @dataclass(frozen=True)
 class Draw:
-    """What one model of device draws in a job: its constants, and its operators at their clock."""
+    """What one model of device draws in a job: its constants, its operators at their clock, and their element types."""
 
     energy: DeviceEnergy
     clocked: Clocked
+    dtype: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -182,13 +184,13 @@ class Account:
             if energy is None:
                 return None
             work = operator_work(self.trace, device, energy, times)
-            found[model] = Draw(energy, at_clock(work, *self.clocks.get(model, (1.0, 1.0))))
+            found[model] = Draw(energy, at_clock(work, *self.clocks.get(model, (1.0, 1.0))), work.dtype)
         return found
 
-    def unknown(self) -> str:
-        """Why there is no energy, one sentence."""
-        names = [m.name or "a device without a name" for m in map(self.system.models.__getitem__, self.times)]
-        return f"energy: not known, as there is no TDP, peak or bandwidth of {', '.join(names)}"
+    @cached_property
+    def _rows(self) -> dict[int, Columns]:
+        """What :meth:`rows` has found."""
+        return {}
 
     def _model(self, cell: int) -> int:
         rank = int(self.lowered.lowest[cell])
@@ -197,11 +199,16 @@ class Account:
     def _at(self, cell: int) -> slice:
         return slice(int(self.lowered.first[cell]), int(self.lowered.first[cell + 1]))
 
-    def rows(self, cell: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    def rows(self, cell: int) -> Columns:
         """Nanojoules of each instruction of a cell: of FLOP, caches, memory, and static power while it computes.
 
         Shapes ``(instructions,)``; zero for what does not compute.
         """
+        if cell not in self._rows:
+            self._rows[cell] = self._reckoned(cell)
+        return self._rows[cell]
+
+    def _reckoned(self, cell: int) -> Columns:
         assert self.draws is not None
         program, at = self.programs[self.lowered.program[cell]], self._at(cell)
         draw = self.draws[self._model(cell)]
@@ -291,14 +298,9 @@ class Account:
         """Nanojoules of FLOP by element type."""
         assert self.draws is not None
         program = self.programs[self.lowered.program[cell]]
-        dtype = self._types(self._model(cell))[np.maximum(program.operator, 0)]
-        total = {}
-        for code in np.unique(dtype[flop > 0]).tolist():
-            total[f"{DTYPES[code]} FLOP"] = int(flop[dtype == code].sum())
-        return total
-
-    def _types(self, model: int) -> NDArray[np.int64]:
-        return classify(self.trace, self.system.models[model]).dtype.astype(np.int64)
+        dtype = self.draws[self._model(cell)].dtype[np.maximum(program.operator, 0)]
+        codes = np.flatnonzero(np.bincount(dtype[flop > 0], minlength=1)).tolist()
+        return {f"{DTYPES[code]} FLOP": int(flop[dtype == code].sum()) for code in codes}
 
     # --- links, servers -----------------------------------------------------------------------------------------------
 
