@@ -30,8 +30,7 @@ _PICO = 1e-12
 MEMORIES = ("HBM", "GDDR", "LPDDR", "DDR", "MRDIMM", "SRAM")
 """Kinds of memory as names begin or contain them, the longer first where one is part of another."""
 STATIC_SPREAD = math.log(1.3)
-"""Natural logarithm of the factor of the 90 % interval of static watts; chosen: V100 and A40 alone give 0.27 and 0.29
-of the TDP, HBM and idle power of other devices differ more."""
+"""Natural logarithm of the factor of the 90 % interval of static watts; chosen: the rows under caps hold it no better."""
 DATASHEET = "its datasheet, and the static share of devices under power caps (hardware/power.json)"
 
 

@@ -57,7 +57,7 @@ def at_clock(work: OperatorWork, clock: float, brake: float = 1.0) -> Clocked:
     """
     law = power.constants()
     voltage = np.minimum(law.voltage(clock), work.voltage)
-    sustained = np.clip((work.voltage - law.voltage_floor) / (1 - law.voltage_floor), power.LOWEST_CLOCK, 1.0)
+    sustained = np.clip(law.clock_of_voltage(work.voltage), power.LOWEST_CLOCK, 1.0)
     slower = 1 + work.bound * (np.maximum(sustained / clock, 1.0) - 1)
     squared = voltage**2
     return Clocked(

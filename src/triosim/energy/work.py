@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.energy.device import DeviceEnergy
-from triosim.hardware import power
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import arithmetic
 from triosim.kernels.classes import classify
@@ -77,6 +76,6 @@ def _bound(
         computes = flop / arithmetic(device).flops[dtype] > moved / device.memory_bandwidth
         unknown = computes.astype(np.float64)
     else:
-        unknown = np.full(len(flop), power.constants().bound)
+        unknown = np.ones(len(flop))  # the longest that it can take
     known = times.limit != Limit.UNKNOWN
     return np.where(known, (times.limit == Limit.COMPUTE).astype(np.float64), unknown)

@@ -1,17 +1,17 @@
 """The one law of clock, voltage and power: what a power cap or a lower clock does to a device.
 
-What switches draws power in proportion to the clock and to the square of the voltage, and the voltage falls in a line
-with the clock down to a floor.  With ``c`` the clock over that of a device which nothing holds back::
+What switches draws power in proportion to the clock and to the square of the voltage, and the voltage falls with the
+clock towards a floor.  With ``c`` the clock over that of a device which nothing holds back::
 
-    V(c) = floor + (1 - floor) c            voltage, over that at c = 1
-    P(c) = static + switching c V(c)^2      power in watts
+    V(c)^2 = (floor^2 + c^2) / (floor^2 + 1)    voltage, over that at c = 1
+    P(c) = static + switching c V(c)^2          power in watts
 
 The rest of the power follows neither.  A governor lowers the clock until the power fits ``limit`` times the cap.  What
 computes then takes ``1 / c`` times as long; what waits for memory or for a launch does not.
 
-``power.json`` holds the five constants, which ``validation/fit/power.py`` fits to measured epochs of a V100 and an A40
+``power.json`` holds the four constants, which ``validation/fit/power.py`` fits to measured epochs of a V100 and an A40
 under caps.  A device whose operators are known (:mod:`triosim.energy`) uses ``limit``, ``static_share`` and
-``voltage_floor`` of them; ``bound`` and ``growth`` say how much of a job computes where nothing else is known of it.
+``voltage_floor`` of them; ``growth`` says how much of a job computes where nothing else is known of it.
 """
 
 from __future__ import annotations
@@ -43,22 +43,27 @@ class PowerConstants:
     Attributes:
         limit: mean power that a governor holds, over the cap.
         static_share: power that does not follow the clock, over the TDP, while a device works.
-        voltage_floor: voltage at a clock of zero over that at the full clock, from which it rises in a line.
-        bound: part of a job's time that computes, if the job draws the whole TDP and nothing else is known of it.
-        growth: that part falls with this power of (drawn power / TDP).
+        voltage_floor: ``floor`` of the law above.
+        growth: part of a job's time that computes, where nothing else is known of it: this power of its mean power over
+            the TDP.
         source: where they are from.
     """
 
     limit: float
     static_share: float
     voltage_floor: float
-    bound: float
     growth: float
     source: str = ""
 
     def voltage(self, clock: float) -> float:
         """Voltage at a clock, both over those of a device that nothing holds back."""
-        return self.voltage_floor + (1 - self.voltage_floor) * clock
+        floor = self.voltage_floor**2
+        return float(np.sqrt((floor + clock**2) / (floor + 1)))
+
+    def clock_of_voltage(self, voltage: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The clock that goes with a voltage, 0 where the voltage is below that of all clocks."""
+        floor = self.voltage_floor**2
+        return np.sqrt(np.maximum(voltage**2 * (floor + 1) - floor, 0.0))
 
     def switching(self, clock: float) -> float:
         """Power of what switches at a clock, over that at the full clock: ``c V(c)^2``."""
@@ -67,10 +72,10 @@ class PowerConstants:
     def clock(self, share: NDArray[np.float64]) -> NDArray[np.float64]:
         """The clock at which what switches draws a share of its power at the full clock; within 0 and 1."""
         share = np.clip(np.asarray(share, np.float64), 0.0, 1.0)
-        low, high = np.zeros_like(share), np.ones_like(share)
+        low, high, floor = np.zeros_like(share), np.ones_like(share), self.voltage_floor**2
         for _ in range(_STEPS):
             middle = (low + high) / 2
-            above = middle * (self.voltage_floor + (1 - self.voltage_floor) * middle) ** 2 > share
+            above = middle * (floor + middle**2) / (floor + 1) > share
             low, high = np.where(above, low, middle), np.where(above, middle, high)
         return np.where(share >= 1.0, 1.0, low)
 
@@ -86,7 +91,7 @@ class PowerConstants:
         static = self.static_share * tdp_w
         room = np.maximum(power_w - static, 1e-9)
         clock = self.clock(np.maximum((self.limit * cap_w - static) / room, self.switching(LOWEST_CLOCK)))
-        bound = np.clip(self.bound * (power_w / tdp_w) ** self.growth, 0.0, 1.0)
+        bound = np.minimum((power_w / tdp_w) ** self.growth, 1.0)
         return np.where(power_w > self.limit * cap_w, 1 - bound + bound / clock, 1.0)
 
 
