@@ -18,10 +18,12 @@ HERE = Path(__file__).resolve().parent
 READS = {
     "accelerator": ("accelerator",),
     "collectives": ("collectives/nccl.parquet", "collectives/measured.csv"),
+    "jobs": ("energy/published_jobs.csv",),
     "kernels": ("kernels/*.parquet",),
     "kineto_replay": ("kineto",),
     "main_job": ("triosim-h100/..",),
     "serving": ("serving",),
+    "power_caps": ("energy/power_caps.csv",),
     "vtrain": ("training/measured.csv",),
 }
 """What judges that take ``--data`` read of a folder of data, one run for each file."""

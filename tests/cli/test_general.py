@@ -57,7 +57,8 @@ def test_options_of_train_are_in_groups(monkeypatch) -> None:
     groups = [line.rstrip(":") for line in lines if line.endswith(":") and not line.startswith(" ")]
     assert groups == [
         "Arguments", "Workload", "Machine", "How it is divided", "Batch", "Memory", "Communication",
-        "How it is predicted", "Many plans", "Output", "General",
+        "How it is predicted", "Many plans", "Output",
+        "Power, energy and cost", "General",
     ]  # fmt: skip
     assert lines.index("Machine:") < next(i for i, line in enumerate(lines) if "--system NAME|FILE" in line)
     assert sum(line.startswith("  --dp N ") for line in lines) == 1

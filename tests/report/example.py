@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from triosim.core.columns import Ragged
+from triosim.energy.account import DeviceEnergyRow, Energy, PowerCurve
 from triosim.engine.stats import Stats
 from triosim.fidelity import Fidelity
 from triosim.hardware.describe import AcceleratorDescription, LinkDescription, SystemDescription
@@ -29,7 +30,7 @@ from triosim.prediction.result import (
     Throughput,
     Workload,
 )
-from triosim.prediction.timeline import CATEGORIES, LinkUse, MemoryTrack, Slices, Timeline
+from triosim.prediction.timeline import CATEGORIES, LinkUse, MemoryTrack, PowerTrack, Slices, Timeline
 from triosim.schedule.program import COMPUTE, DP, HOST, SEND, Op
 from triosim.trace.tables import Category, Phase
 
@@ -71,6 +72,7 @@ class World:
             -1 if module is None else self.modules.setdefault(module, len(self.modules)), int(more.get("phase", -1)),
             more.get("micro_batch", 0), more.get("iteration", 0), start, begin, end, more.get("bytes", 0),
             more.get("group", -1), more.get("pair", -1),
+            500.0 * seconds if op == Op.COMPUTE else 0.0,
         ))  # fmt: skip
         return end
 
@@ -243,6 +245,18 @@ def _track(world: World, rank: int) -> MemoryTrack:
     return MemoryTrack(rank, np.array(time), np.cumsum(held, axis=0))
 
 
+def _energy(period, ranks):  # type: ignore[no-untyped-def]
+    node = 700.0 * ranks * period
+    curve = PowerCurve(tuple(np.linspace(0, period, 50, endpoint=False).tolist()), (700.0 * ranks,) * 50)
+    return Energy(
+        operators_j=0.6 * node, idle_j=0.1 * node, links_j=0.05 * node, host_j=0.25 * node, node_j=node, pue=1.25,
+        facility_j=1.25 * node, devices_j=0.75 * node, mean_w=700.0 * ranks, peak_w=900.0 * ranks,
+        device_mean_w=525.0, per_sample_j=2.0, per_token_j=0.01, interval_j=(0.8 * node, 1.3 * node),
+        parts_j={"static": 0.2 * node, "bfloat16 FLOP": 0.4 * node},
+        devices=(DeviceEnergyRow(0, ranks, 525.0 * period, 525.0, 1.0),), curve=curve, sources=("energy: made up",),
+    )  # fmt: skip
+
+
 def _result(world, end, stages, replicas, micro_batches, layers, iterations, stage_of, host, fits, capacity):  # type: ignore[no-untyped-def]
     types = {name: str(kind) for name, kind in Slices.__annotations__.items()}
     dtypes = {name: text.split("np.")[-1].rstrip("]") for name, text in types.items()}
@@ -256,7 +270,9 @@ def _result(world, end, stages, replicas, micro_batches, layers, iterations, sta
     timeline = Timeline(
         slices=slices, names=tuple(world.names), modules=tuple(world.modules), groups=groups,
         rank_names=tuple(f"gpu{r} (H100-SXM5-80GB)" for r in range(ranks)), rank_stage=tuple(stage_of),
-        memory=tracks, links=LinkUse(tuple(links), np.tile(carried, 2).astype(np.int64), np.full(2 * ranks, 450e9)),
+        memory=tracks,
+        power=(PowerTrack(0, np.array([0.0, end / 2]), np.array([700.0, 70.0])),),
+        links=LinkUse(tuple(links), np.tile(carried, 2).astype(np.int64), np.full(2 * ranks, 450e9)),
         end=end, iterations=iterations, flop=np.full(slices.operator.max() + 1, 1e12),
     )  # fmt: skip
 
@@ -339,7 +355,8 @@ def _result(world, end, stages, replicas, micro_batches, layers, iterations, sta
         warnings=() if fits else (
             f"The plan needs {needed / GIB:.1f} GiB on device 0, more than the device has: it does not fit.",
         ),
-        tasks=len(slices), flows=640, make_interval=lambda: Interval(period * 0.93, period * 1.08, (), 200),
+        tasks=len(slices), flows=640, make_energy=lambda: _energy(period, ranks),
+        make_interval=lambda: Interval(period * 0.93, period * 1.08, (), 200),
         make_layers=lambda: _layers(timeline, replicas, iterations), make_timeline=lambda: timeline,
         make_stats=lambda: Stats(1.0, 0.5, "native"),
     )  # fmt: skip

@@ -163,9 +163,15 @@ def test_steps_cover_every_host_slice(trace: dict[str, Any]) -> None:
 
 def test_counters_follow_the_memory(trace: dict[str, Any]) -> None:
     for track in RESULT.timeline.memory:
-        counted = [e for e in trace["traceEvents"] if e["ph"] == "C" and e["pid"] == track.rank]
+        counted = [e for e in trace["traceEvents"] if e["name"] == "memory (bytes)" and e["pid"] == track.rank]
         assert max(sum(e["args"].values()) for e in counted) == track.bytes.sum(axis=1).max()
         assert sum(counted[-1]["args"].values()) == track.bytes[-1].sum()
+
+
+def test_a_counter_follows_the_power(trace: dict[str, Any]) -> None:
+    for track in RESULT.timeline.power:
+        counted = [e for e in trace["traceEvents"] if e["name"] == "power (W)" and e["pid"] == track.rank]
+        assert [e["args"]["device"] for e in counted] == track.watts.tolist()
 
 
 def test_one_file_per_rank(tmp_path: Path) -> None:

@@ -26,18 +26,19 @@ def result() -> Result:
     return triosim.simulate(triosim.model("gpt2", sequence_length=128), triosim.system(device="H100", devices=4), plan)
 
 
-def test_printed_it_is_six_short_lines(result: Result) -> None:
+def test_printed_it_is_seven_short_lines(result: Result) -> None:
     for shown in (str(result), repr(result), f"{result}"):
         lines = shown.splitlines()
-        assert len(lines) == 6
-        assert max(map(len, lines)) <= 120
-    head, iteration, goes, throughput, memory, more = repr(result).splitlines()
+        assert len(lines) == 7
+        assert max(map(len, lines)) <= 125
+    head, iteration, goes, throughput, energy, memory, more = repr(result).splitlines()
     assert head.startswith("gpt2")
     assert "dp 2, pp 2, 2 micro-batches" in head
     assert " ms (90 % between " in iteration
     assert "compute " in goes
     assert " tokens/s" in throughput
     assert " MFU" in throughput
+    assert " J/token" in energy
     assert memory.endswith("fits")
     assert ".to_frame(" in more
 
@@ -52,7 +53,7 @@ def test_a_notebook_shows_a_table_in_which_names_are_text() -> None:
     assert "\x1b" not in page
     assert "41.2 % MFU" in page
     assert "\x1b" not in repr(odd)
-    assert len(repr(odd).splitlines()) == 6
+    assert len(repr(odd).splitlines()) == 7
 
 
 def columns(frame: Any) -> dict[str, list]:
@@ -138,7 +139,7 @@ print(triosim.simulate(triosim.model("gpt2", sequence_length=16), triosim.system
 print(*(name for name in ("pandas", "pyarrow") if name in sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert len(done.stdout.splitlines()) == 7
+    assert len(done.stdout.splitlines()) == 8
     assert not done.stdout.splitlines()[-1]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from triosim.cli import completion
 from triosim.cli.completion import Complete, choices, parts
+from triosim.cli.energy_options import PowerFields
 from triosim.cli.fields import argument, option
 
 WORKLOAD, MACHINE, DIVISION, BATCH, MEMORY, PREDICTION, NETWORK, SEARCH, OUTPUT, REQUEST = (
@@ -23,8 +24,8 @@ def _option(
 
 
 @dataclass(frozen=True)
-class Options:
-    """What ``train`` and ``infer`` take, in the order in which help lists it."""
+class StepOptions:
+    """What ``train`` and ``infer`` take but of power and energy, in the order in which help lists it."""
 
     workload: str = argument(
         "WORKLOAD",
@@ -255,6 +256,11 @@ class Options:
         OUTPUT, "--stats", "FILE", "Write what the prediction took as JSON, instead of a line on standard error.",
         complete=completion.files,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Options(PowerFields, StepOptions):
+    """What ``train`` and ``infer`` take, in the order in which help lists it."""
 
 
 @dataclass(frozen=True)

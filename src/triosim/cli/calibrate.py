@@ -58,6 +58,27 @@ def calibrate(
             rich_help_panel=MEASURED,
         ),
     ] = None,
+    power: Annotated[
+        str | None,
+        typer.Option(
+            "--power",
+            metavar="FILE|nvidia-smi|rapl",
+            help="What the device draws: runs phases on this machine with PyTorch beside a sensor, or beside a log "
+            "that is written meanwhile (CSV: time, watts); fits joules of FLOP and bytes (train --energy).",
+            show_default=False,
+            rich_help_panel=MEASURED,
+        ),
+    ] = None,
+    phases: Annotated[
+        Path | None,
+        typer.Option(
+            "--phases",
+            metavar="FILE",
+            help="With --power FILE: phases that were run elsewhere (CSV: what, start, end, dtype, flop, bytes).",
+            show_default=False,
+            rich_help_panel=MEASURED,
+        ),
+    ] = None,
     device: Annotated[
         str | None,
         typer.Option(
@@ -101,9 +122,20 @@ def calibrate(
     """
     from triosim.core.outputs import check_distinct
 
+    if power is not None:
+        if trace is not None or run or iterations is not None or step is not None:
+            raise InputError("--power measures power alone: leave out the trace, --run, --iterations and --step")
+        from triosim.cli.power import write as write_power
+
+        check_distinct({"--output": output}, [("--power", power), ("--phases", phases), ("--device", device)])
+        write_power(power, phases, device, budget, output)
+        return
+    if phases is not None:
+        raise InputError("--phases says what a device did while its power was logged: give --power FILE as well")
     if (trace is not None) + run + (iterations is not None) != 1:
         raise InputError(
-            "triosim calibrate takes a trace, --run or --iterations, one of them: triosim calibrate STEP.triosim"
+            "triosim calibrate takes a trace, --run, --iterations or --power, one of them: "
+            "triosim calibrate STEP.triosim"
         )
     check_distinct({"--output": output}, [("TRACE", trace), ("--device", device), ("--iterations", iterations)])
     if iterations is not None:

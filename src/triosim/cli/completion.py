@@ -55,6 +55,13 @@ def links(incomplete: str) -> list[str]:
     return _beginning(catalog.links(), incomplete)
 
 
+def places(incomplete: str) -> list[str]:
+    """Places whose grid is known."""
+    from triosim.energy.constants import table
+
+    return _beginning((name.removeprefix("grid.") for name in table() if name.startswith("grid.")), incomplete)
+
+
 def choices(*names: str) -> Complete:
     """One of a few words."""
 

@@ -35,6 +35,15 @@ LEFT_OUT = (
     "operator_option",
     "fit",
     "also",
+    "find",
+    "slowdown",
+    "constant",
+    "tokens",
+    "energy",
+    "at",
+    "pue",
+    "price",
+    "pay",
 )
 """Options that say nothing of what was measured, or that are what is to be found out."""
 

@@ -11,6 +11,7 @@ import typer
 
 from triosim.cli.arguments import InferOptions, Options
 from triosim.cli.command import command, note, progress, say, wants_summary
+from triosim.cli.energy_options import best_of, energy_options, held_back
 from triosim.cli.fields import command as function_of
 from triosim.cli.fields import named
 from triosim.cli.sweep import SweepCommand, check_alone, sweep
@@ -62,15 +63,31 @@ def _predict(options: Options, training: bool) -> None:
 
             keep = chakra_writer(options.chakra, traces)
         also = [load_workload(name, step=options.step) for name in options.also or ()]
-        result = simulate(trace, system, plan, fidelity, progress=tell, keep=keep, fit=options.fit or None, also=also)
+        told = energy_options(options)
+
+        def predict(machine: System) -> Result:
+            return simulate(
+                trace, machine, plan, fidelity, progress=tell, keep=keep, fit=options.fit or None, also=also,
+                energy=told,
+            )  # fmt: skip
+
+        found = best_of(options, predict, system)
+        result = found.result if found is not None else predict(system)
         tell("writing")
         lines = _write(result, options) + traces
     outputs = (options.json, options.timeline, options.report, options.stats)
     if wants_summary(*outputs, options.chakra):
         from triosim.cli.streams import rich_console
-        from triosim.report.terminal import summary
+        from triosim.report.terminal import clocks, summary
 
         summary(result, rich_console())
+        if result.cost is not None and any((options.tokens, options.at, options.price, options.pay)):
+            from triosim.report.cost import show
+
+            print()
+            show(result.cost, rich_console(), sources=False)
+        if found is not None:
+            clocks(found, rich_console())
     say(lines, *outputs)
     if options.stats is None:
         note(took(result.stats, asdict(result.simulation)))
@@ -212,7 +229,7 @@ def machine(options: Options, trace: Trace, at_least: int) -> System:
         device = _calibrated(options.operator_times)
         if device is None and trace.meta.made_by == "triosim.model":
             raise InputError(f"{options.workload!r} is a model, without recorded times: name a --system or a --device")
-    return system(
+    made = system(
         options.system,
         options.nodes,
         device=device,
@@ -228,6 +245,7 @@ def machine(options: Options, trace: Trace, at_least: int) -> System:
         routing_options=named(options.routing_option, "--routing-option", "seed=7"),
         at_least=at_least,
     )
+    return held_back(made, options)
 
 
 def _calibrated(operator_times: str) -> Accelerator | None:
@@ -251,6 +269,7 @@ def _check_outputs(options: Options) -> None:
         ("--tp-plan", options.tp_plan), ("--batch-trace", options.batch_trace), ("--solver", options.solver),
         ("--schedule", options.schedule),
         *(("--parallelism", path) for path in options.parallelism or ()),
+        ("--energy", options.energy),
         ("--composition", options.composition), ("--operator-times", options.operator_times),
         *(("--also", path) for path in options.also or ()),
     ]  # fmt: skip

@@ -106,6 +106,36 @@ def parse_flops(text: str | float, what: str = "compute rate") -> float:
     return float(value)
 
 
+def parse_power(text: str | float, what: str = "power") -> float:
+    """Watts from ``"300 W"`` or ``"0.3kW"``; a bare number is watts.
+
+    Raises:
+        InputError: not a number with such a unit, or not above zero.
+    """
+    return _scaled(text, what, {"": Decimal(1), "W": Decimal(1), "kW": Decimal(1000), "mW": Decimal("1e-3")}, "300W")
+
+
+def parse_clock(text: str | float, what: str = "clock") -> float:
+    """Hertz from ``"1.2 GHz"``; a bare number is megahertz, as drivers have it.
+
+    Raises:
+        InputError: not a number with such a unit, or not above zero.
+    """
+    mega = Decimal(10**6)
+    return _scaled(text, what, {"": mega, "MHz": mega, "GHz": 1000 * mega, "Hz": Decimal(1)}, "1200MHz")
+
+
+def _scaled(text: str | float, what: str, units: dict[str, Decimal], example: str) -> float:
+    number, unit = _split(text, what, example)
+    if unit not in units:
+        known = ", ".join(name for name in units if name)
+        raise InputError(f"{what} {quoted(text)}: unknown unit {quoted(unit)}; use {known}, for example {example}")
+    value = number * units[unit]
+    if not (value > 0 and value.is_finite()):
+        raise InputError(f"{what} {quoted(text)} must be above zero")
+    return float(value)
+
+
 @overload
 def picoseconds(seconds: float, what: Place, most: int = MOST_TICKS) -> int: ...
 @overload

@@ -35,6 +35,7 @@ class Accelerator:
         links: how many physical scale-up links that are, None where not known.
         host_link: name of its link to the host in the catalog.
         tdp_w, idle_w, price_per_hour: power in watts, rent in US dollars.
+        power_cap_w, clock_limit_hz: settings, None where nothing holds the device back (:mod:`triosim.hardware.power`).
         confidence: ``"high"``, ``"medium"`` or ``"low"``: how well the figures are known.
         source: where the figures are from.
         notes: what a reader should know.
@@ -63,6 +64,8 @@ class Accelerator:
     tdp_w: float | None = None
     idle_w: float | None = None
     price_per_hour: float | None = None
+    power_cap_w: float | None = None
+    clock_limit_hz: float | None = None
     confidence: str = ""
     source: str = ""
     notes: str = ""

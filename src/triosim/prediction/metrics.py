@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from triosim.core.columns import Ragged
 from triosim.core.spans import covered, merged, union
 from triosim.core.units import PICOSECONDS_PER_SECOND
+from triosim.energy.account import Account
 from triosim.engine.graph import Played
 from triosim.hardware.system import System
 from triosim.memory.footprint import Footprint
@@ -21,7 +22,7 @@ from triosim.network.cells import alike
 from triosim.network.lowering import Lowered
 from triosim.network.placement import Placement
 from triosim.prediction.result import Breakdown, CollectiveRow, DeviceRow, LayerRow, MemoryCurve, Peak, StageRow
-from triosim.prediction.timeline import LinkUse, MemoryTrack, Slices, Timeline
+from triosim.prediction.timeline import LinkUse, MemoryTrack, PowerTrack, Slices, Timeline
 from triosim.schedule.program import COLLECTIVES, Op, Program
 from triosim.trace.tables import NONE, PERSISTENT, Phase, Trace
 
@@ -185,24 +186,27 @@ def stage_rows(run: Run, spent: Sequence[Occupied]) -> tuple[StageRow, ...]:
     )
 
 
-def layer_rows(run: Run, trace: Trace) -> tuple[LayerRow, ...]:
+def layer_rows(run: Run, trace: Trace, account: Account) -> tuple[LayerRow, ...]:
     """One row per module and phase, on the first rank of each stage; bytes are of one micro-batch."""
     module, phase = trace.operators.module, trace.operators.phase
     keys: dict[tuple[int, int], list[float]] = {}
     for program in _first_of_each_stage(run):
-        at = run.tasks(run.first_cell(program))
+        cell = run.first_cell(program)
+        at = run.tasks(cell)
+        joules = account.joules(cell) / S
         begin, finish = run.played.begin[at], run.played.finish[at]
         computes, moves = program.op == Op.COMPUTE, np.isin(program.op, _TRANSFERS)
         exposed = np.zeros(len(program), np.int64)
         exposed[moves] = _exposed(begin[moves], finish[moves], begin[computes], finish[computes])
         known = program.operator >= 0
-        for kind, length, column in ((computes, finish - begin, 0), (moves, finish - begin, 1), (moves, exposed, 2)):
+        for kind, length, column in ((computes, finish - begin, 0), (moves, finish - begin, 1), (moves, exposed, 2),
+                                   (computes, joules, 3)):  # fmt: skip
             rows = np.flatnonzero(known & kind)
             operator = program.operator[rows]
             code = (module[operator].astype(np.int64) + 1) * len(Phase) + phase[operator]
             totals = np.bincount(code, weights=length[rows].astype(np.float64))
             for key in np.flatnonzero(np.bincount(code)).tolist():
-                entry = keys.setdefault((key // len(Phase) - 1, key % len(Phase)), [0.0, 0.0, 0.0])
+                entry = keys.setdefault((key // len(Phase) - 1, key % len(Phase)), [0.0] * 4)
                 entry[column] += float(totals[key]) * S / run.iterations
     moved = _module_bytes(trace)
     return tuple(
@@ -215,8 +219,9 @@ def layer_rows(run: Run, trace: Trace) -> tuple[LayerRow, ...]:
             input_bytes=moved.get((m, p, "in"), 0),
             output_bytes=moved.get((m, p, "out"), 0),
             weight_bytes=moved.get((m, p, "weight"), 0),
+            energy_j=energy_j if account.draws is not None else None,
         )
-        for (m, p), (compute, communication, exposed_s) in sorted(
+        for (m, p), (compute, communication, exposed_s, energy_j) in sorted(
             keys.items(), key=lambda item: (item[0][1], item[0][0])
         )
     )
@@ -313,7 +318,9 @@ MOST_RANKS_SHOWN = 64
 """Up to so many ranks the timeline holds all of them, beyond it the first of each cell."""
 
 
-def timeline(run: Run, trace: Trace, system: System, placement: Placement, feet: Sequence[Footprint]) -> Timeline:
+def timeline(
+    run: Run, trace: Trace, system: System, placement: Placement, feet: Sequence[Footprint], account: Account
+) -> Timeline:
     """What ran where and when, in seconds.
 
     Args:
@@ -322,6 +329,7 @@ def timeline(run: Run, trace: Trace, system: System, placement: Placement, feet:
         system: the machine.
         placement: device of each rank.
         feet: memory of each program.
+        account: what it takes.
     """
     lowered, played = run.lowered, run.played
     names, name_of = _names(trace)
@@ -344,6 +352,7 @@ def timeline(run: Run, trace: Trace, system: System, placement: Placement, feet:
         columns["start"].append(seconds(played.start[at]))
         columns["begin"].append(seconds(played.begin[at]))
         columns["end"].append(seconds(played.finish[at]))
+        columns["energy"].append(account.joules(cell))
         for column in ("stream", "op", "operator", "micro_batch", "iteration", "bytes"):
             columns[column].append(getattr(program, column))
     stage = np.zeros(placement.ranks, np.int64)
@@ -368,7 +377,14 @@ def timeline(run: Run, trace: Trace, system: System, placement: Placement, feet:
         end=run.end * S,
         iterations=run.iterations,
         flop=trace.operators.flop,
+        power=tuple(_power_track(run, program, account) for program in run.programs if account.draws is not None),
     )
+
+
+def _power_track(run: Run, program: Program, account: Account) -> PowerTrack:
+    """What the device of the first rank of a class draws over time."""
+    ticks, watts = account.watts(run.first_cell(program))
+    return PowerTrack(int(program.ranks.min()), seconds(ticks), watts)
 
 
 def _names(trace: Trace) -> tuple[tuple[str, ...], Callable[[Program], NDArray[np.int32]]]:

@@ -6,8 +6,8 @@ Here the road goes from the workload through parallelism and kernels to priced p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,10 @@ from triosim.core.errors import InputError, PlanError, quoted
 from triosim.core.limits import check_tasks
 from triosim.core.options import configured
 from triosim.core.registry import is_ours
+from triosim.energy.constants import Constants
+from triosim.energy.device import DeviceEnergy, device_energy
+from triosim.energy.governor import governed
+from triosim.energy.work import operator_work
 from triosim.fidelity import Fidelity
 from triosim.hardware.accelerator import UNNAMED, Accelerator
 from triosim.hardware.catalog import accelerator, identify
@@ -74,6 +78,9 @@ class Prepared:
         router: finds routes on the system.
         interferes: what collectives cost what computes beside them, for each program.
         warnings: what is not as a user would expect of operator times, on any of the devices.
+        full_clock: operator times at the full clock, by row of ``system.models``.
+        clocks: clock over the boost clock, and how much the power cap stretches all beside, by the same; only of
+            devices that a cap or a clock holds back.
     """
 
     whole: Trace
@@ -93,6 +100,8 @@ class Prepared:
     router: Router
     interferes: list[Interference]
     warnings: tuple[str, ...] = ()
+    full_clock: Mapping[int, Estimates] = field(default_factory=dict)
+    clocks: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
 
 def prepare(
@@ -102,6 +111,7 @@ def prepare(
     fidelity: Fidelity | None = None,
     tell: Progress = lambda words: None,
     also: Sequence[Trace] = (),
+    drawn: Mapping[str, DeviceEnergy] | None = None,
 ) -> Prepared:
     """Divide a workload among the devices of a system and price it.
 
@@ -112,6 +122,7 @@ def prepare(
         fidelity: which models price it.
         tell: told what is being done, in a few words.
         also: the same step recorded on other devices.
+        drawn: what devices draw that were calibrated, by name.
 
     Raises:
         InputError: the workload, the system and the plan do not go together; the message says how they would.
@@ -150,6 +161,8 @@ def prepare(
     times = {m: price(job, fidelity.operator_times, fidelity.operator_options) for m, job in jobs.items()}
     if residual is not None:
         times = {m: replace(found, seconds=found.seconds * residual.terms.scale) for m, found in times.items()}
+    full_clock = times
+    times, clocks = _held_back(times, jobs, mesh, drawn or {})
     slowest = max(models, key=lambda m: float(times[m].seconds.sum()))
     per_byte = _seconds_per_byte(router, placement, mesh)
     block_wise = plan.recompute == "full" or step.replication.away
@@ -179,7 +192,30 @@ def prepare(
     return Prepared(
         whole, jobs[slowest], step, system, plan, fidelity, mesh, placement, times[slowest], stages, launching,
         residual, classes, feet, router, interferes, tuple(dict.fromkeys(w for m in models for w in times[m].warnings)),
+        full_clock, clocks,
     )  # fmt: skip
+
+
+def _held_back(
+    times: dict[int, Estimates], jobs: dict[int, Job], mesh: JobMesh, drawn: Mapping[str, DeviceEnergy]
+) -> tuple[dict[int, Estimates], dict[int, tuple[float, float]]]:
+    """Operator times under the power caps and clocks of the devices, and those clocks.
+
+    Raises:
+        InputError: a device cannot keep its cap or clock.
+    """
+    found, clocks = dict(times), {}
+    for m, job in jobs.items():
+        device = job.device
+        if device.power_cap_w is None and device.clock_limit_hz is None:
+            continue
+        energy = drawn.get(device.name) or device_energy(device, Constants())
+        once = job.trace.operators.phase == Phase.OPTIMIZER
+        repeats = np.where(job.trace.operators.view, 0.0, np.where(once, 1.0, mesh.micro_batches))
+        clocked = governed(operator_work(job.trace, device, energy, times[m]), device, energy, repeats)
+        found[m] = replace(times[m], seconds=clocked.seconds)
+        clocks[m] = clocked.clock, clocked.brake
+    return found, clocks
 
 
 def _check_length(trace: Trace, plan: Plan, mesh: JobMesh, chunks: int, mode: str) -> None:

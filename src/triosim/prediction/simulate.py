@@ -13,6 +13,7 @@ from triosim.collectives.measured import Measured
 from triosim.collectives.scheduling import Collectives
 from triosim.composition.interference import Tasks, settle
 from triosim.core.errors import InputError, PlanError
+from triosim.energy.options import EnergyOptions
 from triosim.engine.check import carried
 from triosim.engine.graph import Graph, Played, Wires
 from triosim.engine.join import join
@@ -48,6 +49,7 @@ def simulate(
     fit: bool | None = None,
     measured: Measured | None = None,
     also: Sequence[Trace] = (),
+    energy: EnergyOptions | None = None,
 ) -> Result:
     """Predict time and memory of a workload on a system.
 
@@ -61,6 +63,7 @@ def simulate(
         fit: look for the largest batch that fits in memory; None looks only where the job's own does not.
         measured: what collectives and transfers take beside the system's links, as measured on the very machine.
         also: the same step recorded on other devices: operator times are carried over from all recordings.
+        energy: constants of energy beside the table's, and what devices draw that were calibrated.
 
     Raises:
         InputError: the workload, the system and the plan do not go together; the message says how they would.
@@ -68,7 +71,8 @@ def simulate(
     clock = Stopwatch()
     tell = progress or (lambda words: None)
     plan, fidelity = plan or Plan(), fidelity or Fidelity()
-    job = prepare(workload, system, plan, fidelity, tell, also)
+    energy = energy or EnergyOptions()
+    job = prepare(workload, system, plan, fidelity, tell, also, energy.known())
     largest = _largest_batch(workload, system, plan, job, fit, tell)
 
     tell("lowering the programs")
@@ -81,7 +85,7 @@ def simulate(
         keep(run, job.placement, job.system, job.step.trace)
 
     tell("adding up")
-    return _result(job, run, sources, clock, largest, lambda: uncertainty(job, lowered, played, amount, model))
+    return _result(job, run, sources, clock, largest, lambda: uncertainty(job, lowered, played, amount, model), energy)
 
 
 def _largest_batch(
@@ -217,5 +221,7 @@ def _result(
     clock: Stopwatch,
     largest: int | None = None,
     sure: Callable[[], Uncertainty | None] = lambda: None,
+    energy: EnergyOptions | None = None,
 ) -> Result:
-    return Summary(job, run, sources, lambda: clock.stats(run.played.engine), largest, sure).result()
+    stats = lambda: clock.stats(run.played.engine)  # noqa: E731
+    return Summary(job, run, sources, stats, largest, sure, energy or EnergyOptions()).result()

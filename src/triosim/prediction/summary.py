@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from triosim.composition import update
 from triosim.composition.residual import Sizes, sizes
+from triosim.energy.account import Account, Energy
+from triosim.energy.constants import Constants
+from triosim.energy.cost import SECONDS_PER_HOUR, Cost, Usage, cost
+from triosim.energy.options import EnergyOptions
+from triosim.energy.usage import sample_name
 from triosim.engine.stats import Stats
 from triosim.fidelity import Fidelity
+from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.describe import describe as describe_system
+from triosim.hardware.power import constants
 from triosim.kernels.estimate import CONFIDENCE
 from triosim.kernels.pricing import describe as describe_times
 from triosim.kernels.pricing import undecided_rows
@@ -46,6 +53,7 @@ class Summary:
         stats: what the prediction took until now.
         largest_batch: the largest batch that fits in memory, None where it was not looked for.
         sure: finds how sure the time is; None where that takes too long to play.
+        energy: constants of energy beside the table's, and what devices draw that were calibrated.
     """
 
     of: Prepared
@@ -54,6 +62,7 @@ class Summary:
     stats: Callable[[], Stats]
     largest_batch: int | None = None
     sure: Callable[[], Uncertainty | None] = lambda: None
+    energy: EnergyOptions = field(default_factory=EnergyOptions)
 
     def result(self) -> Result:
         """The prediction."""
@@ -62,6 +71,7 @@ class Summary:
         parts = tally.breakdown(run, spent)
         seconds = run.end * tally.S / run.iterations
         memory, throughput = self._memory(), self._throughput(seconds)
+        account = self._account(spent, throughput, seconds)
         return Result(
             iteration_time_s=seconds,
             confidence=CONFIDENCE,
@@ -82,10 +92,37 @@ class Summary:
             tasks=len(run.lowered.graph),
             flows=run.played.flows,
             make_interval=lambda: self._interval(seconds, parts),
-            make_layers=lambda: tally.layer_rows(run, trace),
-            make_timeline=lambda: tally.timeline(run, trace, self.of.system, self.of.placement, self.of.feet),
+            make_energy=account.energy,
+            make_cost=lambda energy: self._cost(energy, seconds, throughput),
+            make_layers=lambda: tally.layer_rows(run, trace, account),
+            make_timeline=lambda: tally.timeline(run, trace, self.of.system, self.of.placement, self.of.feet, account),
             make_stats=self.stats,
         )
+
+    def _cost(self, energy: Energy, seconds: float, speed: Throughput) -> Cost:
+        """What the job costs, and emits."""
+        system, trace = self.of.system, self.of.step.trace
+        models = np.bincount(system.device_model[self.of.placement.devices], minlength=len(system.models)).tolist()
+        used = Usage(
+            devices=tuple((m.name, float(n)) for m, n in zip(system.models, models, strict=True) if n),
+            hours=seconds / SECONDS_PER_HOUR, it_j=energy.node_j, pue=energy.pue,
+            samples=speed.samples_per_s * seconds if speed.samples_per_s else None,
+            tokens=speed.tokens_per_s * seconds if speed.tokens_per_s else None,
+            sample=sample_name(self.of.plan.training, trace.meta.sequence_length),
+        )  # fmt: skip
+        return cost(used, self.energy.cost)
+
+    def _account(self, spent: Sequence[tally.Occupied], speed: Throughput, seconds: float) -> Account:
+        """What the job takes, to be added up when somebody asks."""
+        of, run = self.of, self.run
+        return Account(
+            programs=run.programs, lowered=run.lowered, played=run.played, iterations=run.iterations,
+            trace=of.step.trace, system=of.system, placement=of.placement, times=of.full_clock, clocks=of.clocks,
+            spent=spent, transfers=lambda cell: tally.transfers(run, cell),
+            constants=Constants(dict(self.energy.overrides)), known=self.energy.known(),
+            samples=speed.samples_per_s * seconds if speed.samples_per_s else None,
+            tokens=speed.tokens_per_s * seconds if speed.tokens_per_s else None,
+        )  # fmt: skip
 
     def _throughput(self, seconds: float) -> Throughput:
         known = (
@@ -200,6 +237,8 @@ class Summary:
             )
         elif self.of.mesh.ranks > 1:
             found.append("network: links as given, taken as exact")
+        for m, (clock, brake) in self.of.clocks.items():
+            found.append(_held(self.of.system.models[m], clock, brake))
         if "optimizer" in self.of.plan.offload:
             found.append(update.source(self.of.system))
         found += [f"collectives: {source}" for source in self.network]
@@ -268,3 +307,15 @@ class Summary:
                 f"interval covers both: {names[:200]}"
             )
         return tuple(found)
+
+
+def _held(device: Accelerator, clock: float, brake: float) -> str:
+    """What a power cap or a clock made of a device, one sentence."""
+    asked = [f"a cap of {device.power_cap_w:g} W"] if device.power_cap_w is not None else []
+    asked += [f"a clock of {device.clock_limit_hz / 1e6:g} MHz"] if device.clock_limit_hz is not None else []
+    at = f"{clock * device.clock_hz / 1e6:.0f} MHz, " if device.clock_hz else ""
+    more = f", everything stretched {brake:.3g} times beside" if brake > 1 else ""
+    return (
+        f"power: {' and '.join(asked)} lets {device.name or 'the device'} run at {at}{100 * clock:.0f} % of its boost "
+        f"clock{more} (law of clock, voltage and power: {constants().source})"
+    )

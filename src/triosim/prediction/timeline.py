@@ -36,6 +36,7 @@ class Slices:
         bytes: bytes of a collective (full buffer) or a transfer.
         group: ranks of the collective's group: row of ``Timeline.groups``, -1 for none.
         pair: a transfer and its arrival share a number of their own, -1 for none.
+        energy: joules of what computes, static power of its device included; 0 for all else, NaN where not known.
     """
 
     rank: NDArray[np.int32]
@@ -53,6 +54,7 @@ class Slices:
     bytes: NDArray[np.int64]
     group: NDArray[np.int32]
     pair: NDArray[np.int64]
+    energy: NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -71,6 +73,21 @@ class MemoryTrack:
     rank: int
     time: NDArray[np.float64]
     bytes: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class PowerTrack:
+    """Power of one rank's device over time: a step function.
+
+    Attributes:
+        rank: which rank.
+        time: when it changes, seconds, ascending.
+        watts: drawn from then on.
+    """
+
+    rank: int
+    time: NDArray[np.float64]
+    watts: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -104,6 +121,7 @@ class Timeline:
         end: end of the run in seconds.
         iterations: iterations in the run.
         flop: floating-point operations of one run of each of the trace's operators, NaN for kinds without such a count.
+        power: power over time of the device of one rank of each class; empty where it is not known.
     """
 
     slices: Slices
@@ -117,6 +135,7 @@ class Timeline:
     end: float
     iterations: int
     flop: NDArray[np.float64]
+    power: tuple[PowerTrack, ...] = ()
 
     def __repr__(self) -> str:
         """One line; the columns would fill the screen."""

@@ -185,6 +185,7 @@ class _Events:
             yield self._slices(rank)
             yield self._launches(rank)
             yield self._memory(rank)
+            yield self._power(rank)
         yield self._arrows()
 
     def _names(self, rank: int) -> list[str]:
@@ -356,6 +357,18 @@ class _Events:
             changed[:-1] = time[1:] != time[:-1]  # of several changes at one instant the last holds
             for t, held in zip(time[changed].tolist(), track.bytes[changed][:, used].tolist(), strict=True):
                 lines.append(template % (*divmod(t, 10**6), *held))
+        return lines
+
+    def _power(self, rank: int) -> list[str]:
+        """A counter of what the device draws, for ranks of which that is known."""
+        lines = []
+        for track in self.timeline.power:
+            if track.rank != rank or not len(track.time):
+                continue
+            template = f'{{"ph":"C","name":"power (W)","pid":{rank},"ts":%d.%06d,"args":{{"device":%.1f}}}}'
+            time = picoseconds(track.time, "a time of the timeline", MOST_SUM)
+            for t, watts in zip(time.tolist(), track.watts.tolist(), strict=True):
+                lines.append(template % (*divmod(t, 10**6), watts))
         return lines
 
     def _arrows(self) -> list[str]:

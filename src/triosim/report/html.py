@@ -104,11 +104,12 @@ def data(result: Result, *, limit: int = LIMIT) -> dict[str, Any]:
         "unsure": [unsure(cause) for cause in result.uncertainty[:UNSURE]],
         "breakdown": plain["breakdown_s"],
         "memory": {key: held for key, held in plain["memory"].items() if key != "curve"},  # tracks say more
+        "energy": plain["energy"],
         "devices": plain["devices"],
         "collectives": plain["collectives"],
         "modules": _modules(result),
         "warnings": list(result.warnings),
-        "sources": list(result.sources),
+        "sources": [*result.sources, *(result.energy.sources if result.energy is not None else ())],
         "about": [
             ["Workload", _pairs(plain["workload"])],
             ["System", _pairs(plain["system"])],

@@ -667,6 +667,44 @@
     $("memory-chart").replaceChildren(svg);
   }
 
+  // ---------------------------------------------------------------- energy
+
+  const big = (x, unit) => { const k = [[1e9, "G"], [1e6, "M"], [1e3, "k"]].find(([n]) => Math.abs(x) >= n) || [1, ""]; return `${digits(x / k[0])} ${k[1]}${unit}`; };
+  function energy() {
+    const e = DATA.energy;
+    if (!e) { $("energy").hidden = true; return; }
+    let text = `An iteration takes ${big(e.node_j, "J")} (90 % between ${big(e.interval_j[0], "J")} and ${big(e.interval_j[1], "J")} at these times): `;
+    text += `${big(e.mean_w, "W")} in the mean, ${big(e.peak_w, "W")} at most; a device draws ${big(e.device_mean_w, "W")}. `;
+    text += `With a PUE of ${digits(e.pue)} the facility takes ${big(e.facility_j, "J")}.`;
+    $("energy-lead").textContent = text;
+    const part = (name, j) => ({ name, j });
+    const rows = ["operators", "idle", "links", "host"].map((n) => part(n, e[`${n}_j`]));
+    rows.push(...Object.entries(e.parts_j).map(([n, j]) => part(`operators: ${words(n)}`, j)));
+    table("energy-table", [
+      ["Part", (r) => r.name, (r) => r.name, true],
+      ["Energy", (r) => r.j, (r) => big(r.j, "J"), false, "In an iteration, all devices together"],
+      ["Share", (r) => r.j, (r) => percent(r.j / (e.node_j || 1))],
+    ], rows, { at: 1, down: true });
+    powerChart();
+  }
+  function powerChart() {
+    const c = DATA.energy.curve, end = T.end || 1, high = Math.max(...c.watts, 1) * 1.08;
+    const width = Math.max(300, $("energy-chart").clientWidth), height = 200, left = 64, bottom = 24, right = 8;
+    const x = (t) => left + Math.min(1, t / end) * (width - left - right), y = (w) => height - bottom - w / high * (height - bottom - 8);
+    const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": "Power of all nodes over time" });
+    for (let i = 0; i <= 4; i++) svg.append(
+      make("line", { class: "grid", x1: left, x2: width - right, y1: y(high * i / 4), y2: y(high * i / 4) }),
+      make("text", { x: left - 8, y: y(high * i / 4) + 4, "text-anchor": "end" }, i ? big(high * i / 4, "W") : "0"),
+      make("text", { x: x(end * i / 4), y: height - 6, "text-anchor": i === 4 ? "end" : i ? "middle" : "start" }, i ? ns(end * i / 4) : "0"));
+    let d = `M${x(0)} ${y(0)}`;
+    c.watts.forEach((w, i) => {
+      const t1 = i + 1 < c.watts.length ? c.time_s[i + 1] * 1e9 : end;
+      d += `L${x(c.time_s[i] * 1e9).toFixed(1)} ${y(w).toFixed(1)}L${x(t1).toFixed(1)} ${y(w).toFixed(1)}`;
+    });
+    svg.append(make("path", { d: `${d}L${x(end)} ${y(0)}Z`, fill: css("compute"), "fill-opacity": .8 }));
+    $("energy-chart").replaceChildren(svg);
+  }
+
   // ---------------------------------------------------------------- modules
 
   const tree = { root: null, open: new Set(), key: "total", down: true };
@@ -840,11 +878,11 @@
       make("dl", null, pairs.flatMap(([k, v, depth]) => [make("dt", { style: { paddingLeft: depth * 12 + "px" } }, k), make("dd", null, v)])))));
   }
 
-  function everything() { cards(); breakdown(); memory(); modules(); communication(); basis(); }
+  function everything() { cards(); breakdown(); memory(); energy(); modules(); communication(); basis(); }
   everything();
   timeline();
   let resizing = 0;
-  addEventListener("resize", () => { cancelAnimationFrame(resizing); resizing = requestAnimationFrame(() => { if (lanes.length) size(); if (DATA.tracks.length) memoryChart(); }); });
+  addEventListener("resize", () => { cancelAnimationFrame(resizing); resizing = requestAnimationFrame(() => { if (lanes.length) size(); if (DATA.tracks.length) memoryChart(); if (DATA.energy) powerChart(); }); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { everything(); if (lanes.length) shade(); });
   document.documentElement.dataset.ready = "yes";
 })();

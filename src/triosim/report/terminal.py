@@ -7,11 +7,12 @@ import textwrap
 from rich.console import Console
 from rich.text import Text
 
-from triosim.core.units import format_bytes, format_time
+from triosim.core.units import format_bytes, format_count, format_time
 from triosim.prediction.result import Peak, Result
-from triosim.prediction.result.words import PARTS, share, speeds, subtitle, title, unsure, use, verdict
+from triosim.prediction.result.words import PARTS, joules, share, speeds, subtitle, title, unsure, use, verdict
 from triosim.report.table import Column, TextTable, paragraph
 from triosim.report.text import module_times
+from triosim.search.clock import BestClock
 
 _GLYPHS = (("blue", "█", "#"), ("dark_orange", "▓", "="), ("magenta", "▒", "+"), ("bright_black", "░", "."))
 """Colour, glyph and glyph where only ASCII can be shown of the parts of an iteration."""
@@ -29,7 +30,8 @@ def summary(result: Result, console: Console) -> None:
     _breakdown(result, console, width, plain)
     _collectives(result, console, width)
     _modules(result, console, width)
-    _sentences("Rests on", result.sources, console, width, "-", "dim")
+    basis = (*result.sources, *(result.energy.sources if result.energy is not None else ()))
+    _sentences("Rests on", basis, console, width, "-", "dim")
     _sentences("Warnings", result.warnings, console, width, "!", "yellow")
 
 
@@ -49,6 +51,8 @@ def _headline(result: Result, console: Console, width: int) -> None:
         rows.add_row("Throughput", speeds(result))
     if use(result):
         rows.add_row("Per device", use(result))
+    if result.energy is not None:
+        rows.add_row("Energy", joules(result))
     memory = result.memory
     colour = {True: "green", False: "bold red", None: ""}[memory.fits]
     rows.add_row("Memory", Text(verdict(memory), style=colour))
@@ -65,6 +69,26 @@ def _headline(result: Result, console: Console, width: int) -> None:
     if longest:
         rows.add_row(*longest)
     console.print(rows)
+
+
+def clocks(found: BestClock, console: Console) -> None:
+    """Print the clocks that were looked at, and which of them takes least energy."""
+    console.print()
+    quick = found.result.iteration_time_s / (found.full.iteration_time_s or 1.0) - 1
+    full = max(point.node_j for point in found.points if point.clock_mhz == found.points[0].clock_mhz)
+    best = next(point for point in found.points if point.clock_mhz == found.clock_hz / 1e6)
+    words = (
+        f"Least energy at {best.clock_mhz:.0f} MHz: {share(1 - best.node_j / (full or 1.0))} less than at the full "
+        f"clock, and {share(quick)} slower"
+    )
+    _line(console, Text(words, style="bold"))
+    columns = (Column("clock", right=True), Column("iteration", right=True), Column("energy", right=True), Column(""))
+    table = TextTable(columns, indent=2, most=_MOST)
+    for point in found.points:
+        mark = "least" if point is best else "" if point.allowed else "too slow"
+        cells = (f"{point.clock_mhz:.0f} MHz", format_time(point.iteration_time_s), f"{format_count(point.node_j)}J")
+        table.add_row(*cells, mark)
+    console.print(table)
 
 
 def _at(peak: Peak) -> str:

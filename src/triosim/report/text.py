@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from triosim.prediction.result import LayerRow
+if TYPE_CHECKING:
+    from triosim.prediction.result import LayerRow
 
 
 def shorten(name: str, width: int, dots: str = "…") -> str:

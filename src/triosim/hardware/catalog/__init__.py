@@ -26,16 +26,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from triosim.core.errors import InputError, unknown
 from triosim.hardware.accelerator import Accelerator
-from triosim.hardware.system import Link
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+if TYPE_CHECKING:
+    from triosim.hardware.system import Link
 
 _FOLDER = Path(__file__).parent
 _MIB, _GIB = 2**20, 2**30
@@ -102,6 +104,8 @@ class LinkFacts:
             raise InputError(f"what one physical link of {self.name} does is not known: give a bandwidth instead")
         else:
             bandwidth = self.link_bandwidth * links
+        from triosim.hardware.system import Link  # which needs numpy, as prices and links as facts do not
+
         reached = bandwidth * self.efficiency
         rated = None if self.rating is None else reached * self.rating
         return Link(reached, self.latency, self.overhead, self.name, self.source, rated)

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from triosim.energy.account import Energy
+from triosim.energy.cost import Cost
 from triosim.engine.stats import Stats
 from triosim.fidelity import Fidelity
 from triosim.hardware.describe import SystemDescription
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 SCHEMA = "triosim/result/1"
 FIELDS = (
     "iteration_time_s", "interval_s", "confidence", "active_time_s", "throughput", "efficiency", "breakdown_s",
-    "memory", "devices", "stages", "layers", "collectives", "workload", "system", "plan", "fidelity", "sources",
+    "energy", "cost", "memory", "devices", "stages", "layers", "collectives", "workload", "system", "plan", "fidelity",
+    "sources",
     "warnings", "simulation", "uncertainty",
 )  # fmt: skip
 """What the JSON consists of."""
@@ -201,7 +204,8 @@ class LayerRow:
 
     Seconds are per iteration, bytes per micro-batch.  ``exposed_communication_s`` is the part of ``communication_s``
     in which the rank computed nothing, and while several transfers were in flight that of the first: over all rows of
-    a stage ``compute_s + exposed_communication_s`` is at most the iteration time.
+    a stage ``compute_s + exposed_communication_s`` is at most the iteration time.  ``energy_j`` is what its operators
+    take, static power of the device included; None where that is not known.
     """
 
     module: str
@@ -212,6 +216,7 @@ class LayerRow:
     input_bytes: int
     output_bytes: int
     weight_bytes: int
+    energy_j: float | None = None
 
 
 @dataclass(frozen=True)
@@ -279,10 +284,10 @@ class Interval:
 class Result:
     """A prediction.  :meth:`to_dict` is the JSON that ``--json`` writes (schema ``triosim/result/1``).
 
-    Printed it is a summary of six lines, in a notebook a small table.
+    Printed it is a summary of seven lines (six where energy is not known), in a notebook a small table.
 
-    What takes long to add up, and not everybody asks for, is worked out on first access: the interval, the rows per
-    module and the timeline.
+    What takes long to add up, and not everybody asks for, is worked out on first access: the interval, energy, the
+    rows per module and the timeline.
 
     Attributes:
         iteration_time_s: seconds per iteration.
@@ -299,7 +304,7 @@ class Result:
         timeline: everything that happened (not part of the JSON).
         stats: what it took until this is first asked for (not part of the JSON).
         tasks, flows: of one run; those inside collectives count among the flows.
-        make_interval, make_layers, make_timeline, make_stats: work out what is not there yet.
+        make_energy, make_cost, make_interval, make_layers, make_timeline, make_stats: work out what is not there yet.
     """
 
     iteration_time_s: float
@@ -320,6 +325,8 @@ class Result:
     warnings: tuple[str, ...]
     tasks: int
     flows: int
+    make_energy: Callable[[], Energy | None] = field(compare=False)
+    make_cost: Callable[[Energy], Cost] = field(compare=False)
     make_interval: Callable[[], Interval] = field(compare=False)
     make_layers: Callable[[], tuple[LayerRow, ...]] = field(compare=False)
     make_timeline: Callable[[], Timeline] = field(compare=False)
@@ -343,6 +350,16 @@ class Result:
     def simulation(self) -> Simulation:
         """See the class."""
         return Simulation(self.tasks, self.flows, self._interval.draws)
+
+    @cached_property
+    def energy(self) -> Energy | None:
+        """Joules of an iteration; None where what a device draws is not known."""
+        return self.make_energy()
+
+    @cached_property
+    def cost(self) -> Cost | None:
+        """Dollars, grams and litres of an iteration, a job and a token; None where its energy is not known."""
+        return None if self.energy is None else self.make_cost(self.energy)
 
     @cached_property
     def layers(self) -> tuple[LayerRow, ...]:

@@ -66,6 +66,7 @@ def _timeline(result: Result) -> Columns:
         "begin_s": s.begin,
         "end_s": s.end,
         "bytes": s.bytes,
+        "energy_j": s.energy,
     }
 
 
@@ -105,6 +106,7 @@ def _operators(result: Result) -> Columns:
         "compute_s": seconds(Op.COMPUTE),
         "communication_s": seconds(*_TRANSFERS),
         "host_s": seconds(Op.ISSUE),
+        "energy_j": np.bincount(row, s.energy[rows], minlength=len(first)) / t.iterations,
         "flop": np.where(computes, t.flop[operator] * calls, np.nan),
     }
 

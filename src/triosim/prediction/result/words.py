@@ -116,6 +116,18 @@ def use(result: Result) -> str:
     return words if tokens is None else f"{number(tokens)} tokens/s, {words}"
 
 
+def joules(result: Result) -> str:
+    """What an iteration takes, one line: ``"20.4 kJ (17.3 kJ to 24.6 kJ), a device draws 364 W, 0.242 J/token"``."""
+    found = result.energy
+    if found is None:
+        return ""
+    low, high = (f"{format_count(end)}J" for end in found.interval_j)
+    words = [f"{format_count(found.node_j)}J ({low} to {high})", f"a device draws {format_count(found.device_mean_w)}W"]
+    per = ((found.per_token_j, "token"), (found.per_sample_j, "sample"))
+    words += [f"{format_count(each)}J/{what}" for each, what in per if each is not None][:1]
+    return ", ".join(words)
+
+
 def rows(result: Result) -> list[tuple[str, str]]:
     """The summary below its title: what is said of, and what."""
     low, high = map(format_time, result.interval_s)
@@ -127,6 +139,7 @@ def rows(result: Result) -> list[tuple[str, str]]:
         ("Iteration", f"{format_time(result.iteration_time_s)} ({between})"),
         ("Goes to", ", ".join(f"{label} {share(part)}" for part, label in parts if part > 0) or "nothing"),
         ("Throughput", f"{speeds(result) or 'not known'}{each}"),
+        *([("Energy", joules(result))] if result.energy is not None else []),
         ("Memory", verdict(result.memory)),
     ]
 
@@ -139,7 +152,7 @@ def more(result: Result) -> str:
 
 
 def summary(result: Result) -> str:
-    """Six lines: what was run, how long it takes, what it does, and where to read on."""
+    """Seven lines at most: what was run, how long it takes, what it does, and where to read on."""
     head = f"{title(result)}: {subtitle(result)}"
     lines = [head, *(f"{name:<11} {words}" for name, words in (*rows(result), ("More", more(result))))]
     return "\n".join(printable(line) for line in lines)

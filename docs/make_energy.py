@@ -1,0 +1,58 @@
+"""Fill the outputs of docs/energy.md and docs/cost.md from real runs.
+
+    python docs/make_energy.py [--data ../shared/data]
+
+Each passage between ``<!-- run: COMMAND -->`` and ``<!-- end -->`` becomes what the command prints, one run after
+another in one folder; ``<!-- judge: NAME -->`` what that judge prints, where there is measured data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ("energy.md", "cost.md")
+WIDTH = "100"
+PASSAGE = re.compile(r"<!-- (run|judge): (.*?) -->\n.*?<!-- end -->", re.DOTALL)
+
+
+def main() -> None:
+    """Rewrite both pages."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
+    data: Path = parser.parse_args().data.resolve()
+    with tempfile.TemporaryDirectory() as folder:
+
+        def filled(match: re.Match[str]) -> str:
+            kind, words = match[1], match[2]
+            if kind == "judge":
+                if not (data / "energy").is_dir():
+                    return match[0]
+                shown = _printed([sys.executable, "-m", f"validation.judge.{words}", "--data", str(data)], ROOT)
+                command = f"python -m validation.judge.{words} --data DIR"
+            else:
+                shown = _printed([sys.executable, "-m", "triosim", *shlex.split(words)[1:]], Path(folder))
+                command = words
+            language = "console" if kind == "run" and ".json" not in words else "text"
+            return f"<!-- {kind}: {words} -->\n```{language}\n$ {command}\n{shown}```\n<!-- end -->"
+
+        for name in PAGES:
+            page = ROOT / "docs" / name
+            page.write_text(PASSAGE.sub(filled, page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def _printed(command: list[str], folder: Path) -> str:
+    environment = {**os.environ, "COLUMNS": WIDTH, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, env=environment)
+    return "\n".join(line.rstrip() for line in done.stdout.splitlines()) + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""What ``triosim train`` and ``infer`` take of power and energy: one field for each option."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from triosim.cli.completion import choices, files, places
+from triosim.cli.fields import option
+from triosim.core.errors import InputError, quoted, unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from triosim.energy.device import DeviceEnergy
+    from triosim.energy.options import EnergyOptions
+    from triosim.hardware.system import System
+    from triosim.prediction.result import Result
+    from triosim.search.clock import BestClock
+
+ENERGY = "Power, energy and cost"
+
+
+def _option(name: str, metavar: str | None, help: str, complete: Any = None) -> Any:
+    return option(name, help=help, default=None, group=ENERGY, metavar=metavar, complete=complete)
+
+
+@dataclass(frozen=True)
+class PowerFields:
+    """Options of power and energy, in the order in which help lists them."""
+
+    power_cap: str | None = _option("--power-cap", "WATTS", "What each device may draw: its clock falls until it fits.")
+    clock: str | None = _option("--clock", "MHZ", "Highest clock of each device, as 1200MHz.")
+    find: str | None = _option(
+        "--find", "WHAT", "clock: that at which an iteration takes least energy.", choices("clock")
+    )
+    slowdown: str | None = _option("--slowdown", "PART", "With --find: how much longer it may take (default 5%).")
+    tokens: str | None = _option("--tokens", "N", "Tokens of the whole job, as 2e12: what it takes, costs and emits.")
+    at: str | None = _option("--at", "PLACE", "Whose grid, as FR or oregon (default: the world's mean).", places)
+    pue: str | None = _option("--pue", "X", "What the facility takes over its nodes: a number, google, aws, azure.")
+    price: str | None = _option("--price", "USD/h", "Of a device hour, as 2/h (default: its list price).")
+    pay: str | None = _option(
+        "--pay", "HOW", "list, reserved or spot price, or own machines (default list).",
+        choices("list", "reserved", "spot", "own"),
+    )  # fmt: skip
+    energy: str | None = _option(
+        "--energy", "PACK.json", "What a device draws as measured (triosim calibrate --power).", files
+    )
+    constant: list[str] | None = _option(
+        "--constant", "NAME=VALUE", "Of the table of constants (docs/energy.md), as facility.pue=1.1; repeatable."
+    )
+
+
+def held_back(system: System, options: PowerFields) -> System:
+    """The system under the power cap and the clock that the options ask for.
+
+    Raises:
+        InputError: a device cannot keep them.
+    """
+    from triosim.core.units import parse_clock, parse_power
+    from triosim.hardware.power import held_back as held
+
+    cap = None if options.power_cap is None else parse_power(options.power_cap, "--power-cap")
+    clock = None if options.clock is None else parse_clock(options.clock, "--clock")
+    return system if cap is None and clock is None else held(system, cap, clock)
+
+
+def best_of(options: PowerFields, predict: Callable[[System], Result], system: System) -> BestClock | None:
+    """What ``--find`` asks for; None where it is not given.
+
+    Raises:
+        InputError: it is another word than is known, or does not go with other options.
+    """
+    if options.find is None:
+        if options.slowdown is not None:
+            raise InputError("--slowdown says how much slower the clock of --find may be: give --find clock as well")
+        return None
+    if options.find != "clock":
+        raise InputError(f"--find must be clock, got {quoted(options.find)}")
+    if options.clock is not None:
+        raise InputError("--find clock and --clock both say the clock: give only one")
+    from triosim.search.clock import best_clock
+
+    return best_clock(predict, system, part_of(options.slowdown or "5%", "--slowdown"))
+
+
+def part_of(text: str, what: str) -> float:
+    """A part of a whole from ``"5%"`` or ``"0.05"``.
+
+    Raises:
+        InputError: it is none.
+    """
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise InputError(f"{what} {quoted(text)}: give a part of a whole, for example 5%")
+    return value
+
+
+def energy_options(options: PowerFields) -> EnergyOptions:
+    """What the prediction is told of energy.
+
+    Raises:
+        InputError: a constant or a file makes no sense.
+    """
+    from triosim.energy.constants import parse
+    from triosim.energy.cost import MODES, CostOptions, facility_pue, grid_name
+    from triosim.energy.options import EnergyOptions
+
+    overrides = parse(options.constant)
+    if options.pue is not None:
+        overrides["facility.pue"] = facility_pue(options.pue)
+    given = tuple(overrides.items())
+    place = options.at or "world"
+    grid_name(place)
+    paid = CostOptions(
+        at=place, price_per_hour=price_of(options.price), mode=options.pay or "list", overrides=given,
+        tokens=None if options.tokens is None else number_of(options.tokens, "--tokens", "2e12"),
+    )  # fmt: skip
+    if paid.mode not in MODES:
+        raise unknown("way to pay", paid.mode, MODES)
+    return EnergyOptions(overrides=given, cost=paid, calibrated=_calibrated(options.energy))
+
+
+def _calibrated(path: str | None) -> tuple[tuple[str, DeviceEnergy], ...]:
+    """What the device of a pack draws, by its name."""
+    if path is None:
+        return ()
+    from triosim.energy.calibration import read_pack
+
+    pack = read_pack(Path(path))
+    return ((pack.device, pack.energy),)
+
+
+def price_of(text: str | None) -> float | None:
+    """Dollars of a device hour from ``"2/h"`` or ``"2"``.
+
+    Raises:
+        InputError: it is no price.
+    """
+    if text is None:
+        return None
+    return number_of(text.strip().removesuffix("/h").removeprefix("$").strip(), "--price", "2/h", least=0.0)
+
+
+def number_of(text: str, what: str, example: str, least: float | None = None) -> float:
+    """A number above 0, or of at least ``least``.
+
+    Raises:
+        InputError: it is not.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not (0 < value < float("inf") or value == least):
+        raise InputError(f"{what} {quoted(text)}: give a number above 0, for example {example}")
+    return value

@@ -1,0 +1,453 @@
+"""What a played job takes: every joule of it, in whole nanojoules, so that sums are exact.
+
+    operators + idle + links + host = node          node x PUE = facility
+
+Operators take what they compute and move, and the static power of their device while they run.  Links take what their
+bytes do, the static power of devices that only communicate, and the adapters and switches between servers.  What is
+left of a device's time costs its idle power.  The host is what a server takes beside its devices.
+
+A transfer's bytes count once for each link by which they leave a device, host memory or a pool; what switches draw is
+in the figure of the link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.core.dtypes import DTYPES
+from triosim.core.units import PICOSECONDS_PER_SECOND
+from triosim.energy.constants import Constants
+from triosim.energy.device import DeviceEnergy, device_energy
+from triosim.energy.governor import Clocked, at_clock
+from triosim.energy.work import operator_work
+from triosim.engine.graph import Played
+from triosim.hardware import catalog
+from triosim.hardware.system import System, Tier
+from triosim.kernels.estimate import Estimates
+from triosim.network.lowering import Lowered
+from triosim.network.placement import Placement
+from triosim.schedule.program import Op, Program
+from triosim.trace.tables import Trace
+
+NANO = 1e9
+"""Nanojoules of a joule."""
+_TICK_NJ = NANO / PICOSECONDS_PER_SECOND
+"""Nanojoules of a watt in a tick."""
+_BITS = 8
+CURVE_STEPS = 200
+"""Steps of a power curve, each the mean over its time."""
+WITHOUT_HOST = ("soc", "apu", "edge-gpu", "edge-cpu", "edge-asic", "edge-soc", "pim")
+"""Kinds of devices whose power holds their processor too, or that sit in another one's."""
+Columns = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+"""Nanojoules of instructions: FLOP, caches, memory, static power."""
+HOST_SPREAD, LINK_SPREAD = "host.share", "link.spread"
+
+
+class Spent(Protocol):
+    """How a rank spent the run, picoseconds."""
+
+    @property
+    def compute(self) -> int:
+        """With its compute stream busy."""
+
+    @property
+    def exposed_communication(self) -> int:
+        """With a transfer in flight while it did not compute."""
+
+
+@dataclass(frozen=True)
+class DeviceEnergyRow:
+    """One rank class; per iteration, mean over its ranks.
+
+    Attributes:
+        rank, count: lowest rank, and how many there are.
+        energy_j: joules of the device itself: operators, idle, and its part of what links take.
+        mean_w: over the iteration.
+        clock: over the boost clock, 1 where nothing lowers it.
+    """
+
+    rank: int
+    count: int
+    energy_j: float
+    mean_w: float
+    clock: float
+
+
+@dataclass(frozen=True)
+class PowerCurve:
+    """Power of all nodes over the run: from ``time_s[i]`` to the next a mean of ``watts[i]``."""
+
+    time_s: tuple[float, ...]
+    watts: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Energy:
+    """Joules of one iteration, all devices of a job together.
+
+    ``operators_j + idle_j + links_j + host_j = node_j`` and ``node_j * pue = facility_j``.
+
+    Attributes:
+        operators_j: what operators take, static power while they run included.
+        idle_j: what devices take while they do nothing.
+        links_j: bytes on links, static power of devices that only communicate, adapters and switches.
+        host_j: processors, memory, fans and losses of the servers.
+        node_j: all of that.
+        pue: what a facility takes over what its nodes take.
+        facility_j: with cooling and distribution.
+        devices_j: what the devices alone take, as their own sensors would have it.
+        mean_w, peak_w: power of all nodes: over the iteration, and the highest.
+        device_mean_w: power of a device, mean over all and over the iteration.
+        per_sample_j, per_token_j: of the facility; None where samples or tokens are not known.
+        interval_j: 90 % interval of ``node_j`` at the predicted times, from those of the constants.
+        parts_j: what ``operators_j`` consists of: ``static``, ``memory``, ``cache``, and FLOP by element type.
+        devices: a row for each rank class.
+        curve: power over the run.
+        sources: where the figures are from, one sentence each.
+    """
+
+    operators_j: float
+    idle_j: float
+    links_j: float
+    host_j: float
+    node_j: float
+    pue: float
+    facility_j: float
+    devices_j: float
+    mean_w: float
+    peak_w: float
+    device_mean_w: float
+    per_sample_j: float | None
+    per_token_j: float | None
+    interval_j: tuple[float, float]
+    parts_j: Mapping[str, float]
+    devices: tuple[DeviceEnergyRow, ...]
+    curve: PowerCurve
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What one model of device draws in a job: its constants, its operators at their clock, and their element types."""
+
+    energy: DeviceEnergy
+    clocked: Clocked
+    dtype: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Account:
+    """A played job, to be added up when somebody asks.
+
+    Attributes:
+        programs, lowered, played, iterations: the job as it was played; work is done where its tasks finish.
+        trace: one rank's step.
+        system, placement: the machine, and where ranks are.
+        times: operator times at the full clock, by row of ``system.models``.
+        clocks: clock and brake by the same (:class:`~triosim.energy.governor.Clocked`); 1 where there is none.
+        spent: how each cell of ranks spent the run.
+        transfers: begin and end of what each cell moves, ticks.
+        constants: the table, as this job reads it.
+        known: what devices draw that were calibrated, by name.
+        samples, tokens: in an iteration, None where not known.
+    """
+
+    programs: Sequence[Program]
+    lowered: Lowered
+    played: Played
+    iterations: int
+    trace: Trace
+    system: System
+    placement: Placement
+    times: Mapping[int, Estimates]
+    clocks: Mapping[int, tuple[float, float]]
+    spent: Sequence[Spent]
+    transfers: Callable[[int], tuple[NDArray[np.int64], NDArray[np.int64]]]
+    constants: Constants
+    known: Mapping[str, DeviceEnergy] = field(default_factory=dict)
+    samples: float | None = None
+    tokens: float | None = None
+
+    @cached_property
+    def draws(self) -> dict[int, Draw] | None:
+        """What each model of device draws; None where that is not known of one."""
+        found = {}
+        for model, times in self.times.items():
+            device = self.system.models[model]
+            energy = self.known.get(device.name) or device_energy(device, self.constants)
+            if energy is None:
+                return None
+            work = operator_work(self.trace, device, energy, times)
+            found[model] = Draw(energy, at_clock(work, *self.clocks.get(model, (1.0, 1.0))), work.dtype)
+        return found
+
+    @cached_property
+    def _rows(self) -> dict[int, Columns]:
+        """What :meth:`rows` has found."""
+        return {}
+
+    def _model(self, cell: int) -> int:
+        rank = int(self.lowered.lowest[cell])
+        return int(self.system.device_model[self.placement.devices[rank]])
+
+    def _at(self, cell: int) -> slice:
+        return slice(int(self.lowered.first[cell]), int(self.lowered.first[cell + 1]))
+
+    def rows(self, cell: int) -> Columns:
+        """Nanojoules of each instruction of a cell: of FLOP, caches, memory, and static power while it computes.
+
+        Shapes ``(instructions,)``; zero for what does not compute.
+        """
+        if cell not in self._rows:
+            self._rows[cell] = self._reckoned(cell)
+        return self._rows[cell]
+
+    def _reckoned(self, cell: int) -> Columns:
+        assert self.draws is not None
+        program, at = self.programs[self.lowered.program[cell]], self._at(cell)
+        draw = self.draws[self._model(cell)]
+        energy, clocked = draw.energy, draw.clocked
+        computes = program.op == Op.COMPUTE
+        runs = computes & (program.operator >= 0) & (program.what < 0)
+        row = np.maximum(program.operator, 0)
+        alone = clocked.seconds[row]
+        # What runs on another batch than the step's takes as much more energy as it takes time.
+        part = np.where(runs, np.divide(program.seconds, alone, out=np.ones_like(alone), where=alone > 0), 0.0)
+        flop, cache, memory = (
+            np.rint(each[row] * part * NANO).astype(np.int64)
+            for each in (clocked.flop_j, clocked.cache_j, clocked.memory_j)
+        )
+        copies = computes & ~runs  # at the bandwidth of the memory
+        moved = copies * program.seconds * NANO * self._copying_w(draw)
+        memory = memory + np.rint(moved).astype(np.int64)
+        ticks = np.where(computes, self.played.finish[at] - self.played.start[at], 0)
+        static = np.rint(ticks * (energy.static_w * _TICK_NJ)).astype(np.int64)
+        return flop, cache, memory, static
+
+    def joules(self, cell: int) -> NDArray[np.float64]:
+        """Joules of each instruction of a cell that computes, in the whole run; NaN where that is not known."""
+        if self.draws is None:
+            return np.full(len(self.programs[self.lowered.program[cell]]), np.nan)
+        flop, cache, memory, static = self.rows(cell)
+        return np.asarray((flop + cache + memory + static) / NANO, np.float64)
+
+    def _copying_w(self, draw: Draw) -> float:
+        energy = draw.energy
+        share = self.constants.value("device.memory_share")
+        return max(energy.idle_w + share * (energy.tdp_w - energy.idle_w) - energy.static_w, 0.0)
+
+    def energy(self) -> Energy | None:
+        """All sums; None where what a device draws is not known."""
+        if self.draws is None:
+            return None
+        counts = self.lowered.count.tolist()
+        end = int(self.played.finish.max(initial=0))
+        parts: dict[str, int] = {}
+        operators = idle = waiting = 0
+        by_cell = []
+        for cell, count in enumerate(counts):
+            draw, spent = self.draws[self._model(cell)], self.spent[cell]
+            flop, cache, memory, static = self.rows(cell)
+            dynamic = {"cache": int(cache.sum()), "memory": int(memory.sum()), **self._by_type(cell, flop)}
+            # Streams that compute beside each other draw the static power of their device once.
+            always = min(int(static.sum()), round(spent.compute * draw.energy.static_w * _TICK_NJ) + len(static))
+            own = always + sum(dynamic.values())
+            for name, amount in {"static": always, **dynamic}.items():
+                parts[name] = parts.get(name, 0) + amount * count
+            only_moves = round(spent.exposed_communication * draw.energy.static_w * _TICK_NJ)
+            rest = round((end - spent.compute - spent.exposed_communication) * draw.energy.idle_w * _TICK_NJ)
+            operators, idle, waiting = operators + own * count, idle + rest * count, waiting + only_moves * count
+            by_cell.append(own + rest + only_moves)
+        sent = self._sent_nj()
+        fabric, hosts = self._watts_between(), self._watts_of_hosts()
+        links = waiting + int(sent.sum()) + round(fabric * end * _TICK_NJ)
+        host = round(hosts * end * _TICK_NJ)
+        node = operators + idle + links + host
+        seconds = end / PICOSECONDS_PER_SECOND / self.iterations
+        pue = self.constants.value("facility.pue")
+        facility = self._joules(node) * pue
+        devices = operators + idle + waiting + int(sent.sum())
+        curve, peak = self._curve(by_cell, fabric + hosts, int(sent.sum()), end)
+        return Energy(
+            operators_j=self._joules(operators), idle_j=self._joules(idle), links_j=self._joules(links),
+            host_j=self._joules(host), node_j=self._joules(node), pue=pue, facility_j=facility,
+            devices_j=self._joules(devices),
+            mean_w=self._joules(node) / seconds if seconds else 0.0,
+            peak_w=peak,
+            device_mean_w=self._joules(devices) / seconds / self.placement.ranks if seconds else 0.0,
+            per_sample_j=facility / self.samples if self.samples else None,
+            per_token_j=facility / self.tokens if self.tokens else None,
+            interval_j=self._interval(parts, idle, waiting, links, host, node),
+            parts_j={name: self._joules(amount) for name, amount in parts.items() if amount},
+            devices=self._devices(by_cell, sent, seconds),
+            curve=curve,
+            sources=self._sources(),
+        )  # fmt: skip
+
+    def _joules(self, nanojoules: int) -> float:
+        """Joules of an iteration."""
+        return nanojoules / NANO / self.iterations
+
+    def _by_type(self, cell: int, flop: NDArray[np.int64]) -> dict[str, int]:
+        """Nanojoules of FLOP by element type."""
+        assert self.draws is not None
+        program = self.programs[self.lowered.program[cell]]
+        dtype = self.draws[self._model(cell)].dtype[np.maximum(program.operator, 0)]
+        codes = np.flatnonzero(np.bincount(dtype[flop > 0], minlength=1)).tolist()
+        return {f"{DTYPES[code]} FLOP": int(flop[dtype == code].sum()) for code in codes}
+
+    # --- links, servers -----------------------------------------------------------------------------------------------
+
+    def _sent_nj(self) -> NDArray[np.int64]:
+        """What the bytes on each link of the system take; zero for links that leave a switch or an adapter."""
+        system, lowered = self.system, self.lowered
+        carried = np.where(lowered.link >= 0, self.played.link_bytes[lowered.link], 0)
+        ends = np.zeros(system.nodes, bool)
+        ends[: system.devices] = True
+        ends[system.server_host[system.server_host >= 0]] = True
+        if system.pool >= 0:
+            ends[system.pool] = True
+        found = np.zeros(len(carried), np.int64)
+        rows = np.flatnonzero((carried > 0) & ends[system.edge_source])
+        names = [system.edge_name[row] for row in rows.tolist()]
+        tiers = system.edge_tier[rows].tolist()
+        each = {key: self._per_bit(*key) for key in set(zip(names, tiers, strict=True))}
+        per_bit = np.array([each[key] for key in zip(names, tiers, strict=True)])
+        found[rows] = np.rint(carried[rows] * (per_bit * _BITS * NANO)).astype(np.int64)
+        return found
+
+    def _per_bit(self, name: str, tier: int) -> float:
+        """Joules of a bit on a link; between servers of the whole way, whatever the link to the adapter is."""
+        if tier == Tier.SCALE_OUT:
+            return self.constants.value("link.scale_out") * 1e-12
+        stated = catalog.link_facts(name).energy_j_per_bit if name in catalog.links() else None
+        row = "link.host" if tier == Tier.HOST else "link.scale_up"
+        return stated if stated is not None else self.constants.value(row) * 1e-12
+
+    def _watts_between(self) -> float:
+        """Adapters and switch ports between servers, in the part of the system's devices that the job has."""
+        system = self.system
+        out = system.edge_tier == Tier.SCALE_OUT
+        if not out.any():
+            return 0.0
+        devices = system.edge_source < system.devices
+        adapters = np.unique(system.edge_target[out & devices])
+        outer = np.ones(system.nodes, bool)
+        outer[: system.devices] = False
+        outer[adapters] = False
+        ports = int(np.count_nonzero(out & outer[system.edge_source]))
+        watts = len(adapters) * self.constants.value("network.nic") + ports * self.constants.value("network.port")
+        return watts * self.placement.ranks / system.devices
+
+    def _watts_of_hosts(self) -> float:
+        """What servers take beside the devices of the job."""
+        watts = 0.0
+        used = np.bincount(self.system.device_model[self.placement.devices], minlength=len(self.system.models))
+        for device, count in zip(self.system.models, used.tolist(), strict=True):
+            if count and device.tdp_w is not None and device.kind not in WITHOUT_HOST:
+                watts += count * device.tdp_w * self.constants.value("host.share")
+        return watts
+
+    # --- rows, curve, interval ----------------------------------------------------------------------------------------
+
+    def _devices(self, by_cell: Sequence[int], sent: NDArray[np.int64], seconds: float) -> tuple[DeviceEnergyRow, ...]:
+        """A row for each rank class; what a device sends is its own."""
+        assert self.draws is not None
+        of_device = np.bincount(
+            np.minimum(self.system.edge_source, self.system.devices), sent.astype(np.float64), self.system.devices + 1
+        )
+        rows = []
+        for number, program in enumerate(self.programs):
+            cells = np.flatnonzero(self.lowered.program == number).tolist()
+            counts = self.lowered.count[cells].tolist()
+            own = sum(by_cell[cell] * count for cell, count in zip(cells, counts, strict=True))
+            total = own + float(of_device[self.placement.devices[program.ranks]].sum())
+            joules = total / NANO / self.iterations / sum(counts)
+            clock = self.draws[self._model(cells[0])].clocked.clock
+            rows.append(
+                DeviceEnergyRow(
+                    int(program.ranks.min()), sum(counts), joules, joules / seconds if seconds else 0.0, clock
+                )
+            )
+        return tuple(sorted(rows, key=lambda row: row.rank))
+
+    def watts(self, cell: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Power of one device of a cell over the run: from each tick on, until the next.
+
+        Returns:
+            Ticks, ascending, and watts; transfers draw the static power where nothing is computed.
+        """
+        assert self.draws is not None
+        energy, at = self.draws[self._model(cell)].energy, self._at(cell)
+        flop, cache, memory, _ = self.rows(cell)
+        start, finish = self.played.start[at], self.played.finish[at]
+        program = self.programs[self.lowered.program[cell]]
+        computes = (program.op == Op.COMPUTE) & (finish > start)
+        length = (finish - start)[computes]
+        dynamic = (flop + cache + memory)[computes] / (length * _TICK_NJ)
+        begin, end = self.transfers(cell)
+        works = (np.concatenate([start[computes], begin]), np.concatenate([finish[computes], end]))
+        one = np.ones(len(works[0]))
+        ticks = np.concatenate([start[computes], finish[computes], *works])
+        drawn = np.concatenate([dynamic, -dynamic, np.zeros(2 * len(one))])
+        busy = np.concatenate([np.zeros(2 * len(length)), one, -one])
+        order = np.argsort(ticks, kind="stable")
+        level = np.cumsum(drawn[order])
+        active = np.cumsum(busy[order]) > 0.5
+        found = level + np.where(active, energy.static_w, energy.idle_w)
+        last = np.append(np.diff(ticks[order]) > 0, True)  # of several changes at a tick the last holds
+        return np.concatenate([[0], ticks[order][last]]), np.concatenate([[energy.idle_w], found[last]])
+
+    def _curve(self, by_cell: Sequence[int], always_w: float, sent: int, end: int) -> tuple[PowerCurve, float]:
+        """Mean power of all nodes in each step of the run, and the highest at any time."""
+        if not end:
+            return PowerCurve((), ()), 0.0
+        edges = np.linspace(0, end, CURVE_STEPS + 1)
+        total = np.full(CURVE_STEPS, always_w + sent / (end * _TICK_NJ))
+        ticks, change = [], []
+        for cell, count in enumerate(self.lowered.count.tolist()):
+            when, watts = self.watts(cell)
+            until = np.append(when[1:], max(end, int(when[-1])))
+            reached = np.concatenate([[0.0], np.cumsum(watts * (until - when))])
+            total += count * np.diff(np.interp(edges, np.append(when, until[-1]), reached)) / (end / CURVE_STEPS)
+            ticks.append(when)
+            change.append(np.diff(watts, prepend=0.0) * count)
+        order = np.argsort(np.concatenate(ticks), kind="stable")
+        at, level = np.concatenate(ticks)[order], np.cumsum(np.concatenate(change)[order])
+        last = np.append(np.diff(at) > 0, True)
+        peak = float(level[last].max()) + always_w + sent / (end * _TICK_NJ)
+        times = edges[:-1] / PICOSECONDS_PER_SECOND
+        return PowerCurve(tuple(times.tolist()), tuple(total.tolist())), peak
+
+    def _interval(
+        self, parts: Mapping[str, int], idle: int, waiting: int, links: int, host: int, node: int
+    ) -> tuple[float, float]:
+        """Ends of what the node takes: the constants of each kind err together, different kinds independently."""
+        assert self.draws is not None
+        widest = {
+            name: max(draw.energy.spreads[name] for draw in self.draws.values())
+            for name in ("static", "idle", "flop", "memory", "cache")
+        }
+        flop = sum(amount for name, amount in parts.items() if name.endswith("FLOP"))
+        shares = (
+            (parts.get("static", 0) + waiting, widest["static"]), (idle, widest["idle"]), (flop, widest["flop"]),
+            (parts.get("memory", 0), widest["memory"]), (parts.get("cache", 0), widest["cache"]),
+            (links - waiting, self.constants.get(LINK_SPREAD).spread if links > waiting else 0.0),
+            (host, self.constants.get(HOST_SPREAD).spread if host else 0.0),
+        )  # fmt: skip
+        above = np.sqrt(sum((amount * np.expm1(width)) ** 2 for amount, width in shares))
+        below = np.sqrt(sum((amount * -np.expm1(-width)) ** 2 for amount, width in shares))
+        low, high = (float(max(x, 0.0)) / NANO / self.iterations for x in (node - below, node + above))
+        return low, high
+
+    def _sources(self) -> tuple[str, ...]:
+        """Where the figures are from."""
+        assert self.draws is not None
+        devices = dict.fromkeys(f"energy: {draw.energy.source}" for draw in self.draws.values())
+        return (*devices, *(f"energy: {words}" for words in self.constants.sources()))

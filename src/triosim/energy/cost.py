@@ -1,0 +1,375 @@
+"""Dollars, grams and litres of a job: from device hours and joules to money, carbon and water.
+
+Money is rent (``device hours x price``) or, of one's own machines, what they cost over the hours that they work::
+
+    capital = (device + host + network) / (life x use)         per device hour
+    total   = capital + staff + facility kWh x price of electricity
+
+Carbon of operation is facility energy times the grid's intensity: location-based what the grid there emits,
+market-based what is left when carbon-free electricity was bought.  Embodied carbon is the hardware's over its life
+(Software Carbon Intensity: ``M = total x time / life``), the hardware after ACT (Gupta et al., ISCA 2022)::
+
+    die = area / yield x (EPA x grid of the fab + GPA + MPA)
+
+or what a published life-cycle study has for the product.  Water is IT energy times the facility's WUE.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from triosim.core.errors import InputError, unknown
+from triosim.energy.constants import Constants, table
+from triosim.hardware import catalog
+from triosim.hardware.accelerator import Accelerator
+
+J_PER_KWH = 3.6e6
+HOURS_PER_YEAR = 8766.0
+SECONDS_PER_HOUR = 3600.0
+MODES = ("list", "reserved", "spot", "own")
+"""Ways to pay: rent at the list price, reserved or interruptible, or machines of one's own."""
+NODES_NM = (28.0, 20.0, 14.0, 10.0, 8.0, 7.0, 5.0, 3.0)
+"""Processes that ACT has."""
+_CLASSES = {"4N": 5.0, "4NP": 5.0, "Intel7": 10.0, "Intel3": 5.0, "5/6nm": 5.0, "3/6nm": 3.0, "Intel7/N5": 5.0}
+"""Names of processes that are no number of nanometres, and the process of ACT that is of their class."""
+
+
+@dataclass(frozen=True)
+class CostOptions:
+    """What is asked of the cost of a job.
+
+    Attributes:
+        at: place or region of the grid, as ``grid.*`` of the table has it.
+        grid_g_per_kwh: intensity of the grid by the hour, from the beginning of the job on and then again; empty for
+            that of ``at``.
+        grid_source: where those are from.
+        market: part of the electricity that is bought as carbon-free; None for the table's.
+        pue: of the facility; None for what the prediction has, else the table's.
+        price_per_hour: dollars of a device hour; None for the list price of the catalog.
+        mode: of :data:`MODES`.
+        tokens: of the whole job, None where it is not a job of tokens.
+        overrides: constants beside the table's.
+    """
+
+    at: str = "world"
+    grid_g_per_kwh: tuple[float, ...] = ()
+    grid_source: str = ""
+    market: float | None = None
+    pue: float | None = None
+    price_per_hour: float | None = None
+    mode: str = "list"
+    tokens: float | None = None
+    overrides: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a job uses in one of its units of work.
+
+    Attributes:
+        devices: names of the devices, and how many of each; names that the catalog does not have are taken for
+            accelerators of which nothing is known.
+        hours: of one unit.
+        it_j: joules of the nodes in one unit.
+        pue: that the prediction has, None where it has none.
+        unit: ``"iteration"``, or ``"job"`` where the hours are those of a whole job.
+        samples, tokens: in one unit, None where not known.
+        sample: what a sample is called: ``"sample"``, ``"image"`` or ``"request"``.
+    """
+
+    devices: tuple[tuple[str, float], ...]
+    hours: float
+    it_j: float
+    pue: float | None = None
+    unit: str = "iteration"
+    samples: float | None = None
+    tokens: float | None = None
+    sample: str = "sample"
+
+    @property
+    def count(self) -> float:
+        """Devices of all kinds."""
+        return sum(count for _, count in self.devices)
+
+
+@dataclass(frozen=True)
+class CostRow:
+    """What one unit of work costs.
+
+    Attributes:
+        unit: ``"iteration"``, ``"job"``, ``"million tokens"``, ``"image"``, ``"request"`` or ``"sample"``.
+        hours: it takes.
+        device_hours: that times the devices.
+        it_kwh, facility_kwh: energy of the nodes, and with cooling and distribution.
+        usd: all of ``usd_parts``; None where a price is not known.
+        usd_parts: ``rent``; or ``devices``, ``host``, ``network``, ``staff`` and ``electricity``.
+        location_kg, market_kg: carbon dioxide equivalents of operation, by what the grid emits and what was bought.
+        embodied_kg: its part of what making the hardware emitted.
+        water_l: litres that cooling evaporates.
+    """
+
+    unit: str
+    hours: float
+    device_hours: float
+    it_kwh: float
+    facility_kwh: float
+    usd: float | None
+    usd_parts: Mapping[str, float]
+    location_kg: float
+    market_kg: float
+    embodied_kg: float
+    water_l: float
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a job costs.
+
+    Attributes:
+        rows: a row for each unit of work.
+        mode: how it is paid.
+        place: whose grid it is.
+        pue: of the facility.
+        sources: each constant that was used, one sentence each.
+    """
+
+    rows: tuple[CostRow, ...]
+    mode: str
+    place: str
+    pue: float
+    sources: tuple[str, ...]
+
+
+def cost(usage: Usage, options: CostOptions | None = None) -> Cost:
+    """What a job costs, in each of its units.
+
+    Args:
+        usage: what it uses.
+        options: where it runs, and how it is paid.
+
+    Raises:
+        InputError: an option makes no sense.
+    """
+    options = options or CostOptions()
+    _check(options)
+    return _Costing(usage, options, Constants(dict(options.overrides))).run()
+
+
+def _check(options: CostOptions) -> None:
+    if options.mode not in MODES:
+        raise unknown("way to pay", options.mode, MODES)
+    if options.pue is not None and not 1 <= options.pue < math.inf:
+        raise InputError(f"a PUE must be at least 1 (what a facility takes over its nodes), got {options.pue:g}")
+    for value in options.grid_g_per_kwh:
+        if not 0 <= value < math.inf:
+            raise InputError(f"the intensity of a grid must be at least 0 g/kWh, got {value:g}")
+    if options.market is not None and not 0 <= options.market <= 1:
+        raise InputError(f"the part that is bought as carbon-free must be 0 to 1, got {options.market:g}")
+    if options.price_per_hour is not None and not 0 <= options.price_per_hour < math.inf:
+        raise InputError(f"a price must be at least 0, got {options.price_per_hour:g}")
+    if options.tokens is not None and not 0 < options.tokens < math.inf:
+        raise InputError(f"tokens of a job must be above 0, got {options.tokens:g}")
+
+
+@dataclass
+class _Costing:
+    """The sums of one job."""
+
+    usage: Usage
+    options: CostOptions
+    constants: Constants
+    devices: list[tuple[Accelerator, float]] = field(default_factory=list)
+
+    def run(self) -> Cost:
+        self.devices = [(_device(name), count) for name, count in self.usage.devices]
+        options, usage = self.options, self.usage
+        pue = options.pue if options.pue is not None else usage.pue
+        self.pue = self.constants.value("facility.pue") if pue is None else pue
+        rows = [self._row(name, factor) for name, factor in self._units()]
+        place = options.grid_source or options.at
+        return Cost(tuple(rows), options.mode, place, self.pue, self._sources())
+
+    def _units(self) -> list[tuple[str, float]]:
+        """Names of the units, and how many of the usage's each is."""
+        usage, options = self.usage, self.options
+        found = [(usage.unit, 1.0)]
+        if options.tokens is not None:
+            if not usage.tokens:
+                raise InputError("tokens of a job need tokens in an iteration, which this workload does not have")
+            found.append(("job", options.tokens / usage.tokens))
+        if usage.tokens:
+            found.append(("million tokens", 1e6 / usage.tokens))
+        if usage.samples:
+            found.append((usage.sample, 1.0 / usage.samples))
+        return found
+
+    def _row(self, unit: str, factor: float) -> CostRow:
+        hours = self.usage.hours * factor
+        it_kwh = self.usage.it_j * factor / J_PER_KWH
+        facility = it_kwh * self.pue
+        parts = self._dollars(hours, facility)
+        location = facility * self._intensity(hours) / 1000
+        market = self.options.market if self.options.market is not None else self.constants.value("grid.market")
+        water = it_kwh * self.constants.value("facility.wue")
+        return CostRow(
+            unit=unit,
+            hours=hours,
+            device_hours=hours * self.usage.count,
+            it_kwh=it_kwh,
+            facility_kwh=facility,
+            usd=math.fsum(parts.values()) if parts else None,
+            usd_parts=parts,
+            location_kg=location,
+            market_kg=location * (1 - market),
+            embodied_kg=self._embodied(hours),
+            water_l=water,
+        )
+
+    def _intensity(self, hours: float) -> float:
+        """Grams of a kWh, mean over the hours from the beginning of the job."""
+        found = self.options.grid_g_per_kwh
+        if not found:
+            return self.constants.value(grid_name(self.options.at))
+        rounds, rest = divmod(hours, len(found))
+        if rounds >= 1 or hours <= 0:
+            whole = math.fsum(found) * rounds
+        else:
+            whole = 0.0
+        left = math.fsum(value * min(1.0, rest - hour) for hour, value in enumerate(islice(found, math.ceil(rest))))
+        return (whole + left) / hours if hours > 0 else math.fsum(found) / len(found)
+
+    # --- money --------------------------------------------------------------------------------------------------------
+
+    def _dollars(self, hours: float, facility_kwh: float) -> dict[str, float]:
+        """Dollars by what they are for; nothing where a price is not known."""
+        options, constants = self.options, self.constants
+        if options.mode != "own":
+            share = 1.0 if options.mode == "list" else constants.value(f"rent.{options.mode}")
+            rents = [(self._rent(device), count) for device, count in self.devices]
+            known = [rent * count for rent, count in rents if rent is not None]
+            return {"rent": hours * share * math.fsum(known)} if len(known) == len(rents) else {}
+        if any(device.tdp_w is None and _family("price", device.name) is None for device, _ in self.devices):
+            return {}
+        life = constants.value("life.years") * HOURS_PER_YEAR * constants.value("life.use")
+        devices = math.fsum(count * self._price(device) for device, count in self.devices)
+        host, network = (devices * constants.value(f"price.{what}") for what in ("host", "network"))
+        staff = (devices + host + network) * constants.value("price.staff") * constants.value("life.years")
+        parts = {"devices": devices, "host": host, "network": network, "staff": staff}
+        spent = {name: price * hours / life for name, price in parts.items()}
+        return {**spent, "electricity": facility_kwh * constants.value("price.electricity")}
+
+    def _rent(self, device: Accelerator) -> float | None:
+        """Price of a device hour, None where it is not known."""
+        asked = self.options.price_per_hour
+        return device.price_per_hour if asked is None else asked
+
+    def _price(self, device: Accelerator) -> float:
+        """What a device costs to buy."""
+        named = _family("price", device.name)
+        if named is not None:
+            return self.constants.value(named)
+        return self.constants.value("price.watt") * (device.tdp_w or 0.0)
+
+    # --- carbon -------------------------------------------------------------------------------------------------------
+
+    def _embodied(self, hours: float) -> float:
+        """Kilograms of the hardware's making that fall to these hours."""
+        constants = self.constants
+        life = constants.value("life.years") * HOURS_PER_YEAR * constants.value("life.use")
+        server = constants.value("embodied.server")
+        total = math.fsum(count * (self.device_kg(device) + server) for device, count in self.devices)
+        return total * hours / life
+
+    def device_kg(self, device: Accelerator) -> float:
+        """Kilograms that making a device emitted: as published, else die, memory and package after ACT."""
+        named = _family("product", device.name)
+        if named is not None:
+            return self.constants.value(named)
+        node = process(device.process)
+        epa, gpa = (self._of_process(what, node) for what in ("epa", "gpa"))
+        area = self.constants.first(_family("die", device.name) or "", "die.other").value / 100
+        grams = epa * self.constants.value("embodied.fab-grid") * 1000 + gpa + self.constants.value("mpa.any")
+        die = area / self.constants.value("embodied.yield") * grams / 1000
+        kind = next((k for k in ("HBM", "GDDR", "LPDDR", "DDR", "SRAM") if k in device.memory_type.upper()), "other")
+        gigabytes = (device.memory_bytes or 0) / 2**30
+        memory = gigabytes * self.constants.value(f"embodied.{kind}") / 1000
+        return die + memory + self.constants.value("embodied.packaging")
+
+    def _of_process(self, what: str, node: float) -> float:
+        """A figure of ACT for a process; that of the nearest process that it has."""
+        has = [size for size in NODES_NM if f"{what}.{size:g}nm" in table()]
+        nearest = min(has, key=lambda size: abs(math.log(size / node)))
+        return self.constants.value(f"{what}.{nearest:g}nm")
+
+    def _sources(self) -> tuple[str, ...]:
+        found = list(self.constants.sources())
+        if self.options.mode != "own":
+            found += [self._rent_words(device) for device, _ in self.devices]
+        if self.options.grid_g_per_kwh:
+            found.append(f"grid by the hour: {self.options.grid_source}")
+        return tuple(dict.fromkeys(found))
+
+    def _rent_words(self, device: Accelerator) -> str:
+        """Where the price of a device hour is from, one sentence."""
+        name, rent = device.name or "the device", self._rent(device)
+        if rent is None:
+            return f"rent of {name}: not known, give --price (for example 2/h) or --pay own"
+        where = "as given" if self.options.price_per_hour is not None else "list price in the catalog of devices"
+        return f"rent of {name}: {rent:g} USD/h, {where}"
+
+
+def _device(name: str) -> Accelerator:
+    return catalog.accelerator(name) if name and catalog.has_accelerator(name) else Accelerator(name)
+
+
+def _family(what: str, name: str) -> str | None:
+    """The row of the table for a device: that of the longest beginning of its name which has one."""
+    words = name.split("-")
+    rows = table()
+    tried = ("-".join(words[:n]) for n in range(len(words), 0, -1))
+    return next((row for row in (f"{what}.{one}" for one in tried) if row in rows), None)
+
+
+def process(name: str) -> float:
+    """Nanometres of a process by its name; 7 where that says nothing."""
+    if name in _CLASSES:
+        return _CLASSES[name]
+    match = re.search(r"(\d+(?:\.\d+)?) ?nm", name)
+    return float(match[1]) if match else 7.0
+
+
+def grid_name(place: str) -> str:
+    """The row of the table for the grid of a place, whatever its case.
+
+    Raises:
+        InputError: there is none.
+    """
+    known = {name.removeprefix("grid.").lower(): name for name in table() if name.startswith("grid.")}
+    known.pop("market", None)
+    found = known.get(place.strip().lower().replace(" ", "-").replace(".", ""))
+    if found is None:
+        raise unknown("place", place, known, "(or give --grid with g/kWh)")
+    return found
+
+
+def facility_pue(text: str, constants: Mapping[str, float] | None = None) -> float:
+    """A PUE from a number, or from the name of a company in the table (``google``).
+
+    Raises:
+        InputError: it is neither, or below 1.
+    """
+    row = f"pue.{text.strip().lower()}"
+    if row in table():
+        return Constants(constants or {}).value(row)
+    try:
+        value = float(text)
+    except ValueError:
+        known: Sequence[str] = [name.removeprefix("pue.") for name in table() if name.startswith("pue.")]
+        raise unknown("PUE", text, known, "(or give a number such as 1.1)") from None
+    if not 1 <= value < math.inf:
+        raise InputError(f"a PUE must be at least 1 (what a facility takes over its nodes), got {value:g}")
+    return value

@@ -1,0 +1,91 @@
+"""What a job uses, from the JSON of a prediction: no simulation is run again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from triosim.core import guarded
+from triosim.core.errors import InputError
+from triosim.energy.cost import SECONDS_PER_HOUR, Usage
+
+SCHEMA = "triosim/result/1"
+
+
+def read(path: Path) -> Usage:
+    """The usage of a prediction that ``--json`` wrote.
+
+    Raises:
+        InputError: the file cannot be read, is no such result, or has no energy.
+    """
+    found = guarded.document(path, "a result that --json wrote")
+    if found.get("schema") != SCHEMA:
+        raise InputError(f"{path} is no result of triosim ({SCHEMA}): give what train or infer --json wrote")
+    try:
+        return _usage(found, str(path))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path} is a damaged result: {error!r:.60} is missing or no number") from None
+
+
+def _usage(found: dict[str, Any], where: str) -> Usage:
+    energy = found.get("energy")
+    if energy is None:
+        raise InputError(
+            f"{where} has no energy: predict it on a device of the catalog, or give --device, --hours and --power"
+        )
+    seconds, ranks = float(found["iteration_time_s"]), int(found["plan"]["ranks"])
+    models, devices = found["system"]["accelerators"], int(found["system"]["devices"])
+    speed = found["throughput"]
+    samples, tokens = speed.get("samples_per_s"), speed.get("tokens_per_s")
+    node_j, pue = float(energy["node_j"]), float(energy["pue"])
+    if not (seconds > 0 and ranks > 0 and devices > 0 and 0 <= node_j < float("inf") and 1 <= pue < float("inf")):
+        raise InputError(f"{where} is a damaged result: times, devices and energy must be above 0")
+    return Usage(
+        devices=tuple((str(one["name"]), float(one["count"]) * ranks / devices) for one in models),
+        hours=seconds / SECONDS_PER_HOUR,
+        it_j=node_j,
+        pue=pue,
+        samples=float(samples) * seconds if samples else None,
+        tokens=float(tokens) * seconds if tokens else None,
+        sample=sample_name(bool(found["workload"]["training"]), found["workload"].get("sequence_length")),
+    )
+
+
+def sample_name(training: bool, sequence_length: int | None) -> str:
+    """What a sample is called: a request where nothing is trained, an image where there are no tokens."""
+    if sequence_length is None:
+        return "image"
+    return "sample" if training else "request"
+
+
+def nominal(device: str, hours: float, watts: float) -> Usage:
+    """A whole job of so many device hours at a nominal power, as published jobs are counted."""
+    return Usage(devices=((device, 1.0),), hours=hours, it_j=hours * SECONDS_PER_HOUR * watts, unit="job")
+
+
+def hourly(path: Path) -> tuple[float, ...]:
+    """Intensities of a grid, g/kWh, from a CSV with a line for each hour.
+
+    The column is called ``g_co2e_per_kwh``.
+
+    Raises:
+        InputError: the file cannot be read, has no such column, or a value is below 0.
+    """
+    lines = list(guarded.rows(guarded.text(guarded.content(path), str(path)), str(path)))
+    if not lines:
+        raise InputError(f"{path} has no lines: give a line for each hour, with a column g_co2e_per_kwh")
+    name = next((column for column in lines[0] if column and "g_co2e_per_kwh" in column.strip().lower()), None)
+    if name is None:
+        raise InputError(f"{path} has no column g_co2e_per_kwh: name the column with the intensity so")
+    found = []
+    for number, line in enumerate(lines, start=2):
+        try:
+            value = float(line[name] or "")
+        except ValueError:
+            raise InputError(f"{path}, line {number}: g_co2e_per_kwh is no number") from None
+        if not 0 <= value < float("inf"):
+            raise InputError(f"{path}, line {number}: the intensity of a grid must be at least 0 g/kWh, got {value:g}")
+        found.append(value)
+    return tuple(found)
