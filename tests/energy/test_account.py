@@ -13,6 +13,7 @@ from triosim.core.errors import InputError
 from triosim.energy.constants import Constants, check, parse, table
 from triosim.energy.device import device_energy
 from triosim.energy.options import EnergyOptions
+from triosim.fidelity import Fidelity
 from triosim.hardware.catalog import accelerator, accelerators
 from triosim.hardware.power import held_back
 
@@ -27,13 +28,14 @@ PLANS = {
 }
 
 
-def _simulate(plan: Plan, cap: float | None = None, fidelity: Fidelity | None = None, **options: float) -> Result:
+def _simulate(plan: Plan, cap: float | None = None, fold: bool = True, **options: float) -> Result:
     system = (
         triosim.system("dgx-a100", 1) if plan.replica_ranks * (plan.dp or 1) == 8 else triosim.system(device="A100")
     )
     system = system if cap is None else held_back(system, cap_w=cap)
     trace = triosim.model("gpt2", sequence_length=256)
-    return triosim.simulate(trace, system, plan, fidelity, energy=EnergyOptions(tuple(options.items())))
+    told = EnergyOptions(tuple(options.items()))
+    return triosim.simulate(trace, system, plan, Fidelity(fold=fold), energy=told)
 
 
 @cache
@@ -92,7 +94,7 @@ def test_a_device_draws_no_more_than_its_tdp(name: str) -> None:
 
 
 def test_folded_and_unfolded_jobs_take_the_same() -> None:
-    folded, unfolded = _result("dp").energy, _simulate(PLANS["dp"], fidelity=Fidelity(fold=False)).energy
+    folded, unfolded = _result("dp").energy, _simulate(PLANS["dp"], fold=False).energy
     assert folded is not None
     assert unfolded is not None
     assert (folded.operators_j, folded.idle_j, folded.links_j, folded.node_j) == (

@@ -30,7 +30,7 @@ _PICO = 1e-12
 MEMORIES = ("HBM", "GDDR", "LPDDR", "DDR", "MRDIMM", "SRAM")
 """Kinds of memory as names begin or contain them, the longer first where one is part of another."""
 STATIC_SPREAD = math.log(1.3)
-"""Natural logarithm of the factor of the 90 % interval of static watts; chosen: rows under caps hold it no better."""
+"""Natural logarithm of the factor of the 90 % interval of static watts; chosen."""
 DATASHEET = "its datasheet, and the static share of devices under power caps (hardware/power.json)"
 
 
