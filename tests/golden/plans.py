@@ -149,13 +149,15 @@ def observe(line: str) -> dict[str, Any]:
     words = words if training else words[1:]
     if words[0].startswith("../") and not (ROOT / words[0]).exists():
         raise Absent(words[0])
-    trace, system, plan = _job(
+    trace, system, plan, fidelity = _job(
         [word if "/" not in word or word.startswith("--") else _path(word) for word in words], training
     )
     from triosim.prediction.simulate import simulate
 
     sent: list[Any] = []
-    result = simulate(trace, system, plan, keep=lambda run, placed, *_: sent.extend(_sent(run, placed.mesh.names)))
+    result = simulate(
+        trace, system, plan, fidelity, keep=lambda run, placed, *_: sent.extend(_sent(run, placed.mesh.names))
+    )
     plain = result.to_dict()
     return {
         "iteration_ps": _ps(plain["iteration_time_s"]),
@@ -182,7 +184,7 @@ def _path(word: str) -> str:
 
 
 def _job(words: list[str], training: bool) -> Any:
-    """The workload, the system and the plan of a command line."""
+    """What a command line asks for: workload, system, plan and fidelity."""
     from triosim.cli import predict
     from triosim.cli.main import app
 

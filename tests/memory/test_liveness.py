@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import triosim
 from tests.traces import chain
-from triosim import Plan
+from triosim import Fidelity, Plan
 from triosim.memory.lifetimes import Lifetimes
 from triosim.memory.liveness import NEVER, Blocks, Recorder, Scheduled, Scope, Uses, liveness
 from triosim.prediction.prepare import prepare
@@ -120,9 +120,10 @@ def test_activations_in_flight_are_those_of_the_schedule(schedule: str, micro_ba
     split = SCHEDULES.get(schedule)().splits_backward
     trace = chain(layers=layers, batch=micro_batches * rows, width=128, weight_s=2e-3 if split else None)
     system = triosim.system(devices=stages, topology="ring", link="100GB/s")
-    plan = Plan(pp=stages, micro_batches=micro_batches, schedule=schedule, host="none", operator_times="proportional")
+    plan = Plan(pp=stages, micro_batches=micro_batches, schedule=schedule)
+    models = Fidelity(host="none", operator_times="proportional")
     each = layers // stages // SCHEDULES.get(schedule)().chunks_per_stage
-    for program in prepare(trace, system, plan).programs:
+    for program in prepare(trace, system, plan, models).programs:
         lives = program.lifetimes
         assert lives is not None
         own = lives.category == Category.ACTIVATION
@@ -134,9 +135,9 @@ def test_activations_in_flight_are_those_of_the_schedule(schedule: str, micro_ba
 def test_a_tied_weight_has_a_gradient_on_each_stage(schedule: str) -> None:
     """The first stage adds up; the last keeps what it has made to the end, once for all micro-batches."""
     trace = triosim.model("gpt2", sequence_length=32)
-    plan = Plan(pp=2, dp=1, micro_batches=4, schedule=schedule, host="none", idle_ok=True)
+    plan = Plan(pp=2, dp=1, micro_batches=4, schedule=schedule, idle_ok=True)
     table = 50257 * 768 * 2
-    for program in prepare(trace, triosim.system("dgx-a100"), plan).programs:
+    for program in prepare(trace, triosim.system("dgx-a100"), plan, Fidelity(host="none")).programs:
         lives = program.lifetimes
         assert lives is not None
         whole = (lives.category == Category.GRADIENT) & (lives.bytes == table) & (lives.end == len(program))

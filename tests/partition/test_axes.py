@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import triosim
+from tests.asked import asked
 from tests.command import run
 from triosim import Plan, PlanError
 from triosim.memory.lifetimes import Lifetimes
@@ -65,7 +66,7 @@ def context(tmp_path: Path) -> str:
 
 def _prepared(rule: str, **plan) -> Prepared:
     trace = triosim.model("llama-3.2-1b", sequence_length=LENGTH, configuration={"num_hidden_layers": LAYERS})
-    return prepare(trace, triosim.system("dgx-a100"), Plan(parallelism=(rule,), host="none", **plan))
+    return prepare(trace, triosim.system("dgx-a100"), *asked(parallelism=(rule,), host="none", **plan))
 
 
 def _sent(job: Prepared, axis: str, phase: Phase) -> list[tuple[str, int]]:
@@ -169,7 +170,7 @@ def _levels(tmp_path: Path, text: str = REDUCED, **plan) -> dict[tuple[str, str,
     trace = triosim.model("gpt2", sequence_length=64, configuration={"n_layer": 2})
     system = triosim.system("dgx-a100", nodes=2)
     sent: dict[tuple[str, str, int], tuple[int, int]] = {}
-    for row in triosim.simulate(trace, system, Plan(parallelism=(str(path),), **plan)).collectives:
+    for row in triosim.simulate(trace, system, *asked(parallelism=(str(path),), **plan)).collectives:
         count, size = sent.get((row.axis, row.kind, row.group_size), (0, 0))
         sent[row.axis, row.kind, row.group_size] = count + row.count, size + row.bytes * row.count
     return sent
