@@ -91,7 +91,7 @@ def programs(step: Step, costs: Costs, stages: Stages, schedule: Schedule, plan:
             "nothing to reduce: record the step with triosim trace record, or import it with its execution trace"
         )
     if step.replication.rooted:
-        plan = plan.model_copy(update={"overlap": False})  # one process waits for every transfer
+        plan = replace(plan, overlap=False)  # one process waits for every transfer
     job = JobFacts(step, costs, stages, schedule, plan, mesh, grads)
     if schedule.splits_backward:
         away = job.replication.away
