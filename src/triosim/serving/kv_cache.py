@@ -71,6 +71,11 @@ class KVCache:
         """Admit a request: as :meth:`hold`, and what :meth:`match` finds counts as computed."""
         return self.hold(request, tokens)
 
+    def receive(self, request: Request, tokens: int) -> int:
+        """Hold blocks for ``tokens`` tokens of a request that was computed elsewhere; tokens that are here already, -1
+        and nothing where too few blocks are free."""
+        return 0 if self.hold(request, tokens) else -1
+
     def store(self, request: Request) -> None:
         """What a request has computed may be used by others; called by the replica when a step ends."""
 
@@ -112,6 +117,18 @@ class PrefixCache(KVCache):
 
     def start(self, request: Request, tokens: int) -> bool:
         """Admit a request: it shares the blocks of the longest stored prefix and takes free ones for the rest."""
+        if not self._begin(request, tokens):
+            return False
+        request.computed = request.cached = request.stored * self.block_tokens
+        self.hit_tokens += request.computed
+        self.looked_up_tokens += min(request.known, len(request.keys) * self.block_tokens)
+        return True
+
+    def receive(self, request: Request, tokens: int) -> int:
+        """As of any cache; what is here already is shared."""
+        return request.stored * self.block_tokens if self._begin(request, tokens) else -1
+
+    def _begin(self, request: Request, tokens: int) -> bool:
         found = self._matching(request)
         shared = [self._block[key] for key in request.keys[:found]]
         idle = sum(block in self._idle for block in shared)
@@ -128,9 +145,6 @@ class PrefixCache(KVCache):
                 self._others[block] = self._others.get(block, 0) + 1
         request.held = shared
         request.blocks = request.stored = found
-        request.computed = request.cached = found * self.block_tokens
-        self.hit_tokens += request.computed
-        self.looked_up_tokens += min(request.known, len(request.keys) * self.block_tokens)
         return self.hold(request, tokens)
 
     def hold(self, request: Request, tokens: int) -> bool:

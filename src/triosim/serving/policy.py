@@ -36,6 +36,7 @@ class Policy(ABC):
         steady: the promise that a step in which all running requests decode is followed by the same until somebody
             arrives, ends or finds no block, so that the replica need not ask.  Options or counters that change with
             every step break it.
+        receives: whether the engine can go on with requests whose prompts were computed elsewhere.
         waiting: requests that hold nothing, first come first.
         running: admitted requests in order of arrival.
         cache: the replica's KV cache.
@@ -51,6 +52,7 @@ class Policy(ABC):
     pipelines: ClassVar[bool] = True
     finds_prefixes: ClassVar[bool] = False
     steady: ClassVar[bool] = False
+    receives: ClassVar[bool] = True
 
     waiting: deque[Request] = field(init=False, repr=False, default_factory=deque)
     running: list[Request] = field(init=False, repr=False, default_factory=list)
@@ -88,6 +90,10 @@ class Policy(ABC):
         if request.end - 1 > self.cache.tokens:
             return f"is longer than the KV cache of {self.cache.tokens} tokens"
         return ""
+
+    def received_tokens(self, request: Request) -> int:
+        """For how many tokens blocks are held when a request comes whose prompt was computed elsewhere."""
+        return request.known
 
     # --- what policies are made of --------------------------------------------------------------------------------
 

@@ -49,6 +49,8 @@ class RequestTable:
         session: number of the conversation that it belongs to, -1 for none, int64.
         follows: row of the request whose end it waits for, an earlier one; -1 for none, int64.
         hashes: what the prompts begin with, None where nothing is shared.
+        model: of each request its place in ``models``, int64; None where any model will do.
+        models: names of models.
     """
 
     arrived: NDArray[np.int64]
@@ -57,6 +59,8 @@ class RequestTable:
     session: NDArray[np.int64]
     follows: NDArray[np.int64]
     hashes: PromptHashes | None = None
+    model: NDArray[np.int64] | None = None
+    models: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.arrived)
@@ -70,6 +74,7 @@ class RequestTable:
         session: ArrayLike | None = None,
         follows: ArrayLike | None = None,
         hashes: PromptHashes | None = None,
+        model: Sequence[str] | None = None,
         place: Callable[[int], str] = lambda row: f"request {row}",
         sort: bool = False,
     ) -> RequestTable:
@@ -82,6 +87,7 @@ class RequestTable:
             session: conversations; none where not given.
             follows: rows before their own, -1 for none; nobody follows anybody where not given.
             hashes: what the prompts begin with.
+            model: name of the model that each asks for.
             place: where a row is, for messages.
             sort: put requests in order of arrival; equal times keep their order.
 
@@ -101,6 +107,8 @@ class RequestTable:
             np.full(len(arrived), -1, np.int64) if column is None else np.asarray(column, np.int64)
             for column in (session, follows)
         )
+        models = tuple(dict.fromkeys(model)) if model is not None else ()
+        asked = None if model is None else np.array([models.index(name) for name in model], np.int64)
         first = np.flatnonzero(after < 0)
         falls = np.flatnonzero(np.diff(arrived[first]) < 0)
         if falls.size and not sort:
@@ -117,8 +125,9 @@ class RequestTable:
             arrived, session_of, after = arrived[place_of], session_of[place_of], after[place_of]
             after = np.where(after < 0, -1, rank[after])
             counts = [column[place_of] for column in counts]
+            asked = None if asked is None else asked[place_of]
             hashes = None if hashes is None else replace(hashes, rows=hashes.rows.take(place_of))
-        return RequestTable(arrived, counts[0], counts[1], session_of, after, hashes)
+        return RequestTable(arrived, counts[0], counts[1], session_of, after, hashes, asked, models)
 
 
 def _counts(column: NDArray[np.float64], what: str, place: Callable[[int], str]) -> NDArray[np.int64]:
@@ -190,3 +199,18 @@ class Request:
     def remaining(self) -> int:
         """Output tokens to come."""
         return self.end - self.known
+
+    def without_blocks(self) -> Request:
+        """Another that holds the blocks that this one held."""
+        other = Request(self.row, self.number, self.arrived, self.prompt, self.end - self.prompt, keys=self.keys)
+        other.blocks, other.held, other.stored = self.blocks, self.held, self.stored
+        self.blocks, self.held, self.stored = 0, [], 0
+        return other
+
+    def handed_over(self, output: int) -> Request:
+        """One that goes on from the first token elsewhere, to so many output tokens; it holds nothing yet."""
+        other = Request(self.row, self.number, self.arrived, self.prompt, output, self.session, self.keys)
+        other.known = self.prompt + 1
+        for name in ("scheduled", "first_token", "last_token", "waited", "restarts", "cached"):
+            setattr(other, name, getattr(self, name))
+        return other
