@@ -121,6 +121,10 @@ class ServeOptions:
         help="on: find what a prompt begins with in the cache; off (default: on under vllm, sglang and trtllm).",
         group=ENGINE, metavar="on|off", complete=completion.choices("on", "off"),
     )  # fmt: skip
+    eviction: str = option(
+        "--eviction", help="What prefix caching gives up first: lru or lfu (default lru).", default="lru",
+        group=ENGINE, metavar="RULE", complete=completion.choices("lru", "lfu"),
+    )  # fmt: skip
     kv_blocks: int | None = option(
         "--kv-blocks", help="Blocks of each replica's cache (default: what memory leaves).", group=ENGINE, metavar="N"
     )
@@ -266,6 +270,7 @@ def _deployment(options: ServeOptions) -> Deployment:
             weights=options.weights,
             kv_cache=options.kv_cache,
             prefix_caching=None if options.prefix_caching is None else options.prefix_caching == "on",
+            eviction=options.eviction,
             longest=options.max_length,
             blocks=options.kv_blocks,
             utilisation=options.memory_utilisation,

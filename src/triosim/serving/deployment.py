@@ -256,8 +256,8 @@ def _group(
     sizes = {replica.cache.block_tokens for replica in (*both, *prefill, *decode)}
     if len(sizes) > 1 and any(replica.cache.reuses for replica in (*both, *prefill, *decode)):
         raise InputError(
-            f"pools of {model} have blocks of {' and '.join(map(str, sorted(sizes)))} tokens, and so cannot look for the "
-            "same prefixes: give all the same block-tokens, or turn prefix caching off"
+            f"pools of {model} have blocks of {' and '.join(map(str, sorted(sizes)))} tokens, and so cannot look for "
+            "the same prefixes: give all the same block-tokens, or turn prefix caching off"
         )
     if both:
         return Group(both, router)

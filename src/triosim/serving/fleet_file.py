@@ -71,6 +71,7 @@ class _Pool(_Machine):
     weights: str = "bf16"
     kv_cache: str = "bf16"
     prefix_caching: bool | None = None
+    eviction: str = "lru"
     max_length: Count | None = None
     kv_blocks: Count | None = None
     memory_utilisation: Annotated[float, Above(0)] = UTILISATION
@@ -176,6 +177,7 @@ def _pool(own: _Pool, model: str | None, system: System, first: int, place: int)
         weights=own.weights,
         kv_cache=own.kv_cache,
         prefix_caching=own.prefix_caching,
+        eviction=own.eviction,
         longest=own.max_length,
         blocks=own.kv_blocks,
         utilisation=own.memory_utilisation,

@@ -33,6 +33,7 @@ class Policy(ABC):
         block_tokens: tokens of a block of the KV cache.
         pipelines: whether the engine can run its steps through several pipeline stages.
         finds_prefixes: whether the engine looks for prompts in its cache unless it is told otherwise.
+        radix: whether what it finds them in is a radix tree, not a table of hashes.
         steady: the promise that a step in which all running requests decode is followed by the same until somebody
             arrives, ends or finds no block, so that the replica need not ask.  Options or counters that change with
             every step break it.
@@ -51,6 +52,7 @@ class Policy(ABC):
 
     pipelines: ClassVar[bool] = True
     finds_prefixes: ClassVar[bool] = False
+    radix: ClassVar[bool] = False
     steady: ClassVar[bool] = False
     receives: ClassVar[bool] = True
 

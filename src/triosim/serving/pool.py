@@ -50,6 +50,7 @@ class Pool:
         weights: one of :data:`triosim.serving.model.PRECISIONS`.
         kv_cache: one of :data:`triosim.serving.model.KV_TYPES`.
         prefix_caching: whether what a prompt begins with may be found in the cache; as the engine does if None.
+        eviction: of what was found in the cache, one of :data:`triosim.serving.kv_cache.EVICTIONS`.
         longest: tokens of a request at most; the model's positions if None.
         blocks: of each replica's cache; what memory allows if None.
         utilisation: share of a device's memory that is the engine's.
@@ -70,6 +71,7 @@ class Pool:
     weights: str = "bf16"
     kv_cache: str = "bf16"
     prefix_caching: bool | None = None
+    eviction: str = "lru"
     longest: int | None = None
     blocks: int | None = None
     utilisation: float = UTILISATION
@@ -135,7 +137,15 @@ def replicas_of(own: Pool, model: ServedModel, number: int, moved: Moved) -> tup
         times, kept = kinds[device.name]
         blocks = own.blocks if kept is None else kept.blocks
         reuses = policy.finds_prefixes if own.prefix_caching is None else own.prefix_caching
-        cache = (PrefixCache if reuses else KVCache)(blocks or 0, policy.block_tokens)
+        cache: KVCache
+        if reuses:
+            cache = PrefixCache(blocks or 0, policy.block_tokens, policy.radix, own.eviction)
+        elif own.eviction != "lru":
+            raise InputError(
+                f"eviction {quoted(own.eviction)} is of prefix caching, which is off: turn it on, or leave eviction out"
+            )
+        else:
+            cache = KVCache(blocks or 0, policy.block_tokens)
         replicas.append(Replica(number + place, policy, cache, times, own.longest or model.longest))
     all_kept = [kept for _, kept in kinds.values() if kept is not None]
     return replicas, min(all_kept, key=lambda kept: kept.blocks, default=None)
