@@ -126,6 +126,7 @@ class _Run:
         }
         self.prompts, self.outputs = table.prompt.tolist(), table.output.tolist()
         self.sessions, self.delays = table.session.tolist(), table.arrived.tolist()
+        self.priorities = [0] * len(table) if table.priority is None else table.priority.tolist()
         self.group_of = None if table.model is None else table.model.tolist()
         self.followers: dict[int, list[int]] = {}
         for row in np.flatnonzero(table.follows >= 0).tolist():
@@ -228,7 +229,14 @@ class _Run:
         keys = self.keys[some.block_tokens][row] if some.reuses else ()
         output = self.outputs[row]
         request = self.live[row] = Request(
-            row, self.number, now, self.prompts[row], output if over is None else 1, self.sessions[row], keys
+            row,
+            self.number,
+            now,
+            self.prompts[row],
+            output if over is None else 1,
+            self.sessions[row],
+            keys,
+            self.priorities[row],
         )
         if over is not None:
             replica = over.arrive(request, output, group.router)

@@ -7,7 +7,7 @@ asks :meth:`Policy.schedule`.  What an answer must keep to is checked by the rep
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from bisect import insort
+from bisect import bisect, insort
 from collections import deque
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -43,6 +43,7 @@ class Policy(ABC):
         cache: the replica's KV cache.
         stages: of the pipeline, each of which may have a step in flight.
         longest: tokens, prompt and output together, that a request may have.
+        by_priority: whether requests of lower ``priority`` go before others, and evict them.
         per_step: requests in one step where each pipeline stage has its share of those running.
     """
 
@@ -61,6 +62,7 @@ class Policy(ABC):
     cache: KVCache = field(init=False, repr=False)
     stages: int = field(init=False, repr=False, default=1)
     longest: int = field(init=False, repr=False, default=0)
+    by_priority: bool = field(init=False, repr=False, default=False)
     per_step: int = field(init=False, repr=False, default=0)
 
     def attach(self, cache: KVCache, longest: int, stages: int = 1) -> None:
@@ -103,6 +105,20 @@ class Policy(ABC):
         """Running requests that are in no step, in order of arrival."""
         return self.running if self.stages == 1 else [request for request in self.running if not request.busy]
 
+    def queue(self, request: Request, first: bool = False) -> None:
+        """A request waits: behind all others, before all of them, or where its priority and its arrival put it."""
+        if self.by_priority:
+            self.waiting.insert(bisect(self.waiting, _rank(request), key=_rank), request)
+        elif first:
+            self.waiting.appendleft(request)
+        else:
+            self.waiting.append(request)
+
+    def in_order(self) -> deque[Request]:
+        """As :meth:`ready`, in the order in which they are served; who comes last gives way first."""
+        ready = self.ready()
+        return deque(sorted(ready, key=_rank) if self.by_priority else ready)
+
     def admit(self) -> Request:
         """Take the first waiting request among those that run."""
         request = self.waiting.popleft()
@@ -119,7 +135,7 @@ class Policy(ABC):
         request.computed = 0
         request.prefill = request.known
         request.restarts += 1
-        self.waiting.appendleft(request)
+        self.queue(request, first=True)
 
     def finish(self, request: Request) -> None:
         """A request has all its tokens; called by the replica when the step ends."""
@@ -129,6 +145,10 @@ class Policy(ABC):
 
 ENGINES = Registry("triosim.serving.engines", "triosim.serving.engines", "serving engine", Policy)
 """Scheduling policies by name (``--engine``)."""
+
+
+def _rank(request: Request) -> tuple[int, int]:
+    return request.priority, request.number
 
 
 def _by_arrival(request: Request) -> int:

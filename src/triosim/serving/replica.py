@@ -76,14 +76,19 @@ class Replica:
         """
         self.check(request)
         self.outstanding += 1
-        self.policy.waiting.append(request)
+        self.policy.queue(request)
 
     def check(self, request: Request) -> None:
         """Whether a request can run here.
 
         Raises:
-            InputError: it never can.
+            InputError: it never can, or has a priority where the engine knows none.
         """
+        if request.priority and not self.policy.by_priority:
+            raise InputError(
+                f"request {request.number} has priority {request.priority}, and the engine {self._name} takes requests "
+                "as they come: use vllm with --engine-option priority=on, or leave priorities out"
+            )
         if why := self.policy.room(request):
             raise InputError(
                 f"request {request.number} ({request.prompt} prompt and {request.end - request.prompt} output tokens) "

@@ -51,6 +51,7 @@ class RequestTable:
         hashes: what the prompts begin with, None where nothing is shared.
         model: of each request its place in ``models``, int64; None where any model will do.
         models: names of models.
+        priority: of each request, the lowest first, int64; None where all are equal.
     """
 
     arrived: NDArray[np.int64]
@@ -61,6 +62,7 @@ class RequestTable:
     hashes: PromptHashes | None = None
     model: NDArray[np.int64] | None = None
     models: tuple[str, ...] = ()
+    priority: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.arrived)
@@ -75,6 +77,7 @@ class RequestTable:
         follows: ArrayLike | None = None,
         hashes: PromptHashes | None = None,
         model: Sequence[str] | None = None,
+        priority: Sequence[int] | None = None,
         place: Callable[[int], str] = lambda row: f"request {row}",
         sort: bool = False,
     ) -> RequestTable:
@@ -88,6 +91,7 @@ class RequestTable:
             follows: rows before their own, -1 for none; nobody follows anybody where not given.
             hashes: what the prompts begin with.
             model: name of the model that each asks for.
+            priority: of each, the lowest first.
             place: where a row is, for messages.
             sort: put requests in order of arrival; equal times keep their order.
 
@@ -109,6 +113,7 @@ class RequestTable:
         )
         models = tuple(dict.fromkeys(model)) if model is not None else ()
         asked = None if model is None else np.array([models.index(name) for name in model], np.int64)
+        ranks = None if priority is None else np.asarray(priority, np.int64)
         first = np.flatnonzero(after < 0)
         falls = np.flatnonzero(np.diff(arrived[first]) < 0)
         if falls.size and not sort:
@@ -125,9 +130,9 @@ class RequestTable:
             arrived, session_of, after = arrived[place_of], session_of[place_of], after[place_of]
             after = np.where(after < 0, -1, rank[after])
             counts = [column[place_of] for column in counts]
-            asked = None if asked is None else asked[place_of]
+            asked, ranks = (None if column is None else column[place_of] for column in (asked, ranks))
             hashes = None if hashes is None else replace(hashes, rows=hashes.rows.take(place_of))
-        return RequestTable(arrived, counts[0], counts[1], session_of, after, hashes, asked, models)
+        return RequestTable(arrived, counts[0], counts[1], session_of, after, hashes, asked, models, ranks)
 
 
 def _counts(column: NDArray[np.float64], what: str, place: Callable[[int], str]) -> NDArray[np.int64]:
@@ -149,6 +154,7 @@ class Request:
         arrived: picoseconds.
         prompt, end: tokens of the prompt, and of prompt and output together.
         session: conversation, -1 for none.
+        priority: the lowest goes first, where the engine looks at it.
         known, computed: tokens; see the module's docstring.
         prefill: tokens that were known when it was (re)started: it decodes once so many are computed.
         blocks: of the cache that it holds.
@@ -165,13 +171,13 @@ class Request:
 
     __slots__ = (
         "arrived", "blocks", "busy", "cached", "computed", "end", "finished", "first_token", "held", "keys", "known",
-        "last_end", "last_token", "number", "prefill", "prompt", "restarts", "row", "scheduled", "session", "stored",
-        "waited",
+        "last_end", "last_token", "number", "prefill", "priority", "prompt", "restarts", "row", "scheduled", "session",
+        "stored", "waited",
     )  # fmt: skip
 
     def __init__(
         self, row: int, number: int, arrived: int, prompt: int, output: int, session: int = -1,
-        keys: Sequence[int] = (),
+        keys: Sequence[int] = (), priority: int = 0,
     ) -> None:  # fmt: skip
         self.row = row
         self.number = number
@@ -180,6 +186,7 @@ class Request:
         self.end = prompt + output
         self.session = session
         self.keys = keys
+        self.priority = priority
         self.held: list[int] = []
         self.computed = self.blocks = self.stored = self.cached = self.waited = self.restarts = 0
         self.scheduled = self.first_token = self.finished = self.last_end = self.last_token = -1
@@ -209,7 +216,9 @@ class Request:
 
     def handed_over(self, output: int) -> Request:
         """One that goes on from the first token elsewhere, to so many output tokens; it holds nothing yet."""
-        other = Request(self.row, self.number, self.arrived, self.prompt, output, self.session, self.keys)
+        other = Request(
+            self.row, self.number, self.arrived, self.prompt, output, self.session, self.keys, self.priority
+        )
         other.known = self.prompt + 1
         for name in ("scheduled", "first_token", "last_token", "waited", "restarts", "cached"):
             setattr(other, name, getattr(self, name))

@@ -1,10 +1,10 @@
 """JSONL of our own: one request a line, or one conversation with its turns.
 
 A request has ``arrived_at`` (seconds), ``prompt_tokens`` and ``output_tokens``, each a count or a list of token ids,
-and may have ``session`` and the ``model`` that it asks for.  A conversation has ``arrived_at`` and ``turns``, a list of
-such requests without time: a turn arrives ``think`` seconds (0 where not given) after the end of the one before, and
-its prompt begins with all that was said. ``input_toks``, ``output_toks``, ``input_tok_ids`` and ``arrival_time_ns``
-(LLMServingSim) are understood too.
+and may have ``session``, the ``model`` that it asks for, and ``priority``, of which the lowest goes first.  A
+conversation has ``arrived_at`` and ``turns``, a list of such requests without time: a turn arrives ``think`` seconds (0
+where not given) after the end of the one before, and its prompt begins with all that was said. ``input_toks``,
+``output_toks``, ``input_tok_ids`` and ``arrival_time_ns`` (LLMServingSim) are understood too.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class _Columns:
     follows: list[int] = field(default_factory=list)
     hashes: list[list[int]] = field(default_factory=list)
     model: list[str] = field(default_factory=list)
+    priority: list[int] = field(default_factory=list)
 
 
 @registered
@@ -68,8 +69,10 @@ class Jsonl(RequestReader):
             if "turns" in row:
                 self._turns(row["turns"], at, where, seconds, session, table)
                 table.model += [_model(row, where)] * (len(table.lines) - before)
+                table.priority += [_priority(row, where)] * (len(table.lines) - before)
                 continue
             table.model.append(_model(row, where))
+            table.priority.append(_priority(row, where))
             self._request(row, [], at, where, table)
             table.seconds.append(seconds)
             table.session.append(session)
@@ -80,6 +83,7 @@ class Jsonl(RequestReader):
         return RequestTable.of(
             table.seconds, table.prompt, table.output, session=table.session, follows=table.follows,
             hashes=PromptHashes(Ragged.of(table.hashes), TOKENS, outputs=True) if any(table.hashes) else None,
+            priority=table.priority if any(table.priority) else None,
             model=table.model if any(table.model) else None,
             place=lambda row: f"{path}, line {table.lines[row]}", sort=sort,
         )  # fmt: skip
@@ -149,6 +153,14 @@ def _model(row: dict[str, Any], where: str) -> str:
     if not isinstance(name, str):
         raise InputError(f"{where}: model is {quoted(name)}: give a name")
     return name
+
+
+def _priority(row: dict[str, Any], where: str) -> int:
+    """Of a request, 0 where it does not say."""
+    priority = row.get("priority", 0)
+    if type(priority) is not int or abs(priority) >= 1 << 31:
+        raise InputError(f"{where}: priority is {quoted(priority)}: give a whole number, the lowest goes first")
+    return priority
 
 
 def _number(text: str) -> int:
