@@ -272,7 +272,8 @@ def test_a_fleet_in_a_file(tmp_path: Path) -> None:
 def test_several_models_in_a_fleet(tmp_path: Path) -> None:
     file, requests = tmp_path / "fleet.toml", tmp_path / "requests.jsonl"
     file.write_text(
-        'system = "dgx-h100"\n[[pool]]\nmodel = "llama-3-8b"\n[[pool]]\nmodel = "llama-2-7b"\nreplicas = 2\n'
+        'system = "dgx-h100"\nidle-ok = true\n'
+        '[[pool]]\nmodel = "llama-3-8b"\n[[pool]]\nmodel = "llama-2-7b"\nreplicas = 2\n'
     )
     one = {"prompt_tokens": 50, "output_tokens": 5}
     lines = [
@@ -282,6 +283,10 @@ def test_several_models_in_a_fleet(tmp_path: Path) -> None:
     found = json.loads(run("serve", file, "--requests", requests, "--json", "-").stdout)
     computed = [one["computed_tokens"] for one in found["replicas"]]
     assert computed == [4 * 54, 4 * 54, 4 * 54]
+    wanted = file.read_text()
+    file.write_text(wanted.replace("idle-ok = true", ""))
+    assert "leave 5 of the 8 devices" in run("serve", file, "--requests", requests, code=2).stderr
+    file.write_text(wanted)
     lines[3]["model"] = "gpt2"
     requests.write_text("".join(json.dumps(line) + "\n" for line in lines))
     done = run("serve", file, "--requests", requests, code=2)

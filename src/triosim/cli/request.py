@@ -62,7 +62,7 @@ def request(options: InferOptions) -> None:
         kv_cache=options.kv_cache,
         host=options.host or "graph",
     )
-    found = one_request(pool, options.prompt, options.output, options.batch_size or 1, options.context)
+    found = one_request(pool, options.prompt, options.output, options.batch_size or 1, options.context, options.idle_ok)
     if options.json is not None:
         with text_output(options.json) as file:
             json.dump(found.table(), file, indent=1, allow_nan=False)

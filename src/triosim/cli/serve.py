@@ -106,6 +106,9 @@ class ServeOptions:
         "--local-prefill", help="Prompt tokens, not found in its cache, that a decoding copy computes itself at most.",
         group=ENGINE, metavar="N",
     )  # fmt: skip
+    idle_ok: bool = option(
+        "--idle-ok", help="Leave devices without a replica if the fleet needs fewer.", default=False, group=ENGINE
+    )
     router: str = option(
         "--router",
         help="round-robin, random, least-outstanding, two-choices, session, prefix-aware, or one of yours (default "
@@ -285,6 +288,7 @@ def _deployment(options: ServeOptions) -> Deployment:
         transfer=options.transfer or "whole",
         order=options.order or "prefill-first",
         local=options.local_prefill or 0,
+        idle_ok=options.idle_ok,
     )
 
 

@@ -22,7 +22,7 @@ from triosim.serving.fleet import Group, Progress, Served, play
 from triosim.serving.kernel_times import NOTHING_MOVED, Moved
 from triosim.serving.metrics import ServingMetrics, Slo, measure
 from triosim.serving.model import ServedModel
-from triosim.serving.pool import Pool, checked, device_of, part, replicas_of
+from triosim.serving.pool import Pool, checked, device_of, part, refuse_idle, replicas_of
 from triosim.serving.replica import Replica
 from triosim.serving.requests import RequestTable
 from triosim.serving.router import ROUTERS
@@ -49,6 +49,8 @@ class Deployment:
             pools are on one system, which is the network then.
         transfer: one of :data:`TRANSFERS`.
         order: one of :data:`ORDERS`.
+        idle_ok: whether devices of a system may be left without a replica; otherwise that is refused, because it is
+            usually a slip.
         local: prompt tokens that a decoding replica computes itself if it lacks no more (decode first only).
     """
 
@@ -60,6 +62,7 @@ class Deployment:
     transfer: str = "whole"
     order: str = "prefill-first"
     local: int = 0
+    idle_ok: bool = False
 
     @property
     def replicas(self) -> int:
@@ -203,12 +206,31 @@ def _check(own: Deployment) -> None:
         raise InputError(
             "prompts are computed where they decode only if that is chosen first: give the order decode-first too"
         )
+    if not own.idle_ok:
+        _refuse_idle(own)
     for model in dict.fromkeys(pool.model for pool in own.pools):
         roles = {pool.role for pool in own.pools if pool.model == model}
         if roles not in ({"both"}, {"prefill", "decode"}):
             raise InputError(
                 f"pools of {model} have the roles {', '.join(sorted(roles))}: give each both, or some prefill and some "
                 "decode"
+            )
+
+
+def _refuse_idle(own: Deployment) -> None:
+    """On each of the machines.
+
+    Raises:
+        InputError: devices of one have no replica.
+    """
+    for system in {id(pool.system): pool.system for pool in own.pools}.values():
+        on = [pool for pool in own.pools if pool.system is system]
+        if len(on) == 1:
+            refuse_idle(on[0].replicas, on[0].size, system.devices)
+        elif used := sum(pool.devices for pool in on) - system.devices:
+            raise InputError(
+                f"the pools leave {-used} of the {system.devices} devices of {system.name or 'the system'} idle: give "
+                "more replicas, a smaller system, or --idle-ok (idle-ok in the file of a fleet) to want it so"
             )
 
 

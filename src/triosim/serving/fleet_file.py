@@ -87,6 +87,7 @@ class _Fleet(_Machine):
     router_option: Mapping[str, str] = field(default_factory=dict)
     transfer: str = "whole"
     order: str = "prefill-first"
+    idle_ok: bool = False
     local_prefill: Annotated[int, AtLeast(0)] = 0
     seed: Annotated[int, AtLeast(0)] = 0
 
@@ -137,7 +138,7 @@ def fleet_file(path: Path) -> Deployment:
         )
     return Deployment(
         tuple(made), whole.router, whole.router_option, whole.seed, between, whole.transfer, whole.order,
-        whole.local_prefill,
+        whole.local_prefill, whole.idle_ok,
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.serving.capacity import Memory, memory
 from triosim.serving.model import kv_type_of, precision_of
 from triosim.serving.model_times import ModelTimes
-from triosim.serving.pool import Pool, checked, step_times
+from triosim.serving.pool import Pool, checked, refuse_idle, step_times
 from triosim.serving.step_times import StepShape
 
 SCHEMA = "triosim/request/1"
@@ -67,7 +67,9 @@ class OneRequest:
         }  # fmt: skip
 
 
-def one_request(pool: Pool, prompt: int, output: int, batch: int = 1, context: int = 0) -> OneRequest:
+def one_request(
+    pool: Pool, prompt: int, output: int, batch: int = 1, context: int = 0, idle_ok: bool = False
+) -> OneRequest:
     """Predict it.
 
     Args:
@@ -75,6 +77,7 @@ def one_request(pool: Pool, prompt: int, output: int, batch: int = 1, context: i
         prompt, output: tokens, at least 1.
         batch: equal requests that run together.
         context: tokens in the cache before the prompt.
+        idle_ok: whether devices of the system may have nothing to do.
 
     Raises:
         InputError: a count is below its least, the request is longer than the model, or the pool cannot be
@@ -86,6 +89,8 @@ def one_request(pool: Pool, prompt: int, output: int, batch: int = 1, context: i
             raise InputError(f"{option} must be at least {least}, got {value}")
     own = pool
     model = checked(own)
+    if not idle_ok:
+        refuse_idle(1, own.size, own.system.devices, many=False)
     whole, longest = context + prompt + output, own.longest or model.longest
     if whole > longest:
         raise InputError(

@@ -120,6 +120,31 @@ def checked(own: Pool) -> ServedModel:
     return model
 
 
+def refuse_idle(replicas: int, size: int, devices: int, many: bool = True) -> None:
+    """Devices that a fleet leaves idle are usually a slip.
+
+    Args:
+        replicas: of the fleet.
+        size: devices of one.
+        devices: of the system.
+        many: whether there may be several replicas.
+
+    Raises:
+        InputError: some are.
+    """
+    idle = devices - replicas * size
+    if not idle:
+        return
+    whole = devices // size if many else 1
+    ways = [f"--replicas {whole}"] if whole > replicas else []
+    raise InputError(
+        f"{replicas} replica{'s' if replicas > 1 else ''} of {size} device{'s' if size > 1 else ''} "
+        f"leave{'' if replicas > 1 else 's'} {idle} of the system's {devices} devices idle: give "
+        f"{', '.join([*ways, 'a larger --tp or --pp'])}, a system of {replicas * size}, or --idle-ok (idle_ok of a "
+        "Deployment) to want it so"
+    )
+
+
 def replicas_of(own: Pool, model: ServedModel, number: int, moved: Moved) -> tuple[list[Replica], Memory | None]:
     """Fresh replicas, numbered from ``number`` on, and the memory of the fullest kind of device.
 
