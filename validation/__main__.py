@@ -22,6 +22,7 @@ READS = {
     "kineto_replay": ("kineto",),
     "main_job": ("triosim-h100/..",),
     "serving": ("serving",),
+    "training": ("training/measured.csv",),
     "vtrain": ("training/measured.csv",),
 }
 """What judges that take ``--data`` read of a folder of data, one run for each file."""
