@@ -47,7 +47,8 @@ SYSTEMS = {
 """Ready systems of the catalog, by the GPU that a row names."""
 FABRICS = {
     "800 Gb/s per node": ("InfiniBand-HDR", 4), "1600 Gb/s per node": ("RoCEv2-200G", 8),
-    "4x 100 Gb/s RoCE": ("RoCEv2-100G", 4), "4x Omni-Path 100": ("InfiniBand-EDR", 4), "8x HDR200": ("InfiniBand-HDR", 8),
+    "4x 100 Gb/s RoCE": ("RoCEv2-100G", 4), "4x Omni-Path 100": ("InfiniBand-EDR", 4),
+    "8x HDR200": ("InfiniBand-HDR", 8),
 }  # fmt: skip
 """Network between the servers, where a row states it: link of the catalog and network cards of a server.  Omni-Path of
 100 Gb/s has no row of its own in the catalog; InfiniBand of that rate is nearest."""

@@ -37,6 +37,11 @@ class Options:
         WORKLOAD, "--precision", "TYPE", "Of a model by name: float32, bfloat16 or float16.",
         complete=choices("float32", "bfloat16", "float16"),
     )  # fmt: skip
+    attention: str = _option(
+        WORKLOAD, "--attention", "KERNELS",
+        "Of a model by name: unfused, flash1, flash2, flash3, cudnn, or auto, what PyTorch runs.", "auto",
+        complete=choices("auto", "unfused", "flash1", "flash2", "flash3", "cudnn"),
+    )  # fmt: skip
     step: str | None = _option(
         WORKLOAD, "--step", "STEP", "Step of a foreign trace with several: its number, median or all (default median).",
         complete=choices("median", "all"),

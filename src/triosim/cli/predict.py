@@ -98,7 +98,12 @@ def step(options: Options, training: bool) -> Trace:
     from triosim.transform.rescale import of_batch, symbols_from
 
     trace = load_workload(
-        options.workload, step=options.step, seq_len=options.seq_len, precision=options.precision, training=training
+        options.workload,
+        step=options.step,
+        seq_len=options.seq_len,
+        precision=options.precision,
+        training=training,
+        attention=options.attention,
     )
     if options.trace_batch_size is not None:
         if options.trace_batch_size < 1:

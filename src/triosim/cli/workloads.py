@@ -27,6 +27,7 @@ def load_workload(
     seq_len: int | None = None,
     precision: str | None = None,
     training: bool = True,
+    attention: str = "auto",
 ) -> Trace:
     """The workload behind a name or path.
 
@@ -40,14 +41,16 @@ def load_workload(
     is_trace = exists and reading.recognised(path)
     if exists and not is_trace and path.suffix.lower() in _CONFIGURATIONS:
         _refuse_step(step, name)
-        return modelling.from_file(path, **_model_options(seq_len, precision, training))
+        return modelling.from_file(path, **_model_options(seq_len, precision, training, attention))
     if not is_trace and modelling.is_named(name):
         _refuse_step(step, name)
-        return modelling.model(name, **_model_options(seq_len, precision, training))
+        return modelling.model(name, **_model_options(seq_len, precision, training, attention))
     if not exists:
         raise _not_there(name)
     if precision is not None:
         raise InputError(f"--precision is for models by name; {name} is a trace, whose types are those of its tensors")
+    if attention != "auto":
+        raise InputError(f"--attention is for models by name; {name} is a trace, whose operators say what they run")
     return reading.read(path, step=step or "median")
 
 
@@ -65,8 +68,8 @@ def _refuse_step(step: str | None, name: str) -> None:
         raise InputError(f"--step chooses a step of a trace; {name} is a model")
 
 
-def _model_options(seq_len: int | None, precision: str | None, training: bool) -> dict[str, Any]:
-    options: dict[str, Any] = {"training": training}
+def _model_options(seq_len: int | None, precision: str | None, training: bool, attention: str) -> dict[str, Any]:
+    options: dict[str, Any] = {"training": training, "attention": attention}
     if seq_len is not None:
         options["sequence_length"] = seq_len
     if precision is not None:

@@ -39,6 +39,7 @@ from triosim.operators._names import (
 )
 from triosim.operators._work import (
     STREAMS,
+    ATTENTION_KERNELS,
     AttentionWork,
     ConvolutionWork,
     ExpertsWork,
@@ -48,7 +49,7 @@ from triosim.operators._work import (
 )
 
 __all__ = [
-    "GRADIENT_ROLES", "KINDS", "NO_LABEL", "STREAMS", "AttentionWork", "Call", "ConvolutionWork", "Dims",
+    "ATTENTION_KERNELS", "GRADIENT_ROLES", "KINDS", "NO_LABEL", "STREAMS", "AttentionWork", "Call", "ConvolutionWork", "Dims",
     "ExpertsWork", "Extent", "Kind", "Need", "Output", "ProductWork", "Result", "Shape", "Term", "Traffic", "Window",
     "Work", "aligned", "argument_names", "at_once", "bounded", "bytes_of", "canonical", "dims", "flop",
     "in_each", "in_place", "is_backward", "kind", "kind_named", "problem", "reads_result", "regrouped", "repeated",
