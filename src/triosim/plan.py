@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from triosim.core.errors import InputError, PlanError, quoted
+from triosim.stacks import Stack
 
 AXES = ("pp", "dp", "tp")
 """Axes of the mesh in their default order, outermost first: those that talk most are next to each other."""
@@ -72,6 +73,7 @@ class Plan(BaseModel):
         fold: play ranks that nothing tells apart once; the result is the same.
         seed: of the draws that the interval comes from.
         training: whether gradients and the optimizer are part of the step.
+        stack: what the framework does besides, see :mod:`triosim.stacks`; unset assumes plain PyTorch.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -114,6 +116,7 @@ class Plan(BaseModel):
     fold: bool = True
     seed: Annotated[int, Field(ge=0)] = 0
     training: bool = True
+    stack: Stack | None = None
 
     def __init__(self, **values: Any) -> None:
         try:

@@ -27,13 +27,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from validation.data.training import Row, read
 
 import triosim
 from triosim import Plan
 from triosim.core.errors import InputError
 from triosim.hardware import catalog
 from triosim.hardware.system import System
-from validation.data.training import Row, read
+from triosim.stacks import load
 
 TARGETS = {
     "Megatron-LM SC'21 Table 1": 0.03, "Megatron-LM SC'21 Table 2": 0.02, "Megatron-LM README 2020 scaling": 0.06,
@@ -90,18 +91,20 @@ def main() -> int:
     parser.add_argument("--source", default="", help="sources with these words in their name")
     parser.add_argument("--limit", type=int, help="predict at most so many rows of a source, chosen at random")
     parser.add_argument("--processes", type=int, default=1, help="rows that are predicted at a time")
+    parser.add_argument("--no-stack", action="store_true", help="leave the software to what is assumed without a name")
     parser.add_argument("--rows", action="store_true", help="also print every row")
     parser.add_argument("--json", type=Path, help="write the rows")
     options = parser.parse_args()
+    stacked = not options.no_stack
     rows = _chosen(read(options.data), options.source, options.limit)
     if not rows:
         print(f"{options.data}: has no source with {options.source!r} in its name", file=sys.stderr)
         return 2
     if options.processes > 1:
         with ProcessPoolExecutor(options.processes) as pool:
-            judged = list(pool.map(judge, rows, chunksize=4))
+            judged = list(pool.map(functools.partial(judge, stacked=stacked), rows, chunksize=4))
     else:
-        judged = [judge(row) for row in rows]
+        judged = [judge(row, stacked) for row in rows]
     if options.rows:
         for one in judged:
             if not one.lacks:
@@ -129,14 +132,14 @@ def _chosen(rows: Sequence[Row], words: str, limit: int | None) -> list[Row]:
     return [found[at] for at in sorted(kept)]
 
 
-def judge(row: Row) -> Judged:
-    """Predict a row."""
+def judge(row: Row, stacked: bool = True) -> Judged:
+    """Predict a row, with or without its stack."""
     first = Judged(row.id, row.source, row.judges, row.gates, row.seconds, lacks=row.lacks)
     if row.lacks:
         return first
     began = time.process_time()
     try:
-        result = predict(row)
+        result = predict(row, stacked)
         low, high = result.interval_s
     except InputError as error:
         return Judged(**{**asdict(first), "lacks": str(error)})
@@ -150,12 +153,18 @@ def judge(row: Row) -> Judged:
     )  # fmt: skip
 
 
-def predict(row: Row) -> Any:
-    """The :class:`triosim.prediction.result.Result` of a row."""
-    plan = Plan(**row.plan)
+def predict(row: Row, stacked: bool = True) -> Any:
+    """The :class:`triosim.prediction.result.Result` of a row, with or without its stack."""
+    if not stacked:
+        plan, options = Plan(**row.plan), {}
+    else:
+        stack = load(row.stack)
+        plan = Plan(**row.plan, stack=stack)
+        softmax = stack.fused_softmax and row.configuration.get("fused_softmax", True)
+        options = {"attention": stack.attention, "fused": stack.fused, "fused_softmax": softmax}
     trace = triosim.model(
         row.family, batch_size=1, sequence_length=row.sequence, precision=row.precision, optimizer="adam",
-        configuration=row.configuration,
+        configuration=row.configuration, **options,
     )  # fmt: skip
     return triosim.simulate(trace, system(**row.system), plan, fit=False)
 

@@ -55,6 +55,13 @@ def links(incomplete: str) -> list[str]:
     return _beginning(catalog.links(), incomplete)
 
 
+def stacks(incomplete: str) -> list[str]:
+    """Stacks of the program, and files."""
+    from triosim.stacks import names
+
+    return _beginning(names(), incomplete) + files(incomplete)
+
+
 def choices(*names: str) -> Complete:
     """One of a few words."""
 

@@ -16,6 +16,7 @@ LEFT_OUT = {
     "--dp": "dp", "--micro-batches": "micro_batches", "--global-batch-size": "global_batch_size",
     "--seq-len": "seq_len", "--precision": "precision", "--placement": "placement", "--place": "place",
     "--tp-plan": "tp_plan", "--composition": "composition", "--also": "also", "--batch-trace": "batch_trace",
+    "--stack": "stack", "--attention": "attention",
 }  # fmt: skip
 """Options of a step that a request has no use for."""
 

@@ -111,7 +111,8 @@ class Attention(Kind):
         window = float(left + 1) if type(left) is int and left >= 0 else 0.0
         return AttentionWork(
             batch, queries, keys, float(query[at_heads]), float(max(key[at_heads], 1)), float(query[-1]),
-            float((value or query)[-1]), window, bool(call.args.get("is_causal")) and queries == keys, call.backward, _kernel(call),
+            float((value or query)[-1]), window, bool(call.args.get("is_causal")) and queries == keys, call.backward,
+            _kernel(call),
         )  # fmt: skip
 
     def dims(self, call: Call) -> Dims:

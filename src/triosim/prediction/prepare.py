@@ -31,6 +31,7 @@ from triosim.kernels.pricing import price
 from triosim.memory.footprint import Footprint, footprint
 from triosim.network.placement import Placement, place
 from triosim.network.routes import Router
+from triosim.partition.main_gradients import often, with_main_gradients
 from triosim.partition.partition import partition
 from triosim.partition.resolve import JobMesh, arranged, replication, resolve, rules_of, suited
 from triosim.partition.step import Step
@@ -43,6 +44,7 @@ from triosim.schedule.program import Op, Program
 from triosim.schedule.replicas import replicated
 from triosim.schedule.sharded import sharded
 from triosim.schedule.stages import Stages, split
+from triosim.stacks import ASSUMED
 from triosim.trace.blocks import blocks
 from triosim.trace.tables import Phase, Trace
 from triosim.transform.alignment import aligned
@@ -119,6 +121,10 @@ def prepare(
     rules = rules_of(plan, named)
     mesh = arranged(rules, mesh)
     workload = suited(rules, workload, mesh)
+    stack = plan.stack or ASSUMED
+    if named and plan.training:
+        scattered = plan.zero >= 2 and mesh.replicas > 1
+        workload = with_main_gradients(workload, stack, mesh.micro_batches, scattered)
 
     tell("dividing the step")
     whole = _at_batch(workload, mesh, plan)
@@ -137,6 +143,9 @@ def prepare(
     jobs = {m: Job(step.trace, system.models[m], workload, recorded_on, others) for m in models}
     residual = residual_of(plan.composition) if plan.composition else None
     times = {m: price(job, plan.operator_times, plan.operator_options) for m, job in jobs.items()}
+    if named and plan.training:
+        share = often(step.trace, stack, mesh.micro_batches)
+        times = {m: replace(found, seconds=found.seconds * share) for m, found in times.items()}
     if residual is not None:
         times = {m: replace(found, seconds=found.seconds * residual.terms.scale) for m, found in times.items()}
     slowest = max(models, key=lambda m: float(times[m].seconds.sum()))
@@ -151,7 +160,8 @@ def prepare(
         step = replace(step, notes=(*step.notes, *_unsplit(step.homes, stages, times[slowest].seconds, plan.schedule)))
 
     tell("writing the programs of the ranks")
-    mode, why = (plan.host, "") if plan.host else default_mode(workload, [jobs[m].device for m in models], recorded_on)
+    asked = plan.host or (plan.stack.host if plan.stack and named else "")
+    mode, why = (asked, "") if asked else default_mode(workload, [jobs[m].device for m in models], recorded_on)
     _check_length(step.trace, plan, mesh, schedule.chunks_per_stage, mode)
     classes = _programs(step, times, stages, schedule, plan, mesh, system, placement, jobs[models[0]])
     driven = mesh.replicas if step.replication.rooted else 1

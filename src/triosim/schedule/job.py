@@ -15,9 +15,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dtypes import DTYPE_CODE
 from triosim.core.errors import PlanError
 from triosim.memory.lifetimes import Lifetimes
-from triosim.partition.gradients import gradients, total_bytes
+from triosim.partition.gradients import Gradient, gradients, total_bytes
 from triosim.partition.resolve import JobMesh
 from triosim.partition.step import Step
 from triosim.plan import Plan
@@ -34,7 +35,7 @@ from triosim.schedule.offload import Shuttle, host_bytes, on_host
 from triosim.schedule.program import COMPUTE, COPY, SEND, TP, Op, Program, of_iteration
 from triosim.schedule.sharded import resident
 from triosim.schedule.stages import Boundary, Stages
-from triosim.trace.tables import Category, Phase
+from triosim.trace.tables import ITEM_BYTES, Category, Phase, Trace
 
 
 class Kind(NamedTuple):
@@ -99,6 +100,9 @@ def programs(step: Step, costs: Costs, stages: Stages, schedule: Schedule, plan:
         PlanError: data parallelism is asked for but the trace has no gradients to reduce, or the schedule cannot do it.
     """
     grads = gradients(step.trace) if plan.training else []
+    if plan.stack is not None and plan.stack.reduce != "gradient":
+        item = ITEM_BYTES[DTYPE_CODE[plan.stack.reduce]]
+        grads = [_reduced_in(g, step.trace, float(item)) for g in grads]
     if plan.training and mesh.replicas > 1 and not grads and np.any(step.trace.operators.phase == Phase.BACKWARD):
         raise PlanError(
             f"dp {mesh.replicas}: no gradient of a parameter was found in {step.trace.meta.workload!r}, so there is "
@@ -115,6 +119,12 @@ def programs(step: Step, costs: Costs, stages: Stages, schedule: Schedule, plan:
             )
     written = [_Stage(StageFacts(job, stage)) for stage in range(mesh.stages)]
     return [stage.program() for stage in written]  # tags are known when all stages have been written
+
+
+def _reduced_in(gradient: Gradient, trace: Trace, item: float) -> Gradient:
+    """A gradient that is reduced in a type of so many bytes an element."""
+    own = ITEM_BYTES[trace.values.dtype[trace.values.storage == gradient.storage]].max()
+    return replace(gradient, bytes=round(gradient.bytes * item / float(own)))
 
 
 class _Stage:

@@ -53,8 +53,8 @@ BACKWARD = 63 / 73
 """Rate of the gradients' products in that of the output's: at best 63 % and 73 % of an A100's peak (FlashAttention-2,
 section 4.1)."""
 FLASH1, FLASH1_BACKWARD = 50 / 73, 35 / 63
-"""Best rates of FlashAttention's first version in those of the second, on an A100: 50 % and 35 % of the peak forward and
-backward (FlashAttention-2, sections 1 and 4.1)."""
+"""Best rates of FlashAttention's first version in those of the second, on an A100: 50 % and 35 % of the peak forward
+and backward (FlashAttention-2, sections 1 and 4.1)."""
 SYNCHRONOUS = 0.629
 """Part of Hopper's peak that the matrix instructions of Ampere (``mma``) reach on it, which the first two versions of
 FlashAttention are written in (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via

@@ -17,8 +17,8 @@ from triosim.sources.models._unfused import unfused_attention
 from triosim.trace.tables import Category
 
 ATTENTIONS = ("auto", "unfused", "flash1", "flash2", "flash3", "cudnn")
-"""Kernels of attention: what PyTorch's ``scaled_dot_product_attention`` runs on the device; scores and weights as tensors
-of their own; a version of FlashAttention; cuDNN's, the vendor's best for the device."""
+"""Kernels of attention: what PyTorch's ``scaled_dot_product_attention`` runs on the device; scores and weights as
+tensors of their own; a version of FlashAttention; cuDNN's, the vendor's best for the device."""
 
 _CHECKED = 1000  # after so many weights each
 
@@ -91,6 +91,7 @@ class Net(Tape):
         training: also record what the derivatives need.
         fused: call the fused operators of large-model frameworks where there is one.
         attention: kernels of attention, one of :data:`ATTENTIONS`.
+        fused_softmax: of an unfused attention: scale, mask and softmax are one kernel.
 
     Attributes:
         kernel: the kernels of attention.
@@ -98,12 +99,19 @@ class Net(Tape):
     """
 
     def __init__(
-        self, weights: Weights, precision: str, training: bool, fused: bool = False, attention: str = "auto"
+        self,
+        weights: Weights,
+        precision: str,
+        training: bool,
+        fused: bool = False,
+        attention: str = "auto",
+        fused_softmax: bool = True,
     ) -> None:
         super().__init__(training)
         self.precision = precision
         self.fused = fused
         self.kernel = attention
+        self.fused_softmax = fused_softmax
         self.parameters: dict[str, Tensor] = {}
         self.buffers: dict[str, Tensor] = {}
         for name, shape in weights.parameters.items():
@@ -503,7 +511,7 @@ class Net(Tape):
         """
         if self.kernel == "unfused":
             k, v = (self._repeat_heads(x, q.shape[1]) if x.shape[1] != q.shape[1] else x for x in (k, v))
-            return self.transpose(unfused_attention(self, q, k, v, dropout, masked=causal), 1, 2)
+            return self.transpose(unfused_attention(self, q, k, v, dropout, self.fused_softmax, causal), 1, 2)
         flash = q.dtype in ("float16", "bfloat16")
         if not flash and k.shape[1] != q.shape[1]:
             k, v = (self._repeat_heads(x, q.shape[1]) for x in (k, v))
