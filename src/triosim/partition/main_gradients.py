@@ -121,8 +121,8 @@ class _Edit:
         values, operators = self.trace.values, self.trace.operators
         self.storage, self.version = values.storage.copy(), values.version.copy()
         self.dtype, self.category, self.of = values.dtype.copy(), values.category.copy(), values.of.copy()
-        self.inputs, self.outputs = operators.inputs.lists(), operators.outputs.lists()
-        self.roles = operators.roles.lists()
+        self.inputs, self.outputs = list(operators.inputs.lists()), operators.outputs.lists()
+        self.roles = list(operators.roles.lists())  # the lists are shared; rows of a copy are replaced
         self.role_names = list(operators.role_names)
         self.on: dict[int, list[int]] = {}
         for value, where in enumerate(values.storage.tolist()):

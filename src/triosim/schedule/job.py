@@ -233,6 +233,8 @@ class _Stage:
             return Lifetimes.joined([stay, *pass_])
         buckets_held = mesh.replicas > 1 and self.plan.training and self.plan.overlap
         buckets_held = buckets_held and not self.job.replication.states
+        # main gradients lie in buffers that are reduced where they are (Megatron-LM's param_and_grad_buffer.py)
+        buckets_held = buckets_held and not (self.plan.stack and self.plan.stack.gradients != "parameter")
         held = total_bytes(self.of.grads) if buckets_held else 0
         away = on_host(trace, self.job.replication.away, [trip for part in self.of.parts for trip in part.trips[False]])
         own = Occupancy(trace, stages, numbers, mesh, held, away, self.job.storages)
