@@ -69,6 +69,7 @@ class Row:
         sequence: tokens of a sample.
         plan: fields of :class:`triosim.Plan`.
         system: what is given to :func:`triosim.system`, or to :func:`scale_out` beside it.
+        facts: of its software, where the row states other ones than its stack.
         lacks: why the row cannot be told, ``""`` where it can.
     """
 
@@ -84,6 +85,7 @@ class Row:
     sequence: int = 2048
     plan: Mapping[str, Any] = field(default_factory=dict)
     system: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
     lacks: str = ""
 
     @property
@@ -129,6 +131,7 @@ def _row(line: Mapping[str, str]) -> Row:
             **vars(first), "seconds": seconds, "memory_bytes": memory, "family": family,
             "configuration": configuration, "precision": precision, "sequence": int(line["seq_len"]),
             "plan": _plan(line), "system": _system(line),
+            "facts": {"reduce": "gradient"} if "mode PURE" in line["notes"] else {},
         }
     )  # fmt: skip
 

@@ -20,9 +20,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -100,21 +100,27 @@ def main() -> int:
     if not rows:
         print(f"{options.data}: has no source with {options.source!r} in its name", file=sys.stderr)
         return 2
-    if options.processes > 1:
-        with ProcessPoolExecutor(options.processes) as pool:
-            judged = list(pool.map(functools.partial(judge, stacked=stacked), rows, chunksize=4))
-    else:
-        judged = [judge(row, stacked) for row in rows]
-    if options.rows:
-        for one in judged:
-            if not one.lacks:
-                print(f"{one.id} {one.source[:24]:24} {one.measured:9.4f} {one.predicted:9.4f} {one.error:+7.1%} "
-                      f"[{one.low:.4f}, {one.high:.4f}] memory {one.memory:+.1%}")  # fmt: skip
+    judged = []
+    for one in _each(rows, options.processes, stacked):
+        judged.append(one)
+        if options.rows and not one.lacks:
+            print(f"{one.id} {one.source[:24]:24} {one.measured:9.4f} {one.predicted:9.4f} {one.error:+7.1%} "
+                  f"[{one.low:.4f}, {one.high:.4f}] memory {one.memory:+.1%}", flush=True)  # fmt: skip
     if options.json:
         options.json.write_text(json.dumps([asdict(one) for one in judged], indent=1) + "\n", encoding="utf-8")
     _listed(judged)
     table([one for one in judged if not one.judges], "even rows, which may shape a stack")
     return 1 if table([one for one in judged if one.judges], "odd rows, which judge") else 0
+
+
+def _each(rows: Sequence[Row], processes: int, stacked: bool) -> Iterator[Judged]:
+    """The rows as they are judged, in order."""
+    one = functools.partial(judge, stacked=stacked)
+    if processes == 1:
+        yield from map(one, rows)
+        return
+    with ProcessPoolExecutor(processes) as pool:
+        yield from pool.map(one, rows, chunksize=4)
 
 
 def _chosen(rows: Sequence[Row], words: str, limit: int | None) -> list[Row]:
@@ -158,7 +164,7 @@ def predict(row: Row, stacked: bool = True) -> Any:
     if not stacked:
         plan, options = Plan(**row.plan), {}
     else:
-        stack = load(row.stack)
+        stack = replace(load(row.stack), **row.facts)
         plan = Plan(**row.plan, stack=stack)
         softmax = stack.fused_softmax and row.configuration.get("fused_softmax", True)
         options = {"attention": stack.attention, "fused": stack.fused, "fused_softmax": softmax}
