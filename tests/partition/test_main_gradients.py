@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import triosim
-from triosim import Plan
+from triosim import Fidelity, Plan
 from triosim.operators import kind
 from triosim.partition.gradients import gradients
 from triosim.partition.main_gradients import ACCUMULATOR, ADDS, often, with_main_gradients
@@ -27,8 +27,9 @@ def _trace(precision: str = "bfloat16") -> Trace:
 
 
 def _predict(stack: Stack | None, **plan: Any) -> Any:
-    plan = {"micro_batches": 4, "dp": 1, "host": "none", "idle_ok": True, **plan}
-    return triosim.simulate(_trace(), triosim.system("hgx-a100"), Plan(stack=stack, **plan), fit=False)
+    plan = {"micro_batches": 4, "dp": 1, "idle_ok": True, **plan}
+    system, fidelity = triosim.system("hgx-a100"), Fidelity(host="none")
+    return triosim.simulate(_trace(), system, Plan(stack=stack, **plan), fidelity, fit=False)
 
 
 def _parameters(trace: Trace) -> int:
@@ -50,7 +51,8 @@ def test_every_gradient_is_added_once_in_its_own_type() -> None:
     added = [row for row, name in enumerate(made.operators.name) if name == ADDS]
     assert len(added) - _names(trace).count(ADDS) == len(gradients(trace))
     share = often(made, Stack(), 4)
-    assert np.count_nonzero(share == 0.75) == len(gradients(trace)) and np.count_nonzero(share == 1) > 0
+    assert np.count_nonzero(share == 0.75) == len(gradients(trace))
+    assert np.count_nonzero(share == 1) > 0
     assert {g.bytes for g in gradients(made)} == {g.bytes for g in gradients(trace)}
 
 

@@ -24,7 +24,8 @@ def test_a_stack_is_short_and_every_fact_has_a_source(name: str) -> None:
     text = (FOLDER / f"{name}.toml").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 40
     stack = load(name)
-    assert stack.name == name and stack.about
+    assert stack.name == name
+    assert stack.about
     facts = {line.split(" = ")[0] for line in text.split("[sources]")[0].splitlines() if " = " in line} - {"about"}
     assert facts == set(dict(stack.sources))
 
@@ -55,7 +56,7 @@ def test_a_stack_that_makes_no_sense_is_refused(tmp_path: Path, text: str, words
 def test_names_that_are_not_known_are_refused() -> None:
     with pytest.raises(InputError, match="megatron-core"):
         load("megatron-cor")
-    with pytest.raises(InputError, match="no such file|there is no"):
+    with pytest.raises(InputError, match=r"own\.toml"):
         load("/nowhere/own.toml")
 
 

@@ -47,3 +47,13 @@ def play_many(
     Raises:
         Refused: the columns make no sense.
     """
+
+def refine(traffic: object) -> tuple[NDArray[int64], NDArray[int64], NDArray[int64], NDArray[int64]]:
+    """Cells of parties, ways, links and groups.  See :func:`triosim.network.cells.refined`.
+
+    Args:
+        traffic: a :class:`triosim.network.cells.Traffic` with columns that are contiguous, of 64 bits (routes of 32).
+
+    Raises:
+        Refused: the columns make no sense together.
+    """

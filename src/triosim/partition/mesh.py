@@ -72,6 +72,21 @@ class Mesh:
         """With one more axis that is several others, the first outermost."""
         return replace(self, derived=(*self.derived, (name, tuple(d for axis in axes for d in self.digits(axis)))))
 
+    def carved(self: M, axis: str, name: str, size: int) -> M:
+        """With an axis of its own that takes ``size`` from another and lies inside of it.
+
+        Ranks along it share what those along ``axis`` have one each of: a sample's sequence, for one.
+
+        Raises:
+            PlanError: the axis does not divide so.
+        """
+        whole = dict(self.axes)[axis]
+        if size < 1 or whole % size or name in self.names:
+            near = ", ".join(str(n) for n in range(1, whole + 1) if whole % n == 0)
+            raise PlanError(f"{axis} {whole} has no room for an axis {name} of {size}: sizes that fit are {near}")
+        pairs = [((n, s // size), (name, size)) if n == axis else ((n, s),) for n, s in self.axes]
+        return replace(self, axes=tuple(pair for both in pairs for pair in both))
+
     def resplit(self: M, axes: Sequence[str], into: Sequence[tuple[str, int]]) -> M:
         """With more axes that divide the ranks of some others anew.
 
@@ -116,9 +131,17 @@ class Mesh:
             place //= size
         return rank
 
-    def groups(self, axis: str) -> list[list[int]]:
-        """The ranks that differ only in their place along an axis, in its order; groups by lowest rank."""
+    def table(self, axis: str) -> NDArray[np.int64]:
+        """The ranks that differ only in their place along an axis, in its order, shape ``(groups, size)``; groups by
+        lowest rank."""
         ranks = np.arange(self.ranks)
         first = ranks[self.position(ranks, axis) == 0]
-        found = np.stack([self.moved(first, axis, place) for place in range(self.size(axis))], axis=1)
-        return [group.tolist() for group in found]
+        step = np.zeros(1, np.int64)
+        for stride, size in self.digits(axis):
+            step = (step[:, None] + np.arange(size) * stride).reshape(-1)
+        table: NDArray[np.int64] = first[:, None] + step
+        return table
+
+    def groups(self, axis: str) -> list[list[int]]:
+        """The rows of :meth:`table` as lists."""
+        return [group.tolist() for group in self.table(axis)]

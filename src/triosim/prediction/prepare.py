@@ -17,10 +17,11 @@ from triosim.composition.interference import Interference, interference
 from triosim.composition.residual import Residual
 from triosim.composition.residual import load as residual_of
 from triosim.composition.update import update_s_per_byte
-from triosim.core.errors import InputError, PlanError
+from triosim.core.errors import InputError, PlanError, quoted
 from triosim.core.limits import check_tasks
 from triosim.core.options import configured
 from triosim.core.registry import is_ours
+from triosim.fidelity import Fidelity
 from triosim.hardware.accelerator import UNNAMED, Accelerator
 from triosim.hardware.catalog import accelerator, identify
 from triosim.hardware.system import System
@@ -30,10 +31,10 @@ from triosim.kernels.model import Job, Recording
 from triosim.kernels.pricing import price
 from triosim.memory.footprint import Footprint, footprint
 from triosim.network.placement import Placement, place
-from triosim.network.routes import Router
+from triosim.network.routes import Router, router_of
 from triosim.partition.main_gradients import often, with_main_gradients
 from triosim.partition.partition import partition
-from triosim.partition.resolve import JobMesh, arranged, replication, resolve, rules_of, suited
+from triosim.partition.resolve import JobMesh, arranged, rebatched, replication, resolve, rules_of, suited
 from triosim.partition.step import Step
 from triosim.plan import Plan
 from triosim.prediction.timeline import CATEGORIES
@@ -68,7 +69,7 @@ class Prepared:
         job: what was priced, on the slowest device: the recorded step and one rank's share of it.
         step, stages, launching: how the step was divided, cut and launched.
         residual: what measured iterations taught of composition, None without any.
-        system, plan, mesh, placement: on what and how.
+        system, plan, fidelity, mesh, placement: on what and how.
         times: operator times on the slowest device.
         programs: one for each rank class.
         feet: memory of each program.
@@ -82,6 +83,7 @@ class Prepared:
     step: Step
     system: System
     plan: Plan
+    fidelity: Fidelity
     mesh: JobMesh
     placement: Placement
     times: Estimates
@@ -96,7 +98,12 @@ class Prepared:
 
 
 def prepare(
-    workload: Trace, system: System, plan: Plan, tell: Progress = lambda words: None, also: Sequence[Trace] = ()
+    workload: Trace,
+    system: System,
+    plan: Plan,
+    fidelity: Fidelity | None = None,
+    tell: Progress = lambda words: None,
+    also: Sequence[Trace] = (),
 ) -> Prepared:
     """Divide a workload among the devices of a system and price it.
 
@@ -104,22 +111,26 @@ def prepare(
         workload: one step on one device.
         system: the machine.
         plan: how the work is divided.
+        fidelity: which models price it.
         tell: told what is being done, in a few words.
         also: the same step recorded on other devices.
 
     Raises:
         InputError: the workload, the system and the plan do not go together; the message says how they would.
     """
+    fidelity = fidelity or Fidelity()
     if not plan.training or not np.any(workload.operators.phase):
-        plan = plan.model_copy(update={"training": False})
+        plan = plan.replaced(training=False)
         workload = forward_only(workload)
         if plan.recompute != "none":
             raise PlanError(f"recompute {plan.recompute}: without a backward nothing is run again: leave it out")
+    if workload.operators.view.all():
+        raise InputError(f"trace {quoted(workload.meta.workload)}: none of its operators runs: record a whole step")
     workload = recomputed(workload, plan.recompute)
     named = workload.meta.made_by == "triosim.model"
     mesh = resolve(plan, system.devices, None if named else _samples(workload), workload.meta.micro_batches)
     rules = rules_of(plan, named)
-    mesh = arranged(rules, mesh)
+    mesh = rebatched(plan, arranged(rules, mesh))
     workload = suited(rules, workload, mesh)
     stack = plan.stack or ASSUMED
     if named and plan.training:
@@ -136,13 +147,13 @@ def prepare(
     step = sharded(partition(whole, mesh, rules), mesh, placed)
     placement = place(mesh, system.devices, plan.placement)
     system, recorded_on = _devices(workload, system)
-    router = Router(system)
+    router = router_of(system)
     tell("pricing operators")
     models = np.unique(system.device_model[placement.devices]).tolist()
     others = tuple(_recording(workload, other) for other in also)
     jobs = {m: Job(step.trace, system.models[m], workload, recorded_on, others) for m in models}
-    residual = residual_of(plan.composition) if plan.composition else None
-    times = {m: price(job, plan.operator_times, plan.operator_options) for m, job in jobs.items()}
+    residual = residual_of(fidelity.composition) if fidelity.composition else None
+    times = {m: price(job, fidelity.operator_times, fidelity.operator_options) for m, job in jobs.items()}
     if named and plan.training:
         share = often(step.trace, stack, mesh.micro_batches)
         times = {m: replace(found, seconds=found.seconds * share) for m, found in times.items()}
@@ -160,20 +171,20 @@ def prepare(
         step = replace(step, notes=(*step.notes, *_unsplit(step.homes, stages, times[slowest].seconds, plan.schedule)))
 
     tell("writing the programs of the ranks")
-    asked = plan.host or (plan.stack.host if plan.stack and named else "")
-    mode, why = (asked, "") if asked else default_mode(workload, [jobs[m].device for m in models], recorded_on)
+    asked = fidelity.host or (plan.stack.host if plan.stack and named and residual is None else "")
+    mode, why = (asked, "") if asked else default_mode(workload, [job.device for job in jobs.values()], recorded_on)
     _check_length(step.trace, plan, mesh, schedule.chunks_per_stage, mode)
-    classes = _programs(step, times, stages, schedule, plan, mesh, system, placement, jobs[models[0]])
+    classes = _programs(step, times, stages, schedule, plan, mesh, system, placement, jobs[models[0]], fidelity)
     driven = mesh.replicas if step.replication.rooted else 1
     alone = driven * crowding(_processes(placement, system) // driven, system.server_cores)
     launching = host(step.trace, mode, alone, why) if residual is None else residual.host(step.trace, alone)
     classes = launch(classes, step.trace, launching)
     feet = [footprint(p.lifetimes, len(CATEGORIES)) for p in classes if p.lifetimes is not None]
     devices = [system.model(int(placement.devices[p.ranks.min()])) for p in classes]
-    interferes = [interference(device, plan.slowdown) for device in devices]
+    interferes = [interference(device, fidelity.slowdown) for device in devices]
     return Prepared(
-        whole, jobs[slowest], step, system, plan, mesh, placement, times[slowest], stages, launching, residual,
-        classes, feet, router, interferes, tuple(dict.fromkeys(w for m in models for w in times[m].warnings)),
+        whole, jobs[slowest], step, system, plan, fidelity, mesh, placement, times[slowest], stages, launching,
+        residual, classes, feet, router, interferes, tuple(dict.fromkeys(w for m in models for w in times[m].warnings)),
     )  # fmt: skip
 
 
@@ -313,13 +324,14 @@ def _programs(
     system: System,
     placement: Placement,
     job: Job,
+    fidelity: Fidelity,
 ) -> list[Program]:
     """Programs of all rank classes; ranks of a class on different devices become classes of their own."""
     base = next(iter(times))
     if step.replication.rooted:
         gathered = rescale(job.recorded, mesh.global_batch_size, plan.sequence_length)
         gathered_job = replace(job, trace=gathered, device=system.models[base])
-        at_once = price(gathered_job, plan.operator_times, plan.operator_options).seconds
+        at_once = price(gathered_job, fidelity.operator_times, fidelity.operator_options).seconds
         made = replicated(step, Costs(times[base].seconds, at_once), stages, plan, mesh)
     else:
         copies = copy_s_per_byte(system.models[base]) if step.replication.weights else 0.0

@@ -89,7 +89,7 @@ class Outcome:
 def figures(result: Result) -> Figures:
     """What plans are compared by, of one result."""
     parts, run = result.breakdown_s, result.plan
-    known = dict(run)
+    known = run.asdict()
     axes = [name for name, size in known.items() if name in run.axis_order and isinstance(size, int)]
     more = ("ranks", "batch_size", "global_batch_size", "micro_batches", "micro_batch_size")
     return Figures(

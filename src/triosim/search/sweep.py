@@ -19,10 +19,11 @@ from itertools import islice
 from typing import Any, Literal
 
 from triosim.core.errors import InputError
+from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.plan import Plan
 from triosim.prediction.simulate import simulate
-from triosim.search.grid import plan_of
+from triosim.search.grid import asked_of
 from triosim.search.outcome import Outcome, figures
 from triosim.trace.tables import Trace
 
@@ -44,6 +45,7 @@ def sweep(
     detail: Detail = "summary",
     workers: int = 1,
     base: Plan | None = None,
+    fidelity: Fidelity | None = None,
     progress: Tell | None = None,
     known: Mapping[int, Outcome] | None = None,
     also: Sequence[Trace] = (),
@@ -59,6 +61,7 @@ def sweep(
         workers: processes; each starts by importing the program's main module, as Python's ``spawn`` does, so a script
             needs ``if __name__ == "__main__":`` around what calls this.
         base: see ``plans``.
+        fidelity: which models predict them, where ``plans`` do not say.
         progress: told how many plans are done, in a few words.
         known: outcomes of plans by number, which are given back and not predicted again.
         also: the same step recorded on other devices, as of :func:`triosim.simulate`.
@@ -70,14 +73,14 @@ def sweep(
         raise InputError(f"detail must be 'summary' or 'all', got {detail!r}")
     if workers < 1:
         raise InputError(f"workers must be at least 1, got {workers}")
-    base, known = base or Plan(), known or {}
+    base, fidelity, known = base or Plan(), fidelity or Fidelity(), known or {}
     numbered = enumerate(plan if isinstance(plan, Plan) else dict(plan) for plan in plans)
     found: Iterator[Outcome]
     if workers == 1:
-        task = _Task(workload, system, base, detail, also)
+        task = _Task(workload, system, base, fidelity, detail, also)
         found = (known[number] if number in known else task.outcome(number, plan) for number, plan in numbered)
     else:
-        found = _spread(numbered, known, workers, (workload, system, base, detail, also))
+        found = _spread(numbered, known, workers, (workload, system, base, fidelity, detail, also))
     return _told(found, progress or (lambda words: None))
 
 
@@ -98,18 +101,30 @@ class _Task:
     """Predicts one plan after another.
 
     Args:
-        workload, system, base, detail, also: as of :func:`sweep`.
+        workload, system, base, fidelity, detail, also: as of :func:`sweep`.
     """
 
-    def __init__(self, workload: Trace, system: System, base: Plan, detail: Detail, also: Sequence[Trace] = ()) -> None:
-        self.workload, self.system, self.base, self.detail, self.also = workload, system, base, detail, also
+    def __init__(
+        self,
+        workload: Trace,
+        system: System,
+        base: Plan,
+        fidelity: Fidelity,
+        detail: Detail,
+        also: Sequence[Trace] = (),
+    ) -> None:
+        self.workload, self.system, self.detail, self.also = workload, system, detail, also
+        self.base, self.fidelity = base, fidelity
 
     def outcome(self, number: int, plan: Plan | dict[str, Any]) -> Outcome:
         """What a plan gives."""
         asked = _asked(plan)
         try:
-            formed = plan if isinstance(plan, Plan) else plan_of(self.base, plan, self.system.devices)
-            result = simulate(self.workload, self.system, formed, fit=False, also=self.also)
+            if isinstance(plan, Plan):
+                formed, fidelity = plan, self.fidelity
+            else:
+                formed, fidelity = asked_of(self.base, self.fidelity, plan, self.system.devices)
+            result = simulate(self.workload, self.system, formed, fidelity, fit=False, also=self.also)
             whole = result.to_dict() if self.detail == "all" else None
             return Outcome(number, asked, figures(result), "", whole)
         except InputError as error:
@@ -118,7 +133,7 @@ class _Task:
 
 def _asked(plan: Plan | dict[str, Any]) -> dict[str, Any]:
     """What a sweep gave of a plan, in values that JSON has."""
-    fields = {n: getattr(plan, n) for n in sorted(plan.model_fields_set)} if isinstance(plan, Plan) else plan
+    fields = {n: getattr(plan, n) for n in sorted(plan.given)} if isinstance(plan, Plan) else plan
     return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
 
 
@@ -128,10 +143,12 @@ _task: _Task | None = None
 """In a worker: what it predicts plans for."""
 
 
-def _begin(workload: Trace, system: System, base: Plan, detail: Detail, also: Sequence[Trace]) -> None:
+def _begin(
+    workload: Trace, system: System, base: Plan, fidelity: Fidelity, detail: Detail, also: Sequence[Trace]
+) -> None:
     """Make this process a worker."""
     global _task
-    _task = _Task(workload, system, base, detail, also)
+    _task = _Task(workload, system, base, fidelity, detail, also)
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
@@ -152,7 +169,7 @@ def _spread(
     numbered: Iterator[Numbered],
     known: Mapping[int, Outcome],
     workers: int,
-    begin: tuple[Trace, System, Plan, Detail, Sequence[Trace]],
+    begin: tuple[Trace, System, Plan, Fidelity, Detail, Sequence[Trace]],
 ) -> Iterator[Outcome]:
     """Outcomes in order, worked out by several processes a few batches ahead."""
     context = multiprocessing.get_context("spawn")
