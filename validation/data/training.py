@@ -124,6 +124,7 @@ def _row(line: Mapping[str, str]) -> Row:
     if "nvidia-smi" in line["mem_basis"]:
         memory = None  # with the context and what the allocator keeps
     family, configuration = _model(line)
+    zero3 = source in OLD and line["shard"].startswith("zero3")  # Table 2 compares with DeepSpeed's ZeRO-3
     precision = "float16" if line["precision"].startswith("fp16") else "bfloat16"
     seconds = first.seconds if not math.isnan(first.seconds) else _from_flops(line)
     return Row(
@@ -131,6 +132,7 @@ def _row(line: Mapping[str, str]) -> Row:
             **vars(first), "seconds": seconds, "memory_bytes": memory, "family": family,
             "configuration": configuration, "precision": precision, "sequence": int(line["seq_len"]),
             "plan": _plan(line), "system": _system(line),
+            "stack": "deepspeed-zero3" if zero3 else first.stack,
             "facts": {"reduce": "gradient"} if "mode PURE" in line["notes"] else {},
         }
     )  # fmt: skip
