@@ -24,6 +24,7 @@ READS = {
     "main_job": ("triosim-h100/..",),
     "serving": ("serving",),
     "power_caps": ("energy/power_caps.csv",),
+    "training": ("training/measured.csv",),
     "vtrain": ("training/measured.csv",),
 }
 """What judges that take ``--data`` read of a folder of data, one run for each file."""

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from triosim.core.checked import Checked, FrozenDict, Within
 from triosim.core.errors import InputError, PlanError, quoted
+from triosim.stacks import Stack
 
 AXES = ("pp", "dp", "tp")
 """Axes of the mesh in their default order, outermost first: those that talk most are next to each other."""
@@ -59,6 +60,7 @@ class Plan(Checked):
         places: value category -> where its values start: ``"host"``, ``"pool"`` or ``"device:N"``.
         placement: device of each rank; unset puts rank i on device i.
         training: whether gradients and the optimizer are part of the step.
+        stack: what the framework does besides, see :mod:`triosim.stacks`; unset assumes plain PyTorch.
     """
 
     error: ClassVar = PlanError
@@ -91,6 +93,7 @@ class Plan(Checked):
     places: Mapping[str, str] = field(default_factory=FrozenDict)
     placement: tuple[Annotated[int, Within(0)], ...] | None = None
     training: bool = True
+    stack: Stack | None = None
 
     @property
     def replica_ranks(self) -> int:

@@ -38,6 +38,12 @@ class StepOptions:
         WORKLOAD, "--precision", "TYPE", "Of a model by name: float32, bfloat16 or float16.",
         complete=choices("float32", "bfloat16", "float16"),
     )  # fmt: skip
+    attention: str | None = _option(
+        WORKLOAD, "--attention", "KERNELS",
+        "Of a model by name: unfused, flash1, flash2, flash3, cudnn, or auto, what PyTorch runs (default: the "
+        "stack's, else auto).",
+        complete=choices("auto", "unfused", "flash1", "flash2", "flash3", "cudnn"),
+    )  # fmt: skip
     step: str | None = _option(
         WORKLOAD, "--step", "STEP", "Step of a foreign trace with several: its number, median or all (default median).",
         complete=choices("median", "all"),
@@ -217,6 +223,12 @@ class StepOptions:
     operator_option: list[str] | None = _option(
         PREDICTION, "--operator-option", "NAME=VALUE", "Of the operator model; repeatable."
     )
+    stack: str | None = _option(
+        PREDICTION, "--stack", "NAME|FILE.toml",
+        "What the framework does around a model by name: megatron-core, llm-foundry, ... (docs/stacks.md; default: "
+        "plain PyTorch).",
+        complete=completion.stacks,
+    )  # fmt: skip
     host: str | None = _option(
         PREDICTION, "--host", "MODE",
         "Cost of launching: recorded, eager, large-model, compiled, graph or none (default: as the devices).",

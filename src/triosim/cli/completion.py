@@ -62,6 +62,13 @@ def places(incomplete: str) -> list[str]:
     return _beginning((name.removeprefix("grid.") for name in table() if name.startswith("grid.")), incomplete)
 
 
+def stacks(incomplete: str) -> list[str]:
+    """Stacks of the program, and files."""
+    from triosim.stacks import names
+
+    return _beginning(names(), incomplete) + files(incomplete)
+
+
 def choices(*names: str) -> Complete:
     """One of a few words."""
 

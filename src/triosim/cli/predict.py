@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from triosim.hardware.system import System
     from triosim.plan import Plan
     from triosim.prediction.result import Result
+    from triosim.stacks import Stack
     from triosim.trace.tables import Trace
 
 
@@ -116,7 +117,14 @@ def step(options: Options, training: bool) -> Trace:
     from triosim.transform.rescale import of_batch, symbols_from
 
     trace = load_workload(
-        options.workload, step=options.step, seq_len=options.seq_len, precision=options.precision, training=training
+        options.workload,
+        step=options.step,
+        seq_len=options.seq_len,
+        precision=options.precision,
+        training=training,
+        attention=options.attention,
+        stack=stack_of(options),
+        ranks=options.tp,
     )
     if options.trace_batch_size is not None:
         if options.trace_batch_size < 1:
@@ -125,6 +133,15 @@ def step(options: Options, training: bool) -> Trace:
     if options.batch_trace is not None:
         trace = symbols_from(trace, load_workload(options.batch_trace, step=options.step))
     return trace
+
+
+def stack_of(options: Options) -> Stack | None:
+    """The stack that the options name, None for none."""
+    if getattr(options, "stack", None) is None:
+        return None
+    from triosim.stacks import load
+
+    return load(options.stack)
 
 
 def plan_of(options: Options, training: bool) -> Plan:
@@ -163,6 +180,7 @@ def plan_of(options: Options, training: bool) -> Plan:
         places=dict(_placed(p) for p in options.place or ()),
         offload=tuple(dict.fromkeys(options.offload or ())),
         training=training,
+        stack=stack_of(options),
     )
 
 

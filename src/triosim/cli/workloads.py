@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from triosim.core.errors import InputError, no_such_file, says_where, unknown
 
 if TYPE_CHECKING:
+    from triosim.stacks import Stack
     from triosim.trace.tables import Trace
 
 _CONFIGURATIONS = (".toml", ".yaml", ".yml", ".json")
@@ -27,6 +28,9 @@ def load_workload(
     seq_len: int | None = None,
     precision: str | None = None,
     training: bool = True,
+    attention: str | None = None,
+    stack: Stack | None = None,
+    ranks: int = 1,
 ) -> Trace:
     """The workload behind a name or path.
 
@@ -40,14 +44,18 @@ def load_workload(
     is_trace = exists and reading.recognised(path)
     if exists and not is_trace and path.suffix.lower() in _CONFIGURATIONS:
         _refuse_step(step, name)
-        return modelling.from_file(path, **_model_options(seq_len, precision, training))
+        return modelling.from_file(path, **_model_options(seq_len, precision, training, attention, stack, ranks))
     if not is_trace and modelling.is_named(name):
         _refuse_step(step, name)
-        return modelling.model(name, **_model_options(seq_len, precision, training))
+        return modelling.model(name, **_model_options(seq_len, precision, training, attention, stack, ranks))
     if not exists:
         raise _not_there(name)
     if precision is not None:
         raise InputError(f"--precision is for models by name; {name} is a trace, whose types are those of its tensors")
+    if attention is not None:
+        raise InputError(f"--attention is for models by name; {name} is a trace, whose operators say what they run")
+    if stack is not None:
+        raise InputError(f"--stack is for models by name; {name} is a trace, which holds what its framework ran")
     return reading.read(path, step=step or "median")
 
 
@@ -65,8 +73,20 @@ def _refuse_step(step: str | None, name: str) -> None:
         raise InputError(f"--step chooses a step of a trace; {name} is a model")
 
 
-def _model_options(seq_len: int | None, precision: str | None, training: bool) -> dict[str, Any]:
-    options: dict[str, Any] = {"training": training}
+def _model_options(
+    seq_len: int | None,
+    precision: str | None,
+    training: bool,
+    attention: str | None,
+    stack: Stack | None,
+    ranks: int,
+) -> dict[str, Any]:
+    options: dict[str, Any] = {"training": training, "attention": attention or (stack.attention if stack else "auto")}
+    if stack is not None:
+        options |= {
+            "fused": stack.fused, "fused_softmax": stack.fused_softmax,
+            "vocabulary_multiple": stack.vocabulary_multiple * (ranks if stack.vocabulary_per_rank else 1),
+        }  # fmt: skip
     if seq_len is not None:
         options["sequence_length"] = seq_len
     if precision is not None:

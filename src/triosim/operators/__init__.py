@@ -38,6 +38,7 @@ from triosim.operators._names import (
     written_roles,
 )
 from triosim.operators._work import (
+    ATTENTION_KERNELS,
     STREAMS,
     AttentionWork,
     ConvolutionWork,
@@ -48,7 +49,8 @@ from triosim.operators._work import (
 )
 
 __all__ = [
-    "GRADIENT_ROLES", "KINDS", "NO_LABEL", "STREAMS", "AttentionWork", "Call", "ConvolutionWork", "Dims",
+    "ATTENTION_KERNELS", "GRADIENT_ROLES", "KINDS", "NO_LABEL", "STREAMS", "AttentionWork", "Call", "ConvolutionWork",
+    "Dims",
     "ExpertsWork", "Extent", "Kind", "Need", "Output", "ProductWork", "Result", "Shape", "Term", "Traffic", "Window",
     "Work", "aligned", "argument_names", "at_once", "bounded", "bytes_of", "canonical", "dims", "flop",
     "in_each", "in_place", "is_backward", "kind", "kind_named", "problem", "reads_result", "regrouped", "repeated",

@@ -65,8 +65,16 @@ class ConvolutionWork(NamedTuple):
         return ConvolutionWork(side, side, side, *ones, True, False, False, False, False)
 
 
+ATTENTION_KERNELS = ("auto", "torch", "cudnn", "flash1", "flash2", "flash3")
+"""What an attention says of its kernel: nothing; the FlashAttention that PyTorch has built in or that the package
+``flash_attn`` brings, which are its second version; cuDNN's; or a version of FlashAttention that was asked for."""
+
+
 class AttentionWork(NamedTuple):
-    """One attention as :class:`triosim.kernels.work.attention.Attention` has it in columns."""
+    """One attention as :class:`triosim.kernels.work.attention.Attention` has it in columns.
+
+    ``kernel`` is an index into :data:`ATTENTION_KERNELS`.
+    """
 
     batch: float
     queries: float
@@ -78,6 +86,7 @@ class AttentionWork(NamedTuple):
     window: float
     causal: bool
     backward: bool
+    kernel: int = 0
 
     @staticmethod
     def cube(flop: float) -> AttentionWork:

@@ -8,10 +8,14 @@ from triosim.core.registry import registered
 from triosim.operators._call import Call, Result
 from triosim.operators._dims import GRADIENT_ROLES, Dims, Output, Row, bounded, in_each, in_gradient, unknown
 from triosim.operators._kind import Kind, Need, gradients_of, unmet
-from triosim.operators._work import AttentionWork
+from triosim.operators._work import ATTENTION_KERNELS, AttentionWork
 
 _POSITIONS_FIRST = ("_flash_attention", "_efficient_attention")
 """Operators that take (batch, positions, heads, size); the others take (..., heads, positions, size)."""
+
+
+_TORCH = ("_scaled_dot_product_flash_attention", "_flash_attention", "flash_attn")
+"""Beginnings of the names of FlashAttention's second version."""
 
 
 @registered
@@ -108,6 +112,7 @@ class Attention(Kind):
         return AttentionWork(
             batch, queries, keys, float(query[at_heads]), float(max(key[at_heads], 1)), float(query[-1]),
             float((value or query)[-1]), window, bool(call.args.get("is_causal")) and queries == keys, call.backward,
+            _kernel(call),
         )  # fmt: skip
 
     def dims(self, call: Call) -> Dims:
@@ -139,6 +144,18 @@ class Attention(Kind):
         ins, outs = bounded(call, reads, {0: result} if second is None else {0: result, 1: second})
         made = tuple(Output(row, None if at < 2 and row.count(-1) < len(row) else ()) for at, row in enumerate(outs))
         return Dims(tuple(ins), made, frozenset((t, d, e)), linear=in_each(v), names=names)
+
+
+def _kernel(call: Call) -> int:
+    """What runs the call, as an index into :data:`ATTENTION_KERNELS`: what ``kernel`` among its arguments says, else
+    what its name does."""
+    asked = call.args.get("kernel")
+    if asked in ATTENTION_KERNELS:
+        return ATTENTION_KERNELS.index(asked)
+    if "cudnn" in call.name:
+        return ATTENTION_KERNELS.index("cudnn")
+    flash = call.name.startswith(_TORCH) and "for_cpu" not in call.name
+    return ATTENTION_KERNELS.index("torch") if flash else 0
 
 
 def _pairs(work: AttentionWork) -> float:

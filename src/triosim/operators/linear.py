@@ -93,7 +93,7 @@ class Linear(Kind):
         if call.name in _LAYERS or call.backward:
             return _layer(call)
         a, b = call.find("mat1", "self"), call.find("mat2", "other")
-        bias = -1
+        bias = call.find("accumulator")  # what the result is added to, in a type of its own
         if call.name in ("addmm", "_addmm_activation"):
             a, bias = call.find("mat1"), call.find("self", "input")
         if a < 0 or b < 0 or len(call.inputs[a]) != 2 or len(call.inputs[b]) != 2 or not call.outputs:

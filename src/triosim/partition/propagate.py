@@ -197,7 +197,8 @@ class _Walk:
                 self._resolve(value, row)
             by_storage[facts.storage[value]] = value
         for at, value in enumerate(writes):
-            source = by_storage.get(facts.storage[value], reads[at] if at < len(reads) else -1)
+            there = self.latest.get(facts.storage[value], -1)  # what is only overwritten
+            source = by_storage.get(facts.storage[value], reads[at] if at < len(reads) else there)
             same = source >= 0 and facts.shapes[source] == facts.shapes[value]
             self._settle(value, self._placement(source) if same else REPLICATE, row)
 
@@ -229,7 +230,8 @@ class _Walk:
             return self._own_part(value)
         known = self.latest.get(facts.storage[value])
         if known is None:
-            return self._given(value)
+            main = facts.category[value] == Category.GRADIENT and facts.of[value] >= 0  # there before the step
+            return self._own_part(value) if main else self._given(value)
         placement = self.placed[known]
         if not isinstance(placement, Shard):
             if known in self.local.alias and facts.shapes[known] == facts.shapes[value]:

@@ -36,6 +36,7 @@ from triosim.kernels.pricing import price
 from triosim.memory.footprint import Footprint, footprint
 from triosim.network.placement import Placement, place
 from triosim.network.routes import Router, router_of
+from triosim.partition.main_gradients import often, with_main_gradients
 from triosim.partition.partition import partition
 from triosim.partition.resolve import JobMesh, arranged, completed, rebatched, replication, resolve, rules_of, suited
 from triosim.partition.step import Step
@@ -47,6 +48,7 @@ from triosim.schedule.job import Costs, programs
 from triosim.schedule.program import Op, Program
 from triosim.schedule.sharded import sharded
 from triosim.schedule.stages import Stages, split
+from triosim.stacks import ASSUMED
 from triosim.trace.blocks import blocks
 from triosim.trace.tables import Phase, Trace
 from triosim.transform.alignment import aligned
@@ -140,6 +142,10 @@ def prepare(
     rules = rules_of(plan, named)
     mesh = rebatched(plan, arranged(rules, mesh))
     workload = suited(rules, workload, mesh)
+    stack = plan.stack or ASSUMED
+    if named and plan.training:
+        scattered = plan.zero >= 2 and mesh.replicas > 1
+        workload = with_main_gradients(workload, stack, mesh.micro_batches, scattered)
 
     tell("dividing the step")
     whole = _at_batch(workload, mesh, plan)
@@ -158,6 +164,9 @@ def prepare(
     jobs = {m: Job(step.trace, system.models[m], workload, recorded_on, others) for m in models}
     residual = residual_of(fidelity.composition) if fidelity.composition else None
     times = {m: price(job, fidelity.operator_times, fidelity.operator_options) for m, job in jobs.items()}
+    if named and plan.training:
+        share = often(step.trace, stack, mesh.micro_batches)
+        times = {m: replace(found, seconds=found.seconds * share) for m, found in times.items()}
     if residual is not None:
         times = {m: replace(found, seconds=found.seconds * residual.terms.scale) for m, found in times.items()}
     full_clock = times
@@ -174,11 +183,8 @@ def prepare(
         step = replace(step, notes=(*step.notes, *_unsplit(step.homes, stages, times[slowest].seconds, plan.schedule)))
 
     tell("writing the programs of the ranks")
-    mode, why = (
-        (fidelity.host, "")
-        if fidelity.host
-        else default_mode(workload, [job.device for job in jobs.values()], recorded_on)
-    )
+    asked = fidelity.host or (plan.stack.host if plan.stack and named and residual is None else "")
+    mode, why = (asked, "") if asked else default_mode(workload, [job.device for job in jobs.values()], recorded_on)
     _check_length(step.trace, plan, mesh, schedule.chunks_per_stage, mode)
     classes = _programs(step, times, stages, schedule, plan, mesh, system, placement, jobs[models[0]], fidelity)
     driven = mesh.replicas if step.replication.rooted else 1

@@ -32,6 +32,7 @@ from triosim.prediction.prepare import Prepared
 from triosim.prediction.result import Breakdown, Interval, Memory, Result, Throughput, Workload
 from triosim.prediction.timeline import CATEGORIES
 from triosim.prediction.uncertainty import CATALOG_LINK_SPREAD, Uncertainty
+from triosim.stacks import ASSUMED
 from triosim.trace.tables import Phase
 from triosim.transform.rescale import grown_share, guessed_batch
 
@@ -227,6 +228,7 @@ class Summary:
         found = [
             *describe_times(self.of.times, self.of.step.trace, self.of.job, self.of.fidelity.operator_times),
             f"host: {self.of.launching.source}",
+            *self._stack(),
             *([guessed_batch(self.of.job.recorded)] if self.of.job.recorded.meta.batch_guess else ()),
             *self.of.job.recorded.meta.notes,
         ]
@@ -251,6 +253,13 @@ class Summary:
             options = ", ".join(f"{name} {value}" for name, value in self.of.fidelity.solver_options.items())
             found.append(f"network model: {self.of.fidelity.solver}" + (f" ({options})" if options else ""))
         return (*found, *(f"system: {s}" for s in self.of.system.sources))
+
+    def _stack(self) -> tuple[str, ...]:
+        """The software that is taken to train a model by name."""
+        plan = self.of.plan
+        if not plan.training or self.of.job.recorded.meta.made_by != "triosim.model":
+            return ()
+        return (plan.stack.line(),) if plan.stack else (f"{ASSUMED.line()} (assumed: --stack names another)",)
 
     def _largest(self) -> str:
         """The largest batch that fits, as the end of a sentence."""

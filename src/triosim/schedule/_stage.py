@@ -224,6 +224,13 @@ class StageFacts:
             part.blocks = [UnitBlocks.of(unit, (part.number, n), self.blocks, job.ways)
                            for n, unit in enumerate(part.units)]  # fmt: skip
 
+    def _copies_gradients(self) -> bool:
+        """Whether gradients are copied to buckets; main gradients are reduced where they are (Megatron-LM's
+        ``param_and_grad_buffer.py``)."""
+        plan, main = self.plan, self.plan.stack is not None and self.plan.stack.gradients != "parameter"
+        reduced = self.mesh.replicas > 1 and plan.training and plan.overlap
+        return reduced and not self.job.replication.states and not main
+
     def _blocks(self, numbers: list[int]) -> RankBlocks:
         """What can occupy memory."""
         job, trace = self.job, self.job.step.trace
@@ -233,7 +240,7 @@ class StageFacts:
         if job.modules is not None:
             blocks.shrinks(*resident(trace, job.ways))
             blocks.stays([gradient.storage for gradient in self.grads])
-        elif self.mesh.replicas > 1 and self.plan.training and self.plan.overlap and not job.replication.states:
+        elif self._copies_gradients():
             buckets = Extra(total_bytes(self.grads), Category.COMMUNICATION, scope=Scope.RESIDENT)
             blocks.add("buckets", buckets)  # what DDP copies gradients to
         for part in self.parts:

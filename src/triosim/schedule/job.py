@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from triosim.core.dtypes import DTYPE_CODE
 from triosim.core.errors import PlanError
 from triosim.memory.liveness import Recorder, Scheduled, liveness
-from triosim.partition.gradients import gradients
+from triosim.partition.gradients import Gradient, gradients
 from triosim.partition.resolve import JobMesh
 from triosim.partition.step import Step
 from triosim.plan import Plan
@@ -30,7 +31,7 @@ from triosim.schedule.offload import HOST as HOST_PLACE
 from triosim.schedule.offload import Shuttle
 from triosim.schedule.program import COMPUTE, COPY, SEND, TP, Op, Program, of_iteration
 from triosim.schedule.stages import Boundary, Stages
-from triosim.trace.tables import Category, Phase
+from triosim.trace.tables import ITEM_BYTES, Category, Phase, Trace
 
 
 class Kind(NamedTuple):
@@ -85,6 +86,9 @@ def programs(step: Step, costs: Costs, stages: Stages, schedule: Schedule, plan:
         PlanError: data parallelism is asked for but the trace has no gradients to reduce, or the schedule cannot do it.
     """
     grads = gradients(step.trace) if plan.training else []
+    if plan.stack is not None and plan.stack.reduce != "gradient":
+        item = ITEM_BYTES[DTYPE_CODE[plan.stack.reduce]]
+        grads = [_reduced_in(g, step.trace, float(item)) for g in grads]
     if plan.training and mesh.replicas > 1 and not grads and np.any(step.trace.operators.phase == Phase.BACKWARD):
         raise PlanError(
             f"dp {mesh.replicas}: no gradient of a parameter was found in {step.trace.meta.workload!r}, so there is "
@@ -104,6 +108,12 @@ def programs(step: Step, costs: Costs, stages: Stages, schedule: Schedule, plan:
     kinds = ((True, False) if mesh.replicas > 1 else (True,)) if step.replication.rooted else (None,)
     written = [_Stage(StageFacts(job, stage, root)) for stage in range(mesh.stages) for root in kinds]
     return [stage.program() for stage in written]  # tags are known when all stages have been written
+
+
+def _reduced_in(gradient: Gradient, trace: Trace, item: float) -> Gradient:
+    """A gradient that is reduced in a type of so many bytes an element."""
+    own = ITEM_BYTES[trace.values.dtype[trace.values.storage == gradient.storage]].max()
+    return replace(gradient, bytes=round(gradient.bytes * item / float(own)))
 
 
 class _Stage:

@@ -21,7 +21,7 @@ from triosim.core.limits import WEIGHT_BYTES, check_memory
 from triosim.core.registry import Registry
 from triosim.sources.models._family import Family, Text
 from triosim.sources.models._family import Images as Images  # for families from outside, as the next two lines
-from triosim.sources.models._net import Net
+from triosim.sources.models._net import ATTENTIONS, Net
 from triosim.sources.models._net import Weights as Weights
 from triosim.sources.models._optimizers import OPTIMIZERS, optimize
 from triosim.sources.models._tape import Dim
@@ -110,6 +110,9 @@ def model(
     optimizer: str | None = None,
     fused: bool = False,
     fused_optimizer: bool | None = None,
+    attention: str = "auto",
+    fused_softmax: bool = True,
+    vocabulary_multiple: int = 1,
     configuration: Mapping[str, Any] | None = None,
 ) -> Trace:
     """The trace of one step of a named model on one device, without times.
@@ -135,6 +138,10 @@ def model(
             optimizer) instead of what eager PyTorch runs.
         fused_optimizer: one fused operator instead of PyTorch's ``_foreach`` list; by default with ``fused`` and where
             there are master copies.
+        attention: kernels of attention, one of :data:`~triosim.sources.models._net.ATTENTIONS`; FlashAttention and
+            cuDNN take 16-bit types only, so float32 runs what PyTorch runs unless it is ``unfused``.
+        fused_softmax: of an unfused attention: scale, mask and softmax are one kernel.
+        vocabulary_multiple: the vocabulary is padded to a multiple of it.
         configuration: values that replace those of the preset, such as ``{"num_hidden_layers": 4}``.
 
     Raises:
@@ -143,6 +150,7 @@ def model(
     options: dict[str, Any] = {
         "batch_size": batch_size, "sequence_length": sequence_length, "image_size": image_size, "precision": precision,
         "training": training, "optimizer": optimizer, "fused": fused, "fused_optimizer": fused_optimizer,
+        "attention": attention, "fused_softmax": fused_softmax, "vocabulary_multiple": vocabulary_multiple,
     }  # fmt: skip
     if _is_file(name):
         return from_file(name, configuration=configuration, **options)
@@ -240,6 +248,9 @@ def _build(
     optimizer: str | None = None,
     fused: bool = False,
     fused_optimizer: bool | None = None,
+    attention: str = "auto",
+    fused_softmax: bool = True,
+    vocabulary_multiple: int = 1,
 ) -> Trace:
     for key, value in (("batch_size", batch_size), ("sequence_length", sequence_length), ("image_size", image_size)):
         if value is not None and (type(value) is not int or value < 1):
@@ -257,7 +268,13 @@ def _build(
     if optimizer not in OPTIMIZERS:
         raise unknown("optimizer", optimizer, OPTIMIZERS)
 
-    net = Net(family.weights(), PRECISIONS[precision], training, fused)
+    if attention not in ATTENTIONS:
+        raise unknown("attention", attention, ATTENTIONS)
+
+    if vocabulary_multiple > 1 and isinstance(family, Text):
+        padded = -(-family.vocab_size // vocabulary_multiple) * vocabulary_multiple
+        family = type(family)(**{**vars(family), "vocab_size": padded})
+    net = Net(family.weights(), PRECISIONS[precision], training, fused, attention, fused_softmax)
     batch = Dim(batch_size, BATCH)
     x, labels = family.inputs(net, batch, sequence_length if is_text else image_size)
     scores = family.forward(net, x)

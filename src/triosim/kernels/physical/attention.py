@@ -36,6 +36,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.errors import InputError
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import arithmetic
 from triosim.kernels.estimate import Limit
@@ -51,6 +52,14 @@ LEAST_SPLIT = 256
 BACKWARD = 63 / 73
 """Rate of the gradients' products in that of the output's: at best 63 % and 73 % of an A100's peak (FlashAttention-2,
 section 4.1)."""
+FLASH1, FLASH1_BACKWARD = 50 / 73, 35 / 63
+"""Best rates of FlashAttention's first version in those of the second, on an A100: 50 % and 35 % of the peak forward
+and backward (FlashAttention-2, sections 1 and 4.1)."""
+SYNCHRONOUS = 0.629
+"""Part of Hopper's peak that the matrix instructions of Ampere (``mma``) reach on it, which the first two versions of
+FlashAttention are written in (Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via
+Microbenchmarking", arXiv:2402.13499, section on tensor cores: 62.9 % on average).  FlashAttention-3's authors find the
+second version at 35 % of an H100's peak (arXiv:2407.08608, abstract)."""
 BLOCK_BYTES = 82 * 1024.0
 """Shared memory of a block that decodes: two of them fit into a multiprocessor of an A100."""
 
@@ -145,6 +154,23 @@ def family_of(device: Accelerator) -> str:
     return "flash2"
 
 
+def resolved(family: str, device: Accelerator) -> str:
+    """The family whose constants price what a call names, on a device.
+
+    Raises:
+        InputError: the device has no such kernels.
+    """
+    best = family_of(device)
+    if family == "flash3" and best != "flash3":
+        raise InputError(
+            f"FlashAttention-3 is written for Hopper, and {device.name or 'the device'} is none: use attention flash2 "
+            "or cudnn"
+        )
+    if family == "torch":
+        return "flash2" if best == "flash3" else best
+    return best if family in ("auto", "cudnn") else family
+
+
 def predict(work: Attention, device: Accelerator, table: Constants | None = None) -> Predicted:
     """Seconds of every call on ``device``.
 
@@ -163,7 +189,8 @@ def predict(work: Attention, device: Accelerator, table: Constants | None = None
 def _fused(work: Attention, device: Accelerator, table: Constants) -> Predicted:
     """Calls for which there is a kernel that keeps the scores on the chip."""
     seconds, limit = np.zeros(len(work)), np.zeros(len(work), np.int8)
-    family = np.where(work.family == 0, FAMILIES.index(family_of(device)), work.family)
+    names = {int(code): resolved(FAMILIES[code], device) for code in np.unique(work.family)}
+    family = np.array([FAMILIES.index(names[code]) for code in work.family.tolist()], np.int8)
     decodes = work.decodes()
     for code in np.unique(family):
         for phase in (False, True):
@@ -182,7 +209,10 @@ def _fused(work: Attention, device: Accelerator, table: Constants) -> Predicted:
 
 def _many(work: Attention, device: Accelerator, table: Constants, family: str) -> Predicted:
     """Prefill; a short continuation of a long context also has the kernels that split the keys to choose from."""
-    seconds, limit = prefill(work, device, table.prefill.of(family))
+    old = family in ("flash1", "flash2") and family_of(device) == "flash3"
+    seconds, limit = prefill(
+        work, device, table.prefill.of(family), SYNCHRONOUS if old else 1.0, first=family == "flash1"
+    )
     few = np.flatnonzero((work.queries <= STEP) & (work.keys > work.queries) & ~work.backward)
     if few.size:
         split = decode(work.take(few), device, table.decode.of(family))
@@ -191,11 +221,21 @@ def _many(work: Attention, device: Accelerator, table: Constants, family: str) -
     return Predicted(seconds, limit)
 
 
-def prefill(work: Attention, device: Accelerator, c: Prefill) -> Predicted:
-    """Seconds of calls that attend with many queries (see the module's docstring); gradients too."""
+def prefill(work: Attention, device: Accelerator, c: Prefill, peak: float = 1.0, first: bool = False) -> Predicted:
+    """Seconds of calls that attend with many queries (see the module's docstring); gradients too.
+
+    Args:
+        work: the calls.
+        device: what runs them.
+        c: constants of the family.
+        peak: part of the device's peak that the instructions of the family can reach.
+        first: whether it is the first version of FlashAttention, with the constants of the second.
+    """
     d = device_of(device)
-    sustained = d.sustained(_peaks(work, device), c.efficiency, c.joule_per_flop)
+    sustained = d.sustained(peak * _peaks(work, device), c.efficiency, c.joule_per_flop)
     sustained = np.where(work.backward, BACKWARD * sustained, sustained)
+    if first:
+        sustained = np.where(work.backward, FLASH1_BACKWARD, FLASH1) * sustained
     group = work.heads / work.kv_heads if c.packs else 1.0
     rows = np.ceil(work.queries * group / c.tile)
     blocks = work.batch * work.heads / group * rows

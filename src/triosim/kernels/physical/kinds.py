@@ -176,14 +176,14 @@ def _stream_spread(work: Stream, limit: NDArray[np.int8], device: Accelerator | 
 
 
 def _attention_spread(work: Attention, limit: NDArray[np.int8], device: Accelerator | None) -> NDArray[np.float64]:
-    table, family = attention.constants(), attention.family_of(device) if device else ""
-    out = np.empty(len(work))
-    decodes = work.decodes()
-    for phase, name, of in ((False, "prefill", table.prefill), (True, "decode", table.decode)):
-        there = not family or (
-            family in of.families and _there(device, _fitted_on("attention", name, "devices", family))
-        )
-        out[decodes == phase] = of.spread if there else of.spread_unseen
+    table, out, decodes = attention.constants(), np.empty(len(work)), work.decodes()
+    for code in np.unique(work.family).tolist():
+        family = attention.resolved(attention.FAMILIES[code], device) if device else ""
+        for phase, name, of in ((False, "prefill", table.prefill), (True, "decode", table.decode)):
+            there = not family or (
+                family in of.families and _there(device, _fitted_on("attention", name, "devices", family))
+            )
+            out[(decodes == phase) & (work.family == code)] = of.spread if there else of.spread_unseen
     return out
 
 

@@ -9,15 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.dtypes import DTYPE_CODE
-from triosim.operators import AttentionWork
+from triosim.operators import ATTENTION_KERNELS, AttentionWork
 from triosim.trace.calls import calls_of
 from triosim.trace.tables import ITEM_BYTES, Trace
 
-FAMILIES = ("auto", "flash2", "flash3", "trtllm", "triton")
+FAMILIES = ("auto", "flash2", "flash3", "trtllm", "triton", "torch", "cudnn", "flash1")
 """Kernel families.  ``auto``: the one that the device's architecture would run (see
 :func:`triosim.kernels.physical.attention.family_of`).  ``flash2``: FlashAttention-2 and FlashInfer with the matrix
 instructions of Ampere and Ada; ``flash3``: FlashAttention-3 (Hopper); ``trtllm``: TensorRT-LLM's kernels (Blackwell);
-``triton``: SGLang's and vLLM's kernels in Triton."""
+``triton``: SGLang's and vLLM's kernels in Triton; ``torch``: PyTorch's own FlashAttention, which on Hopper is the
+second version and elsewhere what ``auto`` is; ``cudnn``: the best that the vendor has for the device; ``flash1``: the
+first version of FlashAttention."""
+
+
+_FAMILY_OF_KERNEL = np.array([FAMILIES.index(name) for name in ATTENTION_KERNELS], np.int8)
 
 
 @dataclass(frozen=True)
@@ -157,11 +162,13 @@ def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> Attent
         rows: operators to be taken.
         dtype: element type that each of ``rows`` multiplies (see :func:`triosim.kernels.classes.classify`).
     """
-    sizes = np.array(calls_of(trace).work(rows, AttentionWork), np.float64).reshape(len(rows), 10)
+    sizes = np.array(calls_of(trace).work(rows, AttentionWork), np.float64).reshape(
+        len(rows), len(AttentionWork._fields)
+    )
     item = np.asarray(ITEM_BYTES[dtype], np.float64)
     no = np.zeros(len(rows), bool)
-    batch, queries, keys, heads, kv_heads, head, head_v, window, causal, backward = sizes.T
+    batch, queries, keys, heads, kv_heads, head, head_v, window, causal, backward, kernel = sizes.T
     return Attention(
         batch, queries, keys, heads, kv_heads, head, head_v, window, causal > 0, no, no, backward > 0, no,
-        dtype.astype(np.int8), np.maximum(item, 1.0), item, np.zeros(len(rows), np.int8),
+        dtype.astype(np.int8), np.maximum(item, 1.0), item, _FAMILY_OF_KERNEL[kernel.astype(np.int64)],
     )  # fmt: skip

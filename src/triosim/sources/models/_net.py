@@ -13,7 +13,12 @@ from collections.abc import Sequence
 from triosim.core.errors import InputError
 from triosim.core.limits import WEIGHT_BYTES, check_memory
 from triosim.sources.models._tape import Shape, Tape, Tensor, symbols
+from triosim.sources.models._unfused import unfused_attention
 from triosim.trace.tables import Category
+
+ATTENTIONS = ("auto", "unfused", "flash1", "flash2", "flash3", "cudnn")
+"""Kernels of attention: what PyTorch's ``scaled_dot_product_attention`` runs on the device; scores and weights as
+tensors of their own; a version of FlashAttention; cuDNN's, the vendor's best for the device."""
 
 _CHECKED = 1000  # after so many weights each
 
@@ -85,15 +90,28 @@ class Net(Tape):
         precision: element type of weights and activations.
         training: also record what the derivatives need.
         fused: call the fused operators of large-model frameworks where there is one.
+        attention: kernels of attention, one of :data:`ATTENTIONS`.
+        fused_softmax: of an unfused attention: scale, mask and softmax are one kernel.
 
     Attributes:
+        kernel: the kernels of attention.
         parameters, buffers: tensors by qualified name.
     """
 
-    def __init__(self, weights: Weights, precision: str, training: bool, fused: bool = False) -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        precision: str,
+        training: bool,
+        fused: bool = False,
+        attention: str = "auto",
+        fused_softmax: bool = True,
+    ) -> None:
         super().__init__(training)
         self.precision = precision
         self.fused = fused
+        self.kernel = attention
+        self.fused_softmax = fused_softmax
         self.parameters: dict[str, Tensor] = {}
         self.buffers: dict[str, Tensor] = {}
         for name, shape in weights.parameters.items():
@@ -487,7 +505,13 @@ class Net(Tape):
             causal: each query sees the keys up to its own.
             dropout: probability within the kernel (no mask is kept).
             window: keys that a query sees, its own among them; 0 for all.  FlashAttention skips the others.
+
+        With ``attention`` unfused scores and weights are tensors of their own instead, of which no window saves any;
+        other kernels that are asked for are named in the operator's arguments.
         """
+        if self.kernel == "unfused":
+            k, v = (self._repeat_heads(x, q.shape[1]) if x.shape[1] != q.shape[1] else x for x in (k, v))
+            return self.transpose(unfused_attention(self, q, k, v, dropout, self.fused_softmax, causal), 1, 2)
         flash = q.dtype in ("float16", "bfloat16")
         if not flash and k.shape[1] != q.shape[1]:
             k, v = (self._repeat_heads(x, q.shape[1]) for x in (k, v))
@@ -496,6 +520,8 @@ class Net(Tape):
         args: dict[str, object] = {"dropout_p": dropout if self.training else 0.0, "is_causal": causal}
         if window and window < k.shape[2]:
             args["window_size_left"] = window - 1
+        if flash and self.kernel != "auto":
+            args["kernel"] = self.kernel
         y = self.tensor((*q.shape[:-1], v.shape[-1]), q.dtype, needs_grad=q.needs_grad or k.needs_grad or v.needs_grad)
         logsumexp = self.tensor(q.shape[:3], "float32")
         row = self.operator(name, ("query", "key", "value"), (q, k, v), (y, logsumexp), args)

@@ -188,7 +188,7 @@ class SelfAttention:
         if rotation is not None and self.rotated:
             cos, sin = (net.unsqueeze(angle, 1) for angle in rotation)
             q, k = rotate(net, (q, k), cos, sin, cut=self.sliced)
-        if self.unfused:
+        if self.unfused and net.kernel in ("auto", "unfused"):
             y = unfused_attention(net, q, k, v, self.dropout)
         else:
             y = net.transpose(net.attention(q, k, v, causal=True, dropout=self.dropout, window=self.window), 1, 2)

@@ -8,26 +8,31 @@ scaled, masked and cast back by operators of their own.
 
 from __future__ import annotations
 
-from triosim.sources.models._net import Net
+from typing import TYPE_CHECKING
+
 from triosim.sources.models._tape import Tensor
+
+if TYPE_CHECKING:
+    from triosim.sources.models._net import Net
 
 
 def unfused_attention(
-    net: Net, q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0, fused_softmax: bool = True
+    net: Net, q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0, fused_softmax: bool = True, masked: bool = True
 ) -> Tensor:
-    """Causal attention of [batch, heads, tokens, size] in kernels of its own; the result is contiguous by token.
+    """Attention of [batch, heads, tokens, size] in kernels of its own; the result is contiguous by token.
 
     Args:
         net: the step.
-        q, k, v: alike in shape.
+        q, k, v: alike in shape, but that values may have another size.
         dropout: probability with which a weight is dropped.
         fused_softmax: scale, mask and softmax in one kernel.
+        masked: causal; what is not masked is not scaled and masked by operators of its own either.
     """
-    batch, heads, length, size = q.shape
+    batch, heads, length, size = v.shape
     flat = (batch * heads, length, size)
-    q, k, v = (net.view(x, flat) for x in (q, k, v))
+    q, k, v = (net.view(x, (batch * heads, length, x.shape[3])) for x in (q, k, v))
     scores = _product(net, q, k, (batch * heads, length, length), transposed=True)
-    weights = _softmax(net, scores) if fused_softmax else _spelled_out(net, scores)
+    weights = _softmax(net, scores) if fused_softmax or not masked else _spelled_out(net, scores)
     weights = net.dropout(weights, dropout)
     y = _product(net, weights, v, flat, transposed=False)
     y = net.transpose(net.view(y, (batch, heads, length, size)), 1, 2)

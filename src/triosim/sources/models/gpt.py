@@ -102,7 +102,7 @@ class GPT(Text):
         q, k, v = (
             net.transpose(net.view(part, shape), 1, 2) for part in net.split(net.conv1d("c_attn", x), [width] * 3)
         )
-        if self.unfused_attention:
+        if self.unfused_attention and net.kernel in ("auto", "unfused"):
             y = unfused_attention(net, q, k, v, self.attn_pdrop, self.fused_softmax)
         else:
             y = net.transpose(net.attention(q, k, v, causal=True, dropout=self.attn_pdrop), 1, 2)

@@ -1,0 +1,133 @@
+"""Software stacks: what a training framework really runs around a model's own operators, one TOML file each.
+
+A stack is a list of facts, each with its source: kernels that are fused, which attention, what the host costs, in which
+type gradients are added up and reduced, whether they are clipped and the loss scaled, to what the vocabulary is padded.
+Nothing in it is a factor on a time.  ``--stack NAME`` takes one of :func:`names`, or a file of one's own; what is asked
+for beside it beats it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from triosim.core import guarded
+from triosim.core.errors import InputError, no_such_file, quoted, says_where, unknown
+
+FOLDER = Path(__file__).parent
+ATTENTIONS = ("auto", "unfused", "flash1", "flash2", "flash3", "cudnn")
+GRADIENTS = ("parameter", "float32", "float32-fused")
+"""Where micro-batches add their gradients up: in the type of the parameters, in float32 *main gradients*, or in those
+by the product itself that makes a weight's gradient.  Main gradients are those of bfloat16 parameters: frameworks add
+up float16, whose steps are finer, in its own type."""
+REDUCTIONS = ("gradient", "float32", "bfloat16")
+HOSTS = ("", "eager", "large-model", "compiled", "graph", "none")
+
+
+@dataclass(frozen=True)
+class Stack:
+    """What a framework does around a model's own operators.
+
+    Attributes:
+        name: as users type it.
+        about: what it is, in a few words.
+        attention: its kernels (:data:`ATTENTIONS`).
+        fused: whether it calls fused operators (rotary positions, SwiGLU, cross entropy, the optimizer).
+        fused_softmax: of an unfused attention: scale, mask and softmax are one kernel.
+        host: what launching costs, a row of the table of hosts; ``""`` follows the devices.
+        gradients: where micro-batches add gradients up (:data:`GRADIENTS`).
+        reduce: type in which gradients are reduced (:data:`REDUCTIONS`); ``gradient`` is that of what is added up.
+        clip: whether the norm of all gradients is found and they are scaled by it.
+        loss_scale: whether 16-bit floats (not bfloat16) are trained with a scaled loss, so that gradients are checked
+            and unscaled.
+        vocabulary_multiple: the vocabulary is padded to a multiple of it.
+        vocabulary_per_rank: the multiple is of each tensor-parallel rank.
+        sources: where each fact is from, by its name.
+    """
+
+    name: str = "torch-eager"
+    about: str = "PyTorch as it runs operator by operator"
+    attention: str = "auto"
+    fused: bool = False
+    fused_softmax: bool = True
+    host: str = ""
+    gradients: str = "parameter"
+    reduce: str = "gradient"
+    clip: bool = False
+    loss_scale: bool = False
+    vocabulary_multiple: int = 1
+    vocabulary_per_rank: bool = False
+    sources: tuple[tuple[str, str], ...] = ()
+
+    def vocabulary(self, size: int, ranks: int = 1) -> int:
+        """The padded size of a vocabulary, over so many tensor-parallel ranks.
+
+        Example:
+            >>> Stack(vocabulary_multiple=128, vocabulary_per_rank=True).vocabulary(50257, 8)
+            51200
+        """
+        multiple = self.vocabulary_multiple * (ranks if self.vocabulary_per_rank else 1)
+        return math.ceil(size / multiple) * multiple
+
+    def line(self) -> str:
+        """What a result says of it among its sources."""
+        clipped = ", clipped" if self.clip else ""
+        reduced = "" if self.reduce == "gradient" else f", reduced in {self.reduce}"
+        return f"stack {self.name}: {self.about}; gradients added up in {self.gradients}{reduced}{clipped}"
+
+
+ASSUMED = Stack()
+"""What is taken where nobody names a stack."""
+
+_CHOICES = {"attention": ATTENTIONS, "gradients": GRADIENTS, "reduce": REDUCTIONS, "host": HOSTS}
+
+
+def names() -> list[str]:
+    """Stacks that come with the program."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+@functools.lru_cache(maxsize=32)
+def load(name: str) -> Stack:
+    """A stack by name, or the one that a TOML file describes.
+
+    Raises:
+        InputError: there is no such stack, or the file has an unknown key, a value that makes no sense, or a fact
+            without its source.
+    """
+    if name in names():
+        path = FOLDER / f"{name}.toml"
+    elif says_where(name, (".toml",)):
+        if not os.path.exists(name):
+            raise no_such_file(name)
+        path = Path(name)
+    else:
+        raise unknown("stack", name, names())
+    table = guarded.parse_toml(path.read_text(encoding="utf-8"), str(path))
+    return _checked(table, path)
+
+
+def _checked(table: Mapping[str, Any], path: Path) -> Stack:
+    fields = {f.name: f for f in dataclasses.fields(Stack) if f.name not in ("name", "sources")}
+    given = dict(table)
+    sources = given.pop("sources", {})
+    if not isinstance(sources, Mapping):
+        raise InputError(f"{path}: sources must be a table that says where each fact is from")
+    for key, value in given.items():
+        if key not in fields:
+            raise InputError(f"{path}: {unknown('key', key, [*fields, 'sources'])}")
+        kind = type(getattr(ASSUMED, key))
+        if type(value) is not kind or (kind is int and value < 1):
+            what = {"bool": "true or false", "int": "a whole number of at least 1"}.get(kind.__name__, "a text")
+            raise InputError(f"{path}: {key} must be {what}, not {quoted(value)}")
+        if key in _CHOICES and value not in _CHOICES[key]:
+            raise InputError(f"{path}: {unknown(key, value, _CHOICES[key])}")
+        if key != "about" and not (isinstance(sources.get(key), str) and sources[key]):
+            raise InputError(f"{path}: {key} has no source: say under [sources] where it is from")
+    return Stack(name=path.stem, **given, sources=tuple(sorted(sources.items())))

@@ -1,0 +1,262 @@
+"""Published training iterations, as rows that can be predicted: what ran, on what, how, and in how many seconds.
+
+A row that cannot be told to the program today says what it lacks (:attr:`Row.lacks`), so that no table leaves rows out
+in silence.  Everything here is read off the row or off what its source publishes; nothing is fitted.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+GIB = 2.0**30
+
+STACKS = {
+    "Megatron-LM SC'21 Table 1": "megatron-2021", "Megatron-LM SC'21 Table 2": "megatron-2021",
+    "Megatron-LM README 2020 scaling": "megatron-2021", "Korthikanti et al. MLSys 2023 Table 5": "megatron-2021",
+    "MosaicML llm-foundry benchmarks": "llm-foundry", "NVIDIA Megatron-Bridge performance summary": "megatron-core",
+    "vTrain measured set (single-node)": "megatron-deepspeed", "vTrain measured set (multi-node)": "megatron-deepspeed",
+    "SimuMax B200 real benchmark": "megatron-core", "torchtitan benchmarks": "torchtitan",
+    "NeMo long-sequence CP table": "nemo", "Megatron-LM CI golden values": "megatron-core",
+    "Megatron-LM MoE layer perf baseline": "megatron-core", "SimuMax A100-PCIe (derived)": "megatron-core",
+    "Zero Bubble PP ICLR 2024 Table 4": "megatron-core", "InternEvo train_performance": "internevo",
+    "MaxText TPU tables": "maxtext", "BigScience BLOOM topology runs": "megatron-deepspeed",
+}  # fmt: skip
+"""The software that each source measured."""
+OLD = {
+    "Megatron-LM SC'21 Table 1", "Megatron-LM SC'21 Table 2", "Megatron-LM README 2020 scaling",
+    "Korthikanti et al. MLSys 2023 Table 5", "vTrain measured set (single-node)", "vTrain measured set (multi-node)",
+    "BigScience BLOOM topology runs",
+}  # fmt: skip
+"""Sources whose attention keeps scores and weights as tensors of their own."""
+FUSED_SOFTMAX_MULTIPLE = 4
+"""Megatron-LM's fused softmax wants heads times samples of a device to be a multiple of this (``fused_softmax.py``)."""
+VOCABULARY = 50257
+"""Of GPT-2's byte pairs, where a source trains GPT and does not say."""
+
+SYSTEMS = {
+    "V100-SXM3-32GB": "dgx-2", "A100-SXM": "hgx-a100", "A100-SXM-80GB": "hgx-a100", "A100-SXM-40GB": "hgx-a100-40gb",
+    "A100-PCIe-80GB": "pcie-a100-8", "H100-SXM-80GB": "hgx-h100", "B200-SXM": "hgx-b200", "B200-180GB": "hgx-b200",
+    "B300": "hgx-b300", "GB200": "gb200-nvl72", "GB300": "gb300-nvl72",
+}  # fmt: skip
+"""Ready systems of the catalog, by the GPU that a row names."""
+FABRICS = {
+    "800 Gb/s per node": ("InfiniBand-HDR", 4), "1600 Gb/s per node": ("RoCEv2-200G", 8),
+    "4x 100 Gb/s RoCE": ("RoCEv2-100G", 4), "4x Omni-Path 100": ("InfiniBand-EDR", 4),
+    "8x HDR200": ("InfiniBand-HDR", 8),
+}  # fmt: skip
+"""Network between the servers, where a row states it: link of the catalog and network cards of a server.  Omni-Path of
+100 Gb/s has no row of its own in the catalog; InfiniBand of that rate is nearest."""
+TPUS = {"TPU-v4": "torus", "TPU-v5e": "torus", "TPU-v5p": "torus"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One published iteration.
+
+    Attributes:
+        id, source, quality: as the table has them.
+        seconds: of an iteration, measured.
+        memory_bytes: what the fullest rank allocates, None where it is not published.
+        stack: the software, by name.
+        family, configuration: of the model.
+        precision: of weights and activations.
+        sequence: tokens of a sample.
+        plan: fields of :class:`triosim.Plan`.
+        system: what is given to :func:`triosim.system`, or to :func:`scale_out` beside it.
+        facts: of its software, where the row states other ones than its stack.
+        lacks: why the row cannot be told, ``""`` where it can.
+    """
+
+    id: str
+    source: str
+    quality: str
+    seconds: float
+    memory_bytes: float | None = None
+    stack: str = ""
+    family: str = "gpt"
+    configuration: Mapping[str, Any] = field(default_factory=dict)
+    precision: str = "bfloat16"
+    sequence: int = 2048
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    system: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    lacks: str = ""
+
+    @property
+    def judges(self) -> bool:
+        """Whether the number of the row is odd: those judge, the even ones may shape a stack."""
+        return int(re.sub(r"\D", "", self.id)) % 2 == 1
+
+    @property
+    def gates(self) -> bool:
+        """Whether a failure counts: rows of quality C do not, but for those derived from published errors."""
+        return self.quality != "C" or "derived" in self.source
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of a table of the shape of ``measured.csv``.
+
+    Raises:
+        SystemExit: a column is missing.
+    """
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        missing = {"id", "source", "iter_time_s", "micro_batch"} - set(reader.fieldnames or ())
+        if missing:
+            raise SystemExit(f"{path}: has no column {min(missing)!r}: give a file of the shape of measured.csv")
+        return [_row(line) for line in reader]
+
+
+def _row(line: Mapping[str, str]) -> Row:
+    source, quality = line["source"], line["quality"]
+    first = Row(line["id"], source, quality, _number(line["iter_time_s"]) or math.nan, stack=STACKS.get(source, ""))
+    if why := _lacks(line):
+        return Row(**{**vars(first), "lacks": why})
+    memory = _number(line["mem_gib"])
+    if memory is not None:
+        memory *= 1e9 if line["mem_basis"].startswith("GB,") else GIB
+    if "nvidia-smi" in line["mem_basis"]:
+        memory = None  # with the context and what the allocator keeps
+    family, configuration = _model(line)
+    zero3 = source in OLD and line["shard"].startswith("zero3")  # Table 2 compares with DeepSpeed's ZeRO-3
+    precision = "float16" if line["precision"].startswith("fp16") else "bfloat16"
+    seconds = first.seconds if not math.isnan(first.seconds) else _from_flops(line)
+    return Row(
+        **{
+            **vars(first), "seconds": seconds, "memory_bytes": memory, "family": family,
+            "configuration": configuration, "precision": precision, "sequence": int(line["seq_len"]),
+            "plan": _plan(line), "system": _system(line),
+            "stack": "deepspeed-zero3" if zero3 else first.stack,
+            "facts": {"reduce": "gradient"} if "mode PURE" in line["notes"] else {},
+        }
+    )  # fmt: skip
+
+
+def _number(text: str) -> float | None:
+    return float(text) if text else None
+
+
+def _int(line: Mapping[str, str], name: str, default: int = 1) -> int:
+    return int(line[name]) if line[name] else default
+
+
+def _lacks(line: Mapping[str, str]) -> str:
+    """What the program would need to be told this row."""
+    needed = ("layers", "hidden", "heads", "seq_len", "gpu", "n_gpus", "global_batch", "micro_batch")
+    missing = [name for name in needed if not line[name]]
+    multi_slice = line["gpu"].startswith("TPU") and int(line["n_nodes"] or 1) > 1
+    experts = _int(line, "moe_experts", 0) > 0
+    told = {
+        f"{', '.join(missing)} not published": bool(missing),
+        "no time published": not (line["iter_time_s"] or line["gpu"].startswith("TPU")),
+        "experts and their parallelism": experts or _int(line, "ep") > 1,
+        "context parallel": _int(line, "cp") > 1,
+        f"products in {line['precision']}": bool(re.search(r"fp8|float8|fp4", line["precision"], re.I)),
+        "recompute not published": line["recompute"].startswith("see recipe"),
+        f"recompute {line['recompute']}": line["recompute"] in ("minimal", "qkv_proj_offloaded", "selective (per-op)"),
+        "schedule ZB-2p": "ZB-2p" in line["overlap"],
+        "collectives within products (async TP)": bool(re.search("async ?TP", line["overlap"], re.I)),
+        "a network between slices of TPUs": multi_slice,
+        f"a system of {line['gpu']}": not (line["gpu"] in SYSTEMS or line["gpu"] in TPUS or "HBM2e" in line["gpu"]),
+    }
+    return next((why for why, holds in told.items() if holds), "")
+
+
+def _from_flops(line: Mapping[str, str]) -> float:
+    """Seconds from MaxText's FLOP per chip: 6 per weight of a product and token, attention without its mask."""
+    layers, width, inner = (int(line[name]) for name in ("layers", "hidden", "ffn_hidden"))
+    heads, length = int(line["heads"]) * 128, int(line["seq_len"])
+    weights = layers * (4 * width * heads + 3 * width * inner) + width * int(line["vocab"])
+    tokens = int(line["global_batch"]) * length
+    flop = 6.0 * weights * tokens + 12.0 * layers * heads * length * tokens
+    return flop / (float(line["tflops_per_gpu"]) * 1e12 * int(line["n_gpus"]))
+
+
+def _model(line: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
+    source, tp = line["source"], _int(line, "tp")
+    layers, width, heads = (int(line[name]) for name in ("layers", "hidden", "heads"))
+    length, inner = int(line["seq_len"]), int(line["ffn_hidden"] or 4 * width)
+    vocabulary = math.ceil(_int(line, "vocab", VOCABULARY) / (128 * tp)) * 128 * tp
+    named = line["model"].lower()
+    if "llama" in named or "internlm" in named or source.startswith("MaxText"):
+        maxtext = source.startswith("MaxText")
+        return "llama", {
+            "hidden_size": width, "intermediate_size": inner, "num_hidden_layers": layers,
+            "num_attention_heads": heads, "num_key_value_heads": _int(line, "kv_heads", heads),
+            "vocab_size": int(line["vocab"]) if maxtext else vocabulary, "max_position_embeddings": max(length, 8192),
+            **({"head_dim": 128} if maxtext else {}),
+        }  # fmt: skip
+    if source.startswith("BigScience"):
+        return "bloom", {
+            "hidden_size": width, "n_layer": layers, "n_head": heads, "vocab_size": vocabulary, "seq_length": length
+        }  # fmt: skip
+    drops = 0.0 if source.startswith("Mosaic") else 0.1
+    old = source in OLD
+    return "gpt", {
+        "n_embd": width, "n_layer": layers, "n_head": heads, "n_positions": length, "n_inner": inner,
+        "vocab_size": vocabulary, "resid_pdrop": drops, "embd_pdrop": drops, "attn_pdrop": drops,
+        "unfused_attention": old,
+        "fused_softmax": heads // tp * int(line["micro_batch"]) % FUSED_SOFTMAX_MULTIPLE == 0 and length <= 2048,
+    }  # fmt: skip
+
+
+def _plan(line: Mapping[str, str]) -> dict[str, Any]:
+    tp, pp, devices = _int(line, "tp"), _int(line, "pp"), int(line["n_gpus"])
+    dp = devices // (tp * pp)
+    batch = int(line["global_batch"])
+    shard = line["shard"]
+    zero = int(shard[4]) if shard.startswith("zero") else 0
+    recompute = line["recompute"].split(" ")[0] if line["recompute"] else "none"
+    plan: dict[str, Any] = {
+        "dp": dp, "tp": tp, "pp": pp, "batch_size": batch // dp, "zero": zero if dp > 1 else 0, "recompute": recompute,
+        "micro_batches": max(1, batch // dp // int(line["micro_batch"])), "idle_ok": True,
+        "overlap": not re.search(r"no overlap|no gradient bucketing|^off|^none$", line["overlap"]),
+    }  # fmt: skip
+    if line["sp"].startswith("on") and tp > 1:
+        plan["parallelism"] = ["sequence"]
+    if (group := re.search(r"shard group (\d+)", shard)) and dp > int(group[1]):
+        plan["parallelism"] = [*plan.get("parallelism", []), "hsdp"]
+        plan["parallelism_options"] = {"dp_replicate": dp // int(group[1])}
+    chunks = _int(line, "vpp")
+    if pp > 1:
+        if chunks > 1:
+            plan |= {"schedule": "interleaved-1f1b", "schedule_options": {"chunks": chunks}}
+        elif "ZB-1p" in line["overlap"]:
+            plan["schedule"] = "zb-h1"
+        plan["stages"] = _cuts(line, pp * chunks)
+    return plan
+
+
+def _cuts(line: Mapping[str, str], parts: int) -> tuple[str, ...]:
+    """Where the parts begin: of equal depth, or with a layer less in the first and last where that is what divides."""
+    layers, short = int(line["layers"]), "one layer fewer" in line["notes"]
+    depth = (layers + 2) // parts if short else -(-layers // parts)
+    at = [min(number * depth - short, layers) for number in range(1, parts)]
+    family, _ = _model(line)
+    block, last = ("model.layers", "model.norm") if family == "llama" else ("transformer.h", "transformer.ln_f")
+    return tuple(f"{block}.{n}" if n < layers else last for n in at)
+
+
+def _system(line: Mapping[str, str]) -> dict[str, Any]:
+    gpu, devices = line["gpu"], int(line["n_gpus"])
+    if gpu in TPUS:
+        side = round(devices**0.5)
+        shape = (side, devices // side)
+        if gpu != "TPU-v5e":
+            side = round(devices ** (1 / 3))
+            shape = (side, side, devices // side**2) if devices % side**2 == 0 else (4, 4, devices // 16)
+        return {"device": gpu, "devices": devices, "topology": TPUS[gpu], "shape": shape}
+    like = SYSTEMS.get(gpu, "hgx-h100")
+    found: dict[str, Any] = {"like": like, "devices": devices, "per_node": int(line["gpus_per_node"] or 8)}
+    if gpu not in SYSTEMS:
+        found["model"] = "H100-SXM5-96GB-HBM2e"
+    for words, fabric in FABRICS.items():
+        if words in line["inter_node_link"]:
+            found["fabric"] = fabric
+    return found

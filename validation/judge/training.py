@@ -1,0 +1,247 @@
+"""Published training iterations of every source: error, bias, the interval's coverage and width, memory.
+
+    python -m validation training --data ../shared/data/training/measured.csv [--source WORDS] [--limit N]
+
+Every row that can be told to the program is predicted as a user would, from a model by its sizes, a plan, a system of
+the catalog and operator times of the datasheet; rows that cannot are listed with what they lack.  Rows whose number is
+even may shape a description of a software stack (``stacks/``), those whose number is odd judge: the two have tables of
+their own, and the exit code is 1 where the bias of a source's odd rows is beyond its target.  *above* and *below* count
+measurements outside the 90 % interval, on either side; *hi/lo* is the median width of that interval.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import math
+import re
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from validation.data.training import Row, read
+
+import triosim
+from triosim import Plan
+from triosim.core.errors import InputError
+from triosim.hardware import catalog
+from triosim.hardware.system import System
+from triosim.stacks import load
+
+TARGETS = {
+    "Megatron-LM SC'21 Table 1": 0.03, "Megatron-LM SC'21 Table 2": 0.02, "Megatron-LM README 2020 scaling": 0.06,
+    "Korthikanti et al. MLSys 2023 Table 5": 0.04, "MosaicML llm-foundry benchmarks": 0.10,
+    "vTrain measured set (single-node)": 0.09, "vTrain measured set (multi-node)": 0.07,
+    "SimuMax B200 real benchmark": 0.12, "torchtitan benchmarks": 0.10, "SimuMax A100-PCIe (derived)": 0.08,
+    "Zero Bubble PP ICLR 2024 Table 4": 0.03, "InternEvo train_performance": 0.08, "MaxText TPU tables": 0.15,
+    "BigScience BLOOM topology runs": 0.08,
+}  # fmt: skip
+"""Largest bias of a source: its target for the mean error, which the bias can only be below."""
+OTHERS = 0.04
+"""The same where a source has none of its own."""
+HEAD = (
+    f"{'source':40} {'rows':>4} {'mean':>7} {'median':>7} {'P90':>7} {'worst':>7} {'bias':>7} {'holds':>6} "
+    f"{'above':>5} {'below':>5} {'hi/lo':>5} {'memory':>7} {'CPU s':>6}"
+)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One row and its prediction.
+
+    Attributes:
+        id, source, judges, gates: as of :class:`~validation.data.training.Row`.
+        measured, predicted: seconds.
+        low, high: the 90 % interval, seconds.
+        memory: relative error of the allocated bytes, NaN where none are published.
+        cpu_s: what predicting took.
+        lacks: why there is no prediction, ``""`` where there is one.
+    """
+
+    id: str
+    source: str
+    judges: bool
+    gates: bool
+    measured: float
+    predicted: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    memory: float = math.nan
+    cpu_s: float = 0.0
+    lacks: str = ""
+
+    @property
+    def error(self) -> float:
+        """Relative, below zero where the prediction is too fast."""
+        return self.predicted / self.measured - 1
+
+
+def main() -> int:
+    """Print the tables; the exit code tells whether the bias of every source is within its target."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="table of measured training iterations")
+    parser.add_argument("--source", default="", help="sources with these words in their name")
+    parser.add_argument("--limit", type=int, help="predict at most so many rows of a source, chosen at random")
+    parser.add_argument("--processes", type=int, default=1, help="rows that are predicted at a time")
+    parser.add_argument("--no-stack", action="store_true", help="leave the software to what is assumed without a name")
+    parser.add_argument("--rows", action="store_true", help="also print every row")
+    parser.add_argument("--json", type=Path, help="write the rows")
+    options = parser.parse_args()
+    stacked = not options.no_stack
+    rows = _chosen(read(options.data), options.source, options.limit)
+    if not rows:
+        print(f"{options.data}: has no source with {options.source!r} in its name", file=sys.stderr)
+        return 2
+    judged = []
+    for one in _each(rows, options.processes, stacked):
+        judged.append(one)
+        if options.rows and not one.lacks:
+            print(f"{one.id} {one.source[:24]:24} {one.measured:9.4f} {one.predicted:9.4f} {one.error:+7.1%} "
+                  f"[{one.low:.4f}, {one.high:.4f}] memory {one.memory:+.1%}", flush=True)  # fmt: skip
+    if options.json:
+        options.json.write_text(json.dumps([asdict(one) for one in judged], indent=1) + "\n", encoding="utf-8")
+    _listed(judged)
+    table([one for one in judged if not one.judges], "even rows, which may shape a stack")
+    return 1 if table([one for one in judged if one.judges], "odd rows, which judge") else 0
+
+
+def _each(rows: Sequence[Row], processes: int, stacked: bool) -> Iterator[Judged]:
+    """The rows as they are judged, in order."""
+    one = functools.partial(judge, stacked=stacked)
+    if processes == 1:
+        yield from map(one, rows)
+        return
+    with ProcessPoolExecutor(processes) as pool:
+        yield from pool.map(one, rows, chunksize=4)
+
+
+def _chosen(rows: Sequence[Row], words: str, limit: int | None) -> list[Row]:
+    found = [row for row in rows if words.lower() in row.source.lower()]
+    if limit is None:
+        return found
+    order = np.random.default_rng(2026).permutation(len(found))
+    kept: list[int] = []
+    taken: Counter[str] = Counter()
+    for at in order.tolist():
+        told = not found[at].lacks
+        if not told or taken[found[at].source] < limit:
+            taken[found[at].source] += told
+            kept.append(at)
+    return [found[at] for at in sorted(kept)]
+
+
+def judge(row: Row, stacked: bool = True) -> Judged:
+    """Predict a row, with or without its stack."""
+    first = Judged(row.id, row.source, row.judges, row.gates, row.seconds, lacks=row.lacks)
+    if row.lacks:
+        return first
+    began = time.process_time()
+    try:
+        result = predict(row, stacked)
+        low, high = result.interval_s
+    except InputError as error:
+        return Judged(**{**asdict(first), "lacks": str(error)})
+    memory = math.nan if row.memory_bytes is None else result.memory.allocated_bytes / row.memory_bytes - 1
+    spent = time.process_time() - began
+    return Judged(
+        **{
+            **asdict(first), "predicted": result.iteration_time_s, "low": low, "high": high, "memory": memory,
+            "cpu_s": spent,
+        }
+    )  # fmt: skip
+
+
+def predict(row: Row, stacked: bool = True) -> Any:
+    """The :class:`triosim.prediction.result.Result` of a row, with or without its stack."""
+    if not stacked:
+        plan, options = Plan(**row.plan), {}
+    else:
+        stack = replace(load(row.stack), **row.facts)
+        plan = Plan(**row.plan, stack=stack)
+        softmax = stack.fused_softmax and row.configuration.get("fused_softmax", True)
+        options = {"attention": stack.attention, "fused": stack.fused, "fused_softmax": softmax}
+    trace = triosim.model(
+        row.family, batch_size=1, sequence_length=row.sequence, precision=row.precision, optimizer="adam",
+        configuration=row.configuration, **options,
+    )  # fmt: skip
+    return triosim.simulate(trace, system(**row.system), plan, fit=False)
+
+
+@functools.lru_cache(maxsize=64)
+def _ready(like: str, devices: int, model: str, fabric: tuple[str, int] | None) -> System:
+    """A system of the catalog with another device or another network between its servers."""
+    text = catalog.system_file(like).read_text(encoding="utf-8")
+    if model:
+        text = re.sub(r'(?m)^model = ".*"$', f'model = "{model}"', text, count=1)
+    if fabric:
+        scale_out = f'[scale_out]\ntopology = "switch"\nlink = "{fabric[0]}"\nnics = {fabric[1]}\n'
+        text = re.sub(r"(?s)\[scale_out\].*", scale_out, text)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{like}.toml"
+        path.write_text(text, encoding="utf-8")
+        return triosim.system(path, at_least=devices)
+
+
+def system(
+    like: str = "", devices: int = 1, model: str = "", fabric: tuple[str, int] | None = None, **options: Any
+) -> System:
+    """The machine of a row; see :class:`~validation.data.training.Row`."""
+    options.pop("per_node", None)
+    return _ready(like, devices, model, fabric) if like else triosim.system(devices=devices, **options)
+
+
+def _listed(judged: Sequence[Judged]) -> None:
+    """Rows without a prediction, by source and what they lack."""
+    found = Counter((one.source, one.lacks) for one in judged if one.lacks)
+    for (source, why), count in sorted(found.items()):
+        print(f"not told: {count:3} of {source}: {why}")
+
+
+def table(judged: Sequence[Judged], title: str) -> list[str]:
+    """Print a line per source, and all together; the sources whose bias is beyond their target.
+
+    Args:
+        judged: rows; those without a prediction are passed over.
+        title: what rows these are.
+    """
+    print(f"\n{title}\n{HEAD}")
+    failed = []
+    told = [one for one in judged if not one.lacks]
+    for source in sorted({one.source for one in told}):
+        own = [one for one in told if one.source == source]
+        target = TARGETS.get(source, OTHERS)
+        gates = [one.error for one in own if one.gates]
+        beyond = bool(gates) and abs(float(np.mean(gates))) > target
+        failed += [source] * beyond
+        mark = f"  bias beyond {target:.0%}" if beyond else ("  gates nothing" if not gates else "")
+        print(line(own, source) + mark)
+    if told:
+        print(line(told, "all"))
+    return failed
+
+
+def line(own: Sequence[Judged], title: str) -> str:
+    """The figures of some rows."""
+    error = np.array([one.error for one in own])
+    size = np.abs(error)
+    above = sum(one.measured > one.high for one in own)
+    below = sum(one.measured < one.low for one in own)
+    memory = [abs(one.memory) for one in own if not math.isnan(one.memory)]
+    held = f"{np.mean(memory):7.1%}" if memory else f"{'-':>7}"
+    return (
+        f"{title[:40]:40} {len(own):4} {size.mean():7.1%} {np.median(size):7.1%} {np.quantile(size, 0.9):7.1%} "
+        f"{size.max():7.1%} {error.mean():+7.1%} {1 - (above + below) / len(own):6.0%} {above:5} {below:5} "
+        f"{np.median([one.high / one.low for one in own]):5.2f} {held} {sum(one.cpu_s for one in own):6.1f}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
