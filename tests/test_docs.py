@@ -65,6 +65,10 @@ def test_files_of_the_documentation_are_read(text: str, tmp_path: Path) -> None:
         from triosim.accelerator.reading import read
 
         assert read([file])
+    elif "[[pool]]" in text:
+        from triosim.serving.fleet_file import fleet_file
+
+        assert fleet_file(file).replicas
     elif "family" in text:
         assert len(modelling.from_file(file, sequence_length=64))
     elif "times = " in text:
