@@ -2,8 +2,8 @@
 
     python docs/make_energy.py [--data ../shared/data]
 
-Each passage between ``<!-- run: COMMAND -->`` and ``<!-- end -->`` becomes what the command prints, run one after another
-in one folder; ``<!-- judge: NAME -->`` what that judge prints, where there is measured data.
+Each passage between ``<!-- run: COMMAND -->`` and ``<!-- end -->`` becomes what the command prints, one run after
+another in one folder; ``<!-- judge: NAME -->`` what that judge prints, where there is measured data.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def test_every_page_is_in_the_navigation() -> None:
     assert set(re.findall(r": ([\w/-]+\.md)$", text, re.MULTILINE)) == pages
 
 
-OTHERS = {"--clock-control", "--csv", "--format", "--make-vocab-size-divisible-by"}
+OTHERS = {"--clock-control", "--csv", "--format", "--make-vocab-size-divisible-by", "--query-gpu"}
 """Options of other programs that pages name."""
 SCRIPT = re.compile(r"python (?:-m ((?:validation|tests)[\w.]*)|([\w/]+\.py))([^`\n]*)")
 

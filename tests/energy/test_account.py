@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import triosim
-from triosim import Plan, Result
+from triosim import Fidelity, Plan, Result
 from triosim.core.errors import InputError
 from triosim.energy.constants import Constants, check, parse, table
 from triosim.energy.device import device_energy

@@ -165,7 +165,7 @@ TRAFFIC = Traffic(
 
 
 def test_columns_of_traffic() -> None:
-    assert [column.tolist() for column in _native.refine(TRAFFIC)][0] == [0, 1, 2]
+    assert next(column.tolist() for column in _native.refine(TRAFFIC)) == [0, 1, 2]
     for path, column in columns(TRAFFIC):
         for what, value in wrong(column):
             given = changed(TRAFFIC, path, value)

@@ -2,7 +2,7 @@
 
     python -m tests.fuzz NAME|all --runs N [--seed S] [--resume FILE]   runs so many more cases
     python -m tests.fuzz NAME --case NUMBER [--seed S]                  runs one and shows how it ends
-    python -m tests.fuzz all --resume FILE --table                      prints what became of them
+    python -m tests.fuzz all --resume FILE --table [--add FILE]         prints what became of them (and of other runs)
     python -m tests.fuzz sizes                                          what large jobs take, or how they are refused
 
 A finding is anything but a result or a sentence: another exception, more than 10 s of computing, more than 1 GiB, a
@@ -39,6 +39,9 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--resume", type=Path, help="file of what is known; written after each batch")
     parser.add_argument("--case", type=int, help="run this one here")
     parser.add_argument("--table", action="store_true", help="print what became of all")
+    parser.add_argument(
+        "--add", type=Path, action="append", default=[], help="count the runs of this file in the table"
+    )
     given = parser.parse_args(words)
     if given.name == "sizes":
         from tests.fuzz.sizes import rows
@@ -57,7 +60,7 @@ def main(words: list[str] | None = None) -> int:
         warm(chosen)
     _run(state, chosen, given.runs, given.resume)
     if given.table:
-        print(table(state))
+        print(table(state, *(State.load(path) for path in given.add)))
     for key, found in state.findings.items():
         print(f"finding: {key}: {found['error']} (case {found['case']}, {found['times']} times)", file=sys.stderr)
     return min(len(state.findings), 1)
@@ -87,16 +90,25 @@ def _note(state: State, name: str):  # type: ignore[no-untyped-def]
     return lambda number, outcome: state.add(name, number, outcome)
 
 
-def table(state: State) -> str:
+def table(*states: State) -> str:
     """Cases of each reader by kind of damage, as Markdown: how many, and how many of them were refused."""
-    kinds = sorted({kind for row in state.counts.values() for kind in row} - {"any"})
+    counts: dict[str, dict[str, list[int]]] = {}
+    for state in states:
+        for name, kinds_of in state.counts.items():
+            for kind, row in kinds_of.items():
+                known = counts.setdefault(name, {}).setdefault(kind, [0, 0, 0])
+                known[:] = [a + b for a, b in zip(known, row, strict=True)]
+    kinds = sorted({kind for row in counts.values() for kind in row} - {"any"})
+    seeds = ", ".join(str(state.seed) for state in states)
+    found = sum(len(state.findings) for state in states)
     lines = [
-        f"{state.total():,} cases with seed {state.seed}; {len(state.findings)} findings.  Each cell: cases / refused.",
+        f"{sum(state.total() for state in states):,} cases with seed{'s' if len(states) > 1 else ''} {seeds}; {found} "
+        "findings.  Each cell: cases / refused.",
         "",
         "| given to | " + " | ".join(kinds) + " | all |",
         "|---" * (len(kinds) + 2) + "|",
     ]
-    for name, row in state.counts.items():
+    for name, row in counts.items():
         cells = [f"{sum(row[kind]):,} / {row[kind][1]:,}" if kind in row else "" for kind in kinds]
         lines.append(f"| {name} | {' | '.join(cells)} | {sum(map(sum, row.values())):,} |")
     return "\n".join(lines)

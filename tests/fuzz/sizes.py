@@ -38,7 +38,7 @@ JOBS = {
         for topology in ("ring", "rail-optimised", "fat-tree", "leaf-spine", "dragonfly")
     },
     "10,000 nodes of eight": "train gpt2 --system dgx-h100 --nodes 10000",
-    "100,000 nodes of eight, with 2 GB": "--max-memory 2GB train gpt2 --system dgx-h100 --nodes 100000",
+    "100,000 nodes of eight, with 2 GB": "train gpt2 --system dgx-h100 --nodes 100000 --max-memory 2GB",
     "a million nodes of eight": "train gpt2 --system dgx-h100 --nodes 1000000",
     "gzip: 2 GB in 2 MB, as a profile": "trace show bomb.json.gz",
     "the same as a Chakra trace": "astra --workload bomb --system s.json --network n.yml",

@@ -124,3 +124,6 @@ def test_the_table() -> None:
     text = table(state)
     assert "3 cases with seed 1; 1 findings" in text
     assert "| system | 3 / 1 | 3 |" in text
+    text = table(state, State(seed=2), state)
+    assert "6 cases with seeds 1, 2, 1; 2 findings" in text
+    assert "| system | 6 / 2 | 6 |" in text

@@ -13,7 +13,7 @@ import numpy as np
 
 from triosim.core.columns import Ragged
 from triosim.energy.account import DeviceEnergyRow, Energy, PowerCurve
-from triosim.energy.cost import Usage, cost
+from triosim.energy.cost import CostOptions, Usage, cost
 from triosim.engine.stats import Stats
 from triosim.fidelity import Fidelity
 from triosim.hardware.describe import AcceleratorDescription, LinkDescription, SystemDescription
@@ -357,7 +357,9 @@ def _result(world, end, stages, replicas, micro_batches, layers, iterations, sta
             f"The plan needs {needed / GIB:.1f} GiB on device 0, more than the device has: it does not fit.",
         ),
         tasks=len(slices), flows=640, make_energy=lambda: _energy(period, ranks),
-        make_cost=lambda energy: cost(Usage((), period / 3600, energy.node_j)),
+        make_cost=lambda energy: cost(
+            Usage((("H100-SXM5-80GB", float(ranks)),), period / 3600, energy.node_j), CostOptions()
+        ),
         make_interval=lambda: Interval(period * 0.93, period * 1.08, (), 200),
         make_layers=lambda: _layers(timeline, replicas, iterations), make_timeline=lambda: timeline,
         make_stats=lambda: Stats(1.0, 0.5, "native"),

@@ -9,13 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.command import run
 from tests.data import shared
-from tests.serving.fleets import replica, serve
+from tests.serving.fleets import Linear, replica, serve
 from tests.serving.test_laws import conserved
 from triosim.core.columns import Ragged
 from triosim.core.errors import InputError
 from triosim.serving.fleet import block_keys
 from triosim.serving.kv_cache import KVCache, PrefixCache
+from triosim.serving.policy import ENGINES
+from triosim.serving.replica import Replica
 from triosim.serving.request_files import read
 from triosim.serving.requests import PromptHashes, Request, RequestTable
 
@@ -172,3 +175,90 @@ def test_mooncake_through_the_cache_without_limit() -> None:
         expected += next((n for n, key in enumerate(full) if key not in seen), len(full))
         seen.update(row[: prompt // 512])
     assert found == expected
+
+
+def test_a_radix_tree_keeps_one_copy_of_what_two_have_computed() -> None:
+    for radix, free in ((False, 4), (True, 6)):
+        cache = PrefixCache(8, 4, radix)
+        one, two = request(0, (1, 2), 8), request(1, (1, 2), 8)
+        for each in (one, two):
+            assert cache.start(each, each.known)
+        for each in (one, two):
+            each.computed = each.known
+            cache.store(each)
+        assert cache.free == free
+        cache.release(one)
+        assert cache.free == 6
+        cache.release(two)
+        assert cache.free == 8
+
+
+@pytest.mark.parametrize("eviction", ["lru", "lfu"])
+@settings(max_examples=150, deadline=None)
+@given(
+    size=st.integers(3, 12),
+    steps=st.lists(st.tuples(st.booleans(), st.lists(st.integers(0, 1), min_size=1, max_size=4)), max_size=60),
+)
+def test_a_radix_tree_gives_up_leaves_only(eviction: str, size: int, steps: list[tuple[bool, list[int]]]) -> None:
+    """What stands before a block that can be found can be found; requests compute at once and end in any order."""
+    cache = PrefixCache(size, 4, True, eviction)
+    held: list[Request] = []
+    for number, (ends, word) in enumerate(steps):
+        if ends and held:
+            one = held.pop(len(word) % len(held))
+            one.computed = one.known
+            cache.store(one)
+            cache.release(one)
+        else:  # the name of a block tells the way to it
+            keys = tuple(int("1" + "".join(map(str, word[: n + 1]))) for n in range(len(word)))
+            one = request(number, keys, len(keys) * 4)
+            if cache.start(one, one.known):
+                held.append(one)
+        assert {key // 10 for key in cache._block} - {1} <= set(cache._block)
+        assert len({block for one in held for block in one.held}) == cache.blocks - cache.free
+    for one in held:
+        cache.release(one)
+    assert cache.free == cache.blocks
+
+
+@settings(max_examples=100, deadline=None)
+@given(size=st.integers(2, 6), keys=st.lists(st.integers(1, 9), max_size=80))
+def test_what_is_found_least_often_is_given_up(size: int, keys: list[int]) -> None:
+    """One block after another, against a table that is searched."""
+    cache = PrefixCache(size, 4, eviction="lfu")
+    uses: dict[int, tuple[int, int]] = {}
+    for number, key in enumerate(keys):
+        one = request(number, (key,), 5)  # two blocks: the second is never full
+        assert cache.start(one, 4)
+        assert (one.cached == 4) == (key in uses)
+        if key not in uses and len(uses) == size:
+            del uses[min(uses, key=lambda other: uses[other])]
+        uses[key] = (uses[key][0] + 1 if key in uses else 0), number
+        one.computed = 4
+        cache.store(one)
+        cache.release(one)
+
+
+@pytest.mark.parametrize("radix", [False, True])
+@pytest.mark.parametrize("eviction", ["lru", "lfu"])
+@settings(max_examples=20, deadline=None)
+@given(words=st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=25))
+def test_tokens_are_conserved_with_any_cache(eviction: str, radix: bool, words: list[list[int]]) -> None:
+    rows = [[hash(tuple(word[: n + 1])) >> 20 for n in range(len(word))] for word in words]
+    prompt = [16 * len(word) + 3 for word in words]
+    hashes = PromptHashes(Ragged.of([[*row, -1 - n] for n, row in enumerate(rows)]), 16)
+    table = RequestTable.of(np.arange(len(words)) * 2e-3, prompt, np.full(len(words), 20), hashes=hashes)
+    policy = ENGINES.get("vllm")()
+    one = Replica(0, policy, PrefixCache(18, 16, radix, eviction), Linear(), 256)
+    served = serve(table, one)
+    conserved(served, table)
+    assert one.cache.free == one.cache.blocks
+
+
+def test_an_unknown_eviction_is_refused() -> None:
+    with pytest.raises(InputError, match="eviction 'mru' is not known"):
+        PrefixCache(8, 4, eviction="mru")
+    words = ("serve", "llama-3-8b", "--device", "H100-SXM5-80GB", "--arrivals", "poisson:8", "--lengths", "fixed:512")
+    assert "eviction 'mru' is not known" in run(*words, "--eviction", "mru", code=2).stderr
+    done = run(*words, "--eviction", "lfu", "--prefix-caching", "off", code=2)
+    assert "eviction 'lfu' is of prefix caching" in done.stderr

@@ -24,56 +24,119 @@ def register(app: typer.Typer) -> None:
 
 def cost(
     result: Annotated[
-        Path | None, typer.Argument(metavar="RESULT", help="What train or infer --json wrote.", show_default=False,
-                                    autocompletion=completion.files)
+        Path | None,
+        typer.Argument(
+            metavar="RESULT",
+            help="What train or infer --json wrote.",
+            show_default=False,
+            autocompletion=completion.files,
+        ),
     ] = None,
     device: Annotated[
-        str | None, typer.Option("--device", metavar="NAME", help="Device of the catalog.", show_default=False,
-                                 rich_help_panel=HOURS, autocompletion=completion.devices)
+        str | None,
+        typer.Option(
+            "--device",
+            metavar="NAME",
+            help="Device of the catalog.",
+            show_default=False,
+            rich_help_panel=HOURS,
+            autocompletion=completion.devices,
+        ),
     ] = None,
     hours: Annotated[
-        str | None, typer.Option("--hours", metavar="N", help="Device hours of the whole job.", show_default=False,
-                                 rich_help_panel=HOURS)
+        str | None,
+        typer.Option(
+            "--hours", metavar="N", help="Device hours of the whole job.", show_default=False, rich_help_panel=HOURS
+        ),
     ] = None,
     power: Annotated[
-        str | None, typer.Option("--power", metavar="WATTS", help="Power of a device (default: its TDP).",
-                                 show_default=False, rich_help_panel=HOURS)
+        str | None,
+        typer.Option(
+            "--power",
+            metavar="WATTS",
+            help="Power of a device (default: its TDP).",
+            show_default=False,
+            rich_help_panel=HOURS,
+        ),
     ] = None,
     at: Annotated[
-        str, typer.Option("--at", metavar="PLACE", help="Whose grid, as FR or oregon.", rich_help_panel=PLACE,
-                          autocompletion=completion.places)
+        str,
+        typer.Option(
+            "--at",
+            metavar="PLACE",
+            help="Whose grid, as FR or oregon.",
+            rich_help_panel=PLACE,
+            autocompletion=completion.places,
+        ),
     ] = "world",
     grid: Annotated[
-        str | None, typer.Option("--grid", metavar="G|FILE", help="Its intensity: g/kWh, or a CSV with a line for each "
-                                 "hour (g_co2e_per_kwh).", show_default=False, rich_help_panel=PLACE)
+        str | None,
+        typer.Option(
+            "--grid",
+            metavar="G|FILE",
+            help="Its intensity: g/kWh, or a CSV with a line for each hour (g_co2e_per_kwh).",
+            show_default=False,
+            rich_help_panel=PLACE,
+        ),
     ] = None,
     market: Annotated[
-        str | None, typer.Option("--market", metavar="PART", help="Bought as carbon-free, as 60%.", show_default=False,
-                                 rich_help_panel=PLACE)
+        str | None,
+        typer.Option(
+            "--market", metavar="PART", help="Bought as carbon-free, as 60%.", show_default=False, rich_help_panel=PLACE
+        ),
     ] = None,
     pue: Annotated[
-        str | None, typer.Option("--pue", metavar="X", help="What the facility takes over its nodes: a number, google, "
-                                 "aws, azure or meta (default: the result's).", show_default=False,
-                                 rich_help_panel=PLACE)
+        str | None,
+        typer.Option(
+            "--pue",
+            metavar="X",
+            help="What the facility takes over its nodes: a number, google, "
+            "aws, azure or meta (default: the result's).",
+            show_default=False,
+            rich_help_panel=PLACE,
+        ),
     ] = None,
     price: Annotated[
-        str | None, typer.Option("--price", metavar="USD/h", help="Of a device hour, as 2/h (default: its list price).",
-                                 show_default=False, rich_help_panel=MONEY)
+        str | None,
+        typer.Option(
+            "--price",
+            metavar="USD/h",
+            help="Of a device hour, as 2/h (default: its list price).",
+            show_default=False,
+            rich_help_panel=MONEY,
+        ),
     ] = None,
     pay: Annotated[
-        str, typer.Option("--pay", metavar="HOW", help="list, reserved or spot price, or own machines.",
-                          rich_help_panel=MONEY, autocompletion=completion.choices("list", "reserved", "spot", "own"))
+        str,
+        typer.Option(
+            "--pay",
+            metavar="HOW",
+            help="list, reserved or spot price, or own machines.",
+            rich_help_panel=MONEY,
+            autocompletion=completion.choices("list", "reserved", "spot", "own"),
+        ),
     ] = "list",
     tokens: Annotated[
         str | None, typer.Option("--tokens", metavar="N", help="Tokens of the whole job, as 2e12.", show_default=False)
     ] = None,
     constant: Annotated[
-        list[str] | None, typer.Option("--constant", metavar="NAME=VALUE", help="Of the table of constants "
-                                       "(docs/cost.md), as grid.FR=40; repeatable.", show_default=False)
+        list[str] | None,
+        typer.Option(
+            "--constant",
+            metavar="NAME=VALUE",
+            help="Of the table of constants (docs/cost.md), as grid.FR=40; repeatable.",
+            show_default=False,
+        ),
     ] = None,
     json: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write it as JSON; - writes it, and nothing else, to "
-                                 "the terminal.", show_default=False, autocompletion=completion.files)
+        str | None,
+        typer.Option(
+            "--json",
+            metavar="FILE",
+            help="Write it as JSON; - writes it, and nothing else, to the terminal.",
+            show_default=False,
+            autocompletion=completion.files,
+        ),
     ] = None,
 ) -> None:
     """What a job costs and emits: per iteration, job, million tokens and sample; nothing is simulated.

@@ -33,8 +33,8 @@ def request(options: InferOptions) -> None:
     from triosim.cli.streams import written
     from triosim.core.outputs import text_output
     from triosim.hardware import machine
-    from triosim.serving.deployment import Deployment
     from triosim.serving.one_request import one_request
+    from triosim.serving.pool import Pool
 
     if options.prompt is None or options.output is None:
         raise InputError("a request needs both its prompt and its output: give --prompt and --output")
@@ -56,7 +56,7 @@ def request(options: InferOptions) -> None:
         latency=options.latency,
         at_least=tensor_parallel * stages,
     )
-    deployment = Deployment(
+    pool = Pool(
         options.workload,
         system,
         tensor_parallel=tensor_parallel,
@@ -64,9 +64,8 @@ def request(options: InferOptions) -> None:
         weights=options.weights,
         kv_cache=options.kv_cache,
         host=options.host or "graph",
-        idle_ok=options.idle_ok,
     )
-    found = one_request(deployment, options.prompt, options.output, options.batch_size or 1, options.context)
+    found = one_request(pool, options.prompt, options.output, options.batch_size or 1, options.context, options.idle_ok)
     if options.json is not None:
         with text_output(options.json) as file:
             json.dump(found.table(), file, indent=1, allow_nan=False)
@@ -81,7 +80,7 @@ def summary(found: OneRequest) -> list[str]:
     """Lines for the terminal."""
     from triosim.core.units import format_bytes, format_time
 
-    own = found.deployment
+    own = found.pool
     devices = own.tensor_parallel * own.stages
     after = f" after {found.context} cached" if found.context else ""
     lines = [

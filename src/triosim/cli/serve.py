@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import Field, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -38,7 +38,9 @@ class ServeOptions:
     """What ``serve`` takes, in the order in which help lists it."""
 
     model: str = argument(
-        "MODEL", "Name of a model (triosim models), or a configuration file.", complete=completion.workloads
+        "MODEL",
+        "Name of a model (triosim models), a configuration file, or a fleet of pools (TOML).",
+        complete=completion.workloads,
     )
     weights: str = option(
         "--weights", help="bf16, fp16, fp8, int8, w4a16 or mxfp4 (default bf16).", default="bf16", group=MODEL,
@@ -85,6 +87,25 @@ class ServeOptions:
     tp: int = option("--tp", help="Devices that share each layer (default 1).", default=1, group=ENGINE, metavar="N")
     pp: int = option("--pp", help="Pipeline stages (default 1).", default=1, group=ENGINE, metavar="N")
     replicas: int = option("--replicas", help="Copies of the model (default 1).", default=1, group=ENGINE, metavar="N")
+    prefill_replicas: int | None = option(
+        "--prefill-replicas", help="Copies that only compute prompts.", group=ENGINE, metavar="N"
+    )
+    decode_replicas: int | None = option(
+        "--decode-replicas", help="Copies that only decode, to which their KV caches are sent.", group=ENGINE,
+        metavar="N",
+    )  # fmt: skip
+    transfer: str | None = option(
+        "--transfer", help="How these are sent: whole, layers (as they are computed), none (default whole).",
+        group=ENGINE, metavar="HOW", complete=completion.choices("whole", "layers", "none"),
+    )  # fmt: skip
+    order: str | None = option(
+        "--order", help="Who is chosen first: prefill-first or decode-first (default prefill-first).", group=ENGINE,
+        metavar="ORDER", complete=completion.choices("prefill-first", "decode-first"),
+    )  # fmt: skip
+    local_prefill: int | None = option(
+        "--local-prefill", help="Prompt tokens, not found in its cache, that a decoding copy computes itself at most.",
+        group=ENGINE, metavar="N",
+    )  # fmt: skip
     idle_ok: bool = option(
         "--idle-ok", help="Leave devices without a replica if the fleet needs fewer.", default=False, group=ENGINE
     )
@@ -102,6 +123,10 @@ class ServeOptions:
         "--prefix-caching",
         help="on: find what a prompt begins with in the cache; off (default: on under vllm, sglang and trtllm).",
         group=ENGINE, metavar="on|off", complete=completion.choices("on", "off"),
+    )  # fmt: skip
+    eviction: str = option(
+        "--eviction", help="What prefix caching gives up first: lru or lfu (default lru).", default="lru",
+        group=ENGINE, metavar="RULE", complete=completion.choices("lru", "lfu"),
     )  # fmt: skip
     kv_blocks: int | None = option(
         "--kv-blocks", help="Blocks of each replica's cache (default: what memory leaves).", group=ENGINE, metavar="N"
@@ -207,7 +232,14 @@ def _find(options: ServeOptions, deployment: Deployment, table: RequestTable, go
 def _deployment(options: ServeOptions) -> Deployment:
     from triosim.core.units import parse_time
     from triosim.serving.deployment import Deployment
+    from triosim.serving.fleet_file import fleet_file, is_fleet
+    from triosim.serving.pool import Pool
 
+    if is_fleet(options.model):
+        given = [one.metadata["names"][0] for one in fields(options) if _said_of_fleet(options, one)]
+        if given:
+            raise InputError(f"{options.model} says what serves: leave out {', '.join(given)}")
+        return fleet_file(Path(options.model))
     for name, text in (("--prefix-caching", options.prefix_caching), ("--interval", options.interval)):
         if text not in (None, "on", "off"):
             raise InputError(f"{name} must be on or off, got {quoted(text)}")
@@ -216,30 +248,75 @@ def _deployment(options: ServeOptions) -> Deployment:
         "--pp": options.pp,
         "--kv-blocks": options.kv_blocks,
         "--max-length": options.max_length,
+        "--prefill-replicas": options.prefill_replicas,
+        "--decode-replicas": options.decode_replicas,
     }
     for name, value in whole.items():
         if value is not None and value < 1:
             raise InputError(f"{name} must be at least 1, got {value}")
+    roles = _roles(options)
+    size, count = options.tp * options.pp, sum(max(replicas, 1) for _, replicas in roles)
+    system = _system(options, count * size)
+    pools: list[Pool] = []
+    for role, replicas in roles:
+        pool = Pool(
+            model=options.model,
+            system=system,
+            first=sum(one.devices for one in pools),
+            name=role if len(roles) > 1 else "",
+            role=role,
+            engine=options.engine,
+            engine_options=named(options.engine_option, "--engine-option", "max-tokens=2048"),
+            tensor_parallel=options.tp,
+            stages=options.pp,
+            replicas=replicas,
+            weights=options.weights,
+            kv_cache=options.kv_cache,
+            prefix_caching=None if options.prefix_caching is None else options.prefix_caching == "on",
+            eviction=options.eviction,
+            longest=options.max_length,
+            blocks=options.kv_blocks,
+            utilisation=options.memory_utilisation,
+            host_s=parse_time(options.host_time, "--host-time"),
+        )
+        pools.append(pool)
     return Deployment(
-        model=options.model,
-        system=_system(options),
-        engine=options.engine,
-        engine_options=named(options.engine_option, "--engine-option", "max-tokens=2048"),
-        tensor_parallel=options.tp,
-        stages=options.pp,
-        replicas=options.replicas,
+        pools=tuple(pools),
         router=options.router,
         router_options=named(options.router_option, "--router-option", "slack=4"),
-        weights=options.weights,
-        kv_cache=options.kv_cache,
-        prefix_caching=None if options.prefix_caching is None else options.prefix_caching == "on",
-        longest=options.max_length,
-        blocks=options.kv_blocks,
-        utilisation=options.memory_utilisation,
-        host_s=parse_time(options.host_time, "--host-time"),
         seed=options.seed,
+        transfer=options.transfer or "whole",
+        order=options.order or "prefill-first",
+        local=options.local_prefill or 0,
         idle_ok=options.idle_ok,
     )
+
+
+_OF_FLEET = {MODEL, MACHINE, ENGINE}
+
+
+def _said_of_fleet(options: ServeOptions, one: Field[Any]) -> bool:
+    """Whether an option is given that a file of a fleet answers."""
+    return one.metadata.get("group") in _OF_FLEET and getattr(options, one.name) != one.default
+
+
+def _roles(options: ServeOptions) -> list[tuple[str, int]]:
+    """Pools by what they do, with their replicas."""
+    split = {"--prefill-replicas": options.prefill_replicas, "--decode-replicas": options.decode_replicas}
+    given = [name for name, value in split.items() if value is not None]
+    if not given:
+        beside = {"--transfer": options.transfer, "--order": options.order, "--local-prefill": options.local_prefill}
+        for name, value in beside.items():
+            if value is not None:
+                raise InputError(
+                    f"{name} is of prefill and decode apart: give --prefill-replicas and --decode-replicas"
+                )
+        return [("both", options.replicas)]
+    if len(given) == 1 or options.replicas != 1:
+        raise InputError("--prefill-replicas and --decode-replicas go together, and without --replicas: give these two")
+    assert options.prefill_replicas is not None
+    assert options.decode_replicas is not None
+    return [("prefill", options.prefill_replicas), ("decode", options.decode_replicas)]
 
 
 def _requests(options: ServeOptions) -> RequestTable:
@@ -265,7 +342,7 @@ def _requests(options: ServeOptions) -> RequestTable:
     return traffic(arrivals, lengths, int(asked or 1000), options.seed)
 
 
-def _system(options: ServeOptions) -> System:
+def _system(options: ServeOptions, at_least: int) -> System:
     from triosim.hardware import machine
 
     if options.system is None and options.device is None:
@@ -278,5 +355,5 @@ def _system(options: ServeOptions) -> System:
         topology=options.topology,
         link=options.link,
         latency=options.latency,
-        at_least=max(options.replicas, 1) * options.tp * options.pp,
+        at_least=at_least,
     )

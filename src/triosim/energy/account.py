@@ -307,7 +307,7 @@ class Account:
     def _sent_nj(self) -> NDArray[np.int64]:
         """What the bytes on each link of the system take; zero for links that leave a switch or an adapter."""
         system, lowered = self.system, self.lowered
-        carried = np.where(lowered.link >= 0, self.played.link_bytes[lowered.link], 0)
+        carried = np.append(self.played.link_bytes, 0)[lowered.link]  # the last where there is no link
         ends = np.zeros(system.nodes, bool)
         ends[: system.devices] = True
         ends[system.server_host[system.server_host >= 0]] = True

@@ -81,7 +81,7 @@ Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 Bandwidth = Annotated[float, _quantity(parse_bandwidth, "bandwidth")]
 Seconds = Annotated[float, _quantity(parse_time, "time")]
 Bytes = Annotated[int, _quantity(parse_bytes, "size")]
-Flops = Annotated[float, _quantity(parse_flops, "compute rate")]
+Flops = Annotated[float, Field(gt=0, allow_inf_nan=False), _quantity(parse_flops, "compute rate")]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1)]
 

@@ -58,6 +58,7 @@ class Router:
         self._latency = picoseconds(system.latency, lambda edge: f"{self._link(edge)}: its latency")
         self._overhead = picoseconds(system.overhead, lambda edge: f"{self._link(edge)}: its overhead")
         self._network = Network(system)
+        self.capacity = self._capacity()
 
     def route(self, source: int, target: int) -> tuple[int, ...]:
         """Edge ids from one node to another, in order; empty where both are the same.
@@ -214,8 +215,7 @@ class Router:
         np.maximum.at(largest, found.rows(), self._overhead[found.values])
         return largest
 
-    @cached_property
-    def capacity(self) -> NDArray[np.int64]:
+    def _capacity(self) -> NDArray[np.int64]:
         """Bandwidth of each edge in the unit of the engine, rounded down.
 
         Raises:

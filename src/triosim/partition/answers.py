@@ -11,6 +11,7 @@ from triosim.partition.mesh import Mesh
 from triosim.partition.placements import Shard
 from triosim.partition.replication import Replication
 from triosim.partition.rule import Placing, Rule
+from triosim.partition.step import Step
 
 
 def checked_placing(rule: Rule, answer: Any, facts: Facts) -> Placing:
@@ -92,6 +93,19 @@ def checked_replication(rule: Rule, answer: Any, mesh: Mesh) -> Replication:
     _check_path(where, answer, mesh)
     if answer.weights and not answer.states:
         raise PlanError(f"{where}: parameters that are Shard need optimizer states that are Shard too")
+    return answer
+
+
+def checked_step(rule: Rule, answer: Any, step: Step) -> Step:
+    """What a rule has made of a divided step.
+
+    Raises:
+        PlanError: it is no step of the same operators.
+    """
+    if not isinstance(answer, Step) or len(answer.trace) != len(step.trace):
+        raise PlanError(
+            f"rule {type(rule).__name__}: completed returns {quoted(answer)}, no Step of the same operators"
+        )
     return answer
 
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from triosim.core.caching import kept
 from triosim.core.errors import PlanError, quoted
 from triosim.core.options import configured, options_of
-from triosim.partition.answers import checked_mesh, checked_replication
-from triosim.partition.mesh import Mesh
+from triosim.partition.answers import checked_mesh, checked_replication, checked_step
+from triosim.partition.mesh import Digit, Mesh
 from triosim.partition.replication import Replication
 from triosim.partition.rule import RULES, M, Rule
 from triosim.partition.rules.by_module import ByModule
@@ -21,6 +21,7 @@ from triosim.partition.rules.dataparallel import DataParallel
 from triosim.partition.rules.ddp import Ddp
 from triosim.partition.rules.offload import Offload
 from triosim.partition.rules.zero import Zero
+from triosim.partition.step import Step
 from triosim.plan import Plan, divisors, micro_batch_conflict
 from triosim.trace.tables import Trace
 
@@ -75,7 +76,9 @@ class JobMesh(Mesh):
 
 
 @kept(8)
-def _of_stages(axes: tuple, derived: tuple) -> tuple[NDArray[np.int32], ...]:
+def _of_stages(
+    axes: tuple[tuple[str, int], ...], derived: tuple[tuple[str, tuple[Digit, ...]], ...]
+) -> tuple[NDArray[np.int32], ...]:
     """Ranks of each pipeline stage of a mesh."""
     mesh = Mesh(axes, derived=derived)
     stage = mesh.position(np.arange(mesh.ranks), "pp")
@@ -224,6 +227,13 @@ def suited(rules: Sequence[Rule], trace: Trace, mesh: Mesh) -> Trace:
     for rule in rules:
         trace = rule.suited(trace, mesh)
     return trace
+
+
+def completed(rules: Sequence[Rule], step: Step, mesh: Mesh) -> Step:
+    """The divided step with what all rules change in it."""
+    for rule in rules:
+        step = checked_step(rule, rule.completed(step, mesh), step)
+    return step
 
 
 def replication(rules: Sequence[Rule], mesh: Mesh) -> Replication:

@@ -19,6 +19,7 @@ from triosim.partition.facts import Facts, Layer
 from triosim.partition.mesh import Mesh
 from triosim.partition.placements import Shard
 from triosim.partition.replication import Replication
+from triosim.partition.step import Step
 from triosim.trace.tables import Trace
 
 M = TypeVar("M", bound=Mesh)
@@ -109,6 +110,14 @@ class Rule:
             PlanError: what was asked for cannot be.
         """
         return placed
+
+    def completed(self, step: Step, mesh: Mesh) -> Step:
+        """The divided step with what this rule changes in it: transfers of its own, operators that not all run.
+
+        Raises:
+            PlanError: what was asked for cannot be.
+        """
+        return step
 
     def place(self, facts: Facts, placing: Placing) -> Placing:
         """What rules before this one have placed on the axis that divides a step, and what this one adds.

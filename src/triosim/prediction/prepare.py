@@ -37,7 +37,7 @@ from triosim.memory.footprint import Footprint, footprint
 from triosim.network.placement import Placement, place
 from triosim.network.routes import Router, router_of
 from triosim.partition.partition import partition
-from triosim.partition.resolve import JobMesh, arranged, rebatched, replication, resolve, rules_of, suited
+from triosim.partition.resolve import JobMesh, arranged, completed, rebatched, replication, resolve, rules_of, suited
 from triosim.partition.step import Step
 from triosim.plan import Plan
 from triosim.prediction.timeline import CATEGORIES
@@ -45,7 +45,6 @@ from triosim.schedule.actions import SCHEDULES, Schedule, check
 from triosim.schedule.backward import split_backward
 from triosim.schedule.job import Costs, programs
 from triosim.schedule.program import Op, Program
-from triosim.schedule.replicas import replicated
 from triosim.schedule.sharded import sharded
 from triosim.schedule.stages import Stages, split
 from triosim.trace.blocks import blocks
@@ -149,7 +148,7 @@ def prepare(
         raise PlanError(f"offload {placed.away[0]}: inference has nothing to bring back: leave it out")
     if placed.rooted and mesh.micro_batches > 1:
         raise PlanError("dp-style dataparallel runs the batch in one piece: use micro-batches 1, or dp-style ddp")
-    step = sharded(partition(whole, mesh, rules), mesh, placed)
+    step = completed(rules, sharded(partition(whole, mesh, rules), mesh, placed), mesh)
     placement = place(mesh, system.devices, plan.placement)
     system, recorded_on = _devices(workload, system)
     router = router_of(system)
@@ -358,16 +357,15 @@ def _programs(
 ) -> list[Program]:
     """Programs of all rank classes; ranks of a class on different devices become classes of their own."""
     base = next(iter(times))
-    if step.replication.rooted:
+    at_once = None
+    if step.root_only:
         gathered = rescale(job.recorded, mesh.global_batch_size, plan.sequence_length)
         gathered_job = replace(job, trace=gathered, device=system.models[base])
         at_once = price(gathered_job, fidelity.operator_times, fidelity.operator_options).seconds
-        made = replicated(step, Costs(times[base].seconds, at_once), stages, plan, mesh)
-    else:
-        copies = copy_s_per_byte(system.models[base]) if step.replication.weights else 0.0
-        update = update_s_per_byte(system, placement.devices) if "optimizer" in step.replication.away else 0.0
-        costs = Costs(times[base].seconds, copy_s_per_byte=copies, update_s_per_byte=update)
-        made = programs(step, costs, stages, schedule, plan, mesh)
+    copies = copy_s_per_byte(system.models[base]) if step.replication.weights else 0.0
+    update = update_s_per_byte(system, placement.devices) if "optimizer" in step.replication.away else 0.0
+    costs = Costs(times[base].seconds, at_once, copy_s_per_byte=copies, update_s_per_byte=update)
+    made = programs(step, costs, stages, schedule, plan, mesh)
     if len(times) == 1:
         return made
     divided = []

@@ -10,21 +10,25 @@ from triosim.report.table import Column, TextTable, paragraph
 from triosim.serving.deployment import ServingResult
 from triosim.serving.metrics import QUANTILES
 
-_TITLES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "between tokens", "e2e": "end to end", "queueing": "queueing"}
+_TITLES = {
+    "ttft": "TTFT", "tpot": "TPOT", "itl": "between tokens", "e2e": "end to end", "queueing": "queueing",
+    "transfer": "KV transfer",
+}  # fmt: skip
 _INDENT = 16
 
 
 def summary(result: ServingResult, console: Console) -> None:
     """Print it: latencies, rates, what was reached of the goals, and what was used."""
     own, found = result.deployment, result.metrics
-    size = own.tensor_parallel * own.stages
-    replicas = f"{own.replicas} x {size} {own.system.model(0).name}"
-    paragraph(console, f"{own.model} under {own.engine} on {replicas}, {own.weights} weights", "bold")
+    for pool in own.pools:
+        replicas = f"{pool.replicas} x {pool.size} {pool.system.model(pool.first).name}"
+        name = f"{pool.name}: " if pool.name else ""
+        paragraph(console, f"{name}{pool.model} under {pool.engine} on {replicas}, {pool.weights} weights", "bold")
     taken = format_time(found.duration_s)
     paragraph(console, f"{found.figures['requests']:,} requests in {taken}, warm-up and drain included")
     console.print()
     console.print(_latencies(result))
-    sketched = [title for name, title in _TITLES.items() if not found.distributions[name].exact]
+    sketched = [_TITLES[name] for name, one in found.distributions.items() if not one.exact]
     if sketched:
         paragraph(console, f"quantiles of {', '.join(sketched)} are sketched, to 0.1 %", "dim")
     console.print()
@@ -37,8 +41,8 @@ def _latencies(result: ServingResult) -> TextTable:
     heads = [Column(f"p{100 * q:g}", right=True, optional=3 if q not in (0.5, 0.99) else 0) for q in QUANTILES]
     interval = [Column("90 % of the mean", right=True, optional=2)] if result.intervals else []
     table = TextTable((Column(), Column("mean", right=True), *interval, *heads, Column("max", right=True, optional=1)))
-    for name, title in _TITLES.items():
-        one = result.metrics.distributions[name]
+    for name, one in result.metrics.distributions.items():
+        title = _TITLES[name]
         ends = result.intervals.get(f"{name}.mean")
         between = [f"{format_time(ends[0])} to {format_time(ends[1])}" if ends else ""] if interval else []
         table.add_row(title, format_time(one.mean), *between, *map(format_time, (*one.quantiles, one.most)))
@@ -57,12 +61,14 @@ def _rows(result: ServingResult) -> list[tuple[str, str]]:
         rows.append(("goal", f"{goal}: {format_time(reached)}, {'met' if met else 'missed'}"))
     rows.append(("devices", f"busy {share(figures['utilisation'] or 0)} of the time, {figures['steps']:,} steps"))
     beside = ""
-    if result.memory is not None:
-        beside = f" ({format_bytes(result.memory.cache)} beside {format_bytes(result.memory.weights)} of weights)"
+    if (kept := result.memory[0]) is not None and len(result.memory) == 1:
+        beside = f" ({format_bytes(kept.cache)} beside {format_bytes(kept.weights)} of weights)"
     blocks = f"{min(result.served.blocks):,} blocks a replica{beside}"
     rows.append(("KV cache", f"{blocks}, at most {share(figures['kv_peak'] or 0)} in use"))
     if figures["prefix_hit_rate"]:
         rows.append(("prefixes", f"{share(figures['prefix_hit_rate'] or 0)} of the tokens looked up were found"))
+    if figures["sent_bytes"]:
+        rows.append(("sent", f"{format_bytes(figures['sent_bytes'])} of KV caches, from prefill to decode"))
     rows.append(("padding", f"{share(figures['padding_share'] or 0)} of the tokens computed fill captured graphs"))
     lost = f"{figures['preemptions']:,}, {figures['recomputed_tokens']:,} tokens computed again"
     rows.append(("preemptions", lost))

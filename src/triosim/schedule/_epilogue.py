@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from triosim.memory.liveness import Recorder
 from triosim.partition.gradients import total_bytes
+from triosim.partition.passes.sink import sink
 from triosim.partition.transfers import ALL_GATHER
 from triosim.schedule._stage import PartFacts, StageFacts
 from triosim.schedule.fragments import Fragment
@@ -76,14 +77,14 @@ def reductions(of: StageFacts, part: PartFacts, offset: int, final: Final) -> tu
                 reduced.update(dict.fromkeys(unit.gradients, scattered))
         units.finish(None, False)
     elif not part.units and of.mesh.replicas > 1:
-        for group in part.groups():
-            last = max(group, key=lambda g: g.ready)
+        groups = part.groups()
+        for group, last in zip(groups, sink(groups), strict=True):
             after = {int(final.ready[g.ready]) for g in group if final.ready[g.ready] >= 0}
             after.update(final.exchanged.values())
             before, stream = [of_iteration(row) for row in sorted(after)], DP
             for what, axis, parts in of.job.reductions:
                 row = builder.add(
-                    Op.COLLECTIVE, of.stream(stream), operator=last.ready, size=-(-total_bytes(group) // parts),
+                    Op.COLLECTIVE, of.stream(stream), operator=last, size=-(-total_bytes(group) // parts),
                     what=what, axis=axis, before=before,
                 )  # fmt: skip
                 before, stream = [row], REPLICAS

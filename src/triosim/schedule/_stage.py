@@ -54,7 +54,11 @@ class JobFacts:
         self.schedule, self.chunks = schedule, stages.count // mesh.stages
         operators, values = step.trace.operators, step.trace.values
         self.tags = Tags()
-        self.seconds, self.copy_s_per_byte = costs.seconds.tolist(), costs.copy_s_per_byte
+        root_only = np.isin(np.arange(len(operators)), list(step.root_only))
+        at_once = root_only & (operators.phase != Phase.OPTIMIZER)
+        seconds = costs.seconds if costs.gathered_seconds is None else costs.gathered_seconds
+        self.seconds, self.copy_s_per_byte = np.where(at_once, seconds, costs.seconds).tolist(), costs.copy_s_per_byte
+        self.skipped_elsewhere = (operators.view | root_only).tolist()
         self.update_s_per_byte = costs.update_s_per_byte
         self.replication = step.replication
         self.ways, self.reductions = self.replication.ways(mesh), self.replication.reductions(mesh)
@@ -183,15 +187,26 @@ class PartFacts:
 
 
 class StageFacts:
-    """What one stage runs, in which order, and what it shares with others."""
+    """What one stage runs, in which order, and what it shares with others.
 
-    def __init__(self, job: JobFacts, stage: int) -> None:
+    Args:
+        job: of which job.
+        stage: which one.
+        root: whether these are the ranks of the first replica or those of the others; None for all, which do the same.
+    """
+
+    def __init__(self, job: JobFacts, stage: int, root: bool | None = None) -> None:
         self.job, self.stage, self.plan, self.mesh = job, stage, job.plan, job.mesh
+        self.ranks = job.mesh.of_stage(stage)
+        if root is not None:
+            self.ranks = self.ranks[:1] if root else self.ranks[1:]
+        self.skipped = job.skipped if root is not False else job.skipped_elsewhere
         numbers = job.parts(stage)
         self.parts = [PartFacts(job, number) for number in numbers]
         self.share = job.stages.share[:, numbers].sum(axis=1)
         updates = job.step.trace.operators.phase == Phase.OPTIMIZER
-        self.optimizer = np.flatnonzero(updates & (self.share > 0)).tolist()
+        own = np.flatnonzero(updates & (self.share > 0)).tolist()
+        self.optimizer = [row for row in own if root is not False or row not in job.step.root_only]
         m = job.mesh.micro_batches
         if job.trains:
             self.actions = job.schedule.actions(stage, job.mesh.stages, m)
@@ -254,7 +269,7 @@ class StageFacts:
 
     def new(self) -> ProgramBuilder:
         """An empty program of this stage."""
-        return ProgramBuilder(self.stage, self.mesh.of_stage(self.stage), self.places)
+        return ProgramBuilder(self.stage, self.ranks, self.places)
 
     def stream(self, own: int) -> int:
         """Where a transfer runs: with overlap off every transfer blocks compute."""

@@ -14,7 +14,7 @@ class Costs:
 
     Attributes:
         seconds: of each operator of the step, for one micro-batch.
-        gathered_seconds: of each operator at the global batch (torch's ``DataParallel`` computes the loss on it), or
+        gathered_seconds: of each operator at the global batch (where one replica runs some for all), or
             None where no plan needs it.
         copy_s_per_byte: of a copy within the device's memory (what is gathered or scattered goes through a buffer).
         update_s_per_byte: of the host's processor for what it reads and writes where it runs the optimizer.

@@ -25,10 +25,14 @@ from numpy.typing import NDArray
 from triosim.memory.blocks import Extra, RankBlocks
 from triosim.memory.liveness import Recorder
 from triosim.partition.passes.fuse import Unit
+from triosim.partition.passes.hoist import hoist
 from triosim.partition.replication import Reduction
 from triosim.partition.transfers import ALL_GATHER, REDUCE_SCATTER
 from triosim.schedule.program import COMPUTE, DP, REPLICAS, Op, ProgramBuilder, of_iteration
 from triosim.trace.tables import Category
+
+BACKWARD_PREFETCH = 1
+"""Units ahead that a backward launches (``FSDPParamGroup._prefetch_unshard``); a forward launches each at its own."""
 
 
 class Missing(NamedTuple):
@@ -135,6 +139,10 @@ class Gathering:
         ran = [number for number, rows in enumerate(reach) if rows[0] >= 0]
         order = sorted(ran, key=lambda n: (reach[n][0], not units[n].root))
         self.gathers = [n for n in order if units[n] in needs]
+        self.prefetched: dict[int, list[int]] = {}  # unit -> those that are launched when it has been copied out
+        for n, at in zip(self.gathers, hoist(self.gathers, BACKWARD_PREFETCH if backward else 0), strict=True):
+            if at != n:
+                self.prefetched.setdefault(at, []).append(n)
         self.begins: dict[int, list[int]] = {}
         for n in self.gathers:
             self.begins.setdefault(reach[n][0], []).append(n)
@@ -163,9 +171,8 @@ class Gathering:
             call = self._gather(n, row, ahead)
             self.copied.append(self._copy(self.units[n].gather_bytes, row, ALL_GATHER, [call]))
             self._copied_out(n, self.copied[-1])
-            following = self.gathers.index(n) + 1
-            if self.backward and following < len(self.gathers):
-                self._gather(self.gathers[following], row, self.copied[-1:])
+            for following in self.prefetched.get(n, ()):
+                self._gather(following, row, self.copied[-1:])
 
     def after(self, row: int) -> None:
         """Write what comes after an operator."""

@@ -90,6 +90,8 @@ def programs(step: Step, costs: Costs, stages: Stages, schedule: Schedule, plan:
             f"dp {mesh.replicas}: no gradient of a parameter was found in {step.trace.meta.workload!r}, so there is "
             "nothing to reduce: record the step with triosim trace record, or import it with its execution trace"
         )
+    if step.replication.rooted:
+        plan = replace(plan, overlap=False)  # one process waits for every transfer
     job = JobFacts(step, costs, stages, schedule, plan, mesh, grads)
     if schedule.splits_backward:
         away = job.replication.away
@@ -99,7 +101,8 @@ def programs(step: Step, costs: Costs, stages: Stages, schedule: Schedule, plan:
                 f"schedule {plan.schedule} splits the backward in two, and {whole} is bound to whole ones: use "
                 "1f1b or interleaved-1f1b, or leave it out"
             )
-    written = [_Stage(StageFacts(job, stage)) for stage in range(mesh.stages)]
+    kinds = ((True, False) if mesh.replicas > 1 else (True,)) if step.replication.rooted else (None,)
+    written = [_Stage(StageFacts(job, stage, root)) for stage in range(mesh.stages) for root in kinds]
     return [stage.program() for stage in written]  # tags are known when all stages have been written
 
 
@@ -219,7 +222,7 @@ class _Stage:
             if units is not None:
                 units.before(row, previous)
             before = before + shuttle.before(row, previous)
-            if job.skipped[row]:
+            if self.of.skipped[row]:
                 waits = before
             else:
                 previous = builder.add(Op.COMPUTE, COMPUTE, operator=row, seconds=job.seconds[row], before=before)

@@ -24,6 +24,8 @@ from triosim.core.errors import PlanError
 from triosim.memory.blocks import Extra, RankBlocks
 from triosim.memory.liveness import Recorder, Scope
 from triosim.partition.gradients import Gradient
+from triosim.partition.passes.hoist import hoist
+from triosim.partition.passes.sink import sink
 from triosim.schedule.program import COPY, Op, ProgramBuilder
 from triosim.trace.blocks import blocks
 from triosim.trace.tables import NONE, Category, Phase, Trace
@@ -170,6 +172,7 @@ def activation_trips(trace: Trace, forward: Sequence[int], backward: Sequence[in
     order = [(b.backward[0], b) for b in reach if b.backward[0] >= 0]
     order.sort(key=lambda item: item[0])
     starts = [start for start, _ in order]
+    called = hoist(starts, 1)
     found: dict[tuple[int, int], list[int]] = {}
     for storage_, row in made.items():
         at = next((i for i, b in enumerate(reach) if b.forward[0] <= row <= b.forward[1]), None)
@@ -183,7 +186,7 @@ def activation_trips(trace: Trace, forward: Sequence[int], backward: Sequence[in
     return [
         Trip(
             tuple(storages), int(size[storages].sum()), leaves=reach[at].forward[1],
-            gone=reach[at + KEPT_BLOCKS].forward[0], called=starts[user - 1],
+            gone=reach[at + KEPT_BLOCKS].forward[0], called=called[user],
             needed=min(wanted[s] for s in storages),
         )
         for (at, user), storages in sorted(found.items())
@@ -216,9 +219,8 @@ def parameter_trips(
 
     def trips(rows: list[tuple[int, int, int]]) -> list[Trip]:
         made = []
-        for at, (first, last, block) in enumerate(rows):
+        for (first, last, block), (called, _, _) in zip(rows, hoist(rows, 1), strict=True):
             if block in mine:
-                called = rows[at - 1][0] if at else first
                 made.append(Trip(tuple(mine[block]), int(size[mine[block]].sum()), NONE, NONE, called, first, last))
         return made
 
@@ -287,7 +289,7 @@ def gradient_trips(
         sizes: bytes of each that are needed there, by storage.
         backward: operators of the stage's backward that compute, in order.
     """
-    ready = [max(g.ready for g in group) for group in groups]
+    ready = sink(groups)
     trips = []
     for at, group in enumerate(groups):
         later = max(ready[at : at + KEPT_BLOCKS])

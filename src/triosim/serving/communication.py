@@ -28,6 +28,13 @@ SIZES = 2.0 ** np.arange(8, 31)
 """Bytes at which all-reduces are played; between them the time is linear."""
 
 
+def link_factor(system: System, moved: float) -> float:
+    """By how much transfers take longer that are off by so many standard deviations; a user's own link is taken at its
+    word."""
+    spread = CATALOG_LINK_SPREAD if any(system.edge_name) else 0.0
+    return math.exp(moved * spread / Z90)
+
+
 @dataclass
 class Communication:
     """Of a replica on neighbouring devices of a system, stage by stage.
@@ -56,8 +63,7 @@ class Communication:
                 f"replicas on {needed} devices (tp {self.tensor_parallel}, pp {self.stages}) do not fit on the "
                 f"{self.system.devices} devices of {self.system.name or 'the system'}: name a larger one"
             )
-        spread = CATALOG_LINK_SPREAD if any(self.system.edge_name) else 0.0  # a user's own link is taken at its word
-        self._factor = math.exp(self.moved * spread / Z90)
+        self._factor = link_factor(self.system, self.moved)
         self._router = Router(self.system)
         self._collectives = Collectives(ideal=self.system.ideal)
 

@@ -1,41 +1,39 @@
-"""A model deployed on a system under an engine, and what requests find there: the whole of serving in one call."""
+"""Pools deployed together under traffic, and what requests find there: the whole of serving in one call."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
-from triosim.composition.host import issue_seconds
+import numpy as np
+
 from triosim.core.errors import InputError, quoted
-from triosim.core.options import configured
-from triosim.core.registry import Registry
-from triosim.hardware.accelerator import Accelerator
+from triosim.engine.graph import UNLIMITED
+from triosim.engine.live import LiveNetwork
 from triosim.hardware.system import System
 from triosim.kernels.estimate import Z90
-from triosim.serving.capacity import UTILISATION, Memory, memory
-from triosim.serving.communication import Communication
-from triosim.serving.fleet import Progress, Served, play
-from triosim.serving.kernel_times import NOTHING_MOVED, Moved, ServingKernels
-from triosim.serving.kv_cache import KVCache, PrefixCache
+from triosim.network.routes import Router as Routes
+from triosim.serving.capacity import Memory
+from triosim.serving.communication import link_factor
+from triosim.serving.disaggregation import HandOver, Place
+from triosim.serving.fleet import Group, Progress, Served, play
+from triosim.serving.kernel_times import NOTHING_MOVED, Moved
 from triosim.serving.metrics import ServingMetrics, Slo, measure
-from triosim.serving.model import ServedModel, kv_type_of, precision_of, served_model
-from triosim.serving.model_times import ModelTimes
-from triosim.serving.policy import ENGINES, Policy
+from triosim.serving.model import ServedModel
+from triosim.serving.pool import Pool, checked, device_of, part, refuse_idle, replicas_of
 from triosim.serving.replica import Replica
 from triosim.serving.requests import RequestTable
 from triosim.serving.router import ROUTERS
 
-T = TypeVar("T")
-
 SCHEMA = "triosim/serving/1"
-MOST_SAMPLED = 1024
-"""Requests for whose logits memory is kept, however many an engine may run (vLLM's ``max_num_seqs`` is at most so)."""
 FEW = 2000
 """Requests up to which the interval is found unless somebody says: it takes four more runs."""
-NO_BUDGET = 8192
-"""Tokens of a step for which memory is kept where the engine has no budget."""
+TRANSFERS = ("whole", "layers", "none")
+"""How a KV cache is sent from where its prompt was computed: all of it, layer by layer, or not at all (it is there)."""
+ORDERS = ("prefill-first", "decode-first")
+"""Who is chosen first."""
 
 
 @dataclass(frozen=True)
@@ -43,46 +41,38 @@ class Deployment:
     """What serves.
 
     Attributes:
-        model: by name or by configuration file.
-        system: the machine; a replica takes ``tensor_parallel * stages`` of its devices.
-        engine: name of a policy, or a Python file that registers one.
-        engine_options: of the policy, as typed.
-        tensor_parallel, stages: devices that share each layer, and pipeline stages.
-        replicas: copies of the model.
-        router: name of a router, or a Python file that registers one.
+        pools: at least one; those of one model either each do both, or some prefill and some decode.
+        router: name of a router, or a Python file that registers one; each group of replicas has its own.
         router_options: of the router, as typed.
-        weights: one of :data:`triosim.serving.model.PRECISIONS`.
-        kv_cache: one of :data:`triosim.serving.model.KV_TYPES`.
-        prefix_caching: whether what a prompt begins with may be found in the cache; as the engine does if None.
-        longest: tokens of a request at most; the model's positions if None.
-        blocks: of each replica's cache; what memory allows if None.
-        utilisation: share of a device's memory that is the engine's.
-        host_s: seconds that the host needs for a step, while the device runs one.
-        host: how kernels are launched: ``graph``, or eagerly (a mode of :mod:`triosim.composition.host`).
         seed: of the router's draws.
-        idle_ok: whether devices of the system may be left without a replica; otherwise that is refused, because it is
+        network: between the pools, whose devices follow each other on it in the order of ``pools``; None where all
+            pools are on one system, which is the network then.
+        transfer: one of :data:`TRANSFERS`.
+        order: one of :data:`ORDERS`.
+        idle_ok: whether devices of a system may be left without a replica; otherwise that is refused, because it is
             usually a slip.
+        local: prompt tokens that a decoding replica computes itself if it lacks no more (decode first only).
     """
 
-    model: str
-    system: System
-    engine: str = "vllm"
-    engine_options: Mapping[str, str] = field(default_factory=dict)
-    tensor_parallel: int = 1
-    stages: int = 1
-    replicas: int = 1
+    pools: tuple[Pool, ...]
     router: str = "round-robin"
     router_options: Mapping[str, str] = field(default_factory=dict)
-    weights: str = "bf16"
-    kv_cache: str = "bf16"
-    prefix_caching: bool | None = None
-    longest: int | None = None
-    blocks: int | None = None
-    utilisation: float = UTILISATION
-    host_s: float = 0.0
-    host: str = "graph"
     seed: int = 0
+    network: System | None = None
+    transfer: str = "whole"
+    order: str = "prefill-first"
+    local: int = 0
     idle_ok: bool = False
+
+    @property
+    def replicas(self) -> int:
+        """Of all pools."""
+        return sum(pool.replicas for pool in self.pools)
+
+    @property
+    def disaggregated(self) -> bool:
+        """Whether some pool only prefills or decodes."""
+        return any(pool.role != "both" for pool in self.pools)
 
 
 @dataclass(frozen=True)
@@ -93,7 +83,7 @@ class ServingResult:
         deployment: what served.
         served: every request and replica.
         metrics: latencies and throughput.
-        memory: of the fullest device; None where the blocks were given.
+        memory: of each pool's fullest device; None where the blocks were given.
         dollars_per_million_tokens: rent of all devices over the run, to a million prompt and output tokens; None where
             the catalog has no price.
         intervals: 90 % intervals of figures by name (``ttft.mean``, ``tpot.p99``, ``output_tokens_per_s``), from the
@@ -103,22 +93,26 @@ class ServingResult:
     deployment: Deployment
     served: Served
     metrics: ServingMetrics
-    memory: Memory | None
+    memory: tuple[Memory | None, ...]
     dollars_per_million_tokens: float | None
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def table(self) -> dict[str, Any]:
         """For JSON."""
-        own, found = self.deployment, self.metrics
+        own, found, first = self.deployment, self.metrics, self.deployment.pools[0]
+        memory = self.memory[0]
+        pools = [_pool_table(pool, kept) for pool, kept in zip(own.pools, self.memory, strict=True)]
         return {
             "schema": SCHEMA,
-            "model": own.model,
-            "system": own.system.name,
-            "engine": {"name": own.engine, **own.engine_options},
+            "model": first.model,
+            "system": first.system.name,
+            "engine": {"name": first.engine, **first.engine_options},
             "plan": {
-                "tp": own.tensor_parallel, "pp": own.stages, "replicas": own.replicas, "router": own.router,
-                "weights": own.weights, "kv_cache": own.kv_cache, "prefix_caching": own.prefix_caching,
+                "tp": first.tensor_parallel, "pp": first.stages, "replicas": own.replicas, "router": own.router,
+                "weights": first.weights, "kv_cache": first.kv_cache, "prefix_caching": first.prefix_caching,
             },
+            "pools": pools,
+            "transfer": {"how": own.transfer, "order": own.order} if own.disaggregated else None,
             "duration_s": found.duration_s,
             "latency_s": {name: one.table() for name, one in found.distributions.items()},
             **found.figures,
@@ -127,16 +121,26 @@ class ServingResult:
             "goals": [
                 {"goal": str(goal), "reached_s": reached, "met": met} for goal, reached, met in found.goals
             ],
-            "memory": None if self.memory is None else self.memory.table(),
+            "memory": None if memory is None else memory.table(),
             "kv_blocks": self.served.blocks.tolist(),
             "replicas": [
-                {"steps": steps, "busy_s": busy / 1e12, "computed_tokens": tokens, "peak_blocks": peak}
-                for steps, busy, tokens, peak in zip(
+                {"pool": pool, "steps": steps, "busy_s": busy / 1e12, "computed_tokens": tokens, "peak_blocks": peak}
+                for pool, steps, busy, tokens, peak in zip(
+                    [place for place, pool in enumerate(own.pools) for _ in range(pool.replicas)],
                     self.served.steps.tolist(), self.served.busy.tolist(), self.served.computed.tolist(),
                     self.served.peak_blocks.tolist(), strict=True,
                 )
             ],
         }  # fmt: skip
+
+
+def _pool_table(pool: Pool, kept: Memory | None) -> dict[str, Any]:
+    return {
+        "name": pool.name, "role": pool.role, "model": pool.model, "system": pool.system.name,
+        "device": pool.system.model(pool.first).name, "engine": {"name": pool.engine, **pool.engine_options},
+        "tp": pool.tensor_parallel, "pp": pool.stages, "replicas": pool.replicas, "weights": pool.weights,
+        "kv_cache": pool.kv_cache, "memory": None if kept is None else kept.table(),
+    }  # fmt: skip
 
 
 def serve(
@@ -160,17 +164,19 @@ def serve(
     Raises:
         InputError: the deployment cannot be formed, a request does not fit it, or a policy broke a rule.
     """
-    own, model = deployment, checked(deployment)
-    served, kept, dollars_per_hour = _played(own, model, requests, NOTHING_MOVED, progress)
+    own, models = deployment, [checked(pool) for pool in deployment.pools]
+    _check(own)
+    served, kept = _played(own, models, requests, NOTHING_MOVED, progress)
     metrics = measure(served, slo, tpot)
     tokens = int(requests.prompt.sum() + requests.output.sum())
-    dollars = None if dollars_per_hour is None else dollars_per_hour * metrics.duration_s / 3600 / tokens * 1e6
+    per_hour = _dollars_per_hour(own)
+    dollars = None if per_hour is None else per_hour * metrics.duration_s / 3600 / tokens * 1e6
     intervals: dict[str, tuple[float, float]] = {}
     if interval or (interval is None and len(requests) <= FEW):
         moved = []
         for cause in Moved._fields:
-            if cause != "network" or own.tensor_parallel * own.stages > 1:
-                again, _, _ = _played(own, model, requests, NOTHING_MOVED._replace(**{cause: 1.0}), None)
+            if cause != "network" or own.disaggregated or any(pool.size > 1 for pool in own.pools):
+                again, _ = _played(own, models, requests, NOTHING_MOVED._replace(**{cause: 1.0}), None)
                 moved.append(measure(again, (), tpot).named())
         intervals = _intervals(metrics.named(), moved)
     return ServingResult(own, served, metrics, kept, dollars, intervals)
@@ -187,114 +193,126 @@ def _intervals(found: Mapping[str, float], moved: Sequence[Mapping[str, float]])
     return out
 
 
+def _check(own: Deployment) -> None:
+    """Whether the pools go together.
+
+    Raises:
+        InputError: they do not.
+    """
+    for option, value, known in (("transfer", own.transfer, TRANSFERS), ("order", own.order, ORDERS)):
+        if value not in known:
+            raise InputError(f"{option} {quoted(value)} is not known: give {', '.join(known)}")
+    if own.local and own.order != "decode-first":
+        raise InputError(
+            "prompts are computed where they decode only if that is chosen first: give the order decode-first too"
+        )
+    if not own.idle_ok:
+        _refuse_idle(own)
+    for model in dict.fromkeys(pool.model for pool in own.pools):
+        roles = {pool.role for pool in own.pools if pool.model == model}
+        if roles not in ({"both"}, {"prefill", "decode"}):
+            raise InputError(
+                f"pools of {model} have the roles {', '.join(sorted(roles))}: give each both, or some prefill and some "
+                "decode"
+            )
+
+
+def _refuse_idle(own: Deployment) -> None:
+    """On each of the machines.
+
+    Raises:
+        InputError: devices of one have no replica.
+    """
+    for system in {id(pool.system): pool.system for pool in own.pools}.values():
+        on = [pool for pool in own.pools if pool.system is system]
+        if len(on) == 1:
+            refuse_idle(on[0].replicas, on[0].size, system.devices)
+        elif used := sum(pool.devices for pool in on) - system.devices:
+            raise InputError(
+                f"the pools leave {-used} of the {system.devices} devices of {system.name or 'the system'} idle: give "
+                "more replicas, a smaller system, or --idle-ok (idle-ok in the file of a fleet) to want it so"
+            )
+
+
 def _played(
-    own: Deployment, model: ServedModel, requests: RequestTable, moved: Moved, progress: Progress | None
-) -> tuple[Served, Memory | None, float | None]:
-    """A run, the memory of the first kind of replica, and the rent of all devices in dollars an hour."""
-    size = own.tensor_parallel * own.stages
-    longest = own.longest or model.longest
-    kinds: dict[str, tuple[ModelTimes, Memory | None]] = {}
-    replicas = []
-    dollars: float | None = 0.0
-    for number in range(own.replicas):
-        policy = _policy(own.engine, own.engine_options)
-        device = _device(own.system, number * size, size)
-        if device.name not in kinds:
-            kept = None
-            if own.blocks is None:
-                kept = memory(
-                    model, device, precision_of(own.weights), kv_type_of(own.kv_cache),
-                    block_tokens=policy.block_tokens, tokens=policy.max_tokens or NO_BUDGET,
-                    sequences=min(policy.max_running, MOST_SAMPLED), tensor_parallel=own.tensor_parallel,
-                    stages=own.stages, utilisation=own.utilisation,
-                )  # fmt: skip
-            kinds[device.name] = step_times(own, model, number * size, moved), kept
-        times, kept = kinds[device.name]
-        blocks = own.blocks if kept is None else kept.blocks
-        reuses = policy.finds_prefixes if own.prefix_caching is None else own.prefix_caching
-        cache = PrefixCache if reuses else KVCache
-        replicas.append(Replica(number, policy, cache(blocks or 0, policy.block_tokens), times, longest))
-        price = device.price_per_hour
-        dollars = None if price is None or dollars is None else dollars + price * size
-    router = _part(ROUTERS, own.router, {"seed": str(own.seed), **own.router_options}, "router")
-    return play(requests, replicas, router, progress), next(kept for _, kept in kinds.values()), dollars
+    own: Deployment, models: Sequence[ServedModel], requests: RequestTable, moved: Moved, progress: Progress | None
+) -> tuple[Served, tuple[Memory | None, ...]]:
+    """A run, and the memory of each pool."""
+    replicas: list[Replica] = []
+    memories: list[Memory | None] = []
+    by_role: dict[tuple[str, str], list[Replica]] = {}
+    places: dict[int, Place] = {}
+    device = 0
+    for pool, model in zip(own.pools, models, strict=True):
+        made, kept = replicas_of(pool, model, len(replicas), moved)
+        replicas += made
+        memories.append(kept)
+        by_role.setdefault((pool.model, pool.role), []).extend(made)
+        begin = pool.first if own.network is None else device
+        places |= {one.number: pool.place(model, begin + place * pool.size) for place, one in enumerate(made)}
+        device += pool.devices
+    routes = live = None
+    if own.disaggregated and own.transfer != "none":
+        system = own.network or own.pools[0].system
+        routes = Routes(system)
+        slower = link_factor(system, moved.network)
+        limited = routes.capacity != UNLIMITED
+        capacity = np.maximum(np.rint(routes.capacity / slower), 1)
+        live = LiveNetwork(np.where(limited, capacity, UNLIMITED).astype(np.int64))
+    names = list(dict.fromkeys(pool.model for pool in own.pools))
+    groups = [_group(own, by_role, name, places, routes, live) for name in names]
+    if len(names) > 1 or requests.models:
+        groups = _asked_for(requests, names, groups)
+    return play(requests, replicas, progress=progress, groups=groups), tuple(memories)
 
 
-def checked(own: Deployment, many: bool = True) -> ServedModel:
-    """The model, if the deployment can be formed; ``many`` if it may have several replicas.
-
-    Raises:
-        InputError: it cannot.
-    """
-    for option, value in (("--tp", own.tensor_parallel), ("--pp", own.stages), ("--replicas", own.replicas)):
-        if value < 1:
-            what = "the fleet holds no replica of the model" if option == "--replicas" else f"{option} {value}"
-            raise InputError(f"{what}: give {option} of at least 1")
-    model = served_model(own.model)
-    if model.heads % own.tensor_parallel:
+def _group(
+    own: Deployment, by_role: Mapping[tuple[str, str], list[Replica]], model: str, places: dict[int, Place],
+    routes: Routes | None, live: LiveNetwork | None,
+) -> Group:  # fmt: skip
+    """The replicas of a model."""
+    options = {"seed": str(own.seed), **own.router_options}
+    router = part(ROUTERS, own.router, options, "router")
+    both = by_role.get((model, "both"), [])
+    prefill, decode = (by_role.get((model, role), []) for role in ("prefill", "decode"))
+    sizes = {replica.cache.block_tokens for replica in (*both, *prefill, *decode)}
+    if len(sizes) > 1 and any(replica.cache.reuses for replica in (*both, *prefill, *decode)):
         raise InputError(
-            f"--tp {own.tensor_parallel} does not divide the {model.heads} heads of {own.model}: choose another"
+            f"pools of {model} have blocks of {' and '.join(map(str, sorted(sizes)))} tokens, and so cannot look for "
+            "the same prefixes: give all the same block-tokens, or turn prefix caching off"
         )
-    size = own.tensor_parallel * own.stages
-    if own.replicas * size > own.system.devices:
+    if both:
+        return Group(both, router)
+    over = HandOver(
+        prefill, decode, places, routes, part(ROUTERS, own.router, options, "router"),
+        by_layer=own.transfer == "layers", decode_first=own.order == "decode-first", local=own.local,
+        network=live,
+    )  # fmt: skip
+    return Group(prefill, router, over)
+
+
+def _asked_for(requests: RequestTable, names: Sequence[str], groups: Sequence[Group]) -> list[Group]:
+    """The groups in the order in which requests name models."""
+    if not requests.models:
         raise InputError(
-            f"{own.replicas} replicas of {size} devices need {own.replicas * size}, but "
-            f"{own.system.name or 'the system'} has {own.system.devices}: use fewer, or a larger system"
+            f"the fleet serves {', '.join(names)}, and the requests do not say which they ask for: give each a model "
+            '("model" in JSONL)'
         )
-    if (idle := own.system.devices - own.replicas * size) and not own.idle_ok:
-        whole = own.system.devices // size if many else 1
-        ways = [f"--replicas {whole}"] if whole > own.replicas else []
+    missing = [model for model in requests.models if model not in names]
+    if missing:
         raise InputError(
-            f"{own.replicas} replica{'s' if own.replicas > 1 else ''} of {size} device{'s' if size > 1 else ''} "
-            f"leave{'' if own.replicas > 1 else 's'} {idle} of the system's {own.system.devices} devices idle: give "
-            f"{', '.join([*ways, 'a larger --tp or --pp'])}, a system of {own.replicas * size}, or --idle-ok (idle_ok "
-            "of a Deployment) to want it so"
+            f"the fleet holds no replica of {quoted(missing[0])}, which requests ask for: it serves {', '.join(names)}"
         )
-    return model
+    return [groups[names.index(model)] for model in requests.models]
 
 
-def step_times(own: Deployment, model: ServedModel, first: int = 0, moved: Moved = NOTHING_MOVED) -> ModelTimes:
-    """Step times of a replica from its first device on, whose kernels are off by so much.
-
-    Raises:
-        InputError: its devices differ, or a name in the deployment is not known.
-    """
-    size = own.tensor_parallel * own.stages
-    device = _device(own.system, first, size)
-    kernels = ServingKernels(
-        model, device, precision_of(own.weights), kv_type_of(own.kv_cache), own.tensor_parallel, moved=moved
-    )
-    between = None
-    if size > 1:
-        between = Communication(own.system, own.tensor_parallel, own.stages, first, moved.network)
-    issue = issue_seconds(own.host)
-    return ModelTimes(kernels, between, own.stages, graphs=issue == 0, host_s=own.host_s, issue_s=issue)
-
-
-def _device(system: System, first: int, size: int) -> Accelerator:
-    """The one kind of device of a replica."""
-    kinds = {system.model(device).name: system.model(device) for device in range(first, first + size)}
-    if len(kinds) > 1:
-        raise InputError(
-            f"a replica would have several kinds of devices ({', '.join(sorted(kinds))}): choose --tp and --pp so that "
-            "each has one kind"
-        )
-    return next(iter(kinds.values()))
-
-
-def _policy(name: str, options: Mapping[str, str]) -> Policy:
-    return _part(ENGINES, name, options, "engine")
-
-
-def _part(registry: Registry[T], name: str, options: Mapping[str, str], what: str) -> T:
-    """A registered part, or one of a user's file, with its options.
-
-    Raises:
-        InputError: there is none, the file holds something else, or an option is not one of its.
-    """
-    made = configured(registry.chosen(name), options, f"{what} {name}")
-    for key, text in options.items():
-        value = getattr(made, key.replace("-", "_"), None)
-        if isinstance(value, int | float) and not 0 <= value < 1e15:
-            raise InputError(f"{what} {name}: {key} must be a number from 0 up, got {quoted(text)}")
-    return made
+def _dollars_per_hour(own: Deployment) -> float | None:
+    """Rent of all devices; None where one has no price."""
+    total = 0.0
+    for pool in own.pools:
+        for place in range(pool.replicas):
+            price = device_of(pool, pool.first + place * pool.size).price_per_hour
+            if price is None:
+                return None
+            total += price * pool.size
+    return total

@@ -9,12 +9,14 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.errors import InputError
 from triosim.core.units import MOST_SUM
+from triosim.serving.disaggregation import HandOver
 from triosim.serving.quantiles import Samples
 from triosim.serving.replica import Replica
 from triosim.serving.requests import Request, RequestTable
@@ -27,12 +29,27 @@ _NEVER = 2 * MOST_SUM
 
 
 @dataclass(frozen=True)
+class Group:
+    """Replicas that serve one model.
+
+    Attributes:
+        replicas: to which its requests come.
+        router: chooses among them.
+        hand_over: sends requests from these, which prefill, to those that decode; None where they do both.
+    """
+
+    replicas: Sequence[Replica]
+    router: Router
+    hand_over: HandOver | None = None
+
+
+@dataclass(frozen=True)
 class Served:
     """What became of each request, and what the replicas did.  Times are picoseconds, int64, one row a request.
 
     Attributes:
         requests: what arrived.
-        replica: number of the replica that served it.
+        replica: number of the replica that served it to its end.
         arrived: when it came.
         scheduled: when it was first in a step.
         first_token, finished: when it had its first and its last token.
@@ -46,6 +63,8 @@ class Served:
         padding: tokens of each replica that filled captured graphs.
         peak_blocks, blocks: of each replica's cache.
         hit_tokens, looked_up_tokens: prompt tokens found in all caches, and looked for.
+        transfer: between its first token and the arrival of its KV cache where it decodes, -1 where it stayed.
+        sent_bytes: of KV caches.
     """
 
     requests: RequestTable
@@ -66,103 +85,217 @@ class Served:
     blocks: NDArray[np.int64]
     hit_tokens: int
     looked_up_tokens: int
+    transfer: NDArray[np.int64]
+    sent_bytes: int = 0
 
 
-def play(table: RequestTable, replicas: Sequence[Replica], router: Router, progress: Progress | None = None) -> Served:
+def play(
+    table: RequestTable, replicas: Sequence[Replica], router: Router | None = None, progress: Progress | None = None,
+    groups: Sequence[Group] = (),
+) -> Served:  # fmt: skip
     """Serve all requests.
 
     Args:
         table: what arrives when.
-        replicas: fresh ones; at least one.
+        replicas: fresh ones, at least one, each at the place of its number.
         router: chooses among them when a request arrives.
         progress: told now and then.
+        groups: of these replicas, by the model of a request; all of them serve any request where there is none.
 
     Raises:
         InputError: a request can never run, a policy broke a rule, or the run is longer than can be counted.
     """
     if not replicas:
         raise InputError("the fleet holds no replica of the model: give at least one")
-    size = replicas[0].cache.block_tokens
-    reuse = any(replica.cache.reuses for replica in replicas)
-    keys = block_keys(table, size) if reuse else None
-    prompts, outputs, sessions = table.prompt.tolist(), table.output.tolist(), table.session.tolist()
-    delays, first = table.arrived.tolist(), np.flatnonzero(table.follows < 0).tolist()
-    followers: dict[int, list[int]] = {}
-    for row in np.flatnonzero(table.follows >= 0).tolist():
-        followers.setdefault(int(table.follows[row]), []).append(row)
-    total = len(table)
-    live: list[Request | None] = [None] * total
-    chosen = np.zeros(total, np.int64)
-    arrivals = [(delays[row], row) for row in first]  # ascending, and so a heap
-    ends: list[tuple[int, int]] = []
+    if not groups:
+        assert router is not None
+        groups = (Group(replicas, router),)
+    return _Run(table, replicas, groups, progress).served()
 
-    def finished(request: Request) -> None:
-        for row in followers.get(request.row, ()):
-            heapq.heappush(arrivals, (request.finished + delays[row], row))
 
-    for replica in replicas:
-        replica.on_finished = finished
-    foreseen = not followers or len(replicas) == 1
-    number = 0
-    while arrivals or ends:
-        arrival = arrivals[0][0] if arrivals else _NEVER
-        now = min(arrival, ends[0][0] if ends else _NEVER)
-        touched: list[Replica] = []
-        while ends and ends[0][0] == now:
-            replica = replicas[heapq.heappop(ends)[1]]
-            replica.end(now)
-            touched.append(replica)
-        while arrivals and arrivals[0][0] == now:
-            row = heapq.heappop(arrivals)[1]
-            request = live[row] = Request(
-                row, number, now, prompts[row], outputs[row], sessions[row], keys[row] if keys else ()
-            )
-            replica = router.choose(request, replicas) if len(replicas) > 1 else replicas[0]
-            replica.arrive(request)
-            chosen[row] = replica.number
-            if replica not in touched:
-                touched.append(replica)
-            if progress is not None and number % 1024 == 0:
-                progress(number, total)
-            number += 1
-        horizon = (arrivals[0][0] if arrivals else _NEVER) if foreseen else 0
-        for replica in touched:
+class _Run:
+    """One run: what is known of each request, and what happens when."""
+
+    def __init__(
+        self, table: RequestTable, replicas: Sequence[Replica], groups: Sequence[Group], progress: Progress | None
+    ) -> None:
+        self.table, self.replicas, self.groups, self.progress = table, replicas, groups, progress
+        self.keys = {
+            size: block_keys(table, size)
+            for size in {replica.cache.block_tokens for replica in replicas if replica.cache.reuses}
+        }
+        self.prompts, self.outputs = table.prompt.tolist(), table.output.tolist()
+        self.sessions, self.delays = table.session.tolist(), table.arrived.tolist()
+        self.priorities = [0] * len(table) if table.priority is None else table.priority.tolist()
+        self.group_of = None if table.model is None else table.model.tolist()
+        self.followers: dict[int, list[int]] = {}
+        for row in np.flatnonzero(table.follows >= 0).tolist():
+            self.followers.setdefault(int(table.follows[row]), []).append(row)
+        self.live: list[Request | None] = [None] * len(table)
+        self.chosen = np.zeros(len(table), np.int64)
+        first = np.flatnonzero(table.follows < 0).tolist()
+        self.arrivals = [(self.delays[row], row) for row in first]  # ascending, and so a heap
+        self.ends: list[tuple[int, int]] = []
+        self.number = 0
+        self.touched: list[Replica] = []
+        self.hand_overs = [group.hand_over for group in groups if group.hand_over is not None]
+        self.over_of: dict[int, HandOver] = {}
+        self.takes_from: dict[int, HandOver] = {}
+        for replica in replicas:
+            replica.on_finished = self._finished
+        for over in self.hand_overs:
+            over.delivered = self._delivered
+            self.over_of |= {replica.number: over for replica in over.prefill}
+            self.takes_from |= {replica.number: over for replica in over.decode}
+        for number, over in self.over_of.items():
+            replicas[number].on_finished = partial(self._prefilled, over, replicas[number])
+        # Who decodes what others have computed can be foreseen until one of these ends a step.
+        self.foreseen = not self.followers or len(replicas) == 1
+
+    def served(self) -> Served:
+        """Play from the first arrival to the last end."""
+        replicas, ends, arrivals = self.replicas, self.ends, self.arrivals
+        while True:
+            now = min(arrivals[0][0] if arrivals else _NEVER, ends[0][0] if ends else _NEVER)
+            for over in self.hand_overs:
+                later = over.next
+                now = now if later is None else min(now, later)
+            if now == _NEVER:
+                break
+            self.touched = []
+            while ends and ends[0][0] == now:
+                replica = replicas[heapq.heappop(ends)[1]]
+                replica.end(now)
+                self.touch(replica)
+            for over in self.hand_overs:
+                self._hand_over(over, now)
+            while arrivals and arrivals[0][0] == now:
+                self._arrive(now, heapq.heappop(arrivals)[1])
+            if self.hand_overs:
+                self._start_with_hand_overs(now)
+            else:
+                self._start(self.touched, now, (arrivals[0][0] if arrivals else _NEVER) if self.foreseen else 0)
+        for replica in replicas:
+            if error := replica.stuck():
+                raise error
+        return self._table()
+
+    def touch(self, replica: Replica) -> None:
+        """It may be able to start a step."""
+        if replica not in self.touched:
+            self.touched.append(replica)
+
+    def _start(self, replicas: Sequence[Replica], now: int, horizon: int) -> None:
+        for replica in replicas:
             while (end := replica.start(now, horizon)) >= 0:
                 if end > MOST_SUM:
                     raise InputError(
                         "the run is longer than the 106 days that can be counted in picoseconds: serve less"
                     )
-                heapq.heappush(ends, (end, replica.number))
-    for replica in replicas:
-        if error := replica.stuck():
-            raise error
-    return _served(table, [request for request in live if request is not None], chosen, replicas)
+                heapq.heappush(self.ends, (end, replica.number))
 
+    def _start_with_hand_overs(self, now: int) -> None:
+        """Those that prefill first: what they bring about bounds what can be foreseen of the others."""
+        for replica in [one for one in self.touched if one.number in self.takes_from]:
+            self.takes_from[replica.number].pump(replica, now)
+        for over in self.hand_overs:
+            self._hand_over(over, now)
+            if over.network is not None:
+                over.network.settle(now)
+        self._start([one for one in self.touched if one.number not in self.takes_from], now, 0)
+        horizon = 0
+        if self.foreseen:
+            due = [end for end, number in self.ends if number not in self.takes_from]
+            due += [later for over in self.hand_overs if (later := over.next) is not None]
+            horizon = min([*due, self.arrivals[0][0] if self.arrivals else _NEVER])
+        self._start([one for one in self.touched if one.number in self.takes_from], now, horizon)
+        for over in self.hand_overs:  # layers of the steps that have begun: room for them is looked for at once
+            waiting, over.touched = over.touched, []
+            for replica in waiting:
+                over.pump(replica, now)
+            if over.network is not None:
+                over.network.settle(now)
 
-def _served(table: RequestTable, live: list[Request], chosen: NDArray[np.int64], replicas: Sequence[Replica]) -> Served:
-    def column(name: str) -> NDArray[np.int64]:
-        return np.array([getattr(request, name) for request in live], np.int64)
+    def _hand_over(self, over: HandOver, now: int) -> None:
+        over.at(now)
+        for replica in over.touched:
+            self.touch(replica)
+        over.touched.clear()
 
-    return Served(
-        requests=table,
-        replica=chosen,
-        arrived=column("arrived"),
-        scheduled=column("scheduled"),
-        first_token=column("first_token"),
-        finished=column("finished"),
-        waited=column("waited"),
-        restarts=column("restarts"),
-        cached=column("cached"),
-        gaps=Samples.joined(replica.gaps for replica in replicas),
-        steps=np.array([replica.steps for replica in replicas], np.int64),
-        busy=np.array([sum(replica.busy) / replica.stages for replica in replicas]),
-        computed=np.array([replica.tokens for replica in replicas], np.int64),
-        padding=np.array([replica.padding for replica in replicas], np.int64),
-        peak_blocks=np.array([replica.cache.peak for replica in replicas], np.int64),
-        blocks=np.array([replica.cache.blocks for replica in replicas], np.int64),
-        hit_tokens=sum(replica.cache.hit_tokens for replica in replicas),
-        looked_up_tokens=sum(replica.cache.looked_up_tokens for replica in replicas),
-    )
+    def _arrive(self, now: int, row: int) -> None:
+        group = self.groups[self.group_of[row] if self.group_of is not None else 0]
+        over = group.hand_over
+        some = group.replicas[0].cache
+        keys = self.keys[some.block_tokens][row] if some.reuses else ()
+        output = self.outputs[row]
+        request = self.live[row] = Request(
+            row,
+            self.number,
+            now,
+            self.prompts[row],
+            output if over is None else 1,
+            self.sessions[row],
+            keys,
+            self.priorities[row],
+        )
+        if over is not None:
+            replica = over.arrive(request, output, group.router)
+        else:
+            several = len(group.replicas) > 1
+            replica = group.router.choose(request, group.replicas) if several else group.replicas[0]
+            replica.arrive(request)
+        self.chosen[row] = replica.number
+        self.touch(replica)
+        if self.progress is not None and self.number % 1024 == 0:
+            self.progress(self.number, len(self.live))
+        self.number += 1
+
+    def _finished(self, request: Request) -> None:
+        for row in self.followers.get(request.row, ()):
+            heapq.heappush(self.arrivals, (request.finished + self.delays[row], row))
+
+    def _prefilled(self, over: HandOver, replica: Replica, request: Request) -> None:
+        if not over.prefilled(request, request.finished):
+            replica.let_go(request)
+            self._finished(request)
+
+    def _delivered(self, request: Request, replica: Replica, now: int) -> None:
+        self.live[request.row] = request
+        self.chosen[request.row] = replica.number
+        self.touch(replica)
+
+    def _table(self) -> Served:
+        live = [request for request in self.live if request is not None]
+        replicas = self.replicas
+
+        def column(name: str) -> NDArray[np.int64]:
+            return np.array([getattr(request, name) for request in live], np.int64)
+
+        transfer = np.full(len(live), -1, np.int64)
+        for over in self.hand_overs:
+            transfer[list(over.transfer)] = list(over.transfer.values())
+        return Served(
+            requests=self.table,
+            replica=self.chosen,
+            arrived=column("arrived"),
+            scheduled=column("scheduled"),
+            first_token=column("first_token"),
+            finished=column("finished"),
+            waited=column("waited"),
+            restarts=column("restarts"),
+            cached=column("cached"),
+            gaps=Samples.joined(replica.gaps for replica in replicas),
+            steps=np.array([replica.steps for replica in replicas], np.int64),
+            busy=np.array([sum(replica.busy) / replica.stages for replica in replicas]),
+            computed=np.array([replica.tokens for replica in replicas], np.int64),
+            padding=np.array([replica.padding for replica in replicas], np.int64),
+            peak_blocks=np.array([replica.cache.peak for replica in replicas], np.int64),
+            blocks=np.array([replica.cache.blocks for replica in replicas], np.int64),
+            hit_tokens=sum(replica.cache.hit_tokens for replica in replicas),
+            looked_up_tokens=sum(replica.cache.looked_up_tokens for replica in replicas),
+            transfer=transfer,
+            sent_bytes=sum(over.bytes for over in self.hand_overs),
+        )
 
 
 def block_keys(table: RequestTable, size: int) -> list[Sequence[int]]:

@@ -8,9 +8,13 @@ end (a chained hash), so equal keys mean equal prefixes.
 from __future__ import annotations
 
 from collections import OrderedDict
+from heapq import heappop, heappush
 
-from triosim.core.errors import InputError
+from triosim.core.errors import InputError, quoted
 from triosim.serving.requests import Request
+
+EVICTIONS = ("lru", "lfu")
+"""Whose content is given up first: the least recently freed block's, or that of the one least often found."""
 
 
 class KVCache:
@@ -71,6 +75,11 @@ class KVCache:
         """Admit a request: as :meth:`hold`, and what :meth:`match` finds counts as computed."""
         return self.hold(request, tokens)
 
+    def receive(self, request: Request, tokens: int) -> int:
+        """Hold blocks for ``tokens`` tokens of a request that was computed elsewhere; tokens that are here already, -1
+        and nothing where too few blocks are free."""
+        return 0 if self.hold(request, tokens) else -1
+
     def store(self, request: Request) -> None:
         """What a request has computed may be used by others; called by the replica when a step ends."""
 
@@ -81,16 +90,36 @@ class KVCache:
 
 
 class PrefixCache(KVCache):
-    """Blocks whose content is kept after use until the block is needed, least recently freed first.
+    """Blocks whose content is kept after use until the block is needed.
 
     A request's last block is freed before its first, so prefixes live longest.  Blocks in use are shared, never copied.
     Requests without keys neither find nor leave anything.
+
+    Two requests may compute the same at a time.  As a table of chained hashes the cache keeps both blocks, of which
+    only the first is found.  As a radix tree it gives one back at once, so that who holds a block holds all before it,
+    and only leaves of the tree are ever given up.
+
+    Args:
+        blocks, block_tokens: as of any cache.
+        radix: whether it is a radix tree.
+        eviction: one of :data:`EVICTIONS`; of blocks found equally often the least recently freed one is given up.
+
+    Raises:
+        InputError: as of any cache, or ``eviction`` is not known.
     """
 
     reuses = True
 
-    def __init__(self, blocks: int, block_tokens: int) -> None:
+    def __init__(self, blocks: int, block_tokens: int, radix: bool = False, eviction: str = "lru") -> None:
         super().__init__(blocks, block_tokens)
+        if eviction not in EVICTIONS:
+            raise InputError(f"eviction {quoted(eviction)} is not known: give {' or '.join(EVICTIONS)}")
+        self.radix = radix
+        self._by_use = eviction == "lfu"
+        self._uses: dict[int, int] = {}  # block -> how often its content was found
+        self._order: list[tuple[int, int, int]] = []  # (uses, when freed, block), a heap; some are in use again
+        self._freed: dict[int, int] = {}  # block -> when it was freed last
+        self._frees = 0
         self._named = 0  # blocks that have been taken at least once; which is which matters for their order only
         self._idle: OrderedDict[int, int | None] = OrderedDict()  # free block -> its key, oldest first
         self._block: dict[int, int] = {}  # key -> block
@@ -112,6 +141,18 @@ class PrefixCache(KVCache):
 
     def start(self, request: Request, tokens: int) -> bool:
         """Admit a request: it shares the blocks of the longest stored prefix and takes free ones for the rest."""
+        if not self._begin(request, tokens):
+            return False
+        request.computed = request.cached = request.stored * self.block_tokens
+        self.hit_tokens += request.computed
+        self.looked_up_tokens += min(request.known, len(request.keys) * self.block_tokens)
+        return True
+
+    def receive(self, request: Request, tokens: int) -> int:
+        """As of any cache; what is here already is shared."""
+        return request.stored * self.block_tokens if self._begin(request, tokens) else -1
+
+    def _begin(self, request: Request, tokens: int) -> bool:
         found = self._matching(request)
         shared = [self._block[key] for key in request.keys[:found]]
         idle = sum(block in self._idle for block in shared)
@@ -119,18 +160,9 @@ class PrefixCache(KVCache):
         if more + idle > self.free:
             return False
         for block in shared:
-            if block in self._idle:
-                key = self._idle.pop(block)
-                assert key is not None
-                self._key[block] = key
-                self.free -= 1
-            else:
-                self._others[block] = self._others.get(block, 0) + 1
+            self._share(block)
         request.held = shared
         request.blocks = request.stored = found
-        request.computed = request.cached = found * self.block_tokens
-        self.hit_tokens += request.computed
-        self.looked_up_tokens += min(request.known, len(request.keys) * self.block_tokens)
         return self.hold(request, tokens)
 
     def hold(self, request: Request, tokens: int) -> bool:
@@ -143,11 +175,42 @@ class PrefixCache(KVCache):
         request.held.extend(range(self._named, self._named + fresh))
         self._named += fresh
         for _ in range(more - fresh):
-            block, key = self._idle.popitem(last=False)
+            block, key = self._given_up() if self._by_use else self._idle.popitem(last=False)
             if key is not None:
                 del self._block[key]
             request.held.append(block)
         return True
+
+    def _given_up(self) -> tuple[int, int | None]:
+        """The block that was found least often, and its key."""
+        while True:
+            _, freed, block = heappop(self._order)
+            if block in self._idle and self._freed[block] == freed:
+                self._uses.pop(block, None)
+                return block, self._idle.pop(block)
+
+    def _share(self, block: int) -> None:
+        """One more request holds a block that has a key."""
+        if self._by_use:
+            self._uses[block] = self._uses.get(block, 0) + 1
+        if block in self._idle:
+            key = self._idle.pop(block)
+            assert key is not None
+            self._key[block] = key
+            self.free -= 1
+        else:
+            self._others[block] = self._others.get(block, 0) + 1
+
+    def _free(self, block: int, key: int | None) -> None:
+        """Nobody holds a block any more."""
+        self._idle[block] = key
+        self.free += 1
+        if self._by_use:
+            self._frees += 1
+            self._freed[block] = self._frees
+            heappush(self._order, (-1 if key is None else self._uses.get(block, 0), self._frees, block))
+        elif key is None and self.radix:
+            self._idle.move_to_end(block, last=False)
 
     def store(self, request: Request) -> None:
         """Full blocks that are computed get their keys."""
@@ -156,10 +219,15 @@ class PrefixCache(KVCache):
         if done <= first or first >= len(request.keys):
             return
         done = min(done, len(request.keys))
-        for key, block in zip(request.keys[first:done], request.held[first:done], strict=True):
-            if key not in self._block:  # another request may have computed the same meanwhile: one copy is found
-                self._block[key] = block
+        for place in range(first, done):
+            key, block = request.keys[place], request.held[place]
+            other = self._block.setdefault(key, block)
+            if other == block:
                 self._key[block] = key
+            elif self.radix:  # another request has computed the same meanwhile
+                self._free(block, None)
+                self._share(other)
+                request.held[place] = other
         request.stored = done
 
     def release(self, request: Request) -> None:
@@ -171,7 +239,6 @@ class PrefixCache(KVCache):
                 if not others[block]:
                     del others[block]
             else:
-                self._idle[block] = self._key.pop(block, None)
-                self.free += 1
+                self._free(block, self._key.pop(block, None))
         request.held = []
         request.blocks = request.stored = 0

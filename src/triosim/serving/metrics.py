@@ -109,7 +109,8 @@ class ServingMetrics:
 
     Attributes:
         seconds: of each request: ``ttft``, ``tpot`` (of those with two output tokens or more), ``e2e``, ``queueing``.
-        distributions: of these, and of inter-token times (``itl``).
+        distributions: of these, of inter-token times (``itl``), and where KV caches were sent of the time from the
+            first token to their arrival (``transfer``).
         duration_s: first arrival to last token.
         figures: all that is counted once, by name.
         goals: each goal with what was reached and whether it is met.
@@ -161,6 +162,9 @@ def measure(served: Served, slo: Sequence[Slo] = (), tpot: str = "standard") -> 
     distributions["itl"] = Distribution(
         gaps.count, gaps.mean / second, gaps.least / second, gaps.most / second, between, gaps.exact
     )
+    sent = served.transfer[served.transfer >= 0]
+    if len(sent):
+        distributions["transfer"] = Distribution.of(sent / second)
     begin, end = int(served.arrived.min()), int(served.finished.max())
     duration = (end - begin) / second
     goals = tuple((goal, reached := _reached(goal, each), reached <= goal.limit_s) for goal in slo)
@@ -204,5 +208,6 @@ def _figures(
         "preemptions": int(served.restarts.sum()),
         "delayed_requests": int((served.waited > 0).sum()),
         "kv_peak": float((served.peak_blocks / served.blocks).max()),
+        "sent_bytes": served.sent_bytes,
         "prefix_hit_rate": served.hit_tokens / served.looked_up_tokens if served.looked_up_tokens else None,
     }

@@ -14,9 +14,9 @@ import numpy as np
 from triosim.core.errors import InputError
 from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.serving.capacity import Memory, memory
-from triosim.serving.deployment import Deployment, checked, step_times
 from triosim.serving.model import kv_type_of, precision_of
 from triosim.serving.model_times import ModelTimes
+from triosim.serving.pool import Pool, checked, refuse_idle, step_times
 from triosim.serving.step_times import StepShape
 
 SCHEMA = "triosim/request/1"
@@ -27,7 +27,7 @@ class OneRequest:
     """What a request takes.
 
     Attributes:
-        deployment: what serves it.
+        pool: what serves it.
         prompt, output, batch, context: tokens of the prompt and the output, equal requests, tokens that the cache holds
             of each before.
         ttft_s, tpot_s, e2e_s: seconds; TPOT is the mean over output - 1 tokens, None for one token.
@@ -37,7 +37,7 @@ class OneRequest:
         memory: how the device's memory is divided.
     """
 
-    deployment: Deployment
+    pool: Pool
     prompt: int
     output: int
     batch: int
@@ -56,7 +56,7 @@ class OneRequest:
 
     def table(self) -> dict[str, Any]:
         """For JSON."""
-        own = self.deployment
+        own = self.pool
         return {
             "schema": SCHEMA, "model": own.model, "system": own.system.name,
             "plan": {"tp": own.tensor_parallel, "pp": own.stages, "weights": own.weights, "kv_cache": own.kv_cache,
@@ -67,25 +67,30 @@ class OneRequest:
         }  # fmt: skip
 
 
-def one_request(deployment: Deployment, prompt: int, output: int, batch: int = 1, context: int = 0) -> OneRequest:
+def one_request(
+    pool: Pool, prompt: int, output: int, batch: int = 1, context: int = 0, idle_ok: bool = False
+) -> OneRequest:
     """Predict it.
 
     Args:
-        deployment: of one replica; engine and router are not looked at.
+        pool: of one replica; engine and router are not looked at.
         prompt, output: tokens, at least 1.
         batch: equal requests that run together.
         context: tokens in the cache before the prompt.
+        idle_ok: whether devices of the system may have nothing to do.
 
     Raises:
-        InputError: a count is below its least, the request is longer than the model, or the deployment cannot be
+        InputError: a count is below its least, the request is longer than the model, or the pool cannot be
             formed.
     """
     counts = {"--prompt": (prompt, 1), "--output": (output, 1), "--batch-size": (batch, 1), "--context": (context, 0)}
     for option, (value, least) in counts.items():
         if value < least:
             raise InputError(f"{option} must be at least {least}, got {value}")
-    own = deployment
-    model = checked(own, many=False)
+    own = pool
+    model = checked(own)
+    if not idle_ok:
+        refuse_idle(1, own.size, own.system.devices, many=False)
     whole, longest = context + prompt + output, own.longest or model.longest
     if whole > longest:
         raise InputError(

@@ -7,7 +7,7 @@ asks :meth:`Policy.schedule`.  What an answer must keep to is checked by the rep
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from bisect import insort
+from bisect import bisect, insort
 from collections import deque
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -33,14 +33,17 @@ class Policy(ABC):
         block_tokens: tokens of a block of the KV cache.
         pipelines: whether the engine can run its steps through several pipeline stages.
         finds_prefixes: whether the engine looks for prompts in its cache unless it is told otherwise.
+        radix: whether what it finds them in is a radix tree, not a table of hashes.
         steady: the promise that a step in which all running requests decode is followed by the same until somebody
             arrives, ends or finds no block, so that the replica need not ask.  Options or counters that change with
             every step break it.
+        receives: whether the engine can go on with requests whose prompts were computed elsewhere.
         waiting: requests that hold nothing, first come first.
         running: admitted requests in order of arrival.
         cache: the replica's KV cache.
         stages: of the pipeline, each of which may have a step in flight.
         longest: tokens, prompt and output together, that a request may have.
+        by_priority: whether requests of lower ``priority`` go before others, and evict them.
         per_step: requests in one step where each pipeline stage has its share of those running.
     """
 
@@ -50,13 +53,16 @@ class Policy(ABC):
 
     pipelines: ClassVar[bool] = True
     finds_prefixes: ClassVar[bool] = False
+    radix: ClassVar[bool] = False
     steady: ClassVar[bool] = False
+    receives: ClassVar[bool] = True
 
     waiting: deque[Request] = field(init=False, repr=False, default_factory=deque)
     running: list[Request] = field(init=False, repr=False, default_factory=list)
     cache: KVCache = field(init=False, repr=False)
     stages: int = field(init=False, repr=False, default=1)
     longest: int = field(init=False, repr=False, default=0)
+    by_priority: bool = field(init=False, repr=False, default=False)
     per_step: int = field(init=False, repr=False, default=0)
 
     def attach(self, cache: KVCache, longest: int, stages: int = 1) -> None:
@@ -89,11 +95,29 @@ class Policy(ABC):
             return f"is longer than the KV cache of {self.cache.tokens} tokens"
         return ""
 
+    def received_tokens(self, request: Request) -> int:
+        """For how many tokens blocks are held when a request comes whose prompt was computed elsewhere."""
+        return request.known
+
     # --- what policies are made of --------------------------------------------------------------------------------
 
     def ready(self) -> list[Request]:
         """Running requests that are in no step, in order of arrival."""
         return self.running if self.stages == 1 else [request for request in self.running if not request.busy]
+
+    def queue(self, request: Request, first: bool = False) -> None:
+        """A request waits: behind all others, before all of them, or where its priority and its arrival put it."""
+        if self.by_priority:
+            self.waiting.insert(bisect(self.waiting, _rank(request), key=_rank), request)
+        elif first:
+            self.waiting.appendleft(request)
+        else:
+            self.waiting.append(request)
+
+    def in_order(self) -> deque[Request]:
+        """As :meth:`ready`, in the order in which they are served; who comes last gives way first."""
+        ready = self.ready()
+        return deque(sorted(ready, key=_rank) if self.by_priority else ready)
 
     def admit(self) -> Request:
         """Take the first waiting request among those that run."""
@@ -111,7 +135,7 @@ class Policy(ABC):
         request.computed = 0
         request.prefill = request.known
         request.restarts += 1
-        self.waiting.appendleft(request)
+        self.queue(request, first=True)
 
     def finish(self, request: Request) -> None:
         """A request has all its tokens; called by the replica when the step ends."""
@@ -121,6 +145,10 @@ class Policy(ABC):
 
 ENGINES = Registry("triosim.serving.engines", "triosim.serving.engines", "serving engine", Policy)
 """Scheduling policies by name (``--engine``)."""
+
+
+def _rank(request: Request) -> tuple[int, int]:
+    return request.priority, request.number
 
 
 def _by_arrival(request: Request) -> int:

@@ -14,6 +14,9 @@ from triosim.serving.quantiles import Samples
 from triosim.serving.requests import Request
 from triosim.serving.step_times import StepShape, StepTimes
 
+Steps = Callable[[Batch, int, int], None]
+"""Told of a step that begins: its batch before it is computed, and when it begins and ends."""
+
 
 class PolicyError(InputError):
     """A scheduling policy broke a rule; the message says which."""
@@ -31,6 +34,9 @@ class Replica:
         on_finished: called with each request that is done, after its last token.
 
     Attributes:
+        on_step: told of each step, if anybody is.
+        keeps: whether the blocks of a request that is done are kept until :meth:`let_go`, for somebody who reads them.
+        receiving: requests for whose KV cache, which is on its way here, blocks are held.
         outstanding: requests that it has and are not done.
         steps: begun.
         busy: picoseconds that each stage computed.
@@ -51,6 +57,10 @@ class Replica:
         self.on_finished = on_finished
         self.in_flight: list[Batch] = []
         self.free_at = [0] * self.stages
+        self.on_step: Steps | None = None
+        self.keeps = False
+        self.receiving = 0
+        self._kept: dict[int, Request] = {}
         self.outstanding = self.steps = self.tokens = self.padding = 0
         self.busy = [0] * self.stages
         self.gaps = Samples()
@@ -64,13 +74,51 @@ class Replica:
         Raises:
             InputError: it can never run here.
         """
+        self.check(request)
+        self.outstanding += 1
+        self.policy.queue(request)
+
+    def check(self, request: Request) -> None:
+        """Whether a request can run here.
+
+        Raises:
+            InputError: it never can, or has a priority where the engine knows none.
+        """
+        if request.priority and not self.policy.by_priority:
+            raise InputError(
+                f"request {request.number} has priority {request.priority}, and the engine {self._name} takes requests "
+                "as they come: use vllm with --engine-option priority=on, or leave priorities out"
+            )
         if why := self.policy.room(request):
             raise InputError(
                 f"request {request.number} ({request.prompt} prompt and {request.end - request.prompt} output tokens) "
                 f"{why}: leave it out, or give the replica more"
             )
-        self.outstanding += 1
-        self.policy.waiting.append(request)
+
+    def reserve(self, request: Request) -> int:
+        """Hold blocks for a request whose prompt was computed elsewhere, if there is room and nobody else waits.
+
+        Returns:
+            Tokens that the cache holds already and that need not be sent; -1 where there is no room.
+        """
+        policy = self.policy
+        if policy.waiting or len(policy.running) + self.receiving >= policy.max_running:
+            return -1
+        found = self.cache.receive(request, policy.received_tokens(request))
+        self.receiving += found >= 0
+        return found
+
+    def receive(self, request: Request, now: int) -> None:
+        """The KV cache of a request for which blocks are held is here: it runs from the next step on."""
+        self.receiving -= 1
+        request.computed = request.prompt
+        request.last_end = now
+        self.policy.waiting.appendleft(request)
+        self.policy.admit()
+
+    def let_go(self, request: Request) -> None:
+        """Nobody reads the blocks of a request any more that is done and was kept."""
+        self.cache.release(self._kept.pop(request.row))
 
     def start(self, now: int, horizon: int = 0) -> int:
         """Begin a step, if a stage has room for one and the policy has one.
@@ -94,12 +142,14 @@ class Replica:
         shape = self._taken(batch, now)
         if shape.decodes == len(batch) == len(self.policy.running) and self._steady:
             shape, now = self._decoded(batch, shape, now, horizon)
-        end = now
+        end, begin = now, max(now, self.free_at[0])
         for stage in range(self.stages):
             ticks = self.times.ticks(shape, stage)
             end = max(end, self.free_at[stage]) + ticks
             self.free_at[stage] = end
             self.busy[stage] += ticks
+        if self.on_step is not None:
+            self.on_step(batch, begin, end)
         self.in_flight.append(batch)
         self.steps += 1
         self.tokens += shape.tokens
@@ -228,6 +278,8 @@ class Replica:
             if request.known == request.end:
                 request.finished = now
                 self.outstanding -= 1
+                if self.keeps:
+                    self._kept[request.row] = request.without_blocks()
                 self.policy.finish(request)
                 self.on_finished(request)
         gaps.add(gap, times)

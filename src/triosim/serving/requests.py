@@ -49,6 +49,9 @@ class RequestTable:
         session: number of the conversation that it belongs to, -1 for none, int64.
         follows: row of the request whose end it waits for, an earlier one; -1 for none, int64.
         hashes: what the prompts begin with, None where nothing is shared.
+        model: of each request its place in ``models``, int64; None where any model will do.
+        models: names of models.
+        priority: of each request, the lowest first, int64; None where all are equal.
     """
 
     arrived: NDArray[np.int64]
@@ -57,6 +60,9 @@ class RequestTable:
     session: NDArray[np.int64]
     follows: NDArray[np.int64]
     hashes: PromptHashes | None = None
+    model: NDArray[np.int64] | None = None
+    models: tuple[str, ...] = ()
+    priority: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.arrived)
@@ -70,6 +76,8 @@ class RequestTable:
         session: ArrayLike | None = None,
         follows: ArrayLike | None = None,
         hashes: PromptHashes | None = None,
+        model: Sequence[str] | None = None,
+        priority: Sequence[int] | None = None,
         place: Callable[[int], str] = lambda row: f"request {row}",
         sort: bool = False,
     ) -> RequestTable:
@@ -82,6 +90,8 @@ class RequestTable:
             session: conversations; none where not given.
             follows: rows before their own, -1 for none; nobody follows anybody where not given.
             hashes: what the prompts begin with.
+            model: name of the model that each asks for.
+            priority: of each, the lowest first.
             place: where a row is, for messages.
             sort: put requests in order of arrival; equal times keep their order.
 
@@ -101,6 +111,9 @@ class RequestTable:
             np.full(len(arrived), -1, np.int64) if column is None else np.asarray(column, np.int64)
             for column in (session, follows)
         )
+        models = tuple(dict.fromkeys(model)) if model is not None else ()
+        asked = None if model is None else np.array([models.index(name) for name in model], np.int64)
+        ranks = None if priority is None else np.asarray(priority, np.int64)
         first = np.flatnonzero(after < 0)
         falls = np.flatnonzero(np.diff(arrived[first]) < 0)
         if falls.size and not sort:
@@ -117,8 +130,9 @@ class RequestTable:
             arrived, session_of, after = arrived[place_of], session_of[place_of], after[place_of]
             after = np.where(after < 0, -1, rank[after])
             counts = [column[place_of] for column in counts]
+            asked, ranks = (None if column is None else column[place_of] for column in (asked, ranks))
             hashes = None if hashes is None else replace(hashes, rows=hashes.rows.take(place_of))
-        return RequestTable(arrived, counts[0], counts[1], session_of, after, hashes)
+        return RequestTable(arrived, counts[0], counts[1], session_of, after, hashes, asked, models, ranks)
 
 
 def _counts(column: NDArray[np.float64], what: str, place: Callable[[int], str]) -> NDArray[np.int64]:
@@ -140,6 +154,7 @@ class Request:
         arrived: picoseconds.
         prompt, end: tokens of the prompt, and of prompt and output together.
         session: conversation, -1 for none.
+        priority: the lowest goes first, where the engine looks at it.
         known, computed: tokens; see the module's docstring.
         prefill: tokens that were known when it was (re)started: it decodes once so many are computed.
         blocks: of the cache that it holds.
@@ -156,13 +171,13 @@ class Request:
 
     __slots__ = (
         "arrived", "blocks", "busy", "cached", "computed", "end", "finished", "first_token", "held", "keys", "known",
-        "last_end", "last_token", "number", "prefill", "prompt", "restarts", "row", "scheduled", "session", "stored",
-        "waited",
+        "last_end", "last_token", "number", "prefill", "priority", "prompt", "restarts", "row", "scheduled", "session",
+        "stored", "waited",
     )  # fmt: skip
 
     def __init__(
         self, row: int, number: int, arrived: int, prompt: int, output: int, session: int = -1,
-        keys: Sequence[int] = (),
+        keys: Sequence[int] = (), priority: int = 0,
     ) -> None:  # fmt: skip
         self.row = row
         self.number = number
@@ -171,6 +186,7 @@ class Request:
         self.end = prompt + output
         self.session = session
         self.keys = keys
+        self.priority = priority
         self.held: list[int] = []
         self.computed = self.blocks = self.stored = self.cached = self.waited = self.restarts = 0
         self.scheduled = self.first_token = self.finished = self.last_end = self.last_token = -1
@@ -190,3 +206,20 @@ class Request:
     def remaining(self) -> int:
         """Output tokens to come."""
         return self.end - self.known
+
+    def without_blocks(self) -> Request:
+        """Another that holds the blocks that this one held."""
+        other = Request(self.row, self.number, self.arrived, self.prompt, self.end - self.prompt, keys=self.keys)
+        other.blocks, other.held, other.stored = self.blocks, self.held, self.stored
+        self.blocks, self.held, self.stored = 0, [], 0
+        return other
+
+    def handed_over(self, output: int) -> Request:
+        """One that goes on from the first token elsewhere, to so many output tokens; it holds nothing yet."""
+        other = Request(
+            self.row, self.number, self.arrived, self.prompt, output, self.session, self.keys, self.priority
+        )
+        other.known = self.prompt + 1
+        for name in ("scheduled", "first_token", "last_token", "waited", "restarts", "cached"):
+            setattr(other, name, getattr(self, name))
+        return other

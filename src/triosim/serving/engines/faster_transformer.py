@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from triosim.core.registry import registered
 from triosim.serving.kv_cache import KVCache
@@ -20,6 +21,9 @@ class FasterTransformer(Policy):
     """
 
     max_running: int = 128
+
+    receives: ClassVar[bool] = False
+
     batches: list[list[Request]] = field(init=False, repr=False, default_factory=list)
 
     def attach(self, cache: KVCache, longest: int, stages: int = 1) -> None:

@@ -72,6 +72,10 @@ class LightLlm(Policy):
         held = accumulate(known for _, known in spans)
         return max(remaining * number + total for number, ((remaining, _), total) in enumerate(zip(spans, held), 1))  # noqa: B905
 
+    def received_tokens(self, request: Request) -> int:
+        """As at admission, nobody is evicted later."""
+        return request.end - 1
+
     def room(self, request: Request) -> str:
         """A prompt must fit into one step, and prompt and output into the cache."""
         if self.max_tokens is not None and request.prompt > self.max_tokens:

@@ -33,6 +33,10 @@ class Orca(Policy):
             step.append((request, request.lacks))
         return step
 
+    def received_tokens(self, request: Request) -> int:
+        """As at admission, nobody is evicted later."""
+        return self.longest
+
     def room(self, request: Request) -> str:
         """The longest length must fit, whatever the request's own is."""
         if self.longest > self.cache.tokens:

@@ -44,6 +44,7 @@ class SgLang(Policy):
     ratio: float = field(init=False, repr=False, default=0.0)
 
     finds_prefixes: ClassVar[bool] = True
+    radix: ClassVar[bool] = True
 
     def attach(self, cache: KVCache, longest: int, stages: int = 1) -> None:
         """As of any policy; the share is that of the beginning."""

@@ -85,6 +85,10 @@ class TrtLlm(Policy):
             left -= tokens
         return step
 
+    def received_tokens(self, request: Request) -> int:
+        """As at admission, nobody is evicted later."""
+        return request.end - 1 if self.capacity == "no-evict" else request.known
+
     def room(self, request: Request) -> str:
         """A prompt that is never cut must fit into one step, and what is recomputed after a pause too."""
         whole = request.prompt if self.capacity == "no-evict" else request.end - 1

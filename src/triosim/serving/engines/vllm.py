@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from typing import ClassVar
 
 from triosim.core.registry import registered
+from triosim.serving.kv_cache import KVCache
 from triosim.serving.policy import Batch, Policy
 
 
@@ -21,20 +21,27 @@ class Vllm(Policy):
     Attributes:
         max_running: requests that may run at a time (``max_num_seqs``).
         max_tokens: tokens of a step (``max_num_batched_tokens``).
+        priority: whether requests with the lowest priority go first (``scheduling_policy``).
     """
 
     max_running: int = 256
     max_tokens: int | None = 2048
+    priority: bool = False
 
     finds_prefixes: ClassVar[bool] = True
     steady: ClassVar[bool] = True
+
+    def attach(self, cache: KVCache, longest: int, stages: int = 1) -> None:
+        """As of any policy."""
+        super().attach(cache, longest, stages)
+        self.by_priority = self.priority
 
     def schedule(self) -> Batch:
         """The running in order of arrival; then, if nobody had to give way, the waiting."""
         step: Batch = []
         left = self.max_tokens if self.max_tokens is not None else 1 << 62
         preempted = False
-        ready = deque(self.ready())
+        ready = self.in_order()
         while ready and left:
             request = ready.popleft()
             tokens = min(request.known - request.computed, left)

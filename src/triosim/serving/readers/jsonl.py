@@ -1,9 +1,10 @@
 """JSONL of our own: one request a line, or one conversation with its turns.
 
 A request has ``arrived_at`` (seconds), ``prompt_tokens`` and ``output_tokens``, each a count or a list of token ids,
-and may have ``session``.  A conversation has ``arrived_at`` and ``turns``, a list of such requests without time: a
-turn arrives ``think`` seconds (0 where not given) after the end of the one before, and its prompt begins with all that
-was said. ``input_toks``, ``output_toks``, ``input_tok_ids`` and ``arrival_time_ns`` (LLMServingSim) are understood too.
+and may have ``session``, the ``model`` that it asks for, and ``priority``, of which the lowest goes first.  A
+conversation has ``arrived_at`` and ``turns``, a list of such requests without time: a turn arrives ``think`` seconds (0
+where not given) after the end of the one before, and its prompt begins with all that was said. ``input_toks``,
+``output_toks``, ``input_tok_ids`` and ``arrival_time_ns`` (LLMServingSim) are understood too.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class _Columns:
     session: list[int] = field(default_factory=list)
     follows: list[int] = field(default_factory=list)
     hashes: list[list[int]] = field(default_factory=list)
+    model: list[str] = field(default_factory=list)
+    priority: list[int] = field(default_factory=list)
 
 
 @registered
@@ -62,16 +65,26 @@ class Jsonl(RequestReader):
                 seconds = number(row.get("arrived_at"), where, "arrived_at")
             named = str(row["session"]) if "session" in row else f"line {at}" if "turns" in row else ""
             session = numbers.setdefault(named, len(numbers)) if named else -1
+            before = len(table.model)
             if "turns" in row:
                 self._turns(row["turns"], at, where, seconds, session, table)
+                table.model += [_model(row, where)] * (len(table.lines) - before)
+                table.priority += [_priority(row, where)] * (len(table.lines) - before)
                 continue
+            table.model.append(_model(row, where))
+            table.priority.append(_priority(row, where))
             self._request(row, [], at, where, table)
             table.seconds.append(seconds)
             table.session.append(session)
             table.follows.append(-1)
+        if any(table.model) and not all(table.model):
+            line = table.lines[table.model.index("")]
+            raise InputError(f"{path}, line {line}: says no model, where others do: give it one")
         return RequestTable.of(
             table.seconds, table.prompt, table.output, session=table.session, follows=table.follows,
             hashes=PromptHashes(Ragged.of(table.hashes), TOKENS, outputs=True) if any(table.hashes) else None,
+            priority=table.priority if any(table.priority) else None,
+            model=table.model if any(table.model) else None,
             place=lambda row: f"{path}, line {table.lines[row]}", sort=sort,
         )  # fmt: skip
 
@@ -132,6 +145,22 @@ def _chained(tokens: list[int]) -> list[int]:
         digest = blake2b(digest + repr(tokens[first : first + TOKENS]).encode(), digest_size=8).digest()
         out.append(int.from_bytes(digest, "little") >> 17)
     return out
+
+
+def _model(row: dict[str, Any], where: str) -> str:
+    """The model that a request asks for, "" where it does not say."""
+    name = row.get("model", "")
+    if not isinstance(name, str):
+        raise InputError(f"{where}: model is {quoted(name)}: give a name")
+    return name
+
+
+def _priority(row: dict[str, Any], where: str) -> int:
+    """Of a request, 0 where it does not say."""
+    priority = row.get("priority", 0)
+    if type(priority) is not int or abs(priority) >= 1 << 31:
+        raise InputError(f"{where}: priority is {quoted(priority)}: give a whole number, the lowest goes first")
+    return priority
 
 
 def _number(text: str) -> int:

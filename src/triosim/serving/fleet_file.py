@@ -1,0 +1,186 @@
+"""Fleets of several pools in a TOML file.
+
+::
+
+    system = "dgx-h100"            # all pools on one machine, one after another; or each pool names its own
+    nodes = 2
+    router = "least-outstanding"
+    transfer = "layers"            # of KV caches from pools that prefill to those that decode: whole, layers, none
+    order = "decode-first"         # or prefill-first
+
+    [network]                      # between pools that have machines of their own
+    link = "50GB/s"
+    latency = "5us"
+
+    [[pool]]
+    name = "prompts"
+    role = "prefill"               # prefill, decode or both
+    model = "llama-3-8b"
+    tp = 2
+    replicas = 2
+
+Keys are the options of ``triosim serve`` without their dashes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from triosim.core import guarded
+from triosim.core.errors import InputError
+from triosim.core.options import Above, AtLeast, configured
+from triosim.core.units import parse_time
+from triosim.hardware import machine
+from triosim.hardware.system import System
+from triosim.serving.capacity import UTILISATION
+from triosim.serving.deployment import Deployment
+from triosim.serving.pool import Pool
+
+_MACHINE = ("system", "nodes", "device", "devices", "topology", "link", "latency")
+Count = Annotated[int, AtLeast(1)]
+
+
+@dataclass(frozen=True)
+class _Machine:
+    """Where something runs, as :func:`triosim.hardware.machine.system` takes it."""
+
+    system: str | None = None
+    nodes: Count | None = None
+    device: str | None = None
+    devices: Count | None = None
+    topology: str | None = None
+    link: str | None = None
+    latency: str | None = None
+
+
+@dataclass(frozen=True)
+class _Pool(_Machine):
+    """A table of ``[[pool]]``."""
+
+    name: str = ""
+    role: str = "both"
+    model: str | None = None
+    engine: str = "vllm"
+    engine_option: Mapping[str, str] = field(default_factory=dict)
+    tp: Count = 1
+    pp: Count = 1
+    replicas: Count = 1
+    weights: str = "bf16"
+    kv_cache: str = "bf16"
+    prefix_caching: bool | None = None
+    eviction: str = "lru"
+    max_length: Count | None = None
+    kv_blocks: Count | None = None
+    memory_utilisation: Annotated[float, Above(0)] = UTILISATION
+    host_time: str = "0"
+
+
+@dataclass(frozen=True)
+class _Fleet(_Machine):
+    """The file but for its pools."""
+
+    model: str | None = None
+    router: str = "round-robin"
+    router_option: Mapping[str, str] = field(default_factory=dict)
+    transfer: str = "whole"
+    order: str = "prefill-first"
+    idle_ok: bool = False
+    local_prefill: Annotated[int, AtLeast(0)] = 0
+    seed: Annotated[int, AtLeast(0)] = 0
+
+
+def is_fleet(name: str) -> bool:
+    """Whether what the user names is a file of a fleet: models are configured in JSON."""
+    return name.lower().endswith(".toml")
+
+
+def fleet_file(path: Path) -> Deployment:
+    """The deployment that a file describes.
+
+    Raises:
+        InputError: it is no such file, a key is not known or its value makes no sense, or the machines do not hold
+            the pools.
+    """
+    table = guarded.document(path, "a table with [[pool]]")
+    pools, network = table.pop("pool", None), table.pop("network", None)
+    if not isinstance(pools, list) or not pools or not all(isinstance(pool, dict) for pool in pools):
+        raise InputError(f"{path}: there is no pool: give at least one table [[pool]]")
+    whole = _options(_Fleet, table, f"{path}")
+    read = [_options(_Pool, pool, f"{path}: pool {place + 1}") for place, pool in enumerate(pools)]
+    together = _has_machine(whole)
+    for place, pool in enumerate(read):
+        if together == _has_machine(pool):
+            cure = "name it once" if together else "name a system or a device, for it or for all pools"
+            raise InputError(f"{path}: pool {place + 1} has {'two machines' if together else 'no machine'}: {cure}")
+        if pool.model is None and whole.model is None:
+            raise InputError(f"{path}: pool {place + 1} has no model: name one")
+    shared = _system(whole, sum(pool.replicas * pool.tp * pool.pp for pool in read)) if together else None
+    made, first = [], 0
+    for place, pool in enumerate(read):
+        size = pool.replicas * pool.tp * pool.pp
+        made.append(_pool(pool, whole.model, shared or _system(pool, size), first if together else 0, place))
+        first += size
+    between = None
+    if network is not None:
+        if not isinstance(network, dict) or together:
+            raise InputError(f"{path}: [network] joins pools that have machines of their own: leave it out")
+        lines = _options(_Machine, network, f"{path}: network")
+        if lines.device or lines.devices:
+            raise InputError(f"{path}: network: the pools say which devices there are: leave device and devices out")
+        between = _system(lines, first)
+    elif not together and any(pool.role != "both" for pool in read) and whole.transfer != "none":
+        raise InputError(
+            f"{path}: nothing joins the machines of the pools, which send each other KV caches: give [network] a link "
+            "and a latency, or put all pools on one system"
+        )
+    return Deployment(
+        tuple(made), whole.router, whole.router_option, whole.seed, between, whole.transfer, whole.order,
+        whole.local_prefill, whole.idle_ok,
+    )  # fmt: skip
+
+
+def _options(kind: Any, table: dict[str, Any], where: str) -> Any:
+    """Tables of options stay texts, as they are typed on the command line."""
+    taken = {key: value for key, value in table.items() if not isinstance(value, dict)}
+    for key in ("engine-option", "engine_option", "router-option", "router_option"):
+        if isinstance(given := table.get(key), dict):
+            taken[key] = {name: str(value) for name, value in given.items()}
+    for key, value in table.items():
+        if key not in taken:
+            raise InputError(f"{where}: {key} is a table of {len(value)} keys: give a value")
+    return configured(kind, taken, where)
+
+
+def _has_machine(own: _Machine) -> bool:
+    return own.system is not None or own.device is not None
+
+
+def _system(own: _Machine, at_least: int) -> System:
+    given = {key: getattr(own, key) for key in _MACHINE[1:]}
+    return machine.system(own.system, at_least=at_least, **given)
+
+
+def _pool(own: _Pool, model: str | None, system: System, first: int, place: int) -> Pool:
+    return Pool(
+        model=own.model or model or "",
+        system=system,
+        first=first,
+        name=own.name or f"pool {place + 1}",
+        role=own.role,
+        engine=own.engine,
+        engine_options=own.engine_option,
+        tensor_parallel=own.tp,
+        stages=own.pp,
+        replicas=own.replicas,
+        weights=own.weights,
+        kv_cache=own.kv_cache,
+        prefix_caching=own.prefix_caching,
+        eviction=own.eviction,
+        longest=own.max_length,
+        blocks=own.kv_blocks,
+        utilisation=own.memory_utilisation,
+        host_s=parse_time(own.host_time, f"{own.name or 'pool'}: host_time"),
+    )

@@ -1,0 +1,234 @@
+"""A pool: equal replicas of one model, and what they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from triosim.composition.host import issue_seconds
+from triosim.core.dtypes import DTYPE_BYTES
+from triosim.core.errors import InputError, quoted
+from triosim.core.options import configured
+from triosim.core.registry import Registry
+from triosim.hardware.accelerator import Accelerator
+from triosim.hardware.system import System
+from triosim.serving.capacity import UTILISATION, Memory, memory
+from triosim.serving.communication import Communication
+from triosim.serving.disaggregation import Place
+from triosim.serving.kernel_times import NOTHING_MOVED, Moved, ServingKernels
+from triosim.serving.kv_cache import KVCache, PrefixCache
+from triosim.serving.model import ServedModel, kv_type_of, precision_of, served_model
+from triosim.serving.model_times import ModelTimes
+from triosim.serving.policy import ENGINES, Policy
+from triosim.serving.replica import Replica
+
+T = TypeVar("T")
+
+ROLES = ("both", "prefill", "decode")
+"""What the replicas of a pool do with a request."""
+MOST_SAMPLED = 1024
+"""Requests for whose logits memory is kept, however many an engine may run (vLLM's ``max_num_seqs`` is at most so)."""
+NO_BUDGET = 8192
+"""Tokens of a step for which memory is kept where the engine has no budget."""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Equal replicas.
+
+    Attributes:
+        model: by name or by configuration file.
+        system: the machine; a replica takes ``tensor_parallel * stages`` of its devices.
+        first: device at which the first replica begins.
+        name: for people.
+        role: one of :data:`ROLES`.
+        engine: name of a policy, or a Python file that registers one.
+        engine_options: of the policy, as typed.
+        tensor_parallel, stages: devices that share each layer, and pipeline stages.
+        replicas: copies of the model.
+        weights: one of :data:`triosim.serving.model.PRECISIONS`.
+        kv_cache: one of :data:`triosim.serving.model.KV_TYPES`.
+        prefix_caching: whether what a prompt begins with may be found in the cache; as the engine does if None.
+        eviction: of what was found in the cache, one of :data:`triosim.serving.kv_cache.EVICTIONS`.
+        longest: tokens of a request at most; the model's positions if None.
+        blocks: of each replica's cache; what memory allows if None.
+        utilisation: share of a device's memory that is the engine's.
+        host_s: seconds that the host needs for a step, while the device runs one.
+        host: how kernels are launched: ``graph``, or eagerly (a mode of :mod:`triosim.composition.host`).
+    """
+
+    model: str
+    system: System
+    first: int = 0
+    name: str = ""
+    role: str = "both"
+    engine: str = "vllm"
+    engine_options: Mapping[str, str] = field(default_factory=dict)
+    tensor_parallel: int = 1
+    stages: int = 1
+    replicas: int = 1
+    weights: str = "bf16"
+    kv_cache: str = "bf16"
+    prefix_caching: bool | None = None
+    eviction: str = "lru"
+    longest: int | None = None
+    blocks: int | None = None
+    utilisation: float = UTILISATION
+    host_s: float = 0.0
+    host: str = "graph"
+
+    @property
+    def size(self) -> int:
+        """Devices of a replica."""
+        return self.tensor_parallel * self.stages
+
+    @property
+    def devices(self) -> int:
+        """Of all replicas."""
+        return self.size * self.replicas
+
+    def place(self, model: ServedModel, first: int) -> Place:
+        """Of a replica that begins at this device of the network between replicas."""
+        head = 2 * model.head * DTYPE_BYTES[kv_type_of(self.kv_cache)]
+        return Place(first, self.tensor_parallel, self.stages, model.layers, model.kv_heads, head)
+
+
+def checked(own: Pool) -> ServedModel:
+    """The model, if the pool can be formed.
+
+    Raises:
+        InputError: it cannot.
+    """
+    if own.role not in ROLES:
+        raise InputError(f"role {quoted(own.role)} is not known: give {', '.join(ROLES)}")
+    for option, value in (("--tp", own.tensor_parallel), ("--pp", own.stages), ("--replicas", own.replicas)):
+        if value < 1:
+            what = "the fleet holds no replica of the model" if option == "--replicas" else f"{option} {value}"
+            raise InputError(f"{what}: give {option} of at least 1")
+    model = served_model(own.model)
+    if model.heads % own.tensor_parallel:
+        raise InputError(
+            f"--tp {own.tensor_parallel} does not divide the {model.heads} heads of {own.model}: choose another"
+        )
+    if own.first + own.devices > own.system.devices:
+        beside = f" beside the {own.first} of other pools" if own.first else ""
+        raise InputError(
+            f"{own.replicas} replicas of {own.size} devices need {own.devices}{beside}, but "
+            f"{own.system.name or 'the system'} has {own.system.devices}: use fewer, or a larger system"
+        )
+    return model
+
+
+def refuse_idle(replicas: int, size: int, devices: int, many: bool = True) -> None:
+    """Devices that a fleet leaves idle are usually a slip.
+
+    Args:
+        replicas: of the fleet.
+        size: devices of one.
+        devices: of the system.
+        many: whether there may be several replicas.
+
+    Raises:
+        InputError: some are.
+    """
+    idle = devices - replicas * size
+    if not idle:
+        return
+    whole = devices // size if many else 1
+    ways = [f"--replicas {whole}"] if whole > replicas else []
+    raise InputError(
+        f"{replicas} replica{'s' if replicas > 1 else ''} of {size} device{'s' if size > 1 else ''} "
+        f"leave{'' if replicas > 1 else 's'} {idle} of the system's {devices} devices idle: give "
+        f"{', '.join([*ways, 'a larger --tp or --pp'])}, a system of {replicas * size}, or --idle-ok (idle_ok of a "
+        "Deployment) to want it so"
+    )
+
+
+def replicas_of(own: Pool, model: ServedModel, number: int, moved: Moved) -> tuple[list[Replica], Memory | None]:
+    """Fresh replicas, numbered from ``number`` on, and the memory of the fullest kind of device.
+
+    Raises:
+        InputError: the devices of one differ, or have too little memory.
+    """
+    kinds: dict[str, tuple[ModelTimes, Memory | None]] = {}
+    replicas = []
+    for place in range(own.replicas):
+        first = own.first + place * own.size
+        policy = part(ENGINES, own.engine, own.engine_options, "engine")
+        device = device_of(own, first)
+        if device.name not in kinds:
+            kinds[device.name] = step_times(own, model, first, moved), _memory(own, model, device, policy)
+        times, kept = kinds[device.name]
+        blocks = own.blocks if kept is None else kept.blocks
+        reuses = policy.finds_prefixes if own.prefix_caching is None else own.prefix_caching
+        cache: KVCache
+        if reuses:
+            cache = PrefixCache(blocks or 0, policy.block_tokens, policy.radix, own.eviction)
+        elif own.eviction != "lru":
+            raise InputError(
+                f"eviction {quoted(own.eviction)} is of prefix caching, which is off: turn it on, or leave eviction out"
+            )
+        else:
+            cache = KVCache(blocks or 0, policy.block_tokens)
+        replicas.append(Replica(number + place, policy, cache, times, own.longest or model.longest))
+    all_kept = [kept for _, kept in kinds.values() if kept is not None]
+    return replicas, min(all_kept, key=lambda kept: kept.blocks, default=None)
+
+
+def _memory(own: Pool, model: ServedModel, device: Accelerator, policy: Policy) -> Memory | None:
+    """None where the blocks are given."""
+    if own.blocks is not None:
+        return None
+    return memory(
+        model, device, precision_of(own.weights), kv_type_of(own.kv_cache), block_tokens=policy.block_tokens,
+        tokens=policy.max_tokens or NO_BUDGET, sequences=min(policy.max_running, MOST_SAMPLED),
+        tensor_parallel=own.tensor_parallel, stages=own.stages, utilisation=own.utilisation,
+    )  # fmt: skip
+
+
+def step_times(own: Pool, model: ServedModel, first: int = 0, moved: Moved = NOTHING_MOVED) -> ModelTimes:
+    """Step times of a replica from its first device on, whose kernels are off by so much.
+
+    Raises:
+        InputError: its devices differ, or a name in the pool is not known.
+    """
+    kernels = ServingKernels(
+        model, device_of(own, first), precision_of(own.weights), kv_type_of(own.kv_cache), own.tensor_parallel,
+        moved=moved,
+    )  # fmt: skip
+    between = None
+    if own.size > 1:
+        between = Communication(own.system, own.tensor_parallel, own.stages, first, moved.network)
+    issue = issue_seconds(own.host)
+    return ModelTimes(kernels, between, own.stages, graphs=issue == 0, host_s=own.host_s, issue_s=issue)
+
+
+def device_of(own: Pool, first: int) -> Accelerator:
+    """The one kind of device of a replica.
+
+    Raises:
+        InputError: there are several.
+    """
+    system = own.system
+    kinds = {system.model(device).name: system.model(device) for device in range(first, first + own.size)}
+    if len(kinds) > 1:
+        raise InputError(
+            f"a replica would have several kinds of devices ({', '.join(sorted(kinds))}): choose --tp and --pp so that "
+            "each has one kind"
+        )
+    return next(iter(kinds.values()))
+
+
+def part(registry: Registry[T], name: str, options: Mapping[str, str], what: str) -> T:
+    """A registered part, or one of a user's file, with its options.
+
+    Raises:
+        InputError: there is none, the file holds something else, or an option is not one of its.
+    """
+    made = configured(registry.chosen(name), options, f"{what} {name}")
+    for key, text in options.items():
+        value = getattr(made, key.replace("-", "_"), None)
+        if isinstance(value, int | float) and not 0 <= value < 1e15:
+            raise InputError(f"{what} {name}: {key} must be a number from 0 up, got {quoted(text)}")
+    return made
