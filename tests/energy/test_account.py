@@ -13,7 +13,6 @@ from triosim.core.errors import InputError
 from triosim.energy.constants import Constants, check, parse, table
 from triosim.energy.device import device_energy
 from triosim.energy.options import EnergyOptions
-from triosim.fidelity import Fidelity
 from triosim.hardware.catalog import accelerator, accelerators
 from triosim.hardware.power import held_back
 
