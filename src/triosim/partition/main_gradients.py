@@ -154,8 +154,8 @@ class _Edit:
 
     def _last(self, g: Gradient) -> int:
         """The last row of the backward that writes or views the gradient."""
-        phase = self.trace.operators.phase
-        return max(row for row in self.touches[g.storage] if int(phase[row]) != int(Phase.OPTIMIZER))
+        update = set(self.optimizer)
+        return int(max(row for row in self.touches[g.storage] if row not in update))
 
     def _swap(self, g: Gradient, new: int) -> None:
         """The optimizer reads ``new`` instead of what is on the gradient's storage."""

@@ -32,6 +32,7 @@ from triosim.hardware.system import System
 from triosim.kernels.copying import copy_s_per_byte
 from triosim.kernels.estimate import Estimates
 from triosim.kernels.model import Job, Recording
+from triosim.kernels.physical.attention import check as check_attention
 from triosim.kernels.pricing import price
 from triosim.memory.footprint import Footprint, footprint
 from triosim.network.placement import Placement, place
@@ -162,6 +163,8 @@ def prepare(
     models = np.unique(system.device_model[placement.devices]).tolist()
     others = tuple(_recording(workload, other) for other in also)
     jobs = {m: Job(step.trace, system.models[m], workload, recorded_on, others) for m in models}
+    for device in {m: system.models[m] for m in models}.values():
+        check_attention(step.trace, device)
     residual = residual_of(fidelity.composition) if fidelity.composition else None
     times = {m: price(job, fidelity.operator_times, fidelity.operator_options) for m, job in jobs.items()}
     if named and plan.training:

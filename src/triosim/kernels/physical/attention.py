@@ -44,6 +44,7 @@ from triosim.kernels.physical import fallbacks
 from triosim.kernels.physical._tables import Table, device_of, load, waves
 from triosim.kernels.physical.predicted import Predicted
 from triosim.kernels.work.attention import FAMILIES, Attention
+from triosim.trace.tables import Trace
 
 STEP = 128
 """Keys of one step of a thread block's loop."""
@@ -155,20 +156,24 @@ def family_of(device: Accelerator) -> str:
 
 
 def resolved(family: str, device: Accelerator) -> str:
-    """The family whose constants price what a call names, on a device.
+    """The family whose constants price what a call names, on a device."""
+    best = family_of(device)
+    if family == "torch":
+        return "flash2" if best == "flash3" else best
+    return best if family in ("auto", "cudnn") else family
+
+
+def check(trace: Trace, device: Accelerator) -> None:
+    """Refuse a step that asks for kernels that a device has not.
 
     Raises:
-        InputError: the device has no such kernels.
+        InputError: FlashAttention-3 is asked for on what is not Hopper.
     """
-    best = family_of(device)
-    if family == "flash3" and best != "flash3":
+    if family_of(device) != "flash3" and any('"flash3"' in args for args in set(trace.operators.args)):
         raise InputError(
             f"FlashAttention-3 is written for Hopper, and {device.name or 'the device'} is none: use attention flash2 "
             "or cudnn"
         )
-    if family == "torch":
-        return "flash2" if best == "flash3" else best
-    return best if family in ("auto", "cudnn") else family
 
 
 def predict(work: Attention, device: Accelerator, table: Constants | None = None) -> Predicted:
