@@ -39,11 +39,17 @@ def partition(trace: Trace, mesh: Mesh, rules: Sequence[Rule]) -> Step:
     placing = [rule for rule in rules if type(rule).place is not Rule.place]
     if not placing:
         return Step.whole(trace)
-    step = Step.whole(trace)
+    step = _whole(trace)
     for name in dict.fromkeys(rule.axis for rule in placing):
         own = [rule for rule in placing if rule.axis == name]
         step = _divided(step, name, mesh.size(name), own, mesh.row(name) if name in mesh.names else -1)
     return step
+
+
+@kept(4)
+def _whole(trace: Trace) -> Step:
+    """The step that nothing divides yet: one for each trace, so that what is divided further is found again."""
+    return Step.whole(trace)
 
 
 @kept(8)
