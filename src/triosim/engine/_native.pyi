@@ -1,3 +1,5 @@
+from typing import Any
+
 from numpy import float64, int32, int64
 from numpy.typing import NDArray
 
@@ -47,3 +49,6 @@ def play_many(
     Raises:
         Refused: the columns make no sense.
     """
+def turns(
+    pieces: tuple[NDArray[Any], ...], played: tuple[NDArray[Any], ...], streams: int, messages: int
+) -> tuple[_Ticks, _Ticks, _Ticks, NDArray[int64], _Ticks, _Ticks, bool]: ...

@@ -58,6 +58,44 @@ WORTH_TELLING = 0.01
 
 
 @dataclass(frozen=True)
+class Arranged:
+    """A job that is divided, priced and cut into stages; its programs are not written yet.
+
+    Attributes:
+        whole, job, step, stages, launching, residual, system, plan, mesh, placement, times, router, interferes,
+        warnings: as of :class:`Prepared`; ``interferes`` for each of ``models``.
+        schedule: in which order stages run micro-batches.
+        models: kinds of device that take part, rows of the system's models.
+        jobs, all_times: what was priced and what it takes, for each kind of device.
+    """
+
+    whole: Trace
+    job: Job
+    step: Step
+    system: System
+    plan: Plan
+    mesh: JobMesh
+    placement: Placement
+    times: Estimates
+    stages: Stages
+    launching: Host
+    residual: Residual | None
+    router: Router
+    schedule: Schedule
+    models: tuple[int, ...]
+    jobs: dict[int, Job]
+    all_times: dict[int, Estimates]
+    warnings: tuple[str, ...] = ()
+
+    def prepared(self, programs: list[Program], feet: list[Footprint], interferes: list[Interference]) -> Prepared:
+        """With its programs."""
+        return Prepared(
+            self.whole, self.job, self.step, self.system, self.plan, self.mesh, self.placement, self.times,
+            self.stages, self.launching, self.residual, programs, feet, self.router, interferes, self.warnings,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
 class Prepared:
     """A job that is ready to be played.
 
@@ -96,7 +134,7 @@ class Prepared:
 def prepare(
     workload: Trace, system: System, plan: Plan, tell: Progress = lambda words: None, also: Sequence[Trace] = ()
 ) -> Prepared:
-    """Divide a workload among the devices of a system and price it.
+    """Divide a workload among the devices of a system, price it and write what every rank runs.
 
     Args:
         workload: one step on one device.
@@ -107,6 +145,32 @@ def prepare(
 
     Raises:
         InputError: the workload, the system and the plan do not go together; the message says how they would.
+    """
+    made = arrange(workload, system, plan, tell, also)
+    step, mesh, system, placement, models = made.step, made.mesh, made.system, made.placement, made.models
+
+    tell("writing the programs of the ranks")
+    chunks = made.schedule.chunks_per_stage
+    _check_length(step.trace, made.plan, mesh, chunks, made.launching.mode)
+    classes = _programs(
+        step, made.all_times, made.stages, made.schedule, made.plan, mesh, system, placement, made.jobs[models[0]]
+    )
+    classes = launch(classes, step.trace, made.launching)
+    feet = [footprint(p.lifetimes, len(CATEGORIES)) for p in classes if p.lifetimes is not None]
+    devices = [system.model(int(placement.devices[p.ranks.min()])) for p in classes]
+    return made.prepared(classes, feet, [interference(device, made.plan.slowdown) for device in devices])
+
+
+def arrange(
+    workload: Trace, system: System, plan: Plan, tell: Progress = lambda words: None, also: Sequence[Trace] = ()
+) -> Arranged:
+    """Divide a workload among the devices of a system, price it and cut it into stages.
+
+    Args:
+        workload, system, plan, tell, also: as of :func:`prepare`.
+
+    Raises:
+        InputError: as of :func:`prepare`.
     """
     if not plan.training or not np.any(workload.operators.phase):
         plan = plan.model_copy(update={"training": False})
@@ -150,20 +214,14 @@ def prepare(
     if schedule.splits_backward:
         step = replace(step, notes=(*step.notes, *_unsplit(step.homes, stages, times[slowest].seconds, plan.schedule)))
 
-    tell("writing the programs of the ranks")
     mode, why = (plan.host, "") if plan.host else default_mode(workload, [jobs[m].device for m in models], recorded_on)
-    _check_length(step.trace, plan, mesh, schedule.chunks_per_stage, mode)
-    classes = _programs(step, times, stages, schedule, plan, mesh, system, placement, jobs[models[0]])
     driven = mesh.replicas if step.replication.rooted else 1
     alone = driven * crowding(_processes(placement, system) // driven, system.server_cores)
     launching = host(step.trace, mode, alone, why) if residual is None else residual.host(step.trace, alone)
-    classes = launch(classes, step.trace, launching)
-    feet = [footprint(p.lifetimes, len(CATEGORIES)) for p in classes if p.lifetimes is not None]
-    devices = [system.model(int(placement.devices[p.ranks.min()])) for p in classes]
-    interferes = [interference(device, plan.slowdown) for device in devices]
-    return Prepared(
+    return Arranged(
         whole, jobs[slowest], step, system, plan, mesh, placement, times[slowest], stages, launching, residual,
-        classes, feet, router, interferes, tuple(dict.fromkeys(w for m in models for w in times[m].warnings)),
+        router, schedule, tuple(models), jobs, times,
+        tuple(dict.fromkeys(w for m in models for w in times[m].warnings)),
     )  # fmt: skip
 
 

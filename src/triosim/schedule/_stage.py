@@ -48,6 +48,7 @@ class JobFacts:
         grads: list[Gradient],
     ) -> None:
         self.step, self.stages, self.plan, self.mesh, self.grads = step, stages, plan, mesh, grads
+        self.costs = costs
         self.schedule, self.chunks = schedule, stages.count // mesh.stages
         operators, values = step.trace.operators, step.trace.values
         self.tags = Tags()
@@ -67,6 +68,7 @@ class JobFacts:
         )
         self.storages = Storages.of(step.trace)
         self.trains = bool(np.any(operators.phase == Phase.BACKWARD))
+        self.grads_of = self._grads_of()
         self.issued_after: dict[int, list[int]] = {}
         self.issued_before: dict[int, list[int]] = {}
         self.needed_before: dict[int, list[int]] = {}
@@ -81,6 +83,18 @@ class JobFacts:
             self.needed_before.setdefault(before, []).append(number)
             if before < len(self.phase) and self.phase[before] == Phase.OPTIMIZER:
                 self.once.add(number)  # gradients are exchanged when they are complete
+
+    def _grads_of(self) -> dict[int, list[Gradient]]:
+        """Gradients by the part that completes them: on each stage the first part that uses a parameter is the last
+        to add to its gradient."""
+        found: dict[int, list[Gradient]] = {}
+        for gradient in self.grads:
+            first: dict[int, int] = {}
+            for part in sorted(self.stages.parameters.get(gradient.parameter, ())):
+                first.setdefault(self.stage(part), part)
+            for part in first.values():
+                found.setdefault(part, []).append(gradient)
+        return found
 
     def stage(self, part: int) -> int:
         """The stage that runs a part of the model."""
@@ -105,13 +119,7 @@ class PartFacts:
             halves = split_backward(job.step.homes, self.backward)
             self.rows[Pass.INPUT_GRADIENT] = list(halves.input_gradient)
             self.rows[Pass.WEIGHT_GRADIENT] = list(halves.weight_gradient)
-        here = job.parts(job.stage(number))
-
-        def complete_in(gradient: Gradient) -> int:
-            """The first part of the stage that uses its parameter is the last to add to it."""
-            return min((p for p in stages.parameters.get(gradient.parameter, ()) if p in here), default=-1)
-
-        self.grads = [gradient for gradient in job.grads if complete_in(gradient) == number]
+        self.grads = job.grads_of.get(number, [])
         self.arriving: dict[int, list[Boundary]] = {}
         self.leaving: dict[int, list[Boundary]] = {}
         self.returning: dict[int, list[Boundary]] = {}

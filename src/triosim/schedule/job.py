@@ -53,7 +53,7 @@ class Kind(NamedTuple):
 
 
 @dataclass
-class _Iteration:
+class Iteration:
     """The fragments of one iteration in order, and where they are.
 
     Attributes:
@@ -113,12 +113,17 @@ def programs(step: Step, costs: Costs, stages: Stages, schedule: Schedule, plan:
                 f"schedule {plan.schedule} splits the backward in two, and {whole} is bound to whole ones: use "
                 "1f1b or interleaved-1f1b, or leave it out"
             )
-    written = [_Stage(StageFacts(job, stage)) for stage in range(mesh.stages)]
+    written = [StageWriter(StageFacts(job, stage)) for stage in range(mesh.stages)]
     return [stage.program() for stage in written]  # tags are known when all stages have been written
 
 
-class _Stage:
-    """Writes the fragments of one stage and puts them in order."""
+class StageWriter:
+    """Writes the fragments of one stage and puts them in order.
+
+    Attributes:
+        kinds: of each action.
+        first: the first iteration.
+    """
 
     def __init__(self, of: StageFacts) -> None:
         self.of, self.job, self.plan, self.mesh = of, of.job, of.plan, of.mesh
@@ -145,15 +150,15 @@ class _Stage:
             end += iteration.length
         made = concatenate(self.of.new().build(), placed)
         return replace(
-            made, places=tuple(self.of.places), lifetimes=self._lifetimes(end), host_bytes=self._host_bytes()
+            made, places=tuple(self.of.places), lifetimes=self.lifetimes(end), host_bytes=self._host_bytes()
         )
 
-    def _iteration(self, first: bool) -> _Iteration:
+    def _iteration(self, first: bool) -> Iteration:
         """One iteration: what is fetched, the schedule's actions, and the optimizer.
 
         What reduces the gradients of a chunk comes right after its last backward, for it runs beside other chunks.
         """
-        of, made = self.of, _Iteration(len(self.of.parts))
+        of, made = self.of, Iteration(len(self.of.parts))
         made.append(self._fetch(first), 0)
         written = {kind: self._run(kind) for kind in sorted(set(self.kinds), key=lambda k: (k.final, k.what, k.chunk))}
         final = {part.chunk: Final(len(self.job.phase)) for part in of.parts}
@@ -207,7 +212,8 @@ class _Stage:
         trips = [part.trips[False] for part in self.of.parts]
         return host_bytes(self.job.replication.away, trips, self.of.update(), directions)
 
-    def _lifetimes(self, instructions: int) -> Lifetimes:
+    def lifetimes(self, instructions: int) -> Lifetimes:
+        """What the first iteration keeps in memory; a program has so many instructions."""
         trace, stages, mesh, ways = self.job.step.trace, self.job.stages, self.mesh, self.job.ways
         numbers = [part.number for part in self.of.parts]
         runs, optimized = self.first.runs, self.first.optimized

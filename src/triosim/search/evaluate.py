@@ -1,0 +1,416 @@
+"""A plan's figures without its graph: what repeats is played once, the end of the iteration as it is.
+
+A full prediction writes, lowers, plays and adds up every instruction of every micro-batch.  Where no transfer meets
+another, nothing but the schedule decides when a pass begins, and passes of one kind take equally long:
+
+1. The step is divided, priced and cut as for a full prediction (:func:`triosim.prediction.prepare.arrange`).
+2. Each *kind* of stage is written once (:mod:`triosim.search.stage_kinds`).
+3. What collectives and sends take alone is played once for each mesh (:mod:`triosim.search.undisturbed`).
+4. All turns but the last are played row by row, without a graph (:mod:`triosim.engine.turns`).
+5. From the first reduction of gradients on, where buckets, sends and collectives share links, each stage's rows are
+   real and the engine plays them (:mod:`triosim.search.tail`).
+
+What that cannot do exactly is refused (:class:`NotEvaluated`) and for the caller to simulate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.collectives.means import CollectiveMeans
+from triosim.collectives.scheduling import Collectives
+from triosim.composition.host import launch
+from triosim.composition.interference import MOST_PLAYS, Interference, Tasks, interference, settle
+from triosim.composition.update import update_s_per_byte as update_s_per_byte
+from triosim.core.caching import kept
+from triosim.core.spans import covered, merged, union
+from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds, whole_ticks
+from triosim.engine import turns
+from triosim.engine.graph import Played
+from triosim.engine.play import play
+from triosim.engine.turns import Cast, Does, Ended, Piece, Shown, Turns
+from triosim.hardware.system import System
+from triosim.network.lowering import Lowered, lower
+from triosim.network.routes import Router
+from triosim.network.sharing import network_model
+from triosim.partition.gradients import gradients
+from triosim.partition.mesh import Mesh
+from triosim.plan import Plan
+from triosim.prediction.prepare import Arranged, arrange
+from triosim.schedule._stage import JobFacts
+from triosim.schedule.actions import Action, Pass
+from triosim.schedule.costs import Costs
+from triosim.schedule.program import COMPUTE, HOST, STREAMS, Op, Program
+from triosim.search.stage_kinds import Port, StageKind, StageKinds, Written
+from triosim.search.tail import Tail, tails
+from triosim.search.undisturbed import Call, Send, Undisturbed, Uneven, undisturbed
+from triosim.trace.tables import Trace
+
+S = 1 / PICOSECONDS_PER_SECOND
+
+
+class NotEvaluated(Exception):
+    """A plan that has to be simulated, and why."""
+
+
+def why_not(plan: Plan) -> str:
+    """Why a plan has to be simulated, ``""`` where it need not."""
+    reasons = (
+        (plan.iterations > 1, "several iterations"),
+        (bool(plan.places), "values that start elsewhere"),
+        (bool(plan.offload), "offload"),
+        (plan.dp_style != "ddp", "DataParallel"),
+        (plan.solver != "max-min", "a network model of one's own"),
+        (plan.zero >= 2, "gathered parameters"),
+        (plan.composition is not None, "a residual of composition"),
+        (not plan.training, "inference"),
+        (not plan.overlap, "no overlap"),
+        (plan.host == "graph", "a graph that is launched once"),
+    )
+    return next((why for holds, why in reasons if holds), "")
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A job that was evaluated.
+
+    Attributes:
+        made: the job before its programs.
+        ended: what all turns but the tail's have left.
+        tail: the tail as the engine played it, and its programs.
+        lowered, programs: of the tail.
+        messages: for each message of :attr:`ended` the stages that send and receive it.
+    """
+
+    made: Arranged
+    ended: Ended
+    tail: Played
+    lowered: Lowered
+    programs: Sequence[Program]
+    messages: NDArray[np.int64]
+
+    @property
+    def end(self) -> int:
+        """End of the iteration, picoseconds."""
+        return int(self.tail.finish.max(initial=0))
+
+
+def evaluated(workload: Trace, system: System, plan: Plan, also: Sequence[Trace] = ()) -> Evaluated:
+    """Evaluate a plan.
+
+    Args:
+        workload, system, plan, also: as of :func:`triosim.simulate`.
+
+    Raises:
+        InputError: as of :func:`triosim.simulate`.
+        NotEvaluated: the plan has to be simulated.
+    """
+    why = why_not(plan)
+    if why:
+        raise NotEvaluated(why)
+    made = arrange(workload, system, plan, also=also)
+    return _Evaluation(made).run()
+
+
+class _Order(NamedTuple):
+    """What a stage runs.
+
+    Attributes:
+        actions: in order.
+        final: which are the last of their kind.
+        last: which are the last backward of their chunk.
+    """
+
+    actions: list[Action]
+    final: list[bool]
+    last: list[bool]
+
+
+class _Evaluation:
+    def __init__(self, made: Arranged) -> None:
+        self.made, self.plan, self.mesh = made, made.plan, made.mesh
+        trace = made.step.trace
+        if len(made.models) > 1:
+            raise NotEvaluated("devices of several kinds")
+        if not made.plan.training or made.step.replication.weights or made.launching.mode == "graph":
+            raise NotEvaluated("inference" if not made.plan.training else "a graph that is launched once")
+        if trace.operators.sync.any() and made.launching.mode != "none":
+            raise NotEvaluated("operators at which the host waits")
+        costs = Costs(made.all_times[made.models[0]].seconds)
+        grads = gradients(trace)
+        if not grads:
+            raise NotEvaluated("no gradients")
+        self.job = JobFacts(made.step, costs, made.stages, made.schedule, made.plan, made.mesh, grads)
+        self.launching = replace(made.launching, delay_s=0.0)
+        self.kinds = StageKinds(self.job, made.launching)
+        self.written = {stage: self.kinds.written(stage) for stage in sorted(set(self.kinds.of))}
+        self.stages = range(self.mesh.stages)
+
+    # --- the order ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def orders(self) -> list[_Order]:
+        """What each stage runs."""
+        return [_order(self.made.schedule, stage, self.mesh.stages, self.mesh.micro_batches) for stage in self.stages]
+
+    def ports(self, stage: int, what: Pass, chunk: int) -> tuple[Port, ...]:
+        """Messages of a pass."""
+        return self.kinds.ports[what, chunk * self.mesh.stages + stage]
+
+    # --- all of it ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> Evaluated:
+        m, boundaries = self.mesh.micro_batches, self.job.stages.boundaries
+        tags = {(n, back): (2 * n + back) * m for n in range(len(boundaries)) for back in (False, True)}
+        stage = self.job.stage
+        peers = {
+            Port(n, back, sends): stage(b.target if sends != back else b.source)
+            for n, b in enumerate(boundaries) for back in (False, True) for sends in (False, True)
+        }  # fmt: skip
+        ended = self._turns(tags, len(boundaries) * 2 * m)
+        programs = []
+        for s in self.stages:
+            order, first = self.orders[s], self.first[s]
+            ports = {
+                (what, chunk): self.ports(s, what, chunk)
+                for chunk in range(self.job.chunks) for what in self._passes
+            }  # fmt: skip
+            actions = list(zip(order.actions[first:], order.final[first:], order.last[first:], strict=True))
+            written = self.written[self.kinds.of[s]]
+            tail = Tail(written, actions, ports, tags, peers, ended.arrived)
+            programs.append(tail.program(s, self.mesh.of_stage(s), ended.free[s]))
+        programs = launch(programs, self.made.step.trace, self.launching)
+        played, lowered = self._played(programs)
+        ends = np.array([[stage(b.source), stage(b.target)] for b in boundaries], np.int64).reshape(-1, 2)
+        both = np.stack([ends, ends[:, ::-1]], axis=1).reshape(-1, 2)
+        return Evaluated(self.made, ended, played, lowered, programs, np.repeat(both, m, axis=0))
+
+    @cached_property
+    def _passes(self) -> tuple[Pass, ...]:
+        split = self.made.schedule.splits_backward
+        return (Pass.FORWARD, Pass.INPUT_GRADIENT, Pass.WEIGHT_GRADIENT) if split else (Pass.FORWARD, Pass.BACKWARD)
+
+    @cached_property
+    def first(self) -> list[int]:
+        """The first action of the tail of each stage."""
+        places = [(s, what, chunk) for s in self.stages for what in self._passes for chunk in range(self.job.chunks)]
+        talks = {place: self.ports(*place) for place in places}
+        receives, sends = (
+            {place: [(p.boundary, p.back) for p in ports if p.sends == which] for place, ports in talks.items()}
+            for which in (False, True)
+        )
+        return tails([o.actions for o in self.orders], [o.final for o in self.orders], receives, sends)
+
+    # --- what comes before the tail -----------------------------------------------------------------------------------
+
+    @cached_property
+    def alone(self) -> Undisturbed:
+        """What moves without being disturbed."""
+        calls: dict[Call, None] = {}
+        for kind in self.written.values():
+            for written in kind.passes.values():
+                rows = written.rows
+                at = np.flatnonzero(rows.op == Op.COLLECTIVE)
+                calls.update(
+                    dict.fromkeys(zip(rows.what[at].tolist(), rows.bytes[at].tolist(), rows.axis[at].tolist(), strict=True))
+                )
+        sends: dict[Send, None] = {}
+        for b in self.job.stages.boundaries:
+            here, there = self.job.stage(b.source), self.job.stage(b.target)
+            if here != there:
+                sends[here, there, b.bytes] = None
+                if b.returned >= 0:
+                    sends[there, here, b.bytes] = None
+        how = (self.plan.collective_algorithm, self.plan.collective_protocol, self.made.system.ideal)
+        mesh = Mesh(self.mesh.axes, derived=self.mesh.derived)
+        try:
+            return undisturbed(
+                self.made.system, mesh, self.plan.placement, tuple(calls), tuple(sends), how, means_of
+            )  # fmt: skip
+        except Uneven as error:
+            raise NotEvaluated(str(error)) from None
+
+    @cached_property
+    def interferes(self) -> Interference:
+        """What collectives cost what computes beside them."""
+        return interference(self.made.system.models[self.made.models[0]], self.plan.slowdown)
+
+    def _turns(self, tags: dict[tuple[int, bool], int], messages: int) -> Ended:
+        pieces: list[Piece] = []
+        casts: list[Cast] = []
+        of_kind: dict[tuple, int] = {}
+        cast, number = [], []
+        for s in self.stages:
+            own = self.orders[s].actions[: self.first[s]]
+            mine: dict[tuple[Pass, int], int] = {}
+            delay = self._delay(own, self.kinds.of[s])
+            begins: list[int] = []
+            if delay is not None:
+                begins = [len(casts)]
+                casts.append(Cast(len(pieces), ()))
+                pieces.append(delay)
+            numbers = []
+            for action in own:
+                place = (action.what, action.chunk)
+                if place not in mine:
+                    ports = self.ports(s, *place)
+                    bytes_ = tuple(self._sent_ticks(s, p) for p in ports if p.sends)
+                    key = (self.kinds.of[s], *place, bytes_)
+                    if key not in of_kind:
+                        of_kind[key] = len(pieces)
+                        rows = self.written[self.kinds.of[s]].passes[(*place, False)].rows
+                        pieces.append(self._piece(rows, bytes_))
+                    mine[place] = len(casts)
+                    casts.append(Cast(of_kind[key], tuple(tags[p.boundary, p.back] for p in ports)))
+                numbers.append(mine[place])
+            cast.append(np.array(begins + numbers, np.int32))
+            number.append(np.array([0] * len(begins) + [action.micro_batch for action in own], np.int32))
+        ended = turns.play(Turns(pieces, casts, cast, number, messages, len(STREAMS)))
+        self._check_sends(ended)
+        return ended
+
+    def _sent_ticks(self, stage: int, port: Port) -> int:
+        b = self.job.stages.boundaries[port.boundary]
+        here, there = (b.target, b.source) if port.back else (b.source, b.target)
+        return self.alone.sends[self.job.stage(here), self.job.stage(there), b.bytes]
+
+    def _delay(self, actions: Sequence[Action], kind: int) -> Piece | None:
+        """What the first thing that a host issues takes longer."""
+        delay = self.made.launching.delay_s
+        if not delay or self.made.launching.mode == "none":
+            return None
+        if not actions:
+            raise NotEvaluated("a stage without a turn before its tail")
+        rows = self.written[kind].passes[actions[0].what, actions[0].chunk, False].rows
+        (issued,) = launch([rows], self.made.step.trace, self.launching)
+        first = float(issued.seconds[int(np.argmax(issued.op == Op.ISSUE))])
+        ticks = picoseconds(first + delay, "launching") - picoseconds(first, "launching")
+        one = np.zeros(1, np.int8)
+        return Piece(one, one + HOST, one + Shown.HOST, np.array([ticks]), np.zeros(1, np.int64), _no_rows(1))
+
+    def _piece(self, rows: Program, sends: Sequence[int]) -> Piece:
+        """A pass as it is played alone, slowed down by its own collectives."""
+        (program,) = launch([rows], self.made.step.trace, self.launching)
+        op = program.op
+        gap = np.where((op == Op.COMPUTE) & (program.seconds > 0), picoseconds(program.gap_s, "the gap"), 0)
+        ticks = picoseconds(program.seconds, "an operator") + gap
+        moves = np.flatnonzero(op == Op.COLLECTIVE)
+        ticks[moves] = [
+            self.alone.calls[call]
+            for call in zip(
+                program.what[moves].tolist(), program.bytes[moves].tolist(), program.axis[moves].tolist(), strict=True
+            )
+        ]
+        ticks[op == Op.SEND] = sends
+        shown = np.full(len(op), -1, np.int8)
+        for kind, as_ in _SHOWN:
+            shown[op == kind] = as_
+        kind = np.where(op == Op.SEND, Does.SENDS, np.where(op == Op.RECEIVE, Does.RECEIVES, Does.NOTHING))
+        piece = Piece(
+            kind.astype(np.int8), program.stream, shown, ticks.astype(np.int64), gap.astype(np.int64), program.before
+        )  # fmt: skip
+        return _slowed(piece, op, self.interferes.slowdown)
+
+    def _check_sends(self, ended: Ended) -> None:
+        """Refuse a job in which sends meet on a link."""
+        if not self.alone.shared:
+            return
+        m, ends = self.mesh.micro_batches, {}
+        for n, b in enumerate(self.job.stages.boundaries):
+            here, there = self.job.stage(b.source), self.job.stage(b.target)
+            ends.setdefault((here, there), []).append(slice(2 * n * m, (2 * n + 1) * m))
+            ends.setdefault((there, here), []).append(slice((2 * n + 1) * m, (2 * n + 2) * m))
+        spans = {
+            pair: merged(*(np.concatenate([column[s] for s in own]) for column in (ended.sent, ended.arrived)))
+            for pair, own in ends.items()
+        }
+        for a, b in self.alone.shared:
+            if a in spans and b in spans and covered(*spans[a], *spans[b]).any():
+                raise NotEvaluated("sends that meet on a link")
+
+    # --- the tail -----------------------------------------------------------------------------------------------------
+
+    def _played(self, programs: list[Program]) -> tuple[Played, Lowered]:
+        how = (self.plan.collective_algorithm, self.plan.collective_protocol, self.made.system.ideal)
+        router = self.made.router
+        means = means_of(self.made.system, router, how)
+        lowered = lower(programs, self.made.placement, router, means, fold=self.plan.fold)
+        graph = lowered.graph
+        ops = np.concatenate([programs[number].op for number in lowered.program.tolist()])
+        tasks = Tasks(
+            first=lowered.first, slowdown=np.full(lowered.cells, self.interferes.slowdown), computes=ops == Op.COMPUTE,
+            moves=ops == Op.COLLECTIVE, amount=graph.amount, after=lowered.gap,
+        )  # fmt: skip
+        model = network_model(self.plan.solver, self.plan.solver_options)
+        played = settle(tasks, lambda amount: play(replace(graph, amount=amount), lowered.wires, model))
+        return lowered.worked(played), lowered
+
+
+_SHOWN = (
+    (Op.COMPUTE, Shown.COMPUTE), (Op.COLLECTIVE, Shown.COLLECTIVE), (Op.SEND, Shown.SEND), (Op.ISSUE, Shown.HOST),
+)  # fmt: skip
+
+
+def means_of(system: System, router: Router, how: tuple[str, str, bool]) -> CollectiveMeans:
+    """How the ranks of a job talk."""
+    return CollectiveMeans(system, router, Collectives(*how))
+
+
+@kept(4096)
+def _order(schedule: Any, stage: int, stages: int, micro_batches: int) -> _Order:
+    actions = schedule.actions(stage, stages, micro_batches)
+    last = {(action.what, action.chunk): number for number, action in enumerate(actions)}
+    end = {action.chunk: number for number, action in enumerate(actions)}
+    final = [
+        action.what is not Pass.FORWARD and last[action.what, action.chunk] == number
+        for number, action in enumerate(actions)
+    ]
+    return _Order(actions, final, [end[action.chunk] == number for number, action in enumerate(actions)])
+
+
+def _no_rows(count: int) -> Any:
+    from triosim.core.columns import Ragged
+
+    return Ragged.empty(count, np.int32)
+
+
+def _slowed(piece: Piece, op: NDArray[np.int8], slowdown: float) -> Piece:
+    """A piece whose computation takes as long as its own collectives let it."""
+    computes, moves = np.flatnonzero(op == Op.COMPUTE), op == Op.COLLECTIVE
+    if slowdown <= 1 or not moves.any():
+        return piece
+    alone, ticks = piece.ticks[computes] - piece.gap[computes], piece.ticks
+    for _ in range(MOST_PLAYS):
+        start, finish = _steady(replace(piece, ticks=ticks))
+        begin, worked = start[computes], finish[computes] - piece.gap[computes]
+        beside = covered(begin, worked, *merged(start[moves], finish[moves]))
+        longer = np.where(beside == worked - begin, alone * (slowdown - 1), beside * (1 - 1 / slowdown))
+        wanted = piece.ticks.copy()
+        wanted[computes] += whole_ticks(longer, "what a collective adds to an operator beside it")
+        if np.abs(wanted - ticks).max() <= 1:
+            break
+        ticks = wanted
+    return replace(piece, ticks=ticks)
+
+
+def _steady(piece: Piece) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """When the rows of a piece run that follows another like it."""
+    rows = list(zip(piece.stream.tolist(), piece.ticks.tolist(), piece.before.lists(), strict=True))
+    free = [0] * len(STREAMS)
+    for _ in range(2):
+        start, finish = [], []
+        for stream, ticks, before in rows:
+            ready = max((finish[row] for row in before), default=0)
+            if stream >= 0:
+                ready = max(ready, free[stream])
+                free[stream] = ready + ticks
+            start.append(ready)
+            finish.append(ready + ticks)
+    return np.array(start, np.int64), np.array(finish, np.int64)
