@@ -303,7 +303,8 @@ nb::tuple turns(nb::tuple pieces, nb::tuple played, std::size_t streams, std::si
                       columns.flat<std::int64_t>(pieces[6], "offsets"), columns.flat<std::int32_t>(pieces[7], "before")};
     const Turns when{columns.flat<std::int64_t>(played[0], "first"), columns.flat<std::int32_t>(played[1], "cast"),
                      columns.flat<std::int32_t>(played[2], "number"), columns.flat<std::int32_t>(played[3], "piece"),
-                     columns.flat<std::int64_t>(played[4], "port_first"), columns.flat<std::int64_t>(played[5], "ports")};
+                     columns.flat<std::int64_t>(played[4], "port_first"), columns.flat<std::int64_t>(played[5], "ports"),
+                     columns.flat<std::int64_t>(played[6], "longer")};
     if (const char* wrong = why_wrong(what, when, streams, messages)) throw Refused(wrong);
     Player player(what, when, streams, messages);
     bool ended = false;

@@ -24,6 +24,7 @@ struct Turns {
     std::span<const std::int32_t> piece;        // of each cast
     std::span<const std::int64_t> port_first;   // of each cast, and the end
     std::span<const std::int64_t> ports;        // message of each row that sends or receives, number 0
+    std::span<const std::int64_t> longer;       // ticks that the sending of each message takes more
 };
 
 struct Spans {
@@ -116,6 +117,7 @@ private:
             if (pieces_.kind[row] == RECEIVES) done = ready = std::max(ready, arrived[message(turn, port)]);
             if (pieces_.kind[row] == SENDS) {
                 const auto which = message(turn, port);
+                done += turns_.longer[which];
                 sent[which] = ready;
                 arrived[which] = done;
             }
@@ -139,6 +141,7 @@ inline const char* why_wrong(const Pieces& p, const Turns& t, std::size_t stream
     if (!rising(t.first, t.cast.size()) || t.number.size() != t.cast.size() ||
         !rising(t.port_first, t.ports.size()) || t.port_first.size() != t.piece.size() + 1)
         return "columns of turns must be of one length";
+    if (t.longer.size() != messages) return "every message needs its ticks";
     for (std::size_t piece = 0; piece + 1 < p.first.size(); ++piece)
         for (auto row = p.first[piece]; row < p.first[piece + 1]; ++row) {
             if (p.stream[row] < -1 || p.stream[row] >= static_cast<std::int64_t>(streams) || p.shown[row] < -1 ||

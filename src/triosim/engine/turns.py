@@ -108,7 +108,7 @@ class Turns:
         pieces: distinct pieces.
         casts: pieces with correspondents.
         cast, number: for each worker the rows of ``casts`` that it plays, and what is added to their ports, int32.
-        messages: how many there are.
+        longer: ticks that the sending of each message takes more than its piece says, int64.
         streams: of each worker.
     """
 
@@ -116,7 +116,7 @@ class Turns:
     casts: Sequence[Cast]
     cast: Sequence[NDArray[np.int32]]
     number: Sequence[NDArray[np.int32]]
-    messages: int
+    longer: Int64
     streams: int
 
 
@@ -151,8 +151,9 @@ def _played_natively(turns: Turns) -> Ended:
             _ends(map(len, turns.cast)), _joined(turns.cast), _joined(turns.number),
             np.array([cast.piece for cast in turns.casts], np.int32), _ends(len(cast.ports) for cast in turns.casts),
             np.concatenate([none, *(np.array(cast.ports, np.int64) for cast in turns.casts)]),
+            turns.longer,
         ),
-        turns.streams, turns.messages,
+        turns.streams, len(turns.longer),
     )  # fmt: skip
     if not ended:
         raise _stuck()
@@ -191,7 +192,8 @@ class _Player:
         self.receives = [[kind == Does.RECEIVES for kind, *_ in rows if kind] for rows in self.rows]
         workers = len(turns.cast)
         self.free = [[0] * turns.streams for _ in range(workers)]
-        self.sent, self.arrived = [NOT_SENT] * turns.messages, [NOT_SENT] * turns.messages
+        self.longer = turns.longer.tolist()
+        self.sent, self.arrived = [NOT_SENT] * len(self.longer), [NOT_SENT] * len(self.longer)
         self.spans: list[list[list[list[int]]]] = [[[] for _ in Shown] for _ in range(workers)]
 
     def play(self) -> Ended:
@@ -240,6 +242,7 @@ class _Player:
                 done = ready = max(ready, self.arrived[next(ports) + number])
             elif kind == Does.SENDS:
                 message = next(ports) + number
+                done += self.longer[message]
                 self.sent[message], self.arrived[message] = ready, done
             if shown >= 0 and done - gap > ready:
                 last = spans[shown][-1] if spans[shown] else None

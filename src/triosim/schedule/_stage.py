@@ -6,6 +6,8 @@ A stage runs one *part* of the model, or several (chunks) under schedules that i
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 
 from triosim.partition.gradients import Gradient
@@ -83,6 +85,12 @@ class JobFacts:
             self.needed_before.setdefault(before, []).append(number)
             if before < len(self.phase) and self.phase[before] == Phase.OPTIMIZER:
                 self.once.add(number)  # gradients are exchanged when they are complete
+
+    def running(self, schedule: Schedule, mesh: JobMesh) -> JobFacts:
+        """The same job under another schedule, with other micro-batches."""
+        other = copy(self)
+        other.schedule, other.mesh = schedule, mesh
+        return other
 
     def _grads_of(self) -> dict[int, list[Gradient]]:
         """Gradients by the part that completes them: on each stage the first part that uses a parameter is the last

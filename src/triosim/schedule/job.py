@@ -150,7 +150,7 @@ class StageWriter:
             end += iteration.length
         made = concatenate(self.of.new().build(), placed)
         return replace(
-            made, places=tuple(self.of.places), lifetimes=self.lifetimes(end), host_bytes=self._host_bytes()
+            made, places=tuple(self.of.places), lifetimes=self.lifetimes(self.first, end, self.mesh), host_bytes=self._host_bytes()
         )
 
     def _iteration(self, first: bool) -> Iteration:
@@ -212,11 +212,17 @@ class StageWriter:
         trips = [part.trips[False] for part in self.of.parts]
         return host_bytes(self.job.replication.away, trips, self.of.update(), directions)
 
-    def lifetimes(self, instructions: int) -> Lifetimes:
-        """What the first iteration keeps in memory; a program has so many instructions."""
-        trace, stages, mesh, ways = self.job.step.trace, self.job.stages, self.mesh, self.job.ways
+    def lifetimes(self, first: Iteration, instructions: int, mesh: JobMesh) -> Lifetimes:
+        """What the first iteration keeps in memory.
+
+        Args:
+            first: the iteration.
+            instructions: of the whole program.
+            mesh: says how many micro-batches there are.
+        """
+        trace, stages, ways = self.job.step.trace, self.job.stages, self.job.ways
         numbers = [part.number for part in self.of.parts]
-        runs, optimized = self.first.runs, self.first.optimized
+        runs, optimized = first.runs, first.optimized
         if self.job.modules is not None:
             kept = resident(trace, ways, [g.storage for g in self.of.grads])
             away = on_host(trace, self.job.replication.away, ())
@@ -224,7 +230,7 @@ class StageWriter:
             several, regathers = stages.count > 1, self.job.replication.regathers
             pass_ = [
                 gathered_lifetimes(trace, part.units, spent, regathers, ways, several, instructions)
-                for part, spent in zip(self.of.parts, self.first.spent, strict=True)
+                for part, spent in zip(self.of.parts, first.spent, strict=True)
             ]
             return Lifetimes.joined([stay, *pass_])
         buckets_held = mesh.replicas > 1 and self.plan.training and self.plan.overlap

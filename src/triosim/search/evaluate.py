@@ -15,6 +15,7 @@ What that cannot do exactly is refused (:class:`NotEvaluated`) and for the calle
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -29,7 +30,7 @@ from triosim.collectives.scheduling import Collectives
 from triosim.composition.host import launch
 from triosim.composition.interference import MOST_PLAYS, Interference, Tasks, interference, settle
 from triosim.composition.update import update_s_per_byte as update_s_per_byte
-from triosim.core.caching import kept
+from triosim.core.columns import Ragged
 from triosim.core.spans import covered, merged, union
 from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds, whole_ticks
 from triosim.engine import turns
@@ -48,12 +49,16 @@ from triosim.schedule._stage import JobFacts
 from triosim.schedule.actions import Action, Pass
 from triosim.schedule.costs import Costs
 from triosim.schedule.program import COMPUTE, HOST, STREAMS, Op, Program
-from triosim.search.stage_kinds import Port, StageKind, StageKinds, Written
+from triosim.search.memory_of import fullest
+from triosim.search.order import Order, order_of
+from triosim.search.stage_kinds import Port, StageKinds
 from triosim.search.tail import Tail, tails
 from triosim.search.undisturbed import Call, Send, Undisturbed, Uneven, undisturbed
 from triosim.trace.tables import Trace
 
 S = 1 / PICOSECONDS_PER_SECOND
+MEETING = 1e-3
+"""What sends that meet may cost before they are left to a full simulation, part of the time until the tail."""
 
 
 class NotEvaluated(Exception):
@@ -87,6 +92,8 @@ class Evaluated:
         tail: the tail as the engine played it, and its programs.
         lowered, programs: of the tail.
         messages: for each message of :attr:`ended` the stages that send and receive it.
+        talked: ticks of each kind of collective (kind, bytes, axis) before the tail, and of sends (kind -1).
+        reserved: bytes of the fullest stage.
     """
 
     made: Arranged
@@ -95,6 +102,8 @@ class Evaluated:
     lowered: Lowered
     programs: Sequence[Program]
     messages: NDArray[np.int64]
+    talked: dict[Call, int]
+    reserved: int
 
     @property
     def end(self) -> int:
@@ -117,20 +126,6 @@ def evaluated(workload: Trace, system: System, plan: Plan, also: Sequence[Trace]
         raise NotEvaluated(why)
     made = arrange(workload, system, plan, also=also)
     return _Evaluation(made).run()
-
-
-class _Order(NamedTuple):
-    """What a stage runs.
-
-    Attributes:
-        actions: in order.
-        final: which are the last of their kind.
-        last: which are the last backward of their chunk.
-    """
-
-    actions: list[Action]
-    final: list[bool]
-    last: list[bool]
 
 
 class _Evaluation:
@@ -156,9 +151,9 @@ class _Evaluation:
     # --- the order ----------------------------------------------------------------------------------------------------
 
     @cached_property
-    def orders(self) -> list[_Order]:
+    def orders(self) -> list[Order]:
         """What each stage runs."""
-        return [_order(self.made.schedule, stage, self.mesh.stages, self.mesh.micro_batches) for stage in self.stages]
+        return [order_of(self.made.schedule, stage, self.mesh.stages, self.mesh.micro_batches) for stage in self.stages]
 
     def ports(self, stage: int, what: Pass, chunk: int) -> tuple[Port, ...]:
         """Messages of a pass."""
@@ -174,6 +169,7 @@ class _Evaluation:
             Port(n, back, sends): stage(b.target if sends != back else b.source)
             for n, b in enumerate(boundaries) for back in (False, True) for sends in (False, True)
         }  # fmt: skip
+        reserved = fullest(self.job, self.made.schedule, self.kinds.of, self.written)
         ended = self._turns(tags, len(boundaries) * 2 * m)
         programs = []
         for s in self.stages:
@@ -190,7 +186,7 @@ class _Evaluation:
         played, lowered = self._played(programs)
         ends = np.array([[stage(b.source), stage(b.target)] for b in boundaries], np.int64).reshape(-1, 2)
         both = np.stack([ends, ends[:, ::-1]], axis=1).reshape(-1, 2)
-        return Evaluated(self.made, ended, played, lowered, programs, np.repeat(both, m, axis=0))
+        return Evaluated(self.made, ended, played, lowered, programs, np.repeat(both, m, axis=0), self._talked(ended), reserved)
 
     @cached_property
     def _passes(self) -> tuple[Pass, ...]:
@@ -272,9 +268,48 @@ class _Evaluation:
                 numbers.append(mine[place])
             cast.append(np.array(begins + numbers, np.int32))
             number.append(np.array([0] * len(begins) + [action.micro_batch for action in own], np.int32))
-        ended = turns.play(Turns(pieces, casts, cast, number, messages, len(STREAMS)))
-        self._check_sends(ended)
-        return ended
+        return self._apart(Turns(pieces, casts, cast, number, np.zeros(messages, np.int64), len(STREAMS)))
+
+    def _apart(self, what: Turns) -> Ended:
+        """The turns with sends that meet on a link taking longer.
+
+        Two flows that share a link get half of it each for as long as both are under way, so each takes half of that
+        time longer.  How much two sends overlap depends on when they begin; what is found after one more play is
+        taken, if that moves no stage by more than :data:`MEETING` of the time until then.
+
+        Raises:
+            NotEvaluated: it does.
+        """
+        ended = turns.play(what)
+        longer = self._meeting(ended)
+        if not longer.any():
+            return ended
+        again = turns.play(replace(what, longer=longer))
+        moved = int(np.abs(again.free - ended.free).max(initial=0))
+        if moved > MEETING * int(again.free.max(initial=0)):
+            raise NotEvaluated("sends that meet on a link and hold up others")
+        return again
+
+    def _meeting(self, ended: Ended) -> NDArray[np.int64]:
+        """Ticks that each send takes longer for others on its links."""
+        longer = np.zeros(len(ended.sent), np.int64)
+        if not self.alone.shared:
+            return longer
+        m, rows = self.mesh.micro_batches, dict[tuple[int, int], list[NDArray[np.int64]]]()
+        for n, b in enumerate(self.job.stages.boundaries):
+            here, there = self.job.stage(b.source), self.job.stage(b.target)
+            for back, pair in ((0, (here, there)), (1, (there, here))):
+                rows.setdefault(pair, []).append((2 * n + back) * m + np.arange(m))
+        of = {pair: np.concatenate(own) for pair, own in rows.items()}
+        for a, b in chain(self.alone.shared, ((b, a) for a, b in self.alone.shared)):
+            if a in of and b in of:
+                own = of[a][ended.sent[of[a]] >= 0]
+                others = of[b][ended.sent[of[b]] >= 0]
+                beside = covered(
+                    ended.sent[own], ended.arrived[own], *merged(ended.sent[others], ended.arrived[others])
+                )
+                longer[own] += beside // 2
+        return longer
 
     def _sent_ticks(self, stage: int, port: Port) -> int:
         b = self.job.stages.boundaries[port.boundary]
@@ -293,7 +328,7 @@ class _Evaluation:
         first = float(issued.seconds[int(np.argmax(issued.op == Op.ISSUE))])
         ticks = picoseconds(first + delay, "launching") - picoseconds(first, "launching")
         one = np.zeros(1, np.int8)
-        return Piece(one, one + HOST, one + Shown.HOST, np.array([ticks]), np.zeros(1, np.int64), _no_rows(1))
+        return Piece(one, one + HOST, one + Shown.HOST, np.array([ticks]), np.zeros(1, np.int64), Ragged.empty(1, np.int32))
 
     def _piece(self, rows: Program, sends: Sequence[int]) -> Piece:
         """A pass as it is played alone, slowed down by its own collectives."""
@@ -318,22 +353,22 @@ class _Evaluation:
         )  # fmt: skip
         return _slowed(piece, op, self.interferes.slowdown)
 
-    def _check_sends(self, ended: Ended) -> None:
-        """Refuse a job in which sends meet on a link."""
-        if not self.alone.shared:
-            return
-        m, ends = self.mesh.micro_batches, {}
-        for n, b in enumerate(self.job.stages.boundaries):
-            here, there = self.job.stage(b.source), self.job.stage(b.target)
-            ends.setdefault((here, there), []).append(slice(2 * n * m, (2 * n + 1) * m))
-            ends.setdefault((there, here), []).append(slice((2 * n + 1) * m, (2 * n + 2) * m))
-        spans = {
-            pair: merged(*(np.concatenate([column[s] for s in own]) for column in (ended.sent, ended.arrived)))
-            for pair, own in ends.items()
-        }
-        for a, b in self.alone.shared:
-            if a in spans and b in spans and covered(*spans[a], *spans[b]).any():
-                raise NotEvaluated("sends that meet on a link")
+    def _talked(self, ended: Ended) -> dict[Call, int]:
+        """Ticks of collectives and sends before the tail, those of one rank of each stage."""
+        found: dict[Call, int] = {}
+        for s in self.stages:
+            runs = Counter((action.what, action.chunk) for action in self.orders[s].actions[: self.first[s]])
+            for place, count in runs.items():
+                rows = self.written[self.kinds.of[s]].passes[(*place, False)].rows
+                moves = np.flatnonzero(rows.op == Op.COLLECTIVE)
+                calls = zip(rows.what[moves].tolist(), rows.bytes[moves].tolist(), rows.axis[moves].tolist(), strict=True)
+                for call, times in Counter(calls).items():
+                    found[call] = found.get(call, 0) + self.alone.calls[call] * times * count
+        m, axis = self.mesh.micro_batches, self.mesh.pipeline_axis
+        took = np.where(ended.sent >= 0, ended.arrived - ended.sent, 0).reshape(-1, 2 * m).sum(axis=1)
+        for b, ticks in zip(self.job.stages.boundaries, took.tolist(), strict=True):
+            found[-1, b.bytes, axis] = found.get((-1, b.bytes, axis), 0) + ticks
+        return found
 
     # --- the tail -----------------------------------------------------------------------------------------------------
 
@@ -361,24 +396,6 @@ _SHOWN = (
 def means_of(system: System, router: Router, how: tuple[str, str, bool]) -> CollectiveMeans:
     """How the ranks of a job talk."""
     return CollectiveMeans(system, router, Collectives(*how))
-
-
-@kept(4096)
-def _order(schedule: Any, stage: int, stages: int, micro_batches: int) -> _Order:
-    actions = schedule.actions(stage, stages, micro_batches)
-    last = {(action.what, action.chunk): number for number, action in enumerate(actions)}
-    end = {action.chunk: number for number, action in enumerate(actions)}
-    final = [
-        action.what is not Pass.FORWARD and last[action.what, action.chunk] == number
-        for number, action in enumerate(actions)
-    ]
-    return _Order(actions, final, [end[action.chunk] == number for number, action in enumerate(actions)])
-
-
-def _no_rows(count: int) -> Any:
-    from triosim.core.columns import Ragged
-
-    return Ragged.empty(count, np.int32)
 
 
 def _slowed(piece: Piece, op: NDArray[np.int8], slowdown: float) -> Piece:

@@ -18,6 +18,7 @@ from triosim.composition.host import Host, issue_shares
 from triosim.partition.gradients import Gradient
 from triosim.schedule._stage import JobFacts, StageFacts
 from triosim.schedule.actions import Action, Pass, Schedule
+from triosim.schedule.fragments import Fragment
 from triosim.schedule.job import StageWriter
 from triosim.schedule.program import Program
 from triosim.schedule.stages import Boundary
@@ -32,13 +33,18 @@ class Written:
     """Instructions of a kind of stage.
 
     Attributes:
-        rows: a fragment; ``before`` counts from its first, and what
-            :func:`~triosim.schedule.program.of_iteration` makes of a number is a row of the iteration that was written.
+        fragment: ``before`` counts from its first row, and what :func:`~triosim.schedule.program.of_iteration` makes of
+            a number is a row of the iteration that was written.
         start: where it is in that iteration.
     """
 
-    rows: Program
+    fragment: Fragment
     start: int
+
+    @property
+    def rows(self) -> Program:
+        """Its instructions."""
+        return self.fragment.rows
 
 
 @dataclass(frozen=True)
@@ -46,14 +52,14 @@ class StageKind:
     """What a kind of stage runs.
 
     Attributes:
-        stage: the stage that was written.
+        writer: wrote it, for the first stage of the kind.
         passes: by pass, chunk and whether it is the last such one.
         reductions: by chunk, what follows its last backward.
         update: what ends the iteration.
         length: rows of the iteration that was written.
     """
 
-    stage: int
+    writer: StageWriter
     passes: dict[tuple[Pass, int, bool], Written]
     reductions: dict[int, Written]
     update: Written
@@ -113,9 +119,7 @@ class StageKinds:
     def __init__(self, job: JobFacts, launching: Host) -> None:
         mesh = job.mesh
         two = replace(mesh, micro_batches=MICRO_BATCHES, batch_size=mesh.micro_batch_size * MICRO_BATCHES)
-        self.job = JobFacts(
-            job.step, job.costs, job.stages, _TwoMicroBatches(job.schedule), job.plan, two, job.grads
-        )  # fmt: skip
+        self.job = job.running(_TwoMicroBatches(job.schedule), two)
         self._launching = issue_shares(job.step.trace, launching)
         self._rows = _Rows(job)
         self.ports = {
@@ -133,14 +137,14 @@ class StageKinds:
         left = [sum(kind.chunk == chunk for kind in writer.kinds) for chunk in range(self.job.chunks)]
         at = 1  # after what is fetched
         for kind in writer.kinds:
-            passes.setdefault((kind.what, kind.chunk, kind.final), Written(made.fragments[at].rows, made.start[at]))
+            passes.setdefault((kind.what, kind.chunk, kind.final), Written(made.fragments[at], made.start[at]))
             at += 1
             left[kind.chunk] -= 1
             if not left[kind.chunk]:
-                reductions[kind.chunk] = Written(made.fragments[at].rows, made.start[at])
+                reductions[kind.chunk] = Written(made.fragments[at], made.start[at])
                 at += 1
         return StageKind(
-            stage, passes, reductions, Written(made.fragments[at].rows, made.start[at]), made.length
+            writer, passes, reductions, Written(made.fragments[at], made.start[at]), made.length
         )  # fmt: skip
 
     # --- what tells stages apart --------------------------------------------------------------------------------------

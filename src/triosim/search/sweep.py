@@ -22,6 +22,8 @@ from triosim.core.errors import InputError
 from triosim.hardware.system import System
 from triosim.plan import Plan
 from triosim.prediction.simulate import simulate
+from triosim.search.evaluate import NotEvaluated, evaluated
+from triosim.search.evaluated_figures import evaluated_figures
 from triosim.search.grid import plan_of
 from triosim.search.outcome import Outcome, figures
 from triosim.trace.tables import Trace
@@ -109,6 +111,12 @@ class _Task:
         asked = _asked(plan)
         try:
             formed = plan if isinstance(plan, Plan) else plan_of(self.base, plan, self.system.devices)
+            if self.detail == "summary":
+                try:
+                    found = evaluated(self.workload, self.system, formed, self.also)
+                    return Outcome(number, asked, evaluated_figures(found))
+                except NotEvaluated:
+                    pass
             result = simulate(self.workload, self.system, formed, fit=False, also=self.also)
             whole = result.to_dict() if self.detail == "all" else None
             return Outcome(number, asked, figures(result), "", whole)
