@@ -10,10 +10,14 @@ from tests.partition.divided import divided, mesh_of
 from tests.traces import chain
 from triosim import Plan
 from triosim.collectives.algorithm import ALGORITHMS, choose
+from triosim.collectives.means import CollectiveMeans
+from triosim.collectives.scheduling import Collectives
 from triosim.engine.graph import Task
-from triosim.network.lowering import lower
+from triosim.engine.play import play
+from triosim.hardware.system import System
+from triosim.network.lowering import _meeting, lower
 from triosim.network.placement import place
-from triosim.network.routes import Router
+from triosim.network.routes import Router, router_of
 from triosim.network.traffic import Scheduled
 from triosim.partition.resolve import resolve
 from triosim.schedule.actions import SCHEDULES
@@ -83,3 +87,37 @@ def test_neighbours_in_a_ring_are_neighbours_on_the_tensor_axis() -> None:
     _, lowered = _lowered(2, 4, 1)
     groups = {tuple(g.tolist()) for g in lowered.groups}
     assert {(0, 1, 2, 3), (4, 5, 6, 7), (0, 4), (1, 5), (2, 6), (3, 7)} == groups
+
+
+@pytest.mark.parametrize("mesh", [(4, 2, 1), (2, 2, 2), (8, 1, 1)], ids=str)
+def test_what_is_kept_of_a_mesh_is_what_is_found_anew(mesh: tuple[int, int, int]) -> None:
+    """Jobs that differ in one thing that routes and collectives depend on, one after another in one process."""
+    dp, tp, pp = mesh
+    system = triosim.system("dgx-h100", nodes=2)
+    small = triosim.system("dgx-a100", nodes=2)
+    jobs = {
+        parts: written(Plan(dp=dp, tp=tp, pp=pp, micro_batches=parts, overlap=overlap))
+        for parts, overlap in ((2, True), (4, False))
+    }
+    order = np.arange(dp * tp * pp)[::-1].tolist()
+    asked = [
+        (parts, machine, placed, how)
+        for parts in jobs
+        for machine in (system, small)
+        for placed in (None, order)
+        for how in ({}, {"algorithm": "ring"}, {"algorithm": "ring", "protocol": "LL"}, {"ideal": True})
+    ]
+
+    def found(parts: int, machine: System, placed: list[int] | None, how: dict) -> list[int]:
+        router = router_of(machine)
+        means = CollectiveMeans(machine, router, Collectives(**how))
+        lowered = lower(jobs[parts], place(mesh_of(dp, tp, pp), 16, placed), router, means)
+        return play(lowered.graph, lowered.wires).finish.tolist()
+
+    together = [found(*one) for one in asked]
+    assert len({tuple(one) for one in together}) > 4
+    for one, kept in zip(asked, together, strict=True):
+        _meeting.forget()  # type: ignore[attr-defined]
+        Collectives.schedule.forget()  # type: ignore[attr-defined]
+        router_of.forget()  # type: ignore[attr-defined]
+        assert found(*one) == kept

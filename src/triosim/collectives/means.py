@@ -9,6 +9,7 @@ from triosim.collectives.group import Group
 from triosim.collectives.groups import describe
 from triosim.collectives.measured import Measured
 from triosim.collectives.scheduling import Collectives
+from triosim.core.caching import kept
 from triosim.core.units import picoseconds
 from triosim.hardware.system import System
 from triosim.network.routes import Router
@@ -23,9 +24,6 @@ class CollectiveMeans:
         collectives: how they are done.
         measured: what they take beside their links, where that was measured on the machine itself.
         more_s: seconds that each collective takes more, as measured iterations show (a residual of composition).
-
-    Attributes:
-        sources: where the costs of what was used are from, in words.
     """
 
     def __init__(
@@ -38,19 +36,31 @@ class CollectiveMeans:
     ) -> None:
         self.system, self.router, self.collectives, self.measured = system, router, collectives, measured
         self.more_s = more_s
-        self._groups: dict[bytes, Group] = {}
-        self.sources: dict[str, None] = {measured.source: None} if measured is not None else {}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CollectiveMeans) and other._facts == self._facts
+
+    def __hash__(self) -> int:
+        return hash(self._facts)
+
+    @property
+    def _facts(self) -> tuple:
+        """What answers depend on; measured tables are those of the very object."""
+        return (
+            self.router,
+            self.collectives,
+            self.measured if self.measured is None else id(self.measured),
+            self.more_s,
+        )
 
     def collective(self, kind: str, devices: NDArray[np.int64], size: int, root: int) -> Scheduled:
         """See :class:`triosim.network.traffic.Means`."""
         made = self.collectives.schedule(kind, self._group(devices), size, root)
-        if made.source:
-            self.sources[made.source] = None
         delay = made.delay_s if self.measured is None else self.measured.collective(kind, devices, size)
         # The network of a group in one server is that server's switch, wherever the group is.
         places = (0,) * len(made.nodes)
         ticks = picoseconds(delay + self.more_s, f"what software adds to an {kind} of {size} bytes")
-        return Scheduled(made.pattern, made.order, ticks, places, made.algorithm, made.protocol)
+        return Scheduled(made.pattern, made.order, ticks, places, made.algorithm, made.protocol, made.source)
 
     def transfer(self, source: int, target: int, size: int) -> int:
         """See :class:`triosim.network.traffic.Means`."""
@@ -61,7 +71,9 @@ class CollectiveMeans:
         return picoseconds(added, f"what software adds to a transfer of {size} bytes")
 
     def _group(self, devices: NDArray[np.int64]) -> Group:
-        key = devices.tobytes()
-        if key not in self._groups:
-            self._groups[key] = describe(self.system, self.router, devices)
-        return self._groups[key]
+        return _described(self.router, np.asarray(devices, np.int64).tobytes())
+
+
+@kept(512)
+def _described(router: Router, devices: bytes) -> Group:
+    return describe(router.system, router, np.frombuffer(devices, np.int64))

@@ -13,6 +13,7 @@ from triosim.collectives.algorithm import Schedule
 from triosim.collectives.constants import PROTOCOLS, WIRE, Constants, Costs
 from triosim.collectives.evened import evened
 from triosim.collectives.group import Group, LinkClass
+from triosim.core.caching import kept
 from triosim.core.errors import InputError
 from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds
 from triosim.engine.graph import Pattern
@@ -236,10 +237,22 @@ def spread(links: Links, made: Schedule, delay_s: float, group: Group) -> tuple[
 
 def _crossing(made: Schedule, group: Group) -> NDArray[np.bool_]:
     """Edges between members of different servers; places in the network belong to the server."""
-    pattern = made.pattern
-    seat = np.concatenate([group.server[list(made.order)], np.zeros(pattern.places - pattern.members, np.int32)])
-    inside = (pattern.source < pattern.members) & (pattern.target < pattern.members)
-    return inside & (seat[pattern.source] != seat[pattern.target])
+    pattern, order = made.pattern, np.array(made.order, np.int64).tobytes()
+    return _apart(pattern.source, pattern.target, pattern.members, pattern.places, order, group.server)
+
+
+@kept(16)
+def _apart(
+    source: NDArray[np.int32],
+    target: NDArray[np.int32],
+    members: int,
+    places: int,
+    order: bytes,
+    server: NDArray[np.int32],
+) -> NDArray[np.bool_]:
+    seat = np.concatenate([server[np.frombuffer(order, np.int64)], np.zeros(places - members, np.int32)])
+    apart: NDArray[np.bool_] = (source < members) & (target < members) & (seat[source] != seat[target])
+    return apart
 
 
 def _averaged(pause: NDArray[np.float64], crosses: NDArray[np.bool_], group: Group) -> NDArray[np.float64]:

@@ -24,6 +24,7 @@ from triosim.collectives.constants import PROTOCOLS, Constants
 from triosim.collectives.group import Group
 from triosim.collectives.pattern import in_flight
 from triosim.collectives.pricing import Links
+from triosim.core.caching import kept
 from triosim.core.errors import InputError, unknown
 from triosim.core.options import configured, options_of
 from triosim.engine.graph import Pattern
@@ -78,16 +79,26 @@ class Collectives:
         known: Sequence[Constants] = (),
         peers: int | None = None,
     ) -> None:
-        self.kinds: tuple[str, ...] = () if algorithm == "auto" else ALGORITHMS.get(algorithm).kinds
+        part = None if algorithm == "auto" else ALGORITHMS.get(algorithm)
+        self.kinds: tuple[str, ...] = () if part is None else part.kinds
         self.algorithm = algorithm.strip().lower().replace("_", "-")
         spelled = {p.lower(): p for p in (*PROTOCOLS, "auto")}
         if protocol.lower() not in spelled:
             raise unknown("collective protocol", protocol, spelled.values())
         self.protocol = spelled[protocol.lower()]
         self.ideal = ideal
-        self.known = known
+        self.known = tuple(known)
         self.peers = in_flight(peers)
+        self._facts = (part, self.algorithm, self.protocol, ideal, tuple(map(id, self.known)), self.peers)
 
+    def __eq__(self, other: object) -> bool:
+        """Whether they do everything in the same way."""
+        return isinstance(other, Collectives) and other._facts == self._facts
+
+    def __hash__(self) -> int:
+        return hash(self._facts)
+
+    @kept(64)
     def schedule(self, kind: str, group: Group, size: int, root: int = 0) -> Scheduled:
         """What is played for one collective.
 

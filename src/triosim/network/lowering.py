@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.caching import kept
 from triosim.core.columns import Ragged
 from triosim.core.limits import check_tasks
 from triosim.core.units import picoseconds
@@ -18,7 +20,8 @@ from triosim.engine.graph import Collective, Graph, Pattern, Played, Task, Wires
 from triosim.network.cells import Cells, refine, separate, weights
 from triosim.network.placement import Placement
 from triosim.network.routes import Router
-from triosim.network.traffic import Means, Shape, Sort, Ways, classes, collectives_along, ways
+from triosim.network.traffic import Means, Shape, Sort, Talk, Ways, classes, talk, ways
+from triosim.partition.mesh import Digit, Mesh
 from triosim.schedule.program import STREAMS, Op, Program
 
 _TASKS = np.zeros(len(Op), np.int8)
@@ -43,6 +46,7 @@ class Lowered:
         groups: ranks of one communication group of each cell of groups.
         pair: tasks of the same transfer (its sending and its arrival) share a number, else -1.
         how: names of algorithm and protocol of each row of ``graph.collectives``.
+        sources: where the costs of the collectives are from, in words.
         gap: ticks at the end of each task in which its stream waits before the next, the work itself being done.
     """
 
@@ -57,6 +61,7 @@ class Lowered:
     groups: Ragged
     pair: NDArray[np.int64]
     how: tuple[tuple[str, str], ...]
+    sources: tuple[str, ...]
     gap: NDArray[np.int64]
 
     def worked(self, played: Played) -> Played:
@@ -95,9 +100,143 @@ def lower(
     Raises:
         InputError: the system has no such place to fetch from, or no route.
     """
-    found = ways(programs, placement, router, means)
+    mesh = placement.mesh
+    said = [talk(program, len(mesh.names)) for program in programs]
+    axes = (mesh.axes, mesh.derived)
+    meeting = _meeting(tuple(one for one, _ in said), *axes, placement.devices.tobytes(), router, means, fold)
+    return _Lowering(programs, placement, router, meeting, [order for _, order in said]).run()
+
+
+class _Party(NamedTuple):
+    """A cell of ranks in the collectives of a cell of groups.
+
+    Attributes:
+        cell, place: which, and its position in the patterns.
+        axis: row of the names of the mesh's axes.
+        first: of the group's collectives, in the order of what its members call.
+        group: row of the groups.
+    """
+
+    cell: int
+    place: int
+    axis: int
+    first: int
+    group: int
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Who meets whom over what in a job, whatever it computes and however often they meet.
+
+    Attributes:
+        ways: all ways.
+        cells: what nothing tells apart.
+        wires, link, ranks, program, groups, how: as of :class:`Lowered`.
+        collectives: of all cells of groups.
+        parties: who takes part in them, group by group.
+    """
+
+    ways: Ways
+    cells: Cells
+    wires: Wires
+    ranks: Ragged
+    program: NDArray[np.int32]
+    collectives: tuple[Collective, ...]
+    groups: Ragged
+    how: tuple[tuple[str, str], ...]
+    parties: tuple[tuple[_Party, ...], ...]
+
+    @property
+    def lowest(self) -> NDArray[np.int64]:
+        """Lowest rank of each cell."""
+        lowest: NDArray[np.int64] = self.ranks.values[self.ranks.offsets[:-1]]
+        return lowest
+
+
+@kept(8)
+def _meeting(
+    talks: tuple[Talk, ...],
+    axes: tuple[tuple[str, int], ...],
+    derived: tuple[tuple[str, tuple[Digit, ...]], ...],
+    devices: bytes,
+    router: Router,
+    means: Means,
+    fold: bool,
+) -> Meeting:
+    """What :func:`lower` finds of classes that say this.
+
+    Args:
+        talks: what each class says.
+        axes, derived: of the mesh.
+        devices: device of each rank, int32.
+        router, means, fold: as of :func:`lower`.
+    """
+    placement = Placement(Mesh(axes, derived=derived), np.frombuffer(devices, np.int32))
+    found = ways(talks, placement, router, means)
     cells = refine(found.traffic) if fold else separate(found.traffic)
-    return _Lowering(programs, placement, router, found, cells, fold).run()
+    cell = cells.party[: placement.ranks]
+    order = np.argsort(cell, kind="stable")
+    ranks = Ragged(order, np.concatenate([[0], np.cumsum(np.bincount(cell))]))
+    program = classes([said.members for said in talks], placement.ranks)[order[ranks.offsets[:-1]]]
+    folding = _Folding(found, cells, cell)
+    for sort in found.sorts:
+        folding.meet(sort)
+    return Meeting(
+        found, cells, _wires(router, found, cells, fold), ranks, program, tuple(folding.collectives),
+        Ragged.of([g.tolist() for g in folding.groups], np.int32), tuple(folding.how), tuple(folding.parties),
+    )  # fmt: skip
+
+
+def _wires(router: Router, found: Ways, cells: Cells, fold: bool) -> Wires:
+    """The network of the cells."""
+    system, capacity = router.system, router.capacity
+    ends = np.stack([system.edge_source, system.edge_target], axis=1).astype(np.int32)
+    if not fold:
+        return Wires(capacity, found.traffic.routes, found.latency, ends=ends)
+    routes, weight = weights(found.traffic, cells)
+    used = np.flatnonzero(cells.link >= 0)
+    link = used[_firsts(cells.link[used])]
+    return Wires(capacity[link], routes, found.latency[_firsts(cells.way)], weight, ends[link])
+
+
+class _Folding:
+    """Collects the collectives of cells of groups."""
+
+    def __init__(self, found: Ways, cells: Cells, cell: NDArray[np.int64]) -> None:
+        self.ways, self.cells, self.cell = found, cells, cell
+        self.collectives: list[Collective] = []
+        self.how: list[tuple[str, str]] = []
+        self.groups: list[NDArray] = []
+        self.parties: list[tuple[_Party, ...]] = []
+
+    def meet(self, sort: Sort) -> None:
+        """The collectives of groups that lie alike, once for each cell of groups."""
+        patterns: dict[tuple, Pattern] = {}
+        for at in _firsts(self.cells.group[sort.number]).tolist():
+            cells = _in_order(self.cell[sort.ranks[at]])
+            folds = [self._fold(shape, shape.ways[at], cells) for shape in sort.shapes]
+            begin = len(self.collectives)
+            for call, (scheduled, row) in enumerate(zip(sort.scheduled, sort.shape, strict=True)):
+                key = (call, folds[row].key)
+                if key not in patterns:
+                    patterns[key] = folds[row].pattern(scheduled.pattern)
+                self.collectives.append(Collective(patterns[key], folds[row].route, scheduled.delay))
+                self.how.append((scheduled.algorithm, scheduled.protocol))
+            here = (sort.axis, begin, len(self.groups))
+            self.parties.append(tuple(_Party(cell, place, *here) for place, cell in enumerate(cells.tolist())))
+            self.groups.append(sort.ranks[at])
+
+    def _fold(self, shape: Shape, own: NDArray[np.int64], cells: NDArray[np.int64]) -> _Fold:
+        """The ways of one group as those of its cells."""
+        traffic = self.ways.traffic
+        route = self.cells.way[own]
+        edge = _firsts(route)
+        ends = self.cells.party[np.stack([traffic.source[own[edge]], traffic.target[own[edge]]])]
+        others = _in_order(ends[~np.isin(ends, cells)])
+        positions = np.concatenate([cells, others])
+        sorter = np.argsort(positions)
+        place = sorter[np.searchsorted(positions[sorter], ends)]
+        return _Fold(len(cells), len(positions), edge, _numbers(route), place[0], place[1], route[edge])
 
 
 class _Lowering:
@@ -108,32 +247,22 @@ class _Lowering:
         programs: Sequence[Program],
         placement: Placement,
         router: Router,
-        found: Ways,
-        cells: Cells,
-        fold: bool,
+        meeting: Meeting,
+        orders: Sequence[dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]]],
     ) -> None:
         self.programs, self.placement, self.router = programs, placement, router
-        self.ways, self.cells, self.fold = found, cells, fold
-        self.class_of = classes(programs, placement.ranks)
-        self.cell = cells.party[: placement.ranks]
-        order = np.argsort(self.cell, kind="stable")
-        counts = np.bincount(self.cell)
-        self.ranks = Ragged(order, np.concatenate([[0], np.cumsum(counts)]))
-        self.lowest = order[self.ranks.offsets[:-1]]
-        self.program = self.class_of[self.lowest]
+        self.meeting, self.ways, self.cells, self.orders = meeting, meeting.ways, meeting.cells, orders
+        self.class_of = classes([p.ranks.astype(np.int64) for p in programs], placement.ranks)
+        self.cell = self.cells.party[: placement.ranks]
+        self.lowest, self.program = meeting.lowest, meeting.program
         self.lengths = np.array([len(p) for p in programs], np.int64)
         self.first = np.concatenate([[0], np.cumsum(self.lengths[self.program])])
         check_tasks(
             int(self.first[-1]), f"{len(self.program):,} ranks that are played one by one", "use fewer devices",
         )  # fmt: skip
         self.within = [np.flatnonzero(self.program == number) for number in range(len(programs))]  # cells of a program
-        axes = range(len(placement.mesh.names))
-        self.along = {(c, a): collectives_along(p, a) for c, p in enumerate(programs) for a in axes}
-        self.collectives: list[Collective] = []
         self.instances: list[NDArray] = []
         self.instances_made = 0
-        self.how: list[tuple[str, str]] = []
-        self.groups: list[NDArray] = []
 
     def run(self) -> Lowered:
         n, stacked = int(self.first[-1]), self._stacked
@@ -145,8 +274,8 @@ class _Lowering:
         stream = np.where(stream >= 0, stream + cell * len(STREAMS), -1).astype(np.int32)
         senders = self._transfers()
         gap = stacked([_gaps(p) for p in self.programs])
-        for sort in self.ways.sorts:
-            self._meet(sort)
+        for parties in self.meeting.parties:
+            self._meet(parties)
         graph = Graph(
             kind=_TASKS[op],
             stream=stream,
@@ -155,13 +284,13 @@ class _Lowering:
             member=self.member,
             before=self._before(op == Op.RECEIVE, senders),
             streams=len(self.program) * len(STREAMS),
-            collectives=tuple(self.collectives),
+            collectives=self.meeting.collectives,
             instances=np.concatenate([np.zeros(0, np.int32), *self.instances]).astype(np.int32),
         )
-        groups = Ragged.of([g.tolist() for g in self.groups], np.int32)
+        made = self.meeting
         return Lowered(
-            graph, self._wires(), self.first, self.program, self.ranks, self.cell, self.cells.link, self.group, groups,
-            self.pair, tuple(self.how), gap,
+            graph, made.wires, self.first, self.program, made.ranks, self.cell, self.cells.link, self.group,
+            made.groups, self.pair, made.how, self.ways.sources, gap,
         )  # fmt: skip
 
     def _stacked(self, columns: list[NDArray]) -> NDArray:
@@ -169,18 +298,6 @@ class _Lowering:
         start = np.concatenate([[0], np.cumsum(self.lengths)])
         copy = np.repeat(start[self.program] - self.first[:-1], self.lengths[self.program])
         return np.concatenate(columns)[copy + np.arange(self.first[-1])]
-
-    def _wires(self) -> Wires:
-        """The network of the cells."""
-        found, system, capacity = self.ways, self.router.system, self.router.capacity
-        ends = np.stack([system.edge_source, system.edge_target], axis=1).astype(np.int32)
-        if not self.fold:
-            return Wires(capacity, found.traffic.routes, found.latency, ends=ends)
-        routes, weight = weights(found.traffic, self.cells)
-        used = self.cells.link >= 0
-        link = _firsts(self.cells.link[used])
-        link = np.flatnonzero(used)[link]
-        return Wires(capacity[link], routes, found.latency[_firsts(self.cells.way)], weight, ends[link])
 
     # --- transfers ----------------------------------------------------------------------------------------------------
 
@@ -246,39 +363,24 @@ class _Lowering:
 
     # --- collectives --------------------------------------------------------------------------------------------------
 
-    def _meet(self, sort: Sort) -> None:
-        """The collectives of groups that lie alike, once for each cell of groups."""
-        patterns: dict[tuple, Pattern] = {}
-        for at in _firsts(self.cells.group[sort.number]).tolist():
-            cells = _in_order(self.cell[sort.ranks[at]])
-            folds = [self._fold(shape, shape.ways[at], cells) for shape in sort.shapes]
-            begin = len(self.collectives)
-            for call, (scheduled, row) in enumerate(zip(sort.scheduled, sort.shape, strict=True)):
-                key = (call, folds[row].key)
-                if key not in patterns:
-                    patterns[key] = folds[row].pattern(scheduled.pattern)
-                self.collectives.append(Collective(patterns[key], folds[row].route, scheduled.delay))
-                self.how.append((scheduled.algorithm, scheduled.protocol))
-            instance = self.instances_made + np.arange(len(sort.calls))
-            self.instances_made += len(sort.calls)
-            self.instances.append(begin + sort.calls)
-            for place, cell in enumerate(cells.tolist()):
-                rows = self.along[int(self.program[cell]), sort.axis]
-                tasks = self.first[cell] + rows
-                self.what[tasks], self.member[tasks], self.group[tasks] = instance, place, len(self.groups)
-            self.groups.append(sort.ranks[at])
+    def _meet(self, parties: Sequence[_Party]) -> None:
+        """What the collectives of a cell of groups are, call by call.
 
-    def _fold(self, shape: Shape, own: NDArray[np.int64], cells: NDArray[np.int64]) -> _Fold:
-        """The ways of one group as those of its cells."""
-        traffic = self.ways.traffic
-        route = self.cells.way[own]
-        edge = _firsts(route)
-        ends = self.cells.party[np.stack([traffic.source[own[edge]], traffic.target[own[edge]]])]
-        others = _in_order(ends[~np.isin(ends, cells)])
-        positions = np.concatenate([cells, others])
-        sorter = np.argsort(positions)
-        place = sorter[np.searchsorted(positions[sorter], ends)]
-        return _Fold(len(cells), len(positions), edge, _numbers(route), place[0], place[1], route[edge])
+        The collectives of a group along one axis are matched by their order, as communicators do: the k-th that one
+        member issues is the k-th of every other.
+        """
+        axis = parties[0].axis
+        _, calls = self.orders[int(self.program[parties[0].cell])][axis]
+        instance = self.instances_made + np.arange(len(calls))
+        self.instances_made += len(calls)
+        self.instances.append(parties[0].first + calls)
+        for party in parties:
+            rows, own = self.orders[int(self.program[party.cell])][axis]
+            if own is not calls and not np.array_equal(own, calls):
+                name, group = self.placement.mesh.names[axis], self.meeting.groups[party.group].tolist()
+                raise AssertionError(f"members of {name} group {group} issue different collectives")
+            tasks = self.first[party.cell] + rows
+            self.what[tasks], self.member[tasks], self.group[tasks] = instance, party.place, party.group
 
 
 @dataclass(frozen=True)

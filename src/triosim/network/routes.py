@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from triosim.core.caching import kept
 from triosim.core.columns import Ragged
 from triosim.core.errors import InputError
 from triosim.core.units import MOST_TICKS, picoseconds, whole_ticks
@@ -25,6 +26,13 @@ _FEW = 16
 
 _MOST = 2**61
 """More equal routes are counted as so many."""
+
+
+@kept(2)
+def router_of(system: System) -> Router:
+    """The Router of a System by its own routing, with all that it has found for others."""
+    return Router(system)
+
 
 Shortcut = Callable[[NDArray[np.int64], NDArray[np.int64]], tuple[NDArray[np.int64], Walks]]
 

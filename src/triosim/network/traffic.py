@@ -29,6 +29,7 @@ class Scheduled(NamedTuple):
         delay: ticks from the arrival of the last member to the first transfer.
         places: for each position that is no member: the member whose server's switch it is.
         algorithm, protocol: their names, for people.
+        source: where its costs are from, in words; ``""`` where it has none but the links'.
     """
 
     pattern: Pattern
@@ -37,10 +38,14 @@ class Scheduled(NamedTuple):
     places: Sequence[int] = ()
     algorithm: str = ""
     protocol: str = ""
+    source: str = ""
 
 
 class Means(Protocol):
-    """How collectives and transfers are done, and what software adds to what the links take."""
+    """How collectives and transfers are done, and what software adds to what the links take.
+
+    Means that are equal and have the same hash give equal answers: what was found with the one is used for the other.
+    """
 
     def collective(self, kind: str, devices: NDArray[np.int64], size: int, root: int) -> Scheduled:
         """How a collective is done.
@@ -79,8 +84,7 @@ class Sort:
         axis: row of the names of the mesh's axes.
         number: of each group among all groups, shape ``(groups,)``.
         ranks: members of each group, shape ``(groups, members)``.
-        calls: for each collective that a member issues, in order, its row in ``scheduled``.
-        scheduled: the distinct collectives.
+        scheduled: the distinct collectives, ascending by kind, bytes and root.
         shape: for each of them its row in ``shapes``.
         shapes: the distinct ways of sending.
     """
@@ -88,7 +92,6 @@ class Sort:
     axis: int
     number: NDArray[np.int64]
     ranks: NDArray[np.int64]
-    calls: NDArray[np.int64]
     scheduled: tuple[Scheduled, ...]
     shape: tuple[int, ...]
     shapes: tuple[Shape, ...]
@@ -105,7 +108,8 @@ class Ways:
         sorts: the groups.
         groups: number of groups.
         sends: (program, peer stage, bytes) -> way of each of its ranks, shape ``(ranks of the program,)``.
-        fetches: (program, place, whether it is a STORE) -> the same.
+        fetches: (program, row of its places, whether it is a STORE) -> the same.
+        sources: where the costs of the collectives are from, in words, in the order in which they were first used.
     """
 
     traffic: Traffic
@@ -113,15 +117,90 @@ class Ways:
     sorts: tuple[Sort, ...]
     sends: dict[tuple[int, int, int], NDArray[np.int64]]
     fetches: dict[tuple[int, int, bool], NDArray[np.int64]]
+    sources: tuple[str, ...]
 
 
-def ways(programs: Sequence[Program], placement: Placement, router: Router, means: Means) -> Ways:
-    """All ways on which the programs send.
+class Talk(NamedTuple):
+    """All that a rank class has to say to others, however often: what ways depend on.
+
+    Plain values, so that equal talks are equal keys.
+
+    Attributes:
+        stage: pipeline stage, for messages.
+        ranks: of the class, int32, as bytes.
+        along: row of the names of the mesh's axes along which it sends, -1 where it sends nothing.
+        sends: stage that it sends to, and bytes; ascending.
+        moves: row of ``places``, and whether it stores there instead of fetching; ascending.
+        places: names that ``moves`` refers to.
+        calls: for each axis the distinct (kind, bytes, root) of its collectives, ascending, shape ``(calls, 3)``,
+            int64, as bytes.
+    """
+
+    stage: int
+    ranks: bytes
+    along: int
+    sends: tuple[tuple[int, int], ...]
+    moves: tuple[tuple[int, bool], ...]
+    places: tuple[str, ...]
+    calls: tuple[bytes, ...]
+
+    @property
+    def members(self) -> NDArray[np.int64]:
+        """Ranks of the class."""
+        return np.frombuffer(self.ranks, np.int32).astype(np.int64)
+
+    def distinct(self, axis: int) -> NDArray[np.int64]:
+        """The distinct collectives along an axis, shape ``(calls, 3)``."""
+        return np.frombuffer(self.calls[axis], np.int64).reshape(-1, 3)
+
+
+def talk(program: Program, axes: int) -> tuple[Talk, dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]]]:
+    """What a program has to say along so many axes.
+
+    Returns:
+        the talk, and for each axis that it has collectives on: their rows, and what each calls among the distinct ones.
+    """
+    sends, moves = program.op == Op.SEND, np.isin(program.op, (Op.FETCH, Op.STORE))
+    about, _ = distinct_rows(program.peer[sends], program.bytes[sends])
+    moved, _ = distinct_rows(program.peer[moves], program.op[moves] == Op.STORE)
+    collective = np.flatnonzero(program.op == Op.COLLECTIVE)
+    axis = program.axis[collective]
+    calls, order = [], {}
+    for number in range(axes):
+        rows = collective[axis == number]
+        found, which = distinct_rows(program.what[rows], program.bytes[rows], program.root[rows])
+        calls.append(found.tobytes())
+        if len(rows):
+            order[number] = (rows, which)
+    said = Talk(
+        stage=program.stage, ranks=np.ascontiguousarray(program.ranks, np.int32).tobytes(),
+        along=int(program.axis[np.argmax(sends)]) if len(about) else -1, sends=tuple(map(tuple, about.tolist())),
+        moves=tuple((place, bool(stores)) for place, stores in moved.tolist()), places=program.places,
+        calls=tuple(calls),
+    )  # fmt: skip
+    return said, order
+
+
+def distinct_rows(*columns: NDArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The distinct rows of columns of whole numbers, ascending, and for each row its number among them."""
+    code = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        values, row = np.unique(column, return_inverse=True)
+        if len(values) > 1:  # codes are numbered anew each time, so that they stay below the number of rows
+            _, code = np.unique(code * len(values) + row.reshape(-1), return_inverse=True)
+            code = code.reshape(-1)
+    _, first, row = np.unique(code, return_index=True, return_inverse=True)
+    table = np.stack([column[first].astype(np.int64) for column in columns], axis=1)
+    return table, row.reshape(-1)
+
+
+def ways(talks: Sequence[Talk], placement: Placement, router: Router, means: Means) -> Ways:
+    """All ways on which rank classes send.
 
     Raises:
         InputError: the system has no such place to fetch from, or no route.
     """
-    return _Survey(programs, placement, router, means).ways()
+    return _Survey(talks, placement, router, means).ways()
 
 
 @dataclass
@@ -163,12 +242,13 @@ class _Table:
 
 
 class _Survey:
-    """Goes through the programs and notes every way once."""
+    """Goes through what the classes say and notes every way once."""
 
-    def __init__(self, programs: Sequence[Program], placement: Placement, router: Router, means: Means) -> None:
-        self.programs, self.placement, self.router, self.means = programs, placement, router, means
+    def __init__(self, talks: Sequence[Talk], placement: Placement, router: Router, means: Means) -> None:
+        self.talks, self.placement, self.router, self.means = talks, placement, router, means
         self.system = router.system
-        self.class_of = classes(programs, placement.ranks)
+        self.ranks = [said.members for said in talks]
+        self.class_of = classes(self.ranks, placement.ranks)
         self.device = placement.devices.astype(np.int64)
         self.parties = placement.ranks
         self.others: list[NDArray] = []  # what kind of party those are that are no ranks
@@ -195,18 +275,18 @@ class _Survey:
             link_like=alike(system.bandwidth, system.latency, system.overhead, system.edge_tier),
             members=Ragged.stacked([Ragged.empty(0), *(Ragged.even(ranks) for ranks in self.members)]),
         )
-        return Ways(traffic, router.latency(routes) + np.concatenate([none, *table.added]), sorts, sends, fetches)
+        latency = router.latency(routes) + np.concatenate([none, *table.added])
+        sources = tuple(dict.fromkeys(one.source for one in self._known.values() if one.source))
+        return Ways(traffic, latency, sorts, sends, fetches, sources)
 
     # --- from rank to rank --------------------------------------------------------------------------------------------
 
     def _sends(self) -> dict[tuple[int, int, int], NDArray[np.int64]]:
         mesh, found = self.placement.mesh, {}
-        for number, program in enumerate(self.programs):
-            ranks, sends = program.ranks.astype(np.int64), program.op == Op.SEND
-            about = np.unique(np.stack([program.peer[sends], program.bytes[sends]]), axis=1)
-            along = mesh.names[program.axis[sends][0]] if sends.any() else ""
-            for stage, size in about.T.tolist():
-                peers = mesh.moved(ranks, along, stage)
+        for number, said in enumerate(self.talks):
+            ranks = self.ranks[number]
+            for stage, size in said.sends:
+                peers = mesh.moved(ranks, mesh.names[said.along], stage)
                 nodes = (self.device[ranks], self.device[peers])
                 added = self._added(*nodes, size)
                 found[number, stage, size] = self.table.add((ranks, peers), nodes, _different(added), added)
@@ -214,13 +294,13 @@ class _Survey:
 
     def _added(self, source: NDArray[np.int64], target: NDArray[np.int64], size: int) -> NDArray[np.int64]:
         """What software adds to transfers between devices: alike within servers, and alike between them."""
-        system = self.system
-        facts = (system.device_model[source], system.device_model[target])
+        system, models = self.system, len(self.system.models)
         crosses = system.device_server[source] != system.device_server[target]
-        table, first, sort = np.unique(np.stack([*facts, crosses]), axis=1, return_index=True, return_inverse=True)
+        kind = (system.device_model[source].astype(np.int64) * models + system.device_model[target]) * 2 + crosses
+        kinds, first, sort = np.unique(kind, return_index=True, return_inverse=True)
         ticks = []
-        for *about, at in zip(*table.tolist(), first.tolist(), strict=True):
-            key = (*about, size)
+        for about, at in zip(kinds.tolist(), first.tolist(), strict=True):
+            key = (about, size)
             if key not in self._transfers:
                 self._transfers[key] = self.means.transfer(int(source[at]), int(target[at]), size)
             ticks.append(self._transfers[key])
@@ -229,12 +309,10 @@ class _Survey:
     def _fetches(self) -> dict[tuple[int, int, bool], NDArray[np.int64]]:
         """Ways from places to devices, and back."""
         found, party = {}, {}
-        for number, program in enumerate(self.programs):
-            ranks = program.ranks.astype(np.int64)
-            moves = np.isin(program.op, (Op.FETCH, Op.STORE))
-            about = np.unique(np.stack([program.peer[moves], program.op[moves] == Op.STORE]), axis=1)
-            for place, stores in about.T.tolist():
-                nodes = self._place(program.places[place], self.device[ranks])
+        for number, said in enumerate(self.talks):
+            ranks = self.ranks[number]
+            for place, stores in said.moves:
+                nodes = self._place(said.places[place], self.device[ranks])
                 for node in np.unique(nodes).tolist():
                     if node not in party:
                         party[node] = int(self._parties(1)[0])
@@ -243,7 +321,7 @@ class _Survey:
                 if stores:
                     ends, parties = ends[::-1], parties[::-1]
                 added = self.router.overhead(self.router.routes(*ends))
-                found[number, place, bool(stores)] = self.table.add(parties, ends, _different(added), added)
+                found[number, place, stores] = self.table.add(parties, ends, _different(added), added)
         return found
 
     def _place(self, name: str, devices: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -282,10 +360,10 @@ class _Survey:
 
     def _sorts(self, axis: int) -> list[Sort]:
         """The groups along an axis that have collectives, sorted by what they are like."""
-        calls = [_calls(program, axis) for program in self.programs]
+        calls = [said.distinct(axis) for said in self.talks]
         if not any(len(table) for table in calls):
             return []
-        groups = np.array(self.placement.mesh.groups(self.placement.mesh.names[axis]), np.int64)
+        groups = self.placement.mesh.table(self.placement.mesh.names[axis])
         classes_ = self.class_of[groups].astype(np.int64)
         busy = np.array([len(table) > 0 for table in calls])
         groups, classes_ = groups[busy[classes_].any(axis=1)], classes_[busy[classes_].any(axis=1)]
@@ -311,10 +389,9 @@ class _Survey:
             raise AssertionError(
                 f"members of {self.placement.mesh.names[axis]} group {ranks[0].tolist()} issue different collectives"
             )
-        distinct, order = np.unique(calls[0], axis=0, return_inverse=True)
         scheduled = tuple(
             self._scheduled(self.device[ranks[0]], COLLECTIVES[what], size, root)
-            for what, size, root in distinct.tolist()
+            for what, size, root in calls[0].tolist()
         )
         number = sum(len(r) for r in self.members) + np.arange(len(ranks))
         self.members.append(ranks)
@@ -324,9 +401,7 @@ class _Survey:
             if key not in shapes:
                 shapes[key] = self._shape([s for s, k in zip(scheduled, keys, strict=True) if k == key], ranks)
         rows = {key: row for row, key in enumerate(shapes)}
-        return Sort(
-            axis, number, ranks, order.reshape(-1), scheduled, tuple(rows[key] for key in keys), tuple(shapes.values())
-        )
+        return Sort(axis, number, ranks, scheduled, tuple(rows[key] for key in keys), tuple(shapes.values()))
 
     def _scheduled(self, devices: NDArray[np.int64], kind: str, size: int, root: int) -> Scheduled:
         system = self.system
@@ -364,23 +439,12 @@ def _different(values: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.unique(values, return_inverse=True)[1].reshape(-1)
 
 
-def classes(programs: Sequence[Program], ranks: int) -> NDArray[np.int32]:
-    """Program of each rank."""
+def classes(members: Sequence[NDArray[np.int64]], ranks: int) -> NDArray[np.int32]:
+    """Class of each rank, of so many, from the ranks of each class."""
     found = np.full(ranks, -1, np.int32)
-    for number, program in enumerate(programs):
-        found[program.ranks] = number
+    for number, own in enumerate(members):
+        found[own] = number
     return found
-
-
-def _calls(program: Program, axis: int) -> NDArray[np.int64]:
-    """(kind, bytes, root) of each collective of a program along an axis, in order."""
-    rows = collectives_along(program, axis)
-    return np.stack([program.what[rows].astype(np.int64), program.bytes[rows], program.root[rows]], axis=1)
-
-
-def collectives_along(program: Program, axis: int) -> NDArray[np.int64]:
-    """Rows of the collectives of a program along an axis."""
-    return np.flatnonzero((program.op == Op.COLLECTIVE) & (program.axis == axis))
 
 
 def _key(scheduled: Scheduled) -> tuple:

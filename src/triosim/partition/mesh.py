@@ -116,9 +116,17 @@ class Mesh:
             place //= size
         return rank
 
-    def groups(self, axis: str) -> list[list[int]]:
-        """The ranks that differ only in their place along an axis, in its order; groups by lowest rank."""
+    def table(self, axis: str) -> NDArray[np.int64]:
+        """The ranks that differ only in their place along an axis, in its order, shape ``(groups, size)``; groups by
+        lowest rank."""
         ranks = np.arange(self.ranks)
         first = ranks[self.position(ranks, axis) == 0]
-        found = np.stack([self.moved(first, axis, place) for place in range(self.size(axis))], axis=1)
-        return [group.tolist() for group in found]
+        step = np.zeros(1, np.int64)
+        for stride, size in self.digits(axis):
+            step = (step[:, None] + np.arange(size) * stride).reshape(-1)
+        table: NDArray[np.int64] = first[:, None] + step
+        return table
+
+    def groups(self, axis: str) -> list[list[int]]:
+        """The rows of :meth:`table` as lists."""
+        return [group.tolist() for group in self.table(axis)]

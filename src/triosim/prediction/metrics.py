@@ -398,7 +398,7 @@ class _Groups:
 
     def __init__(self, placement: Placement) -> None:
         self.placement = placement
-        tables = [np.array(placement.mesh.groups(axis), np.int32) for axis in placement.mesh.names]
+        tables = [placement.mesh.table(axis).astype(np.int32) for axis in placement.mesh.names]
         self.first = np.concatenate([[0], np.cumsum([len(table) for table in tables])])
         self.table = Ragged.stacked([Ragged.even(table) for table in tables])
         self.group = np.empty((len(tables), placement.ranks), np.int32)

@@ -30,7 +30,7 @@ from triosim.kernels.model import Job, Recording
 from triosim.kernels.pricing import price
 from triosim.memory.footprint import Footprint, footprint
 from triosim.network.placement import Placement, place
-from triosim.network.routes import Router
+from triosim.network.routes import Router, router_of
 from triosim.partition.partition import partition
 from triosim.partition.resolve import JobMesh, arranged, replication, resolve, rules_of, suited
 from triosim.partition.step import Step
@@ -194,7 +194,7 @@ def arrange(
     step = sharded(partition(whole, mesh, rules), mesh, placed)
     placement = place(mesh, system.devices, plan.placement)
     system, recorded_on = _devices(workload, system)
-    router = Router(system)
+    router = router_of(system)
     tell("pricing operators")
     models = np.unique(system.device_model[placement.devices]).tolist()
     others = tuple(_recording(workload, other) for other in also)

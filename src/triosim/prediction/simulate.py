@@ -169,7 +169,8 @@ def lowered_job(job: Prepared, fold: bool, measured: Measured | None = None) -> 
     more = job.residual.terms.collective_s if job.residual is not None else 0.0
     means = CollectiveMeans(job.system, job.router, collectives, measured, more)
     lowered = lower(job.programs, job.placement, job.router, means, fold=fold)
-    return lowered, tuple(means.sources)
+    own = (measured.source,) if measured is not None else ()
+    return lowered, tuple(dict.fromkeys((*own, *lowered.sources)))
 
 
 def _settled(

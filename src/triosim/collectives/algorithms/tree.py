@@ -8,12 +8,16 @@ in NCCL, and there is a pair of trees for every two members, each through anothe
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.collectives.algorithm import Algorithm, Schedule, part
 from triosim.collectives.algorithms.ring import CHUNK_BYTES
 from triosim.collectives.group import Group, blocks_of
+from triosim.core.caching import kept
 from triosim.core.columns import Ragged
 from triosim.core.registry import registered
 from triosim.engine.graph import ALL, Pattern
@@ -68,13 +72,20 @@ class Tree(Algorithm):
 
     def schedule(self, kind: str, members: int, size: int, root: int = 0, group: Group | None = None) -> Schedule:
         """See :meth:`Algorithm.schedule`."""
-        blocks = blocks_of(group, members)
-        width = min(len(b) for b in blocks)
-        trees = max(width, 2) if len(blocks) > 1 else 1
-        above = [_member_tree(blocks, number % width, number % 2 == 1) for number in range(trees)]
-        share = part(size, trees)
-        tail = min(_chunk(share, max(heights(a) for a in above)), share)
-        return Schedule(_both_ways(above, members, part(share - tail, PIECES), tail), tuple(range(members)))
+        wired = _wired(members, b"" if group is None else np.asarray(group.server, np.int32).tobytes())
+        share = part(size, wired.trees)
+        tail = min(_chunk(share, wired.depth), share)
+        return Schedule(wired.pattern(part(share - tail, PIECES), tail), tuple(range(members)))
+
+
+@kept(16)
+def _wired(members: int, server: bytes) -> _Wired:
+    """The trees over members, whose servers are int32 as bytes; all are in one where none are given."""
+    blocks = blocks_of(Group(np.frombuffer(server, np.int32)) if server else None, members)
+    width = min(len(b) for b in blocks)
+    trees = max(width, 2) if len(blocks) > 1 else 1
+    above = [_member_tree(blocks, number % width, number % 2 == 1) for number in range(trees)]
+    return _Wired.of(above, members)
 
 
 def _chunk(share: int, depth: int) -> int:
@@ -90,50 +101,99 @@ def _member_tree(blocks: list[NDArray[np.int64]], way: int, mirrored: bool) -> N
     on it in a chain."""
     above = np.full(sum(len(b) for b in blocks), -1, np.int64)
     heads = np.array([block[way % len(block)] for block in blocks])
-    for block in blocks:
-        if len(block) > 1:
-            chain = np.roll(block, -way)
-            above[chain[1:]] = chain[:-1]
+    for length in {len(block) for block in blocks} - {1}:
+        alike = np.stack([block for block in blocks if len(block) == length])
+        chain = np.roll(alike, -way, axis=1)
+        above[chain[:, 1:]] = chain[:, :-1]
     up = parents(len(blocks), mirrored)
     above[heads] = np.where(up < 0, -1, heads[up])
     return above
 
 
-def _both_ways(above: list[NDArray[np.int64]], members: int, piece: int, tail: int) -> Pattern:
-    """For each member of each tree but the root an edge up and an edge down, first of the stream, then of the tail.
+@dataclass(frozen=True)
+class _Wired:
+    """Trees over members, whatever is sent: ``e`` edges, for each member of each tree but the root one up and one down.
 
-    Args:
-        above: parent of each member in each tree.
+    Attributes:
         members: members of the group.
-        piece: bytes of each piece of the stream; 0 for no stream.
-        tail: bytes of the last chunk.
+        trees: number of trees.
+        depth: hops from the deepest member of any to its root.
+        source, target: of each edge, shape ``(e,)``.
+        edge, needed: an edge, and one that it waits for.
     """
-    child = [np.flatnonzero(parent >= 0) for parent in above]
-    source, target, needed, of = [], [], [], []
-    first = 0
-    for parent, low in zip(above, child, strict=True):
-        high, up = parent[low], np.full(members, -1, np.int64)
-        up[low] = first + np.arange(len(low))
-        down = up + len(low)
-        source += [low, high]
-        target += [high, low]
-        inner, top = parent[high] >= 0, low[parent[high] < 0]
-        needed += [up[low[inner]], down[high[inner]], np.tile(up[top], len(top))]  # the root sends what all its
-        of += [up[high[inner]], down[low[inner]], np.repeat(down[top], len(top))]  # children have sent up
-        first += 2 * len(low)
-    edge, other = np.concatenate(of), np.concatenate(needed)
-    lag = np.zeros(len(edge), np.int32)
-    sizes, counts = np.full(first, tail, np.int64), np.ones(first, np.int32)
-    if piece and first:  # the tail of an edge comes after its stream
-        own = np.arange(first)
-        lag = np.concatenate([np.ones(len(edge), np.int32), lag, np.full(first, ALL, np.int32)])
-        edge, other = np.concatenate([edge, edge + first, own + first]), np.concatenate([other, other + first, own])
-        sizes = np.concatenate([np.full(first, piece, np.int64), sizes])
-        counts = np.concatenate([np.full(first, PIECES, np.int32), counts])
-        source, target, first = 2 * source, 2 * target, 2 * first
+
+    members: int
+    trees: int
+    depth: int
+    source: NDArray[np.int32]
+    target: NDArray[np.int32]
+    edge: NDArray[np.int64]
+    needed: NDArray[np.int64]
+
+    @staticmethod
+    def of(above: list[NDArray[np.int64]], members: int) -> _Wired:
+        """From the parent of each member in each tree."""
+        child = [np.flatnonzero(parent >= 0) for parent in above]
+        source, target, needed, of = [], [], [], []
+        first = 0
+        for parent, low in zip(above, child, strict=True):
+            high, up = parent[low], np.full(members, -1, np.int64)
+            up[low] = first + np.arange(len(low))
+            down = up + len(low)
+            source += [low, high]
+            target += [high, low]
+            inner, top = parent[high] >= 0, low[parent[high] < 0]
+            needed += [up[low[inner]], down[high[inner]], np.tile(up[top], len(top))]  # the root sends what all its
+            of += [up[high[inner]], down[low[inner]], np.repeat(down[top], len(top))]  # children have sent up
+            first += 2 * len(low)
+        return _Wired(
+            members, len(above), max(heights(a) for a in above), np.concatenate(source).astype(np.int32),
+            np.concatenate(target).astype(np.int32), np.concatenate(of), np.concatenate(needed),
+        )  # fmt: skip
+
+    def pattern(self, piece: int, tail: int) -> Pattern:
+        """First the stream goes over all edges, then the tail.
+
+        Args:
+            piece: bytes of each piece of the stream; 0 for no stream.
+            tail: bytes of the last chunk.
+        """
+        edges = len(self.source)
+        if not piece or not edges:
+            source, target, needs, lag = self._tail
+            return Pattern(
+                self.members, source, target, np.full(edges, tail, np.int64), np.ones(edges, np.int32), needs, lag,
+                np.zeros(edges, np.int64),
+            )  # fmt: skip
+        source, target, needs, lag = self._streamed
+        return Pattern(
+            self.members, source, target, np.repeat([piece, tail], edges), np.repeat(_COUNTS, edges), needs, lag,
+            np.zeros(2 * edges, np.int64),
+        )  # fmt: skip
+
+    @cached_property
+    def _tail(self) -> tuple[NDArray[np.int32], NDArray[np.int32], Ragged, NDArray[np.int32]]:
+        """Source, target, needs and lags of the edges that the last chunk takes."""
+        needs, order = _by_edge(self.edge, self.needed, len(self.source))
+        return self.source, self.target, needs, np.zeros(len(order), np.int32)
+
+    @cached_property
+    def _streamed(self) -> tuple[NDArray[np.int32], NDArray[np.int32], Ragged, NDArray[np.int32]]:
+        """The same of those that the stream takes, then of those that the last chunk takes, each after its stream."""
+        first, own = len(self.source), np.arange(len(self.source))
+        edge = np.concatenate([self.edge, self.edge + first, own + first])
+        other = np.concatenate([self.needed, self.needed + first, own])
+        waits = len(self.edge)
+        lag = np.concatenate([np.ones(waits, np.int32), np.zeros(waits, np.int32), np.full(first, ALL, np.int32)])
+        needs, order = _by_edge(edge, other, 2 * first)
+        return np.tile(self.source, 2), np.tile(self.target, 2), needs, lag[order]
+
+
+def _by_edge(edge: NDArray[np.int64], needed: NDArray[np.int64], edges: int) -> tuple[Ragged, NDArray[np.int64]]:
+    """What each edge needs, and the order in which that was given."""
     order = np.argsort(edge, kind="stable")
-    offsets = np.searchsorted(edge[order], np.arange(first + 1)).astype(np.int64)
-    return Pattern(
-        members, np.concatenate(source).astype(np.int32), np.concatenate(target).astype(np.int32), sizes, counts,
-        Ragged(other[order].astype(np.int32), offsets), lag[order], np.zeros(first, np.int64),
-    )  # fmt: skip
+    offsets = np.searchsorted(edge[order], np.arange(edges + 1)).astype(np.int64)
+    return Ragged(needed[order].astype(np.int32), offsets), order
+
+
+_COUNTS = np.array([PIECES, 1], np.int32)
