@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from triosim.core.caching import kept
 from triosim.trace.tables import Category, Phase, Trace
 
 
@@ -25,6 +26,7 @@ class Gradient:
     bytes: int
 
 
+@kept(16)
 def gradients(trace: Trace) -> list[Gradient]:
     """Gradients of the parameters, in registration order of the parameters.
 

@@ -51,7 +51,8 @@ class JobFacts:
     ) -> None:
         self.step, self.stages, self.plan, self.mesh, self.grads = step, stages, plan, mesh, grads
         self.costs = costs
-        self.schedule, self.chunks = schedule, stages.count // mesh.stages
+        self.schedule, self.pipeline = schedule, mesh.stages
+        self.chunks = stages.count // self.pipeline
         operators, values = step.trace.operators, step.trace.values
         self.tags = Tags()
         self.seconds, self.copy_s_per_byte = costs.seconds.tolist(), costs.copy_s_per_byte
@@ -106,7 +107,7 @@ class JobFacts:
 
     def stage(self, part: int) -> int:
         """The stage that runs a part of the model."""
-        return part % self.mesh.stages
+        return part % self.pipeline
 
     def parts(self, stage: int) -> list[int]:
         """The parts of the model that a stage runs, in the order of their forward."""

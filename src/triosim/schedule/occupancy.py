@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.caching import kept
 from triosim.memory.lifetimes import Lifetimes
 from triosim.partition.gradients import gradients
 from triosim.partition.resolve import JobMesh
@@ -78,6 +79,7 @@ class Storages:
     given: NDArray[np.bool_]
 
     @staticmethod
+    @kept(16)
     def of(trace: Trace) -> Storages:
         """Those of a trace."""
         values = trace.values

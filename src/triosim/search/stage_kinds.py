@@ -8,14 +8,14 @@ others run differs in whom they talk to only, their *ports*.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.composition.host import Host, issue_shares
-from triosim.partition.gradients import Gradient
+from triosim.core.units import picoseconds
 from triosim.schedule._stage import JobFacts, StageFacts
 from triosim.schedule.actions import Action, Pass, Schedule
 from triosim.schedule.fragments import Fragment
@@ -120,7 +120,7 @@ class StageKinds:
         mesh = job.mesh
         two = replace(mesh, micro_batches=MICRO_BATCHES, batch_size=mesh.micro_batch_size * MICRO_BATCHES)
         self.job = job.running(_TwoMicroBatches(job.schedule), two)
-        self._launching = issue_shares(job.step.trace, launching)
+        self._launching = picoseconds(issue_shares(job.step.trace, launching), "issuing an operator")
         self._rows = _Rows(job)
         self.ports = {
             (what, part): self._ports_of(what, part) for part in range(job.stages.count) for what in self._rows.passes
@@ -156,9 +156,9 @@ class StageKinds:
         tied = tuple(
             (g.parameter, stage) for g in grads if {job.stage(p) for p in job.stages.parameters[g.parameter]} != {stage}
         )
-        share = job.stages.share[:, parts].sum(axis=1)
-        share = share[np.flatnonzero(job.step.trace.operators.phase == Phase.OPTIMIZER)]
-        return (tied, share.tobytes(), *(self._part_key(part, rows) for part in parts))
+        updates = np.flatnonzero(job.step.trace.operators.phase == Phase.OPTIMIZER)
+        ticks = picoseconds(rows.seconds[updates] * job.stages.share[updates][:, parts].sum(axis=1), "the optimizer")
+        return (tied, ticks.tobytes(), *(self._part_key(part, rows) for part in parts))
 
     def _part_key(self, part: int, rows: _Rows) -> Hashable:
         forward, backward = rows.of[part]
