@@ -128,6 +128,26 @@ private:
     }
 };
 
+// When the rows of the one piece begin and end that follows another like it.
+inline void steady(const Pieces& piece, std::size_t streams, std::vector<std::int64_t>& start,
+                   std::vector<std::int64_t>& finish) {
+    const std::size_t rows = piece.kind.size();
+    std::vector<std::int64_t> free(streams, 0);
+    start.assign(rows, 0);
+    finish.assign(rows, 0);
+    for (int time = 0; time < 2; ++time)
+        for (std::size_t row = 0; row < rows; ++row) {
+            std::int64_t ready = 0;
+            for (auto k = piece.offsets[row]; k < piece.offsets[row + 1]; ++k)
+                ready = std::max(ready, finish[static_cast<std::size_t>(piece.before[k])]);
+            const auto stream = piece.stream[row];
+            if (stream >= 0) ready = std::max(ready, free[static_cast<std::size_t>(stream)]);
+            start[row] = ready;
+            finish[row] = ready + piece.ticks[row];
+            if (stream >= 0) free[static_cast<std::size_t>(stream)] = finish[row];
+        }
+}
+
 // What is wrong with columns that would make the player read where nothing is, nullptr where nothing is.
 inline const char* why_wrong(const Pieces& p, const Turns& t, std::size_t streams, std::size_t messages) {
     const auto rising = [](std::span<const std::int64_t> ends, std::size_t last) {

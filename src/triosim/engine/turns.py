@@ -135,18 +135,49 @@ def play(turns: Turns, native: bool | None = None) -> Ended:
     return _played_natively(turns) if native else _Player(turns).play()
 
 
-def _played_natively(turns: Turns) -> Ended:
-    pieces, none = turns.pieces, np.zeros(0, np.int64)
+def steady(piece: Piece, streams: int, native: bool | None = None) -> tuple[Int64, Int64]:
+    """When the rows of a piece begin and end that follows another like it, neither receiving anything.
+
+    Args:
+        piece: the rows.
+        streams: of the worker.
+        native: whether in C++; None where that is there.
+    """
+    if native is None:
+        native = _native is not None
+    if native:
+        return _native.steady(_columns_of([piece]), streams)
+    rows = list(zip(piece.stream.tolist(), piece.ticks.tolist(), piece.before.lists(), strict=True))
+    free = [0] * streams
+    for _ in range(2):
+        start, finish = list[int](), list[int]()
+        for stream, ticks, before in rows:
+            ready = max((finish[row] for row in before), default=0)
+            if stream >= 0:
+                ready = max(ready, free[stream])
+                free[stream] = ready + ticks
+            start.append(ready)
+            finish.append(ready + ticks)
+    return np.array(start, np.int64), np.array(finish, np.int64)
+
+
+def _columns_of(pieces: Sequence[Piece]) -> tuple[NDArray[Any], ...]:
+    """Pieces one after another, as the native player reads them."""
     before = Ragged.stacked([Ragged.empty(0, np.int32), *(piece.before for piece in pieces)])
 
     def column(name: str, dtype: Any) -> NDArray[Any]:
         return np.concatenate([np.zeros(0, dtype), *(getattr(piece, name) for piece in pieces)]).astype(dtype)
 
+    return (
+        _ends(map(len, pieces)), column("kind", np.int8), column("stream", np.int8), column("shown", np.int8),
+        column("ticks", np.int64), column("gap", np.int64), before.offsets, before.values.astype(np.int32),
+    )  # fmt: skip
+
+
+def _played_natively(turns: Turns) -> Ended:
+    none = np.zeros(0, np.int64)
     free, sent, arrived, counts, start, end, ended = _native.turns(
-        (
-            _ends(map(len, pieces)), column("kind", np.int8), column("stream", np.int8), column("shown", np.int8),
-            column("ticks", np.int64), column("gap", np.int64), before.offsets, before.values.astype(np.int32),
-        ),
+        _columns_of(turns.pieces),
         (
             _ends(map(len, turns.cast)), _joined(turns.cast), _joined(turns.number),
             np.array([cast.piece for cast in turns.casts], np.int32), _ends(len(cast.ports) for cast in turns.casts),

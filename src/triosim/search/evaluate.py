@@ -405,7 +405,7 @@ def _slowed(piece: Piece, op: NDArray[np.int8], slowdown: float) -> Piece:
         return piece
     alone, ticks = piece.ticks[computes] - piece.gap[computes], piece.ticks
     for _ in range(MOST_PLAYS):
-        start, finish = _steady(replace(piece, ticks=ticks))
+        start, finish = turns.steady(replace(piece, ticks=ticks), len(STREAMS))
         begin, worked = start[computes], finish[computes] - piece.gap[computes]
         beside = covered(begin, worked, *merged(start[moves], finish[moves]))
         longer = np.where(beside == worked - begin, alone * (slowdown - 1), beside * (1 - 1 / slowdown))
@@ -415,19 +415,3 @@ def _slowed(piece: Piece, op: NDArray[np.int8], slowdown: float) -> Piece:
             break
         ticks = wanted
     return replace(piece, ticks=ticks)
-
-
-def _steady(piece: Piece) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """When the rows of a piece run that follows another like it."""
-    rows = list(zip(piece.stream.tolist(), piece.ticks.tolist(), piece.before.lists(), strict=True))
-    free = [0] * len(STREAMS)
-    for _ in range(2):
-        start, finish = [], []
-        for stream, ticks, before in rows:
-            ready = max((finish[row] for row in before), default=0)
-            if stream >= 0:
-                ready = max(ready, free[stream])
-                free[stream] = ready + ticks
-            start.append(ready)
-            finish.append(ready + ticks)
-    return np.array(start, np.int64), np.array(finish, np.int64)

@@ -35,6 +35,9 @@ Numbered = tuple[int, Plan | dict[str, Any]]
 BATCH = 4
 """Plans that a worker is given at once: neighbours share caches, and none should wait long for the last."""
 
+WINDOW = 512
+"""Plans of a summary that are put in another order together, those next to each other that divide the step alike."""
+
 AHEAD = 3
 """Batches for each worker that are given out before the first of them is asked for."""
 
@@ -77,7 +80,8 @@ def sweep(
     found: Iterator[Outcome]
     if workers == 1:
         task = _Task(workload, system, base, detail, also)
-        found = (known[number] if number in known else task.outcome(number, plan) for number, plan in numbered)
+        window = WINDOW if detail == "summary" else 1
+        found = _in_windows(numbered, known, task, window)
     else:
         found = _spread(numbered, known, workers, (workload, system, base, detail, also))
     return _told(found, progress or (lambda words: None))
@@ -96,6 +100,28 @@ def _told(found: Iterator[Outcome], tell: Tell) -> Iterator[Outcome]:
         yield outcome
 
 
+def _in_windows(
+    numbered: Iterator[Numbered], known: Mapping[int, Outcome], task: _Task, window: int
+) -> Iterator[Outcome]:
+    """Outcomes in order, predicted window by window: within one those come together that share most."""
+    while batch := list(islice(numbered, window)):
+        formed = [(*one, task.formed(one[1])) for one in batch if one[0] not in known]
+        made = {}
+        for number, asked, plan in sorted(formed, key=lambda one: (_shares(one[2], task.system.devices), one[0])):
+            made[number] = task.outcome(number, asked, plan)
+        yield from (known[number] if number in known else made[number] for number, _ in batch)
+
+
+def _shares(plan: Plan | str, devices: int) -> str:
+    """Alike for plans that divide and price the same step, as most of the work is."""
+    if isinstance(plan, str):
+        return ""
+    replicas = plan.dp or max(devices // plan.replica_ranks, 1)
+    batch = plan.batch_size or (plan.global_batch_size or 0) / replicas
+    size = batch / (plan.micro_batches or 1)
+    return repr((plan.tp, plan.parallelism, plan.recompute, plan.sequence_length, size, plan.pp, plan.zero))
+
+
 class _Task:
     """Predicts one plan after another.
 
@@ -106,11 +132,20 @@ class _Task:
     def __init__(self, workload: Trace, system: System, base: Plan, detail: Detail, also: Sequence[Trace] = ()) -> None:
         self.workload, self.system, self.base, self.detail, self.also = workload, system, base, detail, also
 
-    def outcome(self, number: int, plan: Plan | dict[str, Any]) -> Outcome:
-        """What a plan gives."""
-        asked = _asked(plan)
+    def formed(self, plan: Plan | dict[str, Any]) -> Plan | str:
+        """The plan, or why there is none."""
         try:
-            formed = plan if isinstance(plan, Plan) else plan_of(self.base, plan, self.system.devices)
+            return plan if isinstance(plan, Plan) else plan_of(self.base, plan, self.system.devices)
+        except InputError as error:
+            return str(error)
+
+    def outcome(self, number: int, plan: Plan | dict[str, Any], formed: Plan | str | None = None) -> Outcome:
+        """What a plan gives; ``formed`` as :meth:`formed` has it, None where that is still to be done."""
+        asked = _asked(plan)
+        formed = self.formed(plan) if formed is None else formed
+        if isinstance(formed, str):
+            return Outcome(number, asked, None, formed)
+        try:
             if self.detail == "summary":
                 try:
                     found = evaluated(self.workload, self.system, formed, self.also)
