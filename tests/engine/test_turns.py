@@ -26,14 +26,15 @@ def piece(rows: list[tuple[int, int, int, int, int, list[int]]]) -> Piece:
     """Rows of (kind, stream, shown, ticks, gap, before)."""
     columns = list(zip(*rows, strict=True))
     return Piece(
-        *(np.array(column, np.int8) for column in columns[:3]), *(np.array(column, np.int64) for column in columns[3:5]),
+        *(np.array(column, np.int8) for column in columns[:3]),
+        *(np.array(column, np.int64) for column in columns[3:5]),
         Ragged.of(columns[5], np.int32),
     )  # fmt: skip
 
 
 @st.composite
 def jobs(draw: st.DrawFn) -> Turns:
-    """A few workers in a row: each turn may send to the next worker, which receives it in the turn of the same number."""
+    """A few workers in a row: each turn sends to the same turn of the next worker."""
     workers, count = draw(st.integers(1, 3)), draw(st.integers(1, 4))
     pieces, casts, cast, number = [], [], [], []
     for worker in range(workers):

@@ -49,6 +49,7 @@ def play_many(
     Raises:
         Refused: the columns make no sense.
     """
+
 def turns(
     pieces: tuple[NDArray[Any], ...], played: tuple[NDArray[Any], ...], streams: int, messages: int
 ) -> tuple[_Ticks, _Ticks, _Ticks, NDArray[int64], _Ticks, _Ticks, bool]: ...

@@ -255,9 +255,7 @@ class _Player:
         of = self.turns.casts[cast]
         receives = self.receives[of.piece]
         return all(
-            self.arrived[port + number] != NOT_SENT
-            for port, receive in zip(of.ports, receives, strict=True)
-            if receive
+            self.arrived[port + number] != NOT_SENT for port, receive in zip(of.ports, receives, strict=True) if receive
         )
 
     def _turn(self, worker: int, cast: int, number: int) -> None:

@@ -150,8 +150,11 @@ class StageWriter:
             end += iteration.length
         made = concatenate(self.of.new().build(), placed)
         return replace(
-            made, places=tuple(self.of.places), lifetimes=self.lifetimes(self.first, end, self.mesh), host_bytes=self._host_bytes()
-        )
+            made,
+            places=tuple(self.of.places),
+            lifetimes=self.lifetimes(self.first, end, self.mesh),
+            host_bytes=self._host_bytes(),
+        )  # fmt: skip
 
     def _iteration(self, first: bool) -> Iteration:
         """One iteration: what is fetched, the schedule's actions, and the optimizer.

@@ -418,7 +418,7 @@ def _stages_of_parameters(trace: Trace, of: NDArray[np.int32]) -> dict[int, tupl
 def _optimizer_share(trace: Trace, parameters: dict[int, tuple[int, ...]], count: int) -> NDArray[np.float64]:
     """Optimizer operators work on lists of tensors; each stage runs the part for its own parameters, by bytes."""
     values = trace.values
-    size, storage, of = values.bytes().tolist(), values.storage.tolist(), values.of.tolist()
+    size, storage = values.bytes().tolist(), values.storage.tolist()
     by_storage = {storage[v]: v for v in parameters}
     overall = np.zeros(count)
     for parameter, stages in parameters.items():

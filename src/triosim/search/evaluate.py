@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +28,8 @@ from triosim.collectives.means import CollectiveMeans
 from triosim.collectives.scheduling import Collectives
 from triosim.composition.host import launch
 from triosim.composition.interference import MOST_PLAYS, Interference, Tasks, interference, settle
-from triosim.composition.update import update_s_per_byte as update_s_per_byte
 from triosim.core.columns import Ragged
-from triosim.core.spans import covered, merged, union
+from triosim.core.spans import covered, merged
 from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds, whole_ticks
 from triosim.engine import turns
 from triosim.engine.graph import Played
@@ -48,17 +46,21 @@ from triosim.prediction.prepare import Arranged, arrange
 from triosim.schedule._stage import JobFacts
 from triosim.schedule.actions import Action, Pass
 from triosim.schedule.costs import Costs
-from triosim.schedule.program import COMPUTE, HOST, STREAMS, Op, Program
+from triosim.schedule.program import HOST, STREAMS, TP, Op, Program
 from triosim.search.memory_of import fullest
 from triosim.search.order import Order, order_of
 from triosim.search.stage_kinds import Port, StageKinds
-from triosim.search.tail import Tail, tails
+from triosim.search.tail import Tail, closed
 from triosim.search.undisturbed import Call, Send, Undisturbed, Uneven, undisturbed
 from triosim.trace.tables import Trace
 
 S = 1 / PICOSECONDS_PER_SECOND
 MEETING = 1e-3
 """What sends that meet may cost before they are left to a full simulation, part of the time until the tail."""
+
+
+ROUNDS = 4
+"""How often the tail may turn out to begin earlier."""
 
 
 class NotEvaluated(Exception):
@@ -94,6 +96,7 @@ class Evaluated:
         messages: for each message of :attr:`ended` the stages that send and receive it.
         talked: ticks of each kind of collective (kind, bytes, axis) before the tail, and of sends (kind -1).
         reserved: bytes of the fullest stage.
+        met: sends that met others on a link, whose times are within :data:`MEETING` and not exact.
     """
 
     made: Arranged
@@ -104,6 +107,7 @@ class Evaluated:
     messages: NDArray[np.int64]
     talked: dict[Call, int]
     reserved: int
+    met: int
 
     @property
     def end(self) -> int:
@@ -170,23 +174,67 @@ class _Evaluation:
             for n, b in enumerate(boundaries) for back in (False, True) for sends in (False, True)
         }  # fmt: skip
         reserved = fullest(self.job, self.made.schedule, self.kinds.of, self.written)
-        ended = self._turns(tags, len(boundaries) * 2 * m)
+        for _ in range(ROUNDS):
+            ended, met = self._turns(tags, len(boundaries) * 2 * m)
+            programs = self._tails(tags, peers, ended)
+            played, lowered = self._played(programs)
+            late = self._late(ended, played, lowered, programs)
+            if not late:
+                break
+            self._begin_earlier(late)
+        else:
+            raise NotEvaluated("sends that meet the reduction of gradients")
+        ends = np.array([[stage(b.source), stage(b.target)] for b in boundaries], np.int64).reshape(-1, 2)
+        both = np.stack([ends, ends[:, ::-1]], axis=1).reshape(-1, 2)
+        return Evaluated(
+            self.made, ended, played, lowered, programs, np.repeat(both, m, axis=0), self._talked(ended), reserved, met
+        )
+
+    def _tails(self, tags: dict[tuple[int, bool], int], peers: dict[Port, int], ended: Ended) -> list[Program]:
+        """Programs of the tail."""
         programs = []
         for s in self.stages:
             order, first = self.orders[s], self.first[s]
             ports = {
-                (what, chunk): self.ports(s, what, chunk)
-                for chunk in range(self.job.chunks) for what in self._passes
+                (what, chunk): self.ports(s, what, chunk) for chunk in range(self.job.chunks) for what in self._passes
             }  # fmt: skip
             actions = list(zip(order.actions[first:], order.final[first:], order.last[first:], strict=True))
-            written = self.written[self.kinds.of[s]]
-            tail = Tail(written, actions, ports, tags, peers, ended.arrived)
+            tail = Tail(self.written[self.kinds.of[s]], actions, ports, tags, peers, ended.arrived)
             programs.append(tail.program(s, self.mesh.of_stage(s), ended.free[s]))
-        programs = launch(programs, self.made.step.trace, self.launching)
-        played, lowered = self._played(programs)
-        ends = np.array([[stage(b.source), stage(b.target)] for b in boundaries], np.int64).reshape(-1, 2)
-        both = np.stack([ends, ends[:, ::-1]], axis=1).reshape(-1, 2)
-        return Evaluated(self.made, ended, played, lowered, programs, np.repeat(both, m, axis=0), self._talked(ended), reserved)
+        return launch(programs, self.made.step.trace, self.launching)
+
+    def _late(
+        self, ended: Ended, played: Played, lowered: Lowered, programs: list[Program]
+    ) -> list[tuple[int, Pass, int, int]]:
+        """Turns that send what is still under way when a stage at either end moves something in its tail.
+
+        Returns:
+            stage, pass, chunk and micro-batch of each.
+        """
+        begins = np.full(self.mesh.stages, np.iinfo(np.int64).max)
+        for cell in range(lowered.cells):
+            at = slice(int(lowered.first[cell]), int(lowered.first[cell + 1]))
+            program = programs[int(lowered.program[cell])]
+            moves = (program.op == Op.SEND) | ((program.op == Op.COLLECTIVE) & (program.stream != TP))
+            for ends in (np.full(len(program), program.stage), np.where(program.op == Op.SEND, program.peer, -1)):
+                known = moves & (ends >= 0)
+                np.minimum.at(begins, ends[known], played.begin[at][known])
+        stages, m, found = self.mesh.stages, self.mesh.micro_batches, []
+        back = Pass.INPUT_GRADIENT if self.made.schedule.splits_backward else Pass.BACKWARD
+        for n, b in enumerate(self.job.stages.boundaries):
+            limit = min(begins[self.job.stage(b.source)], begins[self.job.stage(b.target)])
+            for which, part, what in ((0, b.source, Pass.FORWARD), (1, b.target, back)):
+                own = slice((2 * n + which) * m, (2 * n + which + 1) * m)
+                late = np.flatnonzero((ended.sent[own] >= 0) & (ended.arrived[own] > limit))
+                found += [(part % stages, what, part // stages, number) for number in late.tolist()]
+        return found
+
+    def _begin_earlier(self, late: list[tuple[int, Pass, int, int]]) -> None:
+        """Let tails begin with turns that have been found to be a part of them."""
+        first = list(self.first)
+        for stage, what, chunk, number in late:
+            first[stage] = min(first[stage], self.orders[stage].actions.index(Action(what, number, chunk)))
+        self.first = self._closed(first)
 
     @cached_property
     def _passes(self) -> tuple[Pass, ...]:
@@ -195,14 +243,18 @@ class _Evaluation:
 
     @cached_property
     def first(self) -> list[int]:
-        """The first action of the tail of each stage."""
+        """The first action of the tail of each stage: of what reduces gradients, or comes after it."""
+        return self._closed([own.final.index(True) if True in own.final else len(own.final) for own in self.orders])
+
+    def _closed(self, first: list[int]) -> list[int]:
+        """Tails that begin there, or earlier where they must."""
         places = [(s, what, chunk) for s in self.stages for what in self._passes for chunk in range(self.job.chunks)]
         talks = {place: self.ports(*place) for place in places}
         receives, sends = (
             {place: [(p.boundary, p.back) for p in ports if p.sends == which] for place, ports in talks.items()}
             for which in (False, True)
         )
-        return tails([o.actions for o in self.orders], [o.final for o in self.orders], receives, sends)
+        return closed([o.actions for o in self.orders], first, receives, sends)
 
     # --- what comes before the tail -----------------------------------------------------------------------------------
 
@@ -215,7 +267,9 @@ class _Evaluation:
                 rows = written.rows
                 at = np.flatnonzero(rows.op == Op.COLLECTIVE)
                 calls.update(
-                    dict.fromkeys(zip(rows.what[at].tolist(), rows.bytes[at].tolist(), rows.axis[at].tolist(), strict=True))
+                    dict.fromkeys(
+                        zip(rows.what[at].tolist(), rows.bytes[at].tolist(), rows.axis[at].tolist(), strict=True)
+                    )
                 )
         sends: dict[Send, None] = {}
         for b in self.job.stages.boundaries:
@@ -238,7 +292,8 @@ class _Evaluation:
         """What collectives cost what computes beside them."""
         return interference(self.made.system.models[self.made.models[0]], self.plan.slowdown)
 
-    def _turns(self, tags: dict[tuple[int, bool], int], messages: int) -> Ended:
+    def _turns(self, tags: dict[tuple[int, bool], int], messages: int) -> tuple[Ended, int]:
+        """Play what comes before the tail; and how many sends met others."""
         pieces: list[Piece] = []
         casts: list[Cast] = []
         of_kind: dict[tuple, int] = {}
@@ -246,7 +301,7 @@ class _Evaluation:
         for s in self.stages:
             own = self.orders[s].actions[: self.first[s]]
             mine: dict[tuple[Pass, int], int] = {}
-            delay = self._delay(own, self.kinds.of[s])
+            delay = self._delay(s)
             begins: list[int] = []
             if delay is not None:
                 begins = [len(casts)]
@@ -270,7 +325,7 @@ class _Evaluation:
             number.append(np.array([0] * len(begins) + [action.micro_batch for action in own], np.int32))
         return self._apart(Turns(pieces, casts, cast, number, np.zeros(messages, np.int64), len(STREAMS)))
 
-    def _apart(self, what: Turns) -> Ended:
+    def _apart(self, what: Turns) -> tuple[Ended, int]:
         """The turns with sends that meet on a link taking longer.
 
         Two flows that share a link get half of it each for as long as both are under way, so each takes half of that
@@ -283,12 +338,12 @@ class _Evaluation:
         ended = turns.play(what)
         longer = self._meeting(ended)
         if not longer.any():
-            return ended
+            return ended, 0
         again = turns.play(replace(what, longer=longer))
         moved = int(np.abs(again.free - ended.free).max(initial=0))
         if moved > MEETING * int(again.free.max(initial=0)):
             raise NotEvaluated("sends that meet on a link and hold up others")
-        return again
+        return again, int(np.count_nonzero(longer))
 
     def _meeting(self, ended: Ended) -> NDArray[np.int64]:
         """Ticks that each send takes longer for others on its links."""
@@ -316,19 +371,21 @@ class _Evaluation:
         here, there = (b.target, b.source) if port.back else (b.source, b.target)
         return self.alone.sends[self.job.stage(here), self.job.stage(there), b.bytes]
 
-    def _delay(self, actions: Sequence[Action], kind: int) -> Piece | None:
+    def _delay(self, stage: int) -> Piece | None:
         """What the first thing that a host issues takes longer."""
         delay = self.made.launching.delay_s
         if not delay or self.made.launching.mode == "none":
             return None
-        if not actions:
-            raise NotEvaluated("a stage without a turn before its tail")
-        rows = self.written[kind].passes[actions[0].what, actions[0].chunk, False].rows
+        order = self.orders[stage]
+        first = order.actions[0]
+        rows = self.written[self.kinds.of[stage]].passes[first.what, first.chunk, order.final[0]].rows
         (issued,) = launch([rows], self.made.step.trace, self.launching)
         first = float(issued.seconds[int(np.argmax(issued.op == Op.ISSUE))])
         ticks = picoseconds(first + delay, "launching") - picoseconds(first, "launching")
         one = np.zeros(1, np.int8)
-        return Piece(one, one + HOST, one + Shown.HOST, np.array([ticks]), np.zeros(1, np.int64), Ragged.empty(1, np.int32))
+        return Piece(
+            one, one + HOST, one + Shown.HOST, np.array([ticks]), np.zeros(1, np.int64), Ragged.empty(1, np.int32)
+        )
 
     def _piece(self, rows: Program, sends: Sequence[int]) -> Piece:
         """A pass as it is played alone, slowed down by its own collectives."""
@@ -337,12 +394,7 @@ class _Evaluation:
         gap = np.where((op == Op.COMPUTE) & (program.seconds > 0), picoseconds(program.gap_s, "the gap"), 0)
         ticks = picoseconds(program.seconds, "an operator") + gap
         moves = np.flatnonzero(op == Op.COLLECTIVE)
-        ticks[moves] = [
-            self.alone.calls[call]
-            for call in zip(
-                program.what[moves].tolist(), program.bytes[moves].tolist(), program.axis[moves].tolist(), strict=True
-            )
-        ]
+        ticks[moves] = [self.alone.calls[call] for call in _calls(program)]
         ticks[op == Op.SEND] = sends
         shown = np.full(len(op), -1, np.int8)
         for kind, as_ in _SHOWN:
@@ -361,7 +413,9 @@ class _Evaluation:
             for place, count in runs.items():
                 rows = self.written[self.kinds.of[s]].passes[(*place, False)].rows
                 moves = np.flatnonzero(rows.op == Op.COLLECTIVE)
-                calls = zip(rows.what[moves].tolist(), rows.bytes[moves].tolist(), rows.axis[moves].tolist(), strict=True)
+                calls = zip(
+                    rows.what[moves].tolist(), rows.bytes[moves].tolist(), rows.axis[moves].tolist(), strict=True
+                )
                 for call, times in Counter(calls).items():
                     found[call] = found.get(call, 0) + self.alone.calls[call] * times * count
         m, axis = self.mesh.micro_batches, self.mesh.pipeline_axis
@@ -391,6 +445,15 @@ class _Evaluation:
 _SHOWN = (
     (Op.COMPUTE, Shown.COMPUTE), (Op.COLLECTIVE, Shown.COLLECTIVE), (Op.SEND, Shown.SEND), (Op.ISSUE, Shown.HOST),
 )  # fmt: skip
+
+
+_NO_ROWS = Ragged.empty(1, np.int32)
+
+
+def _calls(rows: Program) -> list[Call]:
+    """The collectives of a program, in order."""
+    at = np.flatnonzero(rows.op == Op.COLLECTIVE)
+    return list(zip(rows.what[at].tolist(), rows.bytes[at].tolist(), rows.axis[at].tolist(), strict=True))
 
 
 def means_of(system: System, router: Router, how: tuple[str, str, bool]) -> CollectiveMeans:

@@ -40,7 +40,9 @@ def fullest(job: JobFacts, schedule: Schedule, of: Sequence[int], written: Mappi
         stage = max((s for s, k in enumerate(of) if k == kind), key=lambda s: orders[s].depth)
         order = _shortest(schedule, stage, mesh.stages, orders[stage], mesh.micro_batches)
         made = _iteration(runs, order)
-        reserved = max(reserved, footprint(runs.writer.lifetimes(made, made.length, mesh), len(CATEGORIES)).reserved_bytes)
+        reserved = max(
+            reserved, footprint(runs.writer.lifetimes(made, made.length, mesh), len(CATEGORIES)).reserved_bytes
+        )
     return reserved
 
 

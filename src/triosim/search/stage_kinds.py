@@ -165,14 +165,15 @@ class StageKinds:
         seconds, first = rows.seconds, (forward[0] if len(forward) else 0)
         begin = backward[0] if len(backward) else 0
         grads = [(g.ready - begin, g.bytes, rows.weight_bytes[g.parameter]) for g in self.job.grads_of.get(part, ())]
-        talks = []
-        for number, b in rows.arriving[part]:
+        talks: list[tuple] = []
+        columns = (seconds, rows.skips, self._launching)
+        for _, b in rows.arriving[part]:
             talks.append((0, b.read - first, b.bytes, b.returned - begin if b.returned >= 0 else None))
-        for number, b in rows.leaving[part]:
+        for _, b in rows.leaving[part]:
             talks.append((1, b.made - first, b.bytes, b.returned >= 0))
         return (
             tuple(grads), tuple(talks),
-            *(column[own].tobytes() for own in (forward, backward) for column in (seconds, rows.skips, self._launching)),
+            *(column[own].tobytes() for own in (forward, backward) for column in columns),
             *((own - own[0] if len(own) else own).tobytes() for own in (forward, backward)),
             tuple(rows.talk[row] for own in (forward, backward) for row in own.tolist() if row in rows.talk),
         )  # fmt: skip
@@ -242,8 +243,8 @@ def _talk(job: JobFacts) -> dict[int, tuple]:
                 found.setdefault(row, []).append((when, *job.exchanged[number], number in job.once))
     for row, numbers in job.needed_before.items():
         if row < len(job.phase):
-            away = [(2, row - issued[n] if job.phase[issued[n]] == job.phase[row] else 0) for n in numbers if n in issued]
+            away = [
+                (2, row - issued[n] if job.phase[issued[n]] == job.phase[row] else 0) for n in numbers if n in issued
+            ]
             found.setdefault(row, []).extend(away)
     return {row: tuple(talk) for row, talk in found.items()}
-
-

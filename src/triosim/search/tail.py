@@ -117,34 +117,36 @@ class Tail:
         )  # fmt: skip
 
 
-def tails(
-    actions: Sequence[Sequence[Action]], final: Sequence[Sequence[bool]], receives: Mapping[tuple[int, Pass, int], list],
-    sends: Mapping[tuple[int, Pass, int], list],
+def closed(
+    actions: Sequence[Sequence[Action]],
+    first: Sequence[int],
+    receives: Mapping[tuple[int, Pass, int], Sequence[tuple[int, bool]]],
+    sends: Mapping[tuple[int, Pass, int], Sequence[tuple[int, bool]]],
 ) -> list[int]:
-    """The first action of each stage's tail: its first last backward, or the first that waits for another's tail.
+    """The first action of each stage's tail, so that nothing before a tail waits for one.
 
     Args:
         actions: of each stage.
-        final: which of them are the last of their kind.
+        first: where tails begin at the latest.
         receives, sends: by stage, pass and chunk the ports (boundary, back) that are received and sent.
     """
-    first = [own.index(True) if True in own else len(own) for own in final]
-    sent: set[tuple] = set()
-    scanned = [len(own) for own in actions]
-    changed = True
-    while changed:
-        changed = False
-        for stage, own in enumerate(actions):
-            for action in own[first[stage] : scanned[stage]]:
-                sent.update((*port, action.micro_batch) for port in sends[stage, action.what, action.chunk])
-            if first[stage] < scanned[stage]:
-                scanned[stage], changed = first[stage], True
-        for stage, own in enumerate(actions):
-            for number in range(first[stage]):
-                action = own[number]
-                if any((*port, action.micro_batch) in sent for port in receives[stage, action.what, action.chunk]):
-                    first[stage], changed = number, True
-                    break
+    first = list(first)
+    awaits = [
+        {
+            (*port, action.micro_batch): number
+            for number, action in enumerate(own)
+            for port in receives[stage, action.what, action.chunk]
+        }
+        for stage, own in enumerate(actions)
+    ]
+    todo = [(stage, number) for stage, own in enumerate(actions) for number in range(first[stage], len(own))]
+    while todo:
+        stage, number = todo.pop()
+        action = actions[stage][number]
+        for port in sends[stage, action.what, action.chunk]:
+            for other, table in enumerate(awaits):
+                waits = table.get((*port, action.micro_batch), len(actions[other]))
+                if waits < first[other]:
+                    todo += [(other, more) for more in range(waits, first[other])]
+                    first[other] = waits
     return first
-
-

@@ -26,8 +26,8 @@ def breakdown(job: Evaluated) -> Breakdown:
     sums = np.zeros(5)
     for cell in range(lowered.cells):
         tail = _in_tail(run, cell, int(np.count_nonzero(job.ended.free[run.program(cell).stage])))
-        found = [_union(_joined(a), b) for a, b in zip(_together(before[run.program(cell).stage]), _together(tail))]
-        compute, communication, both, all_three = found
+        both_times = zip(_together(before[run.program(cell).stage]), _together(tail), strict=True)
+        compute, communication, both, all_three = (_union(merged(*turns), own) for turns, own in both_times)
         sums += counts[cell] * np.array([compute, communication, both - compute, all_three - both, job.end - all_three])
     seconds = (sums / counts.sum() * tally.S).tolist()
     return Breakdown(*seconds)
@@ -42,10 +42,6 @@ def _together(spans: Sequence[Spans]) -> list[Spans]:
 
 def _join(a: Spans, b: Spans) -> Spans:
     return np.concatenate([a[0], b[0]]), np.concatenate([a[1], b[1]])
-
-
-def _joined(spans: Spans) -> Spans:
-    return merged(*spans)
 
 
 def _union(before: Spans, tail: Spans) -> int:
@@ -66,7 +62,7 @@ def _before(job: Evaluated, stage: int) -> tuple[Spans, Spans, Spans]:
 
 
 def _in_tail(run: tally.Run, cell: int, kept_busy: int) -> tuple[Spans, Spans, Spans]:
-    """The same of a cell in the tail, but for the first rows, which only keep its streams busy until turns have ended."""
+    """The same of a cell in the tail, but for the first rows: they keep streams busy until turns have ended."""
     at, program, played = run.tasks(cell), run.program(cell), run.played
     start, finish = played.start[at], played.finish[at]
     computes = program.op == Op.COMPUTE

@@ -120,7 +120,9 @@ def _links(lowered: Lowered, task: int) -> set[int]:
     what = int(graph.what[task])
     if graph.kind[task] == Task.TRANSFER:
         return set(routes[what].tolist())
-    return {link for route in graph.collectives[int(graph.instances[what])].route for link in routes[int(route)].tolist()}
+    return {
+        link for route in graph.collectives[int(graph.instances[what])].route for link in routes[int(route)].tolist()
+    }
 
 
 def _programs(mesh: Mesh, calls: Sequence[Call], sends: Sequence[Send]) -> list[Program]:
