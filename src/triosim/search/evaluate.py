@@ -265,12 +265,7 @@ class _Evaluation:
         for kind in self.written.values():
             for written in kind.passes.values():
                 rows = written.rows
-                at = np.flatnonzero(rows.op == Op.COLLECTIVE)
-                calls.update(
-                    dict.fromkeys(
-                        zip(rows.what[at].tolist(), rows.bytes[at].tolist(), rows.axis[at].tolist(), strict=True)
-                    )
-                )
+                calls.update(dict.fromkeys(_calls(rows)))
         sends: dict[Send, None] = {}
         for b in self.job.stages.boundaries:
             here, there = self.job.stage(b.source), self.job.stage(b.target)
@@ -316,7 +311,7 @@ class _Evaluation:
                     key = (self.kinds.of[s], *place, bytes_)
                     if key not in of_kind:
                         of_kind[key] = len(pieces)
-                        rows = self.written[self.kinds.of[s]].passes[(*place, False)].rows
+                        rows = self.written[self.kinds.of[s]].pass_of(*place).rows
                         pieces.append(self._piece(rows, bytes_))
                     mine[place] = len(casts)
                     casts.append(Cast(of_kind[key], tuple(tags[p.boundary, p.back] for p in ports)))
@@ -356,10 +351,10 @@ class _Evaluation:
             for back, pair in ((0, (here, there)), (1, (there, here))):
                 rows.setdefault(pair, []).append((2 * n + back) * m + np.arange(m))
         of = {pair: np.concatenate(own) for pair, own in rows.items()}
-        for a, b in chain(self.alone.shared, ((b, a) for a, b in self.alone.shared)):
-            if a in of and b in of:
-                own = of[a][ended.sent[of[a]] >= 0]
-                others = of[b][ended.sent[of[b]] >= 0]
+        for one, other in chain(self.alone.shared, ((b, a) for a, b in self.alone.shared)):
+            if one in of and other in of:
+                own = of[one][ended.sent[of[one]] >= 0]
+                others = of[other][ended.sent[of[other]] >= 0]
                 beside = covered(
                     ended.sent[own], ended.arrived[own], *merged(ended.sent[others], ended.arrived[others])
                 )
@@ -380,8 +375,8 @@ class _Evaluation:
         first = order.actions[0]
         rows = self.written[self.kinds.of[stage]].passes[first.what, first.chunk, order.final[0]].rows
         (issued,) = launch([rows], self.made.step.trace, self.launching)
-        first = float(issued.seconds[int(np.argmax(issued.op == Op.ISSUE))])
-        ticks = picoseconds(first + delay, "launching") - picoseconds(first, "launching")
+        begin = float(issued.seconds[int(np.argmax(issued.op == Op.ISSUE))])
+        ticks = picoseconds(begin + delay, "launching") - picoseconds(begin, "launching")
         one = np.zeros(1, np.int8)
         return Piece(
             one, one + HOST, one + Shown.HOST, np.array([ticks]), np.zeros(1, np.int64), Ragged.empty(1, np.int32)
@@ -397,8 +392,8 @@ class _Evaluation:
         ticks[moves] = [self.alone.calls[call] for call in _calls(program)]
         ticks[op == Op.SEND] = sends
         shown = np.full(len(op), -1, np.int8)
-        for kind, as_ in _SHOWN:
-            shown[op == kind] = as_
+        for code, as_ in _SHOWN:
+            shown[op == code] = as_
         kind = np.where(op == Op.SEND, Does.SENDS, np.where(op == Op.RECEIVE, Does.RECEIVES, Does.NOTHING))
         piece = Piece(
             kind.astype(np.int8), program.stream, shown, ticks.astype(np.int64), gap.astype(np.int64), program.before
@@ -411,12 +406,8 @@ class _Evaluation:
         for s in self.stages:
             runs = Counter((action.what, action.chunk) for action in self.orders[s].actions[: self.first[s]])
             for place, count in runs.items():
-                rows = self.written[self.kinds.of[s]].passes[(*place, False)].rows
-                moves = np.flatnonzero(rows.op == Op.COLLECTIVE)
-                calls = zip(
-                    rows.what[moves].tolist(), rows.bytes[moves].tolist(), rows.axis[moves].tolist(), strict=True
-                )
-                for call, times in Counter(calls).items():
+                rows = self.written[self.kinds.of[s]].pass_of(*place).rows
+                for call, times in Counter(_calls(rows)).items():
                     found[call] = found.get(call, 0) + self.alone.calls[call] * times * count
         m, axis = self.mesh.micro_batches, self.mesh.pipeline_axis
         took = np.where(ended.sent >= 0, ended.arrived - ended.sent, 0).reshape(-1, 2 * m).sum(axis=1)
@@ -445,9 +436,6 @@ class _Evaluation:
 _SHOWN = (
     (Op.COMPUTE, Shown.COMPUTE), (Op.COLLECTIVE, Shown.COLLECTIVE), (Op.SEND, Shown.SEND), (Op.ISSUE, Shown.HOST),
 )  # fmt: skip
-
-
-_NO_ROWS = Ragged.empty(1, np.int32)
 
 
 def _calls(rows: Program) -> list[Call]:

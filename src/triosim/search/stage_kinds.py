@@ -65,6 +65,10 @@ class StageKind:
     update: Written
     length: int
 
+    def pass_of(self, what: Pass, chunk: int) -> Written:
+        """A pass that is not the last of its kind."""
+        return self.passes[what, chunk, False]
+
 
 @dataclass(frozen=True)
 class Port:

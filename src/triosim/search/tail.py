@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,7 +107,7 @@ class Tail:
         if (values < 0).any():
             raise ValueError("the tail waits for a row that is not in it")
         all_ = Ragged.stacked([begin.before, Ragged((values + len(begin)).astype(np.int32), before.offsets)])
-        columns = {
+        columns: dict[str, Any] = {
             name: np.concatenate([getattr(begin, name), *(getattr(rows, name) for rows in self.rows)])
             for name in _COLUMNS
         }
