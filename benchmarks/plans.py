@@ -20,10 +20,11 @@ from typing import Any
 
 from triosim import sweep
 from triosim.cli.workloads import load_workload
+from triosim.fidelity import Fidelity
 from triosim.hardware.machine import system
 from triosim.plan import Plan
 from triosim.prediction.simulate import simulate
-from triosim.search.grid import axes_of, grid, plan_of
+from triosim.search.grid import asked_of, axes_of, grid
 from triosim.search.outcome import figures
 
 AXES = (
@@ -89,7 +90,9 @@ def swept(given: argparse.Namespace) -> dict[str, Any]:
     errors = []
     compared = draw.sample(valid, min(given.compared, len(valid)))
     for one in compared:
-        alone = figures(simulate(trace, machine, plan_of(BASE, asked[one.number], machine.devices), fit=False))
+        alone = figures(
+            simulate(trace, machine, *asked_of(BASE, Fidelity(), asked[one.number], machine.devices), fit=False)
+        )
         assert one.figures is not None
         errors.append(abs(one.figures.iteration_time_s / alone.iteration_time_s - 1))
         if one.figures.reserved_bytes != alone.reserved_bytes or one.figures.binds != alone.binds:
@@ -113,7 +116,7 @@ def by_stage() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, asked in KINDS.items():
         for often in ("first", "again"):
-            found[f"{name}, {often}"] = _one(trace, machine, plan_of(BASE, asked, machine.devices))
+            found[f"{name}, {often}"] = _one(trace, machine, asked_of(BASE, Fidelity(), asked, machine.devices)[0])
     heads = list(dict.fromkeys(stage for spent in found.values() for stage in spent))
     width = max(map(len, found))
     print(f"{'CPU ms':{width}} " + " ".join(f"{head:>9}" for head in heads))

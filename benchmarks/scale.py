@@ -44,12 +44,13 @@ def _one(case: dict, runs: int, data: Path) -> dict:
     if case["workload"].startswith("model:"):
         trace = triosim.model(case["workload"].removeprefix("model:"))
         system = triosim.system("dgx-h100", nodes=case["nodes"])
-        plan = triosim.Plan(tp=8, pp=16, dp=case["dp"], micro_batches=64, fold=case.get("fold", True))
+        plan = triosim.Plan(tp=8, pp=16, dp=case["dp"], micro_batches=64)
     else:
         folder = data / "triosim-h100" / case["workload"]
         trace = triosim.load(folder if folder.exists() else Path("examples/resnet50-cpu.triosim"))
         system = triosim.system(devices=case["devices"], topology="ring", link="25GB/s", latency="1us")
-        plan = triosim.Plan(fold=case.get("fold", True))
+        plan = triosim.Plan()
+    models = triosim.Fidelity(fold=case.get("fold", True))
     engine = []
     play = simulate.play
 
@@ -63,7 +64,7 @@ def _one(case: dict, runs: int, data: Path) -> dict:
     calls = []
     for _ in range(case.get("runs", runs) + 1):
         began = time.process_time()
-        result = triosim.simulate(trace, system, plan)
+        result = triosim.simulate(trace, system, plan, models)
         calls.append(time.process_time() - began)
     return {
         "iteration_time_s": result.iteration_time_s,

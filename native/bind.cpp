@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "carried.hpp"
+#include "cells.hpp"
 #include "check.hpp"
 #include "columns.hpp"
 #include "engine.hpp"
@@ -339,6 +340,35 @@ nb::tuple turns(nb::tuple pieces, nb::tuple played, std::size_t streams, std::si
                           array(std::move(end)), ended);
 }
 
+// See triosim/network/cells.py.
+nb::object refine(nb::object py_traffic) {
+    Columns columns;
+    const auto flat = [&](const char* name) { return columns.flat<std::int64_t>(py_traffic.attr(name), name); };
+    const auto rows = [&]<class T>(const char* name, T) -> Ragged<T> {
+        const nb::object table = py_traffic.attr(name);
+        return {columns.flat<T>(table.attr("values"), name), columns.flat<std::int64_t>(table.attr("offsets"), name)};
+    };
+    const CellTraffic traffic{flat("party_like"), flat("source"), flat("target"), flat("way_like"), flat("link_like"),
+                          rows("needs", std::int64_t{}), rows("members", std::int64_t{}),
+                          rows("routes", std::int32_t{})};
+    Cells cells;
+    {
+        const nb::gil_scoped_release release;
+        const auto parties = static_cast<std::int64_t>(traffic.party_like.size());
+        const auto ways = static_cast<std::int64_t>(traffic.ways());
+        const bool good = traffic.target.size() == traffic.ways() && traffic.way_like.size() == traffic.ways() &&
+                          traffic.needs.size() == traffic.ways() && traffic.routes.size() == traffic.ways() &&
+                          well_formed(traffic.needs) && well_formed(traffic.routes) && well_formed(traffic.members) &&
+                          within(traffic.source, 0, parties) && within(traffic.target, 0, parties) &&
+                          within(traffic.needs.values, 0, ways) && within(traffic.members.values, 0, parties) &&
+                          within(traffic.routes.values, 0, static_cast<std::int64_t>(traffic.link_like.size()));
+        if (!good) throw Refused("columns of the traffic make no sense together");
+        cells = Refinement(traffic).run();
+    }
+    return nb::make_tuple(array(std::move(cells.party)), array(std::move(cells.way)), array(std::move(cells.link)),
+                          array(std::move(cells.group)));
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
@@ -349,4 +379,5 @@ NB_MODULE(_native, m) {
           "links"_a.none());
     m.def("steady", &steady_turn, "pieces"_a, "streams"_a);
     m.def("turns", &turns, "pieces"_a, "played"_a, "streams"_a, "messages"_a);
+    m.def("refine", &refine, "traffic"_a);
 }

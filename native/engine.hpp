@@ -20,6 +20,7 @@ public:
         : graph_(graph), roads_(roads), network_(network), start_(start), finish_(finish),
           collectives_(*this, graph, roads, alone && network.alone_at_capacity && !network.pays_latency, formulas),
           poll_(std::move(poll)), waiting_(graph.size()), need_(graph.need.begin(), graph.need.end()),
+          next_(graph.size(), NONE),
           flows_on_(roads.capacity.size(), 0), tokens_(graph.tokens.begin(), graph.tokens.end()),
           takers_(graph.tokens.size()) {}
 
@@ -130,21 +131,20 @@ private:
             const bool counts = graph_.counts(at);
             Tick ready = 0;
             std::int32_t waiting = counts;
-            auto wait_for = [&](std::int32_t other) {
+            auto wait_for = [&](std::int32_t other) {  // whether it has not been settled yet
                 const Tick end = finish_[static_cast<std::size_t>(other)];
-                if (end != NEVER) {
-                    ready = std::max(ready, end);
-                } else {
-                    ++waiting;
-                    edges.push_back({other, task});
-                }
+                if (end != NEVER) ready = std::max(ready, end);
+                else ++waiting;
+                return end == NEVER;
             };
             if (const std::int32_t stream = graph_.stream[at]; stream >= 0) {
                 const std::int32_t before = std::exchange(last[static_cast<std::size_t>(stream)], task);
-                if (before != NONE) wait_for(before);
+                if (before != NONE && wait_for(before)) next_[static_cast<std::size_t>(before)] = task;
             }
             if (!counts) {
-                for (const std::int32_t other : graph_.before[at]) wait_for(other);
+                for (const std::int32_t other : graph_.before[at]) {
+                    if (wait_for(other)) edges.push_back({other, task});
+                }
             } else {
                 for (const std::int32_t other : graph_.before[at]) {
                     const Tick end = finish_[static_cast<std::size_t>(other)];
@@ -157,11 +157,11 @@ private:
             if (waiting == 0) begin(task);
             ahead_.clear();
         }
-        if (edges.empty()) return;
         after_ = Successors(graph_.size(), edges);
         for (std::int32_t task = 0; task < static_cast<std::int32_t>(graph_.size()); ++task) {
             // Only what waited for a row after it can have been settled without being told.
-            if (finish_[static_cast<std::size_t>(task)] != NEVER && !after_[task].empty()) ahead_.push_back(task);
+            const auto at = static_cast<std::size_t>(task);
+            if (finish_[at] != NEVER && (next_[at] != NONE || !after_[task].empty())) ahead_.push_back(task);
         }
         proceed();
     }
@@ -197,15 +197,20 @@ private:
             ahead_.pop_back();
             const Tick end = finish_[static_cast<std::size_t>(task)];
             for (const std::int32_t following : after_[task]) {
-                if (following < 0) {
-                    schedule(end, What::count, ~following);
-                    continue;
-                }
-                const auto at = static_cast<std::size_t>(following);
-                start_[at] = std::max(start_[at], end);
-                if (--waiting_[at] == 0) begin(following);
+                if (following < 0) schedule(end, What::count, ~following);
+                else ready(following, end);
+            }
+            if (const std::int32_t following = next_[static_cast<std::size_t>(task)]; following != NONE) {
+                ready(following, end);
             }
         }
+    }
+
+    // One thing that a task waits for ends.
+    void ready(std::int32_t task, Tick end) {
+        const auto at = static_cast<std::size_t>(task);
+        start_[at] = std::max(start_[at], end);
+        if (--waiting_[at] == 0) begin(task);
     }
 
     // One of the predecessors of a task that needs some of them has finished.
@@ -327,7 +332,8 @@ private:
     std::function<void()> poll_;
 
     std::vector<std::int32_t> waiting_, need_;  // of each task
-    Successors after_;                          // tasks that wait; those that count their predecessors as ~task
+    std::vector<std::int32_t> next_;            // that waits for each task on its stream
+    Successors after_;                          // others that wait; those that count their predecessors as ~task
     std::vector<std::int32_t> ahead_;           // settled, not yet told to those that wait for them
     std::priority_queue<std::int32_t, std::vector<std::int32_t>, std::greater<>> begins_;  // collectives, now
 

@@ -163,10 +163,12 @@ def test_the_reader_makes_a_trace_that_can_be_priced(outside: Path) -> None:
     trace = triosim.load(outside / "two.products")
     assert trace.operators.flop.tolist() == [2 * 64 * 32 * 16, 2 * 64 * 16 * 8]
     system = triosim.system(device="A100", devices=1)
-    plan = triosim.Plan(operator_times="recorded", host="none")
-    assert triosim.simulate(trace, system, plan).iteration_time_s == pytest.approx(7e-6, rel=1e-6)
-    plan = triosim.Plan(operator_times="proportional", host="none", batch_size=128)
-    assert triosim.simulate(trace, system, plan).iteration_time_s == pytest.approx(14e-6, rel=1e-6)
+    recorded = triosim.Fidelity(operator_times="recorded", host="none")
+    assert triosim.simulate(trace, system, fidelity=recorded).iteration_time_s == pytest.approx(7e-6, rel=1e-6)
+    scaled = triosim.Fidelity(operator_times="proportional", host="none")
+    assert triosim.simulate(trace, system, triosim.Plan(batch_size=128), scaled).iteration_time_s == pytest.approx(
+        14e-6, rel=1e-6
+    )
 
 
 def test_what_the_reader_cannot_read_is_a_sentence(outside: Path, tmp_path: Path) -> None:
@@ -211,7 +213,9 @@ def test_the_kind_is_counted_rescaled_and_priced(outside: Path) -> None:
     odd.operator("packed::matmul", values, [], roles=("input", "weight"), phase=Phase.FORWARD)
     notes = odd.build(Meta("test")).meta.notes
     assert any("input has the shape [8], but needs 2 dimensions" in note for note in notes)
-    result = triosim.simulate(trace, triosim.system(device="H100", devices=1), triosim.Plan(operator_times="physical"))
+    result = triosim.simulate(
+        trace, triosim.system(device="H100", devices=1), fidelity=triosim.Fidelity(operator_times="physical")
+    )
     assert "physical models" in " ".join(result.sources)
 
 
@@ -220,16 +224,19 @@ def test_serial_moves_bytes_and_then_computes(outside: Path) -> None:
     device = system.models[0]
     expected = sum(trace.operators.bytes) / device.memory_bandwidth
     expected += sum(trace.operators.flop) / max(device.peak_flops.values())
-    result = triosim.simulate(trace, system, triosim.Plan(operator_times="serial", host="none"))
+    result = triosim.simulate(trace, system, fidelity=triosim.Fidelity(operator_times="serial", host="none"))
     assert result.iteration_time_s == pytest.approx(expected, rel=1e-3)
     assert any("100 % the model 'serial' on H100" in source for source in result.sources)
     with pytest.raises(InputError, match="'serial' need a device"):
-        triosim.simulate(triosim.model("gpt2"), triosim.system(devices=1), triosim.Plan(operator_times="serial"))
+        triosim.simulate(
+            triosim.model("gpt2"), triosim.system(devices=1), fidelity=triosim.Fidelity(operator_times="serial")
+        )
 
 
 def test_stopwatch_gives_its_times_to_the_operators(outside: Path) -> None:
-    plan = triosim.Plan(operator_times=str(outside / "watch.log"), host="none")
-    result = triosim.simulate(triosim.load(outside / "two.products"), triosim.system(device="A100", devices=1), plan)
+    watched = triosim.Fidelity(operator_times=str(outside / "watch.log"), host="none")
+    system = triosim.system(device="A100", devices=1)
+    result = triosim.simulate(triosim.load(outside / "two.products"), system, fidelity=watched)
     assert result.iteration_time_s == pytest.approx(2 * 7.25e-6, rel=1e-6)
 
 
@@ -237,11 +244,16 @@ def test_one_by_one_takes_micro_batches_times_all_stages(outside: Path) -> None:
     trace, system = triosim.model("gpt2", sequence_length=64), triosim.system(device="A100", devices=2, link="1000GB/s")
     one, four = (
         triosim.simulate(
-            trace, system, triosim.Plan(pp=2, micro_batches=m, batch_size=m, schedule="one-by-one", host="none")
+            trace,
+            system,
+            triosim.Plan(pp=2, micro_batches=m, batch_size=m, schedule="one-by-one"),
+            triosim.Fidelity(host="none"),
         )
         for m in (1, 4)
     )
-    usual = triosim.simulate(trace, system, triosim.Plan(pp=2, micro_batches=4, batch_size=4, host="none"))
+    usual = triosim.simulate(
+        trace, system, triosim.Plan(pp=2, micro_batches=4, batch_size=4), triosim.Fidelity(host="none")
+    )
     optimizer = one.iteration_time_s - (four.iteration_time_s - one.iteration_time_s) / 3
     assert 0 < optimizer < one.iteration_time_s
     assert four.iteration_time_s > usual.iteration_time_s > one.iteration_time_s
@@ -257,7 +269,9 @@ def test_straight_lasts_one_part_over_one_link(outside: Path) -> None:
     assert set(made.pattern.bytes.tolist()) == {1000}
     system = triosim.system(devices=4, topology="full", link="1GB/s")
     trace = triosim.load(ROOT / "examples" / "gpt-small-cpu.triosim")
-    result = triosim.simulate(trace, system, triosim.Plan(dp=4, zero=1, overlap=False, collective_algorithm="straight"))
+    result = triosim.simulate(
+        trace, system, triosim.Plan(dp=4, zero=1, overlap=False), triosim.Fidelity(collective_algorithm="straight")
+    )
     rows = [row for row in result.collectives if row.kind == "all_gather"]
     assert rows
     for row in rows:

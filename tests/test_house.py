@@ -11,7 +11,8 @@ import triosim
 
 SOURCE = Path(triosim.__file__).parent
 ORDER = (
-    "core", "plan", "hardware", "accelerator", "operators", "trace", "transform", "sources", "partition", "kernels",
+    "core", "fidelity", "plan", "hardware", "accelerator", "operators", "trace", "transform", "sources", "partition",
+    "kernels",
     "memory", "schedule", "composition", "engine", "network", "collectives", "interop", "prediction", "search",
     "serving", "report", "validate", "cli", "__main__",
 )  # fmt: skip

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import triosim
+from tests.asked import asked
 from tests.traces import chain
 from triosim import Plan
 
@@ -16,7 +17,7 @@ FREE = {"operator_times": "proportional", "host": "none"}
 
 def _time(trace, devices: int, link: str = "inf", **plan) -> float:
     system = triosim.system(devices=devices, link=link)
-    return triosim.simulate(trace, system, Plan(**{**FREE, **plan})).iteration_time_s
+    return triosim.simulate(trace, system, *asked(**{**FREE, **plan})).iteration_time_s
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
@@ -43,8 +44,8 @@ def test_overlapped_data_parallel_lies_between_its_bounds(layers: int, parts: in
     trace = chain(layers=layers, optimizer_s=1e-3)
     link = data.draw(st.sampled_from(["10MB/s", "100MB/s", "1GB/s", "inf"]))
     system = triosim.system(devices=dp, link=link, topology=data.draw(st.sampled_from(["ring", "switch", "full"])))
-    on = triosim.simulate(trace, system, Plan(dp=dp, micro_batches=parts, **FREE))
-    off = triosim.simulate(trace, system, Plan(dp=dp, micro_batches=parts, overlap=False, **FREE))
+    on = triosim.simulate(trace, system, *asked(dp=dp, micro_batches=parts, **FREE))
+    off = triosim.simulate(trace, system, *asked(dp=dp, micro_batches=parts, overlap=False, **FREE))
     compute, talk = off.breakdown_s.compute, off.breakdown_s.communication
     assert off.iteration_time_s == pytest.approx(compute + talk, abs=1e-12)
     assert max(compute, talk) - 1e-9 <= on.iteration_time_s <= compute + on.breakdown_s.communication + 1e-9
@@ -92,7 +93,7 @@ def test_faster_operators_never_make_an_uncontended_run_longer(pp: int, parts: i
 )
 def test_a_breakdown_adds_up_and_no_stream_runs_two_things(plan: dict) -> None:
     result = triosim.simulate(
-        chain(layers=8, optimizer_s=1e-3), triosim.system(devices=4, link="100MB/s", latency="2us"), Plan(**plan)
+        chain(layers=8, optimizer_s=1e-3), triosim.system(devices=4, link="100MB/s", latency="2us"), *asked(**plan)
     )
     parts = result.breakdown_s
     whole = parts.compute + parts.exposed_communication + parts.host + parts.idle

@@ -50,12 +50,12 @@ def test_results_pages_and_timelines_are_equal_byte_for_byte(job: str, tmp_path:
 
 def test_a_seed_governs_the_draws_and_nothing_else() -> None:
     job, system = triosim.model("gpt2", batch_size=4), triosim.system(device="H100", devices=1)
-    one, same, other = (triosim.simulate(job, system, triosim.Plan(seed=seed)) for seed in (0, 0, 1))
+    one, same, other = (triosim.simulate(job, system, fidelity=triosim.Fidelity(seed=seed)) for seed in (0, 0, 1))
     assert one.to_json() == same.to_json()
     assert other.interval_s != one.interval_s
     plain, again = one.to_dict(), other.to_dict()
-    assert {key for key in plain if plain[key] != again[key]} == {"interval_s", "plan"}
-    assert {key for key in plain["plan"] if plain["plan"][key] != again["plan"][key]} == {"seed"}
+    assert {key for key in plain if plain[key] != again[key]} == {"interval_s", "fidelity"}
+    assert {key for key in plain["fidelity"] if plain["fidelity"][key] != again["fidelity"][key]} == {"seed"}
 
 
 @pytest.mark.parametrize("seed", ["-1", "1.5", "abc"])

@@ -53,13 +53,15 @@ class Row:
     even_bandwidth: float
 
 
+RINGS = triosim.Fidelity(collective_algorithm="ring")
+
+
 def plan(model: str, **more: object) -> triosim.Plan:
     """Standard data parallel: compute, then one all-reduce of all gradients, along a ring through the wafer."""
     return triosim.Plan(
         batch_size=STUDY["batch_size"][model],
         sequence_length=STUDY["sequence_length"].get(model),
         overlap=False,
-        collective_algorithm="ring",
         placement=tuple(grid_cycle(WAFER["rows"], WAFER["columns"]).tolist()),
         **more,
     )
@@ -69,7 +71,7 @@ def electrical(model: str, bandwidth: float) -> triosim.Result:
     """An iteration on the mesh."""
     shape = (WAFER["rows"], WAFER["columns"])
     system = triosim.system(device=WAFER["device"], devices=GPUS, topology="mesh", shape=shape, link=bandwidth)
-    return triosim.simulate(triosim.model(model), system, plan(model))
+    return triosim.simulate(triosim.model(model), system, plan(model), RINGS)
 
 
 def photonic(model: str, setup: str, ports: int = PHOTONIC["links"], iterations: int = 1) -> triosim.Result:
@@ -77,8 +79,8 @@ def photonic(model: str, setup: str, ports: int = PHOTONIC["links"], iterations:
     link = parse_bandwidth(PHOTONIC["bandwidth"]) / ports
     system = triosim.system(device=WAFER["device"], devices=GPUS, topology="full", link=link)
     options = {"setup": setup, "ports": str(ports)}
-    circuits = plan(model, solver="circuit", solver_options=options, iterations=iterations)
-    return triosim.simulate(triosim.model(model), system, circuits)
+    circuits = RINGS.replaced(solver="circuit", solver_options=options)
+    return triosim.simulate(triosim.model(model), system, plan(model, iterations=iterations), circuits)
 
 
 def communication_share(result: triosim.Result) -> float:

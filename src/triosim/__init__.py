@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
+    "Fidelity": "triosim.fidelity",
     "InputError": "triosim.core.errors",
     "Plan": "triosim.plan",
     "PlanError": "triosim.core.errors",
@@ -42,6 +43,7 @@ __all__ = ["__version__", *_HOME]
 if TYPE_CHECKING:
     from triosim.core.errors import InputError as InputError
     from triosim.core.errors import PlanError as PlanError
+    from triosim.fidelity import Fidelity as Fidelity
     from triosim.hardware.machine import system as system
     from triosim.hardware.system import System as System
     from triosim.plan import Plan as Plan

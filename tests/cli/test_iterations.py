@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import triosim
-from triosim import InputError, Plan
+from triosim import Fidelity, InputError, Plan
 from triosim.cli.iterations import read
 from triosim.cli.main import app
 from triosim.composition.residual import Terms, document, load
@@ -39,8 +39,7 @@ def table(tmp_path_factory):
         for batch in (2, 64):
             for dp, pp, parts in ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 2, 2)):
                 plan = Plan(dp=dp, pp=pp, idle_ok=dp * pp == 1, batch_size=batch, micro_batches=parts)
-                plan = plan.model_copy(update={"composition": truth})
-                seconds = triosim.simulate(trace, system, plan).iteration_time_s
+                seconds = triosim.simulate(trace, system, plan, Fidelity(composition=truth)).iteration_time_s
                 idle = "on" if plan.idle_ok else ""
                 lines.append(f"{name},{batch},A100-SXM4-80GB,2,{idle},{dp},{pp},{parts},{seconds * 1e3:.6f} ms")
     file = folder / "measured.csv"
@@ -59,8 +58,8 @@ def test_a_table_of_iterations_becomes_a_residual_that_explains_them(table, tmp_
     assert found.terms.issue_s == pytest.approx(TERMS.issue_s, rel=0.1)
     assert found.error < 0.1
     first = read(table)[0]
-    plan = first.plan.model_copy(update={"composition": str(output)})
-    again = triosim.simulate(first.workload, first.system, plan).iteration_time_s
+    learned = Fidelity(composition=str(output))
+    again = triosim.simulate(first.workload, first.system, first.plan, learned).iteration_time_s
     assert again == pytest.approx(first.seconds, rel=0.1)
 
 
@@ -74,11 +73,11 @@ def test_playing_under_terms_is_simulating_with_them(tmp_path) -> None:
     for options in ({"dp": 2}, {"dp": 1, "pp": 2, "micro_batches": 2}, {"tp": 2}):
         trace = triosim.model("gpt2", configuration={"n_layer": 2}, sequence_length=128)
         plan = Plan(batch_size=2, **options)
-        job = prepare(trace, system, plan.model_copy(update={"host": "large-model"}))
+        job = prepare(trace, system, plan, Fidelity(host="large-model"))
         made, _ = lowered_job(job, fold=True)
         slowdown = [i.slowdown for i in job.interferes]
         ready = iteration(job.programs, made, slowdown, network_model("max-min", {}))
-        want = triosim.simulate(trace, system, plan.model_copy(update={"composition": truth})).iteration_time_s
+        want = triosim.simulate(trace, system, plan, Fidelity(composition=truth)).iteration_time_s
         assert ready.played(TERMS) == pytest.approx(want, rel=1e-9)
 
 

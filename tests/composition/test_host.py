@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import triosim
+from tests.asked import asked
 from tests.traces import chain
-from triosim import InputError, Plan
+from triosim import Fidelity, InputError, Plan
 from triosim.composition.host import crowding, default_mode, host
 from triosim.hardware import catalog
 
@@ -25,7 +26,7 @@ def _with_host_times(trace, seconds: float):
 
 
 def _time(trace, **plan) -> float:
-    return triosim.simulate(trace, triosim.system(**ONE), Plan(**plan)).iteration_time_s
+    return triosim.simulate(trace, triosim.system(**ONE), *asked(**plan)).iteration_time_s
 
 
 def test_long_kernels_hide_the_host() -> None:
@@ -35,7 +36,7 @@ def test_long_kernels_hide_the_host() -> None:
 
 def test_short_kernels_wait_for_the_host() -> None:
     trace = chain(layers=4, forward_s=1e-6, backward_s=1e-6)
-    result = triosim.simulate(trace, triosim.system(**ONE), Plan(host="eager"))
+    result = triosim.simulate(trace, triosim.system(**ONE), fidelity=Fidelity(host="eager"))
     assert result.iteration_time_s == pytest.approx(8 * 20e-6 + DELAY + 1e-6)
     assert result.breakdown_s.host == pytest.approx(result.iteration_time_s - 8e-6)
     assert result.breakdown_s.compute == pytest.approx(8e-6)
@@ -114,7 +115,7 @@ def test_views_cost_the_host_but_not_the_device() -> None:
 
 
 def test_sources_say_what_the_host_rests_on() -> None:
-    result = triosim.simulate(chain(), triosim.system(**ONE), Plan(host="large-model"))
+    result = triosim.simulate(chain(), triosim.system(**ONE), fidelity=Fidelity(host="large-model"))
     assert any("55 us per launch" in s and "Megatron-LM" in s for s in result.sources)
     result = triosim.simulate(chain(), triosim.system(**ONE), Plan())
     assert any("launching is left out" in s for s in result.sources)
@@ -128,7 +129,7 @@ def test_launch_delay_and_gap_are_those_that_the_trace_shows() -> None:
 
 
 def test_gaps_are_neither_computation_nor_part_of_what_an_operator_takes() -> None:
-    result = triosim.simulate(chain(layers=4), triosim.system(**ONE), Plan(host="eager"))
+    result = triosim.simulate(chain(layers=4), triosim.system(**ONE), fidelity=Fidelity(host="eager"))
     assert result.breakdown_s.compute == pytest.approx(chain(layers=4).device_time())
     assert sum(row.compute_s for row in result.layers) == pytest.approx(chain(layers=4).device_time())
 
@@ -136,9 +137,9 @@ def test_gaps_are_neither_computation_nor_part_of_what_an_operator_takes() -> No
 def test_one_host_launches_for_all_devices_of_data_parallel() -> None:
     """torch's ``DataParallel`` is one process: what it issues for one device it issues for each in turn."""
     trace, two = triosim.model("vgg11", image_size=32), triosim.system(device="A100-SXM4-80GB", devices=2)
-    own = triosim.simulate(trace, two, Plan(batch_size=1, host="eager"))
-    shared = triosim.simulate(trace, two, Plan(batch_size=1, host="eager", dp_style="dataparallel"))
-    alone = triosim.simulate(trace, triosim.system(device="A100-SXM4-80GB"), Plan(batch_size=1, host="eager"))
+    own = triosim.simulate(trace, two, Plan(batch_size=1), Fidelity(host="eager"))
+    shared = triosim.simulate(trace, two, Plan(batch_size=1, dp_style="dataparallel"), Fidelity(host="eager"))
+    alone = triosim.simulate(trace, triosim.system(device="A100-SXM4-80GB"), Plan(batch_size=1), Fidelity(host="eager"))
     assert own.devices[0].host_cpu_s == pytest.approx(alone.devices[0].host_cpu_s, rel=0.1)
     assert shared.devices[0].host_cpu_s == pytest.approx(2 * alone.devices[0].host_cpu_s, rel=0.1)
 
@@ -154,8 +155,8 @@ def test_processes_share_the_cores_of_their_server(tmp_path) -> None:
             f'[devices]\nmodel = "A100-SXM4-80GB"\ncount = 4\n[scale_up]\ntopology = "switch"\nlink = "NVLink3"\n'
             f'[host]\nlink = "PCIe4x16"\ncores = {cores}\n'
         )
-        plan = Plan(host="eager", dp=4, operator_times="recorded")
-        took.append(triosim.simulate(trace, triosim.system(file), plan).devices[0].host_cpu_s)
+        eager = Fidelity(host="eager", operator_times="recorded")
+        took.append(triosim.simulate(trace, triosim.system(file), Plan(dp=4), eager).devices[0].host_cpu_s)
     assert took[1] == pytest.approx(2 * took[0] - DELAY)
     assert took[2] == pytest.approx(4 * took[0] - 3 * DELAY)
     file.write_text(file.read_text().replace("cores = 1", "cores = 0"))

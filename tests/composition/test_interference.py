@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import triosim
+from tests.asked import asked
 from tests.traces import chain
-from triosim import Plan
+from triosim import Fidelity
 from triosim.composition.interference import TOLERANCE, Tasks, interference, settle
 from triosim.core.spans import covered, merged, union
 from triosim.hardware.accelerator import UNNAMED
@@ -64,7 +65,7 @@ def test_what_collectives_hold_of_each_device() -> None:
 def _run(layers: int = 6, link: str = "1MB/s", devices: int = 2, **plan):
     buckets = {"bucket_bytes": WEIGHT, "first_bucket_bytes": WEIGHT}
     system = triosim.system(devices=devices, topology="ring", link=link)
-    return triosim.simulate(chain(layers=layers), system, Plan(**(FREE | buckets | plan)))
+    return triosim.simulate(chain(layers=layers), system, *asked(**(FREE | buckets | plan)))
 
 
 def test_off_one_and_an_unnamed_device_are_bit_identical() -> None:
@@ -138,9 +139,10 @@ def test_more_interference_never_shortens_a_data_parallel_step() -> None:
 
 def test_jobs_together_are_slowed_down_each_by_its_own() -> None:
     system = triosim.system(devices=4, topology="full", link="1MB/s")
-    plan = Plan(**FREE, dp=2, bucket_bytes=WEIGHT, first_bucket_bytes=WEIGHT)
-    slow = plan.model_copy(update={"interference": 2.0})
-    first, second = triosim.simulate_together([(chain(layers=6), plan), (chain(layers=6), slow)], system)
+    plan, usual = asked(**FREE, dp=2, bucket_bytes=WEIGHT, first_bucket_bytes=WEIGHT)
+    slow = usual.replaced(interference=2.0)
+    jobs = [(chain(layers=6), plan, usual), (chain(layers=6), plan, slow)]
+    first, second = triosim.simulate_together(jobs, system)
     assert first.breakdown_s.compute == pytest.approx(6 * 3e-3)
     assert second.breakdown_s.compute == pytest.approx(6 * 3e-3 + 5 * 2e-3)
 
@@ -148,7 +150,7 @@ def test_jobs_together_are_slowed_down_each_by_its_own() -> None:
 def test_the_result_says_what_was_assumed_and_where_it_is_from() -> None:
     trace = triosim.model("gpt2", sequence_length=128)
     system = triosim.system("dgx-h100")
-    auto, off = (triosim.simulate(trace, system, Plan(interference=how)) for how in ("auto", "off"))
+    auto, off = (triosim.simulate(trace, system, fidelity=Fidelity(interference=how)) for how in ("auto", "off"))
     assert any(s.startswith("interference: ") and "24 of 132 multiprocessors" in s for s in auto.sources)
     assert not any(s.startswith("interference: ") for s in off.sources)
     assert auto.breakdown_s.compute > off.breakdown_s.compute

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import triosim
+from tests.asked import asked
 from tests.data import shared
 from tests.traces import chain
-from triosim import InputError, Plan, PlanError
+from triosim import Fidelity, InputError, Plan, PlanError
 from triosim.composition.residual import LOOSENESS, NAMES, PRIOR, Residual, Sizes, Terms, document, fit, load
 
 TERMS = Terms(issue_s=60e-6, send_s=2e-3, gap_s=5e-6, fixed_s=4e-3, collective_s=30e-6, scale=0.9)
@@ -129,13 +130,13 @@ def test_a_job_outside_of_what_was_seen_gets_a_wider_interval() -> None:
 def test_an_iteration_is_played_with_its_terms(tmp_path) -> None:
     trace = chain(layers=4, forward_s=1e-3, backward_s=1e-3)
     file = _written(tmp_path, _residual())
-    plan = Plan(composition=str(file), operator_times="recorded")
-    result = triosim.simulate(trace, triosim.system(devices=1), plan)
+    learned = Fidelity(composition=str(file), operator_times="recorded")
+    result = triosim.simulate(trace, triosim.system(devices=1), fidelity=learned)
     once = TERMS.fixed_s + TERMS.issue_s + 8 * 0.9e-3 + 7 * TERMS.gap_s
     assert result.iteration_time_s == pytest.approx(once)
     assert result.interval_s == pytest.approx((once * np.exp(-0.4), once * np.exp(0.4)), rel=0.3)
     assert any("fitted to 60 iterations (a test), off by 7.0%" in s for s in result.sources)
-    several = triosim.simulate(trace, triosim.system(devices=1), plan.model_copy(update={"iterations": 3}))
+    several = triosim.simulate(trace, triosim.system(devices=1), Plan(iterations=3), learned)
     assert several.iteration_time_s == pytest.approx(once, rel=0.01)  # what is paid once is paid in each
 
 
@@ -146,7 +147,7 @@ def test_transfers_and_collectives_cost_what_was_learned(tmp_path) -> None:
 
     def time(terms: Terms, **plan) -> float:
         file = _written(tmp_path, _residual(terms=terms))
-        return triosim.simulate(trace, system, Plan(composition=str(file), **plan)).iteration_time_s
+        return triosim.simulate(trace, system, *asked(composition=str(file), **plan)).iteration_time_s
 
     dear = replace(quiet, collective_s=1e-3)
     more = time(dear, dp=2, overlap=False) - time(quiet, dp=2, overlap=False)
@@ -157,14 +158,14 @@ def test_transfers_and_collectives_cost_what_was_learned(tmp_path) -> None:
 
 def test_strange_jobs_and_other_operator_times_are_told(tmp_path) -> None:
     file = _written(tmp_path, _residual(largest=Sizes(1e-3, 1000, 50), smallest=Sizes(1e-4, 1, 0)))
-    result = triosim.simulate(chain(), triosim.system(devices=1), Plan(composition=str(file)))
+    result = triosim.simulate(chain(), triosim.system(devices=1), fidelity=Fidelity(composition=str(file)))
     assert any("beyond them by" in w and "x the device time" in w for w in result.warnings)
     assert any("fitted with operator times 'recorded', not 'auto'" in w for w in result.warnings)
 
 
 def test_a_residual_and_a_host_mode_contradict_each_other() -> None:
     with pytest.raises(PlanError, match="give only one"):
-        Plan(composition="residual.json", host="eager")
+        Fidelity(composition="residual.json", host="eager")
 
 
 def test_real_iterations_are_explained_by_a_handful_of_terms() -> None:

@@ -38,7 +38,7 @@ def test_resnet_50() -> None:
     assert 0.014 < named.iteration_time_s < 0.018
     for found in (fake, on_a_cpu):
         assert found.iteration_time_s == pytest.approx(named.iteration_time_s, rel=0.05)
-        assert found.plan.host == "eager"
+        assert found.fidelity.host == "eager"
         low, high = found.interval_s
         assert low < named.iteration_time_s < high
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 import triosim
+from tests.asked import asked
 from tests.effort import calls
-from triosim import Plan
 from triosim.collectives.pattern import exchange, rounds
 from triosim.core.errors import InputError
 from triosim.core.limits import (
@@ -22,6 +22,8 @@ from triosim.core.limits import (
     set_memory_limit,
 )
 from triosim.hardware.build import flat
+from triosim.hardware.system import Link
+from triosim.hardware.topology import TOPOLOGIES, builder, parse_shape
 
 GIB = 2**30
 
@@ -61,7 +63,7 @@ def job(devices: int, topology: str = "switch", **plan: object) -> Callable[[], 
     system = flat("H100", devices, topology) if topology == "switch" else None
 
     def run() -> object:
-        return triosim.simulate(triosim.model("gpt2"), system or flat("H100", devices, topology), Plan(**plan))  # type: ignore[arg-type]
+        return triosim.simulate(triosim.model("gpt2"), system or flat("H100", devices, topology), *asked(**plan))  # type: ignore[arg-type]
 
     return run
 
@@ -72,9 +74,30 @@ TOO_LARGE = {
     "micro-batches": (job(1, micro_batches=10**6), "1,000,000 micro-batches would take .*use fewer micro-batches"),
     "micro-batches of stages": (job(8, pp=2, micro_batches=10**6), "1,000,000 micro-batches would take"),
     "both": (job(1, iterations=3000, micro_batches=3000), "3,000 iterations of 3,000 micro-batches would take"),
-    "a mesh": (job(10**6, "mesh"), "1,000,000 devices on a mesh of 1000x1000 would take .*a switch"),
-    "a torus": (job(10**6, "torus"), "1,000,000 devices on a torus of 1000x1000 would take"),
-    "a tree": (job(10**6, "tree"), "1,000,000 devices on a tree would take .*a switch"),
+    "a mesh": (job(10**6, "mesh"), "1,000,000 devices on topology mesh would take .*a switch"),
+    **{
+        f"{name} of {shape or 'a million'}": (
+            lambda name=name, shape=shape, options=options: flat("H100", 10**6, name, shape=shape, options=options),
+            f"1,000,000 devices on topology {name}( of {shape})? would take .*use fewer devices",
+        )
+        for name, shape, options in (
+            ("mesh", "100x100x100", None),
+            ("torus", None, None),
+            ("tree", None, None),
+            ("double-ring", None, None),
+            ("wafer", None, None),
+            ("pcie", None, None),
+            ("pcie", "1000000x1x1", None),
+            ("fat-tree", "2x500000", None),
+            ("leaf-spine", "2x500000", None),
+            ("leaf-spine", None, {"leaf": 7}),
+            ("leaf-spine", None, {"spines": 10**6}),
+            ("rail-optimised", None, {"group": 7}),
+            ("dragonfly", "1000000x1x1", None),
+            ("dragonfly", "1x1000000x1", None),
+        )
+    },
+    "nodes": (lambda: triosim.system("dgx-h100", nodes=500_000), "must be from 1 to 1,000,000, got 4,000,000"),
     "ranks that are not folded": (job(131_072, fold=False), "131,072 ranks that are played one by one would take"),
     "layers": (
         lambda: triosim.model("llama-3-8b", configuration={"num_hidden_layers": 10**8}),
@@ -110,6 +133,50 @@ def test_the_limit_can_be_raised_and_lowered(run: Callable[[], object]) -> None:
         run()
     with memory_limit(2**40):
         run()
+
+
+PLAYED = {
+    ("switch", 131_072): 1, ("ring", 131_072): 1, ("rail-optimised", 131_072): 1, ("fat-tree", 1000): 40,
+    ("fat-tree", 16_000): 128, ("fat-tree", 131_072): 512, ("leaf-spine", 4000): 80, ("leaf-spine", 131_072): 512,
+    ("dragonfly", 4000): 50, ("dragonfly", 16_000): 128, ("dragonfly", 131_072): 512, ("double-ring", 1000): 1000,
+    ("wafer", 1000): 1000, ("torus", 1000): 1000,
+}  # fmt: skip
+"""Ranks that are played one by one when GPT-2 is trained on so many devices: the tasks that train tells, by 854."""
+
+
+@pytest.mark.parametrize(("name", "devices"), PLAYED)
+def test_places_are_those_that_are_played(name: str, devices: int) -> None:
+    assert builder(name).size(devices).places == PLAYED[name, devices]
+
+
+LINKS = {
+    "switch": (64, None), "ring": (64, None), "full": (16, None), "double-ring": (16, None), "fat-tree": (64, None),
+    "fat-tree in three levels": (64, "4x4x4"), "leaf-spine": (64, None), "leaf-spine of one": (64, "1x64"),
+    "rail-optimised": (64, None), "rail-optimised in groups": (64, "2x4"), "dragonfly": (72, None), "mesh": (16, None),
+    "torus": (16, None), "torus in three": (27, "3x3x3"), "tree": (16, None), "wafer": (15, None), "pcie": (16, None),
+    "hybrid-cube-mesh": (8, None),
+}  # fmt: skip
+"""Topologies (the first word), devices and shapes."""
+
+
+@pytest.mark.parametrize("case", LINKS)
+def test_links_are_counted_before_they_are_built(case: str) -> None:
+    (devices, shape), name = LINKS[case], case.split()[0]
+    made, sides = builder(name), parse_shape(shape) if shape else None
+    built = len(made.build(devices, Link(1e9), sides).edges) / 2
+    assert 0.5 * built <= made.size(devices, sides).links <= 2 * built
+
+
+def test_no_topology_is_left_out() -> None:
+    assert {case.split()[0] for case in LINKS} == set(TOPOLOGIES.names())
+
+
+def test_nodes_are_refused_before_they_are_copied() -> None:
+    with (
+        memory_limit(GIB),
+        pytest.raises(InputError, match=r"nodes of 8 devices would take about .*fewer nodes"),
+    ):
+        triosim.system("dgx-h100", nodes=100_000)
 
 
 def test_a_flat_switch_of_131072_devices_simply_works() -> None:

@@ -17,6 +17,7 @@ from triosim.engine.graph import Graph, Wires
 from triosim.engine.many import play_many
 from triosim.engine.solvers.max_min import MaxMin
 from triosim.memory.footprint import played
+from triosim.network.cells import Cells, Traffic, refined
 
 _native = pytest.importorskip("triosim.engine._native", reason="no compiler was there at installation")
 _allocator = pytest.importorskip("triosim.memory._allocator", reason="no compiler was there at installation")
@@ -157,6 +158,23 @@ def test_columns_of_graphs_and_networks(call: Callable[[object, object], object]
                     check(*pair)
 
 
+TRAFFIC = Traffic(
+    np.array([0, 0, 1]), np.array([0, 1, 2]), np.array([1, 2, 0]), np.array([3, 3, 4]), Ragged.of([[], [0], [0, 1]]),
+    Ragged.of([[0], [1, 2], [2]], np.int32), np.array([5, 5, 6]), Ragged.of([[0, 1, 2], [1]]),
+)  # fmt: skip
+
+
+def test_columns_of_traffic() -> None:
+    assert [column.tolist() for column in _native.refine(TRAFFIC)][0] == [0, 1, 2]
+    for path, column in columns(TRAFFIC):
+        for what, value in wrong(column):
+            given = changed(TRAFFIC, path, value)
+            if not refused(lambda given=given: _native.refine(given)):
+                assert readable(value, column), f"{path}: {what}"
+                cells, python = Cells(*_native.refine(given)), refined(given)  # type: ignore[arg-type]
+                assert all(np.array_equal(getattr(cells, f.name), getattr(python, f.name)) for f in fields(cells))
+
+
 def refused(call: Callable[[], object]) -> bool:
     """Whether a call raises a ValueError."""
     try:
@@ -275,5 +293,5 @@ def test_these_are_all_that_is_bound() -> None:
             name for name in dir(module) if not name.startswith("_") and not isinstance(getattr(module, name), type)
         }
 
-    assert functions(_native) == {"play", "play_many"}
+    assert functions(_native) == {"play", "play_many", "refine"}
     assert functions(_allocator) == {"reserved"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import tempfile
 import traceback
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -98,9 +99,11 @@ def read(name: str, files: Files, folder: Path) -> None:
 
 
 def judged(kind: str, call: object) -> Outcome:
-    """What becomes of a call."""
+    """What becomes of a call; a number that overflows on the way (a RuntimeWarning of NumPy's) is a finding too."""
     try:
-        call()  # type: ignore[operator]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", RuntimeWarning)
+            call()  # type: ignore[operator]
     except InputError as error:
         said = str(error)
         if not said.strip() or len(said) > LONGEST_SENTENCE:

@@ -96,16 +96,16 @@ def plan(draw: Random) -> tuple[Any, ...]:
 def run_plan(draw: Random) -> None:
     """Predict; the parts of the result are what they say they are."""
     import triosim
-    from triosim import Plan
+    from tests.asked import asked
     from triosim.hardware.build import flat, load
 
     which, machine, fields = plan(draw)
-    chosen = Plan(**fields)
+    chosen = asked(**fields)
     if "system" in machine:
         system = load(machine["system"], machine["nodes"])
     else:
         system = flat(**machine)
-    result = triosim.simulate(traces()[which], system, chosen)
+    result = triosim.simulate(traces()[which], system, *chosen)
     check(result)
 
 

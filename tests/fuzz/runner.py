@@ -25,7 +25,7 @@ from typing import Any
 
 from tests.fuzz.cases import FINDING, Outcome, run
 from triosim.core import registry
-from triosim.core.limits import set_memory_limit
+from triosim.core.limits import memory_limit, set_memory_limit
 
 CPU_S = 10
 """Seconds of computing after which a case hangs."""
@@ -92,8 +92,7 @@ class Hang(BaseException):
 
 def warm(names: list[str]) -> None:
     """Import what cases need, so that no child has to."""
-    set_memory_limit(LIMIT)
-    with tempfile.TemporaryDirectory(dir=_MEMORY_FILES) as folder:
+    with memory_limit(LIMIT), tempfile.TemporaryDirectory(dir=_MEMORY_FILES) as folder:
         for name in names:
             for number in range(3):
                 run(name, -1, number, Path(folder))

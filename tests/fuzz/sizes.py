@@ -26,9 +26,20 @@ JOBS = {
     "a batch of a trillion": "train gpt2 --device H100 --batch-size 1000000000000",
     "100 million layers": "train layers.toml --device H100",
     "... of a stage": "train stages.toml --device H100",
-    "a mesh of a million": "train gpt2 --device H100 --devices 1000000 --topology mesh",
-    "a torus of a million": "train gpt2 --device H100 --devices 1000000 --topology torus",
-    "all joined, a million": "train gpt2 --device H100 --devices 1000000 --topology full",
+    **{
+        f"{topology}, a million": f"train gpt2 --device H100 --devices 1000000 --topology {topology}"
+        for topology in (
+            "mesh", "torus", "tree", "double-ring", "wafer", "pcie", "full", "leaf-spine --shape 2x500000",
+            "dragonfly --shape 1000000x1x1",
+        )
+    },
+    **{
+        f"{topology}, 131,072": f"train gpt2 --device H100 --devices 131072 --topology {topology}"
+        for topology in ("ring", "rail-optimised", "fat-tree", "leaf-spine", "dragonfly")
+    },
+    "10,000 nodes of eight": "train gpt2 --system dgx-h100 --nodes 10000",
+    "100,000 nodes of eight, with 2 GB": "--max-memory 2GB train gpt2 --system dgx-h100 --nodes 100000",
+    "a million nodes of eight": "train gpt2 --system dgx-h100 --nodes 1000000",
     "gzip: 2 GB in 2 MB, as a profile": "trace show bomb.json.gz",
     "the same as a Chakra trace": "astra --workload bomb --system s.json --network n.yml",
     "zip: 2 GB in 2 MB": "trace show zip.triosim",

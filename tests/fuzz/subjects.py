@@ -17,6 +17,7 @@ import yaml
 from tests.fuzz import damage as d
 from tests.fuzz.damage import Damage
 from triosim.core.errors import InputError
+from triosim.fidelity import Fidelity
 
 ROOT = Path(__file__).resolve().parents[2]
 CATALOG = ROOT / "src" / "triosim" / "hardware" / "catalog" / "systems"
@@ -121,7 +122,7 @@ def _routes(folder: Path, name: str) -> None:
 
     file = folder / name
     file.write_bytes(file.read_bytes().replace(b"PLACE", str(folder).encode()))
-    triosim.simulate(_chain(), from_file(file), Plan(zero=1, host="none"))
+    triosim.simulate(_chain(), from_file(file), Plan(zero=1), Fidelity(host="none"))
 
 
 def _mapping(folder: Path, name: str) -> None:

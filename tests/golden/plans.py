@@ -102,6 +102,25 @@ CASES = {
     "vgg-tp": "vgg11 --system dgx-a100 --tp 8 --batch-size 8",
     "vgg-zero-2": "vgg11 --system dgx-a100 --dp 8 --zero 2 --batch-size 8",
     "resnet18-h100-ddp": "resnet18 --system dgx-h100 --dp 8 --batch-size 32 --precision bfloat16",
+    # schedules, and what else moves memory about
+    "gpt2-gpipe-pp": f"gpt2 {SMALL} --system dgx-a100 --pp 4 --dp 2 --micro-batches 8 --schedule gpipe",
+    "gpt2-interleaved": f"gpt2 {SMALL} --system dgx-a100 --pp 4 --micro-batches 8 --schedule interleaved-1f1b",
+    "gpt2-interleaved-zero-3": f"gpt2 {SMALL} --system dgx-a100 --pp 2 --dp 4 --micro-batches 4 --zero 3 "
+    "--schedule interleaved-1f1b",
+    "gpt2-zb-h1": f"gpt2 {SMALL} --system dgx-a100 --pp 4 --dp 2 --micro-batches 8 --schedule zb-h1",
+    "gpt2-pp-offload-all": f"gpt2 {SMALL} --system dgx-a100 --pp 2 --dp 4 --micro-batches 4 --offload optimizer "
+    "--offload activations --offload parameters",
+    "gpt2-interleaved-offload": f"gpt2 {SMALL} --system dgx-a100 --pp 2 --dp 4 --micro-batches 4 --offload activations "
+    "--offload optimizer --schedule interleaved-1f1b",
+    "gpt2-offload-alone": f"gpt2 {SMALL} --system dgx-a100 --dp 1 --idle-ok --offload optimizer --offload activations "
+    "--offload parameters --micro-batches 3 --batch-size 3 --iterations 2",
+    "gpt2-zero-2-offload": f"gpt2 {SMALL} --system dgx-a100 --dp 8 --zero 2 --offload optimizer --offload activations",
+    "gpt2-zero-1-offload": f"gpt2 {SMALL} --system dgx-a100 --dp 8 --zero 1 --offload optimizer --offload parameters",
+    "gpt2-sequence": f"gpt2 {SMALL} --system dgx-a100 --tp 4 --parallelism sequence --batch-size 2",
+    "gpt2-hsdp": f"gpt2 {SMALL} --system dgx-a100 --dp 8 --zero 3 --parallelism hsdp",
+    "gpt2-hsdp-zero-1": f"gpt2 {SMALL} --system dgx-a100 --dp 8 --zero 1 --parallelism hsdp",
+    "gpt2-dataparallel": f"gpt2 {SMALL} --system dgx-a100 --dp 8 --dp-style dataparallel --iterations 2",
+    "resnet-infer-dataparallel": f"infer {RESNET} --devices 4 {LINK} --dp-style dataparallel",
     # foreign traces beside the repository, where they are
     "vgg13-csv-ddp": "../shared/data/triosim-h100/vgg13 --devices 8 --topology ring --link 113.75GB/s --latency 5us",
     "vgg13-csv-gather": "../shared/data/triosim-h100/vgg13 --devices 4 --tp 4 --tp-style gather --link 113.75GB/s",
@@ -130,13 +149,15 @@ def observe(line: str) -> dict[str, Any]:
     words = words if training else words[1:]
     if words[0].startswith("../") and not (ROOT / words[0]).exists():
         raise Absent(words[0])
-    trace, system, plan = _job(
+    trace, system, plan, fidelity = _job(
         [word if "/" not in word or word.startswith("--") else _path(word) for word in words], training
     )
     from triosim.prediction.simulate import simulate
 
     sent: list[Any] = []
-    result = simulate(trace, system, plan, keep=lambda run, placed, *_: sent.extend(_sent(run, placed.mesh.names)))
+    result = simulate(
+        trace, system, plan, fidelity, keep=lambda run, placed, *_: sent.extend(_sent(run, placed.mesh.names))
+    )
     plain = result.to_dict()
     return {
         "iteration_ps": _ps(plain["iteration_time_s"]),
@@ -163,7 +184,7 @@ def _path(word: str) -> str:
 
 
 def _job(words: list[str], training: bool) -> Any:
-    """The workload, the system and the plan of a command line."""
+    """What a command line asks for: workload, system, plan and fidelity."""
     from triosim.cli import predict
     from triosim.cli.main import app
 

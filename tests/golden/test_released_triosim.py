@@ -10,7 +10,7 @@ import pytest
 
 import triosim
 from tests.data import shared
-from triosim import Plan
+from triosim import Fidelity, Plan
 
 PS = 10**12
 
@@ -65,7 +65,9 @@ def test_one_rank_of_anything_is_one_device(trace) -> None:
 
 def test_memory_that_does_not_suffice_shortens_nothing(trace) -> None:
     """The released TrioSim stopped early when memory ran out and reported the short time."""
-    small = triosim.simulate(trace, triosim.system(device="RTX-2080Ti", devices=1), Plan(operator_times="auto"))
+    small = triosim.simulate(
+        trace, triosim.system(device="RTX-2080Ti", devices=1), fidelity=Fidelity(operator_times="auto")
+    )
     assert small.memory.fits is False
     assert _ps(small.iteration_time_s) == _ps(SUMS[trace.meta.workload])  # it names no device: recorded on this one
 

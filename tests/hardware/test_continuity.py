@@ -15,8 +15,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import triosim
+from tests.asked import asked
 from tests.traces import chain
-from triosim import Plan
+from triosim import Fidelity, Plan
 from triosim.hardware.cluster import cluster
 from triosim.hardware.description import SystemFile
 from triosim.network.sharing import network_model
@@ -32,12 +33,12 @@ ROUNDING = 1e-5
 FACTORS = st.sampled_from([1 + 1e-4, 1.001, 1.02, 1.3, 3.0])
 
 
-def seconds(trace: Trace, table: dict[str, Any], nodes: int, plan: Plan) -> float:
+def seconds(trace: Trace, table: dict[str, Any], nodes: int, plan: Plan, models: Fidelity) -> float:
     """An iteration on the machine that a file with this table describes."""
     system = cluster(SystemFile.model_validate(table), "file", "machine", nodes)
-    job = prepare(trace, system, plan)
-    model = network_model(plan.solver, plan.solver_options)
-    lowered, _ = lowered_job(job, plan.fold)
+    job = prepare(trace, system, plan, models)
+    model = network_model(models.solver, models.solver_options)
+    lowered, _ = lowered_job(job, models.fold)
     played, _ = _settled([(job, lowered)], lowered.graph, lowered.wires, model)
     return int(played.finish.max()) / 1e12
 
@@ -57,9 +58,9 @@ def check(
     trace: Trace, table: dict[str, Any], nodes: int, how: dict[str, Any], place: tuple, factor: float, noise: float
 ) -> None:
     """One figure times a factor."""
-    plan = Plan(host="none", interference="off", **how)
-    at = seconds(trace, table, nodes, plan)
-    more = seconds(trace, changed(table, place, factor), nodes, plan)
+    plan = asked(host="none", interference="off", **how)
+    at = seconds(trace, table, nodes, *plan)
+    more = seconds(trace, changed(table, place, factor), nodes, *plan)
     long, short = (more, at) if place[-1] in ("latency", "overhead") else (at, more)
     assert short <= long * (1 + noise), (place, at, more)
     assert long <= short * factor * (1 + noise), (place, at, more)
@@ -212,7 +213,7 @@ def test_every_nic_is_used_whatever_the_link_is_called(bandwidth: str) -> None:
         "scale_up": {"topology": "switch", "link": "NVLink4"},
         "scale_out": {"nics": 8, "link": "InfiniBand-NDR"},
     }
-    plan = Plan(host="none", interference="off", zero=3)
-    named = seconds(step(11), table, 4, plan)
+    plan = asked(host="none", interference="off", zero=3)
+    named = seconds(step(11), table, 4, *plan)
     table["scale_out"] = {"nics": 8, "bandwidth": bandwidth}
-    assert seconds(step(11), table, 4, plan) == pytest.approx(named, rel=0.15)
+    assert seconds(step(11), table, 4, *plan) == pytest.approx(named, rel=0.15)

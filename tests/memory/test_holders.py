@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import triosim
+from tests.asked import asked
 from tests.traces import chain
 from triosim import Plan
 from triosim.memory.holders import holders
@@ -29,11 +30,11 @@ def test_holders_add_up_to_the_peak_by_category(plan: dict) -> None:
     system = triosim.system(device="H100-SXM5-80GB", devices=2, topology="switch", link="100GB/s")
     configuration = {"n_layer": 4}
     trace = triosim.model("gpt", configuration={**GPT, **configuration}, sequence_length=64)
-    result = triosim.simulate(trace, system, Plan(**plan, iterations=1))
+    result = triosim.simulate(trace, system, *asked(**plan, iterations=1))
     memory = result.memory
     from triosim.prediction.prepare import prepare
 
-    job = prepare(trace, system, Plan(**plan))
+    job = prepare(trace, system, *asked(**plan))
     at = [int(p.ranks.min()) for p in job.programs].index(memory.rank)
     found = holders(job.programs[at].lifetimes, job.feet[at].peak_row, job.step.trace)
     for category, size in memory.categories.items():

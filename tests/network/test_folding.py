@@ -18,7 +18,7 @@ from triosim.collectives.scheduling import Collectives
 from triosim.core.columns import Ragged
 from triosim.engine.play import play
 from triosim.hardware.system import System
-from triosim.network.cells import Traffic, refine, weights
+from triosim.network.cells import Traffic, refine, refined, weights
 from triosim.network.lowering import Lowered, lower
 from triosim.network.placement import place
 from triosim.network.routes import Router
@@ -166,7 +166,9 @@ def test_cells_are_equitable(data: st.DataObject) -> None:
         routes=Ragged.of([w[2] for w in ways]), link_like=np.zeros(links, np.int64),
         members=Ragged.of([list(range(parties))]),
     )  # fmt: skip
-    cells = refine(traffic)
+    cells, python = refine(traffic), refined(traffic)
+    for column in ("party", "way", "link", "group"):
+        assert np.array_equal(getattr(cells, column), getattr(python, column))
     for own, other in ((traffic.source, cells.way), (traffic.target, cells.way)):
         seen: dict[int, list[int]] = {}
         for party in range(parties):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import triosim
-from triosim import Plan, PlanError
+from triosim import Fidelity, Plan, PlanError
 from triosim.prediction.prepare import prepare
 from triosim.schedule.program import COLLECTIVES, REPLICAS, Op
 
@@ -19,12 +19,13 @@ from tests.partition.test_tensor_against_torch import BATCH, GPT, LENGTH, VOCABU
 from tests.schedule.test_sharded_against_torch import _Sent, recorded  # noqa: E402, F401
 
 REPLICATE, SHARD = 2, 4
+NO_HOST = Fidelity(host="none")
 
 
 def _hybrid(zero: int, replicate: int = REPLICATE, shard: int = SHARD, **more) -> Plan:
     return Plan(
         dp=replicate * shard, zero=zero, parallelism=("hsdp",), parallelism_options={"dp_replicate": replicate},
-        host="none", **more,
+        **more,
     )  # fmt: skip
 
 
@@ -64,7 +65,7 @@ def test_it_sends_what_fully_shard_sends(recorded, level: int, parts: int) -> No
     expected = _torch_sends(level == 3, parts)
     assert {kind for kind, _ in expected} == {"all_gather", "reduce_scatter", "all_reduce"}
     plan = _hybrid(level, micro_batches=parts)
-    ready = prepare(recorded, triosim.system(devices=8, link="1GB/s"), plan)
+    ready = prepare(recorded, triosim.system(devices=8, link="1GB/s"), plan, NO_HOST)
     (program,) = ready.programs
     rows = np.flatnonzero(program.op == Op.COLLECTIVE).tolist()
     assert [(COLLECTIVES[program.what[i]], int(program.bytes[i])) for i in rows] == expected
@@ -98,9 +99,9 @@ def test_parts_of_the_weights_that_are_sent() -> None:
 def test_one_group_is_zero_and_groups_of_one_are_ddp(zero: int) -> None:
     system = triosim.system(**SYSTEM)
     run = [
-        triosim.simulate(_model(), system, plan)
+        triosim.simulate(_model(), system, plan, NO_HOST)
         for plan in (
-            _hybrid(zero, 1, 8), Plan(dp=8, zero=zero, host="none"), _hybrid(zero, 8, 1), Plan(dp=8, host="none"),
+            _hybrid(zero, 1, 8), Plan(dp=8, zero=zero), _hybrid(zero, 8, 1), Plan(dp=8),
         )
     ]  # fmt: skip
     for hybrid, plain in (run[:2], run[2:]):
@@ -110,8 +111,8 @@ def test_one_group_is_zero_and_groups_of_one_are_ddp(zero: int) -> None:
 
 @pytest.mark.parametrize("zero", [1, 2, 3])
 def test_a_rank_keeps_what_zero_keeps_on_one_group(zero: int) -> None:
-    hybrid = triosim.simulate(_model(), triosim.system(**SYSTEM), _hybrid(zero))
-    group = triosim.simulate(_model(), triosim.system(**{**SYSTEM, "devices": 4}), Plan(dp=4, zero=zero, host="none"))
+    hybrid = triosim.simulate(_model(), triosim.system(**SYSTEM), _hybrid(zero), NO_HOST)
+    group = triosim.simulate(_model(), triosim.system(**{**SYSTEM, "devices": 4}), Plan(dp=4, zero=zero), NO_HOST)
     assert hybrid.memory.allocated_bytes == group.memory.allocated_bytes
     assert hybrid.iteration_time_s > group.iteration_time_s
 
@@ -121,14 +122,14 @@ def test_groups_on_servers_gather_faster_than_one_over_all() -> None:
     system = triosim.system("dgx-a100", nodes=2)
     trace = _model()
     flat = triosim.simulate(trace, system, Plan(dp=16, zero=3))
-    hybrid = triosim.simulate(trace, system, _hybrid(3, 2, 8).model_copy(update={"host": None}))
+    hybrid = triosim.simulate(trace, system, _hybrid(3, 2, 8))
     assert hybrid.iteration_time_s < flat.iteration_time_s
 
 
 @pytest.mark.parametrize("zero", [1, 3])
 def test_in_a_pipeline_gradients_are_reduced_once(zero: int) -> None:
     plan = _hybrid(zero, 2, 2, pp=2, micro_batches=4)
-    ready = prepare(_model(), triosim.system(**SYSTEM), plan)
+    ready = prepare(_model(), triosim.system(**SYSTEM), plan, NO_HOST)
     for program in ready.programs:
         reduced = (program.op == Op.COLLECTIVE) & (program.axis == ready.mesh.row("dp_replicate"))
         scattered = (program.op == Op.COLLECTIVE) & (program.what == COLLECTIVES.index("reduce_scatter"))
@@ -141,7 +142,7 @@ def test_in_a_pipeline_gradients_are_reduced_once(zero: int) -> None:
     ("plan", "words"),
     [
         (_hybrid(0), "nothing is divided among the replicas of a group: use zero 1, 2 or 3"),
-        (_hybrid(3).model_copy(update={"parallelism_options": {"dp_replicate": 3}}), "those that can are 1, 2, 4, 8"),
+        (_hybrid(3).replaced(parallelism_options={"dp_replicate": 3}), "those that can are 1, 2, 4, 8"),
     ],
 )
 def test_what_cannot_be_is_refused(plan: Plan, words: str) -> None:

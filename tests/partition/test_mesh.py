@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import triosim
+from tests.asked import asked
 from tests.command import run
 from tests.partition.divided import mesh_of
 from triosim import Plan, PlanError
@@ -73,7 +74,7 @@ def test_in_any_order_a_job_sends_the_same(order: tuple[str, ...]) -> None:
     trace = triosim.model("gpt2", batch_size=4, sequence_length=64, configuration={"n_layer": 4})
     system = triosim.system(devices=8, device="A100-SXM4-80GB", link="25GB/s", latency="3us")
     plan = {"dp": 2, "tp": 2, "pp": 2, "micro_batches": 4, "zero": 1}
-    plain, moved = (triosim.simulate(trace, system, Plan(**plan, axis_order=o)) for o in (("pp", "dp", "tp"), order))
+    plain, moved = (triosim.simulate(trace, system, *asked(**plan, axis_order=o)) for o in (("pp", "dp", "tp"), order))
     assert moved.iteration_time_s == pytest.approx(plain.iteration_time_s, rel=1e-9)
     for axis in ("pp", "dp", "tp"):
         sent = [sorted((r.kind, r.bytes, r.count) for r in x.collectives if r.axis == axis) for x in (plain, moved)]
@@ -113,6 +114,6 @@ def test_an_order_that_is_none_is_refused() -> None:
 def test_folded_is_unfolded_whatever_the_axes(plan: dict, order: tuple[str, ...]) -> None:
     trace = triosim.model("gpt2", batch_size=2, sequence_length=64, configuration={"n_layer": 2})
     system = triosim.system("dgx-a100", nodes=2)
-    folded, whole = (triosim.simulate(trace, system, Plan(**plan, axis_order=order, fold=f)) for f in (True, False))
+    folded, whole = (triosim.simulate(trace, system, *asked(**plan, axis_order=order, fold=f)) for f in (True, False))
     assert folded.iteration_time_s == whole.iteration_time_s
     assert folded.collectives == whole.collectives

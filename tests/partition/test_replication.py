@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import triosim
+from tests.asked import asked
 from tests.partition.divided import mesh_of
 from triosim import Plan, PlanError
 from triosim.partition.replication import Replication
@@ -83,4 +84,4 @@ def test_dataparallel_is_over_whole_replicas() -> None:
 def test_what_a_job_cannot_have_is_refused(plan: dict, words: str) -> None:
     trace = triosim.model("gpt2", batch_size=2, sequence_length=64, configuration={"n_layer": 1})
     with pytest.raises(PlanError, match=words):
-        triosim.simulate(trace, triosim.system("dgx-a100"), Plan(**plan))
+        triosim.simulate(trace, triosim.system("dgx-a100"), *asked(**plan))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import triosim
+from tests.asked import asked
 from triosim import Plan, PlanError
 from triosim.partition.partition import partition
 from triosim.partition.rules.by_module import ByModule
@@ -255,7 +256,7 @@ def test_what_crosses_between_stages_is_the_part_that_rests() -> None:
     trace = triosim.model("llama-2-7b", batch_size=1, sequence_length=128, configuration={"num_hidden_layers": 4})
     system, plan = triosim.system("dgx-a100"), {"tp": 4, "pp": 2, "dp": 1, "micro_batches": 2}
     sent = [
-        {row.bytes for row in triosim.simulate(trace, system, Plan(**plan, **more)).collectives if row.kind == "send"}
+        {row.bytes for row in triosim.simulate(trace, system, *asked(**plan, **more)).collectives if row.kind == "send"}
         for more in ({}, {"parallelism": ("sequence",)})
     ]
     assert sent == [{128 * 4096 * 2}, {128 * 4096 * 2 // 4}]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import triosim
+from tests.asked import asked
 from triosim.hardware.catalog import accelerator
 from triosim.prediction.efficiency import peak
 from triosim.prediction.result import Efficiency
@@ -23,7 +24,7 @@ def found(
 ) -> triosim.Result:
     job = triosim.model("gpt2", sequence_length=LENGTH, precision=precision)
     system = triosim.system(device=device, devices=devices)
-    return triosim.simulate(job, system, triosim.Plan(global_batch_size=batch, **plan))
+    return triosim.simulate(job, system, *asked(global_batch_size=batch, **plan))
 
 
 def by_hand(batch: int) -> float:

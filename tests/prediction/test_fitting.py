@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import triosim
+from tests.asked import asked
 from tests.traces import chain
 from triosim import Plan
 from triosim.cli.main import app
@@ -85,7 +86,7 @@ def test_recomputation_and_sharding_let_larger_batches_fit() -> None:
     trace = triosim.model("gpt2", **SMALL)
     system = triosim.system(device="RTX-3090", devices=2, topology="switch", link="25GB/s")
     sizes = [
-        triosim.simulate(trace, system, Plan(**plan), fit=True).memory.largest_batch
+        triosim.simulate(trace, system, *asked(**plan), fit=True).memory.largest_batch
         for plan in ({}, {"zero": 3}, {"zero": 3, "recompute": "full"})
     ]
     assert sizes[0] < sizes[1] < sizes[2]

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import triosim
+from tests.asked import asked
 from triosim.prediction.metrics import _exposed
 
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=8)
@@ -41,7 +42,7 @@ def test_exposed_ticks_are_those_in_which_only_transfers_were_in_flight(
 def test_the_modules_of_a_stage_take_at_most_its_time(plan: dict[str, Any]) -> None:
     job = triosim.model("gpt2", sequence_length=128)
     system = triosim.system("dgx-a100") if "offload" in plan else triosim.system(device="A100", devices=4, link="5GB/s")
-    result = triosim.simulate(job, system, triosim.Plan(global_batch_size=64, **plan))
+    result = triosim.simulate(job, system, *asked(global_batch_size=64, **plan))
     total = sum(row.compute_s + row.exposed_communication_s for row in result.layers)
     assert total <= result.iteration_time_s * len(result.stages) * (1 + 1e-9)
     assert all(0 <= row.exposed_communication_s <= row.communication_s * (1 + 1e-9) for row in result.layers)

@@ -19,7 +19,7 @@ from triosim.prediction.result.words import unsure
 def test_a_recorded_step_is_as_sure_as_a_recorded_time():
     """One class alone: the ends of the interval are those of the class."""
     recorded = chain(layers=8)
-    result = triosim.simulate(recorded, triosim.system(devices=1), triosim.Plan(host="none"))
+    result = triosim.simulate(recorded, triosim.system(devices=1), fidelity=triosim.Fidelity(host="none"))
     known = anchoring().recorded_spread
     low, high = (x / result.iteration_time_s for x in result.interval_s)
     assert np.log(high) == pytest.approx(known, rel=0.2)
@@ -29,7 +29,7 @@ def test_a_recorded_step_is_as_sure_as_a_recorded_time():
 
 def test_independent_classes_add_in_quadrature():
     job = triosim.model("gpt2", batch_size=4)
-    result = triosim.simulate(job, triosim.system(device="H100", devices=1), triosim.Plan(host="none"))
+    result = triosim.simulate(job, triosim.system(device="H100", devices=1), fidelity=triosim.Fidelity(host="none"))
     low, high = result.interval_s
     from triosim.hardware.catalog import accelerator
     from triosim.kernels.model import Job
@@ -44,7 +44,9 @@ def test_independent_classes_add_in_quadrature():
 
 def test_the_host_is_named_where_it_binds():
     job = triosim.model("gpt2", batch_size=1)
-    result = triosim.simulate(job, triosim.system(device="H100", devices=1), triosim.Plan(host="large-model"))
+    result = triosim.simulate(
+        job, triosim.system(device="H100", devices=1), fidelity=triosim.Fidelity(host="large-model")
+    )
     first = result.uncertainty[0]
     assert first.name == "the host"
     assert first.share > 0.9
@@ -54,25 +56,25 @@ def test_the_host_is_named_where_it_binds():
 
 def test_the_network_is_named_where_it_binds_and_only_if_it_is_not_given_exactly():
     job = triosim.model("gpt2", batch_size=1)
-    plan = triosim.Plan(host="none", overlap=False)
-    catalog = triosim.simulate(job, triosim.system("dgx-a100", nodes=8), plan)
+    how = triosim.Plan(overlap=False), triosim.Fidelity(host="none")
+    catalog = triosim.simulate(job, triosim.system("dgx-a100", nodes=8), *how)
     assert "the network" in [cause.name for cause in catalog.uncertainty]
-    given = triosim.simulate(job, triosim.system(device="A100", devices=64, link="1GB/s"), plan)
+    given = triosim.simulate(job, triosim.system(device="A100", devices=64, link="1GB/s"), *how)
     assert "the network" not in [cause.name for cause in given.uncertainty]
 
 
 def test_more_of_what_is_unsure_is_less_sure():
     job = triosim.model("gpt2", batch_size=4)
-    plan = triosim.Plan(host="none")
+    no_host = triosim.Fidelity(host="none")
     h100 = triosim.system(device="H100", devices=1)
     strange = replace(h100, models=(replace(h100.models[0], architecture="Nobody's", cache_bytes=None),))
-    here, there = (triosim.simulate(job, system, plan) for system in (h100, strange))
+    here, there = (triosim.simulate(job, system, fidelity=no_host) for system in (h100, strange))
 
     def width(result):
         return np.log(result.interval_s[1] / result.interval_s[0])
 
     assert width(there) > width(here)
-    again = triosim.simulate(job, h100, plan)
+    again = triosim.simulate(job, h100, fidelity=no_host)
     assert again.interval_s == here.interval_s, "the same every time"
 
 
@@ -86,21 +88,21 @@ def test_transfers_over_links_of_the_catalog_are_as_sure_as_the_catalog_says(mon
     monkeypatch.setattr(module, "DRAWS", 20_000)
     monkeypatch.setattr(module, "BUDGET", 10**9)
     wires = chain(layers=4, batch=1, width=8192, forward_s=1e-9, backward_s=1e-9)
-    plan = triosim.Plan(host="none", overlap=False)
-    low, high = ends(triosim.simulate(wires, triosim.system("dgx-a100", nodes=2), plan))
+    how = triosim.Plan(overlap=False), triosim.Fidelity(host="none")
+    low, high = ends(triosim.simulate(wires, triosim.system("dgx-a100", nodes=2), *how))
     assert 0.27 < high < 0.305
     assert -0.305 < low < -0.27
 
 
 def test_an_interval_holds_nine_of_ten(monkeypatch):
     """One class alone, with so many draws that the quantile is known to a percent, and without any."""
-    recorded, machine, plan = chain(layers=8), triosim.system(devices=1), triosim.Plan(host="none")
+    recorded, machine, no_host = chain(layers=8), triosim.system(devices=1), triosim.Fidelity(host="none")
     known = anchoring().recorded_spread
     monkeypatch.setattr(module, "BUDGET", 0)
-    assert ends(triosim.simulate(recorded, machine, plan)) == pytest.approx([-known, known], rel=2e-3)
+    assert ends(triosim.simulate(recorded, machine, fidelity=no_host)) == pytest.approx([-known, known], rel=2e-3)
     monkeypatch.setattr(module, "DRAWS", 40_000)
     monkeypatch.setattr(module, "BUDGET", 10**9)
-    assert ends(triosim.simulate(recorded, machine, plan)) == pytest.approx([-known, known], rel=0.025)
+    assert ends(triosim.simulate(recorded, machine, fidelity=no_host)) == pytest.approx([-known, known], rel=0.025)
 
 
 def test_words():

@@ -13,6 +13,7 @@ import numpy as np
 
 from triosim.core.columns import Ragged
 from triosim.engine.stats import Stats
+from triosim.fidelity import Fidelity
 from triosim.hardware.describe import AcceleratorDescription, LinkDescription, SystemDescription
 from triosim.plan import RunPlan
 from triosim.prediction.result import (
@@ -328,8 +329,9 @@ def _result(world, end, stages, replicas, micro_batches, layers, iterations, sta
         ),
         plan=RunPlan(
             dp=replicas, pp=stages, micro_batches=micro_batches, micro_batch_size=2, batch_size=2 * micro_batches,
-            global_batch_size=2 * micro_batches * replicas, ranks=ranks, host="eager" if host else "none",
+            global_batch_size=2 * micro_batches * replicas, ranks=ranks,
         ),
+        fidelity=Fidelity(host="eager" if host else "none"),
         sources=(
             "Operator times: physical model of H100-SXM5-80GB, fitted to 4,131 measured kernels.",
             "Link bandwidth: 450 GB/s per direction, NVIDIA H100 datasheet.",

@@ -42,7 +42,7 @@ def odd(result: Result) -> Result:
     )  # fmt: skip
     return dataclasses.replace(
         result, make_timeline=lambda: timeline, workload=dataclasses.replace(result.workload, name=ODD),
-        plan=result.plan.model_copy(update={"solver_options": {ODD: ODD}}), sources=(ODD,), warnings=(ODD,),
+        fidelity=result.fidelity.replaced(solver_options={ODD: ODD}), sources=(ODD,), warnings=(ODD,),
         make_layers=lambda: tuple(dataclasses.replace(row, module=row.module + ODD) for row in result.layers),
     )  # fmt: skip
 

@@ -21,8 +21,8 @@ def recording(device: str, seconds: float) -> triosim.Trace:
 def test_two_recordings_lie_between_what_each_alone_says():
     slow, fast = recording("NVIDIA A40", 30e-6), recording("NVIDIA A100-SXM4-80GB", 10e-6)
     system = triosim.system(device="H100", devices=1)
-    alone = [triosim.simulate(t, system, triosim.Plan(host="none")).iteration_time_s for t in (slow, fast)]
-    both = triosim.simulate(slow, system, triosim.Plan(host="none"), also=[fast])
+    alone = [triosim.simulate(t, system, fidelity=triosim.Fidelity(host="none")).iteration_time_s for t in (slow, fast)]
+    both = triosim.simulate(slow, system, fidelity=triosim.Fidelity(host="none"), also=[fast])
     assert min(alone) < both.iteration_time_s < max(alone)
     low, high = both.interval_s
     assert low < both.iteration_time_s < high

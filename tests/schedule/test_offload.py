@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import triosim
+from tests.asked import asked
 from tests.traces import chain
-from triosim import Plan
+from triosim import Fidelity, Plan
 from triosim.composition.update import EFFICIENCY
 from triosim.core.errors import PlanError
 from triosim.prediction.prepare import prepare
@@ -31,13 +32,13 @@ def llama(**options) -> Trace:
 
 def run(plan: dict, link: str = "63GB/s", **options) -> Result:
     system = triosim.system(device="H100-SXM5-80GB", devices=1, host_link=link)
-    return triosim.simulate(llama(), system, Plan(host="none", **plan), fit=False, **options)
+    return triosim.simulate(llama(), system, *asked(host="none", **plan), fit=False, **options)
 
 
 def moved(plan: dict, trace: Trace | None = None) -> tuple[int, int]:
     """Bytes to the host and from it, of the first rank class."""
     system = triosim.system("dgx-h100")
-    program = prepare(trace or llama(), system, Plan(dp=1, idle_ok=True, **plan)).programs[0]
+    program = prepare(trace or llama(), system, *asked(dp=1, idle_ok=True, **plan)).programs[0]
     return tuple(int(program.bytes[program.op == op].sum()) for op in (Op.STORE, Op.FETCH))  # type: ignore[return-value]
 
 
@@ -90,7 +91,9 @@ def test_the_host_updates_what_a_formula_says() -> None:
     assert update.touched_bytes == 28 * parameters
     assert moved({"offload": ("optimizer",)}) == (2 * parameters, 2 * parameters)
     system = triosim.system("dgx-h100")
-    program = prepare(trace, system, Plan(dp=1, idle_ok=True, host="none", offload=("optimizer",))).programs[0]
+    program = prepare(trace, system, Plan(dp=1, idle_ok=True, offload=("optimizer",)), Fidelity(host="none")).programs[
+        0
+    ]
     cpu = system.server_cpu
     assert cpu is not None
     assert cpu.memory_bandwidth is not None
@@ -104,7 +107,7 @@ def test_what_is_on_the_host_is_told() -> None:
     parameters = int(trace.values.elements()[trace.weights()].sum())
 
     def told(**plan) -> int:
-        return triosim.simulate(trace, system, Plan(dp=1, idle_ok=True, **plan), fit=False).memory.host_bytes
+        return triosim.simulate(trace, system, *asked(dp=1, idle_ok=True, **plan), fit=False).memory.host_bytes
 
     assert told() == 0
     assert told(offload=("optimizer",)) == 14 * parameters
@@ -115,11 +118,13 @@ def test_what_is_on_the_host_is_told() -> None:
 
 def test_ranks_of_a_server_share_its_processors() -> None:
     system = triosim.system("dgx-h100")
-    plans = [Plan(dp=n, idle_ok=True, host="none", offload=("optimizer",)) for n in (1, 8)]
-    one, eight = (triosim.simulate(llama(), system, plan, fit=False) for plan in plans)
+    plans = [Plan(dp=n, idle_ok=True, offload=("optimizer",)) for n in (1, 8)]
+    one, eight = (triosim.simulate(llama(), system, plan, Fidelity(host="none"), fit=False) for plan in plans)
     assert eight.devices[0].host_cpu_s == pytest.approx(8 * one.devices[0].host_cpu_s, rel=1e-6)
     assert any("on the host's Xeon-8480+ at 45 %" in words for words in one.sources)
-    divided = triosim.simulate(llama(), system, Plan(dp=8, zero=1, host="none", offload=("optimizer",)), fit=False)
+    divided = triosim.simulate(
+        llama(), system, Plan(dp=8, zero=1, offload=("optimizer",)), Fidelity(host="none"), fit=False
+    )
     assert divided.devices[0].host_cpu_s == pytest.approx(one.devices[0].host_cpu_s, rel=0.01)
 
 
@@ -127,7 +132,7 @@ def test_states_are_not_on_the_device_and_blocks_visit() -> None:
     trace, system = llama(), triosim.system("dgx-h100")
 
     def memory(**plan) -> dict[str, int]:
-        return triosim.simulate(trace, system, Plan(dp=1, idle_ok=True, **plan), fit=False).memory.categories
+        return triosim.simulate(trace, system, *asked(dp=1, idle_ok=True, **plan), fit=False).memory.categories
 
     plain, states, both = memory(), memory(offload=("optimizer",)), memory(offload=("optimizer", "parameters"))
     assert plain["optimizer_state"] > 0
@@ -145,7 +150,7 @@ def test_gradients_leave_while_the_backward_goes_on_unless_others_have_a_part_of
     parameters = int(trace.values.bytes()[trace.weights()].sum())
 
     def most(**plan) -> int:
-        (foot,) = prepare(trace, system, Plan(idle_ok=True, offload=("optimizer",), **plan)).feet
+        (foot,) = prepare(trace, system, *asked(idle_ok=True, offload=("optimizer",), **plan)).feet
         return int(foot.held[:, Category.GRADIENT].max())
 
     small = {"bucket_bytes": 1 << 20}
@@ -183,9 +188,9 @@ def test_parameters_visit_once_in_each_direction_of_each_micro_batch() -> None:
 def test_it_never_saves_time_nor_takes_memory(offload: tuple[str, ...], plan: dict, overlap: bool) -> None:
     trace, system = llama(), triosim.system("dgx-h100")
     plan = {"dp": 1, "batch_size": plan.get("micro_batches", 1), **plan, "overlap": overlap, "host": "none"}
-    plans = [Plan(idle_ok=True, **plan, **more) for more in ({}, {"offload": offload})]
-    plain, away = (triosim.simulate(trace, system, one, fit=False) for one in plans)
-    for program in prepare(trace, system, Plan(idle_ok=True, **plan, offload=offload)).programs:
+    plans = [asked(idle_ok=True, **plan, **more) for more in ({}, {"offload": offload})]
+    plain, away = (triosim.simulate(trace, system, *one, fit=False) for one in plans)
+    for program in prepare(trace, system, *asked(idle_ok=True, **plan, offload=offload)).programs:
         assert program.lifetimes is not None
         assert np.all(program.lifetimes.start <= program.lifetimes.end)
     for a, b in zip(plain.devices, away.devices, strict=True):
@@ -197,15 +202,15 @@ def test_it_never_saves_time_nor_takes_memory(offload: tuple[str, ...], plan: di
 def test_folded_and_unfolded_are_the_same_picoseconds() -> None:
     trace, system = llama(), triosim.system("dgx-h100")
     plan = {"dp": 4, "offload": ("optimizer", "activations"), "host": "none"}
-    plans = [Plan(idle_ok=True, **plan, fold=fold) for fold in (True, False)]
-    folded, all_ = (triosim.simulate(trace, system, one, fit=False) for one in plans)
+    plans = [asked(idle_ok=True, **plan, fold=fold) for fold in (True, False)]
+    folded, all_ = (triosim.simulate(trace, system, *one, fit=False) for one in plans)
     assert folded.iteration_time_s == all_.iteration_time_s
 
 
 def test_the_next_iteration_waits_for_the_new_parameters() -> None:
     trace, system = llama(), triosim.system("dgx-h100")
-    plans = [Plan(dp=1, idle_ok=True, host="none", offload=("optimizer",), iterations=n) for n in (1, 3)]
-    one, three = (triosim.simulate(trace, system, plan, fit=False) for plan in plans)
+    plans = [asked(dp=1, idle_ok=True, host="none", offload=("optimizer",), iterations=n) for n in (1, 3)]
+    one, three = (triosim.simulate(trace, system, *plan, fit=False) for plan in plans)
     assert three.iteration_time_s == pytest.approx(one.iteration_time_s, rel=1e-6)
 
 

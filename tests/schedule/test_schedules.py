@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import triosim
+from tests.asked import asked
 from tests.traces import chain
-from triosim import Plan, PlanError
+from triosim import Fidelity, Plan, PlanError
 from triosim.schedule.actions import SCHEDULES, Action, Pass
 
 PS = 10**12
@@ -108,8 +109,8 @@ def test_the_bubble_comes_out_of_a_simulation(name: str, options: dict[str, int]
     """Equal layers on equal parts, links that take no time."""
     pp, m, v = 4, 8, options.get("chunks", 1)
     trace = chain(layers=24, forward_s=1e-3, backward_s=1e-3, weight_s=weight)
-    plan = Plan(pp=pp, micro_batches=m, batch_size=64 * m, schedule=name, schedule_options=options, host="none")
-    result = triosim.simulate(trace, triosim.system(devices=pp, link="inf"), plan)
+    plan = Plan(pp=pp, micro_batches=m, batch_size=64 * m, schedule=name, schedule_options=options)
+    result = triosim.simulate(trace, triosim.system(devices=pp, link="inf"), plan, Fidelity(host="none"))
     f = b = 6 * PS // 1000
     w = round(6 * PS * weight)
     assert round(result.iteration_time_s * PS) == m * (f + b + w) + BUBBLE[name](pp, f, b, w, v)
@@ -170,7 +171,7 @@ def test_gradients_of_a_chunk_are_reduced_while_others_still_run() -> None:
 def test_what_cannot_be_scheduled_is_a_sentence(plan: dict[str, Any], words: str) -> None:
     trace = chain(layers=8, batch=72, weight_s=1e-3, optimizer_s=1e-3)
     with pytest.raises(PlanError if "unknown" not in words else triosim.InputError, match=words):
-        triosim.simulate(trace, triosim.system(devices=4, link="1GB/s"), Plan(**plan))
+        triosim.simulate(trace, triosim.system(devices=4, link="1GB/s"), *asked(**plan))
 
 
 def test_a_backward_that_cannot_be_split_is_told() -> None:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import triosim
+from tests.asked import asked
 from tests.traces import chain
 from triosim import Plan, PlanError
 from triosim.partition.passes.fuse import UnitsByModule
@@ -66,7 +67,7 @@ def _system(devices: int, link: str = "100GB/s"):
 
 
 def _run(trace: Trace, devices: int, link: str = "100GB/s", **plan):
-    return triosim.simulate(trace, _system(devices, link), Plan(host="none", operator_times="proportional", **plan))
+    return triosim.simulate(trace, _system(devices, link), *asked(host="none", operator_times="proportional", **plan))
 
 
 def _sent(result) -> int:
@@ -186,7 +187,7 @@ def test_folded_unfolded_and_repeated_iterations_agree(plan: dict) -> None:
 
 def _stays(trace: Trace, ways: int, category: Category, **plan) -> int:
     """Bytes of a category that are still there when the iteration has ended."""
-    job = prepare(trace, _system(ways), Plan(dp=ways, host="none", **plan))
+    job = prepare(trace, _system(ways), *asked(dp=ways, host="none", **plan))
     (program,) = job.programs
     lives = program.lifetimes
     assert lives is not None

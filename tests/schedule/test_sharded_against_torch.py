@@ -16,6 +16,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import triosim  # noqa: E402
+from tests.asked import asked  # noqa: E402
 from tests.partition.test_tensor_against_torch import (  # noqa: E402
     BATCH,
     GPT,
@@ -25,7 +26,7 @@ from tests.partition.test_tensor_against_torch import (  # noqa: E402
     VOCABULARY,
     WIDTH,
 )
-from triosim import Plan  # noqa: E402
+from triosim import Fidelity, Plan  # noqa: E402
 from triosim.prediction.prepare import prepare  # noqa: E402
 from triosim.schedule.program import COLLECTIVES, Op  # noqa: E402
 from triosim.trace.tables import Category, Phase  # noqa: E402
@@ -88,7 +89,7 @@ def recorded():
 
 def _program(trace, ways: int, **plan):
     system = triosim.system(devices=ways, link="1GB/s")
-    return prepare(trace, system, Plan(dp=ways, host="none", **plan))
+    return prepare(trace, system, *asked(dp=ways, host="none", **plan))
 
 
 def _ours(trace, ways: int, **plan) -> list[tuple[str, int]]:
@@ -250,8 +251,8 @@ def test_what_fully_shard_sends_in_a_stage_of_a_pipeline(
     monkeypatch.setattr(dist, "recv", lambda tensor, *args, **kwargs: tensor.fill_(1))
     expected = _torch_stage_sends(stage, schedule, level == 3, BATCH)
     system = triosim.system(devices=4, link="1GB/s")
-    plan = Plan(pp=2, stages=("blocks.1",), zero=level, schedule=schedule, micro_batches=BATCH, host="none")
-    program = prepare(recorded, system, plan).programs[stage]
+    plan = Plan(pp=2, stages=("blocks.1",), zero=level, schedule=schedule, micro_batches=BATCH)
+    program = prepare(recorded, system, plan, Fidelity(host="none")).programs[stage]
     rows = (program.op == Op.COLLECTIVE).nonzero()[0].tolist()
     assert [(COLLECTIVES[program.what[i]], int(program.bytes[i])) for i in rows] == expected
 
@@ -279,7 +280,7 @@ def test_what_fully_shard_sends_beside_tensor_parallelism(recorded, level: int) 
     finally:
         dist.destroy_process_group()
     system = triosim.system(devices=4, link="1GB/s")
-    ready = prepare(recorded, system, Plan(dp=2, tp=2, zero=level, host="none"))
+    ready = prepare(recorded, system, Plan(dp=2, tp=2, zero=level), Fidelity(host="none"))
     (program,) = ready.programs
     rows = ((program.op == Op.COLLECTIVE) & (program.axis == ready.mesh.row("dp"))).nonzero()[0].tolist()
     assert [(COLLECTIVES[program.what[i]], int(program.bytes[i])) for i in rows] == sent.found

@@ -10,14 +10,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import triosim
+from tests.asked import asked as both_of
 from triosim.cli.workloads import load_workload
 from triosim.core.errors import InputError
 from triosim.engine import turns
+from triosim.fidelity import Fidelity
 from triosim.plan import Plan
 from triosim.prediction.simulate import simulate
 from triosim.search.evaluate import NotEvaluated, evaluated, why_not
 from triosim.search.evaluated_figures import evaluated_figures
-from triosim.search.grid import plan_of
+from triosim.search.grid import asked_of
 from triosim.search.outcome import Figures, figures
 
 WITHIN = 1e-3
@@ -50,9 +52,9 @@ def machine() -> triosim.System:
     return triosim.system("dgx-a100", 4)
 
 
-def both(workload: triosim.Trace, machine: triosim.System, plan: Plan) -> tuple[Figures, Figures]:
+def both(workload: triosim.Trace, machine: triosim.System, run: tuple[Plan, Fidelity]) -> tuple[Figures, Figures]:
     """Evaluated, and of a full prediction."""
-    return evaluated_figures(evaluated(workload, machine, plan)), figures(simulate(workload, machine, plan, fit=False))
+    return evaluated_figures(evaluated(workload, machine, *run)), figures(simulate(workload, machine, *run, fit=False))
 
 
 def same_but_for_times(found: Figures, whole: Figures) -> None:
@@ -64,9 +66,9 @@ def same_but_for_times(found: Figures, whole: Figures) -> None:
 def test_without_interference_every_figure_is_equal(
     workload: triosim.Trace, machine: triosim.System, asked: dict[str, Any]
 ) -> None:
-    plan = Plan(global_batch_size=128, interference="off", **asked)
-    job = evaluated(workload, machine, plan)
-    found, whole = evaluated_figures(job), figures(simulate(workload, machine, plan, fit=False))
+    run = both_of(global_batch_size=128, interference="off", **asked)
+    job = evaluated(workload, machine, *run)
+    found, whole = evaluated_figures(job), figures(simulate(workload, machine, *run, fit=False))
     assert found.way == "evaluated"
     rel = WITHIN if job.met else 1e-12
     for name, value in asdict(replace(whole, way="evaluated")).items():
@@ -77,7 +79,7 @@ def test_without_interference_every_figure_is_equal(
 def test_with_interference_times_are_within_a_thousandth(
     workload: triosim.Trace, machine: triosim.System, asked: dict[str, Any]
 ) -> None:
-    found, whole = both(workload, machine, Plan(global_batch_size=128, **asked))
+    found, whole = both(workload, machine, both_of(global_batch_size=128, **asked))
     assert found.iteration_time_s == pytest.approx(whole.iteration_time_s, rel=WITHIN)
     assert found.compute_s == pytest.approx(whole.compute_s, rel=WITHIN)
     same_but_for_times(found, whole)
@@ -86,8 +88,8 @@ def test_with_interference_times_are_within_a_thousandth(
 @pytest.mark.parametrize("name", ["llama-3.2-1b", "bert-base"])
 def test_other_models(name: str, machine: triosim.System) -> None:
     asked = {"tp": 4, "pp": 2, "micro-batch-size": 1, "recompute": "full", "interference": "off"}
-    plan = plan_of(Plan(global_batch_size=16, sequence_length=256), asked, machine.devices)
-    found, whole = both(load_workload(name, training=True), machine, plan)
+    run = asked_of(Plan(global_batch_size=16, sequence_length=256), Fidelity(), asked, machine.devices)
+    found, whole = both(load_workload(name, training=True), machine, run)
     assert found.iteration_time_s == whole.iteration_time_s
     assert found.binds == whole.binds
     same_but_for_times(found, whole)
@@ -105,14 +107,14 @@ def test_any_plan_ends_when_it_does(
 ) -> None:  # fmt: skip
     rules = ("sequence",) if sequence and tp > 1 else ()
     try:
-        plan = Plan(
+        run = both_of(
             tp=tp, pp=pp, micro_batches=parts, batch_size=8, schedule=schedule, zero=zero, recompute=recompute,
             parallelism=rules, host=host, interference="off",
         )  # fmt: skip
-        found = evaluated(workload, machine, plan)
+        found = evaluated(workload, machine, *run)
     except (InputError, NotEvaluated):
         assume(False)
-    whole = simulate(workload, machine, plan, fit=False)
+    whole = simulate(workload, machine, *run, fit=False)
     assert found.end * 1e-12 == pytest.approx(whole.iteration_time_s, rel=WITHIN if found.met else 1e-12)
     assert found.reserved == whole.memory.reserved_bytes
 
@@ -133,7 +135,7 @@ def test_what_cannot_be_evaluated_says_so_and_is_simulated(
     workload: triosim.Trace, machine: triosim.System, asked: dict[str, Any]
 ) -> None:
     plan = Plan(tp=8, pp=2, micro_batches=2, batch_size=2, **asked)
-    assert why_not(plan)
+    assert why_not(plan, Fidelity())
     with pytest.raises(NotEvaluated):
         evaluated(workload, machine, plan)
     (outcome,) = triosim.sweep(workload, machine, [plan])

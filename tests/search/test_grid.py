@@ -3,8 +3,21 @@ from __future__ import annotations
 import pytest
 
 from triosim.core.errors import InputError, PlanError
+from triosim.fidelity import Fidelity
 from triosim.plan import Plan
-from triosim.search.grid import axes_of, grid, plan_of
+from triosim.search.grid import asked_of, axes_of, grid
+
+
+def plan_of(base: Plan, asked: dict, devices: int) -> Plan:
+    return asked_of(base, Fidelity(), asked, devices)[0]
+
+
+def test_fields_go_to_the_plan_or_to_what_predicts_it() -> None:
+    axes = axes_of(["tp=2", "host=none", "solver.setup=80us"])
+    plan, fidelity = asked_of(Plan(dp=4), Fidelity(solver="circuit"), next(grid(axes)), 8)
+    assert plan == Plan(dp=4, tp=2)
+    assert fidelity == Fidelity(solver="circuit", solver_options={"setup": "80us"}, host="none")
+    assert hash(fidelity) == hash(Fidelity(solver="circuit", solver_options={"setup": "80us"}, host="none"))
 
 
 def test_words_become_axes_of_the_type_of_their_field() -> None:

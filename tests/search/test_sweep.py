@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import triosim
+from tests.asked import asked
 from triosim.cli.workloads import load_workload
 from triosim.core.errors import InputError
 from triosim.plan import Plan
@@ -43,7 +44,7 @@ def test_each_plan_gives_what_it_gives_alone(
             assert one.figures is None
             assert "8 devices cannot be divided" in one.why
             continue
-        alone = simulate(gpt2, server, Plan(global_batch_size=8, **one.asked), fit=False)
+        alone = simulate(gpt2, server, *asked(global_batch_size=8, **one.asked), fit=False)
         whole = figures(alone)
         assert one.figures is not None
         assert one.figures.iteration_time_s == pytest.approx(whole.iteration_time_s, rel=1e-3)

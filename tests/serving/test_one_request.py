@@ -70,7 +70,7 @@ def test_tensor_parallelism_and_stages() -> None:
         )
         return dict(json.loads(done.stdout))
 
-    four, two = on("--tp", "4"), on("--tp", "4", "--pp", "2")
+    four, two = on("--tp", "4", "--idle-ok"), on("--tp", "4", "--pp", "2")
     assert four["breakdown_s"]["prompt"]["all_reduce"] > 0
     assert two["breakdown_s"]["prompt"]["send"] > 0
     assert four["tpot_s"] < two["tpot_s"] < 1.1 * four["tpot_s"]
@@ -81,6 +81,10 @@ def test_tensor_parallelism_and_stages() -> None:
     ("words", "says"),
     [
         (("--prompt", "512"), "needs both its prompt and its output"),
+        (
+            ("--prompt", "9", "--output", "1", "--devices", "4"),
+            "leaves 3 of the system's 4 devices idle: give a larger",
+        ),
         (("--prompt", "0", "--output", "1"), "--prompt must be at least 1"),
         (("--prompt", "1", "--output", "0"), "--output must be at least 1"),
         (("--prompt", "9000", "--output", "1"), "more than the 8192 that llama-3-8b was made for"),

@@ -86,14 +86,14 @@ def test_the_highest_rate_keeps_its_goals() -> None:
 def test_tensor_parallel_replicas_and_routers() -> None:
     for router in ("least-outstanding", "two-choices", "session", "random"):
         done = run("serve", "llama-3-8b", "--system", "dgx-h100", "--tp", "2", "--replicas", "3", "--router", router,
-                   *TRAFFIC, "--json", "-")  # fmt: skip
+                   "--idle-ok", *TRAFFIC, "--json", "-")  # fmt: skip
         found = json.loads(done.stdout)
         assert len(found["replicas"]) == 3
         assert all(one["steps"] for one in found["replicas"])
 
 
 def test_a_pipeline_serves() -> None:
-    done = run("serve", "llama-3-8b", "--system", "dgx-h100", "--pp", "2", *TRAFFIC, "--json", "-")
+    done = run("serve", "llama-3-8b", "--system", "dgx-h100", "--pp", "2", "--replicas", "4", *TRAFFIC, "--json", "-")
     assert json.loads(done.stdout)["plan"]["pp"] == 2
 
 
@@ -101,6 +101,14 @@ def test_a_pipeline_serves() -> None:
     ("words", "says"),
     [
         (("--arrivals", "poisson:8"), "there is no traffic"),
+        (
+            (*TRAFFIC, "--devices", "4"),
+            "1 replica of 1 device leaves 3 of the system's 4 devices idle: give --replicas 4",
+        ),
+        (
+            (*TRAFFIC, "--devices", "7", "--tp", "2", "--replicas", "3"),
+            "leave 1 of the system's 7 devices idle: give a",
+        ),
         (("--requests", "nowhere.csv"), "no such file"),
         ((*TRAFFIC, "--requests", "0"), "--requests 0: give at least one"),
         ((*TRAFFIC, "--arrivals", "poison:8"), "did you mean poisson"),

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import triosim
+from tests.asked import asked
 from triosim.core.errors import PlanError
+from triosim.fidelity import Fidelity
 from triosim.hardware.machine import system
 from triosim.partition.resolve import resolve
 from triosim.plan import Plan
@@ -142,7 +144,7 @@ def test_a_measured_step_is_of_all_its_micro_batches() -> None:
     seconds = trace.operators.device_s
     assert trace.device_time() == pytest.approx(4 * np.nansum(seconds[~once]) + np.nansum(seconds[once]))
     machine = system(device=None, devices=1)
-    result = triosim.simulate(trace, machine, Plan(host="none"))
+    result = triosim.simulate(trace, machine, fidelity=Fidelity(host="none"))
     assert result.plan.micro_batches == 4
     assert result.plan.batch_size == 8
     assert result.iteration_time_s == pytest.approx(trace.device_time(), rel=1e-6)
@@ -154,7 +156,7 @@ def test_a_measured_step_is_of_all_its_micro_batches() -> None:
 def test_plans_work_on_it(plan: dict[str, Any]) -> None:
     devices = plan.get("pp", 1) * plan.get("dp", 1) * plan.get("tp", 1)
     machine = system(device="A100", devices=devices, link="100GB/s")
-    result = triosim.simulate(recorded(4), machine, Plan(**plan))
+    result = triosim.simulate(recorded(4), machine, *asked(**plan))
     assert result.plan.micro_batches == 4
     assert result.plan.micro_batch_size == plan.get("batch_size", 8) // 4
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import triosim
 from tests.data import shared
 from tests.traces import chain
-from triosim import InputError, Plan
+from triosim import Fidelity, InputError, Plan
 from triosim.core.columns import Ragged
 from triosim.trace.builder import TraceBuilder
 from triosim.trace.symbols import Segment, follow, relocate
@@ -164,7 +164,7 @@ def test_batch_128_to_512_against_a_real_h100(device: str | None, model: str) ->
     """
     trace = triosim.load(shared("triosim-h100", "vgg13"))
     system = triosim.system(device=device, devices=1)
-    result = triosim.simulate(trace, system, Plan(batch_size=512, operator_times=model))
+    result = triosim.simulate(trace, system, Plan(batch_size=512), Fidelity(operator_times=model))
     assert result.iteration_time_s == pytest.approx(346.344e-3, rel=0.056)
     assert result.interval_s[0] <= 346.344e-3 <= result.interval_s[1]
     optimizer = sum(r.compute_s for r in result.layers if r.phase == "optimizer")

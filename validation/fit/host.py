@@ -90,9 +90,9 @@ class Tiny(Row):
             configuration=configuration,
         )  # fmt: skip
 
-    def plan(self, **more: object) -> Plan:
+    def plan(self) -> Plan:
         """How it ran."""
-        return super().plan(**more).model_copy(update={"recompute": "none"})
+        return super().plan().replaced(recompute="none")
 
 
 def _tiny_models(table: Path) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import triosim
-from triosim import Plan
+from triosim import Fidelity, Plan
 
 MEASURED = 1.4
 BOUNDS = (1.2, 1.6)
@@ -45,8 +45,8 @@ def times(mode: str, model: str = "densenet169", micro_batches: Sequence[int] = 
     """Seconds of an iteration for each number of micro-batches."""
     trace = triosim.model(model, batch_size=128)
     system = triosim.system(device="A100-SXM4-80GB", devices=2)
-    plans = [Plan(dp=1, pp=2, batch_size=128, micro_batches=n, schedule="gpipe", host=mode) for n in micro_batches]
-    return [triosim.simulate(trace, system, plan).iteration_time_s for plan in plans]
+    plans = [Plan(dp=1, pp=2, batch_size=128, micro_batches=n, schedule="gpipe") for n in micro_batches]
+    return [triosim.simulate(trace, system, plan, Fidelity(host=mode)).iteration_time_s for plan in plans]
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import json
 from pathlib import Path
 
 import triosim
-from triosim import Plan
+from triosim import Fidelity, Plan
 
 MEASURED = (9369.0, 9593.0)
 """Tokens per second and device, on multiprocessors and on copy engines."""
@@ -28,8 +28,8 @@ def predicted() -> tuple[float, float]:
     system = triosim.system("dgx-h100")
     found = []
     for how in ("auto", "off"):
-        plan = Plan(batch_size=2, zero=3, host="compiled", interference=how)
-        rate = triosim.simulate(step, system, plan).throughput.tokens_per_s
+        models = Fidelity(host="compiled", interference=how)
+        rate = triosim.simulate(step, system, Plan(batch_size=2, zero=3), models).throughput.tokens_per_s
         assert rate is not None
         found.append(rate / system.devices)
     return found[0], found[1]

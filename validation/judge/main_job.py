@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import triosim
-from triosim import Plan
+from triosim import Fidelity, Plan
 from triosim.operators import kind
 from triosim.partition.gradients import gradients
 from triosim.partition.passes.fuse import by_bytes
@@ -70,8 +70,8 @@ def _batch(folder: Path) -> dict:
         ("physical, no recording", "H100", "physical"),
         ("auto, on H100", "H100", "auto"),
     ):
-        plan = Plan(batch_size=512, operator_times=model)
-        result = triosim.simulate(trace, triosim.system(device=device, devices=1), plan)
+        system = triosim.system(device=device, devices=1)
+        result = triosim.simulate(trace, system, Plan(batch_size=512), Fidelity(operator_times=model))
         error = result.iteration_time_s / MEASURED_512_S - 1
         low, high = result.interval_s
         print(

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import triosim
-from triosim import Plan, Trace
+from triosim import Fidelity, Plan, Trace
 from triosim.composition.host import launches
 from triosim.trace.tables import Phase
 
@@ -146,7 +146,9 @@ def main() -> None:
         for road, trace in roads.items():
             system = triosim.system(device=options.device)
             result = triosim.simulate(trace, system, Plan(batch_size=batch), fit=False)
-            alone = triosim.simulate(trace, system, Plan(batch_size=batch, host="none"), fit=False).iteration_time_s
+            alone = triosim.simulate(
+                trace, system, Plan(batch_size=batch), Fidelity(host="none"), fit=False
+            ).iteration_time_s
             first = first or result.iteration_time_s
             counts = launched(trace)
             print(

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import triosim
-from triosim import Plan
+from triosim import Fidelity, Plan
 from triosim.collectives.means import CollectiveMeans
 from triosim.collectives.scheduling import Collectives
 from triosim.composition import residual
@@ -101,13 +101,12 @@ class Row:
             configuration=configuration,
         )  # fmt: skip
 
-    def plan(self, **more: object) -> Plan:
+    def plan(self) -> Plan:
         """How it ran: stages of equal depth, gradients reduced at the end, nothing overlapped."""
         cuts = tuple(f"transformer.h.{stage * self.layers // self.pp}" for stage in range(1, self.pp))
         return Plan(
             dp=self.dp, tp=self.tp, pp=self.pp, batch_size=self.micro_batch * self.micro_batches, stages=cuts,
-            micro_batches=self.micro_batches, overlap=False, recompute="full", operator_times=OPERATOR_TIMES,
-            idle_ok=True, **more,
+            micro_batches=self.micro_batches, overlap=False, recompute="full", idle_ok=True,
         )  # fmt: skip
 
 
@@ -262,7 +261,8 @@ def intervals(rows: Sequence[Row]) -> tuple[float, float]:
     """Share of rows within the interval that a user gets without a residual, and its median factor upwards."""
     inside, wide = [], []
     for row in rows:
-        result = triosim.simulate(row.trace(), triosim.system(SYSTEM), row.plan(host="large-model"), fit=False)
+        models = Fidelity(operator_times=OPERATOR_TIMES, host="large-model")
+        result = triosim.simulate(row.trace(), triosim.system(SYSTEM), row.plan(), models, fit=False)
         low, high = result.interval_s
         inside.append(low <= row.seconds <= high)
         wide.append(high / result.iteration_time_s)
@@ -276,7 +276,8 @@ def agree(rows: Sequence[Row], cases: Sequence[Iteration], found: Residual) -> b
         file = Path(folder) / "residual.json"
         file.write_text(json.dumps(residual.document(found)), encoding="utf-8")
         for row, case in zip(rows, cases, strict=False):
-            result = triosim.simulate(row.trace(), triosim.system(SYSTEM), row.plan(composition=str(file)), fit=False)
+            models = Fidelity(operator_times=OPERATOR_TIMES, composition=str(file))
+            result = triosim.simulate(row.trace(), triosim.system(SYSTEM), row.plan(), models, fit=False)
             same = abs(result.iteration_time_s - case.played(found.terms)) < 1e-9
             good &= same
             print(f"    triosim.simulate {result.iteration_time_s:.6f} s, measured {row.seconds:.6f} s"

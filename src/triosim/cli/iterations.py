@@ -98,8 +98,8 @@ def read(table: Path) -> list[Measured]:
             options = {
                 name: _value(column, line[column], kind) for column, (name, kind) in kinds.items() if line[column]
             }
-            trace, system, plan = job(Options(**options), training=True)
-            found.append(Measured(trace, system, plan, _seconds(line[MEASURED])))
+            trace, system, plan, fidelity = job(Options(**options), training=True)
+            found.append(Measured(trace, system, plan, _seconds(line[MEASURED]), fidelity))
         except InputError as error:
             raise InputError(f"{table}, line {number}: {error}") from None
     return found

@@ -18,6 +18,7 @@ from triosim.core.errors import InputError
 
 if TYPE_CHECKING:
     from triosim.engine.stats import Stats
+    from triosim.fidelity import Fidelity
     from triosim.hardware.accelerator import Accelerator
     from triosim.hardware.system import System
     from triosim.plan import Plan
@@ -50,7 +51,7 @@ def _predict(options: Options, training: bool) -> None:
     check_alone(options)
     with progress() as tell:
         tell("reading the workload")
-        trace, system, plan = job(options, training)
+        trace, system, plan, fidelity = job(options, training)
         from triosim.cli.workloads import load_workload
         from triosim.prediction.simulate import simulate
 
@@ -61,7 +62,7 @@ def _predict(options: Options, training: bool) -> None:
 
             keep = chakra_writer(options.chakra, traces)
         also = [load_workload(name, step=options.step) for name in options.also or ()]
-        result = simulate(trace, system, plan, progress=tell, keep=keep, fit=options.fit or None, also=also)
+        result = simulate(trace, system, plan, fidelity, progress=tell, keep=keep, fit=options.fit or None, also=also)
         tell("writing")
         lines = _write(result, options) + traces
     outputs = (options.json, options.timeline, options.report, options.stats)
@@ -81,15 +82,15 @@ def took(stats: Stats, sizes: dict[str, int]) -> str:
     return f"took      {stats.wall_s:.2f} s ({stats.cpu_s:.2f} CPU s, {stats.engine} engine): {counts}"
 
 
-def job(options: Options, training: bool) -> tuple[Trace, System, Plan]:
-    """What the options ask to be predicted: the workload, the machine and how the work is divided.
+def job(options: Options, training: bool) -> tuple[Trace, System, Plan, Fidelity]:
+    """What the options ask for: the workload, the machine, how the work is divided, and how that is predicted.
 
     Raises:
         InputError: an option makes no sense, or something that it names does not exist.
     """
     trace = step(options, training)
     plan = plan_of(options, training)
-    return trace, machine(options, trace, (plan.dp or 1) * plan.replica_ranks), plan
+    return trace, machine(options, trace, (plan.dp or 1) * plan.replica_ranks), plan, fidelity_of(options)
 
 
 def step(options: Options, training: bool) -> Trace:
@@ -116,13 +117,11 @@ def plan_of(options: Options, training: bool) -> Plan:
 
     if options.overlap not in ("on", "off"):
         raise InputError(f"--overlap must be on or off, got {options.overlap!r}")
-    if options.fold not in ("on", "off"):
-        raise InputError(f"--fold must be on or off, got {options.fold!r}")
     fields: dict[str, Any] = {
         name: getattr(options, name)
         for name in (
             "dp", "tp", "pp", "idle_ok", "batch_size", "global_batch_size", "micro_batches", "iterations", "schedule",
-            "dp_style", "zero", "tp_style", "recompute", "host", "composition", "operator_times", "seed",
+            "dp_style", "zero", "tp_style", "recompute",
         )
     }  # fmt: skip
     if options.bucket_size is not None:
@@ -142,18 +141,32 @@ def plan_of(options: Options, training: bool) -> Plan:
         parallelism_options=named(options.parallelism_option, "--parallelism-option", "regather=off"),
         sequence_length=options.seq_len,
         overlap=options.overlap == "on",
-        interference=_slowdown(options.interference),
-        collective_algorithm=options.algorithm,
-        collective_protocol=options.protocol,
-        solver=options.solver,
-        fold=options.fold == "on",
         schedule_options=named(options.schedule_option, "--schedule-option", "chunks=4"),
-        operator_options=named(options.operator_option, "--operator-option", "scale=2"),
-        solver_options=named(options.solver_option, "--solver-option", "setup=80us"),
         placement=_placement(options),
         places=dict(_placed(p) for p in options.place or ()),
         offload=tuple(dict.fromkeys(options.offload or ())),
         training=training,
+    )
+
+
+def fidelity_of(options: Options) -> Fidelity:
+    """How the options ask for it to be predicted."""
+    from triosim.fidelity import Fidelity
+
+    if options.fold not in ("on", "off"):
+        raise InputError(f"--fold must be on or off, got {options.fold!r}")
+    return Fidelity(
+        operator_times=options.operator_times,
+        operator_options=named(options.operator_option, "--operator-option", "scale=2"),
+        host=options.host,
+        interference=_slowdown(options.interference),
+        composition=options.composition,
+        collective_algorithm=options.algorithm,
+        collective_protocol=options.protocol,
+        solver=options.solver,
+        solver_options=named(options.solver_option, "--solver-option", "setup=80us"),
+        fold=options.fold == "on",
+        seed=options.seed,
     )
 
 

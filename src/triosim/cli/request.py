@@ -61,6 +61,7 @@ def request(options: InferOptions) -> None:
         weights=options.weights,
         kv_cache=options.kv_cache,
         host=options.host or "graph",
+        idle_ok=options.idle_ok,
     )
     found = one_request(deployment, options.prompt, options.output, options.batch_size or 1, options.context)
     if options.json is not None:

@@ -85,6 +85,9 @@ class ServeOptions:
     tp: int = option("--tp", help="Devices that share each layer (default 1).", default=1, group=ENGINE, metavar="N")
     pp: int = option("--pp", help="Pipeline stages (default 1).", default=1, group=ENGINE, metavar="N")
     replicas: int = option("--replicas", help="Copies of the model (default 1).", default=1, group=ENGINE, metavar="N")
+    idle_ok: bool = option(
+        "--idle-ok", help="Leave devices without a replica if the fleet needs fewer.", default=False, group=ENGINE
+    )
     router: str = option(
         "--router",
         help="round-robin, random, least-outstanding, two-choices, session, prefix-aware, or one of yours (default "
@@ -235,6 +238,7 @@ def _deployment(options: ServeOptions) -> Deployment:
         utilisation=options.memory_utilisation,
         host_s=parse_time(options.host_time, "--host-time"),
         seed=options.seed,
+        idle_ok=options.idle_ok,
     )
 
 

@@ -12,6 +12,7 @@ from triosim.cli.command import Command, note, progress, say, wants_summary
 from triosim.core.errors import InputError
 
 if TYPE_CHECKING:
+    from triosim.fidelity import Fidelity
     from triosim.plan import Plan
     from triosim.search.journal import Journal
     from triosim.search.outcome import Outcome
@@ -58,7 +59,7 @@ def sweep(options: Options, training: bool) -> None:
         InputError: an option makes no sense, or does not go with a sweep.
     """
     _check(options)
-    from triosim.cli.predict import machine, plan_of, step
+    from triosim.cli.predict import fidelity_of, machine, plan_of, step
     from triosim.cli.workloads import load_workload
     from triosim.report import ranking
     from triosim.search import grid
@@ -67,18 +68,20 @@ def sweep(options: Options, training: bool) -> None:
     with progress() as tell:
         tell("reading the workload")
         trace, base = step(options, training), plan_of(options, training)
+        fidelity = fidelity_of(options)
         axes = grid.axes_of(options.sweep or ())
         asked = list(grid.grid(axes))
         system = machine(options, trace, max(_ranks(base, one) for one in asked))
         also = [load_workload(name, step=options.step) for name in options.also or ()]
-        with _kept(options, (trace, system, base, also), _texts(base, axes)) as kept:
+        with _kept(options, (trace, system, base, fidelity, also), _texts(base, fidelity, axes)) as kept:
             known = kept.known(asked)
             if known:
                 note(f"resumes   {len(known):,} of {len(asked):,} plans are known from {kept.path}")
             outcomes = []
             for one in predicted(
-                trace, system, asked, workers=options.workers, base=base, progress=tell, known=known, also=also
-            ):
+                trace, system, asked, workers=options.workers, base=base, fidelity=fidelity, progress=tell, known=known,
+                also=also,
+            ):  # fmt: skip
                 if one.number not in known:
                     kept.keep(asked[one.number], one)
                 outcomes.append(one)
@@ -109,10 +112,14 @@ def _ranks(base: Plan, asked: dict[str, Any]) -> int:
     return int(sizes[0] * sizes[1] * sizes[2])
 
 
-def _texts(base: Plan, axes: dict[str, tuple[Any, ...]]) -> list[str]:
+def _texts(base: Plan, fidelity: Fidelity, axes: dict[str, tuple[Any, ...]]) -> list[str]:
     """All texts of the plans: some of them name files."""
     found: list[str] = []
-    for value in (*dict(base).values(), *(one for values in axes.values() for one in values)):
+    for value in (
+        *base.asdict().values(),
+        *fidelity.asdict().values(),
+        *(one for values in axes.values() for one in values),
+    ):
         parts = value if isinstance(value, (list, tuple)) else [value]
         found += [part for part in parts if isinstance(part, str)]
     return found

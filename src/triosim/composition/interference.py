@@ -19,7 +19,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,33 +119,97 @@ def settle(tasks: Tasks, play: Callable[[NDArray[np.int64]], Played]) -> Played:
         play: plays the tasks with other amounts.
     """
     played = play(tasks.amount)
-    if not np.any(tasks.slowdown > 1):
+    devices = [_Device.of(tasks, number) for number in np.flatnonzero(tasks.slowdown > 1).tolist()]
+    if not devices:
         return played
-    amount = tasks.amount
+    stretched = [_Stretched.nothing() for _ in devices]
     for _ in range(MOST_PLAYS - 1):
-        wanted = _stretched(tasks, played)
-        off = np.add.reduceat(np.append(np.abs(wanted - amount), 0), tasks.first[:-1])
-        if off.max() <= TOLERANCE * int(played.finish.max()):
+        wanted = [device.stretched(played) for device in devices]
+        off = max(now.differs(before) for now, before in zip(wanted, stretched, strict=True))
+        if off <= TOLERANCE * int(played.finish.max()):
             break
-        amount = wanted
+        stretched, amount = wanted, tasks.amount.copy()
+        for one in stretched:
+            amount[one.tasks] += one.longer
         played = play(amount)
     return played
 
 
-def _stretched(tasks: Tasks, played: Times) -> NDArray[np.int64]:
-    """What each task takes beside the collectives of its device, as they ran.
+class _Stretched(NamedTuple):
+    """What some tasks take longer, ticks; the others take as long as alone."""
 
-    What a collective covers wholly it will cover when it is stretched too, unless that is too long: the next play says.
+    tasks: NDArray[np.int64]
+    longer: NDArray[np.int64]
+
+    @staticmethod
+    def nothing() -> _Stretched:
+        """No task takes longer."""
+        return _Stretched(np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+    def differs(self, other: _Stretched) -> int:
+        """Ticks by which the tasks differ, all together."""
+        least = min((int(part.tasks[0]) for part in (self, other) if len(part.tasks)), default=0)
+        most = max((int(part.tasks[-1]) for part in (self, other) if len(part.tasks)), default=-1)
+        off = np.zeros(most - least + 1, np.int64)
+        off[self.tasks - least] = self.longer
+        off[other.tasks - least] -= other.longer
+        return int(np.abs(off, out=off).sum())
+
+
+@dataclass(frozen=True)
+class _Device:
+    """What one device runs: tasks that compute and collectives, ascending, and ticks of what computes.
+
+    Attributes:
+        computes, moves: the tasks.
+        alone, after: of each that computes, what it takes when nothing interferes, and what comes after it.
+        slowdown: of the device.
     """
-    amount, bounds = tasks.amount.copy(), tasks.first.tolist()
-    for device in np.flatnonzero(tasks.slowdown > 1).tolist():
-        own, slowdown = slice(bounds[device], bounds[device + 1]), tasks.slowdown[device]
-        moves, computes = tasks.moves[own], np.flatnonzero(tasks.computes[own]) + own.start
-        start, end = merged(played.start[own][moves], played.finish[own][moves])
+
+    computes: NDArray[np.int64]
+    moves: NDArray[np.int64]
+    alone: NDArray[np.int64]
+    after: NDArray[np.int64]
+    slowdown: float
+
+    @staticmethod
+    def of(tasks: Tasks, number: int) -> _Device:
+        """A device of a job."""
+        begin, end = int(tasks.first[number]), int(tasks.first[number + 1])
+        computes, moves = (np.flatnonzero(mask[begin:end]) + begin for mask in (tasks.computes, tasks.moves))
         after = tasks.after[computes]
-        begin, worked = played.start[computes], played.finish[computes] - after
+        return _Device(computes, moves, tasks.amount[computes] - after, after, float(tasks.slowdown[number]))
+
+    def stretched(self, played: Times) -> _Stretched:
+        """What each task takes longer beside the collectives, as they ran.
+
+        What a collective covers wholly it will cover when it is stretched too, unless that is too long: the next play
+        says.
+        """
+        start, end = merged(played.start[self.moves], played.finish[self.moves])
+        begin, worked = played.start[self.computes], played.finish[self.computes] - self.after
+        at = _touched(begin, worked, start, end)
+        begin, worked, alone = begin[at], worked[at], self.alone[at]
         beside = covered(begin, worked, start, end)
-        alone = tasks.amount[computes] - after
+        slowdown = self.slowdown
         longer = np.where(beside == worked - begin, alone * (slowdown - 1), beside * (1 - 1 / slowdown))
-        amount[computes] += whole_ticks(longer, "what a collective adds to an operator beside it")
-    return amount
+        return _Stretched(
+            self.computes[at], whole_ticks(longer, "what a collective adds to an operator beside it")
+        )  # fmt: skip
+
+
+def _touched(
+    begin: NDArray[np.int64], end: NDArray[np.int64], start: NDArray[np.int64], stop: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Rows of the intervals from ``begin`` to ``end`` that some of the disjoint ascending ones may meet.
+
+    What a stream runs in order is ascending at both ends, so that each of the few meets a range of rows; all rows
+    where it is not.
+    """
+    if not (np.all(begin[1:] >= begin[:-1]) and np.all(end[1:] >= end[:-1])):
+        return np.arange(len(begin))
+    low, high = np.searchsorted(end, start, side="right"), np.searchsorted(begin, stop, side="left")
+    met = low < high
+    ends = len(begin) + 1
+    change = np.bincount(low[met], minlength=ends) - np.bincount(high[met], minlength=ends)
+    return np.flatnonzero(np.cumsum(change))

@@ -14,10 +14,14 @@ def union(start: NDArray[np.int64], end: NDArray[np.int64]) -> int:
 def merged(start: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The union of intervals as disjoint ones in ascending order."""
     keep = end > start
-    order = np.argsort(start[keep], kind="stable")
-    start, end = start[keep][order], np.maximum.accumulate(end[keep][order]) if keep.any() else end[keep]
+    if not keep.all():
+        start, end = start[keep], end[keep]
     if not len(start):
         return start, end
+    if not (start[1:] >= start[:-1]).all():
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+    end = np.maximum.accumulate(end)
     first = np.append(True, start[1:] > end[:-1])
     last = np.append(first[1:], True)
     return start[first], end[last]

@@ -122,7 +122,12 @@ def picoseconds(seconds: float | NDArray[np.float64], what: Place, most: int = M
     Raises:
         InputError: a time is not a number, infinite, below zero, or more than ``most``.
     """
-    return whole_ticks(seconds * float(PICOSECONDS_PER_SECOND), what, most)
+    if isinstance(seconds, float | int):
+        return whole_ticks(seconds * float(PICOSECONDS_PER_SECOND), what, most)
+    import numpy as np
+
+    with np.errstate(over="ignore"):  # what becomes infinite is refused
+        return whole_ticks(seconds * float(PICOSECONDS_PER_SECOND), what, most)
 
 
 @overload

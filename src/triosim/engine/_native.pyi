@@ -54,3 +54,12 @@ def turns(
     pieces: tuple[NDArray[Any], ...], played: tuple[NDArray[Any], ...], streams: int, messages: int
 ) -> tuple[_Ticks, _Ticks, _Ticks, NDArray[int64], _Ticks, _Ticks, bool]: ...
 def steady(pieces: tuple[NDArray[Any], ...], streams: int) -> tuple[_Ticks, _Ticks]: ...
+def refine(traffic: object) -> tuple[NDArray[int64], NDArray[int64], NDArray[int64], NDArray[int64]]:
+    """Cells of parties, ways, links and groups.  See :func:`triosim.network.cells.refined`.
+
+    Args:
+        traffic: a :class:`triosim.network.cells.Traffic` with columns that are contiguous, of 64 bits (routes of 32).
+
+    Raises:
+        Refused: the columns make no sense together.
+    """

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
-from triosim.core.errors import InputError
+from triosim.core.errors import InputError, quoted
+
+MOST_NM = 10_000
+"""Feature size of the first processors (Intel 4004, 1971); a larger number is no process."""
 
 
 @dataclass(frozen=True)
@@ -15,6 +19,7 @@ class Accelerator:
         name: catalog name, ``"H100-SXM5-80GB"``; ``""`` for a device that nobody named.
         vendor, kind, architecture: ``"NVIDIA"``, ``"gpu"``, ``"Hopper GH100"``.
         year: of release.
+        process: how it was made, ``"TSMC 4N"``; the first number in it is taken for nanometres.
         compute_units: SMs, CUs or cores.
         clock_hz: boost clock.
         peak_flops: FLOP/s by element type (names of :data:`triosim.trace.tables.DTYPES`).
@@ -61,6 +66,20 @@ class Accelerator:
     confidence: str = ""
     source: str = ""
     notes: str = ""
+
+    def __post_init__(self) -> None:
+        nm = self.nm
+        if nm is not None and not 1 <= nm <= MOST_NM:
+            raise InputError(
+                f"device {quoted(self.name)}: process {quoted(self.process)} is not of 1 to {MOST_NM:,} nanometres: "
+                "write for example 7 nm, or leave it out"
+            )
+
+    @property
+    def nm(self) -> float | None:
+        """Feature size in nanometres; None where the process does not say."""
+        number = re.search(r"\d+", self.process)
+        return float(number.group()) if number else None
 
     def peak(self, dtype: str) -> float:
         """Dense peak in FLOP/s of an element type, as the datasheet has it.

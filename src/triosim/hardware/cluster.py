@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.errors import InputError, unknown
+from triosim.core.limits import check_memory
 from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.names import NodeNames
 from triosim.hardware.system import Edges, Fabric, Link, System, Tier, assemble
-from triosim.hardware.topology import builder
+from triosim.hardware.topology import DEVICE_BYTES, LINK_BYTES, builder
 from triosim.hardware.wiring import UNLIMITED, join, own_host_link, table_link, table_wire
 
 if TYPE_CHECKING:  # pydantic is loaded only where a file is read
@@ -80,9 +81,14 @@ def cluster(file: SystemFile, where: str, name: str, nodes: int) -> System:
     node = _devices(file, where)
     _join_devices(file, where, node)
     _add_hosts(file, where, node)
-    outside = _scale_out(file, where, node, nodes)
     with at(where):
         checked_count(nodes * node.devices, "devices")
+        links = sum(len(edges) for edges in node.edges) // 2
+        check_memory(
+            nodes * (node.devices * DEVICE_BYTES + links * LINK_BYTES), f"{nodes:,} nodes of {node.devices} devices",
+            "use fewer nodes",
+        )  # fmt: skip
+    outside = _scale_out(file, where, node, nodes)
 
     numbers = _numbers(node, nodes)
     inside = numbers.size

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.caching import kept
 from triosim.hardware.names import Labels
 from triosim.hardware.system import System, Tier
 
@@ -116,6 +117,7 @@ def _alike(system: System) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return np.arange(len(system.edge_tier)), np.ones(len(system.edge_tier), np.int64)
 
 
+@kept(4)
 def _links(system: System) -> tuple[LinkDescription, ...]:
     rows: dict[tuple[int, str, float], list[float]] = {}
     for (level, name, rate, delay, cost), count in sorted(_kinds(system).items()):

@@ -14,6 +14,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from triosim.core.errors import InputError
@@ -23,6 +24,19 @@ from triosim.core.registry import Registry
 from triosim.hardware.system import Fabric, Link
 
 Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a topology is, counted before it is built.
+
+    Attributes:
+        links: full-duplex links.
+        places: devices that a ring through all of them tells apart, each of which is played on its own.
+    """
+
+    links: int
+    places: int
 
 
 class Topology(ABC):
@@ -44,6 +58,16 @@ class Topology(ABC):
         Raises:
             InputError: the shape does not hold this number of devices; the message names the nearest that does.
         """
+
+    def size(self, devices: int, shape: Shape | None = None) -> Size:
+        """How many links and places there will be; a job that memory does not hold is refused by them.
+
+        Here for topologies of which nothing is known: as many links as devices, and no two places alike.
+
+        Raises:
+            InputError: as :meth:`build`.
+        """
+        return Size(devices, devices)
 
 
 TOPOLOGIES = Registry("triosim.hardware.topologies", "triosim.topologies", "topology", Topology)
@@ -71,14 +95,21 @@ def builder(name: str, options: Mapping[str, Any] | None = None, server: int | N
 PLAYED_TASKS = 400
 """Tasks of a small model's step, of each device that is like no other."""
 
+DEVICE_BYTES, LINK_BYTES = 1000, 800
+"""Memory of a device and of a link, from the System to the routes of a ring: 1,600 to 1,900 together were measured on a
+switch, a ring and rails of 131,072 (``python -m tests.fuzz sizes``)."""
 
-def check_played(devices: int, what: str) -> None:
-    """Refuse more devices than can be played one by one, where no two places are alike to a ring through all.
+
+def check_size(made: Topology, name: str, devices: int, shape: Shape | None) -> None:
+    """Refuse what memory would not hold, before it is built.
 
     Raises:
-        InputError: a job on so many would not go into memory.
+        InputError: there would be too many links, or places that are like no other; or the shape does not fit.
     """
-    check_memory(devices * PLAYED_TASKS * TASK_BYTES, what, "use fewer devices, or a switch")
+    size = made.size(devices, shape)
+    needed = devices * DEVICE_BYTES + size.links * LINK_BYTES + size.places * PLAYED_TASKS * TASK_BYTES
+    of = f" of {format_shape(shape)}" if shape else ""
+    check_memory(needed, f"{devices:,} devices on topology {name}{of}", "use fewer devices, or a switch")
 
 
 def parse_shape(text: str) -> Shape:

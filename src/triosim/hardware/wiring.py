@@ -14,7 +14,7 @@ from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.catalog import LinkFacts
 from triosim.hardware.system import Fabric, Link
-from triosim.hardware.topology import Shape, builder
+from triosim.hardware.topology import Shape, builder, check_size
 
 if TYPE_CHECKING:  # pydantic is loaded only where a file is read
     from triosim.hardware.description import LinkTable
@@ -54,6 +54,7 @@ def join(
         InputError: no such topology or option, the shape does not hold the devices, or the link cannot join so many.
     """
     made = builder(topology, options, server)
+    check_size(made, topology, devices, shape)
     if isinstance(wire, Link):
         return made.build(devices, wire, shape)
     if wire.devices is not None and devices > wire.devices:

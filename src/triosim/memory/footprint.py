@@ -48,7 +48,7 @@ class Footprint:
         at_peak: bytes by category at the peak, indexed by category code.
         rows: program rows at which memory changes, ascending; -1 is before the first.
         ended: whether the change comes when the row has ended rather than when it begins.
-        held: bytes by category from then on, shape ``(len(rows), categories)``.
+        changes: what is allocated and freed.
     """
 
     peak_bytes: int
@@ -57,7 +57,44 @@ class Footprint:
     at_peak: NDArray[np.int64]
     rows: NDArray[np.int32]
     ended: NDArray[np.bool_]
-    held: NDArray[np.int64]
+    changes: Changes
+
+    @property
+    def held(self) -> NDArray[np.int64]:
+        """Bytes by category from each of ``rows`` on, shape ``(len(rows), categories)``."""
+        return self.changes.held()
+
+    @property
+    def total(self) -> NDArray[np.int64]:
+        """Bytes from each of ``rows`` on, shape ``(len(rows),)``."""
+        total: NDArray[np.int64] = np.cumsum(self.changes.bytes)[self.changes.keep]
+        return total
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Allocations and frees in the order in which they happen.
+
+    Attributes:
+        bytes: allocated, below 0 where they are freed.
+        category: of each.
+        keep: the last change of each of a footprint's rows.
+        categories: number of category codes.
+    """
+
+    bytes: NDArray[np.int64]
+    category: NDArray[np.int8]
+    keep: NDArray[np.int64]
+    categories: int
+
+    def held(self) -> NDArray[np.int64]:
+        """Bytes by category after each of ``keep``, shape ``(len(keep), categories)``."""
+        held = np.zeros((len(self.keep), self.categories), np.int64)
+        for category in range(self.categories):
+            own = np.flatnonzero(self.category == category)
+            total = np.concatenate([[0], np.cumsum(self.bytes[own])])
+            held[:, category] = total[np.searchsorted(own, self.keep, side="right")]
+        return held
 
 
 def footprint(lifetimes: Lifetimes, categories: int) -> Footprint:
@@ -83,9 +120,6 @@ def footprint(lifetimes: Lifetimes, categories: int) -> Footprint:
     times, change, what = times[order], change[order], what[order]
     total = np.cumsum(change)
     at = int(np.argmax(total)) if len(total) else 0
-    by_category = np.zeros((len(times), categories), np.int64)
-    by_category[np.arange(len(times)), what] = change
-    by_category = np.cumsum(by_category, axis=0)
     last = np.flatnonzero(np.append(np.diff(times) != 0, True)) if len(times) else np.zeros(0, np.int64)
     stays = end.max(initial=-1)
     keep = last[times[last] <= 2 * stays] if len(last) else last
@@ -93,11 +127,17 @@ def footprint(lifetimes: Lifetimes, categories: int) -> Footprint:
         peak_bytes=int(total[at]) if len(total) else 0,
         peak_row=int(times[at] // 2) if len(total) else -1,
         reserved_bytes=int(reserved(size, order)),
-        at_peak=by_category[at] if len(total) else np.zeros(categories, np.int64),
+        at_peak=_by_category(change[: at + 1], what[: at + 1], categories),
         rows=(times[keep] // 2).astype(np.int32),
         ended=(times[keep] % 2).astype(bool),
-        held=by_category[keep],
+        changes=Changes(change, what, keep, categories),
     )
+
+
+def _by_category(change: NDArray[np.int64], category: NDArray[np.int8], categories: int) -> NDArray[np.int64]:
+    held = np.zeros(categories, np.int64)
+    np.add.at(held, category, change)
+    return held
 
 
 def played(size: NDArray[np.int64], events: NDArray[np.int64]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +18,7 @@ class Lifetimes:
         start: program row at whose start it is allocated; -1 when it is there before the iteration, int32.
         end: program row after whose end it is freed; the number of rows when it stays, int32.
         storage: storage of the step that it is or is made of, -1 for none, int32; None where nobody knows.
+        host: whether it is in host memory; None where nothing is.
     """
 
     bytes: NDArray[np.int64]
@@ -26,6 +26,7 @@ class Lifetimes:
     start: NDArray[np.int32]
     end: NDArray[np.int32]
     storage: NDArray[np.int32] | None = None
+    host: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.bytes)
@@ -34,8 +35,17 @@ class Lifetimes:
         """Storage of each allocation, -1 for none."""
         return self.storage if self.storage is not None else np.full(len(self), -1, np.int32)
 
-    @staticmethod
-    def joined(parts: Sequence[Lifetimes]) -> Lifetimes:
-        """Several tables as one."""
-        columns = [(p.bytes, p.category, p.start, p.end, p.storages()) for p in parts]
-        return Lifetimes(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+    def on(self, host: bool) -> Lifetimes:
+        """Those in host memory, or those on the device."""
+        there = self.host if self.host is not None else np.zeros(len(self), bool)
+        rows = np.flatnonzero(there == host)
+        if len(rows) == len(self):
+            return self
+        storage = self.storages()[rows]
+        return Lifetimes(self.bytes[rows], self.category[rows], self.start[rows], self.end[rows], storage, there[rows])
+
+    def peak_bytes(self) -> int:
+        """Most that is there at one moment, as asked for: no allocator rounds it."""
+        change = np.concatenate([self.bytes, -self.bytes])
+        times = np.concatenate([2 * self.start.astype(np.int64), 2 * self.end.astype(np.int64) + 1])
+        return int(np.cumsum(change[np.argsort(times, kind="stable")]).max(initial=0))

@@ -90,15 +90,24 @@ class Parts:
         holds[row[~(ordered & _among(lower, ends, row) & _among(higher, ends, row))]] = False
         return holds
 
-    def carried(self, walks: Walks, source: NDArray[np.int64], target: NDArray[np.int64]) -> Walks:
-        """The same walks between other pairs of nodes that are alike, row by row."""
-        moves = (self.part[walks.source], self.part[source]), (self.part[walks.target], self.part[target])
-        edges = _moved(walks.edges.values, walks.edges.rows(), self.edge_part, self.edge_place, self.edges, moves)
+    def carried(
+        self, walks: Walks, sort: NDArray[np.int64], source: NDArray[np.int64], target: NDArray[np.int64]
+    ) -> Walks:
+        """Walks between other pairs of nodes that are alike.
+
+        Args:
+            walks: one of each sort.
+            sort: of each pair, its row in ``walks``.
+            source, target: the pairs.
+        """
+        ends = (self.part[walks.source], self.part[walks.target])
+        into = (self.part[source], self.part[target])
+        edges = _moved(walks.edges, self.edge_part, self.edge_place, self.edges, ends, sort, into)
         forks, others = (
-            _moved(nodes, walks.forks.rows(), self.part, self.place, self.nodes, moves)
+            _moved(Ragged(nodes, walks.forks.offsets), self.part, self.place, self.nodes, ends, sort, into)
             for nodes in (walks.forks.values, walks.others)
         )
-        return Walks(source, target, Ragged(edges, walks.edges.offsets), Ragged(forks, walks.forks.offsets), others)
+        return Walks(source, target, edges, forks, others.values)
 
 
 def _among(part: NDArray[np.int64], ends: tuple[NDArray, NDArray], row: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -108,19 +117,51 @@ def _among(part: NDArray[np.int64], ends: tuple[NDArray, NDArray], row: NDArray[
 
 
 def _moved(
-    things: NDArray,
-    row: NDArray[np.int64],
+    things: Ragged,
     part: NDArray[np.int64],
     place: NDArray[np.int64],
     members: Ragged,
-    moves: tuple[tuple[NDArray, NDArray], ...],
-) -> NDArray:
-    """Nodes or edges, each replaced by the one in the same place of the part to which its part is moved in its row."""
-    moved = things.copy()
-    for old, new in moves:
-        mine = np.flatnonzero((part[things] != CORE) & (part[things] == old[row]))
-        moved[mine] = members.values[members.offsets[new[row[mine]]] + place[things[mine]]]
-    return moved
+    ends: tuple[NDArray, NDArray],
+    sort: NDArray[np.int64],
+    into: tuple[NDArray, NDArray],
+) -> Ragged:
+    """Nodes or edges of walks, each replaced by the one in the same place of the part to which its part is moved.
+
+    Args:
+        things: of one walk of each sort.
+        part, place: of each thing.
+        members: things of each part.
+        ends: parts of source and target of each walk.
+        sort: row of ``things`` for each new row.
+        into: parts of source and target of each new row.
+    """
+    if not len(things.values):
+        return Ragged.empty(len(sort), things.values.dtype)
+    row, own = things.rows(), part[things.values]
+    whose = np.zeros(len(own), np.int64)  # 1 of the source's part, 2 of the target's, 0 of neither
+    for number, end in enumerate(ends):
+        whose[(own != CORE) & (own == end[row])] = number + 1
+    where = np.where(whose > 0, place[things.values], things.values)
+    lengths = things.lengths()
+    offsets = np.zeros(len(sort) + 1, np.int64)
+    np.cumsum(lengths[sort], out=offsets[1:])
+    moved = np.empty(int(offsets[-1]), things.values.dtype)
+    for length in np.unique(lengths).tolist():  # walks of one length are a table
+        if not length:
+            continue
+        rows = np.flatnonzero(lengths[sort] == length)
+        shift = np.zeros((3, len(rows)), np.int64)
+        for number, end in enumerate(into):
+            shift[number + 1] = members.offsets[end[rows]]
+        columns = things.offsets[sort[rows]]
+        for step in range(length):
+            at = columns + step
+            move, found = whose[at], where[at]
+            found += shift[move, np.arange(len(rows))]
+            own = np.flatnonzero(move)
+            found[own] = members.values[found[own]]
+            moved[offsets[rows] + step] = found
+    return Ragged(moved, offsets)
 
 
 def levels(system: System, cost: NDArray[np.integer]) -> list[Parts]:
@@ -229,7 +270,17 @@ def _kinds(nodes: NDArray[np.int64], edges: Ragged, columns: tuple[NDArray[np.in
         if not facts.shape[1]:
             kind[alike] = alike[0]
             continue
-        whole = np.ascontiguousarray(facts).view(np.dtype((np.void, facts.itemsize * facts.shape[1])))[:, 0]
-        _, first, same = np.unique(whole, return_index=True, return_inverse=True)
+        first, same = _same_rows(np.ascontiguousarray(facts, np.int64))
         kind[alike] = alike[first[same]]
     return kind
+
+
+def _same_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The first of each distinct row, and for each row the number of its own among them."""
+    factors = np.random.default_rng(0).integers(1, 2**63, rows.shape[1], np.int64) | 1
+    _, first, same = np.unique(rows @ factors, return_index=True, return_inverse=True)  # wraps around
+    same = same.reshape(-1)
+    if not all(np.array_equal(column, column[first[same]]) for column in rows.T):  # two rows with the same sum
+        whole = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1])))[:, 0]
+        _, first, same = np.unique(whole, return_index=True, return_inverse=True)
+    return first, same.reshape(-1)

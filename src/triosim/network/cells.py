@@ -19,6 +19,11 @@ from numpy.typing import NDArray
 
 from triosim.core.columns import Ragged
 
+try:
+    from triosim.engine._native import refine as _refine
+except ImportError:  # there was no compiler when TrioSim was installed
+    _refine = None  # type: ignore[assignment]
+
 Colours = NDArray[np.uint64]
 
 
@@ -69,6 +74,25 @@ def separate(traffic: Traffic) -> Cells:
 
 def refine(traffic: Traffic) -> Cells:
     """The coarsest cells that are equitable."""
+    return refined(traffic) if _refine is None else Cells(*_refine(_fitted(traffic)))
+
+
+def _fitted(t: Traffic) -> Traffic:
+    """Columns as C++ reads them."""
+
+    def column(values: NDArray, dtype: type = np.int64) -> NDArray:
+        return np.require(values, dtype, ["C", "A"])
+
+    needs, members, routes = (
+        Ragged(column(rows.values, dtype), column(rows.offsets))
+        for rows, dtype in ((t.needs, np.int64), (t.members, np.int64), (t.routes, np.int32))
+    )
+    flat = (column(values) for values in (t.party_like, t.source, t.target, t.way_like))
+    return Traffic(*flat, needs, routes, column(t.link_like), members)
+
+
+def refined(traffic: Traffic) -> Cells:
+    """The same, without a compiler."""
     t = traffic
     parties, ways, links, groups = len(t.party_like), len(t.source), len(t.link_like), len(t.members)
     route_of, need_of, group_of = t.routes.rows(), t.needs.rows(), t.members.rows()
@@ -110,7 +134,14 @@ def weights(traffic: Traffic, cells: Cells) -> tuple[Ragged, NDArray[np.int32]]:
     links = int(cells.link.max(initial=-1)) + 1
     crossed = cells.link[traffic.routes.values]
     pair = cells.way[traffic.routes.rows()] * links + crossed
-    pairs, first, count = np.unique(pair, return_index=True, return_counts=True)
+    if ways * links <= len(pair):  # few cells: counting is faster than sorting
+        count = np.bincount(pair, minlength=ways * links)
+        first = np.empty(ways * links, np.int64)
+        first[pair[::-1]] = np.arange(len(pair))[::-1]  # what is written last stays: the first of each
+        pairs = np.flatnonzero(count)
+        first, count = first[pairs], count[pairs]
+    else:
+        pairs, first, count = np.unique(pair, return_index=True, return_counts=True)
     size = np.bincount(cells.link[cells.link >= 0], minlength=links)
     weight, rest = np.divmod(count, size[pairs % links])
     if rest.any():

@@ -265,24 +265,33 @@ class _Lowering:
         self.instances_made = 0
 
     def run(self) -> Lowered:
-        n, stacked = int(self.first[-1]), self._stacked
+        n = int(self.first[-1])
         self.what, self.member = np.full(n, -1, np.int32), np.zeros(n, np.int32)
         self.group, self.pair = np.full(n, -1, np.int32), np.full(n, -1, np.int64)
-        op = stacked([p.op for p in self.programs])
-        stream = stacked([p.stream for p in self.programs]).astype(np.int32)
-        cell = np.repeat(np.arange(len(self.program), dtype=np.int32), self.lengths[self.program])
-        stream = np.where(stream >= 0, stream + cell * len(STREAMS), -1).astype(np.int32)
         senders = self._transfers()
-        gap = stacked([_gaps(p) for p in self.programs])
         for parties in self.meeting.parties:
             self._meet(parties)
+        kind, stream = np.empty(n, np.int8), np.empty(n, np.int32)
+        amount, gap = np.empty(n, np.int64), np.zeros(n, np.int64)
+        for program, cells in zip(self.programs, self.within, strict=True):
+            kinds, amounts, gaps = _TASKS[program.op], _amounts(program), _gaps(program)
+            streams = program.stream.astype(np.int32)
+            unstreamed = np.flatnonzero(streams < 0)
+            for cell in cells.tolist():
+                own = slice(int(self.first[cell]), int(self.first[cell + 1]))
+                kind[own], amount[own] = kinds, amounts
+                np.add(streams, cell * len(STREAMS), out=stream[own])
+                stream[own][unstreamed] = -1
+                if gaps is not None:
+                    gap[own] = gaps
+                    amount[own] += gaps
         graph = Graph(
-            kind=_TASKS[op],
+            kind=kind,
             stream=stream,
-            amount=stacked([_amounts(p) for p in self.programs]) + gap,
+            amount=amount,
             what=self.what,
             member=self.member,
-            before=self._before(op == Op.RECEIVE, senders),
+            before=self._before(senders),
             streams=len(self.program) * len(STREAMS),
             collectives=self.meeting.collectives,
             instances=np.concatenate([np.zeros(0, np.int32), *self.instances]).astype(np.int32),
@@ -292,12 +301,6 @@ class _Lowering:
             graph, made.wires, self.first, self.program, made.ranks, self.cell, self.cells.link, self.group,
             made.groups, self.pair, made.how, self.ways.sources, gap,
         )  # fmt: skip
-
-    def _stacked(self, columns: list[NDArray]) -> NDArray:
-        """A column of all cells from that of each program."""
-        start = np.concatenate([[0], np.cumsum(self.lengths)])
-        copy = np.repeat(start[self.program] - self.first[:-1], self.lengths[self.program])
-        return np.concatenate(columns)[copy + np.arange(self.first[-1])]
 
     # --- transfers ----------------------------------------------------------------------------------------------------
 
@@ -312,53 +315,66 @@ class _Lowering:
         mine = order[np.searchsorted(ranks[order], self.lowest[self.within[number]])]
         return self.cells.way[ways[mine]]
 
-    def _transfers(self) -> NDArray[np.int64]:
-        """Routes of what is sent and fetched; returns for each RECEIVE the task that sends, -1 for other tasks."""
-        sender = np.full(len(self.what), -1, np.int64)
+    def _transfers(self) -> list[NDArray[np.int64]]:
+        """Routes of what is sent and fetched; returns for each program the tasks that send what its cells RECEIVE,
+        shape ``(cells, receives)``."""
         for (number, stage, size), own in self.ways.sends.items():
             program = self.programs[number]
-            rows = np.flatnonzero((program.op == Op.SEND) & (program.peer == stage) & (program.bytes == size))
+            rows = program.rows(Op.SEND)
+            rows = rows[(program.peer[rows] == stage) & (program.bytes[rows] == size)]
             self.what[self._tasks(number, rows)] = self._way_of_cells(number, own)[:, None]
         for (number, place, stores), own in self.ways.fetches.items():
             program = self.programs[number]
-            rows = np.flatnonzero((program.op == (Op.STORE if stores else Op.FETCH)) & (program.peer == place))
+            rows = program.rows(Op.STORE if stores else Op.FETCH)
+            rows = rows[program.peer[rows] == place]
             self.what[self._tasks(number, rows)] = self._way_of_cells(number, own)[:, None]
-        sends = np.flatnonzero(self._stacked([p.op == Op.SEND for p in self.programs]))
-        self.pair[sends] = np.arange(len(sends))
-        mesh = self.placement.mesh
+        sends = [self.programs[p].rows(Op.SEND) + first for p, first in zip(self.program, self.first[:-1], strict=True)]
+        self.pair[np.concatenate(sends)] = np.arange(sum(map(len, sends)))
+        mesh, found = self.placement.mesh, []
         for number, program in enumerate(self.programs):
-            for stage in np.unique(program.peer[program.op == Op.RECEIVE]).tolist():
-                rows = np.flatnonzero((program.op == Op.RECEIVE) & (program.peer == stage))
-                tasks = self._tasks(number, rows)
+            receives = program.rows(Op.RECEIVE)
+            peer, sender = program.peer[receives], np.full((len(self.within[number]), len(receives)), -1, np.int64)
+            for stage in np.unique(peer).tolist():
+                at = np.flatnonzero(peer == stage)
+                rows = receives[at]
                 along = mesh.names[program.axis[rows[0]]]
                 ranks = mesh.moved(self.lowest[self.within[number]], along, stage)
                 for other in np.unique(self.class_of[ranks]).tolist():
-                    mine = self.class_of[ranks] == other
+                    mine = np.flatnonzero(self.class_of[ranks] == other)
                     sending = self._matching(other, program.stage, program.tag[rows])
-                    sender[tasks[mine]] = self.first[self.cell[ranks[mine]]][:, None] + sending
-        receives = sender >= 0
-        self.pair[receives] = self.pair[sender[receives]]
-        return sender
+                    sender[np.ix_(mine, at)] = self.first[self.cell[ranks[mine]]][:, None] + sending
+            self.pair[self._tasks(number, receives)] = self.pair[sender]
+            found.append(sender)
+        return found
 
     def _matching(self, number: int, stage: int, tags: NDArray[np.int64]) -> NDArray[np.int64]:
         """Rows of a program that send to a stage under these tags."""
         program = self.programs[number]
-        rows = np.flatnonzero((program.op == Op.SEND) & (program.peer == stage))
+        rows = program.rows(Op.SEND)
+        rows = rows[program.peer[rows] == stage]
         order = np.argsort(program.tag[rows], kind="stable")
         return rows[order[np.searchsorted(program.tag[rows][order], tags)]]
 
-    def _before(self, receives: NDArray[np.bool_], sender: NDArray[np.int64]) -> Ragged:
+    def _before(self, senders: Sequence[NDArray[np.int64]]) -> Ragged:
         """Predecessors within the cell, and of an arrival its sending."""
-        own = self._stacked([p.before.lengths() for p in self.programs])
-        offsets = np.zeros(len(own) + 1, np.int64)
-        np.cumsum(own + receives, out=offsets[1:])
-        parts = [self.programs[number].before.values.astype(np.int64) for number in self.program.tolist()]
-        shift = np.repeat(self.first[:-1], [len(part) for part in parts])
-        at_sender = np.zeros(int(offsets[-1]), bool)
-        at_sender[offsets[1:][receives] - 1] = True
-        values = np.empty(int(offsets[-1]), np.int32)
-        values[at_sender] = sender[receives]
-        values[~at_sender] = np.concatenate([np.zeros(0, np.int64), *parts]) + shift
+        sizes = [len(p.before.values) + len(p.rows(Op.RECEIVE)) for p in self.programs]
+        begin = np.concatenate([[0], np.cumsum(np.array(sizes, np.int64)[self.program])])
+        offsets, values = np.empty(int(self.first[-1]) + 1, np.int64), np.empty(int(begin[-1]), np.int32)
+        offsets[-1] = begin[-1]
+        for number, (program, sender) in enumerate(zip(self.programs, senders, strict=True)):
+            receives, own, ends = program.rows(Op.RECEIVE), program.before.values, program.before.offsets
+            if len(receives):
+                at = ends[receives + 1]  # what a RECEIVE waits for comes behind what it waits for in its cell
+                own = np.insert(own, at, 0)
+                more = np.zeros(len(program) + 1, np.int64)
+                more[receives + 1] = 1
+                ends, at = ends + np.cumsum(more), at + np.arange(len(receives))
+            for place, cell in enumerate(self.within[number].tolist()):
+                first, start = int(self.first[cell]), int(begin[cell])
+                np.add(ends[:-1], start, out=offsets[first : first + len(program)])
+                np.add(own, first, out=values[start : start + len(own)], casting="unsafe")
+                if len(receives):
+                    values[start + at] = sender[place]
         return Ragged(values, offsets)
 
     # --- collectives --------------------------------------------------------------------------------------------------
@@ -433,13 +449,17 @@ class _Fold:
 
 def _amounts(program: Program) -> NDArray[np.int64]:
     """Ticks of what computes, bytes of what is sent."""
-    kind = _TASKS[program.op]
-    ticks = picoseconds(program.seconds, lambda row: f"what instruction {row} of stage {program.stage} takes")
-    return np.where(kind == Task.COMPUTE, ticks, np.where(kind == Task.TRANSFER, program.bytes, 0))
+    amounts = picoseconds(program.seconds, lambda row: f"what instruction {row} of stage {program.stage} takes")
+    amounts[program.rows(Op.COLLECTIVE, Op.RECEIVE)] = 0
+    moves = program.rows(Op.SEND, Op.FETCH, Op.STORE)
+    amounts[moves] = program.bytes[moves]
+    return amounts
 
 
-def _gaps(program: Program) -> NDArray[np.int64]:
-    """Ticks that the stream of what computes waits before it starts the next."""
+def _gaps(program: Program) -> NDArray[np.int64] | None:
+    """Ticks that the stream of what computes waits before it starts the next; None where it never does."""
+    if not program.gap_s:
+        return None
     ticks = picoseconds(program.gap_s, "the gap between two kernels")
     return np.where((program.op == Op.COMPUTE) & (program.seconds > 0), ticks, 0).astype(np.int64)
 

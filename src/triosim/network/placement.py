@@ -45,7 +45,9 @@ def place(mesh: Mesh, devices: int, order: Sequence[int] | None = None) -> Place
     if ranks > devices:
         sizes = " x ".join(f"{name} {size}" for name, size in reversed(mesh.axes))
         raise InputError(f"{sizes} makes {ranks} ranks, but the system has {devices} devices")
-    chosen = np.arange(ranks, dtype=np.int32) if order is None else np.array(order, np.int32)
+    if order is None:
+        return Placement(mesh, np.arange(ranks, dtype=np.int32))
+    chosen = np.array(order, np.int32)
     if len(chosen) != ranks:
         raise InputError(f"the placement names {len(chosen)} devices for {ranks} ranks: name one for each rank")
     wrong = chosen[(chosen < 0) | (chosen >= devices)]

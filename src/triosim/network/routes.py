@@ -97,7 +97,7 @@ class Router:
         if len(alone):
             sort[alone] = len(first) + np.arange(len(alone))
             walks = Walks.joined([walks, self._walks(source[alone], target[alone], which[alone], level + 1)])
-        return parts.carried(walks.take(sort), source, target)
+        return parts.carried(walks, sort, source, target)
 
     def _counts(self, source: NDArray, target: NDArray, level: int = 0) -> NDArray[np.int64]:
         """How many best routes each pair has."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -160,10 +161,10 @@ def talk(program: Program, axes: int) -> tuple[Talk, dict[int, tuple[NDArray[np.
     Returns:
         the talk, and for each axis that it has collectives on: their rows, and what each calls among the distinct ones.
     """
-    sends, moves = program.op == Op.SEND, np.isin(program.op, (Op.FETCH, Op.STORE))
+    sends, moves = program.rows(Op.SEND), program.rows(Op.FETCH, Op.STORE)
     about, _ = distinct_rows(program.peer[sends], program.bytes[sends])
     moved, _ = distinct_rows(program.peer[moves], program.op[moves] == Op.STORE)
-    collective = np.flatnonzero(program.op == Op.COLLECTIVE)
+    collective = program.rows(Op.COLLECTIVE)
     axis = program.axis[collective]
     calls, order = [], {}
     for number in range(axes):
@@ -174,7 +175,7 @@ def talk(program: Program, axes: int) -> tuple[Talk, dict[int, tuple[NDArray[np.
             order[number] = (rows, which)
     said = Talk(
         stage=program.stage, ranks=np.ascontiguousarray(program.ranks, np.int32).tobytes(),
-        along=int(program.axis[np.argmax(sends)]) if len(about) else -1, sends=tuple(map(tuple, about.tolist())),
+        along=int(program.axis[sends[0]]) if len(sends) else -1, sends=tuple(map(tuple, about.tolist())),
         moves=tuple((place, bool(stores)) for place, stores in moved.tolist()), places=program.places,
         calls=tuple(calls),
     )  # fmt: skip
@@ -182,16 +183,29 @@ def talk(program: Program, axes: int) -> tuple[Talk, dict[int, tuple[NDArray[np.
 
 
 def distinct_rows(*columns: NDArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The distinct rows of columns of whole numbers, ascending, and for each row its number among them."""
+    """The distinct rows of columns of whole numbers, ascending, and for each row its number among them.
+
+    Raises:
+        OverflowError: the numbers of different values, multiplied, cannot be counted.
+    """
+    values = [np.unique(column) for column in columns]  # few, as a rule: looking them up is faster than sorting rows
+    if math.prod(max(len(own), 1) for own in values) > _MOST_CODES:
+        raise OverflowError(f"{len(columns)} columns have too many different values: {[len(own) for own in values]}")
     code = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
-        values, row = np.unique(column, return_inverse=True)
-        if len(values) > 1:  # codes are numbered anew each time, so that they stay below the number of rows
-            _, code = np.unique(code * len(values) + row.reshape(-1), return_inverse=True)
-            code = code.reshape(-1)
-    _, first, row = np.unique(code, return_index=True, return_inverse=True)
-    table = np.stack([column[first].astype(np.int64) for column in columns], axis=1)
-    return table, row.reshape(-1)
+    for own, column in zip(values, columns, strict=True):
+        if len(own) > 1:
+            code *= len(own)
+            code += np.searchsorted(own, column)
+    codes = np.unique(code)
+    row = np.searchsorted(codes, code) if len(codes) > 1 else np.zeros(len(code), np.int64)
+    table: list[NDArray[np.int64]] = []
+    for own in reversed(values):
+        codes, digit = np.divmod(codes, max(len(own), 1))
+        table.insert(0, own[digit].astype(np.int64))
+    return np.stack(table, axis=1), row
+
+
+_MOST_CODES = 2**62
 
 
 def ways(talks: Sequence[Talk], placement: Placement, router: Router, means: Means) -> Ways:

@@ -142,6 +142,12 @@ class Attention(Kind):
 
 
 def _pairs(work: AttentionWork) -> float:
-    """Pairs of a query and a key that are multiplied; of causal attention those that the mask leaves."""
-    pairs = work.batch * work.heads * work.queries * work.keys
-    return pairs * (work.keys + 1) / (2 * work.keys) if work.causal and work.keys else pairs
+    """Pairs of a query and a key that are multiplied; of causal attention those that mask and window leave.
+
+    Of n tokens one after another the first w see 1, 2, ... w and the others w each: w (w + 1) / 2 + (n - w) w.
+    """
+    each = work.batch * work.heads
+    if not work.causal or not work.keys:
+        return each * work.queries * (min(work.keys, work.window) if work.window else work.keys)
+    seen = min(work.keys, work.window) if work.window else work.keys
+    return each * (seen * (seen + 1) / 2 + (work.keys - seen) * seen)

@@ -42,6 +42,10 @@ def checked_placing(rule: Rule, answer: Any, facts: Facts) -> Placing:
         fits = value in values and isinstance(rest, Shard) and 0 <= rest.dim < len(facts.shapes[value])
         if not fits or rest.outer * rest.size * rest.inner != facts.shapes[value][rest.dim] or rest.size % answer.size:
             raise PlanError(f"{where} rests value {quoted(value)} in {quoted(rest)}, which is no Shard that divides")
+    for value, shard in answer.inputs.items():
+        fits = value in values and isinstance(shard, Shard) and 0 <= shard.dim < len(facts.shapes[value])
+        if not fits or shard.size % answer.size or facts.shapes[value][shard.dim] % answer.size:
+            raise PlanError(f"{where} places input {quoted(value)} as {quoted(shard)}, which is no Shard that divides")
     for row in answer.gathered:
         if row not in range(len(facts.inputs)):
             raise PlanError(f"{where} gathers the outputs of operator {quoted(row)}, which does not exist")
@@ -56,10 +60,12 @@ def checked_mesh(rule: Rule, answer: Any, mesh: Mesh) -> None:
     """
     if is_ours(type(rule)):
         return
-    if not isinstance(answer, Mesh) or answer.axes != mesh.axes or answer.derived[: len(mesh.derived)] != mesh.derived:
+    same = isinstance(answer, Mesh) and answer.ranks == mesh.ranks and set(answer.names) >= set(mesh.names)
+    kept = same and [name for name, _ in answer.axes if name in mesh.names] == [name for name, _ in mesh.axes]
+    if not kept or answer.derived[: len(mesh.derived)] != mesh.derived:
         raise PlanError(
-            f"rule {type(rule).__name__}: arranged must return the mesh that it was given, with more axes by resplit "
-            "or joined"
+            f"rule {type(rule).__name__}: arranged must return the mesh that it was given, with more axes by carved, "
+            "resplit or joined"
         )
 
 
@@ -83,6 +89,34 @@ def checked_replication(rule: Rule, answer: Any, mesh: Mesh) -> Replication:
             f"{where}: {answer.axis} {mesh.size(answer.axis)} and its replicas {mesh.size(answer.replicas)} are not "
             f"the {mesh.size('dp')} ranks of dp"
         )
+    _check_path(where, answer, mesh)
     if answer.weights and not answer.states:
         raise PlanError(f"{where}: parameters that are Shard need optimizer states that are Shard too")
     return answer
+
+
+_PATH = {"all_reduce": 1, "reduce": 1, "reduce_scatter": 1, "all_gather": -1}
+"""Kinds of collective on the way of a gradient: which add up, and which only bring together what was scattered."""
+
+
+def _check_path(where: str, placed: Replication, mesh: Mesh) -> None:
+    """Refuse collectives that do not make a gradient what its state needs.
+
+    Raises:
+        PlanError: one is unknown, a replica's summand is left out, or shards are not where the states have them.
+    """
+    scattered, summed = [placed.axis] * (placed.states and bool(placed.path)), 1
+    for kind, axis in reversed(placed.path):
+        if kind not in _PATH or axis not in mesh.names:
+            raise PlanError(f"{where}: {quoted(kind)} over {quoted(axis)} is none of {', '.join(_PATH)} over an axis")
+        summed *= mesh.size(axis) if _PATH[kind] == 1 else 1
+        if kind == "all_gather":
+            scattered.append(axis)
+        elif kind == "reduce_scatter" and (not scattered or scattered.pop() != axis):
+            raise PlanError(f"{where}: what is scattered over {axis} is neither gathered again nor Shard there")
+    if placed.path and (scattered or summed != mesh.size("dp")):
+        raise PlanError(
+            f"{where}: its path adds up {summed} of the {mesh.size('dp')} replicas' gradients, or leaves them scattered"
+        )
+    if placed.every < 1 or (placed.every > 1 and placed.states):
+        raise PlanError(f"{where}: every is 1 where optimizer states are Shard and at least 1, not {placed.every}")

@@ -32,6 +32,11 @@ def gradients(trace: Trace) -> list[Gradient]:
 
     A gradient that is summed from several (a tied weight) is ready when the last operator has written to it.
     """
+    return list(_gradients(trace))
+
+
+@kept(4)
+def _gradients(trace: Trace) -> tuple[Gradient, ...]:
     values, operators = trace.values, trace.operators
     size, storage, of = values.bytes().tolist(), values.storage.tolist(), values.of.tolist()
     category, first = values.category.tolist(), {}
@@ -52,7 +57,7 @@ def gradients(trace: Trace) -> list[Gradient]:
                 before = found.get(parameter)
                 whole = max(size[value], before.bytes if before and before.storage == storage[value] else 0)
                 found[parameter] = Gradient(parameter, storage[value], row, whole)
-    return [found[p] for p in first.values() if p in found]
+    return tuple(found[p] for p in first.values() if p in found)
 
 
 def total_bytes(grads: Iterable[Gradient]) -> int:

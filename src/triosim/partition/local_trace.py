@@ -13,6 +13,14 @@ from triosim.trace.calls import count_work
 from triosim.trace.tables import Trace, Values
 
 
+def cut(trace: Trace, shards: Mapping[int, int], size: int) -> Trace:
+    """A step whose values are cut into ``size`` parts: value -> dimension."""
+    values = trace.values
+    extents = values.shape.values.copy()
+    extents[values.shape.offsets[list(shards)] + np.array(list(shards.values()), np.int64)] //= size
+    return replace(trace, values=replace(values, shape=Ragged(extents, values.shape.offsets)))
+
+
 class LocalTrace:
     """Collects what differs from the undivided step.
 
@@ -76,12 +84,16 @@ class LocalTrace:
 
     def homes(self, placed: Mapping[int, Placement], size: int) -> Trace:
         """The undivided step with shapes cut."""
-        values = self.trace.values
-        cut = {v: p.dim for v, p in {**placed, **self.made_as}.items() if isinstance(p, Shard)}
-        extents = values.shape.values.copy()
-        at = values.shape.offsets[list(cut)] + np.array(list(cut.values()), np.int64)
-        extents[at] //= size
-        return replace(self.trace, values=replace(values, shape=Ragged(extents, values.shape.offsets)))
+        return cut(self.trace, self.shards(placed), size)
+
+    def shards(self, placed: Mapping[int, Placement]) -> dict[int, int]:
+        """Values that are made Shard, and the dimension of each."""
+        return {v: p.dim for v, p in {**placed, **self.made_as}.items() if isinstance(p, Shard)}
+
+    @property
+    def origin(self) -> tuple[int, ...]:
+        """The value that each of the extra values is of."""
+        return tuple(origin for origin, _, _ in self._extra)
 
     def build(self, homes: Trace) -> Trace:
         """The local trace: extra values appended, inputs and outputs as read and written locally."""

@@ -72,6 +72,21 @@ class Mesh:
         """With one more axis that is several others, the first outermost."""
         return replace(self, derived=(*self.derived, (name, tuple(d for axis in axes for d in self.digits(axis)))))
 
+    def carved(self: M, axis: str, name: str, size: int) -> M:
+        """With an axis of its own that takes ``size`` from another and lies inside of it.
+
+        Ranks along it share what those along ``axis`` have one each of: a sample's sequence, for one.
+
+        Raises:
+            PlanError: the axis does not divide so.
+        """
+        whole = dict(self.axes)[axis]
+        if size < 1 or whole % size or name in self.names:
+            near = ", ".join(str(n) for n in range(1, whole + 1) if whole % n == 0)
+            raise PlanError(f"{axis} {whole} has no room for an axis {name} of {size}: sizes that fit are {near}")
+        pairs = [((n, s // size), (name, size)) if n == axis else ((n, s),) for n, s in self.axes]
+        return replace(self, axes=tuple(pair for both in pairs for pair in both))
+
     def resplit(self: M, axes: Sequence[str], into: Sequence[tuple[str, int]]) -> M:
         """With more axes that divide the ranks of some others anew.
 

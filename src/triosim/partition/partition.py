@@ -12,6 +12,7 @@ from triosim.core.caching import kept
 from triosim.core.errors import PlanError
 from triosim.partition.answers import checked_placing
 from triosim.partition.facts import Facts
+from triosim.partition.local_trace import cut
 from triosim.partition.mesh import Mesh
 from triosim.partition.propagate import propagate
 from triosim.partition.rule import Placing, Rule
@@ -38,32 +39,44 @@ def partition(trace: Trace, mesh: Mesh, rules: Sequence[Rule]) -> Step:
     placing = [rule for rule in rules if type(rule).place is not Rule.place]
     if not placing:
         return Step.whole(trace)
-    name, *others = dict.fromkeys(rule.axis for rule in placing)
-    if others:
-        raise PlanError(f"rules place values on {name} and {others[0]}, and only one axis divides a step: choose one")
-    return _divided(trace, name, mesh.size(name), placing, mesh.row(name))
+    step = Step.whole(trace)
+    for name in dict.fromkeys(rule.axis for rule in placing):
+        own = [rule for rule in placing if rule.axis == name]
+        step = _divided(step, name, mesh.size(name), own, mesh.row(name) if name in mesh.names else -1)
+    return step
 
 
 @kept(8)
-def _divided(trace: Trace, name: str, size: int, rules: Sequence[Rule], axis: int) -> Step:
-    """The share of a step on the axis ``name``, row ``axis`` of the mesh."""
+def _divided(step: Step, name: str, size: int, rules: Sequence[Rule], axis: int) -> Step:
+    """The share of a step, as other axes have divided it, on the axis ``name``, row ``axis`` of the mesh."""
+    trace = step.trace
     if size == 1:
         idle = [type(rule).__name__.lower() for rule in rules if rule.needs_ranks]
         notes = (f"{' and '.join(idle)}: {name} is 1, so there is nothing to divide",) if idle else ()
-        return replace(Step.whole(trace), notes=notes)
+        return replace(step, notes=(*step.notes, *notes))
     facts = Facts(trace)
     placing = Placing(name, size)
     for rule in rules:
         placing = checked_placing(rule, rule.place(facts, placing), facts)
-    if not placing.weights:
+    if not placing.weights and not placing.inputs:
         why = (
             f": {placing.refused[0]}"
             if placing.refused
             else ": no two layers follow each other without needing the whole between"
         )
         raise PlanError(f"{name} {size} cannot divide any layer of {trace.meta.workload or 'the trace'}{why}")
-    step, weights = propagate(facts, placing, axis)
-    return replace(step, notes=tuple(_notes(trace, placing, weights)))
+    share, weights, shards = propagate(facts, placing, axis, step.origin)
+    told = [] if placing.inputs and not placing.weights else _notes(trace, placing, weights)
+    if not len(step.transfers):
+        return replace(share, notes=(*step.notes, *told))
+    sent = step.transfers
+    inputs = trace.operators.inputs
+    read = inputs.values[np.minimum(inputs.offsets[sent.after], len(inputs.values) - 1)]
+    value = np.where(sent.value >= 0, sent.value, read)  # sums within a loss are as many as it has rows
+    parts = np.where(np.isin(value, list(shards)), size, 1)  # of what is Shard here too a part is sent there
+    sent = replace(sent, bytes=-(-sent.bytes // parts))
+    homes = cut(step.homes, {value: dim for value, dim in shards.items() if value < len(step.homes.values)}, size)
+    return replace(share, transfers=sent.with_more(share.transfers), homes=homes, notes=(*step.notes, *told))
 
 
 def _notes(trace: Trace, placing: Placing, weights: Mapping[int, int]) -> list[str]:

@@ -17,10 +17,15 @@ class Partial:
     """Each rank has a summand."""
 
 
-Placement = Replicate | Shard | Partial
+@dataclass(frozen=True)
+class Varying:
+    """Each rank has its own, which nobody adds up: the loss on its samples, the statistics of a batch norm."""
+
+
+Placement = Replicate | Shard | Partial | Varying
 """``Shard`` is a part of one dimension, of which each rank has an equal share: part ``size`` of the dimension
 ``outer * size * inner``, for rows of a flattened batch need the outer, fused projections the inner."""
 
-REPLICATE, PARTIAL = Replicate(), Partial()
+REPLICATE, PARTIAL, VARYING = Replicate(), Partial(), Varying()
 
-__all__ = ["PARTIAL", "REPLICATE", "Partial", "Placement", "Replicate", "Shard"]
+__all__ = ["PARTIAL", "REPLICATE", "VARYING", "Partial", "Placement", "Replicate", "Shard", "Varying"]

@@ -17,11 +17,12 @@ import math
 from bisect import bisect_right
 from collections.abc import Hashable, Sequence
 
+from triosim.core.errors import PlanError
 from triosim.operators import NO_LABEL
 from triosim.partition.facts import FOLLOWS, Facts
 from triosim.partition.local_trace import LocalTrace
 from triosim.partition.outcome import Outcome, Outcomes
-from triosim.partition.placements import PARTIAL, REPLICATE, Partial, Placement, Replicate, Shard
+from triosim.partition.placements import PARTIAL, REPLICATE, VARYING, Partial, Placement, Replicate, Shard, Varying
 from triosim.partition.rule import Placing
 from triosim.partition.step import Step
 from triosim.partition.transfers import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Transfer, Transfers
@@ -33,26 +34,32 @@ ROW_REDUCTION_BYTES = 4
 """A loss over a vocabulary in parts exchanges one float32 per row."""
 
 
-def propagate(facts: Facts, placing: Placing, axis: int) -> tuple[Step, dict[int, int]]:
+def propagate(
+    facts: Facts, placing: Placing, axis: int, origin: Sequence[int] = ()
+) -> tuple[Step, dict[int, int], dict[int, int]]:
     """One rank's share of a step.
 
     Args:
         facts: the undivided step.
         placing: what rules have placed.
         axis: row of the mesh's axes, for the transfers.
+        origin: where the step is a share on another axis: the value that each of the last values is a copy of.
 
     Returns:
-        The share, and the parameters that are Shard with their dimensions: the placed ones and those that followed.
+        The share; the parameters that are Shard with their dimensions: the placed ones and those that followed; and all
+        values that are made Shard with theirs.
     """
-    walk = _Walk(facts, placing, axis)
-    return walk.run(), walk.weights
+    walk = _Walk(facts, placing, axis, origin)
+    return walk.run(), walk.weights, walk.local.shards(walk.placed)
 
 
 class _Walk:
     """One walk."""
 
-    def __init__(self, facts: Facts, placing: Placing, axis: int) -> None:
+    def __init__(self, facts: Facts, placing: Placing, axis: int, origin: Sequence[int]) -> None:
         self.facts, self.placing, self.axis = facts, placing, axis
+        self.origin = dict(enumerate(origin, len(facts.shapes) - len(origin)))
+        self.rests = placing.stationary == "weights" and bool(placing.resting)
         self.outcomes = Outcomes(facts, placing.size)
         self.weights = dict(placing.weights)  # parameter -> dimension, growing as biases and norms follow
         self.placed: dict[int, Placement] = {}
@@ -66,7 +73,7 @@ class _Walk:
             for value in reads:
                 self.readers.setdefault(facts.storage[value], []).append(row)
         self.version, self.offset = facts.trace.values.version.tolist(), facts.trace.values.offset.tolist()
-        self.embeddings = {layer.row for layer in facts.layers if layer.embedding} if placing.resting else set()
+        self.embeddings = {layer.row for layer in facts.layers if layer.embedding} if self.rests else set()
 
     def run(self) -> Step:
         """Walk every operator and build the local trace."""
@@ -76,7 +83,8 @@ class _Walk:
             else:
                 self._operate(row)
         homes = self.local.homes(self.placed, self.placing.size)
-        return Step(self.local.build(homes), Transfers.of(self.transfers), homes)
+        origin = (*self.origin.values(), *self.local.origin)
+        return Step(self.local.build(homes), Transfers.of(self.transfers), homes, origin=origin)
 
     # --- one operator -------------------------------------------------------------------------------------------------
 
@@ -110,7 +118,7 @@ class _Walk:
             size = math.prod(facts.shapes[reads[0]][:-1]) * ROW_REDUCTION_BYTES
             self.transfers += [Transfer(row, row + 1, ALL_REDUCE, self.axis, size, -1)] * found.row_reductions
         for at, (value, placement) in enumerate(zip(facts.outputs[row], found.outputs, strict=True)):
-            home = self._gradient_placement(value, placement)
+            home = self._gradient_placement(value, self._own(row, before, placement))
             if isinstance(home, Shard) and isinstance(placement, Replicate):
                 self._take_columns(row, at, home, local)
             self._settle(value, home, row)
@@ -125,6 +133,12 @@ class _Walk:
                     self.local.alias[value] = self._whole(value, self._next_reader(value, row))
                     self.local.made_as[value] = home
                     self.placed[value] = REPLICATE
+
+    def _own(self, row: int, before: Sequence[Placement], placement: Placement) -> Placement:
+        """Varying where an operator sums up on each rank for itself, or is given nothing but that."""
+        alone = isinstance(placement, Partial) and self.facts.calls[row].kind in self.placing.per_rank
+        passed = isinstance(placement, Replicate) and any(isinstance(p, Varying) for p in before)
+        return VARYING if alone or passed else placement
 
     def _pass_on(self, row: int, before: Sequence[Placement]) -> None:
         """What an operator makes of summands is a summand."""
@@ -147,7 +161,8 @@ class _Walk:
         for at, own in found.take.items():
             value = facts.inputs[row][at]
             follows = facts.category[value] in FOLLOWS or value in facts.parameter_of
-            if follows and not (self.placing.resting and facts.category[value] == Category.BUFFER):
+            sliced = (self.placing.resting or self.placing.inputs) and facts.category[value] == Category.BUFFER
+            if follows and not sliced:
                 parameter = facts.parameter(value)
                 self.weights[parameter] = (
                     facts.parameter_of[value][1][own.dim] if value in facts.parameter_of else own.dim
@@ -214,13 +229,28 @@ class _Walk:
             return self._own_part(value)
         known = self.latest.get(facts.storage[value])
         if known is None:
-            return REPLICATE
+            return self._given(value)
         placement = self.placed[known]
         if not isinstance(placement, Shard):
             if known in self.local.alias and facts.shapes[known] == facts.shapes[value]:
                 self.local.alias[value] = self.local.alias[known]
             return placement
         return self._seen(placement, known, value)
+
+    def _given(self, value: int) -> Placement:
+        """Placement of what no operator makes: an input, or what another axis has made of a value."""
+        if value not in self.origin:
+            return self.placing.inputs.get(value, REPLICATE)
+        source = self.origin[value]
+        home, before, after = self._placement(source), self.facts.shapes[source], self.facts.shapes[value]
+        if isinstance(home, Replicate) or before == after:
+            return home
+        if isinstance(home, Shard) and len(before) == len(after) and before[home.dim] == after[home.dim]:
+            return home  # the other axis has another dimension
+        raise PlanError(
+            f"{self.placing.axis} {self.placing.size} divides what another axis gathers or adds up along the same "
+            f"dimension, in {self.facts.trace.meta.workload or 'the trace'}: leave one of the two out"
+        )
 
     def _seen(self, shard: Shard, known: int, value: int) -> Placement:
         """A Shard of one value as another of the same storage shows it."""
@@ -272,7 +302,7 @@ class _Walk:
     def _resting(self, row: int, before: Sequence[Placement]) -> tuple[frozenset[int], bool]:
         """The inputs that are only resting, and whether the operator is one for which nothing may."""
         resting = self.placing.resting
-        if not resting:
+        if not self.rests:
             return frozenset(), False
         found = frozenset(
             i

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from triosim.partition.mesh import Mesh
-from triosim.partition.transfers import ALL_REDUCE, REDUCE_SCATTER
+from triosim.partition.transfers import ALL_GATHER, COLLECTIVES, REDUCE_SCATTER
 
 
 class Reduction(NamedTuple):
@@ -40,6 +40,9 @@ class Replication:
         weights: whether gradients and parameters are Shard too.
         regathers: whether a parameter that a forward gathered is freed after it and gathered again in the backward
             (``reshard_after_forward`` of PyTorch's ``fully_shard``).
+        path: collectives that make a gradient which is Partial over all replicas what its state needs, in order, each a
+            kind and an axis; empty for those that follow from the placements.
+        every: gradients are reduced in every so-manieth iteration only (local updates in between).
         rooted: whether parameters and states are at the first replica only, which drives the others.
         away: what is in host memory until it is needed: ``"optimizer"`` states, ``"activations"``, ``"parameters"``.
         first_bytes, bytes: caps of the first and the other groups of gradients that are reduced at once, where
@@ -51,6 +54,8 @@ class Replication:
     states: bool = False
     weights: bool = False
     regathers: bool = False
+    path: tuple[tuple[str, str], ...] = ()
+    every: int = 1
     rooted: bool = False
     away: tuple[str, ...] = ()
     first_bytes: int = 1_048_576
@@ -62,9 +67,17 @@ class Replication:
 
     def reductions(self, mesh: Mesh) -> tuple[Reduction, ...]:
         """What makes a gradient that is Partial over all replicas what its optimizer state needs, in order."""
+        found, parts = [], 1
+        for kind, axis in self.path or self._follows(mesh):
+            what = COLLECTIVES.index(kind)
+            parts //= mesh.size(axis) if what == ALL_GATHER else 1
+            found.append(Reduction(what, mesh.row(axis), parts))
+            parts *= mesh.size(axis) if what == REDUCE_SCATTER else 1
+        return tuple(found)
+
+    def _follows(self, mesh: Mesh) -> tuple[tuple[str, str], ...]:
+        """The collectives that follow from the placements."""
         if not self.states:
-            return (Reduction(ALL_REDUCE, mesh.row(self.axis), 1),)
-        scattered = Reduction(REDUCE_SCATTER, mesh.row(self.axis), 1)
-        if mesh.size(self.replicas) == 1:
-            return (scattered,)
-        return scattered, Reduction(ALL_REDUCE, mesh.row(self.replicas), self.ways(mesh))
+            return (("all_reduce", self.axis),)
+        scattered = ("reduce_scatter", self.axis)
+        return (scattered,) if mesh.size(self.replicas) == 1 else (scattered, ("all_reduce", self.replicas))

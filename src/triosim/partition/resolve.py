@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log2
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.caching import kept
 from triosim.core.errors import PlanError, quoted
 from triosim.core.options import configured, options_of
 from triosim.partition.answers import checked_mesh, checked_replication
@@ -69,9 +70,17 @@ class JobMesh(Mesh):
         return self.batch_size // self.micro_batches
 
     def of_stage(self, stage: int) -> NDArray[np.int32]:
-        """Ranks of a pipeline stage."""
-        ranks = np.arange(self.ranks)
-        return np.asarray(ranks[self.position(ranks, "pp") == stage], np.int32)
+        """Ranks of a pipeline stage; not to be changed."""
+        return _of_stages(self.axes, self.derived)[stage]
+
+
+@kept(8)
+def _of_stages(axes: tuple, derived: tuple) -> tuple[NDArray[np.int32], ...]:
+    """Ranks of each pipeline stage of a mesh."""
+    mesh = Mesh(axes, derived=derived)
+    stage = mesh.position(np.arange(mesh.ranks), "pp")
+    order = np.argsort(stage, kind="stable").astype(np.int32)
+    return tuple(np.split(order, np.cumsum(np.bincount(stage, minlength=mesh.size("pp")))[:-1]))
 
 
 def resolve(plan: Plan, devices: int, default_batch: int | None, recorded_parts: int = 1) -> JobMesh:
@@ -194,6 +203,20 @@ def arranged(rules: Sequence[Rule], mesh: M) -> M:
         checked_mesh(rule, more, mesh)
         mesh = more
     return mesh
+
+
+def rebatched(plan: Plan, mesh: JobMesh) -> JobMesh:
+    """The mesh with the batch of a replica that the global batch leaves where rules have taken ranks of the data axis.
+
+    Raises:
+        PlanError: it does not divide.
+    """
+    if plan.global_batch_size is None or mesh.global_batch_size == plan.global_batch_size:
+        return mesh
+    batch = _batch(plan.replaced(batch_size=None), mesh.replicas, None, mesh.micro_batches)
+    if batch % mesh.micro_batches:
+        raise PlanError(micro_batch_conflict(batch, mesh.micro_batches))
+    return replace(mesh, batch_size=batch)
 
 
 def suited(rules: Sequence[Rule], trace: Trace, mesh: Mesh) -> Trace:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 from triosim.core.registry import Registry
 from triosim.operators import NO_LABEL
@@ -38,6 +38,12 @@ class Placing:
             boundary of each module, instead of where it is first needed.
         resting: value -> the Shard in which it waits between the operators that need it otherwise: a Partial value
             becomes this one (reduce-scatter) instead of Replicate (all-reduce).
+        inputs: value that the step is given -> the Shard in which it arrives.
+        stationary: what stays where two Shards meet: ``"weights"``, between which activations only rest, or
+            ``"activations"``, whose own Shard stays through every layer (``resting`` then only says what a Partial
+            value becomes).
+        per_rank: kinds of operator that each rank runs on what it has, so that what they sum up is Varying instead of
+            Partial: ``"loss"`` where every rank has tokens or samples of its own.
         regathers: whether a copy that a forward gathered is freed after it and gathered again in the backward.
         refused: what could not be placed, and why, for people.
         chosen: whether the user chose layer by layer, so that what is left whole is so on purpose.
@@ -50,6 +56,9 @@ class Placing:
     losses_divided: bool = False
     at_boundaries: bool = False
     resting: Mapping[int, Shard] = field(default_factory=dict)
+    inputs: Mapping[int, Shard] = field(default_factory=dict)
+    stationary: Literal["weights", "activations"] = "weights"
+    per_rank: frozenset[str] = frozenset()
     regathers: bool = False
     refused: tuple[str, ...] = ()
     chosen: bool = False

@@ -20,6 +20,7 @@ class Step:
         homes: the same operators on the values of the whole step, each with the shape of its home placement: who makes
             what another operator reads, however often it is sent in between.
         replication: what the replicas of the step divide among them.
+        origin: for values that ``trace`` has more than ``homes``, copies and summands, the value that each is of.
         notes: what the user should know about how the step was divided.
     """
 
@@ -27,6 +28,7 @@ class Step:
     transfers: Transfers
     homes: Trace
     replication: Replication = field(default_factory=Replication)
+    origin: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
 
     @staticmethod

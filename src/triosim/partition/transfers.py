@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import numpy as np
@@ -51,6 +51,12 @@ class Transfers:
 
     def __len__(self) -> int:
         return len(self.after)
+
+    def with_more(self, others: Transfers) -> Transfers:
+        """With those of another axis; where both are due the others come after."""
+        columns = {f.name: np.concatenate([getattr(self, f.name), getattr(others, f.name)]) for f in fields(self)}
+        order = np.lexsort((columns["before"], columns["after"]))
+        return Transfers(**{name: column[order] for name, column in columns.items()})
 
     @staticmethod
     def of(rows: Iterable[Transfer]) -> Transfers:

@@ -8,7 +8,7 @@ out once, and a playback takes milliseconds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds
 from triosim.engine.graph import Graph, Played, Wires
 from triosim.engine.play import play
 from triosim.engine.solver import NetworkModel
+from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.network.lowering import Lowered
 from triosim.network.sharing import network_model
@@ -38,6 +39,7 @@ class Measured:
     system: System
     plan: Plan
     seconds: float
+    fidelity: Fidelity = field(default_factory=Fidelity)
 
 
 @dataclass(frozen=True)
@@ -136,15 +138,15 @@ def learn(
     ready = []
     for number, one in enumerate(measured, start=1):
         tell(f"preparing iteration {number} of {len(measured)}")
-        more = {"host": "large-model", "composition": None, "iterations": 1, "operator_times": operator_times}
+        fidelity = one.fidelity.replaced(host="large-model", composition=None, operator_times=operator_times)
         try:
-            job = prepare(one.workload, one.system, one.plan.model_copy(update=more))
+            job = prepare(one.workload, one.system, one.plan.replaced(iterations=1), fidelity)
         except InputError as error:
             raise InputError(f"iteration {number}: {error}") from None
         if not one.seconds > 0:
             raise InputError(f"iteration {number}: {one.seconds:g} s is no time of an iteration")
-        model = network_model(one.plan.solver, one.plan.solver_options)
-        made, _ = lowered_job(job, one.plan.fold and model.weighted)
+        model = network_model(fidelity.solver, fidelity.solver_options)
+        made, _ = lowered_job(job, fidelity.fold and model.weighted)
         ready.append(iteration(job.programs, made, [i.slowdown for i in job.interferes], model))
     tell("fitting")
     return fit(

@@ -84,8 +84,8 @@ def largest_batch(workload: Trace, system: System, plan: Plan, job: Prepared) ->
 
     def beyond(multiple: int) -> int:
         """Bytes that are too much (negative: left over) at so many samples per micro-batch."""
-        asked = plan.model_copy(update={"batch_size": multiple * parts, "global_batch_size": None})
-        found = fullest(prepare(workload, system, asked))
+        asked = plan.replaced(batch_size=multiple * parts, global_batch_size=None)
+        found = fullest(prepare(workload, system, asked, job.fidelity))
         assert found.capacity_bytes is not None
         return found.needed_bytes - found.capacity_bytes
 

@@ -89,25 +89,28 @@ def seconds(ticks: NDArray[np.int64]) -> NDArray[np.float64]:
 
 def occupied(run: Run, cell: int) -> Occupied:
     """How each rank of a cell spent the run."""
-    at, program, played = run.tasks(cell), run.program(cell), run.played
-    op = program.op
-    start, finish = played.start[at], played.finish[at]
-    computing, issuing = op == Op.COMPUTE, op == Op.ISSUE
-    moving_start, moving_end = transfers(run, cell)
-    c = (start[computing], finish[computing])
-    h = (start[issuing], finish[issuing])
-    compute, host = union(*c), union(*h)
-    communication = union(moving_start, moving_end)
-    both = union(np.concatenate([c[0], moving_start]), np.concatenate([c[1], moving_end]))
-    all_three = union(np.concatenate([c[0], moving_start, h[0]]), np.concatenate([c[1], moving_end, h[1]]))
+    at, program, played = run.tasks(cell).start, run.program(cell), run.played
+
+    def busy(op: Op) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        rows = program.rows(op) + at
+        return merged(played.start[rows], played.finish[rows])
+
+    def length(spans: tuple[NDArray[np.int64], NDArray[np.int64]]) -> int:
+        return int((spans[1] - spans[0]).sum())
+
+    computing, issuing, moving = busy(Op.COMPUTE), busy(Op.ISSUE), merged(*transfers(run, cell))
+    compute, host, communication = length(computing), length(issuing), length(moving)
+    both = communication + compute - int(covered(*moving, *computing).sum())
+    either = merged(*(np.concatenate(pair) for pair in zip(computing, moving, strict=True)))
+    all_three = both + host - int(covered(*issuing, *either).sum())
     return Occupied(compute, communication, host, both - compute, all_three - both, run.end - all_three)
 
 
 def transfers(run: Run, cell: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """When transfers of a cell were in flight: its collectives, what it sent, fetched and received."""
     at, program, played = run.tasks(cell), run.program(cell), run.played
-    rows = np.flatnonzero(np.isin(program.op, _TRANSFERS)) + at.start
-    arrivals = np.flatnonzero(program.op == Op.RECEIVE) + at.start
+    rows = program.rows(*_TRANSFERS) + at.start
+    arrivals = program.rows(Op.RECEIVE) + at.start
     before = run.lowered.graph.before
     senders = before.values[before.offsets[arrivals + 1] - 1]
     own = np.concatenate([rows, senders])
@@ -139,10 +142,15 @@ def _mean(run: Run, spent: Sequence[Occupied], cells: Sequence[int], name: str) 
 
 def active(run: Run) -> int:
     """Picoseconds with at least one device or transfer busy."""
-    kinds = np.concatenate([run.program(c).op for c in range(run.lowered.cells)])
-    busy = np.isin(kinds, (Op.COMPUTE, *_TRANSFERS))
-    start = np.where(kinds == Op.COMPUTE, run.played.start, run.played.begin)
-    return union(start[busy], run.played.finish[busy])
+    start, end = [], []
+    for cell in range(run.lowered.cells):
+        at, program = run.tasks(cell).start, run.program(cell)
+        for when, ops in ((run.played.start, (Op.COMPUTE,)), (run.played.begin, _TRANSFERS)):
+            rows = program.rows(*ops) + at
+            spans = merged(when[rows], run.played.finish[rows])
+            start.append(spans[0])
+            end.append(spans[1])
+    return union(np.concatenate(start), np.concatenate(end))
 
 
 def device_rows(run: Run, spent: Sequence[Occupied], feet: Sequence[Footprint]) -> tuple[DeviceRow, ...]:
@@ -271,7 +279,7 @@ def collective_rows(run: Run, axes: Sequence[str]) -> tuple[CollectiveRow, ...]:
     keys, lengths = [], []
     for program in run.programs:
         at = run.tasks(run.first_cell(program))
-        rows = np.flatnonzero((program.op == Op.COLLECTIVE) | (program.op == Op.SEND))
+        rows = program.rows(Op.COLLECTIVE, Op.SEND)
         task, sends = rows + at.start, program.op[rows] == Op.SEND
         instance = np.where(sends, -1 - task, graph.what[task])  # a send counts for itself
         lengths.append(run.played.finish[task] - run.played.begin[task])
@@ -442,23 +450,27 @@ CURVE_STEPS = 200
 
 def memory_curve(run: Run, program: Program, foot: Footprint) -> MemoryCurve:
     """What the first rank of a class holds over the run."""
-    track = _memory_track(run, program, foot)
-    held = track.bytes.sum(axis=1)
+    held = foot.total
     if not len(held):
         return MemoryCurve((), ())
+    when = _memory_times(run, program, foot)
     starts = np.unique(np.linspace(0, len(held) - 1, min(CURVE_STEPS, len(held))).astype(np.int64))
     most = np.maximum.reduceat(held, starts)
-    return MemoryCurve(tuple(track.time[starts].tolist()), tuple(most.tolist()))
+    return MemoryCurve(tuple(seconds(when[starts]).tolist()), tuple(most.tolist()))
 
 
 def _memory_track(run: Run, program: Program, foot: Footprint) -> MemoryTrack:
-    """Memory of the first rank of a class over time; what comes with a row comes when the row begins or has ended."""
+    """Memory of the first rank of a class over time."""
+    return MemoryTrack(int(program.ranks.min()), seconds(_memory_times(run, program, foot)), foot.held)
+
+
+def _memory_times(run: Run, program: Program, foot: Footprint) -> NDArray[np.int64]:
+    """Ticks at which the memory of the first rank of a class changes; what comes with a row comes when the row begins
+    or has ended."""
+    if not len(foot.rows) or not len(program):
+        return np.zeros(len(foot.rows), np.int64)
     first = run.tasks(run.first_cell(program)).start
-    rank = int(program.ranks.min())
     inside = (foot.rows >= 0) & (foot.rows < len(program))
-    task = first + np.clip(foot.rows, 0, max(len(program) - 1, 0))
-    if not len(task) or not len(program):
-        return MemoryTrack(rank, np.zeros(len(task)), foot.held)
+    task = first + np.clip(foot.rows, 0, len(program) - 1)
     when = np.where(foot.ended, run.played.finish[task], run.played.start[task])
-    when = np.maximum.accumulate(np.where(inside, when, 0))
-    return MemoryTrack(rank, seconds(when), foot.held)
+    return np.maximum.accumulate(np.where(inside, when, 0))

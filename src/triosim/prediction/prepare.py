@@ -17,10 +17,11 @@ from triosim.composition.interference import Interference, interference
 from triosim.composition.residual import Residual
 from triosim.composition.residual import load as residual_of
 from triosim.composition.update import update_s_per_byte
-from triosim.core.errors import InputError, PlanError
+from triosim.core.errors import InputError, PlanError, quoted
 from triosim.core.limits import check_tasks
 from triosim.core.options import configured
 from triosim.core.registry import is_ours
+from triosim.fidelity import Fidelity
 from triosim.hardware.accelerator import UNNAMED, Accelerator
 from triosim.hardware.catalog import accelerator, identify
 from triosim.hardware.system import System
@@ -32,7 +33,7 @@ from triosim.memory.footprint import Footprint, footprint
 from triosim.network.placement import Placement, place
 from triosim.network.routes import Router, router_of
 from triosim.partition.partition import partition
-from triosim.partition.resolve import JobMesh, arranged, replication, resolve, rules_of, suited
+from triosim.partition.resolve import JobMesh, arranged, rebatched, replication, resolve, rules_of, suited
 from triosim.partition.step import Step
 from triosim.plan import Plan
 from triosim.prediction.timeline import CATEGORIES
@@ -62,8 +63,8 @@ class Arranged:
     """A job that is divided, priced and cut into stages; its programs are not written yet.
 
     Attributes:
-        whole, job, step, stages, launching, residual, system, plan, mesh, placement, times, router, interferes,
-        warnings: as of :class:`Prepared`; ``interferes`` for each of ``models``.
+        whole, job, step, stages, launching, residual, system, plan, fidelity, mesh, placement, times, router,
+        warnings: as of :class:`Prepared`.
         schedule: in which order stages run micro-batches.
         models: kinds of device that take part, rows of the system's models.
         jobs, all_times: what was priced and what it takes, for each kind of device.
@@ -74,6 +75,7 @@ class Arranged:
     step: Step
     system: System
     plan: Plan
+    fidelity: Fidelity
     mesh: JobMesh
     placement: Placement
     times: Estimates
@@ -90,8 +92,9 @@ class Arranged:
     def prepared(self, programs: list[Program], feet: list[Footprint], interferes: list[Interference]) -> Prepared:
         """With its programs."""
         return Prepared(
-            self.whole, self.job, self.step, self.system, self.plan, self.mesh, self.placement, self.times,
-            self.stages, self.launching, self.residual, programs, feet, self.router, interferes, self.warnings,
+            self.whole, self.job, self.step, self.system, self.plan, self.fidelity, self.mesh, self.placement,
+            self.times, self.stages, self.launching, self.residual, programs, feet, self.router, interferes,
+            self.warnings,
         )  # fmt: skip
 
 
@@ -104,7 +107,7 @@ class Prepared:
         job: what was priced, on the slowest device: the recorded step and one rank's share of it.
         step, stages, launching: how the step was divided, cut and launched.
         residual: what measured iterations taught of composition, None without any.
-        system, plan, mesh, placement: on what and how.
+        system, plan, fidelity, mesh, placement: on what and how.
         times: operator times on the slowest device.
         programs: one for each rank class.
         feet: memory of each program.
@@ -118,6 +121,7 @@ class Prepared:
     step: Step
     system: System
     plan: Plan
+    fidelity: Fidelity
     mesh: JobMesh
     placement: Placement
     times: Estimates
@@ -132,7 +136,12 @@ class Prepared:
 
 
 def prepare(
-    workload: Trace, system: System, plan: Plan, tell: Progress = lambda words: None, also: Sequence[Trace] = ()
+    workload: Trace,
+    system: System,
+    plan: Plan,
+    fidelity: Fidelity | None = None,
+    tell: Progress = lambda words: None,
+    also: Sequence[Trace] = (),
 ) -> Prepared:
     """Divide a workload among the devices of a system, price it and write what every rank runs.
 
@@ -140,48 +149,58 @@ def prepare(
         workload: one step on one device.
         system: the machine.
         plan: how the work is divided.
+        fidelity: which models price it.
         tell: told what is being done, in a few words.
         also: the same step recorded on other devices.
 
     Raises:
         InputError: the workload, the system and the plan do not go together; the message says how they would.
     """
-    made = arrange(workload, system, plan, tell, also)
+    made = arrange(workload, system, plan, fidelity, tell, also)
     step, mesh, system, placement, models = made.step, made.mesh, made.system, made.placement, made.models
 
     tell("writing the programs of the ranks")
     chunks = made.schedule.chunks_per_stage
     _check_length(step.trace, made.plan, mesh, chunks, made.launching.mode)
     classes = _programs(
-        step, made.all_times, made.stages, made.schedule, made.plan, mesh, system, placement, made.jobs[models[0]]
-    )
+        step, made.all_times, made.stages, made.schedule, made.plan, mesh, system, placement, made.jobs[models[0]],
+        made.fidelity,
+    )  # fmt: skip
     classes = launch(classes, step.trace, made.launching)
     feet = [footprint(p.lifetimes, len(CATEGORIES)) for p in classes if p.lifetimes is not None]
     devices = [system.model(int(placement.devices[p.ranks.min()])) for p in classes]
-    return made.prepared(classes, feet, [interference(device, made.plan.slowdown) for device in devices])
+    return made.prepared(classes, feet, [interference(device, made.fidelity.slowdown) for device in devices])
 
 
 def arrange(
-    workload: Trace, system: System, plan: Plan, tell: Progress = lambda words: None, also: Sequence[Trace] = ()
+    workload: Trace,
+    system: System,
+    plan: Plan,
+    fidelity: Fidelity | None = None,
+    tell: Progress = lambda words: None,
+    also: Sequence[Trace] = (),
 ) -> Arranged:
     """Divide a workload among the devices of a system, price it and cut it into stages.
 
     Args:
-        workload, system, plan, tell, also: as of :func:`prepare`.
+        workload, system, plan, fidelity, tell, also: as of :func:`prepare`.
 
     Raises:
         InputError: as of :func:`prepare`.
     """
+    fidelity = fidelity or Fidelity()
     if not plan.training or not np.any(workload.operators.phase):
-        plan = plan.model_copy(update={"training": False})
+        plan = plan.replaced(training=False)
         workload = forward_only(workload)
         if plan.recompute != "none":
             raise PlanError(f"recompute {plan.recompute}: without a backward nothing is run again: leave it out")
+    if workload.operators.view.all():
+        raise InputError(f"trace {quoted(workload.meta.workload)}: none of its operators runs: record a whole step")
     workload = recomputed(workload, plan.recompute)
     named = workload.meta.made_by == "triosim.model"
     mesh = resolve(plan, system.devices, None if named else _samples(workload), workload.meta.micro_batches)
     rules = rules_of(plan, named)
-    mesh = arranged(rules, mesh)
+    mesh = rebatched(plan, arranged(rules, mesh))
     workload = suited(rules, workload, mesh)
 
     tell("dividing the step")
@@ -199,8 +218,8 @@ def arrange(
     models = np.unique(system.device_model[placement.devices]).tolist()
     others = tuple(_recording(workload, other) for other in also)
     jobs = {m: Job(step.trace, system.models[m], workload, recorded_on, others) for m in models}
-    residual = residual_of(plan.composition) if plan.composition else None
-    times = {m: price(job, plan.operator_times, plan.operator_options) for m, job in jobs.items()}
+    residual = residual_of(fidelity.composition) if fidelity.composition else None
+    times = {m: price(job, fidelity.operator_times, fidelity.operator_options) for m, job in jobs.items()}
     if residual is not None:
         times = {m: replace(found, seconds=found.seconds * residual.terms.scale) for m, found in times.items()}
     slowest = max(models, key=lambda m: float(times[m].seconds.sum()))
@@ -214,13 +233,17 @@ def arrange(
     if schedule.splits_backward:
         step = replace(step, notes=(*step.notes, *_unsplit(step.homes, stages, times[slowest].seconds, plan.schedule)))
 
-    mode, why = (plan.host, "") if plan.host else default_mode(workload, [jobs[m].device for m in models], recorded_on)
+    mode, why = (
+        (fidelity.host, "")
+        if fidelity.host
+        else default_mode(workload, [job.device for job in jobs.values()], recorded_on)
+    )
     driven = mesh.replicas if step.replication.rooted else 1
     alone = driven * crowding(_processes(placement, system) // driven, system.server_cores)
     launching = host(step.trace, mode, alone, why) if residual is None else residual.host(step.trace, alone)
     return Arranged(
-        whole, jobs[slowest], step, system, plan, mesh, placement, times[slowest], stages, launching, residual,
-        router, schedule, tuple(models), jobs, times,
+        whole, jobs[slowest], step, system, plan, fidelity, mesh, placement, times[slowest], stages, launching,
+        residual, router, schedule, tuple(models), jobs, times,
         tuple(dict.fromkeys(w for m in models for w in times[m].warnings)),
     )  # fmt: skip
 
@@ -361,13 +384,14 @@ def _programs(
     system: System,
     placement: Placement,
     job: Job,
+    fidelity: Fidelity,
 ) -> list[Program]:
     """Programs of all rank classes; ranks of a class on different devices become classes of their own."""
     base = next(iter(times))
     if step.replication.rooted:
         gathered = rescale(job.recorded, mesh.global_batch_size, plan.sequence_length)
         gathered_job = replace(job, trace=gathered, device=system.models[base])
-        at_once = price(gathered_job, plan.operator_times, plan.operator_options).seconds
+        at_once = price(gathered_job, fidelity.operator_times, fidelity.operator_options).seconds
         made = replicated(step, Costs(times[base].seconds, at_once), stages, plan, mesh)
     else:
         copies = copy_s_per_byte(system.models[base]) if step.replication.weights else 0.0

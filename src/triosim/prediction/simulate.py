@@ -19,6 +19,7 @@ from triosim.engine.join import join
 from triosim.engine.play import play
 from triosim.engine.solver import NetworkModel
 from triosim.engine.stats import Stopwatch
+from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.network.lowering import Lowered, lower
 from triosim.network.placement import Placement
@@ -41,6 +42,7 @@ def simulate(
     workload: Trace,
     system: System,
     plan: Plan | None = None,
+    fidelity: Fidelity | None = None,
     progress: Progress | None = None,
     keep: Keep | None = None,
     fit: bool | None = None,
@@ -53,6 +55,7 @@ def simulate(
         workload: one step on one device.
         system: the machine.
         plan: how the work is divided; the default fills the devices with data-parallel replicas.
+        fidelity: which models predict it.
         progress: told what is being done, in a few words.
         keep: shown the played job, for what else is to be made of it (traces for other simulators).
         fit: look for the largest batch that fits in memory; None looks only where the job's own does not.
@@ -64,13 +67,13 @@ def simulate(
     """
     clock = Stopwatch()
     tell = progress or (lambda words: None)
-    plan = plan or Plan()
-    job = prepare(workload, system, plan, tell, also)
+    plan, fidelity = plan or Plan(), fidelity or Fidelity()
+    job = prepare(workload, system, plan, fidelity, tell, also)
     largest = _largest_batch(workload, system, plan, job, fit, tell)
 
     tell("lowering the programs")
-    model = network_model(plan.solver, plan.solver_options)
-    lowered, sources = lowered_job(job, plan.fold and model.weighted, measured)
+    model = network_model(fidelity.solver, fidelity.solver_options)
+    lowered, sources = lowered_job(job, fidelity.fold and model.weighted, measured)
     tell("playing the job")
     played, amount = _settled([(job, lowered)], lowered.graph, lowered.wires, model)
     run = tally.Run(job.programs, lowered, lowered.worked(played), plan.iterations)
@@ -97,15 +100,17 @@ def _largest_batch(
 
 
 def simulate_together(
-    jobs: Sequence[tuple[Trace, Plan]], system: System, progress: Progress | None = None
+    jobs: Sequence[tuple[Trace, Plan] | tuple[Trace, Plan, Fidelity]],
+    system: System,
+    progress: Progress | None = None,
 ) -> list[Result]:
     """Predict several jobs that run at the same time on devices of their own and share the network.
 
     Every rank of every job is played.  The link traffic of each result is that of all jobs together.
 
     Args:
-        jobs: workloads and plans.  ``Plan.placement`` says where a job's ranks are; without it a job gets the devices
-            after those of the job before.  All must name the same network model.
+        jobs: workloads and plans, and which models predict them.  ``Plan.placement`` says where a job's ranks are;
+            without it a job gets the devices after those of the job before.  All must name the same network model.
         system: the machine.
         progress: told what is being done, in a few words.
 
@@ -117,20 +122,20 @@ def simulate_together(
     tell = progress or (lambda words: None)
     taken = np.zeros(system.devices, bool)
     prepared = []
-    for number, (workload, plan) in enumerate(jobs):
-        job = prepare(workload, system, _placed(plan, number, taken), tell)
+    for number, (workload, plan, *models) in enumerate(jobs):
+        fidelity = models[0] if models else None
+        job = prepare(workload, system, _placed(plan, number, taken), fidelity, tell)
         taken[job.placement.devices] = True
         prepared.append(job)
-    named = {(plan.solver, tuple(sorted(plan.solver_options.items()))) for _, plan in jobs}
+    named = {(job.fidelity.solver, job.fidelity.solver_options) for job in prepared}
     if len(named) != 1:
         raise PlanError(f"jobs on one network need one network model, but {len(named)} are named: give all the same")
 
     tell("playing the jobs")
     parts = [lowered_job(job, fold=False) for job in prepared]
     graph, wires = join([(lowered.graph, lowered.wires) for lowered, _ in parts])
-    ((solver, options),) = named
     shared = [(job, lowered) for job, (lowered, _) in zip(prepared, parts, strict=True)]
-    played, _ = _settled(shared, graph, wires, network_model(solver, dict(options)))
+    played, _ = _settled(shared, graph, wires, network_model(*named.pop()))
 
     tell("adding up")
     results, first = [], 0
@@ -153,19 +158,19 @@ def _placed(plan: Plan, number: int, taken: np.ndarray) -> Plan:
         twice = [device for device in plan.placement if device < len(taken) and taken[device]]
         if twice:
             raise PlanError(f"job {number} is placed on device {twice[0]}, which another job has: choose another")
-        return plan if plan.dp else plan.model_copy(update={"dp": len(plan.placement) // plan.replica_ranks or 1})
+        return plan if plan.dp else plan.replaced(dp=len(plan.placement) // plan.replica_ranks or 1)
     free = np.flatnonzero(~taken)
     width = plan.replica_ranks
     ranks = (plan.dp or max(len(free) // width, 1)) * width
     if ranks > len(free):
         raise PlanError(f"job {number} needs {ranks} devices, but the jobs before it leave {len(free)}: use fewer")
-    return plan.model_copy(update={"placement": tuple(free[:ranks].tolist()), "dp": ranks // width})
+    return plan.replaced(placement=tuple(free[:ranks].tolist()), dp=ranks // width)
 
 
 def lowered_job(job: Prepared, fold: bool, measured: Measured | None = None) -> tuple[Lowered, tuple[str, ...]]:
     """The tasks of a job, and where the costs of its collectives are from."""
-    plan = job.plan
-    collectives = Collectives(plan.collective_algorithm, plan.collective_protocol, job.system.ideal)
+    fidelity = job.fidelity
+    collectives = Collectives(fidelity.collective_algorithm, fidelity.collective_protocol, job.system.ideal)
     more = job.residual.terms.collective_s if job.residual is not None else 0.0
     means = CollectiveMeans(job.system, job.router, collectives, measured, more)
     lowered = lower(job.programs, job.placement, job.router, means, fold=fold)

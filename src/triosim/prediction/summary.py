@@ -10,13 +10,14 @@ import numpy as np
 from triosim.composition import update
 from triosim.composition.residual import Sizes, sizes
 from triosim.engine.stats import Stats
+from triosim.fidelity import Fidelity
 from triosim.hardware.describe import describe as describe_system
 from triosim.kernels.estimate import CONFIDENCE
 from triosim.kernels.pricing import describe as describe_times
 from triosim.kernels.pricing import undecided_rows
 from triosim.kernels.uncertainty import total_half_width
 from triosim.memory.holders import holders
-from triosim.plan import RunPlan
+from triosim.plan import AXES, RunPlan
 from triosim.prediction import metrics as tally
 from triosim.prediction.efficiency import efficiency
 from triosim.prediction.largest_batch import fullest
@@ -75,6 +76,7 @@ class Summary:
             workload=self._workload(),
             system=describe_system(self.of.system),
             plan=self.run_plan(),
+            fidelity=self._fidelity(),
             sources=self._sources(),
             warnings=self.warnings(memory.fits),
             tasks=len(run.lowered.graph),
@@ -174,17 +176,21 @@ class Summary:
         """The plan as it was run."""
         mesh = self.of.mesh
         run = {
-            **dict(mesh.axes), "batch_size": mesh.batch_size,
+            **{name: size for name, size in mesh.axes if name in AXES}, "batch_size": mesh.batch_size,
             "global_batch_size": mesh.global_batch_size, "micro_batches": mesh.micro_batches,
-            "micro_batch_size": mesh.micro_batch_size, "ranks": mesh.ranks, "host": self.of.launching.mode,
+            "micro_batch_size": mesh.micro_batch_size, "ranks": mesh.ranks,
             "sequence_length": self.of.step.trace.meta.sequence_length,
             "stages": tuple(self.of.stages.firsts) if mesh.stages > 1 else None,
         }  # fmt: skip
-        return RunPlan.model_construct(**{**dict(self.of.plan), **run})
+        return RunPlan(**{**self.of.plan.asdict(), **run})
+
+    def _fidelity(self) -> Fidelity:
+        asked = self.of.fidelity
+        return asked if asked.composition else asked.replaced(host=self.of.launching.mode)
 
     def _sources(self) -> tuple[str, ...]:
         found = [
-            *describe_times(self.of.times, self.of.step.trace, self.of.job, self.of.plan.operator_times),
+            *describe_times(self.of.times, self.of.step.trace, self.of.job, self.of.fidelity.operator_times),
             f"host: {self.of.launching.source}",
             *([guessed_batch(self.of.job.recorded)] if self.of.job.recorded.meta.batch_guess else ()),
             *self.of.job.recorded.meta.notes,
@@ -204,9 +210,9 @@ class Summary:
             f"interference: what computes beside a collective takes {i.slowdown:.3g} times as long: {i.source}"
             for i in sorted(slowed, key=lambda i: -i.slowdown)
         ]
-        if self.of.plan.solver != "max-min":
-            options = ", ".join(f"{name} {value}" for name, value in self.of.plan.solver_options.items())
-            found.append(f"network model: {self.of.plan.solver}" + (f" ({options})" if options else ""))
+        if self.of.fidelity.solver != "max-min":
+            options = ", ".join(f"{name} {value}" for name, value in self.of.fidelity.solver_options.items())
+            found.append(f"network model: {self.of.fidelity.solver}" + (f" ({options})" if options else ""))
         return (*found, *(f"system: {s}" for s in self.of.system.sources))
 
     def _largest(self) -> str:
@@ -233,7 +239,7 @@ class Summary:
                 f"the residual of composition was fitted to other sizes: this job is beyond them by {', '.join(words)} "
                 "an iteration, so the interval is wider"
             )
-        model = self.of.plan.operator_times
+        model = self.of.fidelity.operator_times
         if learned.operator_times != model:
             found.append(
                 f"the residual of composition was fitted with operator times {learned.operator_times!r}, not {model!r}"

@@ -112,7 +112,7 @@ def uncertainty(
     if draws < FEWEST:
         width = Z90 * float(np.sqrt(np.sum(moved**2)))
         return Uncertainty(float(np.exp(-width)), float(np.exp(width)), causes, 0)
-    half = np.random.default_rng(job.plan.seed).standard_normal((draws // 2, len(names)))
+    half = np.random.default_rng(job.fidelity.seed).standard_normal((draws // 2, len(names)))
     found = np.sort(logarithms(np.vstack([half, -half])) - ends[0])  # with every draw its mirror image
     low, high = found[int(np.floor(TAIL * (draws + 1))) - 1], found[int(np.ceil((1 - TAIL) * (draws + 1))) - 1]
     return Uncertainty(float(np.exp(min(low, 0.0))), float(np.exp(max(high, 0.0))), causes, draws)

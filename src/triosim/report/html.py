@@ -113,6 +113,7 @@ def data(result: Result, *, limit: int = LIMIT) -> dict[str, Any]:
             ["Workload", _pairs(plain["workload"])],
             ["System", _pairs(plain["system"])],
             ["Plan", _pairs(plain["plan"])],
+            ["Fidelity", _pairs(plain["fidelity"])],
             ["Efficiency", _efficiency(result.efficiency)],
             ["Simulation", _pairs(plain["simulation"])],
         ],

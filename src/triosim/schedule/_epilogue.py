@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.memory.liveness import Recorder
 from triosim.partition.gradients import total_bytes
 from triosim.partition.transfers import ALL_GATHER
 from triosim.schedule._stage import PartFacts, StageFacts
 from triosim.schedule.fragments import Fragment
-from triosim.schedule.gathering import Marks, Missing
-from triosim.schedule.occupancy import Ran
+from triosim.schedule.gathering import Missing
 from triosim.schedule.offload import HOST as HOST_PLACE
 from triosim.schedule.program import (
     COMPUTE,
@@ -49,10 +49,10 @@ class Final:
             fragment: its instructions.
             once: exchanges of complete gradients.
         """
-        ran, done = fragment.ran, fragment.exchanged
-        self.ready = np.where(ran.at >= 0, ran.at + start, self.ready)
+        at, done = fragment.at, fragment.exchanged
+        self.ready = np.where(at >= 0, at + start, self.ready)
         self.exchanged.update({n: start + done[n] for n in once if n in done})
-        self.sent.update({storage: start + row for storage, row in ran.travelled.sent.items()})
+        self.sent.update({storage: start + row for storage, row in fragment.sent.items()})
 
 
 def reductions(of: StageFacts, part: PartFacts, offset: int, final: Final) -> tuple[Fragment, dict[int, int]]:
@@ -67,14 +67,14 @@ def reductions(of: StageFacts, part: PartFacts, offset: int, final: Final) -> tu
     Returns:
         The fragment, and for the storage of each gradient the row of the iteration that reduces it.
     """
-    builder, marks, reduced = of.new(), Marks(), dict[int, int]()
+    builder, recorder, reduced = of.new(), Recorder(), dict[int, int]()
     if part.units and of.job.stages.count > 1:  # gradients of all micro-batches of a pipeline, unit by unit
-        units = of.gathering(part, builder, True, Missing(), False, offset)
+        units = of.gathering(part, builder, recorder, True, Missing(), False, offset)
         for number, unit in enumerate(part.units):
             if unit.scatter_bytes:
                 scattered = offset + units.reduce(number, max(unit.backward[1], -1))
                 reduced.update(dict.fromkeys(unit.gradients, scattered))
-        marks = units.marks
+        units.finish(None, False)
     elif not part.units and of.mesh.replicas > 1:
         for group in part.groups():
             last = max(group, key=lambda g: g.ready)
@@ -89,7 +89,7 @@ def reductions(of: StageFacts, part: PartFacts, offset: int, final: Final) -> tu
                 before, stream = [row], REPLICAS
             row += offset
             reduced.update({g.storage: row for g in group})
-    return Fragment(builder.build(), marks=marks), reduced
+    return Fragment(builder.build(), uses=recorder.build()), reduced
 
 
 def update(
@@ -130,7 +130,12 @@ class _Update:
         updated = self._update_on_host() if "optimizer" in self.job.replication.away else self._optimize()
         if self.job.replication.states and not self.of.sharded and self.mesh.replicas > 1:
             self._gather_parameters()
-        return Fragment(self.builder.build(), Ran(updated, {}))
+        recorder = Recorder()
+        for part in self.of.parts:
+            for block in part.blocks:  # an iteration ends with everything sharded
+                recorder.free(block.copy, len(self.builder) - 1)
+        made = self.of.blocks.once("update", updated, self.of.share)
+        return Fragment(self.builder.build(), updated, recorder.build(made))
 
     def _gather_parameters(self) -> None:
         """All-gather the parameters that each rank has updated a part of, in the groups of their gradients."""

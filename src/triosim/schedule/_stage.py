@@ -10,7 +10,9 @@ from copy import copy
 
 import numpy as np
 
-from triosim.partition.gradients import Gradient
+from triosim.memory.blocks import Extra, RankBlocks, StepStorages
+from triosim.memory.liveness import Recorder, Scope
+from triosim.partition.gradients import Gradient, total_bytes
 from triosim.partition.passes.fuse import Unit, UnitsByModule, by_bytes
 from triosim.partition.resolve import JobMesh
 from triosim.partition.step import Step
@@ -20,20 +22,21 @@ from triosim.schedule.actions import Pass, Schedule, forward_only
 from triosim.schedule.backward import split_backward
 from triosim.schedule.costs import Costs
 from triosim.schedule.fragments import Tags
-from triosim.schedule.gathering import Gathering, Missing
-from triosim.schedule.occupancy import Storages
+from triosim.schedule.gathering import Gathering, Missing, UnitBlocks
 from triosim.schedule.offload import (
     HOST,
     Trip,
     Update,
     activation_trips,
     gradient_trips,
+    on_host,
     parameter_trips,
     update_of,
 )
 from triosim.schedule.program import COMPUTE, ProgramBuilder
+from triosim.schedule.sharded import resident
 from triosim.schedule.stages import Boundary, Stages
-from triosim.trace.tables import Phase
+from triosim.trace.tables import Category, Phase
 
 
 class JobFacts:
@@ -69,7 +72,7 @@ class JobFacts:
         self.exchanged = list(
             zip(transfers.bytes.tolist(), transfers.what.tolist(), transfers.axis.tolist(), strict=True)
         )
-        self.storages = Storages.of(step.trace)
+        self.storages = StepStorages(step.trace)
         self.trains = bool(np.any(operators.phase == Phase.BACKWARD))
         self.grads_of = self._grads_of()
         self.issued_after: dict[int, list[int]] = {}
@@ -129,6 +132,7 @@ class PartFacts:
             self.rows[Pass.INPUT_GRADIENT] = list(halves.input_gradient)
             self.rows[Pass.WEIGHT_GRADIENT] = list(halves.weight_gradient)
         self.grads = job.grads_of.get(number, [])
+        self.summands = self._summands()
         self.arriving: dict[int, list[Boundary]] = {}
         self.leaving: dict[int, list[Boundary]] = {}
         self.returning: dict[int, list[Boundary]] = {}
@@ -142,10 +146,27 @@ class PartFacts:
             if boundary.source == number:
                 self.leaving.setdefault(boundary.made, []).append(boundary)
         self.units: list[Unit] = []
+        self.blocks: list[UnitBlocks] = []
         if job.modules is not None:
             used = [p for p, users in stages.parameters.items() if number in users]
             self.units = job.modules.units(used, self.grads, self.forward, self.backward)
         self.trips = self._trips()
+
+    def _summands(self) -> dict[int, int]:
+        """Storages of gradients -> those of the summands that this part has of them.
+
+        The step adds up what several parts make of a parameter's gradient on one of them.
+        """
+        job, found = self.job, dict[int, int]()
+        if job.mesh.stages == 1:
+            return found
+        touched = set(job.storages.touched(self.backward)[0].tolist())
+        for gradient in self.grads:
+            if gradient.storage not in touched:
+                here = [job.storage[v] for v in job.inputs[gradient.ready] if job.storage[v] in touched]
+                if here:
+                    found[gradient.storage] = here[0]
+        return found
 
     def _returned(self, boundary: Boundary) -> int:
         """Operator after which the gradient of what was received goes back: in the half that makes it."""
@@ -200,6 +221,29 @@ class StageFacts:
         if job.replication.away:
             self.places.setdefault(HOST, len(self.places))
         self.sent = self._sent_gradients()
+        self.blocks = self._blocks(numbers)
+        for part in self.parts:
+            part.blocks = [UnitBlocks.of(unit, (part.number, n), self.blocks, job.ways)
+                           for n, unit in enumerate(part.units)]  # fmt: skip
+
+    def _blocks(self, numbers: list[int]) -> RankBlocks:
+        """What can occupy memory."""
+        job, trace = self.job, self.job.step.trace
+        rows = np.flatnonzero(np.isin(job.stages.of, numbers))
+        mine = {p: not set(users).isdisjoint(numbers) for p, users in job.stages.parameters.items()}
+        blocks = RankBlocks(job.storages, mine, rows, 0 in numbers, self.mesh.micro_batches)
+        if job.modules is not None:
+            blocks.shrinks(*resident(trace, job.ways))
+            blocks.stays([gradient.storage for gradient in self.grads])
+        elif self.mesh.replicas > 1 and self.plan.training and self.plan.overlap and not job.replication.states:
+            buckets = Extra(total_bytes(self.grads), Category.COMMUNICATION, scope=Scope.RESIDENT)
+            blocks.add("buckets", buckets)  # what DDP copies gradients to
+        for part in self.parts:
+            blocks.gradients_here(part.summands)
+        if job.replication.away:
+            trips = [trip for part in self.parts for trip in part.trips[False]]
+            on_host(blocks, trips, self.update() if "optimizer" in job.replication.away else None)
+        return blocks
 
     def elsewhere(self, gradient: Gradient) -> list[int]:
         """The other stages that use the parameter of a gradient."""
@@ -234,10 +278,18 @@ class StageFacts:
         return own if self.plan.overlap else COMPUTE
 
     def gathering(
-        self, part: PartFacts, builder: ProgramBuilder, backward: bool, needs: Missing, scatters: bool, start: int = -1
+        self,
+        part: PartFacts,
+        builder: ProgramBuilder,
+        recorder: Recorder,
+        backward: bool,
+        needs: Missing,
+        scatters: bool,
+        start: int = -1,
     ) -> Gathering:
         """Writes what belongs to the units of a part into a fragment, see :class:`Gathering`."""
         return Gathering(
-            part.units, builder, backward, needs, scatters, self.plan.overlap, self.job.ways,
-            self.job.copy_s_per_byte, self.mesh.row(self.job.replication.axis), self.job.reductions, start,
+            part.units, part.blocks, self.blocks.stands_for, builder, recorder, backward, needs, scatters,
+            self.plan.overlap, self.job.ways, self.job.copy_s_per_byte, self.mesh.row(self.job.replication.axis),
+            self.job.reductions, start,
         )  # fmt: skip

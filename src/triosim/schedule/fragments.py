@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.columns import Ragged
-from triosim.schedule.gathering import Marks
-from triosim.schedule.occupancy import Ran
+from triosim.memory.liveness import NONE_USED, Uses
 from triosim.schedule.program import Op, Program
 
 _COLUMNS = ("op", "stream", "operator", "seconds", "bytes", "what", "axis", "peer", "root", "tag")
@@ -37,15 +36,18 @@ class Fragment:
     Attributes:
         rows: the instructions.  ``before`` counts from the first of the fragment; what
             :func:`triosim.schedule.program.of_iteration` makes of a number is a row of the iteration.
-        ran: where each operator is in it.
-        marks: where parameters are gathered and gradients scattered in it.
+        at: instruction of each operator of the trace, counted from the first of the fragment, shape ``(operators,)``;
+            that of the one before for an operator without an instruction of its own, -1 where there is none.
+        uses: what its instructions use and free of memory.
         exchanged: exchange of the step -> its instruction.
+        sent: storage -> the copy of what it sends to the host for good.
     """
 
     rows: Program
-    ran: Ran = field(default_factory=lambda: Ran(np.zeros(0, np.int64), {}))
-    marks: Marks = field(default_factory=Marks)
+    at: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    uses: Uses = NONE_USED
     exchanged: dict[int, int] = field(default_factory=dict)
+    sent: dict[int, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.rows)

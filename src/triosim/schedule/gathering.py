@@ -16,14 +16,19 @@ out of one buffer into the parameters, what is scattered into one; copies take t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.memory.blocks import Extra, RankBlocks
+from triosim.memory.liveness import Recorder
 from triosim.partition.passes.fuse import Unit
 from triosim.partition.replication import Reduction
 from triosim.partition.transfers import ALL_GATHER, REDUCE_SCATTER
 from triosim.schedule.program import COMPUTE, DP, REPLICAS, Op, ProgramBuilder, of_iteration
+from triosim.trace.tables import Category
 
 
 class Missing(NamedTuple):
@@ -57,17 +62,31 @@ def missing(turns: Sequence[bool], number: int, regathers: bool, pipelined: bool
     return Missing(before, before or resharded)
 
 
-@dataclass
-class Marks:
-    """Where the units were gathered and scattered in a fragment, rows of the fragment.
+class UnitBlocks(NamedTuple):
+    """What a unit takes of memory, rows of the blocks of its rank.
 
-    Attributes:
-        gathered: unit, its all-gather, its copy out of the buffer.
-        scattered: unit, its copy into the buffer, its reduce-scatter.
+    As FSDP2 allocates it: an all-gather has a buffer of its own from its launch until it has been copied out, in a
+    forward until the next unit has been copied out; the copy is there until the unit is sharded again.  Gradients are
+    whole until they have been copied into the reduce-scatter's buffer, which is there until the next copy waits for it;
+    what comes out, a rank's part of the gradients, stays to the end of the iteration.
     """
 
-    gathered: list[tuple[int, int, int]] = field(default_factory=list)
-    scattered: list[tuple[int, int, int]] = field(default_factory=list)
+    received: int
+    copy: int
+    sent: int
+    shard: int
+
+    @staticmethod
+    def of(unit: Unit, key: object, blocks: RankBlocks, ways: int) -> UnitBlocks:
+        """Those of a unit that is known as ``key``."""
+        storage = int(blocks.storages.trace.values.storage[unit.parameters[0]])
+        buffer, whole = Category.COMMUNICATION, unit.gather_bytes
+        return UnitBlocks(
+            blocks.add((key, "received"), Extra(whole, buffer, storage)),
+            blocks.add((key, "copy"), Extra(whole, Category.WEIGHT, storage)),
+            blocks.add((key, "sent"), Extra(unit.scatter_bytes, buffer, storage)),
+            blocks.add((key, "shard"), Extra(unit.scatter_bytes // ways, Category.GRADIENT, storage)),
+        )
 
 
 class Gathering:
@@ -75,7 +94,9 @@ class Gathering:
 
     Args:
         units: of the stage.
-        builder: the fragment being written.
+        blocks: what each takes of memory.
+        stands_for: see :class:`triosim.memory.blocks.RankBlocks`.
+        builder, recorder: the fragment being written, and what it uses of memory.
         backward: which of the two it is.
         needs: what has to be gathered.
         scatters: whether gradients are scattered in it.
@@ -91,7 +112,10 @@ class Gathering:
     def __init__(
         self,
         units: Sequence[Unit],
+        blocks: Sequence[UnitBlocks],
+        stands_for: Mapping[int, int],
         builder: ProgramBuilder,
+        recorder: Recorder,
         backward: bool,
         needs: Missing,
         scatters: bool,
@@ -104,8 +128,9 @@ class Gathering:
     ) -> None:
         self.units, self.builder, self.backward, self.overlap, self.start = units, builder, backward, overlap, start
         self.ways, self.copy_s_per_byte, self.axis = ways, copy_s_per_byte, axis
-        self.reductions = reductions
-        self.marks = Marks()
+        self.reductions, self.blocks, self.recorder, self.stands_for = reductions, blocks, recorder, stands_for
+        self.received = -1  # buffer of the last all-gather, to be freed
+        self.sent = -1  # that of the last reduce-scatter
         reach = [unit.backward if backward else unit.forward for unit in units]
         ran = [number for number, rows in enumerate(reach) if rows[0] >= 0]
         order = sorted(ran, key=lambda n: (reach[n][0], not units[n].root))
@@ -137,7 +162,7 @@ class Gathering:
             ahead = self.copied[-2:-1] if not self.backward else self.copied[-1:]
             call = self._gather(n, row, ahead)
             self.copied.append(self._copy(self.units[n].gather_bytes, row, ALL_GATHER, [call]))
-            self.marks.gathered.append((n, call, self.copied[-1]))
+            self._copied_out(n, self.copied[-1])
             following = self.gathers.index(n) + 1
             if self.backward and following < len(self.gathers):
                 self._gather(self.gathers[following], row, self.copied[-1:])
@@ -158,8 +183,48 @@ class Gathering:
             if not number:
                 self.scatter = last
             stream = REPLICAS
-        self.marks.scattered.append((n, copied, self.scatter))
+        self._copied_in(n, copied)
         return last
+
+    def finish(self, at: NDArray[np.int64] | None, reshards: bool) -> None:
+        """Free what is needed no more when the fragment is written.
+
+        Args:
+            at: instruction of each operator, None where none is run.
+            reshards: whether units are sharded again; in a forward what is in no block stays.
+        """
+        if at is not None and self.units:
+            done = max(int(at[max(unit.forward[1] for unit in self.units)]), 0)
+            if self.received >= 0:
+                self.recorder.free(self.received, done)
+            for unit, block in zip(self.units, self.blocks, strict=True):
+                last = (unit.backward if self.backward else unit.forward)[1]
+                if reshards and last >= 0 and (self.backward or not unit.root):
+                    end = len(self.builder) - 1 if unit.root else int(at[last])
+                    self.recorder.free(block.copy, max(end, 0))
+        if self.sent >= 0:
+            self.recorder.free(self.sent, self.scatter)
+
+    def _copied_out(self, n: int, row: int) -> None:
+        """Instruction ``row`` has copied a unit out of the buffer in which it was gathered."""
+        if self.received >= 0:
+            self.recorder.free(self.received, row)
+        self.received = self.blocks[n].received
+        if self.backward:
+            self.recorder.free(self.received, row)
+            self.received = -1
+        self.recorder.free(self.blocks[n].copy, row)  # it is gathered anew
+        self.recorder.use(self.blocks[n].copy, row)
+
+    def _copied_in(self, n: int, row: int) -> None:
+        """Instruction ``row`` has copied a unit's gradients into the buffer from which they are scattered."""
+        if self.sent >= 0:
+            self.recorder.free(self.sent, row)
+        for storage in self.units[n].gradients:
+            self.recorder.free(self.stands_for.get(storage, storage), row)
+        self.sent = self.blocks[n].sent
+        self.recorder.use(self.sent, row)
+        self.recorder.use(self.blocks[n].shard, self.scatter)
 
     def _gather(self, n: int, row: int, before: list[int]) -> int:
         """Launch an all-gather, once; the first of a fragment that waits for nothing here waits for all before."""
@@ -170,6 +235,7 @@ class Gathering:
             begun = [*self.launched.values()][-1:]
             blocks = not (before or begun)
             self.launched[n] = self._collective(ALL_GATHER, size, row, before + begun, blocks, self.axis, DP)
+            self.recorder.use(self.blocks[n].received, self.launched[n])
         return self.launched[n]
 
     def _collective(

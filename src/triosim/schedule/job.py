@@ -13,11 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from triosim.core.errors import PlanError
-from triosim.memory.lifetimes import Lifetimes
-from triosim.partition.gradients import gradients, total_bytes
+from triosim.memory.liveness import Recorder, Scheduled, liveness
+from triosim.partition.gradients import gradients
 from triosim.partition.resolve import JobMesh
 from triosim.partition.step import Step
 from triosim.plan import Plan
@@ -26,13 +25,10 @@ from triosim.schedule._stage import JobFacts, PartFacts, StageFacts
 from triosim.schedule.actions import Pass, Schedule
 from triosim.schedule.costs import Costs as Costs
 from triosim.schedule.fragments import Fragment, Placed, concatenate
-from triosim.schedule.gathered import Spent, gathered_lifetimes
-from triosim.schedule.gathering import Marks, Missing, missing
-from triosim.schedule.occupancy import MicroBatchRun, Occupancy, Ran
+from triosim.schedule.gathering import Missing, missing
 from triosim.schedule.offload import HOST as HOST_PLACE
-from triosim.schedule.offload import Shuttle, host_bytes, on_host
+from triosim.schedule.offload import Shuttle
 from triosim.schedule.program import COMPUTE, COPY, SEND, TP, Op, Program, of_iteration
-from triosim.schedule.sharded import resident
 from triosim.schedule.stages import Boundary, Stages
 from triosim.trace.tables import Category, Phase
 
@@ -53,28 +49,18 @@ class Kind(NamedTuple):
 
 
 @dataclass
-class Iteration:
+class _Iteration:
     """The fragments of one iteration in order, and where they are.
 
     Attributes:
         fragments, micro_batch, start: what begins at which row and works on which micro-batch.
-        runs: passes of micro-batches, for memory.
-        spent: for each part of the stage what its units did, see :mod:`triosim.schedule.gathered`.
-        optimized: instruction of each operator of the optimizer, -1 for the others.
         length: rows.
     """
 
-    parts: int
     fragments: list[Fragment] = field(default_factory=list)
     micro_batch: list[int] = field(default_factory=list)
     start: list[int] = field(default_factory=list)
-    runs: list[MicroBatchRun] = field(default_factory=list)
-    spent: list[list[Spent]] = field(default_factory=list)
-    optimized: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     length: int = 0
-
-    def __post_init__(self) -> None:
-        self.spent = [[] for _ in range(self.parts)]
 
     def append(self, fragment: Fragment, micro_batch: int) -> int:
         """Put a fragment at the end; returns the row at which it begins."""
@@ -121,8 +107,9 @@ class StageWriter:
     """Writes the fragments of one stage and puts them in order.
 
     Attributes:
+        of: the stage.
         kinds: of each action.
-        first: the first iteration.
+        iterations: each of them.
     """
 
     def __init__(self, of: StageFacts) -> None:
@@ -131,9 +118,15 @@ class StageWriter:
         self.done: dict[int, int] = {}  # exchange -> instruction, in the fragment being written
         self.fetches: dict[int, int] = {}  # storage -> instruction that fetches it
         self.kinds = self._kinds()
-        self.first = self._iteration(first=True)
-        # Later iterations fetch only what is new in each.
-        self.later = self._iteration(first=False) if self.plan.places and self.plan.iterations > 1 else self.first
+        self.written: dict[tuple[bool, bool], _Iteration] = {}
+        self.iterations = [self._numbered(number) for number in range(self.plan.iterations)]
+
+    def _numbered(self, number: int) -> _Iteration:
+        """An iteration; later ones fetch only what is new in each, and not in all gradients are reduced."""
+        kind = (not number or not self.plan.places, not (number + 1) % self.job.replication.every)
+        if kind not in self.written:
+            self.written[kind] = self._iteration(*kind)
+        return self.written[kind]
 
     # --- order --------------------------------------------------------------------------------------------------------
 
@@ -143,25 +136,29 @@ class StageWriter:
         placed: list[Placed] = []
         end = 0
         for number in range(self.plan.iterations):
-            iteration, begin = self.later if number else self.first, end
+            iteration, begin = self.iterations[number], end
             for fragment, micro_batch in zip(iteration.fragments, iteration.micro_batch, strict=True):
                 tag = (number * self.mesh.micro_batches + micro_batch) * stride
                 placed.append(Placed(fragment, begin, micro_batch, number, tag))
             end += iteration.length
         made = concatenate(self.of.new().build(), placed)
-        return replace(
-            made,
-            places=tuple(self.of.places),
-            lifetimes=self.lifetimes(self.first, end, self.mesh),
-            host_bytes=self._host_bytes(),
+        first = self.iterations[0]
+        held = liveness(
+            self.of.blocks.build(),
+            [Scheduled(fragment.uses, start, micro_batch)
+             for fragment, start, micro_batch in zip(first.fragments, first.start, first.micro_batch, strict=True)],
+            self.mesh.micro_batches,
+            end,
         )  # fmt: skip
+        places = tuple(self.of.places)
+        return replace(made, places=places, lifetimes=held.on(host=False), host_bytes=held.on(host=True).peak_bytes())
 
-    def _iteration(self, first: bool) -> Iteration:
+    def _iteration(self, first: bool, reduces: bool) -> _Iteration:
         """One iteration: what is fetched, the schedule's actions, and the optimizer.
 
         What reduces the gradients of a chunk comes right after its last backward, for it runs beside other chunks.
         """
-        of, made = self.of, Iteration(len(self.of.parts))
+        of, made = self.of, _Iteration()
         made.append(self._fetch(first), 0)
         written = {kind: self._run(kind) for kind in sorted(set(self.kinds), key=lambda k: (k.final, k.what, k.chunk))}
         final = {part.chunk: Final(len(self.job.phase)) for part in of.parts}
@@ -170,24 +167,16 @@ class StageWriter:
         for action, kind in zip(of.actions, self.kinds, strict=True):
             fragment, part = written[kind], of.parts[action.chunk]
             start = made.append(fragment, action.micro_batch)
-            rows = part.rows[action.what]
-            made.runs.append(MicroBatchRun(*action, start, rows, fragment.ran))
-            back = action.what is not Pass.FORWARD
-            made.spent[part.chunk].append(Spent(back, start, made.length - 1, fragment.ran.at, fragment.marks))
             if kind.final:
                 final[part.chunk].add(start, fragment, self.job.once)
             left[part.chunk] -= 1
-            if not left[part.chunk]:
+            if not left[part.chunk] and reduces:
                 offset = made.length
                 following, known = reductions(of, part, offset, final[part.chunk])
                 reduced.update(known)
                 made.append(following, self.mesh.micro_batches - 1)
-                made.spent[part.chunk].append(Spent(True, offset, 0, None, following.marks))
         last = update(of, made.length, final, reduced, self._fetched_for)
-        offset = made.append(last, self.mesh.micro_batches - 1)
-        made.optimized = np.where(last.ran.at >= 0, last.ran.at + offset, -1)
-        for spent in made.spent:
-            spent[-1] = spent[-1]._replace(last=made.length - 1)
+        made.append(last, self.mesh.micro_batches - 1)
         return made
 
     def _kinds(self) -> list[Kind]:
@@ -204,59 +193,20 @@ class StageWriter:
             kinds.append(Kind(action.what, action.chunk, ends and last[action.what, action.chunk] == number, needs))
         return kinds
 
-    # --- memory -------------------------------------------------------------------------------------------------------
-
-    def _host_bytes(self) -> int:
-        """What a rank keeps in host memory."""
-        if not self.job.replication.away:
-            return 0
-        directions = [[action.what is not Pass.FORWARD for action in self.of.actions if action.chunk == part.chunk]
-                      for part in self.of.parts]  # fmt: skip
-        trips = [part.trips[False] for part in self.of.parts]
-        return host_bytes(self.job.replication.away, trips, self.of.update(), directions)
-
-    def lifetimes(self, first: Iteration, instructions: int, mesh: JobMesh) -> Lifetimes:
-        """What the first iteration keeps in memory.
-
-        Args:
-            first: the iteration.
-            instructions: of the whole program.
-            mesh: says how many micro-batches there are.
-        """
-        trace, stages, ways = self.job.step.trace, self.job.stages, self.job.ways
-        numbers = [part.number for part in self.of.parts]
-        runs, optimized = first.runs, first.optimized
-        if self.job.modules is not None:
-            kept = resident(trace, ways, [g.storage for g in self.of.grads])
-            away = on_host(trace, self.job.replication.away, ())
-            stay = Occupancy(kept, stages, numbers, mesh, 0, away).lifetimes(runs, optimized, instructions)
-            several, regathers = stages.count > 1, self.job.replication.regathers
-            pass_ = [
-                gathered_lifetimes(trace, part.units, spent, regathers, ways, several, instructions)
-                for part, spent in zip(self.of.parts, first.spent, strict=True)
-            ]
-            return Lifetimes.joined([stay, *pass_])
-        buckets_held = mesh.replicas > 1 and self.plan.training and self.plan.overlap
-        buckets_held = buckets_held and not self.job.replication.states
-        held = total_bytes(self.of.grads) if buckets_held else 0
-        away = on_host(trace, self.job.replication.away, [trip for part in self.of.parts for trip in part.trips[False]])
-        own = Occupancy(trace, stages, numbers, mesh, held, away, self.job.storages)
-        return own.lifetimes(runs, optimized, instructions)
-
     # --- one micro-batch ----------------------------------------------------------------------------------------------
 
     def _run(self, kind: Kind) -> Fragment:
         """One pass of a micro-batch through a part."""
         job, builder, part = self.job, self.of.new(), self.of.parts[kind.chunk]
         backward = kind.what is not Pass.FORWARD
-        self.builder, self.done = builder, {}
+        self.builder, self.done, recorder, alone = builder, {}, Recorder(), job.stages.count == 1
         units = (
-            self.of.gathering(part, builder, backward, kind.needs, backward and job.stages.count == 1)
-            if part.units
-            else None
+            self.of.gathering(part, builder, recorder, backward, kind.needs, backward and alone) if part.units else None
         )
         trips = part.trips[backward] + (self.of.sent if backward and kind.final else [])
-        shuttle = Shuttle(trips, backward, builder, self.of.places.get(HOST_PLACE, -1), self.of.stream(COPY))
+        shuttle = Shuttle(
+            trips, backward, builder, recorder, self.of.blocks, self.of.places.get(HOST_PLACE, -1), self.of.stream(COPY)
+        )
         at, arrivals = np.full(len(job.phase), -1, np.int64), {}
         previous = -1
         waits = self._receive_gradients(part) if kind.what in (Pass.BACKWARD, Pass.INPUT_GRADIENT) else []
@@ -292,8 +242,10 @@ class StageWriter:
                 done += [previous] if previous >= 0 else []
                 for boundary in going:
                     self._send(boundary, backward, done)
-        marks = units.marks if units is not None else Marks()
-        return Fragment(builder.build(), Ran(at, arrivals, shuttle.travelled), marks, self.done)
+        if units is not None:
+            units.finish(at, alone if backward else job.replication.regathers)
+        uses = recorder.build(job.storages.uses(part.rows[kind.what], at, arrivals))
+        return Fragment(builder.build(), at, uses, self.done, shuttle.sent)
 
     def _exchange(self, number: int, row: int, after: list[int]) -> None:
         size, what, axis = self.job.exchanged[number]

@@ -15,13 +15,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from triosim.core.errors import PlanError
+from triosim.memory.blocks import Extra, RankBlocks
+from triosim.memory.liveness import Recorder, Scope
 from triosim.partition.gradients import Gradient
 from triosim.schedule.program import COPY, Op, ProgramBuilder
 from triosim.trace.blocks import blocks
@@ -54,39 +55,33 @@ class Trip(NamedTuple):
     dropped: int = NONE
 
 
-@dataclass
-class Travelled:
-    """Where storages travelled in a forward or backward, instructions counted from its first.
-
-    Attributes:
-        left: storage -> instruction after which its memory is free.
-        returned: storage -> instruction from which on it has memory again.
-        visits: (storage, first, last instruction) of what was here for a time.
-        sent: storage -> the copy of what went for good.
-    """
-
-    left: dict[int, int] = field(default_factory=dict)
-    returned: dict[int, int] = field(default_factory=dict)
-    visits: list[tuple[int, int, int]] = field(default_factory=list)
-    sent: dict[int, int] = field(default_factory=dict)
-
-
 class Shuttle:
     """Writes the copies of one forward or backward around its operators.
 
     Args:
         trips: what travels in it.
         backward: which of the two it is.
-        builder: the piece being written.
+        builder, recorder: the fragment being written, and what it uses of memory.
+        blocks: of the rank.
         place: row of the host among the program's places.
         stream: of the copies.
+
+    Attributes:
+        sent: storage -> the copy of what goes for good.
     """
 
     def __init__(
-        self, trips: Sequence[Trip], backward: bool, builder: ProgramBuilder, place: int, stream: int = COPY
+        self,
+        trips: Sequence[Trip],
+        backward: bool,
+        builder: ProgramBuilder,
+        recorder: Recorder,
+        blocks: RankBlocks,
+        place: int,
+        stream: int = COPY,
     ) -> None:
         self.backward, self.builder, self.place, self.stream = backward, builder, place, stream
-        self.travelled = Travelled()
+        self.recorder, self.blocks, self.sent = recorder, blocks, dict[int, int]()
         leaving = [trip for trip in trips if trip.leaves >= 0 and (not backward or trip.called < 0)]
         coming = [trip for trip in trips if backward or trip.leaves < 0]
         self.leaves, self.gone = _by(leaving, "leaves"), _by(leaving, "gone")
@@ -98,11 +93,14 @@ class Shuttle:
         waits = []
         for trip in self.gone.get(row, ()):
             waits.append(self.copies[trip])
-            self.travelled.left.update(dict.fromkeys(trip.storages, len(self.builder) - 1))
+            for storage in trip.storages:
+                self.recorder.free(storage, len(self.builder) - 1)
         for trip in self.called.get(row, ()):
             self.copies[trip] = self._copy(Op.FETCH, trip.bytes, row, previous)
-            if trip.dropped < 0:
-                self.travelled.returned.update(dict.fromkeys(trip.storages, self.copies[trip]))
+            for storage in trip.storages:
+                self.recorder.use(storage if trip.dropped < 0 else self._visitor(storage), self.copies[trip])
+            if trip.leaves >= 0:
+                self.recorder.free(self._away(trip), self.copies[trip])
         return waits + [self.copies[trip] for trip in self.needed.get(row, ())]
 
     def after(self, row: int, previous: int) -> None:
@@ -110,9 +108,23 @@ class Shuttle:
         for trip in self.leaves.get(row, ()):
             self.copies[trip] = self._copy(Op.STORE, trip.bytes, row, previous)
             if trip.called < 0:
-                self.travelled.sent.update(dict.fromkeys(trip.storages, self.copies[trip]))
+                self.sent.update(dict.fromkeys(trip.storages, self.copies[trip]))
+            else:
+                self.recorder.use(self._away(trip), self.copies[trip])
         for trip in self.dropped.get(row, ()):
-            self.travelled.visits += [(storage, self.copies[trip], previous) for storage in trip.storages]
+            for storage in trip.storages:
+                self.recorder.free(self._visitor(storage), previous)
+
+    def _visitor(self, storage: int) -> int:
+        """The block of a storage that is here for a time only."""
+        known = self.blocks.storages
+        extra = Extra(int(known.size[storage]), Category(int(known.category[storage])), storage)
+        return self.blocks.add(("visit", storage), extra)
+
+    def _away(self, trip: Trip) -> int:
+        """The block on the host of what is away for a time."""
+        extra = Extra(trip.bytes, Category.ACTIVATION, trip.storages[0], Scope.MICRO_BATCH, host=True)
+        return self.blocks.add(("away", trip), extra)
 
     def _copy(self, op: Op, size: int, row: int, previous: int) -> int:
         before = [previous] if previous >= 0 else []
@@ -339,26 +351,22 @@ def update_of(trace: Trace, parameters: Iterable[int]) -> Update:
     )
 
 
-def host_bytes(
-    which: Iterable[str], trips: Sequence[Sequence[Trip]], update: Update, backward: Sequence[Sequence[bool]]
-) -> int:
-    """Most that one rank keeps in host memory.
+def on_host(blocks: RankBlocks, trips: Iterable[Trip], update: Update | None) -> None:
+    """Put on the host what has no place of its own on the device: optimizer states, parameters that only visit.
 
     Args:
-        which: what is offloaded.
-        trips: of the forwards of each part of its stage.
-        update: what the host would update.
-        backward: for each part, of its passes in order, whether it is a backward.
+        blocks: of a rank.
+        trips: of the forwards of the parts of its stage.
+        update: what the host updates, if it does.
     """
-    held = update.states + sum(update.gradients.values()) if "optimizer" in which else 0
-    for own, directions in zip(trips, backward, strict=True):
-        flying = int(np.cumsum(np.where(directions, -1, 1)).max(initial=0))
-        held += sum(trip.bytes * (flying if trip.leaves >= 0 else 1) for trip in own)
-    return held
-
-
-def on_host(trace: Trace, which: Iterable[str], trips: Sequence[Trip]) -> NDArray[np.int64]:
-    """Storages that have no place of their own on the device: optimizer states, and parameters that only visit."""
-    gone = [storage for trip in trips for storage in trip.storages if trip.leaves < 0]
-    states = trace.values.storage[trace.values.category == Category.OPTIMIZER_STATE] if "optimizer" in which else []
-    return np.unique(np.concatenate([np.array(gone, np.int64), np.asarray(states, np.int64)]))
+    for trip in trips:
+        if trip.leaves < 0:
+            blocks.leaves(trip.storages)
+            blocks.add(("home", trip), Extra(trip.bytes, Category.WEIGHT, trip.storages[0], Scope.RESIDENT, host=True))
+    if update is not None:
+        values = blocks.storages.trace.values
+        blocks.leaves(np.unique(values.storage[values.category == Category.OPTIMIZER_STATE]).tolist())
+        for category, size in (
+            (Category.OPTIMIZER_STATE, update.states), (Category.GRADIENT, sum(update.gradients.values())),
+        ):  # fmt: skip
+            blocks.add(("home", category), Extra(size, category, NONE, Scope.RESIDENT, host=True))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -95,6 +96,16 @@ class Program:
 
     def __len__(self) -> int:
         return len(self.op)
+
+    def rows(self, *ops: Op) -> NDArray[np.int64]:
+        """The rows of instructions of these kinds, ascending; not to be changed."""
+        found = [self._rows[op] for op in ops]
+        return found[0] if len(found) == 1 else np.sort(np.concatenate(found))
+
+    @cached_property
+    def _rows(self) -> list[NDArray[np.int64]]:
+        order = np.argsort(self.op, kind="stable")
+        return np.split(order, np.cumsum(np.bincount(self.op, minlength=len(Op)))[:-1])
 
     def with_seconds(self, seconds: NDArray[np.float64]) -> Program:
         """The same program with other durations."""

@@ -13,14 +13,14 @@ from dataclasses import replace
 import numpy as np
 
 from triosim.core.errors import PlanError
+from triosim.memory.blocks import RankBlocks, StepStorages
+from triosim.memory.liveness import Scheduled, liveness
 from triosim.operators import kind
 from triosim.partition.gradients import gradients, total_bytes
 from triosim.partition.resolve import JobMesh
 from triosim.partition.step import Step
 from triosim.plan import Plan
-from triosim.schedule.actions import Pass
 from triosim.schedule.job import Costs
-from triosim.schedule.occupancy import MicroBatchRun, Occupancy, Ran
 from triosim.schedule.program import COLLECTIVES, COMPUTE, Op, Program, ProgramBuilder
 from triosim.schedule.stages import Stages
 from triosim.trace.tables import Category, Phase, Trace
@@ -67,8 +67,9 @@ class _Replica:
         self.trace, self.costs, self.plan, self.mesh, self.root = step.trace, costs, plan, mesh, root
         ranks = np.array([0]) if root else np.arange(1, mesh.replicas)
         self.builder = ProgramBuilder(0, ranks.astype(np.int32))
-        self.occupancy = Occupancy(step.trace, stages, [0], mesh)
-        self.runs: list[MicroBatchRun] = []
+        mine = dict.fromkeys(stages.parameters, True)
+        self.blocks = RankBlocks(StepStorages(step.trace), mine, np.flatnonzero(stages.of == 0), True, 1)
+        self.runs: list[Scheduled] = []
         self.optimized = np.full(len(step.trace), -1, np.int64)
         operators = self.trace.operators
         self.loss, self.loss_backward = loss_rows(self.trace)
@@ -125,7 +126,9 @@ class _Replica:
             self.builder.iteration = iteration
             self._iteration()
         program = self.builder.build()
-        return replace(program, lifetimes=self.occupancy.lifetimes(self.runs, self.optimized, len(program)))
+        update = self.blocks.once("update", self.optimized, np.ones(len(self.trace)))
+        runs = [*self.runs, Scheduled(update, 0, 0)]
+        return replace(program, lifetimes=liveness(self.blocks.build(), runs, 1, len(program)))
 
     def _iteration(self) -> None:
         n = self.mesh.replicas
@@ -156,5 +159,4 @@ class _Replica:
         rows = np.flatnonzero(np.isin(operators.phase, phases)).tolist()
         for row in rows:
             complete[row] = previous = at.get(row, previous)
-        what = Pass.BACKWARD if backward else Pass.FORWARD
-        self.runs.append(MicroBatchRun(what, 0, 0, 0, rows, Ran(complete, {})))
+        self.runs.append(Scheduled(self.blocks.storages.uses(rows, complete, {}), 0, 0))

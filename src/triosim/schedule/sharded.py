@@ -1,4 +1,4 @@
-"""One rank's shard of the optimizer, and what memory sees of parameters that are sharded.
+"""One rank's shard of the optimizer, and what it keeps of parameters that are sharded.
 
 ZeRO 1 cuts the elements of a parameter evenly; FSDP2 cuts its first dimension, and what it sends is padded to a
 multiple of the ranks' rows.  Either way the optimizer works on a part of each tensor.
@@ -6,7 +6,6 @@ multiple of the ranks' rows.  Either way the optimizer works on a part of each t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +19,7 @@ from triosim.partition.replication import Replication
 from triosim.partition.step import Step
 from triosim.trace.blocks import blocks
 from triosim.trace.calls import count_work
-from triosim.trace.tables import NONE, Category, Phase, Trace, Values
+from triosim.trace.tables import ITEM_BYTES, Category, Phase, Trace, Values
 
 
 def sharded(step: Step, mesh: Mesh, placed: Replication) -> Step:
@@ -116,29 +115,15 @@ def _extended(values: Values, origins: NDArray[np.int64], shapes: Ragged) -> Val
     )
 
 
-def resident(trace: Trace, ways: int, reduced: Iterable[int]) -> Trace:
-    """The step as memory sees it from ZeRO 2 on: parameters as shards, gradients of parameters nowhere.
-
-    What is gathered, and gradients before and after they are scattered, is added by
-    :func:`triosim.schedule.gathered.gathered_lifetimes`.
+def resident(trace: Trace, ways: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Storages of parameters, and the bytes of them that a rank keeps from ZeRO 2 on.
 
     Args:
         trace: one rank's step.
         ways: ranks on the data axis.
-        reduced: storages of the gradients that are scattered.
     """
+    weights = trace.weights()
     values = trace.values
-    weights, gone = trace.weights(), np.zeros(int(values.storage.max(initial=-1)) + 1, bool)
-    gone[values.storage[weights]] = True
-    gone[list(reduced)] = True
-    elements = np.where(gone[values.storage], 0, values.elements())
-    elements[weights] = _parts(values.shape, ways, by_rows=True).products()[weights]
-    flat = Ragged(elements, np.arange(len(values) + 1, dtype=np.int64))
-    summands = (values.category == Category.GRADIENT) & ~gone[values.storage]  # freed when they have been added up
-    return replace(
-        trace,
-        values=replace(
-            values, shape=flat, symbols=Ragged(np.zeros(len(values), np.int64), flat.offsets),
-            offset=np.where(gone[values.storage], 0, values.offset), of=np.where(summands, NONE, values.of),
-        ),
-    )  # fmt: skip
+    elements = _parts(values.shape, ways, by_rows=True).products()[weights]
+    size = np.ceil(elements * ITEM_BYTES[values.dtype[weights]]).astype(np.int64)
+    return values.storage[weights].astype(np.int64), size

@@ -105,8 +105,7 @@ def split(
     of = np.full(rows, NONE, np.int32)
     of[forward] = np.searchsorted(np.array(cuts), np.arange(len(forward)), side="right")
     _place_backward(trace, of, count)
-    parameters = _stages_of_parameters(trace, of)
-    share = _optimizer_share(trace, parameters, count)
+    parameters, share = _shared_out(trace, of.tobytes(), count)
     boundaries = _boundaries(trace, of, items)
     firsts = tuple(_module(trace, forward, start) for start in (0, *cuts))
     return Stages(count, of, share, parameters, boundaries, firsts)
@@ -126,7 +125,7 @@ class _Item:
 
 
 @kept(16)
-def _crossing_items(trace: Trace) -> list[_Item]:
+def _crossing_items(trace: Trace) -> tuple[_Item, ...]:
     """Forward values that would have to be sent if a cut fell between their making and a use.
 
     What is made from no weight and no floating-point input (masks, position tables) is cheap to make on each stage and
@@ -158,7 +157,7 @@ def _crossing_items(trace: Trace) -> list[_Item]:
         written = [v for v in outputs[writer] if storage[v] == where]
         if writer in carried and phases[writer] == Phase.FORWARD and category[written[0]] not in constant:
             items.append(_Item(where, writer, tuple(rows), max(size[v] for v in written)))
-    return items
+    return tuple(items)
 
 
 _FLOATING = np.array([name.startswith(("float", "bfloat", "tfloat", "complex", "unknown")) for name in DTYPES])
@@ -400,6 +399,19 @@ def _place_backward(trace: Trace, of: NDArray[np.int32], count: int) -> None:
     for row in np.flatnonzero(np.isin(operators.phase, (Phase.BACKWARD, Phase.RECOMPUTE))).tolist():
         current = stage[forward[row]] if forward[row] >= 0 else module_stage.get(module[row], current)
         of[row] = stage[row] = current
+
+
+@kept(8)
+def _shared_out(trace: Trace, of: bytes, count: int) -> tuple[dict[int, tuple[int, ...]], NDArray[np.float64]]:
+    """Stages of each parameter, and what each stage runs of each operator of the optimizer.
+
+    Args:
+        trace: one rank's step.
+        of: stage of each operator, int32.
+        count: number of stages.
+    """
+    parameters = _stages_of_parameters(trace, np.frombuffer(of, np.int32))
+    return parameters, _optimizer_share(trace, parameters, count)
 
 
 def _stages_of_parameters(trace: Trace, of: NDArray[np.int32]) -> dict[int, tuple[int, ...]]:

@@ -35,6 +35,7 @@ from triosim.engine import turns
 from triosim.engine.graph import Played
 from triosim.engine.play import play
 from triosim.engine.turns import Cast, Does, Ended, Piece, Shown, Turns
+from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.network.lowering import Lowered, lower
 from triosim.network.routes import Router
@@ -67,19 +68,19 @@ class NotEvaluated(Exception):
     """A plan that has to be simulated, and why."""
 
 
-def why_not(plan: Plan) -> str:
+def why_not(plan: Plan, fidelity: Fidelity) -> str:
     """Why a plan has to be simulated, ``""`` where it need not."""
     reasons = (
         (plan.iterations > 1, "several iterations"),
         (bool(plan.places), "values that start elsewhere"),
         (bool(plan.offload), "offload"),
         (plan.dp_style != "ddp", "DataParallel"),
-        (plan.solver != "max-min", "a network model of one's own"),
+        (fidelity.solver != "max-min", "a network model of one's own"),
         (plan.zero >= 2, "gathered parameters"),
-        (plan.composition is not None, "a residual of composition"),
+        (fidelity.composition is not None, "a residual of composition"),
         (not plan.training, "inference"),
         (not plan.overlap, "no overlap"),
-        (plan.host == "graph", "a graph that is launched once"),
+        (fidelity.host == "graph", "a graph that is launched once"),
     )
     return next((why for holds, why in reasons if holds), "")
 
@@ -115,26 +116,30 @@ class Evaluated:
         return int(self.tail.finish.max(initial=0))
 
 
-def evaluated(workload: Trace, system: System, plan: Plan, also: Sequence[Trace] = ()) -> Evaluated:
+def evaluated(
+    workload: Trace, system: System, plan: Plan, fidelity: Fidelity | None = None, also: Sequence[Trace] = ()
+) -> Evaluated:
     """Evaluate a plan.
 
     Args:
-        workload, system, plan, also: as of :func:`triosim.simulate`.
+        workload, system, plan, fidelity, also: as of :func:`triosim.simulate`.
 
     Raises:
         InputError: as of :func:`triosim.simulate`.
         NotEvaluated: the plan has to be simulated.
     """
-    why = why_not(plan)
+    fidelity = fidelity or Fidelity()
+    why = why_not(plan, fidelity)
     if why:
         raise NotEvaluated(why)
-    made = arrange(workload, system, plan, also=also)
+    made = arrange(workload, system, plan, fidelity, also=also)
     return _Evaluation(made).run()
 
 
 class _Evaluation:
     def __init__(self, made: Arranged) -> None:
         self.made, self.plan, self.mesh = made, made.plan, made.mesh
+        self.fidelity = made.fidelity
         trace = made.step.trace
         if len(made.models) > 1:
             raise NotEvaluated("devices of several kinds")
@@ -273,7 +278,7 @@ class _Evaluation:
                 sends[here, there, b.bytes] = None
                 if b.returned >= 0:
                     sends[there, here, b.bytes] = None
-        how = (self.plan.collective_algorithm, self.plan.collective_protocol, self.made.system.ideal)
+        how = (self.fidelity.collective_algorithm, self.fidelity.collective_protocol, self.made.system.ideal)
         mesh = Mesh(self.mesh.axes, derived=self.mesh.derived)
         try:
             return undisturbed(
@@ -285,7 +290,7 @@ class _Evaluation:
     @cached_property
     def interferes(self) -> Interference:
         """What collectives cost what computes beside them."""
-        return interference(self.made.system.models[self.made.models[0]], self.plan.slowdown)
+        return interference(self.made.system.models[self.made.models[0]], self.fidelity.slowdown)
 
     def _turns(self, tags: dict[tuple[int, bool], int], messages: int) -> tuple[Ended, int]:
         """Play what comes before the tail; and how many sends met others."""
@@ -418,17 +423,17 @@ class _Evaluation:
     # --- the tail -----------------------------------------------------------------------------------------------------
 
     def _played(self, programs: list[Program]) -> tuple[Played, Lowered]:
-        how = (self.plan.collective_algorithm, self.plan.collective_protocol, self.made.system.ideal)
+        how = (self.fidelity.collective_algorithm, self.fidelity.collective_protocol, self.made.system.ideal)
         router = self.made.router
         means = means_of(self.made.system, router, how)
-        lowered = lower(programs, self.made.placement, router, means, fold=self.plan.fold)
+        lowered = lower(programs, self.made.placement, router, means, fold=self.fidelity.fold)
         graph = lowered.graph
         ops = np.concatenate([programs[number].op for number in lowered.program.tolist()])
         tasks = Tasks(
             first=lowered.first, slowdown=np.full(lowered.cells, self.interferes.slowdown), computes=ops == Op.COMPUTE,
             moves=ops == Op.COLLECTIVE, amount=graph.amount, after=lowered.gap,
         )  # fmt: skip
-        model = network_model(self.plan.solver, self.plan.solver_options)
+        model = network_model(self.fidelity.solver, self.fidelity.solver_options)
         played = settle(tasks, lambda amount: play(replace(graph, amount=amount), lowered.wires, model))
         return lowered.worked(played), lowered
 

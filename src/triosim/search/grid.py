@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from triosim.core.errors import InputError, PlanError, quoted, unknown
 from triosim.core.units import parse_bytes
+from triosim.fidelity import Fidelity
 from triosim.plan import Plan, closest, divisors
 
 MOST = 1_000_000
@@ -18,7 +19,7 @@ _OF_PARTS = {
     "schedule": "schedule_options", "parallelism": "parallelism_options", "operator": "operator_options",
     "solver": "solver_options",
 }  # fmt: skip
-"""What stands before the point of an option of a part, and the field of the plan that holds such options."""
+"""What stands before the point of an option of a part, and the field that holds such options."""
 
 _FIELDS = {
     "bucket-size": "bucket_bytes", "first-bucket-size": "first_bucket_bytes", "algorithm": "collective_algorithm",
@@ -65,7 +66,7 @@ def _field(name: str, option: str) -> str:
         return name
     dashed = name.replace("_", "-")
     field = dashed if dashed in _DERIVED else _FIELDS.get(dashed, dashed.replace("-", "_"))
-    known = [one for one in Plan.model_fields if one not in _WHOLE and not one.endswith("_options")]
+    known = [one for one in (*Plan.names(), *Fidelity.names()) if one not in _WHOLE and not one.endswith("_options")]
     if field not in known and field not in _DERIVED:
         raise unknown(f"name after {option}", name, [one.replace("_", "-") for one in (*known, *_DERIVED, *_FIELDS)])
     return field
@@ -83,7 +84,7 @@ def _value(field: str, word: str, where: str) -> Any:
         return int(word)
     if field.endswith("_bytes"):
         return parse_bytes(word, where)
-    kinds = _kinds(Plan.model_fields[field].annotation)
+    kinds = _kinds((Plan if field in Plan.names() else Fidelity).hint(field))
     if bool in kinds:
         return _switch(word, where)
     if tuple in kinds:
@@ -133,18 +134,18 @@ def grid(axes: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
         yield dict(zip(axes, values, strict=True))
 
 
-def plan_of(base: Plan, asked: Mapping[str, Any], devices: int) -> Plan:
-    """A plan with some of its fields given anew.
+def asked_of(base: Plan, fidelity: Fidelity, asked: Mapping[str, Any], devices: int) -> tuple[Plan, Fidelity]:
+    """A plan and how it is predicted, with some of their fields given anew.
 
     Args:
-        base: what the others are taken from.
+        base, fidelity: what the others are taken from.
         asked: axes as :func:`axes_of` names them.
         devices: of the system; fills ``dp`` where ``micro-batch-size`` needs it.
 
     Raises:
         PlanError: the fields do not go together.
     """
-    given: dict[str, Any] = {name: getattr(base, name) for name in base.model_fields_set}
+    given: dict[str, Any] = {name: getattr(part, name) for part in (base, fidelity) for name in part.given}
     for name, value in asked.items():
         part, point, own = name.partition(".")
         if point:
@@ -161,7 +162,8 @@ def plan_of(base: Plan, asked: Mapping[str, Any], devices: int) -> Plan:
         given.pop("batch_size", None)
     if "micro-batch-size" in asked:
         given["micro_batches"] = _micro_batches(given, asked["micro-batch-size"], devices)
-    return Plan(**given)
+    models = {name: given.pop(name) for name in Fidelity.names() if name in given}
+    return Plan(**given), Fidelity(**models)
 
 
 def _micro_batches(given: Mapping[str, Any], size: int, devices: int) -> int:

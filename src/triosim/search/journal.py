@@ -59,8 +59,6 @@ def _add(found: Any, value: object) -> None:
         for key in sorted(value, key=str):
             _add(found, key)
             _add(found, value[key])
-    elif hasattr(value, "model_dump"):
-        _add(found, value.model_dump())
     elif isinstance(value, (list, tuple)) or (hasattr(value, "__len__") and not isinstance(value, (str, bytes))):
         parts: Any = value
         found.update(str(len(parts)).encode())

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from triosim.core.errors import PlanError
 from triosim.memory.footprint import footprint
+from triosim.memory.liveness import Scheduled, liveness
 from triosim.prediction.timeline import CATEGORIES
 from triosim.schedule._stage import JobFacts
 from triosim.schedule.actions import Schedule
-from triosim.schedule.job import Iteration
-from triosim.schedule.occupancy import MicroBatchRun
+from triosim.schedule.fragments import Fragment
 from triosim.search.order import Order, order_of
 from triosim.search.stage_kinds import StageKind
 
@@ -39,10 +37,9 @@ def fullest(job: JobFacts, schedule: Schedule, of: Sequence[int], written: Mappi
     for kind, runs in written.items():
         stage = max((s for s, k in enumerate(of) if k == kind), key=lambda s: orders[s].depth)
         order = _shortest(schedule, stage, mesh.stages, orders[stage], mesh.micro_batches)
-        made = _iteration(runs, order)
-        reserved = max(
-            reserved, footprint(runs.writer.lifetimes(made, made.length, mesh), len(CATEGORIES)).reserved_bytes
-        )
+        scheduled, length = _scheduled(runs, order)
+        held = liveness(runs.writer.of.blocks.build(), scheduled, mesh.micro_batches, length)
+        reserved = max(reserved, footprint(held.on(host=False), len(CATEGORIES)).reserved_bytes)
     return reserved
 
 
@@ -60,17 +57,20 @@ def _shortest(schedule: Schedule, stage: int, stages: int, whole: Order, micro_b
     return whole
 
 
-def _iteration(runs: StageKind, order: Order) -> Iteration:
-    """The iteration of a stage, as far as memory is concerned."""
-    of = runs.writer.of
-    made = Iteration(len(of.parts))
+def _scheduled(runs: StageKind, order: Order) -> tuple[list[Scheduled], int]:
+    """What an iteration uses and frees, and its instructions."""
+    found: list[Scheduled] = []
+    length = 0
+
+    def add(fragment: Fragment, micro_batch: int) -> None:
+        nonlocal length
+        found.append(Scheduled(fragment.uses, length, micro_batch))
+        length += len(fragment)
+
+    last_of_all = max((action.micro_batch for action in order.actions), default=0)
     for action, final, last in zip(order.actions, order.final, order.last, strict=True):
-        fragment = runs.passes[action.what, action.chunk, final].fragment
-        start = made.append(fragment, action.micro_batch)
-        made.runs.append(MicroBatchRun(*action, start, of.parts[action.chunk].rows[action.what], fragment.ran))
+        add(runs.passes[action.what, action.chunk, final].fragment, action.micro_batch)
         if last:
-            made.append(runs.reductions[action.chunk].fragment, action.micro_batch)
-    update = runs.update.fragment
-    offset = made.append(update, 0)
-    made.optimized = np.where(update.ran.at >= 0, update.ran.at + offset, -1)
-    return made
+            add(runs.reductions[action.chunk].fragment, last_of_all)
+    add(runs.update.fragment, last_of_all)
+    return found, length

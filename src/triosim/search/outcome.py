@@ -113,7 +113,7 @@ def figures(result: Result) -> Figures:
 
 def sizes_of(run: RunPlan) -> dict[str, int]:
     """Axes, ranks and batch of a plan as it was run."""
-    known = dict(run)
+    known = run.asdict()
     axes = [name for name, size in known.items() if name in run.axis_order and isinstance(size, int)]
     more = ("ranks", "batch_size", "global_batch_size", "micro_batches", "micro_batch_size")
     return {name: known[name] for name in (*axes, *more)}

@@ -122,7 +122,8 @@ class StageKinds:
 
     def __init__(self, job: JobFacts, launching: Host) -> None:
         mesh = job.mesh
-        two = replace(mesh, micro_batches=MICRO_BATCHES, batch_size=mesh.micro_batch_size * MICRO_BATCHES)
+        parts = min(MICRO_BATCHES, mesh.micro_batches)  # the only one of an iteration makes gradients and adds to none
+        two = replace(mesh, micro_batches=parts, batch_size=mesh.micro_batch_size * parts)
         self.job = job.running(_TwoMicroBatches(job.schedule), two)
         self._launching = picoseconds(issue_shares(job.step.trace, launching), "issuing an operator")
         self._rows = _Rows(job)
@@ -135,7 +136,7 @@ class StageKinds:
     def written(self, stage: int) -> StageKind:
         """What a stage runs."""
         writer = StageWriter(StageFacts(self.job, stage))
-        made = writer.first
+        made = writer.iterations[0]
         passes: dict[tuple[Pass, int, bool], Written] = {}
         reductions: dict[int, Written] = {}
         left = [sum(kind.chunk == chunk for kind in writer.kinds) for chunk in range(self.job.chunks)]

@@ -19,17 +19,19 @@ from itertools import islice
 from typing import Any, Literal
 
 from triosim.core.errors import InputError
+from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.plan import Plan
 from triosim.prediction.simulate import simulate
 from triosim.search.evaluate import NotEvaluated, evaluated
 from triosim.search.evaluated_figures import evaluated_figures
-from triosim.search.grid import plan_of
+from triosim.search.grid import asked_of
 from triosim.search.outcome import Outcome, figures
 from triosim.trace.tables import Trace
 
 Detail = Literal["summary", "all"]
 Tell = Callable[[str], None]
+Formed = tuple[Plan, Fidelity]
 Numbered = tuple[int, Plan | dict[str, Any]]
 
 BATCH = 4
@@ -49,6 +51,7 @@ def sweep(
     detail: Detail = "summary",
     workers: int = 1,
     base: Plan | None = None,
+    fidelity: Fidelity | None = None,
     progress: Tell | None = None,
     known: Mapping[int, Outcome] | None = None,
     also: Sequence[Trace] = (),
@@ -64,6 +67,7 @@ def sweep(
         workers: processes; each starts by importing the program's main module, as Python's ``spawn`` does, so a script
             needs ``if __name__ == "__main__":`` around what calls this.
         base: see ``plans``.
+        fidelity: which models predict them, where ``plans`` do not say.
         progress: told how many plans are done, in a few words.
         known: outcomes of plans by number, which are given back and not predicted again.
         also: the same step recorded on other devices, as of :func:`triosim.simulate`.
@@ -75,15 +79,15 @@ def sweep(
         raise InputError(f"detail must be 'summary' or 'all', got {detail!r}")
     if workers < 1:
         raise InputError(f"workers must be at least 1, got {workers}")
-    base, known = base or Plan(), known or {}
+    base, fidelity, known = base or Plan(), fidelity or Fidelity(), known or {}
     numbered = enumerate(plan if isinstance(plan, Plan) else dict(plan) for plan in plans)
     found: Iterator[Outcome]
     if workers == 1:
-        task = _Task(workload, system, base, detail, also)
+        task = _Task(workload, system, base, fidelity, detail, also)
         window = WINDOW if detail == "summary" else 1
         found = _in_windows(numbered, known, task, window)
     else:
-        found = _spread(numbered, known, workers, (workload, system, base, detail, also))
+        found = _spread(numbered, known, workers, (workload, system, base, fidelity, detail, also))
     return _told(found, progress or (lambda words: None))
 
 
@@ -112,10 +116,11 @@ def _in_windows(
         yield from (known[number] if number in known else made[number] for number, _ in batch)
 
 
-def _shares(plan: Plan | str, devices: int) -> str:
+def _shares(formed: Formed | str, devices: int) -> str:
     """Alike for plans that divide and price the same step, as most of the work is."""
-    if isinstance(plan, str):
+    if isinstance(formed, str):
         return ""
+    plan, _ = formed
     replicas = plan.dp or max(devices // plan.replica_ranks, 1)
     batch = plan.batch_size or (plan.global_batch_size or 0) / replicas
     size = batch / (plan.micro_batches or 1)
@@ -126,33 +131,45 @@ class _Task:
     """Predicts one plan after another.
 
     Args:
-        workload, system, base, detail, also: as of :func:`sweep`.
+        workload, system, base, fidelity, detail, also: as of :func:`sweep`.
     """
 
-    def __init__(self, workload: Trace, system: System, base: Plan, detail: Detail, also: Sequence[Trace] = ()) -> None:
-        self.workload, self.system, self.base, self.detail, self.also = workload, system, base, detail, also
+    def __init__(
+        self,
+        workload: Trace,
+        system: System,
+        base: Plan,
+        fidelity: Fidelity,
+        detail: Detail,
+        also: Sequence[Trace] = (),
+    ) -> None:
+        self.workload, self.system, self.detail, self.also = workload, system, detail, also
+        self.base, self.fidelity = base, fidelity
 
-    def formed(self, plan: Plan | dict[str, Any]) -> Plan | str:
-        """The plan, or why there is none."""
+    def formed(self, plan: Plan | dict[str, Any]) -> Formed | str:
+        """The plan and its fidelity, or why there is none."""
         try:
-            return plan if isinstance(plan, Plan) else plan_of(self.base, plan, self.system.devices)
+            if isinstance(plan, Plan):
+                return plan, self.fidelity
+            return asked_of(self.base, self.fidelity, plan, self.system.devices)
         except InputError as error:
             return str(error)
 
-    def outcome(self, number: int, plan: Plan | dict[str, Any], formed: Plan | str | None = None) -> Outcome:
-        """What a plan gives; ``formed`` as :meth:`formed` has it, None where that is still to be done."""
+    def outcome(self, number: int, plan: Plan | dict[str, Any], given: Formed | str | None = None) -> Outcome:
+        """What a plan gives; ``given`` as :meth:`formed` has it, None where that is still to be done."""
         asked = _asked(plan)
-        formed = self.formed(plan) if formed is None else formed
-        if isinstance(formed, str):
-            return Outcome(number, asked, None, formed)
+        given = self.formed(plan) if given is None else given
+        if isinstance(given, str):
+            return Outcome(number, asked, None, given)
+        formed, fidelity = given
         try:
             if self.detail == "summary":
                 try:
-                    found = evaluated(self.workload, self.system, formed, self.also)
+                    found = evaluated(self.workload, self.system, formed, fidelity, self.also)
                     return Outcome(number, asked, evaluated_figures(found))
                 except NotEvaluated:
                     pass
-            result = simulate(self.workload, self.system, formed, fit=False, also=self.also)
+            result = simulate(self.workload, self.system, formed, fidelity, fit=False, also=self.also)
             whole = result.to_dict() if self.detail == "all" else None
             return Outcome(number, asked, figures(result), "", whole)
         except InputError as error:
@@ -161,7 +178,7 @@ class _Task:
 
 def _asked(plan: Plan | dict[str, Any]) -> dict[str, Any]:
     """What a sweep gave of a plan, in values that JSON has."""
-    fields = {n: getattr(plan, n) for n in sorted(plan.model_fields_set)} if isinstance(plan, Plan) else plan
+    fields = {n: getattr(plan, n) for n in sorted(plan.given)} if isinstance(plan, Plan) else plan
     return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
 
 
@@ -171,10 +188,12 @@ _task: _Task | None = None
 """In a worker: what it predicts plans for."""
 
 
-def _begin(workload: Trace, system: System, base: Plan, detail: Detail, also: Sequence[Trace]) -> None:
+def _begin(
+    workload: Trace, system: System, base: Plan, fidelity: Fidelity, detail: Detail, also: Sequence[Trace]
+) -> None:
     """Make this process a worker."""
     global _task
-    _task = _Task(workload, system, base, detail, also)
+    _task = _Task(workload, system, base, fidelity, detail, also)
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
@@ -195,7 +214,7 @@ def _spread(
     numbered: Iterator[Numbered],
     known: Mapping[int, Outcome],
     workers: int,
-    begin: tuple[Trace, System, Plan, Detail, Sequence[Trace]],
+    begin: tuple[Trace, System, Plan, Fidelity, Detail, Sequence[Trace]],
 ) -> Iterator[Outcome]:
     """Outcomes in order, worked out by several processes a few batches ahead."""
     context = multiprocessing.get_context("spawn")

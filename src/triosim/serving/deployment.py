@@ -60,6 +60,8 @@ class Deployment:
         host_s: seconds that the host needs for a step, while the device runs one.
         host: how kernels are launched: ``graph``, or eagerly (a mode of :mod:`triosim.composition.host`).
         seed: of the router's draws.
+        idle_ok: whether devices of the system may be left without a replica; otherwise that is refused, because it is
+            usually a slip.
     """
 
     model: str
@@ -80,6 +82,7 @@ class Deployment:
     host_s: float = 0.0
     host: str = "graph"
     seed: int = 0
+    idle_ok: bool = False
 
 
 @dataclass(frozen=True)
@@ -217,8 +220,8 @@ def _played(
     return play(requests, replicas, router, progress), next(kept for _, kept in kinds.values()), dollars
 
 
-def checked(own: Deployment) -> ServedModel:
-    """The model, if the deployment can be formed.
+def checked(own: Deployment, many: bool = True) -> ServedModel:
+    """The model, if the deployment can be formed; ``many`` if it may have several replicas.
 
     Raises:
         InputError: it cannot.
@@ -237,6 +240,15 @@ def checked(own: Deployment) -> ServedModel:
         raise InputError(
             f"{own.replicas} replicas of {size} devices need {own.replicas * size}, but "
             f"{own.system.name or 'the system'} has {own.system.devices}: use fewer, or a larger system"
+        )
+    if (idle := own.system.devices - own.replicas * size) and not own.idle_ok:
+        whole = own.system.devices // size if many else 1
+        ways = [f"--replicas {whole}"] if whole > own.replicas else []
+        raise InputError(
+            f"{own.replicas} replica{'s' if own.replicas > 1 else ''} of {size} device{'s' if size > 1 else ''} "
+            f"leave{'' if own.replicas > 1 else 's'} {idle} of the system's {own.system.devices} devices idle: give "
+            f"{', '.join([*ways, 'a larger --tp or --pp'])}, a system of {own.replicas * size}, or --idle-ok (idle_ok "
+            "of a Deployment) to want it so"
         )
     return model
 

@@ -85,7 +85,7 @@ def one_request(deployment: Deployment, prompt: int, output: int, batch: int = 1
         if value < least:
             raise InputError(f"{option} must be at least {least}, got {value}")
     own = deployment
-    model = checked(own)
+    model = checked(own, many=False)
     whole, longest = context + prompt + output, own.longest or model.longest
     if whole > longest:
         raise InputError(

@@ -201,7 +201,8 @@ def _of_file(path: Path, configuration: Mapping[str, Any] | None) -> Family:
         if not isinstance(table[key], str):
             raise InputError(f"{where}: {key} must be a name, not {quoted(table[key])}")
         try:
-            family, base = _named(table.pop(key))
+            name = table.pop(key)
+            family, base = (name, {}) if key == "family" and name in MODELS else _named(name)
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
         table = {**base, **table}
@@ -305,9 +306,14 @@ def _wrong_type(kind: str, value: Any, default: Any) -> str:
     if kind == "int":
         ok = type(value) is int and (value > 0 or value == default)
         return "" if ok else "a whole number of at least 1"
+    if kind == "str":
+        return "" if isinstance(value, str) else "a text"
     if kind == "float":
         ok = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
         return "" if ok else "a probability below 1"
+    if kind == "Share":
+        ok = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 1
+        return "" if ok else "a number above 0 and at most 1"
     ok = isinstance(value, (list, tuple)) and len(value) > 0 and all(type(v) is int and v > 0 for v in value)
     return "" if ok else "a list of whole numbers of at least 1"
 

@@ -114,8 +114,8 @@ def possible(trace: Trace) -> Trace:
     name = identify(trace.meta.device) if trace.meta.device else None
     peaks = [rate for own in [name] if own for rate in accelerator(own).peak_flops.values()]
     peaks = peaks or [rate for own in accelerators() for rate in accelerator(own).peak_flops.values()]
-    most = OVER_PEAK * max(peaks) * (seconds + RESOLUTION_S)
-    rows = np.flatnonzero((seconds > 0) & (trace.operators.flop > most))
+    least = trace.operators.flop / (OVER_PEAK * max(peaks))
+    rows = np.flatnonzero((seconds > 0) & (least > seconds + RESOLUTION_S))
     if not rows.size:
         return trace
     flop = trace.operators.flop.copy()

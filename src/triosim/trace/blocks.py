@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.trace.tables import NONE, Phase, Trace
+from triosim.core.caching import kept
+from triosim.trace.tables import NONE, Modules, Phase, Trace
 
 FEWEST_OPERATORS = 3
 """A numbered module with fewer operators is a layer (an entry of a ``Sequential``), not a block of them."""
@@ -42,10 +43,18 @@ class Blocks:
 
 def blocks(trace: Trace) -> Blocks:
     """Find the blocks; there may be none."""
-    found = _outermost(trace, numbers_only=True) or _outermost(trace, numbers_only=False)
+    operators = trace.operators
+    return _blocks(trace.modules, operators.phase, operators.view, operators.module)
+
+
+@kept(4)
+def _blocks(modules: Modules, phase: NDArray[np.int8], view: NDArray[np.bool_], module: NDArray[np.int32]) -> Blocks:
+    """Blocks from what they depend on: the modules, and three columns of the operators."""
+    work = _operators_within(modules, phase, view, module)
+    found = _outermost(modules, work, numbers_only=True) or _outermost(modules, work, numbers_only=False)
     number = {path: i for i, path in enumerate(found)}
     of_module = [
-        next((number[p] for p in _ancestors(path) if p in number), NONE) for path in trace.modules.path
+        next((number[p] for p in _ancestors(path) if p in number), NONE) for path in modules.path
     ]  # fmt: skip
     return Blocks(tuple(found), np.array(of_module, np.int32))
 
@@ -56,11 +65,16 @@ def _ancestors(path: str) -> list[str]:
     return [".".join(parts[: i + 1]) for i in range(len(parts))]
 
 
-def _outermost(trace: Trace, numbers_only: bool) -> list[str]:
-    """Outermost numbered modules that have siblings, in order of first call."""
-    work = _operators_within(trace)
+def _outermost(modules: Modules, work: dict[str, int], numbers_only: bool) -> list[str]:
+    """Outermost numbered modules that have siblings, in order of first call.
+
+    Args:
+        modules: of a trace.
+        work: operators within each path.
+        numbers_only: take only names that are a number and nothing else.
+    """
     siblings: dict[tuple[str, str], dict[str, None]] = {}
-    for path in trace.modules.path:
+    for path in modules.path:
         for prefix in _ancestors(path):
             parent, _, name = prefix.rpartition(".")
             match = _NUMBERED.fullmatch(name)
@@ -68,18 +82,19 @@ def _outermost(trace: Trace, numbers_only: bool) -> list[str]:
                 siblings.setdefault((parent, match.group(1)), {})[prefix] = None
     repeated = {path for group in siblings.values() if len(group) > 1 for path in group}
     outermost = {path: None for paths in siblings.values() for path in paths if path in repeated}
-    first = {p: i for i, path in reversed(list(enumerate(trace.modules.path))) for p in _ancestors(path)}
+    first = {p: i for i, path in reversed(list(enumerate(modules.path))) for p in _ancestors(path)}
     kept = [path for path in outermost if not any(p in repeated for p in _ancestors(path)[:-1])]
     return sorted(kept, key=lambda path: first[path])
 
 
-def _operators_within(trace: Trace) -> dict[str, int]:
+def _operators_within(
+    modules: Modules, phase: NDArray[np.int8], view: NDArray[np.bool_], module: NDArray[np.int32]
+) -> dict[str, int]:
     """Forward operators that compute, by module path, those of the modules within included."""
-    operators = trace.operators
-    rows = (operators.phase == Phase.FORWARD) & ~operators.view & (operators.module != NONE)
-    count = np.bincount(operators.module[rows], minlength=len(trace.modules))
+    rows = (phase == Phase.FORWARD) & ~view & (module != NONE)
+    count = np.bincount(module[rows], minlength=len(modules))
     within: dict[str, int] = {}
-    for path, own in zip(trace.modules.path, count.tolist(), strict=True):
+    for path, own in zip(modules.path, count.tolist(), strict=True):
         for prefix in _ancestors(path):
             within[prefix] = within.get(prefix, 0) + own
     return within

@@ -11,6 +11,7 @@ import numpy as np
 
 from triosim.core.columns import Ragged
 from triosim.core.dtypes import DTYPE_CODE
+from triosim.core.errors import InputError, quoted
 from triosim.trace.calls import count_work, problems
 from triosim.trace.tables import (
     NONE,
@@ -26,6 +27,9 @@ from triosim.trace.tables import (
 )
 
 NAN = math.nan
+
+MOST_BITS = 58
+"""Twos in the elements of a tensor whose bytes can still be counted."""
 
 
 class TraceBuilder:
@@ -69,7 +73,14 @@ class TraceBuilder:
         name: str = "",
         symbols: Sequence[int] | None = None,
     ) -> int:
-        """A new value; on a new storage unless one is given.  ``symbols`` defaults to all constant."""
+        """A new value; on a new storage unless one is given.  ``symbols`` defaults to all constant.
+
+        Raises:
+            InputError: it is too large for its bytes to be counted.
+        """
+        if math.prod(shape) >= 2**MOST_BITS:
+            sides = " x ".join(map(str, shape))
+            raise InputError(f"a tensor of {quoted(sides)} has more bytes than can be counted: use smaller sizes")
         storage = self.storage() if storage is None else storage
         symbols = tuple(symbols) if symbols is not None else (0,) * len(shape)
         code = DTYPE_CODE.get(dtype, 0)

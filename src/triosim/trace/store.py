@@ -30,6 +30,7 @@ from triosim.core.columns import Ragged
 from triosim.core.errors import InputError, quoted
 from triosim.core.limits import check_memory, check_unpacked
 from triosim.core.outputs import binary_output
+from triosim.trace.footer import chunks
 from triosim.trace.tables import (
     NONE,
     SCHEMA,
@@ -196,7 +197,7 @@ def _table(content: bytes, name: str, path: Path, packed: int) -> dict[str, Any]
 
     try:
         file = pq.ParquetFile(pa.BufferReader(content), thrift_string_size_limit=len(content))
-        size = _unpacked_bytes(file.metadata, _COLUMNS[name])
+        size = _unpacked_bytes(content, file.metadata.num_rows, _COLUMNS[name])
         check_unpacked(size, packed, f"{path}: table {name}")
         check_memory(size, f"{path}: table {name}")
         table = file.read(columns=[c for c in _COLUMNS[name] if c in file.schema_arrow.names], use_threads=False)
@@ -228,18 +229,14 @@ _LENGTH_BYTES = 24  # of a value: two copies while it is converted, and the offs
 _TEXT_BYTES = 120  # of a text, as an object of Python's
 
 
-def _unpacked_bytes(metadata: Any, forms: Mapping[str, str]) -> int:
-    """Bytes that a Parquet table takes when it is read, as its own metadata have it."""
-    size = 0
-    for group in range(metadata.num_row_groups):
-        rows = metadata.row_group(group)
-        for at in range(rows.num_columns):
-            column = rows.column(at)
-            form = forms.get(column.path_in_schema.split(".")[0])
-            if form is not None:
-                each = _TEXT_BYTES if form == _TEXT else _LENGTH_BYTES
-                size += max(column.num_values, rows.num_rows) * each + max(column.total_uncompressed_size, 0)
-    return int(size + metadata.num_rows * _LENGTH_BYTES)
+def _unpacked_bytes(content: bytes, rows: int, forms: Mapping[str, str]) -> int:
+    """Bytes that a Parquet table of so many rows takes when it is read, as its own footer has it."""
+    size = rows * _LENGTH_BYTES
+    for chunk in chunks(content):
+        form = forms.get(chunk.column)
+        if form is not None:
+            size += chunk.values * (_TEXT_BYTES if form == _TEXT else _LENGTH_BYTES) + chunk.unpacked
+    return size
 
 
 def _reason(error: BaseException) -> str:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from triosim.core.caching import kept
 from triosim.core.columns import Ragged
 from triosim.core.errors import InputError, quoted
+from triosim.trace.builder import MOST_BITS
 from triosim.trace.calls import count_work
 from triosim.trace.symbols import batch_seeds, follow
 from triosim.trace.tables import BATCH, GUESSES, SEQUENCE, UNDECIDED, VOCABULARY, Phase, Trace
@@ -160,10 +161,6 @@ def rescale(trace: Trace, batch_size: int | None = None, sequence_length: int | 
             "give the right one with --trace-batch-size, or the same step at another batch size with --batch-trace"
         )
     return replace(scaled, meta=new)
-
-
-MOST_BITS = 58
-"""Twos in the elements of a tensor whose bytes can still be counted."""
 
 
 def _check_countable(trace: Trace, extents: NDArray[np.int64], old: int, new: int) -> None:

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.collectives.measured import Measured, Table
+from triosim.fidelity import Fidelity
 from triosim.hardware import build
 from triosim.hardware.system import Link
 from triosim.plan import Plan
@@ -115,18 +116,21 @@ class Software:
         return Software(fixed, block, max(rest - fixed - block * z, 0.0) / held)
 
 
+EVERY_RANK = Fidelity(fold=False)
+
+
 def plan_of(mode: str, machine: Machine, network: Network, overlap: bool) -> Plan:
     """The plan that a mode is."""
     n = machine.processes
     if mode == "tp":
-        return Plan(tp=n, tp_plan=dict(TP_PLAN), overlap=overlap, fold=False)
+        return Plan(tp=n, tp_plan=dict(TP_PLAN), overlap=overlap)
     if mode in PIPELINES:
         starts = stage_starts(network.layers, n)[1:-1]
         return Plan(
             dp=1, pp=n, micro_batches=MICRO_BATCHES, batch_size=network.whole.meta.batch_size, schedule=mode,
-            stages=tuple(f"blocks.{start}" for start in starts), overlap=overlap, fold=False,
+            stages=tuple(f"blocks.{start}" for start in starts), overlap=overlap,
         )  # fmt: skip
-    return Plan(dp=n, overlap=overlap, fold=False, **({"zero": 3} if mode == "fsdp2" else {}))
+    return Plan(dp=n, overlap=overlap, **({"zero": 3} if mode == "fsdp2" else {}))
 
 
 class Predictor:
@@ -177,10 +181,14 @@ class Predictor:
     def _shares(self, mode: str, network: Network) -> list[Share]:
         trace = self._trace(mode, network)
         overlaps = self.machine.device == "cuda" or self.machine.cores >= 2 * self.machine.processes
-        every = simulate(trace, self.system, plan_of(mode, self.machine, network, True), measured=self.measured)
+        every = simulate(
+            trace, self.system, plan_of(mode, self.machine, network, True), EVERY_RANK, measured=self.measured
+        )
         whole = every
         if self.quantity == "wall_s" and not overlaps:
-            whole = simulate(trace, self.system, plan_of(mode, self.machine, network, False), measured=self.measured)
+            whole = simulate(
+                trace, self.system, plan_of(mode, self.machine, network, False), EVERY_RANK, measured=self.measured
+            )
         blocks = self._blocks(mode, network)
         return [self._share(rank, blocks[rank], every, whole, trace, mode) for rank in range(self.machine.processes)]
 

@@ -17,7 +17,7 @@ from triosim.core.errors import InputError, quoted, unknown
 from triosim.core.registry import registered
 
 _HARDWARE = ("NumPEs", "L1Size", "L2Size", "NoC_BW", "NoC_NumHops", "offchip_BW")
-_TOKEN = re.compile(r"\s*(?://[^\n]*|/\*.*?\*/)|\s*([A-Za-z_][\w.'-]*|\d{1,18}(?!\d)|[{}(),;:*/+-])", re.S)
+_TOKEN = re.compile(r"\s*(?://[^\n]*|/\*.*?\*/)|\s*([A-Za-z_][\w.'-]*|\d{1,18}(?!\d)|/(?!\*)|[{}(),;:*+-])", re.S)
 _NAMES = {"K": "M", "C": "C", "R": "R", "S": "S", "N": "N", "Y'": "P", "X'": "Q", "G": "G"}
 _TYPES = ("CONV", "DSCONV", "GEMM")
 
@@ -69,7 +69,7 @@ class _Parser:
     def __init__(self, text: str, where: str) -> None:
         self.where = where
         self.words: list[tuple[str, int]] = []
-        at = 0
+        at, line, counted = 0, 1, 0
         while at < len(text):
             match = _TOKEN.match(text, at)
             if not match:
@@ -78,7 +78,9 @@ class _Parser:
                 line = text[:at].count("\n") + 1
                 raise InputError(f"{where}, line {line}: {quoted(text[at : at + 20].strip())} is not known here")
             if match[1]:
-                self.words.append((match[1], text.count("\n", 0, match.start(1)) + 1))
+                line += text.count("\n", counted, match.start(1))
+                counted = match.start(1)
+                self.words.append((match[1], line))
             at = match.end()
         self.at = 0
 

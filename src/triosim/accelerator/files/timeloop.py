@@ -35,6 +35,7 @@ _TOP = re.compile(
 )  # fmt: skip
 _PJ, _SQUARE_MICROMETRE = 1e-12, 1e-12
 _COUNTED = re.compile(r"(?P<name>[^\[(]+)[\[(](?:(?P<first>\d{1,18})\.\.)?(?P<last>\d{1,18})[\])]\s*")
+_COUNTS = re.compile(r"\[[^][]*\]|\([^()]*\)")
 _COMPUTES = ("compute", "mac", "lmac", "intmac", "fpmac", "intmultiplier", "simplemult")
 _STORES = ("storage", "dram", "sram", "regfile", "smartbuffer", "buffet", "reg_storage", "dummy", "buffer", "memory")
 _FREE = {  # actions that no rule counts: they may stand in a table as long as they cost nothing
@@ -124,6 +125,10 @@ def _list(value: Any, where: str) -> list[Any]:
     return value
 
 
+def _attributes(row: Mapping[str, Any], where: str) -> dict[str, Any]:
+    return _table(row.get("attributes") or {}, f"{where}, attributes")
+
+
 def _number(value: Any, where: str) -> float:
     """A number; what a front end would compute is refused by name."""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -167,7 +172,7 @@ def _architecture(section: dict[str, Any], where: str) -> Contents:
     if "nodes" in section:
         build.nodes(_list(section["nodes"], f"{where}, nodes"), {}, 0)
     elif "subtree" in section or "local" in section:
-        build.subtree(section, dict(section.get("attributes") or {}), 1)
+        build.subtree(section, _attributes(section, where), 1)
     else:
         raise InputError(f"{where}: has neither nodes (0.4) nor a subtree (0.3): give one")
     return build.contents()
@@ -218,7 +223,7 @@ class _Builder:
             name = _name(row, at)
             at = f"{self.where}, {name}"
             name, times = _counted(name, at)
-            attributes = {**inherited, **(row.get("attributes") or {})}
+            attributes = {**inherited, **_attributes(row, at)}
             spatial = _table(row.get("spatial") or {}, f"{at}, spatial")
             x = _whole(spatial.get("meshX", 1), f"{at}, meshX") * times
             y = _whole(spatial.get("meshY", 1), f"{at}, meshY")
@@ -244,8 +249,9 @@ class _Builder:
             row = _table(row, f"{self.where}, local")
             name, count = _counted(_name(row, f"{self.where}, local"), self.where)
             at = f"{self.where}, {name}"
-            own = {**attributes, **(row.get("attributes") or {})}
-            self._widen(name, times * count, (row.get("attributes") or {}).get("meshX"), at)
+            own = _attributes(row, at)
+            self._widen(name, times * count, own.get("meshX"), at)
+            own = {**attributes, **own}
             self._component(name, row, own, at, 0)
             self._inside(name, row, at)
         below = _list(level.get("subtree") or [], f"{self.where}, subtree")
@@ -256,7 +262,7 @@ class _Builder:
             name, count = _counted(_name(row, f"{self.where}, subtree"), self.where)
             if not self.name:
                 self.name = name
-            self.subtree(row, {**attributes, **(row.get("attributes") or {})}, times * count)
+            self.subtree(row, {**attributes, **_attributes(row, f"{self.where}, {name}")}, times * count)
 
     def _widen(self, name: str, total: int, mesh: Any, where: str) -> None:
         """A fan-out where version 0.3 has more instances than above."""
@@ -503,7 +509,7 @@ def _sparse(rows: Any, where: str) -> Sparse:
                 conditions = _list(_key(option, "condition_on") or [], f"{at}, condition_on")
                 spared.append(Spared(store, str(option.get("target")), tuple(map(str, conditions)), skips))
         optimization = _key(row, "compute_optimization")
-        for entry in [optimization] if isinstance(optimization, dict) else optimization or []:
+        for entry in [optimization] if isinstance(optimization, dict) else _list(optimization or [], at):
             compute = "skipping" if _skips(_table(entry, at).get("type"), at) else "gating"
     return Sparse(tuple(stored), tuple(spared), compute)
 
@@ -519,8 +525,7 @@ def _skips(kind: Any, where: str) -> bool:
 
 def _component(name: str) -> str:
     """``"system_top_level.PE[0..167].mac[1..168]"`` is ``"mac"``."""
-    last = re.split(r"\.(?![^\[]*\])(?!\.)", name)[-1] if "[" in name else name.split(".")[-1]
-    return re.sub(r"[\[(].*", "", last).strip()
+    return re.split(r"[\[(]", _COUNTS.sub("", name).rpartition(".")[2], maxsplit=1)[0].strip()
 
 
 def _tables(section: dict[str, Any], where: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -218,7 +218,7 @@ def _clock(table: _Table) -> float | None:
     value = table.take("clock")
     if value is None or isinstance(value, int | float):
         return float(value) if value is not None else None
-    match = re.fullmatch(r"\s*([\d.]+)\s*([kMG]?)Hz\s*", str(value))
+    match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([kMG]?)Hz\s*", str(value))
     if not match:
         raise InputError(f"{table.where}, clock: {quoted(value)} is no clock: write 200 MHz")
     return float(match[1]) * _HERTZ[match[2]]

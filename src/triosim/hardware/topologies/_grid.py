@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from triosim.hardware.system import Edges, Fabric, Link
-from triosim.hardware.topology import Shape, check_played, format_shape
+from triosim.hardware.topology import Shape
 
 
 def grid(shape: Shape, link: Link, wrap: bool) -> Fabric:
@@ -15,13 +15,8 @@ def grid(shape: Shape, link: Link, wrap: bool) -> Fabric:
 
     With ``wrap`` the last device along a dimension is joined to the first, except along a side of two (they are
     neighbours already) or one.
-
-    Raises:
-        InputError: a job on so many devices would not go into memory.
     """
     count = math.prod(shape)
-    name = f"{count:,} devices on a {'torus' if wrap else 'mesh'} of {format_shape(shape)}"
-    check_played(count, name)
     places = np.arange(count).reshape(shape)
     parts = []
     for axis, side in enumerate(shape):

@@ -11,7 +11,7 @@ from triosim.core.options import Above, AtLeast
 from triosim.core.registry import registered
 from triosim.hardware.system import Fabric, Link
 from triosim.hardware.topologies._leaves import leaves_and_spines
-from triosim.hardware.topology import Shape, Topology, checked_shape, checked_sides, not_twice
+from triosim.hardware.topology import Shape, Size, Topology, checked_shape, checked_sides, not_twice
 
 
 @registered
@@ -37,8 +37,20 @@ class LeafSpine(Topology):
 
     def build(self, devices: int, link: Link, shape: Shape | None = None) -> Fabric:
         """See :meth:`Topology.build`; ``link`` joins a device and its leaf."""
+        return leaves_and_spines(
+            np.arange(devices) // self._leaf(devices, shape), self.spines, link, self.oversubscription
+        )
+
+    def size(self, devices: int, shape: Shape | None = None) -> Size:
+        """See :meth:`Topology.size`."""
+        own = self._leaf(devices, shape)
+        leaves = -(-devices // own)
+        alike = devices % own == 0
+        return Size(devices + leaves * self.spines, 1 if leaves == 1 else own if alike else devices)
+
+    def _leaf(self, devices: int, shape: Shape | None) -> int:
+        """Devices of a leaf."""
         if shape is not None:
             not_twice("leaf-spine", shape, leaf=self.leaf)
             checked_sides("leaf-spine", shape, "leaves", "devices of a leaf")
-        own = self.leaf or checked_shape("leaf-spine", devices, shape)[1]
-        return leaves_and_spines(np.arange(devices) // own, self.spines, link, self.oversubscription)
+        return self.leaf or checked_shape("leaf-spine", devices, shape)[1]

@@ -9,7 +9,7 @@ import numpy as np
 from triosim.core.registry import registered
 from triosim.hardware import catalog
 from triosim.hardware.system import Edges, Fabric, Link
-from triosim.hardware.topology import Shape, Topology, checked_shape, checked_sides
+from triosim.hardware.topology import Shape, Size, Topology, checked_shape, checked_sides
 
 FAN_OUT = 4
 """Devices under one switch by default, as in ``tree``."""
@@ -49,6 +49,11 @@ class Pcie(Topology):
         a, b = np.triu_indices(sockets, 1)
         parts.append(Edges.both_ways(roots[a], roots[b], replace(between, overhead=0.0)))
         return Fabric(devices, sockets + hubs, Edges.join(parts), tuple(roots.tolist()))
+
+    def size(self, devices: int, shape: Shape | None = None) -> Size:
+        """See :meth:`Topology.size`."""
+        sockets, switches, _ = self._shape(devices, shape)
+        return Size(devices + sockets * switches + sockets * (sockets - 1) // 2, devices)
 
     def _shape(self, devices: int, shape: Shape | None) -> Shape:
         if shape is None:

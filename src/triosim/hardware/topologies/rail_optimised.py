@@ -12,7 +12,7 @@ from triosim.core.options import Above, AtLeast
 from triosim.core.registry import registered
 from triosim.hardware.system import Fabric, Link
 from triosim.hardware.topologies._leaves import leaves_and_spines
-from triosim.hardware.topology import Shape, Topology, checked_shape, checked_sides, not_twice
+from triosim.hardware.topology import Shape, Size, Topology, checked_shape, checked_sides, not_twice
 
 RAILS = 8
 """NICs of a server at most, where nothing says how many: a DGX or HGX has one for each of eight GPUs."""
@@ -42,6 +42,20 @@ class RailOptimised(Topology):
 
     def build(self, devices: int, link: Link, shape: Shape | None = None) -> Fabric:
         """See :meth:`Topology.build`; ``link`` joins a NIC and its rail switch."""
+        rails, own = self._shape(devices, shape)
+        number = np.arange(devices)
+        group = number // (rails * own)
+        return leaves_and_spines(group * rails + number % rails, self.spines, link, self.oversubscription)
+
+    def size(self, devices: int, shape: Shape | None = None) -> Size:
+        """See :meth:`Topology.size`."""
+        rails, own = self._shape(devices, shape)
+        groups = -(-devices // (rails * own))
+        alike = devices % (rails * own) == 0
+        return Size(devices + groups * rails * self.spines, 1 if groups == 1 else rails * own if alike else devices)
+
+    def _shape(self, devices: int, shape: Shape | None) -> tuple[int, int]:
+        """NICs of a server, and servers of a group."""
         rails = min(self.server, devices) if self.server else max(n for n in range(1, RAILS + 1) if devices % n == 0)
         if devices % rails:
             raise InputError(
@@ -51,7 +65,4 @@ class RailOptimised(Topology):
         if shape is not None:
             not_twice("rail-optimised", shape, group=self.group)
             checked_sides("rail-optimised", shape, "groups", "servers of a group")
-        own = self.group or checked_shape("rail-optimised", servers, shape or (1, servers), of="servers")[1]
-        number = np.arange(devices)
-        group = number // (rails * own)
-        return leaves_and_spines(group * rails + number % rails, self.spines, link, self.oversubscription)
+        return rails, self.group or checked_shape("rail-optimised", servers, shape or (1, servers), of="servers")[1]

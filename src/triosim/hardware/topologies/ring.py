@@ -6,7 +6,7 @@ import numpy as np
 
 from triosim.core.registry import registered
 from triosim.hardware.system import Edges, Fabric, Link
-from triosim.hardware.topology import Shape, Topology, no_shape
+from triosim.hardware.topology import Shape, Size, Topology, no_shape
 
 
 @registered
@@ -19,3 +19,7 @@ class Ring(Topology):
         # Two devices have one cable between them, not one for each way round.
         left = np.arange(devices if devices > 2 else devices - 1)
         return Fabric(devices, 0, Edges.both_ways(left, (left + 1) % devices, link))
+
+    def size(self, devices: int, shape: Shape | None = None) -> Size:
+        """See :meth:`Topology.size`."""
+        return Size(devices, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from triosim.core.registry import registered
 from triosim.hardware.system import Fabric, Link
 from triosim.hardware.topologies._grid import grid
-from triosim.hardware.topology import Shape, Topology, checked_shape
+from triosim.hardware.topology import Shape, Size, Topology, checked_shape
 
 
 @registered
@@ -19,3 +19,7 @@ class Torus(Topology):
     def build(self, devices: int, link: Link, shape: Shape | None = None) -> Fabric:
         """See :meth:`Topology.build`; ``link`` joins two neighbours; the default shape is as square as can be."""
         return grid(checked_shape("torus", devices, shape), link, wrap=True)
+
+    def size(self, devices: int, shape: Shape | None = None) -> Size:
+        """See :meth:`Topology.size`."""
+        return Size(len(checked_shape("torus", devices, shape)) * devices, devices)

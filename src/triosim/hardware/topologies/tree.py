@@ -5,7 +5,7 @@ from __future__ import annotations
 from triosim.core.registry import registered
 from triosim.hardware.system import Fabric, Link
 from triosim.hardware.topologies._levels import levels
-from triosim.hardware.topology import Shape, Topology, check_played, checked_shape
+from triosim.hardware.topology import Shape, Size, Topology, checked_shape
 
 FAN_OUT = 4
 """Nodes under one switch by default: a 96- or 98-lane PCIe switch (Broadcom PEX8796, PEX88096) serves four x16 devices
@@ -22,12 +22,7 @@ class Tree(Topology):
     """
 
     def build(self, devices: int, link: Link, shape: Shape | None = None) -> Fabric:
-        """See :meth:`Topology.build`; ``link`` joins a device and a switch or two switches.
-
-        Raises:
-            InputError: a job on so many devices would not go into memory.
-        """
-        check_played(devices, f"{devices:,} devices on a tree")
+        """See :meth:`Topology.build`; ``link`` joins a device and a switch or two switches."""
         counts = [devices]
         if shape is None:
             while counts[-1] > 1 or len(counts) == 1:
@@ -36,3 +31,7 @@ class Tree(Topology):
             for fan_out in reversed(checked_shape("tree", devices, shape)):
                 counts.append(counts[-1] // fan_out)
         return levels(counts, [link] * (len(counts) - 1))
+
+    def size(self, devices: int, shape: Shape | None = None) -> Size:
+        """See :meth:`Topology.size`."""
+        return Size(2 * devices, devices)

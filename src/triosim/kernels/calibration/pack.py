@@ -27,7 +27,7 @@ from triosim.core.errors import InputError, quoted
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.calibration.anchors import Anchors
 from triosim.kernels.calibration.calibration import Calibration, calibrated
-from triosim.kernels.calibration.fitting import Learned, Measured, by_class, different
+from triosim.kernels.calibration.fitting import Learned, Measured, Menu, by_class, different
 from triosim.kernels.physical.kinds import BY_NAME, Kind, Scalars, Work
 from triosim.kernels.work import attention, moe, stream
 
@@ -42,6 +42,22 @@ _CODES: Mapping[tuple[str, str], tuple[str, ...]] = {
     **{(kind, "dtype"): DTYPES for kind in ("gemm", "convolution", "attention", "moe")},
 }  # fmt: skip
 """Columns of work that are indices, and the names they stand for: the file holds names."""
+_COUNTS = frozenset((
+    "m", "n", "k", "batch", "images", "in_channels", "out_channels", "groups", "in_rows", "in_columns", "out_rows",
+    "out_columns", "kernel_rows", "kernel_columns", "stride", "queries", "keys", "heads", "kv_heads", "head", "tokens",
+    "topk", "hidden", "inner", "experts",
+))  # fmt: skip
+"""Columns of work that are 1 at least."""
+_ABOVE_ZERO = frozenset((
+    "a_bytes", "b_bytes", "c_bytes", "q_bytes", "kv_bytes", "weight_bytes", "token_bytes", "item", "rows",
+))  # fmt: skip
+"""Columns that may be a part of 1, but not 0 as the rest."""
+_MOST, _MOST_FIGURE = 2.0**53, 1e21
+"""What a column of work, and a figure of a device, may be at most."""
+_MOST_LOG = 20.0
+"""Logarithm of the largest factor: 5e8, beyond anything that a kernel could differ by."""
+_MOST_TILE = 1 << 16
+"""Rows or columns of a tile at most."""
 
 
 @dataclass(frozen=True)
@@ -247,6 +263,10 @@ def _device(row: dict[str, Any]) -> Accelerator:
     figures = {key: value for key, value in row.items() if key in known}
     if figures.get("matrix_types") is not None:  # JSON has lists
         figures["matrix_types"] = tuple(figures["matrix_types"])
+    for key, value in (*figures.items(), *figures.get("peak_flops", {}).items()):
+        free = key == "price_per_hour" and value == 0
+        if isinstance(value, int | float) and not free and not 0 < value <= _MOST_FIGURE:
+            raise ValueError(f"device: {quoted(key)} is {value}, it must be above 0 and at most {_MOST_FIGURE:g}")
     device = Accelerator(**figures)
     if not device.priced:
         raise ValueError(f"device {quoted(device.name)} has no compute peak or no memory bandwidth")
@@ -255,9 +275,7 @@ def _device(row: dict[str, Any]) -> Accelerator:
 
 def _measured(kind: Kind, row: dict[str, Any], where: str) -> Measured:
     seconds = _numbers(row["seconds"], where)
-    menus = {
-        name: tuple((int(rows), int(columns)) for rows, columns in menu) for name, menu in row.get("tiles", {}).items()
-    }
+    menus = {name: _menu(menu, where) for name, menu in row.get("tiles", {}).items()}
     before = _numbers(row["before"], where) if "before" in row else None
     if (before is not None and len(before) != len(seconds)) or not (seconds > 0).all():
         raise ValueError(f"{where} do not have one positive time each")
@@ -288,6 +306,9 @@ def _work(kind: Kind, columns: dict[str, Any], count: int, where: str) -> Any:
             raise ValueError(f"column {quoted(column.name)} of {where} is not {count} numbers")
         bools = column.type == "NDArray[np.bool_]"
         row = row.astype(np.int8 if names else bool if bools else np.float64)
+        least = 1 if column.name in _COUNTS else 2.0**-10 if column.name in _ABOVE_ZERO else 0
+        if not names and not bools and not ((row >= least) & (row <= _MOST)).all():
+            raise ValueError(f"column {quoted(column.name)} of {where} is not from {least:g} to {_MOST:g}")
         made.append(np.full(count, row[0]) if is_one else row)
     return kind.work(*made)
 
@@ -297,14 +318,27 @@ def _learned(row: dict[str, Any], shape: NDArray[np.float64]) -> Learned:
     logs, error = _numbers(row["logs"], where), _numbers(row["error"], where)
     if len(logs) != len(fields(Scalars)) or len(error) != len(shape):
         raise ValueError(f"{where} has {len(logs)} factors and {len(error)} errors of {len(shape)} kernels")
-    menu = tuple((int(rows), int(columns)) for rows, columns in row["tiles"])
-    spread = None if row["spread"] is None else float(row["spread"])
     operators = {str(name): float(x) for name, x in row["operators"].items()}
-    anchors = Anchors(shape, error, float(row["reach"]))
+    for what, values in (("factors", logs), ("errors", error), ("operators", _numbers([*operators.values()], where))):
+        if (np.abs(values) > _MOST_LOG).any():
+            raise ValueError(f"{where} has {what} beyond a factor of exp({_MOST_LOG:g})")
+    menu = _menu(row["tiles"], where)
+    spread = None if row["spread"] is None else float(row["spread"])
+    reach = float(row["reach"])
+    if not reach > 0:
+        raise ValueError(f"{where} has a reach of {reach:g}")
+    anchors = Anchors(shape, error, reach)
     return Learned(
         row["kind"], row["class"], logs, menu, operators, anchors, spread, float(row["typical"]),
         float(row["before"]), None if row["after"] is None else float(row["after"]),
     )  # fmt: skip
+
+
+def _menu(rows: Any, where: str) -> Menu:
+    menu = tuple((int(height), int(width)) for height, width in rows)
+    if not all(1 <= side <= _MOST_TILE for tile in menu for side in tile):
+        raise ValueError(f"{where} have tiles that are not of 1 to {_MOST_TILE} rows and columns")
+    return menu
 
 
 def _numbers(values: Any, where: str) -> NDArray[np.float64]:
@@ -317,6 +351,8 @@ def _numbers(values: Any, where: str) -> NDArray[np.float64]:
 def _check_golden(calibration: Calibration, golden: dict[str, Any], name: str) -> None:
     for key, row in golden.items():
         kind, expected = BY_NAME[key], _numbers(row["seconds"], "golden predictions")
+        if not (expected > 0).all():
+            raise ValueError("golden predictions are not positive times")
         work = _work(kind, row["work"], len(expected), "golden predictions")
         found = calibration.priced(kind, work, calibration.device).seconds
         off = float(np.max(np.abs(found / expected - 1), initial=0.0))

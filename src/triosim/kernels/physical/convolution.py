@@ -28,7 +28,6 @@ Few constants hold for all devices; everything about a device is from its datash
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -114,8 +113,7 @@ _UNITS, _NM = 100.0, 7.0
 
 
 def _chip(device: Accelerator, how: Multiplication, process: float) -> _Chip:
-    nm = re.search(r"\d+", device.process)
-    shrink = (float(nm.group()) if nm else _NM) / REFERENCE_NM
+    shrink = (device.nm or _NM) / REFERENCE_NM
     power = (device.tdp_w or math.inf) / shrink**process
     units = float(device.compute_units or _UNITS)
     peak, vector = (device.peak(one.dtype) * one.rate for one in (how, multiplication(device, "float32")))

@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -146,7 +145,6 @@ def silicon(device: Accelerator, dtype: str) -> Silicon:
         InputError: the device has no compute peak or no memory bandwidth.
     """
     bandwidth, how = _constants.bandwidth(device), multiplication(device, dtype)
-    nm = re.search(r"\d+", device.process)
     return Silicon(
         float(device.compute_units or _LIKE["units"]),
         device.clock_hz or _LIKE["clock"],
@@ -154,7 +152,7 @@ def silicon(device: Accelerator, dtype: str) -> Silicon:
         bandwidth,
         float(device.cache_bytes or _CACHE_PER_BANDWIDTH * bandwidth),
         device.tdp_w or _LIKE["tdp"],
-        float(nm.group()) if nm else _LIKE["nm"],
+        device.nm or _LIKE["nm"],
         family_of(device),
         min(max(device.sparsity_factor, 1.0), 2.0),
         how.rate,

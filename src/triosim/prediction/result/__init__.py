@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel
-
 from triosim.engine.stats import Stats
+from triosim.fidelity import Fidelity
 from triosim.hardware.describe import SystemDescription
 from triosim.memory.holders import Holder
 from triosim.plan import RunPlan
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
 SCHEMA = "triosim/result/1"
 FIELDS = (
     "iteration_time_s", "interval_s", "confidence", "active_time_s", "throughput", "efficiency", "breakdown_s",
-    "memory", "devices", "stages", "layers", "collectives", "workload", "system", "plan", "sources", "warnings",
-    "simulation", "uncertainty",
+    "memory", "devices", "stages", "layers", "collectives", "workload", "system", "plan", "fidelity", "sources",
+    "warnings", "simulation", "uncertainty",
 )  # fmt: skip
 """What the JSON consists of."""
 
@@ -292,6 +291,7 @@ class Result:
         active_time_s: part of an iteration with at least one device or transfer busy.
         throughput, efficiency, breakdown_s, memory, devices, stages, layers, collectives: see their classes.
         workload, system, plan: what was run, with everything filled in.
+        fidelity: which models predicted it.
         sources: where each class of estimate came from, one sentence each.
         warnings: what the user should know, one sentence each.
         simulation: what was simulated.
@@ -315,6 +315,7 @@ class Result:
     workload: Workload
     system: SystemDescription
     plan: RunPlan
+    fidelity: Fidelity
     sources: tuple[str, ...]
     warnings: tuple[str, ...]
     tasks: int
@@ -399,8 +400,6 @@ class Result:
 
 def _plain(value: Any) -> Any:
     """Dictionaries, lists, texts and numbers alone."""
-    if isinstance(value, BaseModel):
-        value = value.model_dump()
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):

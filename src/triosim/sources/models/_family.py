@@ -12,6 +12,9 @@ from triosim.sources.models._net import Net, Weights
 from triosim.sources.models._tape import Dim, Tensor
 from triosim.trace.tables import SEQUENCE, VOCABULARY, Category
 
+Share = float
+"""A part of a whole, above 0 and at most 1; a field of a configuration that is a ``float`` is a probability below 1."""
+
 
 @dataclass(frozen=True)
 class Family(ABC):

@@ -152,6 +152,13 @@ class Net(Tape):
         self.operator("aten::unsqueeze", ("self",), (x,), (y,), {"dim": dim}, view=True)
         return y
 
+    def expanded(self, x: Tensor, dim: int, size: int) -> Tensor:
+        """A dimension of one repeated ``size`` times without a copy."""
+        y = self.alias(x, (*x.shape[:dim], size, *x.shape[dim + 1 :]))
+        row = self.operator("aten::expand", ("self",), (x,), (y,), view=True)
+        self.derivative(row, (y,), lambda g: self.give(x, self._sum(g, dim, x.shape, keepdim=True)))
+        return y
+
     def slice(self, x: Tensor, dim: int, start: int, end: int) -> Tensor:
         """Elements ``start`` to ``end`` of one dimension."""
         y = self.alias(x, (*x.shape[:dim], end - start, *x.shape[dim + 1 :]), start * math.prod(x.shape[dim + 1 :]))
@@ -244,12 +251,13 @@ class Net(Tape):
         return y
 
     def mul(self, a: Tensor, b: Tensor) -> Tensor:
-        """a x b; only ``a`` may need a gradient if the shapes differ."""
-        y = self._like(a, a.needs_grad or b.needs_grad)
+        """a x b in the wider of their types; only ``a`` may need a gradient if the shapes differ."""
+        dtype = "float32" if "float32" in (a.dtype, b.dtype) else a.dtype
+        y = self.tensor(a.shape, dtype, needs_grad=a.needs_grad or b.needs_grad)
         row = self.operator("aten::mul", ("self", "other"), (a, b), (y,))
 
         def rule(g: Tensor) -> None:
-            gradients = [(x, self.mul(g, other)) for x, other in ((a, b), (b, a)) if x.needs_grad]
+            gradients = [(x, self.to(self.mul(g, other), x.dtype)) for x, other in ((a, b), (b, a)) if x.needs_grad]
             for x, gradient in gradients:
                 self.give(x, gradient)
 
@@ -261,6 +269,41 @@ class Net(Tape):
         y = self._like(x)
         row = self.operator("aten::neg", ("self",), (x,), (y,))
         self.derivative(row, (y,), lambda g: self.give(x, self.neg(g)))
+        return y
+
+    def scaled(self, x: Tensor, name: str = "aten::mul") -> Tensor:
+        """``x`` times (or over) a number."""
+        y = self._like(x)
+        row = self.operator(name, ("self",), (x,), (y,))
+        self.derivative(row, (y,), lambda g: self.give(x, self.scaled(g, name)))
+        return y
+
+    def shifted(self, x: Tensor) -> Tensor:
+        """``x`` plus a number."""
+        y = self._like(x)
+        row = self.operator("aten::add", ("self",), (x,), (y,))
+        self.derivative(row, (y,), lambda g: self.give(x, g))
+        return y
+
+    def tanh(self, x: Tensor) -> Tensor:
+        """The hyperbolic tangent."""
+        return self._of_result(x, "tanh")
+
+    def sigmoid(self, x: Tensor) -> Tensor:
+        """1 / (1 + exp(-x))."""
+        return self._of_result(x, "sigmoid")
+
+    def _of_result(self, x: Tensor, name: str) -> Tensor:
+        """A pointwise function whose derivative is one of its result."""
+        y = self._like(x)
+        row = self.operator(f"aten::{name}", ("self",), (x,), (y,))
+
+        def rule(g: Tensor) -> None:
+            dx = self._like(x, False)
+            self.operator(f"aten::{name}_backward", ("grad_output", "output"), (g, y), (dx,))
+            self.give(x, dx)
+
+        self.derivative(row, (y,), rule)
         return y
 
     def unary(self, name: str, x: Tensor) -> Tensor:
@@ -316,6 +359,13 @@ class Net(Tape):
             self.give(x, dx)
 
         self.derivative(row, (y,), rule)
+        return y
+
+    def relu(self, x: Tensor) -> Tensor:
+        """max(x, 0)."""
+        y = self._like(x)
+        row = self.operator("aten::relu", ("self",), (x,), (y,))
+        self.derivative(row, (y,), lambda g: self.give(x, self._threshold(g, y)))
         return y
 
     def relu_(self, x: Tensor) -> Tensor:
@@ -425,7 +475,7 @@ class Net(Tape):
 
     # --- attention ----------------------------------------------------------------------------------------------------
 
-    def attention(self, q: Tensor, k: Tensor, v: Tensor, causal: bool, dropout: float = 0.0) -> Tensor:
+    def attention(self, q: Tensor, k: Tensor, v: Tensor, causal: bool, dropout: float = 0.0, window: int = 0) -> Tensor:
         """``scaled_dot_product_attention`` as PyTorch's CUDA dispatch chooses it.
 
         16-bit types take FlashAttention, which reads grouped keys and values as they are; float32 takes the
@@ -436,14 +486,17 @@ class Net(Tape):
             k, v: [batch, key-value heads, keys, size].
             causal: each query sees the keys up to its own.
             dropout: probability within the kernel (no mask is kept).
+            window: keys that a query sees, its own among them; 0 for all.  FlashAttention skips the others.
         """
         flash = q.dtype in ("float16", "bfloat16")
         if not flash and k.shape[1] != q.shape[1]:
             k, v = (self._repeat_heads(x, q.shape[1]) for x in (k, v))
         which = "flash" if flash else "efficient"
         name = f"aten::_scaled_dot_product_{which}_attention"
-        args = {"dropout_p": dropout if self.training else 0.0, "is_causal": causal}
-        y = self._like(q, q.needs_grad or k.needs_grad or v.needs_grad)
+        args: dict[str, object] = {"dropout_p": dropout if self.training else 0.0, "is_causal": causal}
+        if window and window < k.shape[2]:
+            args["window_size_left"] = window - 1
+        y = self.tensor((*q.shape[:-1], v.shape[-1]), q.dtype, needs_grad=q.needs_grad or k.needs_grad or v.needs_grad)
         logsumexp = self.tensor(q.shape[:3], "float32")
         row = self.operator(name, ("query", "key", "value"), (q, k, v), (y, logsumexp), args)
 

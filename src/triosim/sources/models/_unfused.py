@@ -66,15 +66,7 @@ def _softmax(net: Net, x: Tensor) -> Tensor:
 
 def _spelled_out(net: Net, x: Tensor) -> Tensor:
     """Scale, mask and softmax in float32, operator by operator."""
-    return net.to(_softmax(net, _masked(net, _scaled(net, net.to(x, "float32")))), x.dtype)
-
-
-def _scaled(net: Net, x: Tensor) -> Tensor:
-    """``x`` times a number."""
-    y = net.tensor(x.shape, x.dtype, needs_grad=x.needs_grad)
-    row = net.operator("aten::mul", ("self",), (x,), (y,))
-    net.derivative(row, (y,), lambda g: net.give(x, _scaled(net, g)))
-    return y
+    return net.to(_softmax(net, _masked(net, net.scaled(net.to(x, "float32")))), x.dtype)
 
 
 def _masked(net: Net, x: Tensor) -> Tensor:

@@ -1,0 +1,232 @@
+"""Decoders: blocks of attention and feed-forward parts on a residual stream, scored by one last product.
+
+A family says its sizes as Hugging Face's ``config.json`` names them, what its parts are (:meth:`Decoder.attention`,
+:meth:`Decoder.feed_forward`), and where it departs from Llama's :class:`Layout`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from triosim.sources.models._family import Text, divides
+from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._parts import FeedForward, Norm, Rotary, Rotation, SelfAttention
+from triosim.sources.models._tape import Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How modules of a family are called and in which order they are registered.
+
+    Attributes:
+        kind: what the names of its classes begin with.
+        body, embedding, blocks, last_norm, head: names of modules; the body may have several parts (``model.decoder``).
+        attention, feed_forward: names of a block's parts; an empty one has its products in the block.
+        norms: names of a block's norms, in the order in which they are used.
+        block, model: what the names of those classes end in.
+        order: in which a block registers its norms (by name), ``attention`` and ``feed_forward``; by default the norms
+            come last.
+        last_norm_first: the last norm is registered before the blocks.
+        residual: how a block adds up: ``pre`` x + part(norm(x)); ``post`` x + norm(part(x)); ``around`` both;
+            ``parallel`` both parts of the same x.
+        last_bias: whether the head has a bias.
+    """
+
+    kind: str
+    body: str = "model"
+    embedding: str = "embed_tokens"
+    blocks: str = "layers"
+    last_norm: str = "norm"
+    head: str = "lm_head"
+    attention: str = "self_attn"
+    feed_forward: str = "mlp"
+    norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
+    block: str = "DecoderLayer"
+    model: str = "Model"
+    order: tuple[str, ...] = ()
+    last_norm_first: bool = False
+    residual: str = "pre"
+    last_bias: bool = False
+
+
+class Decoder(Text):
+    """A decoder; see the module."""
+
+    layout: ClassVar[Layout]
+    tie_word_embeddings: bool
+
+    # --- what a family says -------------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """Of the residual stream."""
+
+    @property
+    @abstractmethod
+    def depth(self) -> int:
+        """Number of blocks."""
+
+    @abstractmethod
+    def attention(self, layer: int) -> Any:
+        """The attention of a block: a part as in :mod:`triosim.sources.models._parts`."""
+
+    @abstractmethod
+    def feed_forward(self, layer: int) -> Any:
+        """The feed-forward part of a block."""
+
+    @property
+    def norm(self) -> Norm:
+        """The norms of blocks and the last one."""
+        return Norm(self.width, f"{self.layout.kind}RMSNorm")
+
+    @property
+    def rotaries(self) -> tuple[Rotary, ...]:
+        """Kinds of rotary positions; :meth:`rotary` chooses one for a block."""
+        return ()
+
+    def rotary(self, layer: int) -> int:
+        """Which of :attr:`rotaries` a block uses."""
+        return 0
+
+    def embed_weights(self, w: Weights, body: str) -> None:
+        """Declare what turns tokens into the residual stream."""
+        w.embedding(f"{body}.{self.layout.embedding}", self.vocabulary, self.width)
+
+    def embed(self, net: Net, tokens: Tensor) -> Tensor:
+        """Tokens as the residual stream."""
+        return net.embedding(self.layout.embedding, tokens)
+
+    # --- what follows -------------------------------------------------------------------------------------------------
+
+    def weights(self) -> Weights:
+        w, layout = Weights(), self.layout
+        self.embed_weights(w, layout.body)
+        if layout.last_norm_first:
+            self.norm.weights(w, f"{layout.body}.{layout.last_norm}")
+        for i in range(self.depth):
+            at = f"{layout.body}.{layout.blocks}.{i}"
+            for name in layout.order or ("attention", "feed_forward", *layout.norms):
+                if name == "attention":
+                    self.attention(i).weights(w, _joined(at, layout.attention))
+                elif name == "feed_forward":
+                    self.feed_forward(i).weights(w, _joined(at, layout.feed_forward))
+                else:
+                    self.norm.weights(w, f"{at}.{name}")
+        if not layout.last_norm_first:
+            self.norm.weights(w, f"{layout.body}.{layout.last_norm}")
+        if not self.tie_word_embeddings:
+            w.linear(layout.head, self.width, self.vocabulary, bias=layout.last_bias)
+        for rotary in self.rotaries:
+            rotary.weights(w, layout.body)
+        return w
+
+    def forward(self, net: Net, tokens: Tensor) -> Tensor:
+        layout = self.layout
+        with net.module(layout.body, f"{layout.kind}{layout.model}"):
+            x = self.embed(net, tokens)
+            rotations = [rotary(net, tokens) for rotary in self.rotaries]
+            for i in range(self.depth):
+                with net.module(f"{layout.blocks}.{i}", f"{layout.kind}{layout.block}"):
+                    x = self._block(net, x, i, rotations[self.rotary(i)] if rotations else None)
+            x = self.norm(net, layout.last_norm, x)
+        return self.score(net, x)
+
+    def score(self, net: Net, x: Tensor) -> Tensor:
+        """Scores of the vocabulary."""
+        tied = f"{self.layout.body}.{self.layout.embedding}.weight" if self.tie_word_embeddings else ""
+        return net.linear(self.layout.head, x, tied=tied)
+
+    def _block(self, net: Net, x: Tensor, i: int, rotation: Rotation | None) -> Tensor:
+        layout, norms = self.layout, self.layout.norms
+        attention, feed_forward = self.attention(i), self.feed_forward(i)
+
+        def attend(y: Tensor) -> Tensor:
+            return _within(net, layout.attention, attention.kind, lambda: attention(net, y, rotation))
+
+        def feed(y: Tensor) -> Tensor:
+            return _within(net, layout.feed_forward, feed_forward.kind, lambda: feed_forward(net, y))
+
+        if layout.residual == "parallel":
+            y = self.norm(net, norms[0], x)
+            attended = attend(y)
+            return net.add(net.add(attended, feed(self.norm(net, norms[1], x) if len(norms) > 1 else y)), x)
+        if layout.residual == "post":
+            x = net.add(x, self.norm(net, norms[0], attend(x)))
+            return net.add(x, self.norm(net, norms[1], feed(x)))
+        if layout.residual == "around":
+            x = net.add(x, self.norm(net, norms[1], attend(self.norm(net, norms[0], x))))
+            return net.add(x, self.norm(net, norms[3], feed(self.norm(net, norms[2], x))))
+        x = net.add(x, attend(self.norm(net, norms[0], x)))
+        return net.add(x, feed(self.norm(net, norms[1], x)))
+
+
+@dataclass(frozen=True)
+class LlamaLike(Decoder):
+    """Decoders whose configuration has Llama's keys and whose parts are Llama's, but for what a family overrides."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    vocab_size: int
+    num_key_value_heads: int = 0
+    head_dim: int = 0
+    max_position_embeddings: int = 4096
+    tie_word_embeddings: bool = False
+
+    @property
+    def width(self) -> int:
+        return self.hidden_size
+
+    @property
+    def depth(self) -> int:
+        return self.num_hidden_layers
+
+    @property
+    def longest(self) -> int:
+        return self.max_position_embeddings
+
+    @property
+    def key_value_heads(self) -> int:
+        """Heads of keys and values; as many as of queries unless the configuration says otherwise."""
+        return self.num_key_value_heads or self.num_attention_heads
+
+    @property
+    def head_size(self) -> int:
+        """Width of one head."""
+        return self.head_dim or self.hidden_size // self.num_attention_heads
+
+    def problem(self) -> str:
+        return (
+            ("" if self.head_dim else divides(self, "num_attention_heads", "hidden_size"))
+            or divides(self, "num_key_value_heads", "num_attention_heads")
+            or ("" if self.head_size % 2 == 0 else f"a head of {self.head_size} has no halves to rotate")
+        )
+
+    @property
+    def rotaries(self) -> tuple[Rotary, ...]:
+        return (Rotary(self.head_size, f"{self.layout.kind}RotaryEmbedding"),)
+
+    def attention(self, layer: int) -> Any:
+        return SelfAttention(
+            self.hidden_size, self.num_attention_heads, self.key_value_heads, self.head_size,
+            f"{self.layout.kind}Attention",
+        )  # fmt: skip
+
+    def feed_forward(self, layer: int) -> Any:
+        return FeedForward(self.hidden_size, self.intermediate_size, f"{self.layout.kind}MLP")
+
+
+def _joined(at: str, name: str) -> str:
+    return f"{at}.{name}" if name else at
+
+
+def _within(net: Net, name: str, kind: str, call: Callable[[], Tensor]) -> Tensor:
+    if not name:
+        return call()
+    with net.module(name, kind):
+        return call()

@@ -1,0 +1,398 @@
+"""A mixture of experts: a router, and feed-forward parts of which every token takes a few.
+
+Tokens are sorted by expert and multiplied group by group in one kernel (``torch._grouped_mm``), as Hugging Face and
+torchtitan do where no token is dropped; what is computed does not depend on how evenly the router spreads them.
+Sources: Shazeer et al., arXiv:1701.06538; Gale et al., arXiv:2211.15841; Liu et al., arXiv:2412.19437 (groups).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._parts import FeedForward, activate
+from triosim.sources.models._tape import Shape, Tensor
+
+
+@dataclass(frozen=True)
+class Router:
+    """Chooses the experts of each token.
+
+    Attributes:
+        width: of the residual stream.
+        experts, chosen: how many there are, and how many a token takes.
+        kind: class of the module.
+        name: of the module.
+        score: ``softmax`` of all before choosing, ``chosen`` softmax of those chosen, or ``sigmoid``.
+        normalised: weights of the chosen are divided by their sum.
+        rounded: weights are cast to the type of the tokens.
+        full_precision: the product is computed in float32.
+        groups, best_groups: experts are chosen from the best groups only.
+        scaled: weights are multiplied by a number.
+        correction: a buffer is added to the scores before choosing (balance without a loss).
+        bias: the product has one.
+    """
+
+    width: int
+    experts: int
+    chosen: int
+    kind: str
+    name: str = "gate"
+    score: str = "softmax"
+    normalised: bool = True
+    rounded: bool = False
+    full_precision: bool = False
+    groups: int = 1
+    best_groups: int = 1
+    correction: bool = False
+    scaled: bool = False
+    bias: bool = False
+
+    def problem(self) -> str:
+        """What is wrong with the sizes, or ``""``."""
+        if self.chosen > self.experts:
+            return f"a token takes {self.chosen} of {self.experts} experts"
+        if self.experts % self.groups:
+            return f"{self.groups} groups do not divide {self.experts} experts"
+        if self.best_groups > self.groups:
+            return f"experts are chosen from {self.best_groups} of {self.groups} groups"
+        return ""
+
+    def weights(self, w: Weights, at: str) -> None:
+        """Declare its parameters."""
+        w.linear(f"{at}.{self.name}", self.width, self.experts, bias=self.bias)
+        if self.correction:
+            w.buffers[f"{at}.{self.name}.e_score_correction_bias"] = ((self.experts,), "float32")
+
+    def __call__(self, net: Net, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights and numbers of the experts of tokens ``x`` [tokens, width], [tokens, chosen] each."""
+        with net.module(self.name, self.kind):
+            weight, bias = net.parameter("weight"), net.optional("bias")
+            read = net.to(x, "float32") if self.full_precision else x
+            weight = net.to(weight, "float32") if self.full_precision else weight
+            logits = net.mm(read, net.t(weight), bias, column_major=True)
+            if self.score == "chosen":
+                top, numbers = _topk(net, logits, self.chosen)
+                return _softmax(net, top), numbers
+            if self.score == "sigmoid":
+                scores = net.sigmoid(logits)
+            else:
+                scores = _softmax(net, net.to(logits, "float32"))
+            top, numbers = self._choose(net, scores)
+            if self.normalised:
+                top = _divided(net, top, _summed(net, top, 1, keepdim=True))
+            if self.scaled:
+                top = net.scaled(top)
+            return (net.to(top, x.dtype) if self.rounded else top), numbers
+
+    def _choose(self, net: Net, scores: Tensor) -> tuple[Tensor, Tensor]:
+        if self.groups == 1 and not self.correction:
+            return _topk(net, scores, self.chosen)
+        judged = scores
+        if self.correction:
+            judged = _pointwise(net, "aten::add", scores, net.buffers[f"{net.path}.e_score_correction_bias"])
+        if self.groups > 1:
+            judged = self._of_best_groups(net, judged)
+        if not self.correction:
+            return _topk(net, scores, self.chosen)
+        _, numbers = _topk(net, judged, self.chosen, differentiated=False)
+        return _gathered(net, scores, numbers), numbers
+
+    def _of_best_groups(self, net: Net, judged: Tensor) -> Tensor:
+        """Scores of experts in other than the best groups set aside; nothing here is differentiated."""
+        rows, size = judged.shape[0], self.experts // self.groups
+        grouped = net.alias(judged, (rows, self.groups, size))
+        net.operator("aten::view", ("self",), (judged,), (grouped,), view=True)
+        if self.correction:  # DeepSeek-V3: the sum of the best two
+            best = _topk(net, grouped, min(2, size), differentiated=False)[0]
+            of_group = net.tensor((rows, self.groups), judged.dtype)
+            net.operator("aten::sum", ("self",), (best,), (of_group,), {"dim": [-1], "keepdim": False})
+        else:
+            of_group, at = net.tensor((rows, self.groups), judged.dtype), net.tensor((rows, self.groups), "int64")
+            net.operator("aten::max", ("self",), (grouped,), (of_group, at), {"dim": -1, "keepdim": False})
+        _, numbers = _topk(net, of_group, self.best_groups, differentiated=False)
+        mask = net.tensor(of_group.shape, of_group.dtype)
+        net.operator("aten::zeros_like", ("self",), (of_group,), (mask,))
+        marked = net.overwritten(mask)
+        net.operator("aten::scatter_", ("self", "index"), (mask, numbers), (marked,), {"dim": 1})
+        wide = net.tensor((rows, self.experts), of_group.dtype)
+        net.operator("aten::clone", ("self",), (marked,), (wide,))
+        return _pointwise(net, "aten::masked_fill", judged, wide)
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Routed experts, and those that every token passes.
+
+    Attributes:
+        router: chooses.
+        inner: width within an expert.
+        kind: class of the block; ``experts_kind`` of the module with the weights.
+        activation: of the gated experts; ``clamped`` is GPT-OSS's: limits and a sigmoid with a factor.
+        bias: products have biases, and weights are stored [experts, inputs, outputs].
+        shared, shared_name: the expert of every token.
+        shared_gate: its result is weighed by a product of its own, and it is computed first.
+        router_first: the router is registered before the experts.
+    """
+
+    router: Router
+    inner: int
+    kind: str
+    experts_kind: str
+    activation: str = "silu"
+    bias: bool = False
+    shared: FeedForward | None = None
+    shared_name: str = "shared_expert"
+    shared_gate: bool = False
+    router_first: bool = True
+
+    def weights(self, w: Weights, at: str) -> None:
+        """Declare its parameters."""
+        if self.router_first:
+            self.router.weights(w, at)
+        count, width = self.router.experts, self.router.width
+        for name, inputs, outputs in (("gate_up_proj", width, 2 * self.inner), ("down_proj", self.inner, width)):
+            shape = (inputs, outputs) if self.bias else (outputs, inputs)
+            w.add(f"{at}.experts.{name}", count, *shape)
+            if self.bias:
+                w.add(f"{at}.experts.{name}_bias", count, outputs)
+        if not self.router_first:
+            self.router.weights(w, at)
+        if self.shared:
+            self.shared.weights(w, f"{at}.{self.shared_name}")
+        if self.shared_gate:
+            w.linear(f"{at}.{self.shared_name}_gate", width, 1, bias=False)
+
+    def __call__(self, net: Net, x: Tensor) -> Tensor:
+        """The part of ``x`` [batch, tokens, width]."""
+        shape = x.shape
+        flat = net.view(x, (math.prod(shape[:-1]), shape[-1]))
+        shared = self._shared(net, flat) if self.shared_gate else None
+        weights, numbers = self.router(net, flat)
+        with net.module("experts", self.experts_kind):
+            y = self._routed(net, flat, weights, numbers)
+        if shared is not None:
+            share = net.sigmoid(net.linear(f"{self.shared_name}_gate", flat))
+            return net.view(net.add(y, _rows_scaled(net, shared, share)), shape)
+        y = net.view(y, shape)
+        return net.add(y, self._shared(net, x)) if self.shared else y
+
+    def _shared(self, net: Net, x: Tensor) -> Tensor:
+        assert self.shared is not None
+        with net.module(self.shared_name, self.shared.kind):
+            return self.shared(net, x)
+
+    def _routed(self, net: Net, x: Tensor, weights: Tensor, numbers: Tensor) -> Tensor:
+        tokens, width = x.shape
+        chosen, rows = self.router.chosen, tokens * self.router.chosen
+        weights, numbers = net.view(weights, (rows,)), net.view(numbers, (rows,))
+        by_expert, order = net.tensor((rows,), "int64"), net.tensor((rows,), "int64")
+        net.operator("aten::sort", ("self",), (numbers,), (by_expert, order), {"dim": -1})
+        token = _pointwise(net, "aten::floor_divide", order)
+        y = _indexed(net, x, token)
+        weights = _indexed(net, weights, order)
+        ends = self._ends(net, by_expert)
+        y = self._product(net, "gate_up_proj", y, ends, by_expert)
+        y = self._product(net, "down_proj", self._gated(net, y), ends, by_expert)
+        y = _rows_scaled(net, y, _column(net, weights))
+        inverse = net.tensor((rows,), "int64")
+        net.operator("aten::arange", (), (), (inverse,))
+        back = net.overwritten(order)
+        net.operator("aten::index_put_", ("self", "indices", "values"), (order, order, inverse), (back,))
+        y = net.view(_indexed(net, y, back), (tokens, chosen, width))
+        return net.to(_summed(net, y, 1, keepdim=False), x.dtype)
+
+    def _ends(self, net: Net, by_expert: Tensor) -> Tensor:
+        """Where the rows of each expert end."""
+        count = (self.router.experts,)
+        narrow = net.tensor(by_expert.shape, "int32")
+        net.operator("aten::_to_copy", ("self",), (by_expert,), (narrow,), {"dtype": "int32"})
+        held, ends = net.tensor(count, "int32"), net.tensor(count, "int32")
+        net.operator("aten::histc", ("self",), (narrow,), (held,), {"bins": self.router.experts})
+        net.operator("aten::cumsum", ("self",), (held,), (ends,), {"dim": 0})
+        return ends
+
+    def _product(self, net: Net, name: str, x: Tensor, ends: Tensor, by_expert: Tensor) -> Tensor:
+        weight = net.parameter(name)
+        y = _grouped_mm(net, x, weight if self.bias else net.transpose(weight, 1, 2), ends, transposed=not self.bias)
+        if not self.bias:
+            return y
+        return net.add_(y, _indexed(net, net.parameter(f"{name}_bias"), by_expert))
+
+    def _gated(self, net: Net, x: Tensor) -> Tensor:
+        gate, up = net.split(x, [self.inner] * 2)
+        if self.activation == "clamped":
+            gate, up = _clamped(net, gate), _clamped(net, up)
+            return net.mul(net.shifted(up), net.mul(gate, net.sigmoid(net.scaled(gate))))
+        if net.fused and self.activation == "silu":
+            return net.swiglu(gate, up)
+        return net.mul(activate(net, gate, self.activation), up)
+
+
+# --- operators that only mixtures of experts call ---------------------------------------------------------------------
+
+
+def _grouped_mm(net: Net, x: Tensor, weight: Tensor, ends: Tensor, transposed: bool) -> Tensor:
+    """Rows [rows, inputs] sorted by expert times [experts, inputs, outputs], which may be a transposed view."""
+    y = net.tensor((x.shape[0], weight.shape[2]), x.dtype, needs_grad=x.needs_grad or weight.needs_grad)
+    roles, name = ("self", "mat2", "offs"), "aten::_grouped_mm"
+    row = net.operator(name, roles, (x, weight, ends), (y,))
+
+    def rule(g: Tensor) -> None:
+        if weight.needs_grad and transposed:  # comes out in the layout in which the weight is stored
+            dw = net.tensor((weight.shape[0], weight.shape[2], weight.shape[1]), weight.dtype)
+            net.operator(name, roles, (net.transpose(g, 0, 1), x, ends), (dw,))
+            net.give(weight, net.transpose(dw, 1, 2))
+        elif weight.needs_grad:
+            dw = net.tensor(weight.shape, weight.dtype)
+            net.operator(name, roles, (net.transpose(x, 0, 1), g, ends), (dw,))
+            net.give(weight, dw)
+        if x.needs_grad:
+            dx = net.tensor(x.shape, x.dtype)
+            net.operator(name, roles, (g, net.transpose(weight, 1, 2), ends), (dx,))
+            net.give(x, dx)
+
+    net.derivative(row, (y,), rule)
+    return y
+
+
+def _topk(net: Net, x: Tensor, k: int, differentiated: bool = True) -> tuple[Tensor, Tensor]:
+    """The greatest ``k`` of the last dimension and their places."""
+    shape = (*x.shape[:-1], k)
+    y, places = net.tensor(shape, x.dtype, needs_grad=x.needs_grad and differentiated), net.tensor(shape, "int64")
+    row = net.operator("aten::topk", ("self",), (x,), (y, places), {"k": k, "dim": -1})
+    net.derivative(row, (y,), lambda g: net.give(x, _scattered(net, g, places, x.shape)))
+    return y, places
+
+
+def _gathered(net: Net, x: Tensor, places: Tensor) -> Tensor:
+    """Elements of the last dimension at ``places``."""
+    y = net.tensor(places.shape, x.dtype, needs_grad=x.needs_grad)
+    row = net.operator("aten::gather", ("self", "index"), (x, places), (y,), {"dim": 1})
+    net.derivative(row, (y,), lambda g: net.give(x, _scattered(net, g, places, x.shape, "aten::scatter_add_")))
+    return y
+
+
+def _scattered(net: Net, g: Tensor, places: Tensor, shape: Shape, name: str = "aten::scatter") -> Tensor:
+    zeros, dx = _zeros(net, g, shape), net.tensor(shape, g.dtype)
+    net.operator(name, ("self", "index", "src"), (zeros, places, g), (dx,), {"dim": 1})
+    return dx
+
+
+def _indexed(net: Net, x: Tensor, numbers: Tensor) -> Tensor:
+    """Rows of ``x`` by their numbers."""
+    y = net.tensor((*numbers.shape, *x.shape[1:]), x.dtype, needs_grad=x.needs_grad)
+    row = net.operator("aten::index", ("self", "indices"), (x, numbers), (y,))
+
+    def rule(g: Tensor) -> None:
+        zeros, dx = _zeros(net, g, x.shape), net.tensor(x.shape, x.dtype)
+        roles = ("self", "indices", "values")
+        net.operator("aten::index_put", roles, (zeros, numbers, g), (dx,), {"accumulate": True})
+        net.give(x, dx)
+
+    net.derivative(row, (y,), rule)
+    return y
+
+
+def _zeros(net: Net, like: Tensor, shape: Shape) -> Tensor:
+    y = net.tensor(shape, like.dtype)
+    net.operator("aten::new_zeros", ("self",), (like,), (y,))
+    return y
+
+
+def _softmax(net: Net, x: Tensor) -> Tensor:
+    y = net.tensor(x.shape, x.dtype, needs_grad=x.needs_grad)
+    row = net.operator("aten::_softmax", ("self",), (x,), (y,), {"dim": 1, "half_to_float": False})
+
+    def rule(g: Tensor) -> None:
+        dx = net.tensor(x.shape, x.dtype)
+        net.operator("aten::_softmax_backward_data", ("grad_output", "output"), (g, y), (dx,), {"dim": 1})
+        net.give(x, dx)
+
+    net.derivative(row, (y,), rule)
+    return y
+
+
+def _summed(net: Net, x: Tensor, dim: int, keepdim: bool) -> Tensor:
+    shape = (*x.shape[:dim], *((1,) if keepdim else ()), *x.shape[dim + 1 :])
+    y = net.tensor(shape, x.dtype, needs_grad=x.needs_grad)
+    row = net.operator("aten::sum", ("self",), (x,), (y,), {"dim": [dim], "keepdim": keepdim})
+
+    def rule(g: Tensor) -> None:
+        if keepdim:
+            dx = net.alias(g, x.shape)
+            net.operator("aten::expand", ("self",), (g,), (dx,), view=True)
+        else:  # spread out
+            dx = net.tensor(x.shape, x.dtype)
+            net.operator("aten::clone", ("self",), (g,), (dx,))
+        net.give(x, dx)
+
+    net.derivative(row, (y,), rule)
+    return y
+
+
+def _divided(net: Net, x: Tensor, total: Tensor) -> Tensor:
+    """``x`` [rows, n] over [rows, 1], written into ``x``."""
+    before = _pointwise(net, "aten::clone", x)  # which the derivative reads
+    y = net.overwritten(x)
+    row = net.operator("aten::div_", ("self", "other"), (x, total), (y,))
+
+    def rule(g: Tensor) -> None:
+        net.give(x, _pointwise(net, "aten::div", g, total))
+        share = _pointwise(net, "aten::div", before, total)
+        parts = _pointwise(net, "aten::mul", _pointwise(net, "aten::neg", g), share)
+        parts = _pointwise(net, "aten::div", parts, total)
+        dt = net.tensor(total.shape, total.dtype)
+        net.operator("aten::sum", ("self",), (parts,), (dt,), {"dim": [1], "keepdim": True})
+        net.give(total, dt)
+
+    net.derivative(row, (y,), rule)
+    return y
+
+
+def _rows_scaled(net: Net, x: Tensor, by: Tensor) -> Tensor:
+    """``x`` [rows, width] times [rows, 1], in the wider of their types."""
+    wide = "float32" if "float32" in (x.dtype, by.dtype) else x.dtype
+    y = net.tensor(x.shape, wide, needs_grad=x.needs_grad or by.needs_grad)
+    row = net.operator("aten::mul", ("self", "other"), (x, by), (y,))
+
+    def rule(g: Tensor) -> None:
+        parts = _pointwise(net, "aten::mul", g, x) if by.needs_grad else None
+        dx = net.to(_pointwise(net, "aten::mul", g, by), x.dtype) if x.needs_grad else None
+        if parts is not None:
+            db = net.tensor(by.shape, parts.dtype)
+            net.operator("aten::sum", ("self",), (parts,), (db,), {"dim": [1], "keepdim": True})
+            net.give(by, net.to(db, by.dtype))
+        if dx is not None:
+            net.give(x, dx)
+
+    net.derivative(row, (y,), rule)
+    return y
+
+
+def _column(net: Net, x: Tensor) -> Tensor:
+    """A vector as a matrix of one column."""
+    y = net.alias(x, (*x.shape, 1))
+    row = net.operator("aten::unsqueeze", ("self",), (x,), (y,), {"dim": 1}, view=True)
+    net.derivative(row, (y,), lambda g: net.give(x, net.view(g, x.shape, "aten::squeeze")))
+    return y
+
+
+def _clamped(net: Net, x: Tensor) -> Tensor:
+    y = net.tensor(x.shape, x.dtype, needs_grad=x.needs_grad)
+    row = net.operator("aten::clamp", ("self",), (x,), (y,))
+
+    def rule(g: Tensor) -> None:
+        net.give(x, _pointwise(net, "aten::where", _pointwise(net, "aten::le", x), g))
+
+    net.derivative(row, (y,), rule)
+    return y
+
+
+def _pointwise(net: Net, name: str, x: Tensor, other: Tensor | None = None) -> Tensor:
+    """A pointwise operator in a derivative, or on what needs none; ``other`` may be narrower."""
+    y = net.tensor(x.shape, x.dtype)
+    read = (x,) if other is None else (x, other)
+    net.operator(name, ("self", "other")[: len(read)], read, (y,))
+    return y

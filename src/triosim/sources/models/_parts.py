@@ -1,0 +1,282 @@
+"""What transformers are made of: norms, rotary positions, attention and feed-forward parts, each with its weights.
+
+A part is a frozen dataclass that says its sizes.  ``weights`` declares its parameters under the name that it has in
+its module, in the order in which Hugging Face registers them; calling it appends its operators.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._tape import Tensor
+from triosim.sources.models._unfused import unfused_attention
+
+Rotation = tuple[Tensor, Tensor]
+"""Cosine and sine of every position and frequency, [1, sequence, rotated] each."""
+
+GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh")
+
+
+def activate(net: Net, x: Tensor, name: str) -> Tensor:
+    """An activation by the name that configurations give it."""
+    if name in ("silu", "swish"):
+        return net.silu(x)
+    if name in ("relu", "relu2"):
+        y = net.relu(x)
+        return net.mul(y, y) if name == "relu2" else y
+    return net.gelu(x, "none" if name == "gelu" else "tanh")
+
+
+@dataclass(frozen=True)
+class Norm:
+    """RMSNorm or LayerNorm over the last dimension.
+
+    Attributes:
+        width: its size.
+        kind: class of the module; one that ends in ``RMSNorm`` has no mean and no bias.
+        bias: whether a LayerNorm has one.
+    """
+
+    width: int
+    kind: str = "RMSNorm"
+    bias: bool = True
+
+    def weights(self, w: Weights, name: str) -> None:
+        """Declare its parameters."""
+        w.norm(name, self.width, bias=self.bias and not self.kind.endswith("RMSNorm"))
+
+    def __call__(self, net: Net, name: str, x: Tensor) -> Tensor:
+        """The normalised ``x``."""
+        return net.rms_norm(name, x, self.kind) if self.kind.endswith("RMSNorm") else net.layer_norm(name, x)
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Rotary positions (Su et al., arXiv:2104.09864).
+
+    Attributes:
+        size: dimensions of a head that are rotated.
+        kind: class of the module.
+        name: of the module in the body.
+        full_precision: heads are turned in float32.
+    """
+
+    size: int
+    kind: str
+    name: str = "rotary_emb"
+    full_precision: bool = False
+
+    def weights(self, w: Weights, body: str) -> None:
+        """Declare the buffer of frequencies."""
+        w.buffers[f"{body}.{self.name}.inv_freq"] = ((self.size // 2,), "float32")
+
+    def __call__(self, net: Net, tokens: Tensor) -> Rotation:
+        """Angles of tokens [batch, sequence]."""
+        frequencies = net.buffers[f"{net.path}.{self.name}.inv_freq"]
+        with net.module(self.name, self.kind):
+            rows = net.unsqueeze(net.unsqueeze(frequencies, 0), 2)
+            positions = net.to(net.unsqueeze(net.unsqueeze(net.positions(tokens), 0), 0), "float32")
+            angles = net.transpose(net.bmm(rows, positions), 1, 2)
+            angles = net.cat((angles, angles), 2)
+            dtype = "float32" if self.full_precision else net.precision
+            cos, sin = (net.to(net.unary(f"aten::{f}", angles), dtype) for f in ("cos", "sin"))
+            return cos, sin
+
+
+def rotate(
+    net: Net, heads: tuple[Tensor, Tensor], cos: Tensor, sin: Tensor, cut: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Queries and keys [batch, heads, tokens, size] turned by their positions, the halves of what is turned as pairs.
+
+    Where fewer dimensions are rotated than a head has, or with ``cut`` always, they are cut out and put back.
+    """
+    size, turned = heads[0].shape[3], cos.shape[-1]
+    if turned == size and not cut:
+        q, k = (_rotated(net, x, cos, sin) for x in heads)
+        return net.to(q, heads[0].dtype), net.to(k, heads[1].dtype)
+    parts = [(net.slice(x, 3, 0, turned) if turned < size else x, net.slice(x, 3, turned, size)) for x in heads]
+    if cut:  # one after the other; what is passed on may be nothing
+        q, k = (net.cat((_rotated(net, first, cos, sin), rest), 3) for first, rest in parts)
+        return q, k
+    q, k = (_rotated(net, first, cos, sin) for first, _ in parts)
+    return net.cat((q, parts[0][1]), 3), net.cat((k, parts[1][1]), 3)
+
+
+def _rotated(net: Net, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    if net.fused:
+        return net.rotary(x, cos, sin)
+    size = x.shape[3]
+    straight = net.mul(x, cos)
+    first, second = net.slice(x, 3, 0, size // 2), net.slice(x, 3, size // 2, size)
+    return net.add(straight, net.mul(net.cat((net.neg(second), first), 3), sin))
+
+
+@dataclass(frozen=True)
+class SelfAttention:
+    """Causal attention of tokens to those before them, with grouped keys and values.
+
+    Attributes:
+        width: of the residual stream.
+        heads, groups: of queries, and of keys and values.
+        size: of a head.
+        kind: class of the module.
+        names: of the products that make queries, keys and values, in the order of registration; one name for all three
+            makes them by one product.
+        last: name of the last product; ``last_first`` whether it is registered before the others.
+        sliced: queries, keys and values are cut out of the one product one by one, and what is rotated out of them.
+        interleaved: the one product makes query, key and value of the first head, then of the second, and so on.
+        bias, last_bias: whether the products have one.
+        norm: of queries and keys: of each head, or where it is as wide as all of them, of all heads at once.
+        norm_last: heads are normed when all three are made.
+        rotated: whether positions rotate queries and keys.
+        window: tokens that a token sees, its own among them; 0 for all.
+        dropout, last_dropout: of the attention weights, and of the result.
+        scaled: queries are divided by the root of their size before, not in the kernel.
+        sinks: each head has one more score, a parameter.
+        unfused: scores and weights are tensors of their own, as attention with ALiBi ran.
+    """
+
+    width: int
+    heads: int
+    groups: int
+    size: int
+    kind: str
+    names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
+    last: str = "o_proj"
+    last_first: bool = False
+    sliced: bool = False
+    interleaved: bool = False
+    bias: bool = False
+    last_bias: bool = False
+    norm: Norm | None = None
+    norm_last: bool = False
+    rotated: bool = True
+    window: int = 0
+    dropout: float = 0.0
+    last_dropout: float = 0.0
+    scaled: bool = False
+    sinks: bool = False
+    unfused: bool = False
+
+    @property
+    def _widths(self) -> dict[str, int]:
+        return {"q": self.heads * self.size, "k": self.groups * self.size, "v": self.groups * self.size}
+
+    def weights(self, w: Weights, at: str) -> None:
+        """Declare its parameters."""
+        widths = self._widths
+        if self.sinks:
+            w.add(f"{at}.sinks", self.heads)
+        if self.last_first:
+            w.linear(f"{at}.{self.last}", widths["q"], self.width, bias=self.last_bias)
+        if len(self.names) == 1:
+            w.linear(f"{at}.{self.names[0]}", self.width, sum(widths.values()), bias=self.bias)
+        else:
+            for name in self.names:
+                w.linear(f"{at}.{name}", self.width, widths[name[0]], bias=self.bias)
+        if not self.last_first:
+            w.linear(f"{at}.{self.last}", widths["q"], self.width, bias=self.last_bias)
+        if self.norm:
+            for part in ("q", "k"):
+                whole = self.norm.width != self.size
+                Norm(widths[part] if whole else self.size, self.norm.kind).weights(w, f"{at}.{part}_norm")
+
+    def __call__(self, net: Net, x: Tensor, rotation: Rotation | None) -> Tensor:
+        """Attention of ``x`` [batch, tokens, width]."""
+        q, k, v = self._packed(net, x) if len(self.names) == 1 else self._apart(net, x)
+        if rotation is not None and self.rotated:
+            cos, sin = (net.unsqueeze(angle, 1) for angle in rotation)
+            q, k = rotate(net, (q, k), cos, sin, cut=self.sliced)
+        if self.unfused:
+            y = unfused_attention(net, q, k, v, self.dropout)
+        else:
+            y = net.transpose(net.attention(q, k, v, causal=True, dropout=self.dropout, window=self.window), 1, 2)
+        y = net.linear(self.last, net.view(y, (*x.shape[:2], self.heads * self.size)))
+        return net.dropout(y, self.last_dropout)
+
+    def _apart(self, net: Net, x: Tensor) -> list[Tensor]:
+        made = {
+            name[0]: self._heads(net, name, x) for name in sorted(self.names, key=lambda name: "qkv".index(name[0]))
+        }
+        if self.norm and self.norm_last:
+            for part in "qk":
+                made[part] = net.rms_norm(f"{part}_norm", made[part], self.norm.kind)
+        return [made[part] for part in "qkv"]
+
+    def _heads(self, net: Net, name: str, x: Tensor) -> Tensor:
+        """Queries, keys or values, [batch, heads, tokens, size]."""
+        part, y = name[0], net.linear(name, x)
+        shape = (*x.shape[:2], self._widths[part] // self.size, self.size)
+        norm = self.norm if part != "v" and not self.norm_last else None
+        if self.scaled and part == "q":
+            y = net.scaled(y)
+        if norm and norm.width != self.size:  # all heads at once
+            y = net.rms_norm(f"{part}_norm", y, norm.kind)
+        each = norm if norm and norm.width == self.size else None
+        copied = self.rotated and part != "v" and not net.fused and each is None
+        y = net.view(y, shape, strided_gradient=copied)
+        return net.transpose(net.rms_norm(f"{part}_norm", y, each.kind) if each else y, 1, 2)
+
+    def _packed(self, net: Net, x: Tensor) -> list[Tensor]:
+        y = net.linear(self.names[0], x)
+        shape = x.shape[:2]
+        if self.interleaved:
+            y = net.transpose(net.view(y, (*shape, self.heads, 3 * self.size)), 1, 2)
+            return net.split(y, [self.size] * 3)
+        widths = list(self._widths.values())
+        if self.sliced:
+            ends = [sum(widths[: at + 1]) for at in range(3)]
+            parts = [net.slice(y, 2, end - width, end) for end, width in zip(ends, widths, strict=True)]
+        else:
+            parts = net.split(y, widths)
+        return [net.transpose(net.view(p, (*shape, p.shape[-1] // self.size, self.size)), 1, 2) for p in parts]
+
+
+@dataclass(frozen=True)
+class FeedForward:
+    """Products with an activation between them; gated where there are three (Shazeer, arXiv:2002.05202).
+
+    Attributes:
+        width, inner: of the residual stream and between the products.
+        kind: class of the module, empty where the products are the block's own.
+        activation: by the name that configurations give it.
+        names: of the products; three are gate, up and down.
+        packed: gate and up are one product, named first of two.
+        bias: whether the products have one.
+        dropout: of the result.
+    """
+
+    width: int
+    inner: int
+    kind: str
+    activation: str = "silu"
+    names: tuple[str, ...] = ("gate_proj", "up_proj", "down_proj")
+    packed: bool = False
+    bias: bool = False
+    dropout: float = 0.0
+
+    def weights(self, w: Weights, at: str) -> None:
+        """Declare its parameters."""
+        for name in self.names[:-1]:
+            w.linear(f"{at}.{name}", self.width, self.inner * (2 if self.packed else 1), bias=self.bias)
+        w.linear(f"{at}.{self.names[-1]}", self.inner, self.width, bias=self.bias)
+
+    def __call__(self, net: Net, x: Tensor) -> Tensor:
+        """The part of ``x`` [..., width]."""
+        if len(self.names) == 2 and not self.packed:
+            y = activate(net, net.linear(self.names[0], x), self.activation)
+        elif self.packed:
+            gate, up = net.split(net.linear(self.names[0], x), [self.inner] * 2)
+            y = self.gate(net, gate, up)
+        elif net.fused and self.activation == "silu":
+            y = net.swiglu(net.linear(self.names[0], x), net.linear(self.names[1], x))
+        else:
+            y = net.mul(activate(net, net.linear(self.names[0], x), self.activation), net.linear(self.names[1], x))
+        return net.dropout(net.linear(self.names[-1], y), self.dropout)
+
+    def gate(self, net: Net, gate: Tensor, up: Tensor) -> Tensor:
+        """The activation of ``gate`` times ``up``."""
+        if net.fused and self.activation == "silu":
+            return net.swiglu(gate, up)
+        return net.mul(activate(net, gate, self.activation), up)

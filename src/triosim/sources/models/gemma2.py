@@ -1,0 +1,35 @@
+"""Gemma 2: every other block sees a window, norms around each part, capped scores (arXiv:2408.00118).
+
+The cap of attention's scores is part of the attention kernel and takes no time of its own here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from triosim.core.registry import registered
+from triosim.sources.models._decoder import Layout
+from triosim.sources.models._gemma import AROUND, GemmaLike
+from triosim.sources.models._net import Net
+from triosim.sources.models._parts import SelfAttention
+from triosim.sources.models._tape import Tensor
+
+
+@registered
+@dataclass(frozen=True)
+class Gemma2(GemmaLike):
+    """Configuration, named as in Hugging Face's ``config.json``."""
+
+    sliding_window: int = 4096
+
+    layout: ClassVar = Layout("Gemma2", norms=AROUND, residual="around")
+    model_types: ClassVar = ("gemma2",)
+    fixed: ClassVar = {"attention_bias": False}
+
+    def attention(self, layer: int) -> SelfAttention:
+        return replace(super().attention(layer), window=0 if layer % 2 else self.sliding_window)
+
+    def score(self, net: Net, x: Tensor) -> Tensor:
+        y = net.scaled(super().score(net, x), "aten::div")
+        return net.scaled(net.tanh(y))

@@ -1,0 +1,33 @@
+"""Gemma 3: five blocks that see a window to one that sees all, a norm of each head (arXiv:2503.19786).
+
+The text model; what its vision tower reads is not built.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from triosim.core.registry import registered
+from triosim.sources.models._decoder import Layout
+from triosim.sources.models._gemma import AROUND, GemmaLike
+from triosim.sources.models._parts import Norm, SelfAttention
+
+
+@registered
+@dataclass(frozen=True)
+class Gemma3(GemmaLike):
+    """Configuration, named as in Hugging Face's ``config.json``."""
+
+    sliding_window: int = 4096
+    sliding_window_pattern: int = 6
+
+    layout: ClassVar = Layout("Gemma3", norms=AROUND, residual="around", model="TextModel")
+    model_types: ClassVar = ("gemma3_text",)
+    fixed: ClassVar = {"attention_bias": False}
+
+    def attention(self, layer: int) -> SelfAttention:
+        window = self.sliding_window if (layer + 1) % self.sliding_window_pattern else 0
+        return replace(
+            super().attention(layer), window=window, norm=Norm(self.head_size, "Gemma3RMSNorm"), norm_last=True
+        )

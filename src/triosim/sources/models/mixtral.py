@@ -1,0 +1,38 @@
+"""Mixtral: Mistral with experts (Jiang et al., arXiv:2401.04088)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from triosim.core.registry import registered
+from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._experts import Experts, Router
+from triosim.sources.models._parts import SelfAttention
+
+
+@registered
+@dataclass(frozen=True)
+class Mixtral(LlamaLike):
+    """Configuration, named as in Hugging Face's ``config.json``."""
+
+    num_local_experts: int = 8
+    num_experts_per_tok: int = 2
+    sliding_window: int = 0
+
+    layout: ClassVar = Layout("Mixtral")
+    model_types: ClassVar = ("mixtral",)
+    fixed: ClassVar = {"hidden_act": "silu"}
+
+    def problem(self) -> str:
+        return super().problem() or self._router.problem()
+
+    @property
+    def _router(self) -> Router:
+        return Router(self.hidden_size, self.num_local_experts, self.num_experts_per_tok, "MixtralTopKRouter")
+
+    def attention(self, layer: int) -> SelfAttention:
+        return replace(super().attention(layer), window=self.sliding_window)
+
+    def feed_forward(self, layer: int) -> Experts:
+        return Experts(self._router, self.intermediate_size, "MixtralSparseMoeBlock", "MixtralExperts")

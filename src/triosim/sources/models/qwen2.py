@@ -1,0 +1,23 @@
+"""Qwen2 and Qwen2.5: Llama with biases of queries, keys and values (Yang et al., arXiv:2407.10671 and 2412.15115)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from triosim.core.registry import registered
+from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._parts import SelfAttention
+
+
+@registered
+@dataclass(frozen=True)
+class Qwen2(LlamaLike):
+    """Configuration, named as in Hugging Face's ``config.json``."""
+
+    layout: ClassVar = Layout("Qwen2")
+    model_types: ClassVar = ("qwen2",)
+    fixed: ClassVar = {"hidden_act": "silu", "use_sliding_window": False}
+
+    def attention(self, layer: int) -> SelfAttention:
+        return replace(super().attention(layer), bias=True)

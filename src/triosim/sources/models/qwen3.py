@@ -1,0 +1,25 @@
+"""Qwen3: Llama with a norm of each head's query and key (Yang et al., arXiv:2505.09388)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from triosim.core.registry import registered
+from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._parts import Norm, SelfAttention
+
+
+@registered
+@dataclass(frozen=True)
+class Qwen3(LlamaLike):
+    """Configuration, named as in Hugging Face's ``config.json``."""
+
+    head_dim: int = 128
+
+    layout: ClassVar = Layout("Qwen3")
+    model_types: ClassVar = ("qwen3",)
+    fixed: ClassVar = {"hidden_act": "silu", "use_sliding_window": False, "attention_bias": False}
+
+    def attention(self, layer: int) -> SelfAttention:
+        return replace(super().attention(layer), norm=Norm(self.head_size, "Qwen3RMSNorm"))

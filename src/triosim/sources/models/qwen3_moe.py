@@ -1,0 +1,52 @@
+"""Qwen3 with experts (Yang et al., arXiv:2505.09388)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from triosim.core.registry import registered
+from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._experts import Experts, Router
+from triosim.sources.models._parts import Norm, SelfAttention
+
+
+@registered
+@dataclass(frozen=True)
+class Qwen3Moe(LlamaLike):
+    """Configuration, named as in Hugging Face's ``config.json``."""
+
+    num_experts: int = 128
+    num_experts_per_tok: int = 8
+    moe_intermediate_size: int = 768
+    decoder_sparse_step: int = 1
+    norm_topk_prob: bool = False
+
+    layout: ClassVar = Layout("Qwen3Moe")
+    model_types: ClassVar = ("qwen3_moe",)
+    fixed: ClassVar = {
+        "hidden_act": "silu",
+        "use_sliding_window": False,
+        "attention_bias": False,
+        "mlp_only_layers": [],
+    }
+
+    def problem(self) -> str:
+        return super().problem() or self._router.problem()
+
+    @property
+    def _router(self) -> Router:
+        return Router(
+            self.hidden_size, self.num_experts, self.num_experts_per_tok, "Qwen3MoeTopKRouter",
+            normalised=self.norm_topk_prob, rounded=True,
+        )  # fmt: skip
+
+    def attention(self, layer: int) -> SelfAttention:
+        return replace(super().attention(layer), norm=Norm(self.head_size, "Qwen3MoeRMSNorm"))
+
+    def feed_forward(self, layer: int) -> Any:
+        if (layer + 1) % self.decoder_sparse_step:
+            return super().feed_forward(layer)
+        return Experts(
+            self._router, self.moe_intermediate_size, "Qwen3MoeSparseMoeBlock", "Qwen3MoeExperts", router_first=False
+        )

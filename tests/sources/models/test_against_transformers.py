@@ -1,0 +1,177 @@
+"""Parameters and operators of every family against Hugging Face's own model, called on fake tensors."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.sources.models.test_against_torch import BATCH, BOOKKEEPING, LENGTH, Log, our_rows, plain
+from triosim.operators import kind
+from triosim.sources.modelling import model
+from triosim.trace.tables import Phase, Trace
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+CLASSES = 120
+LLAMA = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "vocab_size": CLASSES,
+}  # fmt: skip
+
+FALCON = {
+    "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": CLASSES, "alibi": False,
+    "max_position_embeddings": 32,
+}  # fmt: skip
+CASES = {
+    "llama": ("llama", LLAMA),
+    "mistral": ("mistral", {**LLAMA, "sliding_window": 8}),
+    "qwen2": ("qwen2", LLAMA),
+    "qwen3": ("qwen3", {**LLAMA, "head_dim": 32}),
+    "gemma": ("gemma", {**LLAMA, "head_dim": 16}),
+    "gemma2": ("gemma2", {**LLAMA, "head_dim": 16, "sliding_window": 8, "attn_logit_softcapping": None}),
+    "gemma3": ("gemma3_text", {**LLAMA, "head_dim": 16, "sliding_window": 8}),
+    "olmo2": ("olmo2", LLAMA),
+    "phi": ("phi", {**LLAMA, "hidden_act": "gelu"}),
+    "phi3": ("phi3", {**LLAMA, "pad_token_id": 0}),
+    "gpt_neox": ("gpt_neox", {**LLAMA, "rotary_pct": 0.25}),
+    "opt": (
+        "opt",
+        {"hidden_size": 64, "ffn_dim": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": CLASSES,
+         "max_position_embeddings": 32, "dropout": 0.0, "word_embed_proj_dim": 64},
+    ),
+    "mixtral": ("mixtral", {**LLAMA, "num_local_experts": 8, "num_experts_per_tok": 2}),
+    "qwen3_moe": (
+        "qwen3_moe",
+        {**LLAMA, "head_dim": 16, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48},
+    ),
+}  # fmt: skip
+
+MLA = {
+    **LLAMA, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16, "n_routed_experts": 8,
+    "num_experts_per_tok": 2, "moe_intermediate_size": 48, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1,
+}  # fmt: skip
+CASES |= {
+    "qwen2_moe": (
+        "qwen2_moe",
+        {**LLAMA, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48,
+         "shared_expert_intermediate_size": 32},
+    ),
+    "gpt_oss": ("gpt_oss", {**LLAMA, "head_dim": 16, "num_local_experts": 8, "num_experts_per_tok": 2}),
+    "deepseek_v3": ("deepseek_v3", {**MLA, "q_lora_rank": 24, "n_shared_experts": 1}),
+    "deepseek_v2, no rank of queries": (
+        "deepseek_v2", {**MLA, "n_shared_experts": 2, "q_lora_rank": None, "topk_method": "greedy"}
+    ),
+    "falcon": ("falcon", {**FALCON, "num_kv_heads": 1}),
+    "falcon, newer": ("falcon", {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2}),
+    "bloom": ("bloom", {"hidden_size": 64, "n_layer": 2, "n_head": 4, "vocab_size": CLASSES}),
+    "gptj": (
+        "gptj",
+        {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": CLASSES, "rotary_dim": 8, "n_positions": 32,
+         **dict.fromkeys(("attn_pdrop", "resid_pdrop", "embd_pdrop"), 0.0)},
+    ),
+}  # fmt: skip
+APART = {"gpt_oss", "deepseek_v3", "deepseek_v2, no rank of queries", "falcon", "falcon, newer", "bloom", "gptj"}
+"""Those whose small operators are not Hugging Face's one by one, which turns pairs of neighbours, writes keys into
+place, or runs attention in pieces."""
+LAYOUT = {"clone"}
+"""Copies that the layout of attention's result asks for on a CPU, where heads come before tokens."""
+MASK = {"where", "scalar_tensor", "bitwise_and", "new_ones", "le", "eq", "expand"}
+
+
+def theirs(model_type: str, configuration: dict):
+    """Parameters in order, and the rows of the forward and of the backward."""
+    config = transformers.AutoConfig.for_model(model_type, **configuration)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            cls = transformers.AutoModelForCausalLM._model_mapping[type(config)]
+            for base in cls.__mro__:  # also where scores are capped, which the call leaves out
+                if "_supports_sdpa" in vars(base):
+                    base._supports_sdpa = True
+            try:
+                net = cls._from_config(config, attn_implementation="sdpa")
+            except KeyError:  # written before there was the call
+                net = cls._from_config(config, attn_implementation="eager")
+            for module in net.modules():
+                if type(module).__name__.endswith("RMSNorm"):  # one kernel, as ours
+                    module.forward = lambda x, w=module.weight: F.layer_norm(x, (x.shape[-1],), w)
+            net.train()
+            tokens = torch.zeros(BATCH, LENGTH, dtype=torch.long)
+            with Log() as log:
+                scores = net(tokens, use_cache=False).logits
+                forward = len(log.rows)
+                F.cross_entropy(scores.view(-1, scores.shape[-1]).float(), tokens.view(-1)).backward()
+    finally:
+        torch.set_default_dtype(before)
+    parameters = [(name, tuple(p.shape)) for name, p in net.named_parameters()]
+    return parameters, log.rows[:forward], log.rows[forward:]
+
+
+SAME = {"_fused_rms_norm": "native_layer_norm", "_fused_rms_norm_backward": "native_layer_norm_backward"}
+
+
+def computing(rows) -> list[tuple[str, tuple[int, ...]]]:
+    """What computes, in order: name and shape of the first output; masks are left out, and the heads that are repeated
+    on a CPU for lack of a kernel for grouped ones."""
+    found = []
+    for name, inputs, outputs in rows:
+        name = SAME.get(name, plain(name))
+        repeated = any(shapes and len(shapes[0]) == 5 for shapes in (inputs, outputs))
+        is_view = kind("aten::" + name) == "view" and name != "slice_backward"
+        if not (is_view or name in BOOKKEEPING or name in MASK or name in LAYOUT or repeated):
+            shape = outputs[0] if outputs else ()
+            found.append((name, (math.prod(shape[:-1]), *shape[-1:])))
+    return found
+
+
+def of_model(rows) -> list[tuple[str, tuple[int, ...]]]:
+    """From the first norm or product to the scores, in either direction."""
+    rows = computing(rows)
+    loss = ("_log_softmax", "nll_loss_forward", "nll_loss_backward", "_log_softmax_backward_data", "ones_like")
+    rows = [row for row in rows if row[0] not in loss and row != ("_to_copy", (BATCH * LENGTH, CLASSES))]
+    return rows[next(at for at, (name, _) in enumerate(rows) if name in ("native_layer_norm", "mm", "addmm")) :]
+
+
+def built(model_type: str, configuration: dict, folder: Path) -> Trace:
+    """The step of a ``config.json``."""
+    file = folder / "config.json"
+    file.write_text(json.dumps({"model_type": model_type, **configuration}))
+    return model(str(file), batch_size=BATCH, sequence_length=LENGTH)
+
+
+@pytest.fixture(params=CASES, scope="module")
+def both(request, tmp_path_factory):
+    model_type, configuration = CASES[request.param]
+    trace = built(model_type, configuration, tmp_path_factory.mktemp("model"))
+    return theirs(model_type, configuration), trace
+
+
+def test_same_parameters_in_the_same_order(both):
+    (parameters, _, _), trace = both
+    shape, names = trace.values.shape.lists(), trace.values.name
+    assert [(names[v], tuple(shape[v])) for v in trace.weights()] == parameters
+
+
+def heavy(rows) -> Counter:
+    """How often which product, norm or choice of experts."""
+    kinds = ("linear", "experts", "normalization", "embedding")
+    return Counter(row for row in rows if kind("aten::" + row[0]) in kinds or row[0] in ("topk", "sort"))
+
+
+def test_same_operators(both, request):
+    (_, forward, backward), trace = both
+    mine = of_model(our_rows(trace, Phase.FORWARD)), of_model(our_rows(trace, Phase.BACKWARD))
+    others = of_model(forward), of_model(backward)
+    if request.node.callspec.params["both"] in APART:
+        assert [heavy(rows) for rows in mine] == [heavy(rows) for rows in others]
+    else:
+        assert mine == others
