@@ -87,8 +87,10 @@ def _fitted(t: Traffic) -> Traffic:
         Ragged(column(rows.values, dtype), column(rows.offsets))
         for rows, dtype in ((t.needs, np.int64), (t.members, np.int64), (t.routes, np.int32))
     )
-    flat = (column(values) for values in (t.party_like, t.source, t.target, t.way_like))
-    return Traffic(*flat, needs, routes, column(t.link_like), members)
+    return Traffic(
+        column(t.party_like), column(t.source), column(t.target), column(t.way_like), needs, routes,
+        column(t.link_like), members,
+    )  # fmt: skip
 
 
 def refined(traffic: Traffic) -> Cells:
