@@ -78,6 +78,8 @@ def main() -> None:
     parser.add_argument("--plans", type=int, default=60, help="plans to sweep, drawn at random; 0 for all")
     parser.add_argument("--compared", type=int, default=10, help="of them predicted alone as well")
     parser.add_argument("--tp", type=int, nargs="*", help="only these sizes of the tensor axis")
+    parser.add_argument("--pp", type=int, nargs="*", help="only these sizes of the pipeline axis")
+    parser.add_argument("--zero", type=int, nargs="*", help="only these stages of ZeRO")
     parser.add_argument("--detail", choices=("summary", "all"), default="summary")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--stages", action="store_true", help="one prediction of each kind by stage")
@@ -97,7 +99,8 @@ def main() -> None:
 def swept(given: argparse.Namespace) -> dict[str, Any]:
     """Sweep plans, then predict some of them alone."""
     trace, machine = load_workload("gpt3-175b", training=True), system("dgx-a100", SERVERS)
-    asked = [one for one in grid(axes_of(AXES)) if not given.tp or one["tp"] in given.tp]
+    only = {name: set(values) for name in ("tp", "pp", "zero") if (values := getattr(given, name))}
+    asked = [one for one in grid(axes_of(AXES)) if all(one[name] in values for name, values in only.items())]
     draw = random.Random(given.seed)
     if given.plans:
         asked = [asked[i] for i in sorted(draw.sample(range(len(asked)), min(given.plans, len(asked))))]
@@ -114,18 +117,28 @@ def swept(given: argparse.Namespace) -> dict[str, Any]:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{len(valid):,} plans with time, memory and binding part ({fit:,} fit) in {spent:.2f} CPU s")
     print(f"{len(valid) / spent:.2f} plans per CPU second, peak {peak:.0f} MB")
-    worst = 0.0
+    evaluated = [one for one in valid if one.figures and one.figures.way == "evaluated"]
+    print(f"{len(evaluated):,} of them evaluated, the others simulated")
+    errors = []
     compared = draw.sample(valid, min(given.compared, len(valid)))
     for one in compared:
         alone = figures(
             simulate(trace, machine, *asked_of(BASE, Fidelity(), asked[one.number], machine.devices), fit=False)
         )
         assert one.figures is not None
-        worst = max(worst, abs(one.figures.iteration_time_s / alone.iteration_time_s - 1))
-    print(f"{len(compared)} of them alone: times differ by at most {worst:.2e}")
+        errors.append(abs(one.figures.iteration_time_s / alone.iteration_time_s - 1))
+        if one.figures.reserved_bytes != alone.reserved_bytes or one.figures.binds != alone.binds:
+            print(f"  {one.asked}: {one.figures.reserved_bytes} bytes and {one.figures.binds}, "
+                  f"alone {alone.reserved_bytes} and {alone.binds}")  # fmt: skip
+    errors.sort()
+    worst = max(errors, default=0.0)
+    equal = sum(error < 1e-12 for error in errors)
+    print(f"{len(compared)} of them alone: {equal} times equal, they differ by at most {worst:.2e}, "
+          f"half of them by less than {errors[len(errors) // 2] if errors else 0:.2e}")  # fmt: skip
     return {
         "plans": len(valid), "combinations": len(asked), "fit": fit, "cpu_s": spent, "peak_mb": peak,
-        "plans_per_cpu_s": len(valid) / spent, "compared": len(compared), "worst": worst,
+        "evaluated": len(evaluated), "plans_per_cpu_s": len(valid) / spent, "compared": len(compared),
+        "worst": worst, "errors": errors,
     }  # fmt: skip
 
 

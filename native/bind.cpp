@@ -13,6 +13,7 @@
 #include "engine.hpp"
 #include "equal_split.hpp"
 #include "maxmin.hpp"
+#include "turns.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -294,6 +295,51 @@ nb::object play_many(nb::object py_graph, nb::object py_wires, const std::string
     return array(std::move(ends));
 }
 
+Pieces pieces_of(Columns& columns, nb::tuple pieces) {
+    return {columns.flat<std::int64_t>(pieces[0], "first"),   columns.flat<std::int8_t>(pieces[1], "kind"),
+            columns.flat<std::int8_t>(pieces[2], "stream"),   columns.flat<std::int8_t>(pieces[3], "shown"),
+            columns.flat<std::int64_t>(pieces[4], "ticks"),   columns.flat<std::int64_t>(pieces[5], "gap"),
+            columns.flat<std::int64_t>(pieces[6], "offsets"), columns.flat<std::int32_t>(pieces[7], "before")};
+}
+
+nb::tuple steady_turn(nb::tuple pieces, std::size_t streams) {
+    Columns columns;
+    const Pieces what = pieces_of(columns, pieces);
+    const std::vector<std::int64_t> zero{0}, none;
+    const std::vector<std::int32_t> nothing;
+    if (const char* wrong = why_wrong(what, {zero, nothing, nothing, nothing, zero, none, none}, streams, 0))
+        throw Refused(wrong);
+    std::vector<std::int64_t> start, finish;
+    steady(what, streams, start, finish);
+    return nb::make_tuple(array(std::move(start)), array(std::move(finish)));
+}
+
+// Turns of pieces; the columns are checked by what makes them, indices are checked here.
+nb::tuple turns(nb::tuple pieces, nb::tuple played, std::size_t streams, std::size_t messages) {
+    Columns columns;
+    const Pieces what = pieces_of(columns, pieces);
+    const Turns when{columns.flat<std::int64_t>(played[0], "first"), columns.flat<std::int32_t>(played[1], "cast"),
+                     columns.flat<std::int32_t>(played[2], "number"), columns.flat<std::int32_t>(played[3], "piece"),
+                     columns.flat<std::int64_t>(played[4], "port_first"), columns.flat<std::int64_t>(played[5], "ports"),
+                     columns.flat<std::int64_t>(played[6], "longer")};
+    if (const char* wrong = why_wrong(what, when, streams, messages)) throw Refused(wrong);
+    Player player(what, when, streams, messages);
+    bool ended = false;
+    {
+        nb::gil_scoped_release release;
+        ended = player.play();
+    }
+    std::vector<std::int64_t> counts, start, end;
+    for (Spans& spans : player.spans) {
+        counts.push_back(static_cast<std::int64_t>(spans.start.size()));
+        start.insert(start.end(), spans.start.begin(), spans.start.end());
+        end.insert(end.end(), spans.end.begin(), spans.end.end());
+    }
+    return nb::make_tuple(array(std::move(player.free)), array(std::move(player.sent)),
+                          array(std::move(player.arrived)), array(std::move(counts)), array(std::move(start)),
+                          array(std::move(end)), ended);
+}
+
 // See triosim/network/cells.py.
 nb::object refine(nb::object py_traffic) {
     Columns columns;
@@ -331,5 +377,7 @@ NB_MODULE(_native, m) {
     m.def("play", &play, "graph"_a, "wires"_a, "model"_a, "alone"_a, "formulas"_a);
     m.def("play_many", &play_many, "graph"_a, "wires"_a, "model"_a, "kind"_a.none(), "factors"_a.none(),
           "links"_a.none());
+    m.def("steady", &steady_turn, "pieces"_a, "streams"_a);
+    m.def("turns", &turns, "pieces"_a, "played"_a, "streams"_a, "messages"_a);
     m.def("refine", &refine, "traffic"_a);
 }

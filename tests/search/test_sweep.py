@@ -45,8 +45,10 @@ def test_each_plan_gives_what_it_gives_alone(
             assert "8 devices cannot be divided" in one.why
             continue
         alone = simulate(gpt2, server, *asked(global_batch_size=8, **one.asked), fit=False)
-        assert one.figures == figures(alone)
+        whole = figures(alone)
         assert one.figures is not None
+        assert one.figures.iteration_time_s == pytest.approx(whole.iteration_time_s, rel=1e-3)
+        assert (one.figures.reserved_bytes, one.figures.binds) == (whole.reserved_bytes, whole.binds)
         parts = one.figures.compute_s + one.figures.exposed_communication_s + one.figures.host_s + one.figures.idle_s
         assert parts == pytest.approx(one.figures.iteration_time_s)
 

@@ -215,6 +215,11 @@ def launch(programs: Sequence[Program], trace: Trace, cost: Host) -> list[Progra
     return [_issue(program, trace, cost, folded) for program in programs]
 
 
+def issue_shares(trace: Trace, cost: Host) -> NDArray[np.float64]:
+    """Seconds for which the host issues each operator, the views before it included, shape ``(operators,)``."""
+    return _with_views(trace, cost.issue_s)
+
+
 def _with_views(trace: Trace, issue_s: NDArray[np.float64]) -> NDArray[np.float64]:
     """Issue time of each operator with that of the views before it, which are not in the program.
 

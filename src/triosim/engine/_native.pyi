@@ -1,3 +1,5 @@
+from typing import Any
+
 from numpy import float64, int32, int64
 from numpy.typing import NDArray
 
@@ -48,6 +50,10 @@ def play_many(
         Refused: the columns make no sense.
     """
 
+def turns(
+    pieces: tuple[NDArray[Any], ...], played: tuple[NDArray[Any], ...], streams: int, messages: int
+) -> tuple[_Ticks, _Ticks, _Ticks, NDArray[int64], _Ticks, _Ticks, bool]: ...
+def steady(pieces: tuple[NDArray[Any], ...], streams: int) -> tuple[_Ticks, _Ticks]: ...
 def refine(traffic: object) -> tuple[NDArray[int64], NDArray[int64], NDArray[int64], NDArray[int64]]:
     """Cells of parties, ways, links and groups.  See :func:`triosim.network.cells.refined`.
 

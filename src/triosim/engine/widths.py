@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from operator import index
 from typing import Any, TypeVar
@@ -29,16 +30,39 @@ def fitted(graph: Graph, wires: Wires) -> tuple[Graph, Wires]:
     Raises:
         ValueError: a column is no flat array of whole numbers that fit its width.
     """
-    patterns: dict[int, Pattern] = {}
-    collectives = []
-    for row, c in enumerate(graph.collectives):
-        if id(c.pattern) not in patterns:
-            patterns[id(c.pattern)] = _fitted(c.pattern, f"collective {row}: ")
-        collectives.append(_fitted(replace(c, pattern=patterns[id(c.pattern)]), f"collective {row}: "))
+    collectives = _last.of(graph.collectives)
     network = _fitted(wires, "wires.")
     if wires.ends is not None and np.shape(wires.ends) != (len(network.capacity), 2):
         raise ValueError(f"wires.ends has shape {np.shape(wires.ends)}, must have {(len(network.capacity), 2)}")
-    return _fitted(replace(graph, collectives=tuple(collectives)), "graph."), network
+    return _fitted(replace(graph, collectives=collectives), "graph."), network
+
+
+class _Last:
+    """The collectives that were looked at last: a graph is played again and again with other amounts."""
+
+    def __init__(self) -> None:
+        self._known: tuple[tuple[Collective, ...], tuple[Collective, ...]] = ((), ())
+
+    def of(self, given: tuple[Collective, ...]) -> tuple[Collective, ...]:
+        """The same with every column as an engine reads it."""
+        before, after = self._known
+        if given is not before:
+            after = _fitted_collectives(given)
+            self._known = (given, after)
+        return after
+
+
+_last = _Last()
+
+
+def _fitted_collectives(given: Iterable[Collective]) -> tuple[Collective, ...]:
+    patterns: dict[int, Pattern] = {}
+    collectives = []
+    for row, c in enumerate(given):
+        if id(c.pattern) not in patterns:
+            patterns[id(c.pattern)] = _fitted(c.pattern, f"collective {row}: ")
+        collectives.append(_fitted(replace(c, pattern=patterns[id(c.pattern)]), f"collective {row}: "))
+    return tuple(collectives)
 
 
 def _fitted(table: T, what: str) -> T:

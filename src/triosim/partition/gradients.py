@@ -26,6 +26,7 @@ class Gradient:
     bytes: int
 
 
+@kept(16)
 def gradients(trace: Trace) -> list[Gradient]:
     """Gradients of the parameters, in registration order of the parameters.
 

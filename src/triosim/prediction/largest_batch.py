@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from triosim.core.errors import InputError
+from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.system import System
 from triosim.plan import Plan
 from triosim.prediction.prepare import Prepared, prepare
@@ -43,12 +44,19 @@ class Fullest:
 
 def fullest(job: Prepared) -> Fullest:
     """The rank class that decides whether a job fits."""
-    found = []
-    for number, (program, foot) in enumerate(zip(job.programs, job.feet, strict=True)):
-        device = job.system.model(int(job.placement.devices[program.ranks.min()]))
-        context = CONTEXT_BYTES.get(device.kind, 0) if device.name else 0
-        found.append(Fullest(number, foot.reserved_bytes + context, context, device.memory_bytes))
-    return max(found, key=lambda f: (f.fits is False, f.needed_bytes))
+    return max(
+        (
+            needed(number, foot.reserved_bytes, job.system.model(int(job.placement.devices[program.ranks.min()])))
+            for number, (program, foot) in enumerate(zip(job.programs, job.feet, strict=True))
+        ),
+        key=lambda f: (f.fits is False, f.needed_bytes),
+    )
+
+
+def needed(program: int, reserved_bytes: int, device: Accelerator) -> Fullest:
+    """What a program that reserves so much needs of a device."""
+    context = CONTEXT_BYTES.get(device.kind, 0) if device.name else 0
+    return Fullest(program, reserved_bytes + context, context, device.memory_bytes)
 
 
 def largest_batch(workload: Trace, system: System, plan: Plan, job: Prepared) -> int:

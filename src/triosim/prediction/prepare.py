@@ -65,6 +65,49 @@ WORTH_TELLING = 0.01
 
 
 @dataclass(frozen=True)
+class Arranged:
+    """A job that is divided, priced and cut into stages; its programs are not written yet.
+
+    Attributes:
+        whole, job, step, stages, launching, residual, system, plan, fidelity, mesh, placement, times, router,
+        warnings: as of :class:`Prepared`.
+        schedule: in which order stages run micro-batches.
+        models: kinds of device that take part, rows of the system's models.
+        jobs, all_times: what was priced and what it takes, for each kind of device.
+        full_clock, clocks: see :class:`Prepared`.
+    """
+
+    whole: Trace
+    job: Job
+    step: Step
+    system: System
+    plan: Plan
+    fidelity: Fidelity
+    mesh: JobMesh
+    placement: Placement
+    times: Estimates
+    stages: Stages
+    launching: Host
+    residual: Residual | None
+    router: Router
+    schedule: Schedule
+    models: tuple[int, ...]
+    jobs: dict[int, Job]
+    all_times: dict[int, Estimates]
+    warnings: tuple[str, ...] = ()
+    full_clock: Mapping[int, Estimates] = field(default_factory=dict)
+    clocks: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+
+    def prepared(self, programs: list[Program], feet: list[Footprint], interferes: list[Interference]) -> Prepared:
+        """With its programs."""
+        return Prepared(
+            self.whole, self.job, self.step, self.system, self.plan, self.fidelity, self.mesh, self.placement,
+            self.times, self.stages, self.launching, self.residual, programs, feet, self.router, interferes,
+            self.warnings, self.full_clock, self.clocks,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
 class Prepared:
     """A job that is ready to be played.
 
@@ -115,7 +158,7 @@ def prepare(
     also: Sequence[Trace] = (),
     drawn: Mapping[str, DeviceEnergy] | None = None,
 ) -> Prepared:
-    """Divide a workload among the devices of a system and price it.
+    """Divide a workload among the devices of a system, price it and write what every rank runs.
 
     Args:
         workload: one step on one device.
@@ -128,6 +171,39 @@ def prepare(
 
     Raises:
         InputError: the workload, the system and the plan do not go together; the message says how they would.
+    """
+    made = arrange(workload, system, plan, fidelity, tell, also, drawn)
+    step, mesh, system, placement, models = made.step, made.mesh, made.system, made.placement, made.models
+
+    tell("writing the programs of the ranks")
+    chunks = made.schedule.chunks_per_stage
+    _check_length(step.trace, made.plan, mesh, chunks, made.launching.mode)
+    classes = _programs(
+        step, made.all_times, made.stages, made.schedule, made.plan, mesh, system, placement, made.jobs[models[0]],
+        made.fidelity,
+    )  # fmt: skip
+    classes = launch(classes, step.trace, made.launching)
+    feet = [footprint(p.lifetimes, len(CATEGORIES)) for p in classes if p.lifetimes is not None]
+    devices = [system.model(int(placement.devices[p.ranks.min()])) for p in classes]
+    return made.prepared(classes, feet, [interference(device, made.fidelity.slowdown) for device in devices])
+
+
+def arrange(
+    workload: Trace,
+    system: System,
+    plan: Plan,
+    fidelity: Fidelity | None = None,
+    tell: Progress = lambda words: None,
+    also: Sequence[Trace] = (),
+    drawn: Mapping[str, DeviceEnergy] | None = None,
+) -> Arranged:
+    """Divide a workload among the devices of a system, price it and cut it into stages.
+
+    Args:
+        workload, system, plan, fidelity, tell, also, drawn: as of :func:`prepare`.
+
+    Raises:
+        InputError: as of :func:`prepare`.
     """
     fidelity = fidelity or Fidelity()
     if not plan.training or not np.any(workload.operators.phase):
@@ -185,22 +261,15 @@ def prepare(
     if schedule.splits_backward:
         step = replace(step, notes=(*step.notes, *_unsplit(step.homes, stages, times[slowest].seconds, plan.schedule)))
 
-    tell("writing the programs of the ranks")
     asked = fidelity.host or (plan.stack.host if plan.stack and named and residual is None else "")
     mode, why = (asked, "") if asked else default_mode(workload, [job.device for job in jobs.values()], recorded_on)
-    _check_length(step.trace, plan, mesh, schedule.chunks_per_stage, mode)
-    classes = _programs(step, times, stages, schedule, plan, mesh, system, placement, jobs[models[0]], fidelity)
     driven = mesh.replicas if step.replication.rooted else 1
     alone = driven * crowding(_processes(placement, system) // driven, system.server_cores)
     launching = host(step.trace, mode, alone, why) if residual is None else residual.host(step.trace, alone)
-    classes = launch(classes, step.trace, launching)
-    feet = [footprint(p.lifetimes, len(CATEGORIES)) for p in classes if p.lifetimes is not None]
-    devices = [system.model(int(placement.devices[p.ranks.min()])) for p in classes]
-    interferes = [interference(device, fidelity.slowdown) for device in devices]
-    return Prepared(
+    return Arranged(
         whole, jobs[slowest], step, system, plan, fidelity, mesh, placement, times[slowest], stages, launching,
-        residual, classes, feet, router, interferes, tuple(dict.fromkeys(w for m in models for w in times[m].warnings)),
-        full_clock, clocks,
+        residual, router, schedule, tuple(models), jobs, times,
+        tuple(dict.fromkeys(w for m in models for w in times[m].warnings)), full_clock, clocks,
     )  # fmt: skip
 
 

@@ -71,7 +71,7 @@ class Summary:
         spent = [tally.occupied(run, cell) for cell in range(run.lowered.cells)]
         parts = tally.breakdown(run, spent)
         seconds = run.end * tally.S / run.iterations
-        memory, throughput = self._memory(), self._throughput(seconds)
+        memory, throughput = self._memory(), self.throughput(seconds)
         account = self._account(spent, throughput, seconds)
         return Result(
             iteration_time_s=seconds,
@@ -86,10 +86,10 @@ class Summary:
             collectives=tally.collective_rows(run, self.of.mesh.names),
             workload=self._workload(),
             system=describe_system(self.of.system),
-            plan=self._plan(),
+            plan=self.run_plan(),
             fidelity=self._fidelity(),
             sources=self._sources(),
-            warnings=self._warnings(memory),
+            warnings=self.warnings(memory.fits),
             tasks=len(run.lowered.graph),
             flows=run.played.flows,
             make_interval=lambda: self._interval(seconds, parts),
@@ -125,7 +125,8 @@ class Summary:
             tokens=speed.tokens_per_s * seconds if speed.tokens_per_s else None,
         )  # fmt: skip
 
-    def _throughput(self, seconds: float) -> Throughput:
+    def throughput(self, seconds: float) -> Throughput:
+        """Samples and tokens a second, an iteration taking so long."""
         known = (
             self.of.job.recorded.meta.batch_size is not None
             or self.of.plan.batch_size
@@ -209,7 +210,8 @@ class Summary:
         once = recorded.operators.phase != Phase.RECOMPUTE if self.of.plan.recompute != "none" else True
         return float(np.nansum(recorded.operators.device_s * recorded.runs(), where=once))
 
-    def _plan(self) -> RunPlan:
+    def run_plan(self) -> RunPlan:
+        """The plan as it was run."""
         mesh = self.of.mesh
         run = {
             **{name: size for name, size in mesh.axes if name in AXES}, "batch_size": mesh.batch_size,
@@ -292,7 +294,8 @@ class Summary:
             )
         return found
 
-    def _warnings(self, memory: Memory) -> tuple[str, ...]:
+    def warnings(self, fits: bool | None) -> tuple[str, ...]:
+        """What the user should know, the job fitting in memory or not."""
         found = [*self.of.warnings, *self.of.step.notes, *self._strange()]
         recorded = self.of.job.recorded
         if recorded.meta.batch_guess not in ("", "operators"):
@@ -304,7 +307,7 @@ class Summary:
                 f"only {100 * growing:.0f} % of the recorded operator time is in operators that grow with the batch: "
                 "is the batch size of the trace right (--trace-batch-size)?"
             )
-        if memory.fits is False:
+        if fits is False:
             found.append(f"the job does not fit in memory: times are as if it did{self._largest()}")
         if self.of.mesh.ranks < self.of.mesh.devices:
             found.append(f"{self.of.mesh.ranks} of the system's {self.of.mesh.devices} devices are used")

@@ -6,6 +6,8 @@ A stage runs one *part* of the model, or several (chunks) under schedules that i
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 
 from triosim.memory.blocks import Extra, RankBlocks, StepStorages
@@ -51,7 +53,9 @@ class JobFacts:
         grads: list[Gradient],
     ) -> None:
         self.step, self.stages, self.plan, self.mesh, self.grads = step, stages, plan, mesh, grads
-        self.schedule, self.chunks = schedule, stages.count // mesh.stages
+        self.costs = costs
+        self.schedule, self.pipeline = schedule, mesh.stages
+        self.chunks = stages.count // self.pipeline
         operators, values = step.trace.operators, step.trace.values
         self.tags = Tags()
         root_only = np.isin(np.arange(len(operators)), list(step.root_only))
@@ -74,6 +78,7 @@ class JobFacts:
         )
         self.storages = StepStorages(step.trace)
         self.trains = bool(np.any(operators.phase == Phase.BACKWARD))
+        self.grads_of = self._grads_of()
         self.issued_after: dict[int, list[int]] = {}
         self.issued_before: dict[int, list[int]] = {}
         self.needed_before: dict[int, list[int]] = {}
@@ -89,9 +94,27 @@ class JobFacts:
             if before < len(self.phase) and self.phase[before] == Phase.OPTIMIZER:
                 self.once.add(number)  # gradients are exchanged when they are complete
 
+    def running(self, schedule: Schedule, mesh: JobMesh) -> JobFacts:
+        """The same job under another schedule, with other micro-batches."""
+        other = copy(self)
+        other.schedule, other.mesh = schedule, mesh
+        return other
+
+    def _grads_of(self) -> dict[int, list[Gradient]]:
+        """Gradients by the part that completes them: on each stage the first part that uses a parameter is the last
+        to add to its gradient."""
+        found: dict[int, list[Gradient]] = {}
+        for gradient in self.grads:
+            first: dict[int, int] = {}
+            for part in sorted(self.stages.parameters.get(gradient.parameter, ())):
+                first.setdefault(self.stage(part), part)
+            for part in first.values():
+                found.setdefault(part, []).append(gradient)
+        return found
+
     def stage(self, part: int) -> int:
         """The stage that runs a part of the model."""
-        return part % self.mesh.stages
+        return part % self.pipeline
 
     def parts(self, stage: int) -> list[int]:
         """The parts of the model that a stage runs, in the order of their forward."""
@@ -112,13 +135,7 @@ class PartFacts:
             halves = split_backward(job.step.homes, self.backward)
             self.rows[Pass.INPUT_GRADIENT] = list(halves.input_gradient)
             self.rows[Pass.WEIGHT_GRADIENT] = list(halves.weight_gradient)
-        here = job.parts(job.stage(number))
-
-        def complete_in(gradient: Gradient) -> int:
-            """The first part of the stage that uses its parameter is the last to add to it."""
-            return min((p for p in stages.parameters.get(gradient.parameter, ()) if p in here), default=-1)
-
-        self.grads = [gradient for gradient in job.grads if complete_in(gradient) == number]
+        self.grads = job.grads_of.get(number, [])
         self.summands = self._summands()
         self.arriving: dict[int, list[Boundary]] = {}
         self.leaving: dict[int, list[Boundary]] = {}

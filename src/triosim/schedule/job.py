@@ -106,7 +106,7 @@ def programs(step: Step, costs: Costs, stages: Stages, schedule: Schedule, plan:
                 "1f1b or interleaved-1f1b, or leave it out"
             )
     kinds = ((True, False) if mesh.replicas > 1 else (True,)) if step.replication.rooted else (None,)
-    written = [_Stage(StageFacts(job, stage, root)) for stage in range(mesh.stages) for root in kinds]
+    written = [StageWriter(StageFacts(job, stage, root)) for stage in range(mesh.stages) for root in kinds]
     return [stage.program() for stage in written]  # tags are known when all stages have been written
 
 
@@ -116,8 +116,14 @@ def _reduced_in(gradient: Gradient, trace: Trace, item: float) -> Gradient:
     return replace(gradient, bytes=round(gradient.bytes * item / float(own)))
 
 
-class _Stage:
-    """Writes the fragments of one stage and puts them in order."""
+class StageWriter:
+    """Writes the fragments of one stage and puts them in order.
+
+    Attributes:
+        of: the stage.
+        kinds: of each action.
+        iterations: each of them.
+    """
 
     def __init__(self, of: StageFacts) -> None:
         self.of, self.job, self.plan, self.mesh = of, of.job, of.plan, of.mesh

@@ -124,7 +124,7 @@ class _Item:
     bytes: int
 
 
-@kept(4)
+@kept(16)
 def _crossing_items(trace: Trace) -> tuple[_Item, ...]:
     """Forward values that would have to be sent if a cut fell between their making and a use.
 
@@ -430,7 +430,7 @@ def _stages_of_parameters(trace: Trace, of: NDArray[np.int32]) -> dict[int, tupl
 def _optimizer_share(trace: Trace, parameters: dict[int, tuple[int, ...]], count: int) -> NDArray[np.float64]:
     """Optimizer operators work on lists of tensors; each stage runs the part for its own parameters, by bytes."""
     values = trace.values
-    size, storage, of = values.bytes().tolist(), values.storage.tolist(), values.of.tolist()
+    size, storage = values.bytes().tolist(), values.storage.tolist()
     by_storage = {storage[v]: v for v in parameters}
     overall = np.zeros(count)
     for parameter, stages in parameters.items():
@@ -438,17 +438,19 @@ def _optimizer_share(trace: Trace, parameters: dict[int, tuple[int, ...]], count
             overall[stage] += size[parameter]
     overall = overall / overall.sum() if overall.sum() else np.full(count, 1 / count)
     share = np.zeros((len(trace), count))
-    inputs, outputs = trace.operators.inputs.lists(), trace.operators.outputs.lists()
+    known = np.zeros(int(values.storage.max(initial=-1)) + 2, np.int64)  # of each storage its parameter's row, or none
+    part = np.zeros((len(by_storage) + 1, count))
+    for row, (where, parameter) in enumerate(by_storage.items(), start=1):
+        known[where] = row
+        part[row, list(parameters[parameter])] = 1
+    owner = known[values.storage]
+    owner = np.where((owner == 0) & (values.of >= 0), owner[values.of], owner)
+    sizes = values.bytes().astype(np.float64)
+    inputs, outputs = trace.operators.inputs, trace.operators.outputs
     for row in np.flatnonzero(trace.operators.phase == Phase.OPTIMIZER).tolist():
-        part = np.zeros(count)
-        for value in {*inputs[row], *outputs[row]}:
-            parameter = by_storage.get(
-                storage[value], by_storage.get(storage[of[value]], NONE) if of[value] >= 0 else NONE
-            )
-            if parameter >= 0:
-                for stage in parameters[parameter]:
-                    part[stage] += size[value]
-        share[row] = part / part.sum() if part.sum() else overall
+        own = np.unique(np.concatenate([inputs[row], outputs[row]]))
+        found = sizes[own] @ part[owner[own]]
+        share[row] = found / found.sum() if found.sum() else overall
     return share
 
 

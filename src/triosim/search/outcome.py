@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from triosim.prediction.result import Result
+from triosim.plan import RunPlan
+from triosim.prediction.result import Breakdown, Result
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class Figures:
         reserved_bytes, capacity_bytes: memory of the fullest device, and what it has (None where not known).
         fits: whether that is enough, None where not known.
         warnings: what the user should know, one sentence each.
+        way: ``"simulated"`` as a single prediction is, or ``"evaluated"`` (:mod:`triosim.search.evaluate`).
     """
 
     sizes: dict[str, int]
@@ -38,6 +41,7 @@ class Figures:
     capacity_bytes: int | None
     fits: bool | None
     warnings: tuple[str, ...] = ()
+    way: str = "simulated"
 
 
 @dataclass(frozen=True)
@@ -81,19 +85,16 @@ class Outcome:
         found = plain["figures"]
         figures = None
         if found is not None:
-            named = {one.name: found[one.name] for one in fields(Figures)}
+            named = {one.name: found[one.name] for one in fields(Figures) if one.name != "way" or "way" in found}
             figures = Figures(**{**named, "warnings": tuple(named["warnings"])})
         return Outcome(plain["number"], plain["asked"], figures, plain["why"], plain.get("result"))
 
 
 def figures(result: Result) -> Figures:
     """What plans are compared by, of one result."""
-    parts, run = result.breakdown_s, result.plan
-    known = run.asdict()
-    axes = [name for name, size in known.items() if name in run.axis_order and isinstance(size, int)]
-    more = ("ranks", "batch_size", "global_batch_size", "micro_batches", "micro_batch_size")
+    parts = result.breakdown_s
     return Figures(
-        sizes={name: known[name] for name in (*axes, *more)},
+        sizes=sizes_of(result.plan),
         iteration_time_s=result.iteration_time_s,
         samples_per_s=result.throughput.samples_per_s,
         tokens_per_s=result.throughput.tokens_per_s,
@@ -102,7 +103,7 @@ def figures(result: Result) -> Figures:
         exposed_communication_s=parts.exposed_communication,
         host_s=parts.host,
         idle_s=parts.idle,
-        binds=_binds(result),
+        binds=binding(parts, lambda: _most(result)),
         reserved_bytes=result.memory.reserved_bytes,
         capacity_bytes=result.memory.capacity_bytes,
         fits=result.memory.fits,
@@ -110,14 +111,27 @@ def figures(result: Result) -> Figures:
     )
 
 
-def _binds(result: Result) -> str:
-    """The part that takes most of an iteration."""
-    parts = result.breakdown_s
+def sizes_of(run: RunPlan) -> dict[str, int]:
+    """Axes, ranks and batch of a plan as it was run."""
+    known = run.asdict()
+    axes = [name for name, size in known.items() if name in run.axis_order and isinstance(size, int)]
+    more = ("ranks", "batch_size", "global_batch_size", "micro_batches", "micro_batch_size")
+    return {name: known[name] for name in (*axes, *more)}
+
+
+def binding(parts: Breakdown, talk: Callable[[], str]) -> str:
+    """The part that takes most of an iteration; ``talk`` says what takes most of communication."""
     found = {
         "compute": parts.compute, "communication": parts.exposed_communication, "host": parts.host, "idle": parts.idle,
     }  # fmt: skip
     largest = max(found, key=found.__getitem__)
-    if largest != "communication" or not result.collectives:
-        return largest
+    most = talk() if largest == "communication" else ""
+    return f"{largest} ({most})" if most else largest
+
+
+def _most(result: Result) -> str:
+    """The axis and the kind of collective that take most time."""
+    if not result.collectives:
+        return ""
     most = max(result.collectives, key=lambda row: row.seconds)
-    return f"communication ({most.axis} {most.kind.replace('_', '-')})"
+    return f"{most.axis} {most.kind.replace('_', '-')}"

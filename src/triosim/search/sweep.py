@@ -23,16 +23,22 @@ from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.plan import Plan
 from triosim.prediction.simulate import simulate
+from triosim.search.evaluate import NotEvaluated, evaluated
+from triosim.search.evaluated_figures import evaluated_figures
 from triosim.search.grid import asked_of
 from triosim.search.outcome import Outcome, figures
 from triosim.trace.tables import Trace
 
 Detail = Literal["summary", "all"]
 Tell = Callable[[str], None]
+Formed = tuple[Plan, Fidelity]
 Numbered = tuple[int, Plan | dict[str, Any]]
 
 BATCH = 4
 """Plans that a worker is given at once: neighbours share caches, and none should wait long for the last."""
+
+WINDOW = 512
+"""Plans of a summary that are put in another order together, those next to each other that divide the step alike."""
 
 AHEAD = 3
 """Batches for each worker that are given out before the first of them is asked for."""
@@ -78,7 +84,8 @@ def sweep(
     found: Iterator[Outcome]
     if workers == 1:
         task = _Task(workload, system, base, fidelity, detail, also)
-        found = (known[number] if number in known else task.outcome(number, plan) for number, plan in numbered)
+        window = WINDOW if detail == "summary" else 1
+        found = _in_windows(numbered, known, task, window)
     else:
         found = _spread(numbered, known, workers, (workload, system, base, fidelity, detail, also))
     return _told(found, progress or (lambda words: None))
@@ -95,6 +102,29 @@ def _told(found: Iterator[Outcome], tell: Tell) -> Iterator[Outcome]:
         words = f"{outcome.number + 1:,} plans, {fit:,} possible"
         tell(words + (f", best {best:.4g} s" if fit else ""))
         yield outcome
+
+
+def _in_windows(
+    numbered: Iterator[Numbered], known: Mapping[int, Outcome], task: _Task, window: int
+) -> Iterator[Outcome]:
+    """Outcomes in order, predicted window by window: within one those come together that share most."""
+    while batch := list(islice(numbered, window)):
+        formed = [(*one, task.formed(one[1])) for one in batch if one[0] not in known]
+        made = {}
+        for number, asked, plan in sorted(formed, key=lambda one: (_shares(one[2], task.system.devices), one[0])):
+            made[number] = task.outcome(number, asked, plan)
+        yield from (known[number] if number in known else made[number] for number, _ in batch)
+
+
+def _shares(formed: Formed | str, devices: int) -> str:
+    """Alike for plans that divide and price the same step, as most of the work is."""
+    if isinstance(formed, str):
+        return ""
+    plan, _ = formed
+    replicas = plan.dp or max(devices // plan.replica_ranks, 1)
+    batch = plan.batch_size or (plan.global_batch_size or 0) / replicas
+    size = batch / (plan.micro_batches or 1)
+    return repr((plan.tp, plan.parallelism, plan.recompute, plan.sequence_length, size, plan.pp, plan.zero))
 
 
 class _Task:
@@ -116,14 +146,29 @@ class _Task:
         self.workload, self.system, self.detail, self.also = workload, system, detail, also
         self.base, self.fidelity = base, fidelity
 
-    def outcome(self, number: int, plan: Plan | dict[str, Any]) -> Outcome:
-        """What a plan gives."""
-        asked = _asked(plan)
+    def formed(self, plan: Plan | dict[str, Any]) -> Formed | str:
+        """The plan and its fidelity, or why there is none."""
         try:
             if isinstance(plan, Plan):
-                formed, fidelity = plan, self.fidelity
-            else:
-                formed, fidelity = asked_of(self.base, self.fidelity, plan, self.system.devices)
+                return plan, self.fidelity
+            return asked_of(self.base, self.fidelity, plan, self.system.devices)
+        except InputError as error:
+            return str(error)
+
+    def outcome(self, number: int, plan: Plan | dict[str, Any], given: Formed | str | None = None) -> Outcome:
+        """What a plan gives; ``given`` as :meth:`formed` has it, None where that is still to be done."""
+        asked = _asked(plan)
+        given = self.formed(plan) if given is None else given
+        if isinstance(given, str):
+            return Outcome(number, asked, None, given)
+        formed, fidelity = given
+        try:
+            if self.detail == "summary":
+                try:
+                    found = evaluated(self.workload, self.system, formed, fidelity, self.also)
+                    return Outcome(number, asked, evaluated_figures(found))
+                except NotEvaluated:
+                    pass
             result = simulate(self.workload, self.system, formed, fidelity, fit=False, also=self.also)
             whole = result.to_dict() if self.detail == "all" else None
             return Outcome(number, asked, figures(result), "", whole)

@@ -1,0 +1,473 @@
+"""A plan's figures without its graph: what repeats is played once, the end of the iteration as it is.
+
+A full prediction writes, lowers, plays and adds up every instruction of every micro-batch.  Where no transfer meets
+another, nothing but the schedule decides when a pass begins, and passes of one kind take equally long:
+
+1. The step is divided, priced and cut as for a full prediction (:func:`triosim.prediction.prepare.arrange`).
+2. Each *kind* of stage is written once (:mod:`triosim.search.stage_kinds`).
+3. What collectives and sends take alone is played once for each mesh (:mod:`triosim.search.undisturbed`).
+4. All turns but the last are played row by row, without a graph (:mod:`triosim.engine.turns`).
+5. From the first reduction of gradients on, where buckets, sends and collectives share links, each stage's rows are
+   real and the engine plays them (:mod:`triosim.search.tail`).
+
+What that cannot do exactly is refused (:class:`NotEvaluated`) and for the caller to simulate.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.collectives.means import CollectiveMeans
+from triosim.collectives.scheduling import Collectives
+from triosim.composition.host import launch
+from triosim.composition.interference import MOST_PLAYS, Interference, Tasks, interference, settle
+from triosim.core.columns import Ragged
+from triosim.core.spans import covered, merged
+from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds, whole_ticks
+from triosim.engine import turns
+from triosim.engine.graph import Played
+from triosim.engine.play import play
+from triosim.engine.turns import Cast, Does, Ended, Piece, Shown, Turns
+from triosim.fidelity import Fidelity
+from triosim.hardware.system import System
+from triosim.network.lowering import Lowered, lower
+from triosim.network.routes import Router
+from triosim.network.sharing import network_model
+from triosim.partition.gradients import gradients
+from triosim.partition.mesh import Mesh
+from triosim.plan import Plan
+from triosim.prediction.prepare import Arranged, arrange
+from triosim.schedule._stage import JobFacts
+from triosim.schedule.actions import Action, Pass
+from triosim.schedule.costs import Costs
+from triosim.schedule.program import HOST, STREAMS, TP, Op, Program
+from triosim.search.memory_of import fullest
+from triosim.search.order import Order, order_of
+from triosim.search.stage_kinds import Port, StageKinds
+from triosim.search.tail import Tail, closed
+from triosim.search.undisturbed import Call, Send, Undisturbed, Uneven, undisturbed
+from triosim.trace.tables import Trace
+
+S = 1 / PICOSECONDS_PER_SECOND
+MEETING = 1e-3
+"""What sends that meet may cost before they are left to a full simulation, part of the time until the tail."""
+
+
+ROUNDS = 4
+"""How often the tail may turn out to begin earlier."""
+
+
+class NotEvaluated(Exception):
+    """A plan that has to be simulated, and why."""
+
+
+def why_not(plan: Plan, fidelity: Fidelity) -> str:
+    """Why a plan has to be simulated, ``""`` where it need not."""
+    reasons = (
+        (plan.iterations > 1, "several iterations"),
+        (bool(plan.places), "values that start elsewhere"),
+        (bool(plan.offload), "offload"),
+        (plan.dp_style != "ddp", "DataParallel"),
+        (fidelity.solver != "max-min", "a network model of one's own"),
+        (plan.zero >= 2, "gathered parameters"),
+        (fidelity.composition is not None, "a residual of composition"),
+        (not plan.training, "inference"),
+        (not plan.overlap, "no overlap"),
+        (fidelity.host == "graph", "a graph that is launched once"),
+    )
+    return next((why for holds, why in reasons if holds), "")
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A job that was evaluated.
+
+    Attributes:
+        made: the job before its programs.
+        ended: what all turns but the tail's have left.
+        tail: the tail as the engine played it, and its programs.
+        lowered, programs: of the tail.
+        messages: for each message of :attr:`ended` the stages that send and receive it.
+        talked: ticks of each kind of collective (kind, bytes, axis) before the tail, and of sends (kind -1).
+        reserved: bytes of the fullest stage.
+        met: sends that met others on a link, whose times are within :data:`MEETING` and not exact.
+    """
+
+    made: Arranged
+    ended: Ended
+    tail: Played
+    lowered: Lowered
+    programs: Sequence[Program]
+    messages: NDArray[np.int64]
+    talked: dict[Call, int]
+    reserved: int
+    met: int
+
+    @property
+    def end(self) -> int:
+        """End of the iteration, picoseconds."""
+        return int(self.tail.finish.max(initial=0))
+
+
+def evaluated(
+    workload: Trace, system: System, plan: Plan, fidelity: Fidelity | None = None, also: Sequence[Trace] = ()
+) -> Evaluated:
+    """Evaluate a plan.
+
+    Args:
+        workload, system, plan, fidelity, also: as of :func:`triosim.simulate`.
+
+    Raises:
+        InputError: as of :func:`triosim.simulate`.
+        NotEvaluated: the plan has to be simulated.
+    """
+    fidelity = fidelity or Fidelity()
+    why = why_not(plan, fidelity)
+    if why:
+        raise NotEvaluated(why)
+    made = arrange(workload, system, plan, fidelity, also=also)
+    return _Evaluation(made).run()
+
+
+class _Evaluation:
+    def __init__(self, made: Arranged) -> None:
+        self.made, self.plan, self.mesh = made, made.plan, made.mesh
+        self.fidelity = made.fidelity
+        trace = made.step.trace
+        if len(made.models) > 1:
+            raise NotEvaluated("devices of several kinds")
+        if not made.plan.training or made.step.replication.weights or made.launching.mode == "graph":
+            raise NotEvaluated("inference" if not made.plan.training else "a graph that is launched once")
+        if trace.operators.sync.any() and made.launching.mode != "none":
+            raise NotEvaluated("operators at which the host waits")
+        costs = Costs(made.all_times[made.models[0]].seconds)
+        grads = gradients(trace)
+        if not grads:
+            raise NotEvaluated("no gradients")
+        self.job = JobFacts(made.step, costs, made.stages, made.schedule, made.plan, made.mesh, grads)
+        self.launching = replace(made.launching, delay_s=0.0)
+        self.kinds = StageKinds(self.job, made.launching)
+        self.written = {stage: self.kinds.written(stage) for stage in sorted(set(self.kinds.of))}
+        self.stages = range(self.mesh.stages)
+
+    # --- the order ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def orders(self) -> list[Order]:
+        """What each stage runs."""
+        return [order_of(self.made.schedule, stage, self.mesh.stages, self.mesh.micro_batches) for stage in self.stages]
+
+    def ports(self, stage: int, what: Pass, chunk: int) -> tuple[Port, ...]:
+        """Messages of a pass."""
+        return self.kinds.ports[what, chunk * self.mesh.stages + stage]
+
+    # --- all of it ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> Evaluated:
+        m, boundaries = self.mesh.micro_batches, self.job.stages.boundaries
+        tags = {(n, back): (2 * n + back) * m for n in range(len(boundaries)) for back in (False, True)}
+        stage = self.job.stage
+        peers = {
+            Port(n, back, sends): stage(b.target if sends != back else b.source)
+            for n, b in enumerate(boundaries) for back in (False, True) for sends in (False, True)
+        }  # fmt: skip
+        reserved = fullest(self.job, self.made.schedule, self.kinds.of, self.written)
+        for _ in range(ROUNDS):
+            ended, met = self._turns(tags, len(boundaries) * 2 * m)
+            programs = self._tails(tags, peers, ended)
+            played, lowered = self._played(programs)
+            late = self._late(ended, played, lowered, programs)
+            if not late:
+                break
+            self._begin_earlier(late)
+        else:
+            raise NotEvaluated("sends that meet the reduction of gradients")
+        ends = np.array([[stage(b.source), stage(b.target)] for b in boundaries], np.int64).reshape(-1, 2)
+        both = np.stack([ends, ends[:, ::-1]], axis=1).reshape(-1, 2)
+        return Evaluated(
+            self.made, ended, played, lowered, programs, np.repeat(both, m, axis=0), self._talked(ended), reserved, met
+        )
+
+    def _tails(self, tags: dict[tuple[int, bool], int], peers: dict[Port, int], ended: Ended) -> list[Program]:
+        """Programs of the tail."""
+        programs = []
+        for s in self.stages:
+            order, first = self.orders[s], self.first[s]
+            ports = {
+                (what, chunk): self.ports(s, what, chunk) for chunk in range(self.job.chunks) for what in self._passes
+            }  # fmt: skip
+            actions = list(zip(order.actions[first:], order.final[first:], order.last[first:], strict=True))
+            tail = Tail(self.written[self.kinds.of[s]], actions, ports, tags, peers, ended.arrived)
+            programs.append(tail.program(s, self.mesh.of_stage(s), ended.free[s]))
+        return launch(programs, self.made.step.trace, self.launching)
+
+    def _late(
+        self, ended: Ended, played: Played, lowered: Lowered, programs: list[Program]
+    ) -> list[tuple[int, Pass, int, int]]:
+        """Turns that send what is still under way when a stage at either end moves something in its tail.
+
+        Returns:
+            stage, pass, chunk and micro-batch of each.
+        """
+        begins = np.full(self.mesh.stages, np.iinfo(np.int64).max)
+        for cell in range(lowered.cells):
+            at = slice(int(lowered.first[cell]), int(lowered.first[cell + 1]))
+            program = programs[int(lowered.program[cell])]
+            moves = (program.op == Op.SEND) | ((program.op == Op.COLLECTIVE) & (program.stream != TP))
+            for ends in (np.full(len(program), program.stage), np.where(program.op == Op.SEND, program.peer, -1)):
+                known = moves & (ends >= 0)
+                np.minimum.at(begins, ends[known], played.begin[at][known])
+        stages, m, found = self.mesh.stages, self.mesh.micro_batches, []
+        back = Pass.INPUT_GRADIENT if self.made.schedule.splits_backward else Pass.BACKWARD
+        for n, b in enumerate(self.job.stages.boundaries):
+            limit = min(begins[self.job.stage(b.source)], begins[self.job.stage(b.target)])
+            for which, part, what in ((0, b.source, Pass.FORWARD), (1, b.target, back)):
+                own = slice((2 * n + which) * m, (2 * n + which + 1) * m)
+                late = np.flatnonzero((ended.sent[own] >= 0) & (ended.arrived[own] > limit))
+                found += [(part % stages, what, part // stages, number) for number in late.tolist()]
+        return found
+
+    def _begin_earlier(self, late: list[tuple[int, Pass, int, int]]) -> None:
+        """Let tails begin with turns that have been found to be a part of them."""
+        first = list(self.first)
+        for stage, what, chunk, number in late:
+            first[stage] = min(first[stage], self.orders[stage].actions.index(Action(what, number, chunk)))
+        self.first = self._closed(first)
+
+    @cached_property
+    def _passes(self) -> tuple[Pass, ...]:
+        split = self.made.schedule.splits_backward
+        return (Pass.FORWARD, Pass.INPUT_GRADIENT, Pass.WEIGHT_GRADIENT) if split else (Pass.FORWARD, Pass.BACKWARD)
+
+    @cached_property
+    def first(self) -> list[int]:
+        """The first action of the tail of each stage: of what reduces gradients, or comes after it."""
+        return self._closed([own.final.index(True) if True in own.final else len(own.final) for own in self.orders])
+
+    def _closed(self, first: list[int]) -> list[int]:
+        """Tails that begin there, or earlier where they must."""
+        places = [(s, what, chunk) for s in self.stages for what in self._passes for chunk in range(self.job.chunks)]
+        talks = {place: self.ports(*place) for place in places}
+        receives, sends = (
+            {place: [(p.boundary, p.back) for p in ports if p.sends == which] for place, ports in talks.items()}
+            for which in (False, True)
+        )
+        return closed([o.actions for o in self.orders], first, receives, sends)
+
+    # --- what comes before the tail -----------------------------------------------------------------------------------
+
+    @cached_property
+    def alone(self) -> Undisturbed:
+        """What moves without being disturbed."""
+        calls: dict[Call, None] = {}
+        for kind in self.written.values():
+            for written in kind.passes.values():
+                rows = written.rows
+                calls.update(dict.fromkeys(_calls(rows)))
+        sends: dict[Send, None] = {}
+        for b in self.job.stages.boundaries:
+            here, there = self.job.stage(b.source), self.job.stage(b.target)
+            if here != there:
+                sends[here, there, b.bytes] = None
+                if b.returned >= 0:
+                    sends[there, here, b.bytes] = None
+        how = (self.fidelity.collective_algorithm, self.fidelity.collective_protocol, self.made.system.ideal)
+        mesh = Mesh(self.mesh.axes, derived=self.mesh.derived)
+        try:
+            return undisturbed(
+                self.made.system, mesh, self.plan.placement, tuple(calls), tuple(sends), how, means_of
+            )  # fmt: skip
+        except Uneven as error:
+            raise NotEvaluated(str(error)) from None
+
+    @cached_property
+    def interferes(self) -> Interference:
+        """What collectives cost what computes beside them."""
+        return interference(self.made.system.models[self.made.models[0]], self.fidelity.slowdown)
+
+    def _turns(self, tags: dict[tuple[int, bool], int], messages: int) -> tuple[Ended, int]:
+        """Play what comes before the tail; and how many sends met others."""
+        pieces: list[Piece] = []
+        casts: list[Cast] = []
+        of_kind: dict[tuple, int] = {}
+        cast, number = [], []
+        for s in self.stages:
+            own = self.orders[s].actions[: self.first[s]]
+            mine: dict[tuple[Pass, int], int] = {}
+            delay = self._delay(s)
+            begins: list[int] = []
+            if delay is not None:
+                begins = [len(casts)]
+                casts.append(Cast(len(pieces), ()))
+                pieces.append(delay)
+            numbers = []
+            for action in own:
+                place = (action.what, action.chunk)
+                if place not in mine:
+                    ports = self.ports(s, *place)
+                    bytes_ = tuple(self._sent_ticks(s, p) for p in ports if p.sends)
+                    key = (self.kinds.of[s], *place, bytes_)
+                    if key not in of_kind:
+                        of_kind[key] = len(pieces)
+                        rows = self.written[self.kinds.of[s]].pass_of(*place).rows
+                        pieces.append(self._piece(rows, bytes_))
+                    mine[place] = len(casts)
+                    casts.append(Cast(of_kind[key], tuple(tags[p.boundary, p.back] for p in ports)))
+                numbers.append(mine[place])
+            cast.append(np.array(begins + numbers, np.int32))
+            number.append(np.array([0] * len(begins) + [action.micro_batch for action in own], np.int32))
+        return self._apart(Turns(pieces, casts, cast, number, np.zeros(messages, np.int64), len(STREAMS)))
+
+    def _apart(self, what: Turns) -> tuple[Ended, int]:
+        """The turns with sends that meet on a link taking longer.
+
+        Two flows that share a link get half of it each for as long as both are under way, so each takes half of that
+        time longer.  How much two sends overlap depends on when they begin; what is found after one more play is
+        taken, if that moves no stage by more than :data:`MEETING` of the time until then.
+
+        Raises:
+            NotEvaluated: it does.
+        """
+        ended = turns.play(what)
+        longer = self._meeting(ended)
+        if not longer.any():
+            return ended, 0
+        again = turns.play(replace(what, longer=longer))
+        moved = int(np.abs(again.free - ended.free).max(initial=0))
+        if moved > MEETING * int(again.free.max(initial=0)):
+            raise NotEvaluated("sends that meet on a link and hold up others")
+        return again, int(np.count_nonzero(longer))
+
+    def _meeting(self, ended: Ended) -> NDArray[np.int64]:
+        """Ticks that each send takes longer for others on its links."""
+        longer = np.zeros(len(ended.sent), np.int64)
+        if not self.alone.shared:
+            return longer
+        m, rows = self.mesh.micro_batches, dict[tuple[int, int], list[NDArray[np.int64]]]()
+        for n, b in enumerate(self.job.stages.boundaries):
+            here, there = self.job.stage(b.source), self.job.stage(b.target)
+            for back, pair in ((0, (here, there)), (1, (there, here))):
+                rows.setdefault(pair, []).append((2 * n + back) * m + np.arange(m))
+        of = {pair: np.concatenate(own) for pair, own in rows.items()}
+        for one, other in chain(self.alone.shared, ((b, a) for a, b in self.alone.shared)):
+            if one in of and other in of:
+                own = of[one][ended.sent[of[one]] >= 0]
+                others = of[other][ended.sent[of[other]] >= 0]
+                beside = covered(
+                    ended.sent[own], ended.arrived[own], *merged(ended.sent[others], ended.arrived[others])
+                )
+                longer[own] += beside // 2
+        return longer
+
+    def _sent_ticks(self, stage: int, port: Port) -> int:
+        b = self.job.stages.boundaries[port.boundary]
+        here, there = (b.target, b.source) if port.back else (b.source, b.target)
+        return self.alone.sends[self.job.stage(here), self.job.stage(there), b.bytes]
+
+    def _delay(self, stage: int) -> Piece | None:
+        """What the first thing that a host issues takes longer."""
+        delay = self.made.launching.delay_s
+        if not delay or self.made.launching.mode == "none":
+            return None
+        order = self.orders[stage]
+        first = order.actions[0]
+        rows = self.written[self.kinds.of[stage]].passes[first.what, first.chunk, order.final[0]].rows
+        (issued,) = launch([rows], self.made.step.trace, self.launching)
+        begin = float(issued.seconds[int(np.argmax(issued.op == Op.ISSUE))])
+        ticks = picoseconds(begin + delay, "launching") - picoseconds(begin, "launching")
+        one = np.zeros(1, np.int8)
+        return Piece(
+            one, one + HOST, one + Shown.HOST, np.array([ticks]), np.zeros(1, np.int64), Ragged.empty(1, np.int32)
+        )
+
+    def _piece(self, rows: Program, sends: Sequence[int]) -> Piece:
+        """A pass as it is played alone, slowed down by its own collectives."""
+        (program,) = launch([rows], self.made.step.trace, self.launching)
+        op = program.op
+        gap = np.where((op == Op.COMPUTE) & (program.seconds > 0), picoseconds(program.gap_s, "the gap"), 0)
+        ticks = picoseconds(program.seconds, "an operator") + gap
+        moves = np.flatnonzero(op == Op.COLLECTIVE)
+        ticks[moves] = [self.alone.calls[call] for call in _calls(program)]
+        ticks[op == Op.SEND] = sends
+        shown = np.full(len(op), -1, np.int8)
+        for code, as_ in _SHOWN:
+            shown[op == code] = as_
+        kind = np.where(op == Op.SEND, Does.SENDS, np.where(op == Op.RECEIVE, Does.RECEIVES, Does.NOTHING))
+        piece = Piece(
+            kind.astype(np.int8), program.stream, shown, ticks.astype(np.int64), gap.astype(np.int64), program.before
+        )  # fmt: skip
+        return _slowed(piece, op, self.interferes.slowdown)
+
+    def _talked(self, ended: Ended) -> dict[Call, int]:
+        """Ticks of collectives and sends before the tail, those of one rank of each stage."""
+        found: dict[Call, int] = {}
+        for s in self.stages:
+            runs = Counter((action.what, action.chunk) for action in self.orders[s].actions[: self.first[s]])
+            for place, count in runs.items():
+                rows = self.written[self.kinds.of[s]].pass_of(*place).rows
+                for call, times in Counter(_calls(rows)).items():
+                    found[call] = found.get(call, 0) + self.alone.calls[call] * times * count
+        m, axis = self.mesh.micro_batches, self.mesh.pipeline_axis
+        took = np.where(ended.sent >= 0, ended.arrived - ended.sent, 0).reshape(-1, 2 * m).sum(axis=1)
+        for b, ticks in zip(self.job.stages.boundaries, took.tolist(), strict=True):
+            found[-1, b.bytes, axis] = found.get((-1, b.bytes, axis), 0) + ticks
+        return found
+
+    # --- the tail -----------------------------------------------------------------------------------------------------
+
+    def _played(self, programs: list[Program]) -> tuple[Played, Lowered]:
+        how = (self.fidelity.collective_algorithm, self.fidelity.collective_protocol, self.made.system.ideal)
+        router = self.made.router
+        means = means_of(self.made.system, router, how)
+        lowered = lower(programs, self.made.placement, router, means, fold=self.fidelity.fold)
+        graph = lowered.graph
+        ops = np.concatenate([programs[number].op for number in lowered.program.tolist()])
+        tasks = Tasks(
+            first=lowered.first, slowdown=np.full(lowered.cells, self.interferes.slowdown), computes=ops == Op.COMPUTE,
+            moves=ops == Op.COLLECTIVE, amount=graph.amount, after=lowered.gap,
+        )  # fmt: skip
+        model = network_model(self.fidelity.solver, self.fidelity.solver_options)
+        played = settle(tasks, lambda amount: play(replace(graph, amount=amount), lowered.wires, model))
+        return lowered.worked(played), lowered
+
+
+_SHOWN = (
+    (Op.COMPUTE, Shown.COMPUTE), (Op.COLLECTIVE, Shown.COLLECTIVE), (Op.SEND, Shown.SEND), (Op.ISSUE, Shown.HOST),
+)  # fmt: skip
+
+
+def _calls(rows: Program) -> list[Call]:
+    """The collectives of a program, in order."""
+    at = np.flatnonzero(rows.op == Op.COLLECTIVE)
+    return list(zip(rows.what[at].tolist(), rows.bytes[at].tolist(), rows.axis[at].tolist(), strict=True))
+
+
+def means_of(system: System, router: Router, how: tuple[str, str, bool]) -> CollectiveMeans:
+    """How the ranks of a job talk."""
+    return CollectiveMeans(system, router, Collectives(*how))
+
+
+def _slowed(piece: Piece, op: NDArray[np.int8], slowdown: float) -> Piece:
+    """A piece whose computation takes as long as its own collectives let it."""
+    computes, moves = np.flatnonzero(op == Op.COMPUTE), op == Op.COLLECTIVE
+    if slowdown <= 1 or not moves.any():
+        return piece
+    alone, ticks = piece.ticks[computes] - piece.gap[computes], piece.ticks
+    for _ in range(MOST_PLAYS):
+        start, finish = turns.steady(replace(piece, ticks=ticks), len(STREAMS))
+        begin, worked = start[computes], finish[computes] - piece.gap[computes]
+        beside = covered(begin, worked, *merged(start[moves], finish[moves]))
+        longer = np.where(beside == worked - begin, alone * (slowdown - 1), beside * (1 - 1 / slowdown))
+        wanted = piece.ticks.copy()
+        wanted[computes] += whole_ticks(longer, "what a collective adds to an operator beside it")
+        if np.abs(wanted - ticks).max() <= 1:
+            break
+        ticks = wanted
+    return replace(piece, ticks=ticks)
