@@ -60,7 +60,7 @@ MEETING = 1e-3
 """What sends that meet may cost before they are left to a full simulation, part of the time until the tail."""
 
 
-ROUNDS = 4
+ROUNDS = 8
 """How often the tail may turn out to begin earlier."""
 
 
@@ -216,22 +216,30 @@ class _Evaluation:
         Returns:
             stage, pass, chunk and micro-batch of each.
         """
-        begins = np.full(self.mesh.stages, np.iinfo(np.int64).max)
+        at: list[list[tuple[NDArray[np.int64], NDArray[np.int64]]]] = [[] for _ in self.stages]
         for cell in range(lowered.cells):
-            at = slice(int(lowered.first[cell]), int(lowered.first[cell + 1]))
+            own = slice(int(lowered.first[cell]), int(lowered.first[cell + 1]))
             program = programs[int(lowered.program[cell])]
-            moves = (program.op == Op.SEND) | ((program.op == Op.COLLECTIVE) & (program.stream != TP))
-            for ends in (np.full(len(program), program.stage), np.where(program.op == Op.SEND, program.peer, -1)):
-                known = moves & (ends >= 0)
-                np.minimum.at(begins, ends[known], played.begin[at][known])
-        stages, m, found = self.mesh.stages, self.mesh.micro_batches, []
+            begin, finish = played.begin[own], played.finish[own]
+            reduces = (program.op == Op.COLLECTIVE) & (program.stream != TP)
+            at[program.stage].append((begin[reduces], finish[reduces]))
+            for peer in np.unique(program.peer[program.op == Op.SEND]).tolist():
+                sends = (program.op == Op.SEND) & (program.peer == peer)
+                at[peer].append((begin[sends], finish[sends]))  # what one stage sends follows in order
+        spans = []
+        for pairs in at:
+            begin, finish = (np.concatenate(columns) for columns in zip(*pairs, strict=True))
+            spans.append(merged(begin, 2 * finish - begin))  # with what they meet they take up to twice as long
+        m, found = self.mesh.micro_batches, []
         back = Pass.INPUT_GRADIENT if self.made.schedule.splits_backward else Pass.BACKWARD
         for n, b in enumerate(self.job.stages.boundaries):
-            limit = min(begins[self.job.stage(b.source)], begins[self.job.stage(b.target)])
+            here, there = self.job.stage(b.source), self.job.stage(b.target)
             for which, part, what in ((0, b.source, Pass.FORWARD), (1, b.target, back)):
-                own = slice((2 * n + which) * m, (2 * n + which + 1) * m)
-                late = np.flatnonzero((ended.sent[own] >= 0) & (ended.arrived[own] > limit))
-                found += [(part % stages, what, part // stages, number) for number in late.tolist()]
+                rows = slice((2 * n + which) * m, (2 * n + which + 1) * m)
+                sent, arrived = ended.sent[rows], ended.arrived[rows]
+                beside = covered(sent, arrived, *spans[here]) + covered(sent, arrived, *spans[there])
+                late = np.flatnonzero((sent >= 0) & (beside > 0))
+                found += [(part % self.mesh.stages, what, part // self.mesh.stages, k) for k in late.tolist()]
         return found
 
     def _begin_earlier(self, late: list[tuple[int, Pass, int, int]]) -> None:
