@@ -170,22 +170,27 @@ inline const char* why_wrong(const Pieces& p, const Turns& t, std::size_t stream
             for (auto k = p.offsets[row]; k < p.offsets[row + 1]; ++k)
                 if (p.before[k] < 0 || p.before[k] >= row - p.first[piece]) return "a row must wait for earlier rows";
         }
-    std::vector<std::int64_t> largest(t.piece.size(), -1), smallest(t.piece.size(), 0);
+    // Of each cast with ports; numbers are of 32 bits, so that sums with ports this far from the ends do not overflow.
+    constexpr std::int64_t FAR = std::int64_t{1} << 62;
+    std::vector<std::int64_t> largest(t.piece.size(), 0), smallest(t.piece.size(), 0);
     for (std::size_t cast = 0; cast < t.piece.size(); ++cast) {
         if (t.piece[cast] < 0 || static_cast<std::size_t>(t.piece[cast]) + 1 >= p.first.size()) return "no such piece";
         std::int64_t ports = 0;
         for (auto row = p.first[t.piece[cast]]; row < p.first[t.piece[cast] + 1]; ++row) ports += p.kind[row] != PLAIN;
         if (ports != t.port_first[cast + 1] - t.port_first[cast]) return "a cast needs a port for each message";
         for (auto k = t.port_first[cast]; k < t.port_first[cast + 1]; ++k) {
-            largest[cast] = std::max(largest[cast], t.ports[k]);
-            smallest[cast] = std::min(smallest[cast], t.ports[k]);
+            if (t.ports[k] < -FAR || t.ports[k] > FAR) return "no such message";
+            const bool begins = k == t.port_first[cast];
+            largest[cast] = begins ? t.ports[k] : std::max(largest[cast], t.ports[k]);
+            smallest[cast] = begins ? t.ports[k] : std::min(smallest[cast], t.ports[k]);
         }
     }
     for (std::size_t turn = 0; turn < t.cast.size(); ++turn) {
         const auto cast = t.cast[turn];
         if (cast < 0 || static_cast<std::size_t>(cast) >= t.piece.size()) return "no such cast";
-        if (largest[cast] >= 0 && (smallest[cast] + t.number[turn] < 0 ||
-                                   static_cast<std::uint64_t>(largest[cast] + t.number[turn]) >= messages))
+        const bool talks = t.port_first[cast] < t.port_first[cast + 1];
+        if (talks && (smallest[cast] + t.number[turn] < 0 ||
+                      static_cast<std::uint64_t>(largest[cast] + t.number[turn]) >= messages))
             return "no such message";
     }
     return nullptr;

@@ -16,6 +16,7 @@ from triosim.engine.check import check
 from triosim.engine.graph import Graph, Wires
 from triosim.engine.many import play_many
 from triosim.engine.solvers.max_min import MaxMin
+from triosim.engine.turns import Does
 from triosim.memory.footprint import played
 from triosim.network.cells import Cells, Traffic, refined
 
@@ -175,6 +176,40 @@ def test_columns_of_traffic() -> None:
                 assert all(np.array_equal(getattr(cells, f.name), getattr(python, f.name)) for f in fields(cells))
 
 
+PIECES = (
+    np.array([0, 3, 5]), np.array([0, 0, int(Does.SENDS), int(Does.RECEIVES), 0], np.int8),
+    np.array([0, 1, 2, -1, 0], np.int8), np.array([0, 1, 2, -1, 3], np.int8), np.array([5, 7, 2, 0, 3]),
+    np.array([0, 1, 0, 0, 0]), np.array([0, 0, 1, 2, 2, 3]), np.array([0, 1, 0], np.int32),
+)  # fmt: skip
+PLAYED = (
+    np.array([0, 2, 4]), np.array([0, 0, 1, 1], np.int32), np.array([0, 1, 0, 1], np.int32), np.array([0, 1], np.int32),
+    np.array([0, 1, 2]), np.array([0, 0]), np.array([0, 3]),
+)  # fmt: skip
+
+
+def test_columns_of_turns() -> None:
+    """Two workers, two turns, a message each; a column that the native player takes is one that it can read."""
+    assert _native.turns(PIECES, PLAYED, 3, 2)[-1]
+    for which, table in enumerate((PIECES, PLAYED)):
+        for at, column in enumerate(table):
+            for what, value in wrong(column):
+                given = [PIECES, PLAYED]
+                given[which] = (*table[:at], value, *table[at + 1 :])  # type: ignore[assignment]
+                if not refused(lambda given=given: _native.turns(*given, 3, 2)):
+                    assert readable(value, column), f"{which}, {at}: {what}"
+
+
+def test_columns_of_a_steady_turn() -> None:
+    alone = (np.array([0, 2]), *(column[:2] for column in PIECES[1:6]), np.array([0, 0, 1]), PIECES[7][:1])
+    start, finish = _native.steady(alone, 3)
+    assert (len(start), len(finish)) == (2, 2)
+    for at, column in enumerate(alone):
+        for what, value in wrong(column):
+            given = (*alone[:at], value, *alone[at + 1 :])
+            if not refused(lambda given=given: _native.steady(given, 3)):
+                assert readable(value, column), f"{at}: {what}"
+
+
 def refused(call: Callable[[], object]) -> bool:
     """Whether a call raises a ValueError."""
     try:
@@ -293,5 +328,5 @@ def test_these_are_all_that_is_bound() -> None:
             name for name in dir(module) if not name.startswith("_") and not isinstance(getattr(module, name), type)
         }
 
-    assert functions(_native) == {"play", "play_many", "refine"}
+    assert functions(_native) == {"play", "play_many", "refine", "steady", "turns"}
     assert functions(_allocator) == {"reserved"}

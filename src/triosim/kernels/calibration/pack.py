@@ -307,7 +307,7 @@ def _work(kind: Kind, columns: dict[str, Any], count: int, where: str) -> Any:
         bools = column.type == "NDArray[np.bool_]"
         row = row.astype(np.int8 if names else bool if bools else np.float64)
         least = 1 if column.name in _COUNTS else 2.0**-10 if column.name in _ABOVE_ZERO else 0
-        if not names and not bools and not ((row >= least) & (row <= _MOST)).all():
+        if column.name in columns and not names and not bools and not ((row >= least) & (row <= _MOST)).all():
             raise ValueError(f"column {quoted(column.name)} of {where} is not from {least:g} to {_MOST:g}")
         made.append(np.full(count, row[0]) if is_one else row)
     return kind.work(*made)
