@@ -135,21 +135,22 @@ def play(turns: Turns, native: bool | None = None) -> Ended:
     return _played_natively(turns) if native else _Player(turns).play()
 
 
-def steady(piece: Piece, streams: int, native: bool | None = None) -> tuple[Int64, Int64]:
+def steady(piece: Piece, streams: int, native: bool | None = None, times: int = 2) -> tuple[Int64, Int64]:
     """When the rows of a piece begin and end that follows another like it, neither receiving anything.
 
     Args:
         piece: the rows.
         streams: of the worker.
         native: whether in C++; None where that is there.
+        times: how often it is played; 1 for one that follows nothing, which is always played in Python.
     """
     if native is None:
         native = _native is not None
-    if native:
+    if native and times == 2:
         return _native.steady(_columns_of([piece]), streams)
     rows = list(zip(piece.stream.tolist(), piece.ticks.tolist(), piece.before.lists(), strict=True))
     free = [0] * streams
-    for _ in range(2):
+    for _ in range(times):
         start, finish = list[int](), list[int]()
         for stream, ticks, before in rows:
             ready = max((finish[row] for row in before), default=0)

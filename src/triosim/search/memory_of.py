@@ -46,6 +46,8 @@ def fullest(job: JobFacts, schedule: Schedule, of: Sequence[int], written: Mappi
 def _shortest(schedule: Schedule, stage: int, stages: int, whole: Order, micro_batches: int) -> Order:
     """The order with fewest micro-batches in which as many passes are under way."""
     depth = whole.depth
+    if schedule.chunks_per_stage > 1:
+        return whole  # chunks of different sizes leave holes that fill differently for many rounds
     for fewer in (depth + STEADY, *(rounds * stages for rounds in (2, 3, 4))):
         if fewer < micro_batches and fewer >= STEADY:
             try:
