@@ -44,6 +44,7 @@ from triosim.kernels.pricing import price
 from triosim.network.lowering import lower
 from triosim.network.placement import place
 from triosim.network.routes import Router
+from triosim.partition.main_gradients import often, with_main_gradients
 from triosim.partition.mesh import Mesh
 from triosim.partition.partition import partition
 from triosim.partition.resolve import resolve, rules_of
@@ -52,6 +53,7 @@ from triosim.prediction.composition_fit import Iteration, iteration
 from triosim.schedule.actions import SCHEDULES
 from triosim.schedule.job import Costs, programs
 from triosim.schedule.stages import split
+from triosim.stacks import ASSUMED
 from triosim.trace.tables import Trace
 from triosim.transform.recompute import recomputed
 
@@ -119,12 +121,14 @@ class Workshop:
 
     def _share(self, alike: Row) -> tuple[Step, Estimates]:
         whole = recomputed(alike.trace(), alike.plan().recompute)
+        whole = with_main_gradients(whole, ASSUMED, alike.micro_batches, sharded=False)
         step = partition(whole, Mesh((("tp", alike.tp),)), rules_of(Plan(tp=alike.tp), named=True))
-        return step, price(Job(step.trace, self.system.models[0], whole, None), OPERATOR_TIMES)
+        found = price(Job(step.trace, self.system.models[0], whole, None), OPERATOR_TIMES)
+        return step, replace(found, seconds=found.seconds * often(step.trace, ASSUMED, alike.micro_batches))
 
     def iteration(self, row: Row) -> Iteration:
         """The road of :func:`triosim.prediction.prepare.prepare`, up to the graph that is played."""
-        step, times = self.share(replace(row, pp=1, dp=1, micro_batches=1, seconds=0.0))
+        step, times = self.share(replace(row, pp=1, dp=1, seconds=0.0))
         plan = row.plan()
         mesh = resolve(plan, self.system.devices, None)
         stages = split(step.trace, times.seconds, mesh.stages, plan.stages, 0.0)

@@ -37,8 +37,9 @@ Numbered = tuple[int, Plan | dict[str, Any]]
 BATCH = 4
 """Plans that a worker is given at once: neighbours share caches, and none should wait long for the last."""
 
-WINDOW = 512
-"""Plans of a summary that are put in another order together, those next to each other that divide the step alike."""
+WINDOW = 8
+"""Plans of a summary that are put in another order together, those next to each other that divide the step alike; what
+is within one is lost where a sweep is killed."""
 
 AHEAD = 3
 """Batches for each worker that are given out before the first of them is asked for."""
@@ -57,6 +58,8 @@ def sweep(
     also: Sequence[Trace] = (),
 ) -> Iterator[Outcome]:
     """Predict plans one after another; results come in the order given, each as soon as it is there.
+
+    With one worker a summary comes up to 8 at a time.
 
     Args:
         workload: one step on one device.
