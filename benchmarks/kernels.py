@@ -21,8 +21,8 @@ from triosim.core.dtypes import DTYPE_CODE
 from triosim.hardware import catalog
 from triosim.kernels.calibration import pack
 from triosim.kernels.calibration.calibration import calibrated
-from triosim.kernels.calibration.fitting import Measured
-from triosim.kernels.model import MODELS, Job
+from triosim.kernels.calibration.fitting import MeasuredKernels
+from triosim.kernels.model import MODELS, PricingJob
 from triosim.kernels.physical import kinds
 from triosim.kernels.work.attention import attention
 from triosim.kernels.work.convolution import convolution
@@ -117,8 +117,8 @@ def loading() -> dict[str, float]:
     """Median processor time of reading a calibration of forty kernels of a kind."""
     device = catalog.accelerator("H100")
     few = {name: work for name, work in different(40).items() if name in kinds.BY_NAME}
-    measured = {name: Measured(work, kinds.price(work, device).seconds) for name, work in few.items()}
-    content = pack.text(pack.Pack(calibrated(device, measured), measured))
+    measured = {name: MeasuredKernels(work, kinds.price(work, device).seconds) for name, work in few.items()}
+    content = pack.text(pack.CalibrationPack(calibrated(device, measured), measured))
     cpu = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pack.json"
@@ -148,7 +148,7 @@ def main() -> None:
         if name in FROM_FILES:
             continue
         trace = recorded if name in ("recorded", "habitat") else grown
-        job = Job(trace, device, recorded, device)
+        job = PricingJob(trace, device, recorded, device)
         cpu = []
         for _ in range(arguments.repeat):
             start = time.process_time()

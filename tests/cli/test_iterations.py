@@ -11,19 +11,19 @@ import triosim
 from triosim import Fidelity, InputError, Plan
 from triosim.cli.iterations import read
 from triosim.cli.main import app
-from triosim.composition.residual import Terms, document, load
+from triosim.composition.residual import Coefficients, document, load
 from triosim.prediction.composition_fit import Measured, learn
 
-TERMS = Terms(issue_s=70e-6, send_s=1e-3, gap_s=4e-6, fixed_s=5e-3, collective_s=20e-6, scale=0.9)
+TERMS = Coefficients(issue_s=70e-6, send_s=1e-3, gap_s=4e-6, fixed_s=5e-3, collective_s=20e-6, scale=0.9)
 SYSTEM = {"device": "A100-SXM4-80GB", "devices": 2}
 
 
 def _truth(tmp_path):
     """A residual from which 'measured' iterations are made."""
-    from triosim.composition.residual import Residual, Sizes
+    from triosim.composition.residual import CalibratedOverhead, JobSizes
 
     file = tmp_path / "truth.json"
-    made = Residual(TERMS, 0.1, Sizes(0, 0, 0), Sizes(9, 1e9, 1e9), 1, 0.0)
+    made = CalibratedOverhead(TERMS, 0.1, JobSizes(0, 0, 0), JobSizes(9, 1e9, 1e9), 1, 0.0)
     file.write_text(json.dumps(document(made)))
     return str(file)
 

@@ -13,38 +13,48 @@ from tests.asked import asked
 from tests.data import shared
 from tests.traces import chain
 from triosim import Fidelity, InputError, Plan, PlanError
-from triosim.composition.residual import LOOSENESS, NAMES, PRIOR, Residual, Sizes, Terms, document, fit, load
+from triosim.composition.residual import (
+    LOOSENESS,
+    NAMES,
+    PRIOR,
+    CalibratedOverhead,
+    Coefficients,
+    JobSizes,
+    document,
+    fit,
+    load,
+)
 
-TERMS = Terms(issue_s=60e-6, send_s=2e-3, gap_s=5e-6, fixed_s=4e-3, collective_s=30e-6, scale=0.9)
-SEEN = (Sizes(0.01, 10, 0), Sizes(1.0, 1000, 50))
+TERMS = Coefficients(issue_s=60e-6, send_s=2e-3, gap_s=5e-6, fixed_s=4e-3, collective_s=30e-6, scale=0.9)
+SEEN = (JobSizes(0.01, 10, 0), JobSizes(1.0, 1000, 50))
 
 
-def _residual(**changes) -> Residual:
-    made = Residual(TERMS, 0.2, *SEEN, rows=60, error=0.07, operator_times="recorded", source="a test")
+def _residual(**changes) -> CalibratedOverhead:
+    made = CalibratedOverhead(TERMS, 0.2, *SEEN, rows=60, error=0.07, operator_times="recorded", source="a test")
     return replace(made, **changes)
 
 
-def _written(tmp_path, made: Residual):
+def _written(tmp_path, made: CalibratedOverhead):
     file = tmp_path / "residual.json"
     file.write_text(json.dumps(document(made)))
     return file
 
 
-def _iterations(rows: int, terms: Terms, noise: float = 0.0, seed: int = 0):
+def _iterations(rows: int, terms: Coefficients, noise: float = 0.0, seed: int = 0):
     """Jobs whose iteration is the longer of host and device, and what each has of what the terms multiply."""
     rng = np.random.default_rng(seed)
     device = np.exp(rng.uniform(np.log(0.02), np.log(1.0), rows))
     launches, sends = rng.integers(500, 20000, rows), rng.integers(0, 40, rows)
     collectives = rng.integers(0, 500, rows)
 
-    def predict(t: Terms, at) -> np.ndarray:
+    def predict(t: Coefficients, at) -> np.ndarray:
         host = launches[at] * t.issue_s + sends[at] * t.send_s
         gpu = device[at] * t.scale + launches[at] * t.gap_s + collectives[at] * t.collective_s
         return np.maximum(host, gpu) + t.fixed_s
 
     every = np.arange(rows)
     measured = predict(terms, every) * np.exp(rng.normal(0, noise, rows))
-    sizes = [Sizes(*row) for row in zip(device.tolist(), launches.tolist(), sends.tolist(), strict=True)]
+    sizes = [JobSizes(*row) for row in zip(device.tolist(), launches.tolist(), sends.tolist(), strict=True)]
     return predict, measured, sizes
 
 
@@ -72,7 +82,7 @@ def test_the_interval_holds_nine_tenths_of_what_was_not_fitted() -> None:
 def test_without_evidence_the_terms_stay_where_they_were() -> None:
     """Nothing in these iterations depends on anything but the device: every other term keeps its prior."""
     device = np.linspace(0.1, 1.0, 20)
-    found = fit(lambda t, at: device[at] * t.scale, device * 1.1, [Sizes(d, 1, 0) for d in device])
+    found = fit(lambda t, at: device[at] * t.scale, device * 1.1, [JobSizes(d, 1, 0) for d in device])
     assert found.terms.scale == pytest.approx(1.1, rel=0.02)
     for name in set(NAMES) - {"scale"}:
         assert getattr(found.terms, name) == pytest.approx(getattr(PRIOR, name), rel=1e-6)
@@ -81,7 +91,7 @@ def test_without_evidence_the_terms_stay_where_they_were() -> None:
 
 def test_too_few_iterations_are_refused() -> None:
     with pytest.raises(InputError, match="4 measured iterations are too few"):
-        fit(lambda t, at: np.ones(len(at)), np.ones(4), [Sizes(1, 1, 1)] * 4)
+        fit(lambda t, at: np.ones(len(at)), np.ones(4), [JobSizes(1, 1, 1)] * 4)
 
 
 def test_text_and_back_is_the_same(tmp_path) -> None:
@@ -120,11 +130,11 @@ def test_what_cannot_be_read_is_refused(tmp_path) -> None:
 
 def test_a_job_outside_of_what_was_seen_gets_a_wider_interval() -> None:
     made = _residual()
-    assert made.outside(Sizes(0.5, 500, 10)) == {}
-    assert made.spread_of(Sizes(1.2, 500, 0)) == made.spread
-    assert set(made.outside(Sizes(5.0, 2, 10))) == {"device_s", "launches"}
-    assert made.spread_of(Sizes(np.e, 500, 0)) == pytest.approx(2 * made.spread)
-    assert set(replace(made, largest=Sizes(1.0, 1000, 0)).outside(Sizes(0.5, 500, 10))) == {"sends"}
+    assert made.outside(JobSizes(0.5, 500, 10)) == {}
+    assert made.spread_of(JobSizes(1.2, 500, 0)) == made.spread
+    assert set(made.outside(JobSizes(5.0, 2, 10))) == {"device_s", "launches"}
+    assert made.spread_of(JobSizes(np.e, 500, 0)) == pytest.approx(2 * made.spread)
+    assert set(replace(made, largest=JobSizes(1.0, 1000, 0)).outside(JobSizes(0.5, 500, 10))) == {"sends"}
 
 
 def test_an_iteration_is_played_with_its_terms(tmp_path) -> None:
@@ -145,7 +155,7 @@ def test_transfers_and_collectives_cost_what_was_learned(tmp_path) -> None:
     system = triosim.system(devices=2, link="100GB/s")
     quiet = replace(TERMS, send_s=TERMS.issue_s, collective_s=0.0)
 
-    def time(terms: Terms, **plan) -> float:
+    def time(terms: Coefficients, **plan) -> float:
         file = _written(tmp_path, _residual(terms=terms))
         return triosim.simulate(trace, system, *asked(composition=str(file), **plan)).iteration_time_s
 
@@ -157,7 +167,7 @@ def test_transfers_and_collectives_cost_what_was_learned(tmp_path) -> None:
 
 
 def test_strange_jobs_and_other_operator_times_are_told(tmp_path) -> None:
-    file = _written(tmp_path, _residual(largest=Sizes(1e-3, 1000, 50), smallest=Sizes(1e-4, 1, 0)))
+    file = _written(tmp_path, _residual(largest=JobSizes(1e-3, 1000, 50), smallest=JobSizes(1e-4, 1, 0)))
     result = triosim.simulate(chain(), triosim.system(devices=1), fidelity=Fidelity(composition=str(file)))
     assert any("beyond them by" in w and "x the device time" in w for w in result.warnings)
     assert any("fitted with operator times 'recorded', not 'auto'" in w for w in result.warnings)

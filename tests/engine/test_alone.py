@@ -10,7 +10,7 @@ from tests.engine.graphs import any_edges, edges, from_random
 from triosim.collectives.pattern import chain, exchange, from_first, ring, rounds, to_first
 from triosim.engine.alone import Alone, ClosedForm, Replay, alone
 from triosim.engine.graph import ALL, Pattern
-from triosim.engine.stepped import Edges, Stepping
+from triosim.engine.stepped import PatternEdges, Stepping
 
 
 def recurrence(pattern: Pattern, lasts: list[int]) -> list[list[int]]:
@@ -57,9 +57,9 @@ def lone(draw: st.DrawFn) -> tuple[Pattern, list[int]]:
 
 def both(pattern: Pattern, lasts: list[int]) -> list[Alone]:
     """The way that is chosen, and the one that is always right."""
-    chosen = alone(Edges.of(pattern), lasts)
+    chosen = alone(PatternEdges.of(pattern), lasts)
     assert chosen is not None
-    return [chosen, Replay(Edges.of(pattern), lasts)]
+    return [chosen, Replay(PatternEdges.of(pattern), lasts)]
 
 
 @settings(deadline=None)
@@ -80,7 +80,7 @@ def test_state_is_what_playing_would_have_reached(drawn: tuple[Pattern, list[int
         assert state.delivered == done
         started = {e: d[k] - lasts[e] for e, (d, k) in enumerate(zip(delivered, done, strict=True)) if k < len(d)}
         assert dict(flying) == {e: start for e, start in started.items() if start <= ticks}
-        rebuilt = Stepping(Edges.of(pattern), done)
+        rebuilt = Stepping(PatternEdges.of(pattern), done)
         waiting = [e for e, d in enumerate(delivered) if done[e] < len(d)]
         assert [state.missing[e] for e in waiting] == [rebuilt.missing[e] for e in waiting]
         assert state.open == rebuilt.open
@@ -103,9 +103,9 @@ def test_state_is_what_playing_would_have_reached(drawn: tuple[Pattern, list[int
     ],
 )
 def test_rings_and_pipelines_have_a_closed_form(pattern: Pattern, closed: bool) -> None:
-    assert isinstance(alone(Edges.of(pattern), [3] * len(pattern)), ClosedForm if closed else Replay)
+    assert isinstance(alone(PatternEdges.of(pattern), [3] * len(pattern)), ClosedForm if closed else Replay)
 
 
 def test_what_waits_in_a_circle_never_ends() -> None:
-    assert alone(Edges.of(edges(2, [(0, 1), (1, 0)], 1, 2, [[(1, 0)], [(0, 0)]])), [1, 1]) is None
-    assert alone(Edges.of(edges(2, [(0, 1), (1, 0)], 1, 2, [[(1, 1)], [(0, ALL)]])), [1, 1]) is None
+    assert alone(PatternEdges.of(edges(2, [(0, 1), (1, 0)], 1, 2, [[(1, 0)], [(0, 0)]])), [1, 1]) is None
+    assert alone(PatternEdges.of(edges(2, [(0, 1), (1, 0)], 1, 2, [[(1, 1)], [(0, ALL)]])), [1, 1]) is None

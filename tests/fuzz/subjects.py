@@ -131,11 +131,11 @@ def _mapping(folder: Path, name: str) -> None:
 
 def _priced(operator_times: str) -> None:
     from tests.kernels.example import DEVICE, step
-    from triosim.kernels.model import Job
+    from triosim.kernels.model import PricingJob
     from triosim.kernels.pricing import price
 
     trace = step(16, measured=False)
-    found = price(Job(trace, DEVICE, trace, None), operator_times)
+    found = price(PricingJob(trace, DEVICE, trace, None), operator_times)
     if not (found.seconds >= 0).all():
         raise AssertionError(f"priced {found.seconds.min()} s")
 
@@ -397,10 +397,10 @@ def _tables() -> list[Files]:
 
 @functools.cache
 def _residuals() -> list[Files]:
-    from triosim.composition.residual import Residual, Sizes, Terms, document
+    from triosim.composition.residual import CalibratedOverhead, Coefficients, JobSizes, document
 
-    terms = Terms(issue_s=60e-6, send_s=2e-3, gap_s=5e-6, fixed_s=4e-3, collective_s=30e-6, scale=0.9)
-    made = Residual(terms, 0.2, Sizes(0.01, 10, 0), Sizes(1.0, 1000, 50), rows=60, error=0.07)
+    terms = Coefficients(issue_s=60e-6, send_s=2e-3, gap_s=5e-6, fixed_s=4e-3, collective_s=30e-6, scale=0.9)
+    made = CalibratedOverhead(terms, 0.2, JobSizes(0.01, 10, 0), JobSizes(1.0, 1000, 50), rows=60, error=0.07)
     return [{"r.json": json.dumps(document(made)).encode()}]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from triosim.hardware.accelerator import Accelerator
-from triosim.kernels.model import Job
+from triosim.kernels.model import PricingJob
 from triosim.trace.builder import TraceBuilder
 from triosim.trace.tables import BATCH, Category, Meta, Phase, Trace
 from triosim.transform.rescale import rescale
@@ -50,10 +50,10 @@ def step(batch: int = 8, dtype: str = "float32", measured: bool = True) -> Trace
 
 def job(
     batch: int = 8, device: Accelerator = DEVICE, recorded_on: Accelerator | None = DEVICE, measured: bool = True
-) -> Job:
+) -> PricingJob:
     """The step recorded at batch 8, to be priced at another."""
     recorded = step(8, measured=measured)
-    return Job(rescale(recorded, batch) if batch != 8 else recorded, device, recorded, recorded_on)
+    return PricingJob(rescale(recorded, batch) if batch != 8 else recorded, device, recorded, recorded_on)
 
 
 def one(

@@ -17,9 +17,9 @@ from triosim.core.dtypes import DTYPE_CODE
 from triosim.core.errors import InputError
 from triosim.hardware import build, catalog
 from triosim.hardware.accelerator import Accelerator
-from triosim.kernels.arithmetic import Way, multiplication, rate, refuse, works
+from triosim.kernels.arithmetic import MultiplicationMethod, multiplication, rate, refuse, works
 from triosim.kernels.estimate import Source
-from triosim.kernels.model import Job
+from triosim.kernels.model import PricingJob
 from triosim.kernels.physical import fallbacks, kinds
 from triosim.kernels.pricing import price
 from triosim.kernels.work.attention import attention
@@ -30,17 +30,19 @@ from triosim.trace.tables import Category
 V100, P100, A100, H100 = (catalog.accelerator(n) for n in ("V100", "P100-SXM2-16GB", "A100", "H100"))
 
 
-def how(device: Accelerator, dtype: str) -> tuple[str, str, Way]:
+def how(device: Accelerator, dtype: str) -> tuple[str, str, MultiplicationMethod]:
     found = multiplication(device, dtype)
-    return found.dtype, found.unit, found.way
+    return found.dtype, found.unit, found.method
 
 
 def test_native_types_are_those_of_the_datasheet():
-    assert how(H100, "bfloat16") == ("bfloat16", "tensor", Way.NATIVE)
-    assert how(H100, "float8_e5m2") == ("float8_e4m3fn", "narrow", Way.NATIVE), "both kinds of 8 bits at one rate"
-    assert how(V100, "float16") == ("float16", "tensor", Way.NATIVE)
-    assert how(V100, "tfloat32") == ("float32", "simt", Way.NATIVE)
-    assert how(V100, "int4") == ("int8", "fourbit", Way.NATIVE)
+    assert how(H100, "bfloat16") == ("bfloat16", "tensor", MultiplicationMethod.NATIVE)
+    assert how(H100, "float8_e5m2") == ("float8_e4m3fn", "narrow", MultiplicationMethod.NATIVE), (
+        "both kinds of 8 bits at one rate"
+    )
+    assert how(V100, "float16") == ("float16", "tensor", MultiplicationMethod.NATIVE)
+    assert how(V100, "tfloat32") == ("float32", "simt", MultiplicationMethod.NATIVE)
+    assert how(V100, "int4") == ("int8", "fourbit", MultiplicationMethod.NATIVE)
     assert not multiplication(H100, "bfloat16").words
     assert rate("bfloat16", H100) == H100.peak("bfloat16")
 
@@ -48,7 +50,7 @@ def test_native_types_are_those_of_the_datasheet():
 @pytest.mark.parametrize("name", ["RTX-3090", "RTX-4090", "RTX-5090", "A10G", "L40", "DGX-Spark-GB10", "RX-7900XTX"])
 def test_matrix_units_are_a_fact_of_the_catalog_not_a_ratio(name):
     device = catalog.accelerator(name)
-    assert how(device, "bfloat16") == ("bfloat16", "tensor", Way.NATIVE)
+    assert how(device, "bfloat16") == ("bfloat16", "tensor", MultiplicationMethod.NATIVE)
     assert how(replace(device, matrix_types=()), "float16")[1] == "simt"
 
 
@@ -69,29 +71,31 @@ def test_every_gpu_of_the_catalog_says_what_its_matrix_units_multiply():
 def test_sixteen_bits_without_units_are_summed_in_float32():
     for name in ("P4", "P40", "GTX-1080Ti", "P100-SXM2-16GB"):
         found = multiplication(catalog.accelerator(name), "float16")
-        assert (found.dtype, found.unit, found.way) == ("float32", "simt", Way.NATIVE)
+        assert (found.dtype, found.unit, found.method) == ("float32", "simt", MultiplicationMethod.NATIVE)
         assert "summed in float32" in found.words
-    assert how(catalog.accelerator("MI50"), "float16") == ("float16", "simt", Way.NATIVE), "packed dot products"
+    assert how(catalog.accelerator("MI50"), "float16") == ("float16", "simt", MultiplicationMethod.NATIVE), (
+        "packed dot products"
+    )
 
 
 def test_bfloat16_is_emulated_before_ampere():
     slow, fast = multiplication(catalog.accelerator("T4"), "bfloat16"), multiplication(V100, "bfloat16")
     for found in (slow, fast):
-        assert (found.dtype, found.unit, found.way) == ("float32", "simt", Way.EMULATED)
+        assert (found.dtype, found.unit, found.method) == ("float32", "simt", MultiplicationMethod.EMULATED)
         assert "cuBLAS converts to float32" in found.source()
         assert found.spread > 0
     assert slow.rate < fast.rate < 1
     assert fast.warning().endswith("of float32's rate; float16 (--precision) runs on its matrix units")
-    assert multiplication(P100, "bfloat16").cure == "float16 (--precision) is faster"
+    assert multiplication(P100, "bfloat16").suggestion == "float16 (--precision) is faster"
 
 
 def test_a_device_that_says_less_is_taken_at_its_word():
     lone = Accelerator("x", peak_flops={"float32": 1e13, "bfloat16": 2e13}, memory_bandwidth=1e12)
-    assert how(lone, "bfloat16") == ("bfloat16", "tensor", Way.NATIVE)
-    assert how(lone, "float16") == ("bfloat16", "tensor", Way.ASSUMED)
+    assert how(lone, "bfloat16") == ("bfloat16", "tensor", MultiplicationMethod.NATIVE)
+    assert how(lone, "float16") == ("bfloat16", "tensor", MultiplicationMethod.ASSUMED)
     assert "no rate for float16" in multiplication(lone, "float16").words
-    assert how(catalog.accelerator("TPU-v4"), "float32") == ("bfloat16", "tensor", Way.NATIVE)
-    assert how(catalog.accelerator("EPYC-7763"), "bfloat16") == ("float32", "simt", Way.ASSUMED)
+    assert how(catalog.accelerator("TPU-v4"), "float32") == ("bfloat16", "tensor", MultiplicationMethod.NATIVE)
+    assert how(catalog.accelerator("EPYC-7763"), "bfloat16") == ("float32", "simt", MultiplicationMethod.ASSUMED)
     with pytest.raises(InputError, match="no compute peak"):
         multiplication(Accelerator("x"), "float32")
 
@@ -126,11 +130,11 @@ def test_a_rate_of_a_device_file_is_of_its_matrix_units(tmp_path: Path):
     file = tmp_path / "more.toml"
     file.write_text('name = "A100 with 8 bits"\nlike = "A100"\npeak_flops = { fp8 = "600 TFLOP/s" }\n')
     device = build.accelerator(str(file))
-    assert how(device, "float8_e4m3fn") == ("float8_e4m3fn", "narrow", Way.NATIVE)
+    assert how(device, "float8_e4m3fn") == ("float8_e4m3fn", "narrow", MultiplicationMethod.NATIVE)
     file.write_text('name = "bf16 on a V100"\nlike = "V100"\npeak_flops = { bf16 = "120 TFLOP/s" }\n')
-    assert how(build.accelerator(str(file)), "bfloat16") == ("bfloat16", "tensor", Way.NATIVE)
+    assert how(build.accelerator(str(file)), "bfloat16") == ("bfloat16", "tensor", MultiplicationMethod.NATIVE)
     file.write_text('name = "none"\nlike = "V100"\nmatrix_types = []\ncompute_capability = "6.0"\n')
-    assert how(build.accelerator(str(file)), "float16") == ("float32", "simt", Way.NATIVE)
+    assert how(build.accelerator(str(file)), "float16") == ("float32", "simt", MultiplicationMethod.NATIVE)
 
 
 # --- what a prediction says -------------------------------------------------------------------------------------------
@@ -175,9 +179,12 @@ def test_eight_bits_need_a_device_that_multiplies_them():
     trace = triosim.model("gpt2", sequence_length=64, configuration={"n_layer": 1}, training=False)
     narrow, weights = in_eight_bits(trace), in_eight_bits(trace, Category.WEIGHT)
     with pytest.raises(InputError, match=r"A100-SXM4-80GB has no units for float8.*types that work are .*bfloat16"):
-        price(Job(narrow, A100, narrow, None))
-    assert price(Job(narrow, H100, narrow, None)).seconds.sum() < price(Job(trace, H100, trace, None)).seconds.sum()
-    assert not price(Job(weights, A100, weights, None)).warnings, "stored in 8 bits, multiplied in 16"
+        price(PricingJob(narrow, A100, narrow, None))
+    assert (
+        price(PricingJob(narrow, H100, narrow, None)).seconds.sum()
+        < price(PricingJob(trace, H100, trace, None)).seconds.sum()
+    )
+    assert not price(PricingJob(weights, A100, weights, None)).warnings, "stored in 8 bits, multiplied in 16"
 
 
 def test_recorded_times_hold_whatever_multiplied():
@@ -188,11 +195,11 @@ def test_recorded_times_hold_whatever_multiplied():
         trace, operators=replace(trace.operators, device_s=seconds), meta=replace(trace.meta, clock="gpu", device="K80")
     )
     k80 = catalog.accelerator("K80")
-    found = price(Job(recorded, k80, recorded, k80))
+    found = price(PricingJob(recorded, k80, recorded, k80))
     assert not found.warnings
     assert set(found.source.tolist()) <= {Source.RECORDED, Source.NOTHING}
     with pytest.raises(InputError, match="cannot run on K80"):
-        price(Job(recorded, k80, recorded, A100))
+        price(PricingJob(recorded, k80, recorded, A100))
 
 
 def test_mixed_devices_each_have_their_say(tmp_path: Path):

@@ -13,9 +13,9 @@ from tests.kernels.example import DEVICE, OTHER, UNKNOWN, job, one, step
 from tests.kernels.test_changes import marked
 from triosim.core.errors import InputError
 from triosim.kernels.anchoring import load as load_anchoring
+from triosim.kernels.device_distance import distance
 from triosim.kernels.estimate import Source
-from triosim.kernels.likeness import distance
-from triosim.kernels.model import Job, Recording
+from triosim.kernels.model import MeasuredTrace, PricingJob
 from triosim.kernels.models.auto import Auto
 from triosim.kernels.models.physical import Physics
 from triosim.kernels.models.roofline import Rooflines
@@ -37,7 +37,7 @@ def test_the_recording_itself_is_used_as_it_is():
 def test_anchored_times_are_recorded_times_x_ratio_of_the_model_less_what_fades_of_its_error(basis):
     asked = job(64)
     found = Auto(basis).price(asked)
-    now, then = (basis.modelled(t, DEVICE) for t in (asked.trace, asked.recorded))
+    now, then = (basis.predict(t, DEVICE) for t in (asked.trace, asked.recorded))
     known = load_anchoring().residuals[now.basis]
     persist, few = (known.column(name, now.classified)[:2] for name in ("persist", "few"))
     step = np.log(now.seconds[:2] / then.seconds[:2])
@@ -63,11 +63,13 @@ def test_the_mean_of_a_class_lasts_and_what_an_operator_differs_from_it_by_fades
             b.operator("aten::linear", (x, w), (y,), roles=("input", "weight"), device_s=seconds, phase=Phase.FORWARD)
         return b.build(Meta("test"))
 
-    model = Physics().modelled(products(512), DEVICE).seconds
+    model = Physics().predict(products(512), DEVICE).seconds
     odd = np.where(np.arange(20) == 7, 0.3, 0.2)
     recorded = products(512, (model * np.exp(odd)).tolist())
     asked = products(8192)
-    error = np.log(price(Job(asked, DEVICE, recorded, DEVICE)).seconds / Physics().modelled(asked, DEVICE).seconds)
+    error = np.log(
+        price(PricingJob(asked, DEVICE, recorded, DEVICE)).seconds / Physics().predict(asked, DEVICE).seconds
+    )
     assert 0.1 < np.median(error) < 0.2
     assert np.median(error) < error[7] < 0.3
 
@@ -75,10 +77,10 @@ def test_the_mean_of_a_class_lasts_and_what_an_operator_differs_from_it_by_fades
 def test_a_launch_bound_operator_stays_and_a_large_one_scales():
     small = one("aten::relu", [(64,)], (64,), "float32", ["self"], device_s=2e-6)
     grown = one("aten::relu", [(256,)], (256,), "float32", ["self"])
-    assert price(Job(grown, DEVICE, small, DEVICE)).seconds[0] == pytest.approx(2e-6, rel=0.01)
+    assert price(PricingJob(grown, DEVICE, small, DEVICE)).seconds[0] == pytest.approx(2e-6, rel=0.01)
     large = one("aten::relu", [(1 << 26,)], (1 << 26,), "float32", ["self"], device_s=7e-4)
     grown = one("aten::relu", [(1 << 28,)], (1 << 28,), "float32", ["self"])
-    assert price(Job(grown, DEVICE, large, DEVICE)).seconds[0] == pytest.approx(4 * 7e-4, rel=0.01)
+    assert price(PricingJob(grown, DEVICE, large, DEVICE)).seconds[0] == pytest.approx(4 * 7e-4, rel=0.01)
 
 
 @pytest.mark.parametrize("basis", [Physics(), Rooflines()])
@@ -91,8 +93,8 @@ def test_what_the_model_says_takes_longer_takes_longer_than_the_recording_too(ba
     for device in (DEVICE, OTHER):
         model, found = [], []
         for m in (rows, rows + more):
-            model.append(basis.modelled(product(m), device).seconds[0])
-            found.append(Auto(basis).price(Job(product(m), device, recorded, DEVICE)).seconds[0])
+            model.append(basis.predict(product(m), device).seconds[0])
+            found.append(Auto(basis).price(PricingJob(product(m), device, recorded, DEVICE)).seconds[0])
         assert (found[1] - found[0]) * (model[1] - model[0]) >= 0
 
 
@@ -108,7 +110,7 @@ def test_on_another_device_the_recorded_time_still_counts():
     assert np.all(found.source[[0, 1, 3]] == Source.ANCHORED)
     slow = step()
     slow = replace(slow, operators=replace(slow.operators, device_s=slow.operators.device_s * 10))
-    slower = price(Job(slow, OTHER, slow, DEVICE))
+    slower = price(PricingJob(slow, OTHER, slow, DEVICE))
     assert np.all(slower.seconds[[0, 1, 3]] > 3 * found.seconds[[0, 1, 3]])
     assert np.all(found.spread[[0, 1, 3]] > 0.1)
 
@@ -116,24 +118,24 @@ def test_on_another_device_the_recorded_time_still_counts():
 def test_what_a_device_of_its_own_kind_does_to_matrix_products_is_not_carried_over():
     """Within the model's interval a residual is carried over by what such devices share only."""
     trace = one("aten::linear", [(2048, 2048), (2048, 2048)], (2048, 2048), roles=["input", "weight"])
-    model, elsewhere = (Physics().modelled(trace, d).seconds[0] for d in (DEVICE, OTHER))
+    model, elsewhere = (Physics().predict(trace, d).seconds[0] for d in (DEVICE, OTHER))
     operators = replace(trace.operators, device_s=np.array([model * np.exp(0.2)]))
     recorded = replace(trace, operators=operators)
     known = load_anchoring().residuals["physical"]
     of = known.classes["matrix/tensor"]
     shared = np.exp(-distance(DEVICE, OTHER) / of["device_length"])
-    found = price(Job(trace, OTHER, recorded, DEVICE)).seconds[0]
+    found = price(PricingJob(trace, OTHER, recorded, DEVICE)).seconds[0]
     assert found == pytest.approx(elsewhere * np.exp(0.2 * shared), rel=1e-9)
     near = replace(OTHER, peak_flops=DEVICE.peak_flops, memory_bandwidth=1.1e12)
     assert distance(DEVICE, near) < 0.1
-    model, carried = (price(Job(trace, near, recorded, on)).seconds[0] for on in (None, DEVICE))
+    model, carried = (price(PricingJob(trace, near, recorded, on)).seconds[0] for on in (None, DEVICE))
     assert carried == pytest.approx(model * np.exp(0.2), rel=0.05), "nearly the same device"
 
 
 def test_devices_of_families_that_were_not_measured_are_less_sure():
     trace = one("aten::linear", [(2048, 2048), (2048, 2048)], (2048, 2048), roles=["input", "weight"], device_s=1e-4)
     same, strange, no_gpu = (
-        float(price(Job(trace, device, trace, DEVICE)).spread[0])
+        float(price(PricingJob(trace, device, trace, DEVICE)).spread[0])
         for device in (OTHER, replace(OTHER, architecture="Nobody's"), replace(OTHER, kind="cpu", vendor="AMD"))
     )
     of = load_anchoring().residuals["physical"].classes["matrix/tensor"]
@@ -147,7 +149,7 @@ def test_the_interval_grows_with_the_difference_of_the_devices(a, b):
 
     def spread(times: float) -> float:
         device = replace(OTHER, memory_bandwidth=DEVICE.memory_bandwidth * times)
-        return float(price(Job(trace, device, trace, DEVICE)).spread[0])
+        return float(price(PricingJob(trace, device, trace, DEVICE)).spread[0])
 
     assert spread(min(a, b)) <= spread(max(a, b)) + 1e-12
 
@@ -157,12 +159,12 @@ def test_several_recordings_weigh_by_their_certainty():
     near = replace(DEVICE, name="Near", memory_bandwidth=1.2e12)
     faster = replace(trace, operators=replace(trace.operators, device_s=np.array([0.9e-4])))
     asked = replace(OTHER, peak_flops=DEVICE.peak_flops)
-    one_, other = (price(Job(trace, asked, t, d)) for t, d in ((trace, DEVICE), (faster, near)))
-    both = price(Job(trace, asked, trace, DEVICE, (Recording(faster, near),)))
+    one_, other = (price(PricingJob(trace, asked, t, d)) for t, d in ((trace, DEVICE), (faster, near)))
+    both = price(PricingJob(trace, asked, trace, DEVICE, (MeasuredTrace(faster, near),)))
     low, high = sorted((one_.seconds[0], other.seconds[0]))
     assert low <= both.seconds[0] <= high
     assert both.source[0] == Source.ANCHORED
-    swapped = price(Job(trace, asked, faster, near, (Recording(trace, DEVICE),)))
+    swapped = price(PricingJob(trace, asked, faster, near, (MeasuredTrace(trace, DEVICE),)))
     assert both.seconds[0] == pytest.approx(swapped.seconds[0], rel=1e-12)
     assert both.spread[0] >= min(one_.spread[0], other.spread[0])
 
@@ -170,7 +172,7 @@ def test_several_recordings_weigh_by_their_certainty():
 def test_a_recording_of_the_device_itself_needs_no_other():
     trace = step()
     elsewhere = replace(trace, operators=replace(trace.operators, device_s=trace.operators.device_s * 7))
-    found = price(Job(trace, DEVICE, elsewhere, OTHER, (Recording(trace, DEVICE),)))
+    found = price(PricingJob(trace, DEVICE, elsewhere, OTHER, (MeasuredTrace(trace, DEVICE),)))
     alone = price(job())
     assert np.array_equal(found.seconds, alone.seconds)
     assert np.array_equal(found.source, alone.source)
@@ -180,7 +182,7 @@ def test_a_recording_of_the_device_itself_needs_no_other():
 def test_another_precision_is_anchored():
     recorded = one("aten::linear", [(2048, 2048), (2048, 2048)], (2048, 2048), "float32", ["input", "weight"], 2.5e-3)
     half = one("aten::linear", [(2048, 2048), (2048, 2048)], (2048, 2048), "bfloat16", ["input", "weight"])
-    found = price(Job(half, DEVICE, recorded, DEVICE))
+    found = price(PricingJob(half, DEVICE, recorded, DEVICE))
     assert found.source[0] == Source.ANCHORED
     assert found.seconds[0] < 0.5e-3
 
@@ -216,15 +218,15 @@ def test_kernels_that_were_recorded_cost_a_floor_each():
     recorded = one("aten::relu", [(64,)], (64,), "float32", ["self"], device_s=20e-6)
     ten = Kernels(np.zeros(10, np.int32), ("k",) * 10, np.full(10, 2e-6), np.zeros(10, np.int32))
     large = one("aten::relu", [(1 << 20,)], (1 << 20,), "float32", ["self"])
-    single = price(Job(large, DEVICE, recorded, DEVICE)).seconds[0]
-    several = price(Job(large, DEVICE, replace(recorded, kernels=ten), DEVICE)).seconds[0]
+    single = price(PricingJob(large, DEVICE, recorded, DEVICE)).seconds[0]
+    several = price(PricingJob(large, DEVICE, replace(recorded, kernels=ten), DEVICE)).seconds[0]
     assert several < single, "the recorded time was ten launches, not work"
 
 
 def test_operators_that_launched_nothing_stay_so():
     recorded = one("aten::relu", [(64,)], (64,), "float32", ["self"], device_s=0.0)
     grown = one("aten::relu", [(1 << 20,)], (1 << 20,), "float32", ["self"])
-    found = price(Job(grown, DEVICE, recorded, DEVICE))
+    found = price(PricingJob(grown, DEVICE, recorded, DEVICE))
     assert found.seconds[0] == 0
     assert found.source[0] == Source.NOTHING
 
@@ -233,14 +235,14 @@ def test_operators_that_launched_nothing_stay_so():
 @pytest.mark.parametrize("device", [DEVICE, UNKNOWN])
 def test_undecided_operators_reach_from_unchanged_to_fully_scaled(batch, device):
     recorded = marked(step(), 3)
-    found = price(Job(rescale(recorded, batch), device, recorded, device))
+    found = price(PricingJob(rescale(recorded, batch), device, recorded, device))
     assert found.source[1] == Source.UNDECIDED
     low, high = (found.seconds[1] * np.exp(sign * found.spread[1]) for sign in (-1, 1))
     ends = sorted((5e-6, 5e-6 * batch / 8))
     assert low <= ends[0] * (1 + 1e-9)
     assert high >= ends[1] * (1 - 1e-9)
     assert found.source[0] != Source.UNDECIDED
-    assert price(Job(recorded, device, recorded, device)).source[1] == Source.RECORDED, "nothing changed"
+    assert price(PricingJob(recorded, device, recorded, device)).source[1] == Source.RECORDED, "nothing changed"
 
 
 def test_a_pack_of_ones_own(tmp_path):

@@ -11,7 +11,7 @@ from tests.kernels.example import DEVICE, one, step
 from triosim.core.dtypes import DTYPES
 from triosim.hardware import catalog
 from triosim.kernels.classes import ENGINES, GROUPS, classify
-from triosim.kernels.model import Job
+from triosim.kernels.model import PricingJob
 from triosim.kernels.pricing import price
 
 LINEAR = ([(8, 64), (32, 64)], (8, 32), ["input", "weight"])
@@ -118,6 +118,6 @@ def test_experts_take_about_the_time_of_their_products(model):
     sizes = [(1024, 4096), (8, 4096, 4096)], (1024, 4096)
     experts = one("aten::_grouped_mm", *sizes, "bfloat16", ["self", "mat2"])
     product = one("aten::bmm", [(8, 128, 4096), (8, 4096, 4096)], (8, 128, 4096), "bfloat16", ["self", "mat2"])
-    many, alike = (price(Job(trace, b200, trace, None), model) for trace in (experts, product))
+    many, alike = (price(PricingJob(trace, b200, trace, None), model) for trace in (experts, product))
     assert 0.9 * alike.seconds[0] < many.seconds[0] < 3 * alike.seconds[0]
     assert many.spread[0] > 0

@@ -17,7 +17,7 @@ from tests.kernels.external import samples
 from triosim.core.errors import InputError
 from triosim.hardware.catalog import accelerator
 from triosim.kernels.estimate import Source
-from triosim.kernels.model import Job
+from triosim.kernels.model import PricingJob
 from triosim.kernels.pricing import describe, price
 from triosim.sources.reading import read
 from triosim.trace.builder import TraceBuilder
@@ -42,8 +42,8 @@ def with_kernels() -> Trace:
     return replace(step(), kernels=Kernels(np.array([0, 0, 1, 3, 3], np.int32), names, times, np.full(5, 7, np.int32)))
 
 
-def on(trace: Trace, device=DEVICE) -> Job:
-    return Job(trace, device, trace, DEVICE)
+def on(trace: Trace, device=DEVICE) -> PricingJob:
+    return PricingJob(trace, device, trace, DEVICE)
 
 
 def layers(count: int = 3) -> Trace:
@@ -198,7 +198,7 @@ def test_times_of_the_plan_are_taken_as_they_are(file):
 
 def test_a_model_without_recorded_times_has_the_shapes_of_the_plan(file):
     recorded = step(8, measured=False)
-    asked = Job(rescale(recorded, 64), DEVICE, recorded, None)
+    asked = PricingJob(rescale(recorded, 64), DEVICE, recorded, None)
     found = price(asked, file("operator,microseconds\naten::linear,40\n"))
     assert found.seconds[0] == pytest.approx(40e-6)
     assert found.seconds[1] == price(asked, "auto").seconds[1]
@@ -229,7 +229,7 @@ def test_a_profile_of_the_traces_own_kernels_gives_its_own_times(file):
         lines.append(f'{row},{round(seconds * 1e9)},{row},"{name}"')
     times = file("\n".join(lines), "trace.csv")
     device = accelerator("H100-SXM5-80GB")
-    asked = Job(recorded, device, recorded, device)
+    asked = PricingJob(recorded, device, recorded, device)
     in_order = file("times = 'trace.csv'\nmatch = 'order'\n", "order.toml")
     for path in (times, in_order):
         found = price(asked, path)
@@ -238,7 +238,7 @@ def test_a_profile_of_the_traces_own_kernels_gives_its_own_times(file):
         assert sources(found).count(Source.EXTERNAL) == np.count_nonzero(found.seconds)
 
 
-def test_the_story_tells_of_them(file):
+def test_the_description_tells_of_them(file):
     asked = on(with_kernels())
     told = describe(price(asked, path := file("kernel,seconds\ngemm,60e-6\nrest,1\n")), asked.trace, asked, path)
     assert "67 % external times" in told[0]

@@ -88,14 +88,14 @@ def test_intervals_are_wider_on_devices_whose_family_was_not_measured(kind):
 
 def test_a_trace_is_priced_operator_by_operator_whatever_stands_beside_it():
     trace = triosim.model("gpt2", batch_size=2)
-    whole = Physics().modelled(trace, H100)
+    whole = Physics().predict(trace, H100)
     row = trace.operators.name.index("aten::linear") if "aten::linear" in trace.operators.name else 0
     assert whole.seconds[trace.operators.view].sum() == 0
     assert np.all(whole.spread[whole.seconds > 0] > 0)
     assert np.all(whole.usual <= whole.spread)
-    again = Physics().modelled(trace, H100, np.ones(len(trace), np.int64))
+    again = Physics().predict(trace, H100, np.ones(len(trace), np.int64))
     assert np.array_equal(whole.seconds, again.seconds)
-    more = Physics().modelled(trace, H100, np.full(len(trace), 3))
+    more = Physics().predict(trace, H100, np.full(len(trace), 3))
     assert more.seconds[row] > whole.seconds[row]
 
 
@@ -115,4 +115,4 @@ def test_a_device_without_a_datasheet_is_refused():
 def test_a_product_alone_and_in_a_trace_take_the_same_time():
     trace = one("aten::linear", [(2048, 4096), (1024, 4096)], (2048, 1024), "bfloat16", ["input", "weight"])
     alone = kinds.price(gemm(2048.0, 1024.0, 4096.0, "bfloat16"), H100)
-    assert Physics().modelled(trace, H100).seconds[0] == pytest.approx(alone.seconds[0], rel=1e-12)
+    assert Physics().predict(trace, H100).seconds[0] == pytest.approx(alone.seconds[0], rel=1e-12)

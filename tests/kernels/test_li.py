@@ -19,13 +19,13 @@ from tests.kernels.example import DEVICE, UNKNOWN, job, one, step
 from triosim.core.errors import InputError
 from triosim.kernels import pack
 from triosim.kernels.estimate import Source
-from triosim.kernels.model import Job
+from triosim.kernels.model import PricingJob
 from triosim.kernels.models.li import load
 from triosim.kernels.pricing import describe, price
 
 
 def alone(trace, device=DEVICE) -> float:
-    return float(price(Job(trace, device, trace, None), "li").seconds[0])
+    return float(price(PricingJob(trace, device, trace, None), "li").seconds[0])
 
 
 def by_hand(key: str, flop: float, moved: float, bandwidth: float) -> float:

@@ -19,9 +19,9 @@ from triosim.core.errors import InputError
 from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.physical import convolution as model
-from triosim.kernels.physical.convolution import Constants, predict
+from triosim.kernels.physical.convolution import ConvolutionConstants, predict
 from triosim.kernels.work import convolution as work
-from triosim.kernels.work.convolution import Convolution
+from triosim.kernels.work.convolution import ConvolutionCalls
 from triosim.operators import Call, kind
 from triosim.operators import work as asked
 
@@ -29,12 +29,14 @@ V100 = catalog.accelerator("V100-PCIe-32GB")
 FLOAT = DTYPE_CODE["float32"]
 
 
-def square(images: float, channels: float, out: float, side: float, kernel: int = 3, dtype: int = FLOAT) -> Convolution:
+def square(
+    images: float, channels: float, out: float, side: float, kernel: int = 3, dtype: int = FLOAT
+) -> ConvolutionCalls:
     """One convolution."""
     return work.convolution(*(np.array([float(x)]) for x in (images, channels, out, side)), kernel, dtype)
 
 
-def seconds(what: Convolution, device: Accelerator = V100) -> float:
+def seconds(what: ConvolutionCalls, device: Accelerator = V100) -> float:
     return float(predict(what, device).seconds[0])
 
 
@@ -140,7 +142,9 @@ def test_inputs_are_listed_and_not_those_that_judge() -> None:
 def test_the_file_says_what_every_constant_is() -> None:
     document = json.loads(script.OUTPUT.read_text(encoding="utf-8"))
     for engine in ("simt", "tensor"):
-        assert set(document["constants"][engine]) == {f.name for f in fields(Constants)} == set(script.MEANING)
+        assert (
+            set(document["constants"][engine]) == {f.name for f in fields(ConvolutionConstants)} == set(script.MEANING)
+        )
         assert all(entry["meaning"] and entry["unit"] for entry in document["constants"][engine].values())
     left_out = document["provenance"]["left_out"]
     for gpu in ("P100-PCIe-16GB", "T4", "V100-PCIe-32GB"):

@@ -19,7 +19,7 @@ from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical import stream as model
-from triosim.kernels.physical.stream import CLASSES, Constants, predict
+from triosim.kernels.physical.stream import CLASSES, StreamConstants, predict
 from triosim.kernels.work import stream as work
 from triosim.kernels.work.stream import KINDS, Stream
 from triosim.operators import kind
@@ -110,7 +110,7 @@ def test_the_file_says_what_every_constant_is() -> None:
     assert tuple(document["constants"]) == CLASSES[:5]
     assert tuple(model.spreads()) == CLASSES
     for rows in document["constants"].values():
-        assert set(rows) == {f.name for f in fields(Constants)}
+        assert set(rows) == {f.name for f in fields(StreamConstants)}
         assert all(entry["meaning"] and entry["unit"] for entry in rows.values())
 
 
@@ -154,7 +154,7 @@ def test_the_fit_finds_the_constants_again(name: str) -> None:
         found = script.fit(script.sampled(script.isolated(name)[0]), name, script.sampled(rows))
     else:
         found = script.fit(rows if name == "pooling" else script.sampled(rows), name)
-    for f in fields(Constants):
+    for f in fields(StreamConstants):
         assert getattr(found.constants, f.name) == pytest.approx(getattr(model.load()[name], f.name), rel=0.01), f.name
 
 

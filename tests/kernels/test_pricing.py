@@ -12,7 +12,7 @@ from tests.kernels.example import DEVICE, OTHER, job, step
 from tests.kernels.test_changes import marked
 from triosim.core.errors import InputError
 from triosim.kernels.estimate import Estimates
-from triosim.kernels.model import MODELS, Job
+from triosim.kernels.model import MODELS, PricingJob
 from triosim.kernels.pricing import describe, price, undecided_rows
 from triosim.transform.rescale import rescale
 
@@ -55,13 +55,13 @@ def test_sentences_name_sources_shares_and_devices():
 
 def test_undecided_operators_are_listed():
     recorded = marked(step(), 3)
-    asked = Job(rescale(recorded, 32), DEVICE, recorded, DEVICE)
+    asked = PricingJob(rescale(recorded, 32), DEVICE, recorded, DEVICE)
     story = describe(price(asked), asked.trace, asked)[-1]
     assert story.startswith("1 of 4 operators")
     assert "unchanged to x4" in story
     assert story.endswith("aten::relu")
     assert undecided_rows(asked) == [1, 2]
-    assert undecided_rows(Job(recorded, DEVICE, recorded, DEVICE)) == []
+    assert undecided_rows(PricingJob(recorded, DEVICE, recorded, DEVICE)) == []
 
 
 def test_a_trace_without_time():

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.kernels.example import DEVICE, UNKNOWN, job, one, step
 from triosim.core.errors import InputError
 from triosim.kernels.estimate import Limit, Source
-from triosim.kernels.model import Job
-from triosim.kernels.models.roofline import modelled
+from triosim.kernels.model import PricingJob
+from triosim.kernels.models.roofline import predict
 from triosim.kernels.pack import load
 from triosim.kernels.pricing import price
 from triosim.trace.tables import Trace
@@ -26,7 +26,7 @@ def constants(key: str) -> dict[str, float]:
 
 
 def alone(trace: Trace, device=DEVICE) -> float:
-    return float(price(Job(trace, device, trace, None), "roofline").seconds[0])
+    return float(price(PricingJob(trace, device, trace, None), "roofline").seconds[0])
 
 
 def test_a_matrix_product_by_hand():
@@ -62,7 +62,7 @@ def test_limits_and_what_takes_no_time():
     big = one("aten::linear", [(8192, 8192), (8192, 8192)], (8192, 8192), roles=["input", "weight"])
     tiny = one("aten::linear", [(8, 8), (8, 8)], (8, 8), roles=["input", "weight"])
     copy = one("aten::clone", [(8192, 8192)], (8192, 8192), roles=["self"])
-    limits = [int(price(Job(t, DEVICE, t, None), "roofline").limit[0]) for t in (big, tiny, copy)]
+    limits = [int(price(PricingJob(t, DEVICE, t, None), "roofline").limit[0]) for t in (big, tiny, copy)]
     assert limits == [Limit.COMPUTE, Limit.LAUNCH, Limit.MEMORY]
 
 
@@ -73,8 +73,8 @@ def test_an_operator_without_work_costs_the_floor_and_an_allocation_nothing():
 
 def test_kernels_cost_a_floor_each():
     trace = step()
-    one_each = modelled(trace, DEVICE, load(), np.array([1, 1, 1, 1])).seconds
-    three = modelled(trace, DEVICE, load(), np.array([3, 1, 1, 1])).seconds
+    one_each = predict(trace, DEVICE, load(), np.array([1, 1, 1, 1])).seconds
+    three = predict(trace, DEVICE, load(), np.array([3, 1, 1, 1])).seconds
     assert three[0] - one_each[0] == pytest.approx(2 * constants("matrix/simt")["floor_s"], rel=1e-9)
     assert np.array_equal(three[1:], one_each[1:])
 

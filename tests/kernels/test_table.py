@@ -13,7 +13,7 @@ from tests.kernels.example import DEVICE, OTHER, one, step
 from triosim.core.errors import InputError
 from triosim.kernels import anchoring
 from triosim.kernels.estimate import Source
-from triosim.kernels.model import Job
+from triosim.kernels.model import PricingJob
 from triosim.kernels.models.table import SCHEMA, grid
 from triosim.kernels.pricing import describe, price
 
@@ -90,7 +90,7 @@ def written(tmp_path, **changes) -> str:
 
 def test_a_matrix_product_is_interpolated_and_the_rest_is_priced_as_ever(tmp_path):
     trace = step(16, measured=False)
-    asked = Job(trace, DEVICE, trace, None)
+    asked = PricingJob(trace, DEVICE, trace, None)
     path = written(tmp_path)
     found, auto = price(asked, path), price(asked, "auto")
     assert found.seconds[0] == pytest.approx(4e-5)  # 16 x 4096 x 1024 lies in the middle of both axes
@@ -103,25 +103,25 @@ def test_a_matrix_product_is_interpolated_and_the_rest_is_priced_as_ever(tmp_pat
 def test_elementwise_operators_by_their_bytes(tmp_path):
     listed = [{"kind": "elementwise", "axes": {"bytes": [1e6, 4e6]}, "seconds": [2e-6, 8e-6]}]
     trace = one("aten::add", [(250, 1000), (250, 1000)], (250, 1000), "float32", ["self", "other"])
-    found = price(Job(trace, DEVICE, trace, None), written(tmp_path, tables=listed))
+    found = price(PricingJob(trace, DEVICE, trace, None), written(tmp_path, tables=listed))
     assert found.seconds[0] == pytest.approx(6e-6)
 
 
 def test_another_element_type_is_not_in_the_table(tmp_path):
     trace = one("aten::linear", [(8, 512), (4096, 512)], (8, 4096), "bfloat16", ["input", "weight"])
     with pytest.raises(InputError, match="none of its kernels is in the trace, which has matrix"):
-        price(Job(trace, DEVICE, trace, None), written(tmp_path))
+        price(PricingJob(trace, DEVICE, trace, None), written(tmp_path))
 
 
 def test_a_table_of_another_device_is_refused(tmp_path):
     trace = step(16, measured=False)
     with pytest.raises(InputError, match="is of Example, not of Faster"):
-        price(Job(trace, OTHER, trace, None), written(tmp_path))
+        price(PricingJob(trace, OTHER, trace, None), written(tmp_path))
 
 
 def test_without_a_file():
     with pytest.raises(InputError, match="'table' need a file"):
-        price(Job(step(), DEVICE, step(), DEVICE), "table")
+        price(PricingJob(step(), DEVICE, step(), DEVICE), "table")
 
 
 @pytest.mark.parametrize(
@@ -141,4 +141,4 @@ def test_without_a_file():
 )
 def test_a_broken_table_is_refused_in_a_sentence(tmp_path, changes, message):
     with pytest.raises(InputError, match=message):
-        price(Job(step(), DEVICE, step(), DEVICE), written(tmp_path, **changes))
+        price(PricingJob(step(), DEVICE, step(), DEVICE), written(tmp_path, **changes))

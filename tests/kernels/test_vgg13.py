@@ -16,7 +16,7 @@ import triosim
 from tests.data import shared
 from triosim.hardware import catalog
 from triosim.kernels.estimate import Source
-from triosim.kernels.model import Job
+from triosim.kernels.model import PricingJob
 from triosim.kernels.pricing import price
 from triosim.kernels.uncertainty import total_half_width
 from triosim.operators import kind
@@ -32,9 +32,9 @@ def recorded() -> Trace:
     return TriosimCsv().read(shared("triosim-h100", "vgg13"))
 
 
-def job(recorded: Trace, batch: int) -> Job:
+def job(recorded: Trace, batch: int) -> PricingJob:
     h100 = catalog.accelerator("H100-SXM5-80GB")
-    return Job(rescale(recorded, batch), h100, recorded, h100)
+    return PricingJob(rescale(recorded, batch), h100, recorded, h100)
 
 
 def test_the_recording_itself(recorded):

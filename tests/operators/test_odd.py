@@ -76,7 +76,7 @@ def test_odd_calls_are_described_and_priced(many: list) -> None:
     found = calls_of(trace)
     for call in found.unique:
         check(call)
-    priced = Physics().modelled(trace, A100)
+    priced = Physics().predict(trace, A100)
     assert np.all(np.isfinite(priced.seconds))
     assert np.all(priced.seconds >= 0)
     assert np.all(np.isfinite(priced.spread))

@@ -32,11 +32,11 @@ def test_independent_classes_add_in_quadrature():
     result = triosim.simulate(job, triosim.system(device="H100", devices=1), fidelity=triosim.Fidelity(host="none"))
     low, high = result.interval_s
     from triosim.hardware.catalog import accelerator
-    from triosim.kernels.model import Job
+    from triosim.kernels.model import PricingJob
     from triosim.kernels.pricing import price
     from triosim.kernels.uncertainty import by_class
 
-    times = price(Job(job, accelerator("H100"), job, None))
+    times = price(PricingJob(job, accelerator("H100"), job, None))
     width = half_width(*by_class(times, job))
     assert np.log(high / low) / 2 == pytest.approx(width, rel=0.15)
     assert low < result.iteration_time_s < high

@@ -33,7 +33,7 @@ from triosim.core.dtypes import DTYPES
 from triosim.hardware import catalog
 from triosim.kernels.anchoring import SCHEMA
 from triosim.kernels.arithmetic import rate
-from triosim.kernels.likeness import distance
+from triosim.kernels.device_distance import distance
 from triosim.kernels.pack import Pack, join, load
 from triosim.kernels.physical import gemm, kinds
 from triosim.kernels.work import stream

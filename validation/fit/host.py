@@ -28,7 +28,7 @@ from validation.judge.vtrain import Row, Workshop
 
 import triosim
 from triosim import Plan
-from triosim.composition.residual import Terms
+from triosim.composition.residual import Coefficients
 from triosim.core.errors import InputError
 from triosim.operators import canonical
 from triosim.trace.tables import Phase, Trace
@@ -104,7 +104,7 @@ def _tiny_models(table: Path) -> None:
     fixed = np.arange(0.0, 0.15, 0.5e-3)
     best = (np.inf, 0.0, 0.0, real)
     for issue in np.arange(10e-6, 150e-6, 1e-6).tolist():
-        found = np.array([case.played(Terms(issue, issue, 1.2e-6, 0.0, 0.0, 1.0)) for case in cases])
+        found = np.array([case.played(Coefficients(issue, issue, 1.2e-6, 0.0, 0.0, 1.0)) for case in cases])
         error = np.sum(np.log((found[:, None] + fixed) / real[:, None]) ** 2, axis=0)
         at = int(np.argmin(error))
         best = min(best, (float(error[at]), issue, float(fixed[at]), found + fixed[at]), key=lambda b: b[0])

@@ -29,9 +29,9 @@ from triosim.hardware import catalog
 from triosim.kernels.arithmetic import rate
 from triosim.kernels.physical import attention as model
 from triosim.kernels.physical._constants import SCHEMA
-from triosim.kernels.physical._tables import Table
-from triosim.kernels.physical.attention import Constants, Decode, Prefill
-from triosim.kernels.work.attention import FAMILIES, Attention
+from triosim.kernels.physical._tables import FamilyConstants
+from triosim.kernels.physical.attention import AttentionConstants, Decode, Prefill
+from triosim.kernels.work.attention import FAMILIES, AttentionCalls
 
 INPUTS = ("kernels/attention_prefill.parquet", "kernels/attention_decode.parquet")
 OUTPUT = TARGET.with_name("physical") / "attention.json"
@@ -93,7 +93,7 @@ UNITS = {
 class Measured:
     """Measured calls of one phase: the work, the catalog names of the devices, and the seconds."""
 
-    work: Attention
+    work: AttentionCalls
     device: NDArray[np.str_]
     variant: NDArray[np.str_]
     seconds: NDArray[np.float64]
@@ -124,7 +124,7 @@ def read(phase: str) -> tuple[Measured, Counter]:
     family = np.where(source == "flash_attention", flash, np.where(source == "triton", "triton", "trtllm"))
     types = {"bfloat16": "bfloat16", "fp8": "float8_e4m3fn"}
     yes, no = np.ones(len(keys), bool), np.zeros(len(keys), bool)
-    work = Attention(
+    work = AttentionCalls(
         batch, queries, keys, heads, kv_heads, head, head, window, yes, no, yes, no, yes,
         np.array([DTYPE_CODE[types[d]] for d in dtype], np.int8), np.full(len(keys), 2.0),
         np.array([DTYPE_BYTES[types[d]] for d in kv], np.float64),
@@ -331,11 +331,11 @@ def extrapolate() -> None:
                   f"{100 * np.median(np.abs(np.expm1(-at))):8.1f}{100 * np.median(np.expm1(-at)):8.1f}")  # fmt: skip
 
 
-def tables(prefill: dict[str, Any], decode: dict[str, Any]) -> Constants:
+def tables(prefill: dict[str, Any], decode: dict[str, Any]) -> AttentionConstants:
     """Constants as the model takes them, from two results of :func:`judge`."""
-    return Constants(
-        Table({f: Prefill(**c) for f, c in prefill["constants"].items()}, "flash2"),
-        Table({f: Decode(**c) for f, c in decode["constants"].items()}, "flash2"),
+    return AttentionConstants(
+        FamilyConstants({f: Prefill(**c) for f, c in prefill["constants"].items()}, "flash2"),
+        FamilyConstants({f: Decode(**c) for f, c in decode["constants"].items()}, "flash2"),
     )
 
 

@@ -30,9 +30,9 @@ import triosim
 from triosim.core.dtypes import DTYPE_CODE
 from triosim.hardware import catalog
 from triosim.kernels.physical import convolution as model
-from triosim.kernels.physical.convolution import Constants, predict
+from triosim.kernels.physical.convolution import ConvolutionConstants, predict
 from triosim.kernels.work import convolution as work
-from triosim.kernels.work.convolution import Convolution
+from triosim.kernels.work.convolution import ConvolutionCalls
 from triosim.operators import kind
 
 INPUTS = (DATA / "kernels" / "fp32_ops.parquet", RESNET / "trace.csv", RESNET / "tensor.csv")
@@ -78,8 +78,8 @@ _COMMON = {
     "filtered_memory": 0.65, "filtered_s": 8e-6,
 }  # fmt: skip
 PRIOR = {
-    "simt": Constants(reach=0.95, ends=30.0, step=1.0, **_COMMON),
-    "tensor": Constants(reach=0.65, ends=60.0, step=16.0, **{**_COMMON, "joule": 1e-18}),
+    "simt": ConvolutionConstants(reach=0.95, ends=30.0, step=1.0, **_COMMON),
+    "tensor": ConvolutionConstants(reach=0.65, ends=60.0, step=16.0, **{**_COMMON, "joule": 1e-18}),
 }
 """Where the fit starts and what it is drawn to; ``joule`` of the matrix units is no limit, as one device cannot tell it
 from ``reach``."""
@@ -105,7 +105,7 @@ class Rows:
     """Measured convolutions: catalog names, what they do, seconds without the host."""
 
     device: NDArray[np.str_]
-    work: Convolution
+    work: ConvolutionCalls
     seconds: NDArray[np.float64]
 
     def __len__(self) -> int:
@@ -158,7 +158,7 @@ def training_step() -> Rows:
     return Rows(np.full(len(rows), "H100-SXM5-80GB"), what, trace.operators.device_s[rows])
 
 
-def predicted(rows: Rows, constants: Constants) -> NDArray[np.float64]:
+def predicted(rows: Rows, constants: ConvolutionConstants) -> NDArray[np.float64]:
     """Seconds by the model with these constants for either engine."""
     out = np.empty(len(rows))
     for name in np.unique(rows.device):
@@ -169,18 +169,18 @@ def predicted(rows: Rows, constants: Constants) -> NDArray[np.float64]:
     return out
 
 
-def errors(rows: Rows, constants: Constants) -> NDArray[np.float64]:
+def errors(rows: Rows, constants: ConvolutionConstants) -> NDArray[np.float64]:
     """Logarithm of predicted over measured."""
     return np.log(predicted(rows, constants) / rows.seconds)
 
 
-def fit(rows: Rows, engine: str) -> Constants:
+def fit(rows: Rows, engine: str) -> ConvolutionConstants:
     """The constants nearest the measurements, drawn to :data:`PRIOR`."""
     prior, sigma = PRIOR[engine], SIGMA[engine]
     start = np.log([getattr(prior, name) for name in sigma])
     width = np.array(list(sigma.values()))
 
-    def made(x: NDArray) -> Constants:
+    def made(x: NDArray) -> ConvolutionConstants:
         return replace(prior, **dict(zip(sigma, np.exp(x).tolist(), strict=True)))
 
     def residuals(x: NDArray) -> NDArray:
@@ -257,14 +257,14 @@ def judge_shapes(rows: Rows) -> list[Judged]:
     ]
 
 
-def table(constants: Constants) -> dict[str, dict[str, float | str]]:
+def table(constants: ConvolutionConstants) -> dict[str, dict[str, float | str]]:
     """Constants as in the file."""
 
     def entry(name: str) -> dict[str, float | str]:
         unit, meaning = MEANING[name]
         return {"value": float(f"{getattr(constants, name):.6g}"), "unit": unit, "meaning": meaning}
 
-    return {f.name: entry(f.name) for f in fields(Constants)}
+    return {f.name: entry(f.name) for f in fields(ConvolutionConstants)}
 
 
 def main() -> int:

@@ -35,7 +35,7 @@ from triosim.hardware import catalog
 from triosim.kernels.arithmetic import rate
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical._constants import SCHEMA
-from triosim.kernels.physical.gemm import ENGINES, Constants, Menu, family_of, predict
+from triosim.kernels.physical.gemm import ENGINES, GemmConstants, Menu, family_of, predict
 from triosim.kernels.work.gemm import Gemm, gemm
 
 TARGET = Path(__file__).resolve().parents[2] / "src" / "triosim" / "kernels" / "data" / "physical" / "gemm.json"
@@ -161,7 +161,7 @@ _SIMT_BATCHED: dict[str, Menu] = {
 _MAJOR = {"Pascal": 6, "Volta": 7, "Turing": 7, "Ampere": 8, "Ada": 8, "Hopper": 9, "Blackwell": 10}
 """Compute capability, before the point.  Kernels run on all devices of one, so that they share their library."""
 
-TENSOR = Constants(
+TENSOR = GemmConstants(
     launch_s=2.4e-6, prologue_s=0.25e-6, reach=0.85, joule=1.5e-12, process=0.3, width=0.5, knee=6.0, tile=30.0,
     banks=0.0, step=0.0, resident=0.0, memory=0.82, concurrency=1.17, cache=0.3, latency_s=1.1e-9, stream=1.0,
     epilogue=1.3, split_s=2e-6, split_under=1.0, cast_s=2e-6, host_s=0.0, host_batched_s=0.0, menus=(_TENSOR_MENU,),
@@ -182,7 +182,7 @@ sectors (``memory``, ``epilogue``).  Ampere's library splits the sum in 97 % of 
 128 x 128 tile per unit, and in 27 % of those of a tenth to a quarter (``split_under``)."""
 
 
-def simt(devices: Sequence[str]) -> Constants:
+def simt(devices: Sequence[str]) -> GemmConstants:
     """:data:`SIMT` with the libraries that these devices have shown.
 
     A device's own architecture counts first, then one of the same compute capability.
@@ -223,7 +223,7 @@ BURST, SETTLED_S = 1.4, 3e-3
 before it takes effect; kernels of SETTLED_S run half like that."""
 
 
-def predicted(rows: Rows, constants: Constants) -> NDArray[np.float64]:
+def predicted(rows: Rows, constants: GemmConstants) -> NDArray[np.float64]:
     """Seconds of each row as measured on its device, host included; all rows must be of one engine."""
     out = np.empty(len(rows))
     every = dict.fromkeys(ENGINES, constants)
@@ -239,12 +239,12 @@ def predicted(rows: Rows, constants: Constants) -> NDArray[np.float64]:
     return out + np.where(rows.work.batch > 1, constants.host_batched_s, constants.host_s)
 
 
-def errors(rows: Rows, constants: Constants) -> NDArray[np.float64]:
+def errors(rows: Rows, constants: GemmConstants) -> NDArray[np.float64]:
     """log(measured / predicted)."""
     return np.log(rows.seconds / predicted(rows, constants))
 
 
-def fit_constants(rows: Rows, prior: Constants, names: Sequence[str], part: float = 1.0) -> Constants:
+def fit_constants(rows: Rows, prior: GemmConstants, names: Sequence[str], part: float = 1.0) -> GemmConstants:
     """Constants ``names`` that predict ``rows`` best, the others as in ``prior``."""
     devices = rows.by_device().values()
     rows = join(*devices)
@@ -252,7 +252,7 @@ def fit_constants(rows: Rows, prior: Constants, names: Sequence[str], part: floa
     widths = part * np.array([WIDTHS[name] for name in names])
     weight = STRENGTH * math.sqrt(len(rows))
 
-    def constants(x: NDArray) -> Constants:
+    def constants(x: NDArray) -> GemmConstants:
         return replace(prior, **dict(zip(names, np.exp(x).tolist(), strict=True)))
 
     def residuals(x: NDArray) -> NDArray:
@@ -278,7 +278,7 @@ def measured(count: int = ROWS_PER_DEVICE, seed: int = 0) -> Data:
     return Data(sixteen, eight, four, join(*floats))
 
 
-def fit(data: Data, without: str | None = None) -> dict[str, Constants]:
+def fit(data: Data, without: str | None = None) -> dict[str, GemmConstants]:
     """Constants of every engine from the rows of all devices but ``without``."""
     tensor = fit_constants(data.tensor.without(without), TENSOR, FREE["tensor"])
     narrow = fit_constants(data.narrow.without(without), tensor, FREE["narrow"], NARROW_WIDTH)
@@ -301,7 +301,7 @@ class Judged:
     rows: Rows
     errors: NDArray[np.float64]
     limit: NDArray[np.int8]
-    constants: Constants
+    constants: GemmConstants
 
 
 FOLDS = 4
@@ -337,7 +337,7 @@ def _fold(rows: Rows) -> NDArray[np.int64]:
     return (np.log2(rows.work.n) * 7 + np.log2(rows.work.k) * 13).round().astype(np.int64) % FOLDS
 
 
-def _judged(rows: Rows, constants: Constants) -> Judged:
+def _judged(rows: Rows, constants: GemmConstants) -> Judged:
     limit = np.empty(len(rows), np.int8)
     every = dict.fromkeys(ENGINES, constants)
     for name in np.unique(rows.device):
@@ -434,7 +434,7 @@ MEANING = {
 }
 
 
-def document(constants: dict[str, Constants], judged: dict[str, dict[str, Judged]]) -> dict[str, Any]:
+def document(constants: dict[str, GemmConstants], judged: dict[str, dict[str, Judged]]) -> dict[str, Any]:
     """The file of constants."""
     spread = {}
     for engine, devices in judged.items():

@@ -32,7 +32,7 @@ from triosim.kernels.arithmetic import rate
 from triosim.kernels.physical import moe as model
 from triosim.kernels.physical._constants import SCHEMA
 from triosim.kernels.physical.moe import Grouped
-from triosim.kernels.work.moe import FAMILIES, Experts
+from triosim.kernels.work.moe import FAMILIES, ExpertCalls
 
 INPUTS = ("kernels/moe.parquet",)
 OUTPUT = TARGET.with_name("physical") / "moe.json"
@@ -79,7 +79,7 @@ TYPES = {  # name in the data -> multiplied type, bytes of a weight
 class Measured:
     """Measured calls: the work, the catalog names of the devices, the element type, and the seconds."""
 
-    work: Experts
+    work: ExpertCalls
     device: NDArray[np.str_]
     variant: NDArray[np.str_]
     seconds: NDArray[np.float64]
@@ -111,7 +111,7 @@ def read(families: tuple[str, ...] = FAMILIES) -> tuple[Measured, Counter]:
     skew = np.array([0.0 if name == "balanced" else float(name.rsplit("_", 1)[1]) for name in law])
     family = np.array([KERNELS[name] for name in kernel])
     yes = np.ones(len(tokens), bool)
-    work = Experts(
+    work = ExpertCalls(
         tokens, topk, hidden, inner / tp, experts, ep, skew, (system == "b200_sxm") & (family != "marlin"), yes, yes,
         np.array([DTYPE_CODE[TYPES[name][0]] for name in dtype], np.int8), np.array([TYPES[name][1] for name in dtype]),
         np.where(dtype == "fp8_block", 1.0, np.where(dtype == "nvfp4", 0.5, 2.0)),

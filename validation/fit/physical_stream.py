@@ -29,7 +29,7 @@ from validation.fit.roofline import least, quantile
 import triosim
 from triosim.hardware import catalog
 from triosim.kernels.physical import stream as model
-from triosim.kernels.physical.stream import CLASSES, Constants, predict
+from triosim.kernels.physical.stream import CLASSES, StreamConstants, predict
 from triosim.kernels.work import stream as work
 from triosim.kernels.work.stream import Stream
 
@@ -48,11 +48,11 @@ MEANING = {
 }  # fmt: skip
 
 PRIOR = {
-    "elementwise": Constants(1.6e-6, 0.85, 30.0, 0.0, 0.0, 0.0, 1.0),
-    "softmax": Constants(2.0e-6, 0.85, 10.0, 100.0, 1.0, 4096.0, 8.0),
-    "layer_norm": Constants(2.0e-6, 0.85, 10.0, 400.0, 1.0, 0.0, 8.0),
-    "batch_norm": Constants(2.0e-6, 0.8, 16.0, 0.0, 1.0, 0.0, 1.0),
-    "pooling": Constants(1.6e-6, 0.85, 30.0, 3.0, 0.0, 0.0, 1.0),
+    "elementwise": StreamConstants(1.6e-6, 0.85, 30.0, 0.0, 0.0, 0.0, 1.0),
+    "softmax": StreamConstants(2.0e-6, 0.85, 10.0, 100.0, 1.0, 4096.0, 8.0),
+    "layer_norm": StreamConstants(2.0e-6, 0.85, 10.0, 400.0, 1.0, 0.0, 8.0),
+    "batch_norm": StreamConstants(2.0e-6, 0.8, 16.0, 0.0, 1.0, 0.0, 1.0),
+    "pooling": StreamConstants(1.6e-6, 0.85, 30.0, 3.0, 0.0, 0.0, 1.0),
 }
 """Where the fit starts and what it is drawn to.  Rows of a softmax of at most 1024 elements stay in registers; eight
 rows of four warps fill the registers of a compute unit.  A pooling divides indices of 64 bits for every element: some
@@ -147,7 +147,7 @@ def joined(a: Rows, b: Rows) -> Rows:
 class Fit:
     """Constants of a class, and what the measurements hold besides: the host's part of the shortest times, seconds."""
 
-    constants: Constants
+    constants: StreamConstants
     share: float
     late_s: float = 0.0
 
@@ -258,14 +258,14 @@ def judge_shapes(rows: Rows, name: str) -> list[Judged]:
     return [Judged("H100-SXM5-80GB", off, float(spread[fold].mean()))]
 
 
-def table(constants: Constants) -> dict[str, dict[str, float | str]]:
+def table(constants: StreamConstants) -> dict[str, dict[str, float | str]]:
     """Constants as in the file."""
 
     def entry(name: str) -> dict[str, float | str]:
         unit, meaning = MEANING[name]
         return {"value": float(f"{getattr(constants, name):.6g}"), "unit": unit, "meaning": meaning}
 
-    return {f.name: entry(f.name) for f in fields(Constants)}
+    return {f.name: entry(f.name) for f in fields(StreamConstants)}
 
 
 NEAR = {

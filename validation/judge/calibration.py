@@ -25,13 +25,13 @@ from validation.fit import physical_gemm as fitting
 
 from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.base_model import BaseOperatorModel
 from triosim.kernels.calibration.calibration import calibrated
-from triosim.kernels.calibration.fitting import Measured
+from triosim.kernels.calibration.fitting import MeasuredKernels
 from triosim.kernels.calibration.model import Calibrated
 from triosim.kernels.calibration.pack import load
-from triosim.kernels.modelled import Basis
 from triosim.kernels.models.physical import Physics
-from triosim.kernels.physical.kinds import BY_NAME, Kind
+from triosim.kernels.physical.kinds import BY_NAME, KernelKind
 from triosim.operators import kind
 from triosim.sources.reading import read
 
@@ -50,7 +50,7 @@ class Judged:
     factor: float
 
 
-def left_out(device: str) -> tuple[Kind, fitting.Rows]:
+def left_out(device: str) -> tuple[KernelKind, fitting.Rows]:
     """Matrix products with constants that never saw the device, and its rows."""
     rows = fitting.served("bfloat16")
     constants = fitting.fit_constants(fitting.even(rows).without(device), fitting.TENSOR, fitting.FREE["tensor"])
@@ -59,13 +59,13 @@ def left_out(device: str) -> tuple[Kind, fitting.Rows]:
     return replace(gemm, constants=lambda: unseen), rows.take(np.flatnonzero(rows.device == device))
 
 
-def judge(of: Kind, rows: fitting.Rows, device: Accelerator, kernels: int, draws: int) -> Judged:
+def judge(of: KernelKind, rows: fitting.Rows, device: Accelerator, kernels: int, draws: int) -> Judged:
     """Calibrate with ``kernels`` random rows, predict others; ``draws`` times."""
     figures = []
     for draw in range(draws):
         order = np.random.default_rng(draw).permutation(len(rows))
         few, rest = rows.take(order[:kernels]), rows.take(order[kernels : kernels + OTHERS])
-        found = calibrated(device, {of.name: Measured(few.work, few.seconds)}, kinds={of.name: of})
+        found = calibrated(device, {of.name: MeasuredKernels(few.work, few.seconds)}, kinds={of.name: of})
         plain = of.predict(rest.work, device, of.constants()).seconds
         priced = found.priced(of, rest.work, device)
         inside = np.abs(np.log(rest.seconds / priced.seconds)) <= priced.spread
@@ -78,7 +78,7 @@ def judge(of: Kind, rows: fitting.Rows, device: Accelerator, kernels: int, draws
 def judge_pack(name: str, traces: list[str], device: str | None) -> None:
     """Sums of operator times of recorded steps, predicted from shapes alone, with and without the calibration."""
     calibration = load(name).calibration
-    models: dict[str, tuple[Basis, Accelerator]] = {
+    models: dict[str, tuple[BaseOperatorModel, Accelerator]] = {
         "calibrated": (Calibrated(calibration), calibration.device),
         "measured figures": (Physics(), calibration.device),
     }
@@ -91,7 +91,7 @@ def judge_pack(name: str, traces: list[str], device: str | None) -> None:
         kinds = np.array([kind(name) for name in trace.operators.name])
         longest = sorted(set(kinds.tolist()), key=lambda one: -measured[kinds == one].sum())[:6]
         for title, (basis, on) in models.items():
-            found = basis.modelled(trace, on)
+            found = basis.predict(trace, on)
             off = found.seconds.sum() / measured.sum() - 1
             half = math.exp(float((found.seconds * found.spread).sum() / found.seconds.sum()))
             parts = ", ".join(

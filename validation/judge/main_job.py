@@ -85,13 +85,13 @@ def _batch(folder: Path) -> dict:
 
 def _groups(trace: Trace, real: Trace) -> None:
     from triosim.hardware.catalog import accelerator
-    from triosim.kernels.model import Job
+    from triosim.kernels.model import PricingJob
     from triosim.kernels.pricing import price
     from triosim.transform.rescale import rescale
 
     device = accelerator("H100")
     larger = rescale(trace, 512)
-    found = price(Job(larger, device, trace, device))
+    found = price(PricingJob(larger, device, trace, device))
     predicted, reach = (_by_group(larger, column) for column in (found.seconds, found.seconds * found.spread))
     measured = _by_group(real, np.nan_to_num(real.operators.device_s))
     for group in sorted(predicted, key=lambda g: -predicted[g]):

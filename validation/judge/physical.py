@@ -31,10 +31,10 @@ from validation.fit.roofline import quantile
 from triosim.core.dtypes import DTYPE_BYTES, DTYPE_CODE
 from triosim.hardware import catalog
 from triosim.kernels.physical.attention import Decode, Prefill
-from triosim.kernels.work.attention import FAMILIES, Attention
+from triosim.kernels.work.attention import FAMILIES, AttentionCalls
 from triosim.kernels.work.convolution import convolution
 from triosim.kernels.work.gemm import gemm
-from triosim.kernels.work.moe import Experts
+from triosim.kernels.work.moe import ExpertCalls
 from triosim.kernels.work.stream import rowwise
 
 FOLDS = 5
@@ -143,7 +143,7 @@ def _attention(rows: Rows) -> fit_physical_attention.Measured:
     window = np.nan_to_num(c["window_size"].astype(float))
     kv_type = np.where(c["kv_cache_dtype"].astype(str) == "bfloat16", "bfloat16", "float8_e4m3fn")
     yes, no = np.ones(len(rows), bool), np.zeros(len(rows), bool)
-    work = Attention(
+    work = AttentionCalls(
         batch, queries, keys, heads, kv_heads, head, head, window, yes, no, yes, no, yes,
         np.array([DTYPE_CODE[d] for d in rows.dtype.tolist()], np.int8), np.full(len(rows), 2.0),
         np.array([DTYPE_BYTES[d] for d in kv_type.tolist()], np.float64),
@@ -250,7 +250,7 @@ def _experts(rows: Rows) -> fit_physical_moe.Measured:
     blackwell = rows.fact(lambda name: float(catalog.accelerator(name).architecture.startswith("Blackwell"))) > 0
     types = fit_physical_moe.TYPES
     yes = np.ones(len(rows), bool)
-    work = Experts(
+    work = ExpertCalls(
         tokens, topk, hidden, inner / tp, experts, ep, skew, blackwell & (family != "marlin"), yes, yes,
         np.array([DTYPE_CODE[types[name][0]] for name in dtype], np.int8), np.array([types[name][1] for name in dtype]),
         np.where(dtype == "fp8_block", 1.0, np.where(dtype == "nvfp4", 0.5, 2.0)),

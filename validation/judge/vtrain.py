@@ -36,10 +36,10 @@ from triosim.collectives.means import CollectiveMeans
 from triosim.collectives.scheduling import Collectives
 from triosim.composition import residual
 from triosim.composition.host import host, launch
-from triosim.composition.residual import PRIOR, Residual, Sizes, Terms
+from triosim.composition.residual import PRIOR, CalibratedOverhead, Coefficients, JobSizes
 from triosim.hardware.system import System
 from triosim.kernels.estimate import Estimates
-from triosim.kernels.model import Job
+from triosim.kernels.model import PricingJob
 from triosim.kernels.pricing import price
 from triosim.network.lowering import lower
 from triosim.network.placement import place
@@ -123,7 +123,7 @@ class Workshop:
         whole = recomputed(alike.trace(), alike.plan().recompute)
         whole = with_main_gradients(whole, ASSUMED, alike.micro_batches, sharded=False)
         step = partition(whole, Mesh((("tp", alike.tp),)), rules_of(Plan(tp=alike.tp), named=True))
-        found = price(Job(step.trace, self.system.models[0], whole, None), OPERATOR_TIMES)
+        found = price(PricingJob(step.trace, self.system.models[0], whole, None), OPERATOR_TIMES)
         return step, replace(found, seconds=found.seconds * often(step.trace, ASSUMED, alike.micro_batches))
 
     def iteration(self, row: Row) -> Iteration:
@@ -141,9 +141,9 @@ class Workshop:
         return iteration(classes, lowered, [1.0] * len(classes))
 
 
-def _residual(terms: Terms) -> Residual:
-    nothing = Sizes(0.0, 0.0, 0.0)
-    return Residual(terms, 0.0, nothing, nothing, 0, 0.0, OPERATOR_TIMES)
+def _residual(terms: Coefficients) -> CalibratedOverhead:
+    nothing = JobSizes(0.0, 0.0, 0.0)
+    return CalibratedOverhead(terms, 0.0, nothing, nothing, 0, 0.0, OPERATOR_TIMES)
 
 
 @dataclass(frozen=True)
@@ -243,13 +243,13 @@ def read(path: Path) -> list[Row]:
         return [Row.of(line) for line in csv.DictReader(file) if line["source"] == SOURCE]
 
 
-def unseen_terms(row: Row) -> tuple[Terms, str]:
+def unseen_terms(row: Row) -> tuple[Coefficients, str]:
     """What ``--host large-model`` means, as terms, and its source."""
     found = host(row.trace(), "large-model")
-    return Terms(found.launch_s, found.launch_s, found.gap_s, found.delay_s, 0.0, 1.0), found.source
+    return Coefficients(found.launch_s, found.launch_s, found.gap_s, found.delay_s, 0.0, 1.0), found.source
 
 
-def fitted(cases: Sequence[Iteration], real: NDArray[np.float64]) -> Residual:
+def fitted(cases: Sequence[Iteration], real: NDArray[np.float64]) -> CalibratedOverhead:
     """The residual of some iterations."""
     return residual.fit(
         lambda terms, rows: _all([cases[i] for i in rows], terms), real, [case.sizes for case in cases],
@@ -257,7 +257,7 @@ def fitted(cases: Sequence[Iteration], real: NDArray[np.float64]) -> Residual:
     )  # fmt: skip
 
 
-def _all(cases: Sequence[Iteration], terms: Terms) -> NDArray[np.float64]:
+def _all(cases: Sequence[Iteration], terms: Coefficients) -> NDArray[np.float64]:
     return np.array([case.played(terms) for case in cases])
 
 
@@ -273,7 +273,7 @@ def intervals(rows: Sequence[Row]) -> tuple[float, float]:
     return (float(np.mean(inside)), float(np.median(wide))) if rows else (math.nan, math.nan)
 
 
-def agree(rows: Sequence[Row], cases: Sequence[Iteration], found: Residual) -> bool:
+def agree(rows: Sequence[Row], cases: Sequence[Iteration], found: CalibratedOverhead) -> bool:
     """Whether ``triosim.simulate`` predicts the same for some rows."""
     good = True
     with tempfile.TemporaryDirectory() as folder:

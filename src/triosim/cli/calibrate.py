@@ -18,7 +18,7 @@ from triosim.core.errors import InputError, no_such_file
 
 if TYPE_CHECKING:
     from triosim.hardware.accelerator import Accelerator
-    from triosim.kernels.calibration.pack import Pack
+    from triosim.kernels.calibration.pack import CalibrationPack
     from triosim.sources.record.bench import Bench, Progress
 
 MEASURED = "Instead of a trace"
@@ -151,7 +151,7 @@ def calibrate(
     _write(made, output or Path(f"{_slug(made.calibration.device.name)}-calibration.json"))
 
 
-def _of_trace(name: str, device: str | None, step: str | None, budget: str | None) -> Pack:
+def _of_trace(name: str, device: str | None, step: str | None, budget: str | None) -> CalibrationPack:
     from triosim.hardware.build import accelerator
     from triosim.kernels.calibration.making import calibrate as made_of
     from triosim.sources.reading import read
@@ -164,7 +164,7 @@ def _of_trace(name: str, device: str | None, step: str | None, budget: str | Non
     return made_of(trace, accelerator(device) if device else None, name=Path(name).name)[0]
 
 
-def _measured(device: str | None, budget_s: float) -> Pack:
+def _measured(device: str | None, budget_s: float) -> CalibrationPack:
     from triosim.hardware.catalog import identify
     from triosim.kernels.calibration.figures import machine
     from triosim.kernels.calibration.making import calibrate as made_of
@@ -213,7 +213,7 @@ def _bar() -> Iterator[Callable[[Progress], None]]:
         raise typer.Exit(130) from None
 
 
-def _write(pack: Pack, path: Path) -> None:
+def _write(pack: CalibrationPack, path: Path) -> None:
     from triosim.cli.streams import rich_console, written
     from triosim.core.outputs import text_output
     from triosim.kernels.calibration.pack import text

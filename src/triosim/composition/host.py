@@ -31,7 +31,7 @@ from triosim.trace.tables import Phase, Trace
 
 
 @dataclass(frozen=True)
-class Host:
+class HostCosts:
     """How launching costs.
 
     Attributes:
@@ -79,7 +79,7 @@ def issue_seconds(mode: str) -> float:
     return float(modes[mode]["issue_s"])
 
 
-class Choice(NamedTuple):
+class HostDefault(NamedTuple):
     """How the cost of launching is taken into account where nobody says.
 
     Attributes:
@@ -91,7 +91,7 @@ class Choice(NamedTuple):
     why: str = ""
 
 
-def default_mode(trace: Trace, targets: Sequence[Accelerator], recorded_on: Accelerator | None = None) -> Choice:
+def default_mode(trace: Trace, targets: Sequence[Accelerator], recorded_on: Accelerator | None = None) -> HostDefault:
     """What ``--host`` is when it is not given: it follows the devices that run the job, not where the trace is from.
 
     * ``recorded`` where the trace holds host times of such a device (a GPU's on another GPU: the host is the same);
@@ -109,14 +109,14 @@ def default_mode(trace: Trace, targets: Sequence[Accelerator], recorded_on: Acce
     kinds = {_kind(device) for device in targets}
     usual = {"cpu": "none", "asic": "graph"}.get(kinds.pop(), "eager") if len(kinds) == 1 else "eager"
     if recorded_on is None or usual == "none":
-        return Choice(usual)
+        return HostDefault(usual)
     where = recorded_on.name or f"a {recorded_on.kind}"
     hosted = trace.meta.clock == "gpu" and bool(np.any(trace.operators.host_s > 0))
     if hosted and all(_kind(device) == _kind(recorded_on) for device in targets):
-        return Choice("recorded")
+        return HostDefault("recorded")
     if all(same_device(device, recorded_on) for device in targets):
-        return Choice("none", f"the trace has device times of {where} and no host times")
-    return Choice(usual, f"the trace has no host times of {'a GPU' if usual == 'eager' else 'such a device'}")
+        return HostDefault("none", f"the trace has device times of {where} and no host times")
+    return HostDefault(usual, f"the trace has no host times of {'a GPU' if usual == 'eager' else 'such a device'}")
 
 
 def _kind(device: Accelerator) -> str:
@@ -129,7 +129,7 @@ def crowding(processes: int, cores: int | None) -> float:
     return max(1.0, processes / cores) if cores else 1.0
 
 
-def host(trace: Trace, mode: str, processes: float = 1, why: str = "") -> Host:
+def host(trace: Trace, mode: str, processes: float = 1, why: str = "") -> HostCosts:
     """The cost of launching each operator of a trace.
 
     Args:
@@ -145,7 +145,7 @@ def host(trace: Trace, mode: str, processes: float = 1, why: str = "") -> Host:
     n = len(trace)
     if mode == "none":
         source = "the cost of launching is left out" + (f": {why} (--host eager adds it)" if why else "")
-        return Host(mode, np.zeros(n), 0.0, 0.0, 0.0, 0.0, source)
+        return HostCosts(mode, np.zeros(n), 0.0, 0.0, 0.0, 0.0, source)
     table = _table()
     delay, gap = table["delay_s"]["seconds"], table["gap_s"].get(mode, table["gap_s"]["seconds"])
     if mode == "recorded":
@@ -171,7 +171,7 @@ def host(trace: Trace, mode: str, processes: float = 1, why: str = "") -> Host:
         if bool(np.any((recorded != launch) & (recorded > 0))):
             source += f"; {row['by_operator_note']} ({row['by_operator_source']})"
         spread = table["spread"]["table"]
-    return Host(mode, recorded * processes, launch * processes, delay, gap, spread, source)
+    return HostCosts(mode, recorded * processes, launch * processes, delay, gap, spread, source)
 
 
 def launches(trace: Trace) -> NDArray[np.bool_]:
@@ -200,7 +200,7 @@ def _us(seconds: float) -> str:
     return f"{seconds * 1e6:.3g} us"
 
 
-def launch(programs: Sequence[Program], trace: Trace, cost: Host) -> list[Program]:
+def launch(programs: Sequence[Program], trace: Trace, cost: HostCosts) -> list[Program]:
     """The programs with the host's work put before what it launches.
 
     Every operator, collective, send and fetch is preceded by an ISSUE on the host's stream; after an operator at which
@@ -215,7 +215,7 @@ def launch(programs: Sequence[Program], trace: Trace, cost: Host) -> list[Progra
     return [_issue(program, trace, cost, folded) for program in programs]
 
 
-def issue_shares(trace: Trace, cost: Host) -> NDArray[np.float64]:
+def issue_shares(trace: Trace, cost: HostCosts) -> NDArray[np.float64]:
     """Seconds for which the host issues each operator, the views before it included, shape ``(operators,)``."""
     return _with_views(trace, cost.issue_s)
 
@@ -235,7 +235,7 @@ def _with_views(trace: Trace, issue_s: NDArray[np.float64]) -> NDArray[np.float6
     return out
 
 
-def _issue(program: Program, trace: Trace, cost: Host, folded: NDArray[np.float64]) -> Program:
+def _issue(program: Program, trace: Trace, cost: HostCosts, folded: NDArray[np.float64]) -> Program:
     n = len(program)
     launched = np.isin(program.op, (Op.COMPUTE, Op.COLLECTIVE, Op.SEND, Op.FETCH, Op.STORE))
     if cost.mode == "graph":

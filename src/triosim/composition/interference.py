@@ -73,7 +73,7 @@ def interference(device: Accelerator, asked: float | None = None) -> Interferenc
     return Interference(units / (units - blocks), f"{blocks} of {units} multiprocessors: {row['source']}")
 
 
-class Times(Protocol):
+class TaskTimes(Protocol):
     """When each task started and finished, ticks."""
 
     @property
@@ -85,7 +85,7 @@ class Times(Protocol):
         """Ends."""
 
 
-Played = TypeVar("Played", bound=Times)
+Played = TypeVar("Played", bound=TaskTimes)
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class _Device:
         after = tasks.after[computes]
         return _Device(computes, moves, tasks.amount[computes] - after, after, float(tasks.slowdown[number]))
 
-    def stretched(self, played: Times) -> _Stretched:
+    def stretched(self, played: TaskTimes) -> _Stretched:
         """What each task takes longer beside the collectives, as they ran.
 
         What a collective covers wholly it will cover when it is stretched too, unless that is too long: the next play

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.composition.host import Host, launches
+from triosim.composition.host import HostCosts, launches
 from triosim.core import guarded
 from triosim.core.errors import InputError, quoted
 from triosim.core.units import format_time
@@ -44,7 +44,7 @@ CONFIDENCE = 0.9
 
 
 @dataclass(frozen=True)
-class Terms:
+class Coefficients:
     """The numbers that are fitted.
 
     Attributes:
@@ -64,18 +64,18 @@ class Terms:
     scale: float
 
 
-PRIOR = Terms(issue_s=50e-6, send_s=1e-3, gap_s=1.2e-6, fixed_s=10e-3, collective_s=20e-6, scale=1.0)
+PRIOR = Coefficients(issue_s=50e-6, send_s=1e-3, gap_s=1.2e-6, fixed_s=10e-3, collective_s=20e-6, scale=1.0)
 """Where nothing is learned: the large-model row and the gap of ``host.json``; a synchronisation and a few calls for a
 transfer; the launch of a collective; loss, gradient norm and data for an iteration."""
 
-LOOSENESS = Terms(issue_s=0.5, send_s=1.5, gap_s=1.5, fixed_s=1.0, collective_s=1.0, scale=0.1)
+LOOSENESS = Coefficients(issue_s=0.5, send_s=1.5, gap_s=1.5, fixed_s=1.0, collective_s=1.0, scale=0.1)
 """Standard deviations of the logarithms of the terms around the prior."""
 
-NAMES = tuple(f.name for f in fields(Terms))
+NAMES = tuple(f.name for f in fields(Coefficients))
 
 
 @dataclass(frozen=True)
-class Sizes:
+class JobSizes:
     """How large a job is, in what the terms multiply.
 
     Attributes:
@@ -89,7 +89,7 @@ class Sizes:
     sends: float
 
 
-def sizes(programs: Sequence[Program], iterations: int = 1, scale: float = 1.0) -> Sizes:
+def sizes(programs: Sequence[Program], iterations: int = 1, scale: float = 1.0) -> JobSizes:
     """Sizes of a job from the programs of its ranks, host included.
 
     Args:
@@ -104,11 +104,11 @@ def sizes(programs: Sequence[Program], iterations: int = 1, scale: float = 1.0) 
         issues = int(np.count_nonzero(op == Op.ISSUE))
         columns.append((float(program.seconds[op == Op.COMPUTE].sum()) / scale, issues - sends, sends))
     device, launches, sent = (max(column) / iterations for column in zip(*columns, strict=True))
-    return Sizes(device, launches, sent)
+    return JobSizes(device, launches, sent)
 
 
 @dataclass(frozen=True)
-class Residual:
+class CalibratedOverhead:
     """What was learned.
 
     Attributes:
@@ -121,17 +121,17 @@ class Residual:
         source: what it was fitted to, in words.
     """
 
-    terms: Terms
+    terms: Coefficients
     spread: float
-    smallest: Sizes
-    largest: Sizes
+    smallest: JobSizes
+    largest: JobSizes
     rows: int
     error: float
     operator_times: str = "auto"
     source: str = ""
     schema: str = field(default=SCHEMA)
 
-    def host(self, trace: Trace, processes: float = 1) -> Host:
+    def host(self, trace: Trace, processes: float = 1) -> HostCosts:
         """The cost of launching each operator of a trace; ``processes`` as of :func:`triosim.composition.host.host`."""
         issue = np.where(launches(trace), self.terms.issue_s * processes, 0.0)
         terms = self.terms
@@ -141,22 +141,22 @@ class Residual:
             f"{format_time(terms.gap_s)} after a kernel, {format_time(terms.fixed_s)} an iteration, "
             f"{format_time(terms.collective_s)} more per collective, operator times x {terms.scale:.3g}"
         )
-        return Host(
+        return HostCosts(
             "calibrated", issue, self.terms.issue_s * processes, 0.0, self.terms.gap_s, self.spread, source,
             send_s=self.terms.send_s * processes, fixed_s=self.terms.fixed_s * processes,
         )  # fmt: skip
 
-    def outside(self, sizes: Sizes) -> dict[str, float]:
+    def outside(self, sizes: JobSizes) -> dict[str, float]:
         """By which factor a job lies outside of what was seen, where it does (more than :data:`MARGIN`)."""
         found = {}
-        for name in (f.name for f in fields(Sizes)):
+        for name in (f.name for f in fields(JobSizes)):
             here, low, high = (getattr(s, name) for s in (sizes, self.smallest, self.largest))
             beyond = _factor(low, here) if here < low else _factor(here, high)
             if beyond > MARGIN:
                 found[name] = beyond
         return found
 
-    def spread_of(self, sizes: Sizes) -> float:
+    def spread_of(self, sizes: JobSizes) -> float:
         """Half-width, as a logarithm, of the 90 % interval of a job of these sizes.
 
         Outside of what was seen it grows by the spread again for each factor of e.
@@ -170,7 +170,7 @@ def _factor(large: float, small: float) -> float:
     return (large + 1e-12) / (small if small > 0 else 1.0) if large > small else 1.0
 
 
-def load(path: str | Path) -> Residual:
+def load(path: str | Path) -> CalibratedOverhead:
     """Read a residual that :func:`save` wrote.
 
     Raises:
@@ -183,19 +183,19 @@ def load(path: str | Path) -> Residual:
         schema = found.get("schema") if isinstance(found, dict) else None
         raise InputError(f"composition {path} has the schema {quoted(schema)}, this version reads {SCHEMA!r}: {cure}")
     try:
-        kinds = (("terms", Terms), ("smallest", Sizes), ("largest", Sizes))
+        kinds = (("terms", Coefficients), ("smallest", JobSizes), ("largest", JobSizes))
         parts: dict[str, Any] = {key: _numbers(cls, found[key], key) for key, cls in kinds}
         spread, error_, rows = (_number(found[key], key) for key in ("spread", "error", "rows"))
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"composition {path} lacks or garbles {error}: {cure}") from None
-    return Residual(
+    return CalibratedOverhead(
         **parts, spread=spread, rows=int(rows), error=error_,
         operator_times=str(found.get("operator_times", "auto")), source=str(found.get("source", "")),
     )  # fmt: skip
 
 
-def _numbers(cls: type, table: Mapping, where: str) -> Terms | Sizes:
-    made: Terms | Sizes = cls(**{f.name: _number(table[f.name], f"{where}.{f.name}") for f in fields(cls)})
+def _numbers(cls: type, table: Mapping, where: str) -> Coefficients | JobSizes:
+    made: Coefficients | JobSizes = cls(**{f.name: _number(table[f.name], f"{where}.{f.name}") for f in fields(cls)})
     return made
 
 
@@ -205,27 +205,27 @@ def _number(value: object, name: str) -> float:
     return float(value)
 
 
-def document(residual: Residual) -> dict:
+def document(residual: CalibratedOverhead) -> dict:
     """The JSON document that :func:`load` reads."""
     return asdict(residual)
 
 
 # --- fitting ----------------------------------------------------------------------------------------------------------
 
-Predict = Callable[[Terms, NDArray[np.int64]], NDArray[np.float64]]
+Predict = Callable[[Coefficients, NDArray[np.int64]], NDArray[np.float64]]
 """Iteration times in seconds of some rows under some terms."""
 
 
 def fit(
     predict: Predict,
     measured: Sequence[float] | NDArray[np.float64],
-    sizes: Sequence[Sizes],
+    sizes: Sequence[JobSizes],
     *,
     folds: int = 5,
     seed: int = 0,
     operator_times: str = "auto",
     source: str = "",
-) -> Residual:
+) -> CalibratedOverhead:
     """Fit a residual to measured iterations.
 
     Args:
@@ -234,7 +234,7 @@ def fit(
         sizes: of the jobs.
         folds: of the cross-validation that says how good it is.
         seed: of the division into folds.
-        operator_times, source: as of :class:`Residual`.
+        operator_times, source: as of :class:`CalibratedOverhead`.
 
     Raises:
         InputError: fewer iterations than folds or terms.
@@ -252,12 +252,12 @@ def fit(
         own = _descend(lambda z, kept=kept: np.log(predict(_terms(z), kept)) - real[kept], best)  # type: ignore[misc]
         left_out[part] = np.log(predict(_terms(own), part)) - real[part]
     rank = min(math.ceil(CONFIDENCE * (n + 1)), n)  # split-conformal
-    columns = {f.name: [getattr(s, f.name) for s in sizes] for f in fields(Sizes)}
-    return Residual(
+    columns = {f.name: [getattr(s, f.name) for s in sizes] for f in fields(JobSizes)}
+    return CalibratedOverhead(
         terms=_terms(best),
         spread=float(np.sort(np.abs(left_out))[rank - 1]),
-        smallest=Sizes(**{name: min(column) for name, column in columns.items()}),
-        largest=Sizes(**{name: max(column) for name, column in columns.items()}),
+        smallest=JobSizes(**{name: min(column) for name, column in columns.items()}),
+        largest=JobSizes(**{name: max(column) for name, column in columns.items()}),
         rows=n,
         error=float(np.mean(np.abs(np.expm1(left_out)))),
         operator_times=operator_times,
@@ -265,12 +265,12 @@ def fit(
     )
 
 
-def _logs(terms: Terms) -> NDArray[np.float64]:
+def _logs(terms: Coefficients) -> NDArray[np.float64]:
     return np.log(np.array([getattr(terms, name) for name in NAMES]))
 
 
-def _terms(logs: NDArray[np.float64]) -> Terms:
-    return Terms(**dict(zip(NAMES, np.exp(logs).tolist(), strict=True)))
+def _terms(logs: NDArray[np.float64]) -> Coefficients:
+    return Coefficients(**dict(zip(NAMES, np.exp(logs).tolist(), strict=True)))
 
 
 def _descend(

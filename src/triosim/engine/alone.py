@@ -24,7 +24,7 @@ from heapq import heapify, heappop, heappush
 from typing import Protocol
 
 from triosim.engine.graph import BEYOND
-from triosim.engine.stepped import Edges, Stepping
+from triosim.engine.stepped import PatternEdges, Stepping
 
 Done = Callable[[int, int], int]
 
@@ -49,7 +49,7 @@ class Alone(Protocol):
         """
 
 
-def alone(edges: Edges, lasts: Sequence[int]) -> Alone | None:
+def alone(edges: PatternEdges, lasts: Sequence[int]) -> Alone | None:
     """How a collective runs that shares no link, or None if it never ends: edges wait in a circle, or ticks run out.
 
     Args:
@@ -61,7 +61,7 @@ def alone(edges: Edges, lasts: Sequence[int]) -> Alone | None:
     return found if found.complete and found.last < BEYOND else None
 
 
-def _ring(edges: Edges, lasts: Sequence[int]) -> Done | None:
+def _ring(edges: PatternEdges, lasts: Sequence[int]) -> Done | None:
     """``done`` where edges need each other in circles with lag 1."""
     if not all(len(needs) == 1 and needs[0][1] == 1 for needs in edges.needs):
         return None
@@ -106,7 +106,7 @@ def _slowest_of_circle(needed: Sequence[int], lasts: Sequence[int]) -> list[int]
     return top
 
 
-def _pipeline(edges: Edges, lasts: Sequence[int]) -> Done | None:
+def _pipeline(edges: PatternEdges, lasts: Sequence[int]) -> Done | None:
     """``done`` where edges follow each other with lag 0."""
     if any(len(needs) > 1 or (needs and needs[0][1] != 0) for needs in edges.needs):
         return None
@@ -127,7 +127,7 @@ def _pipeline(edges: Edges, lasts: Sequence[int]) -> Done | None:
 class ClosedForm:
     """A collective of which the tick of every delivery is known without working out those before it."""
 
-    def __init__(self, edges: Edges, lasts: Sequence[int], done: Done) -> None:
+    def __init__(self, edges: PatternEdges, lasts: Sequence[int], done: Done) -> None:
         self._edges, self._lasts, self._done = edges, lasts, done
         self.complete = True
         self.last = max([done(edge, count - 1) for edge, count in enumerate(edges.count)], default=0)
@@ -154,7 +154,7 @@ class ClosedForm:
 class Replay:
     """A collective that is worked out delivery by delivery, again for each question: its memory are its edges."""
 
-    def __init__(self, edges: Edges, lasts: Sequence[int]) -> None:
+    def __init__(self, edges: PatternEdges, lasts: Sequence[int]) -> None:
         self._edges, self._lasts = edges, lasts
         state, _, self._ends, self.last = self._until(None)
         self.complete = state.delivered == edges.count

@@ -33,7 +33,7 @@ from triosim.engine.check import carried, check, successors, too_long, why_stuck
 from triosim.engine.graph import BEYOND, UNLIMITED, Collective, Graph, Played, Stuck, Task, Wires
 from triosim.engine.solver import NEVER, WORK_PER_BYTE, Flow, NetworkModel
 from triosim.engine.solvers.max_min import MaxMin
-from triosim.engine.stepped import Edges, Stepping
+from triosim.engine.stepped import PatternEdges, Stepping
 
 # What can happen at a tick.  The order of what happens at one tick changes no result.
 _DUE, _END, _COUNT, _JOIN, _STEP, _BEGIN, _WAKE, _PUT, _TAKE = range(9)
@@ -57,7 +57,7 @@ def play(graph: Graph, wires: Wires, model: NetworkModel | None = None, *, _clos
         ValueError: the columns make no sense.
     """
     check(graph, wires)
-    run = _Run(graph, wires, model or MaxMin(), _closed_form)
+    run = _ReferenceRun(graph, wires, model or MaxMin(), _closed_form)
     run.play()
     return run.played()
 
@@ -96,7 +96,7 @@ class _Plan(NamedTuple):
         ends: ticks after the begin -> members that finish then, if it is alone.
     """
 
-    edges: Edges
+    edges: PatternEdges
     routes: list[int]
     work: list[int]
     until_join: list[int]
@@ -113,7 +113,7 @@ class _Running(NamedTuple):
     ends: dict[int, list[int]]
 
 
-class _Run:
+class _ReferenceRun:
     """One run: where every task stands, what is under way, and the queue of what happens next."""
 
     def __init__(self, graph: Graph, wires: Wires, model: NetworkModel, closed_form: bool) -> None:
@@ -190,7 +190,7 @@ class _Run:
             self.tasks[self.what[task]][graph.member[task]] = task
         self.missing = [len(tasks) for tasks in self.tasks]
         self.begin = [0] * len(self.tasks)
-        self.edges: dict[int, Edges] = {}
+        self.edges: dict[int, PatternEdges] = {}
         self.plans: dict[int, _Plan] = {}
         self.stepping: dict[int, Stepping] = {}
         self.alone: dict[int, _Running] = {}
@@ -443,7 +443,7 @@ class _Run:
 
     def _planned(self, c: Collective) -> _Plan:
         if id(c.pattern) not in self.edges:
-            self.edges[id(c.pattern)] = Edges.of(c.pattern)
+            self.edges[id(c.pattern)] = PatternEdges.of(c.pattern)
         edges, routes = self.edges[id(c.pattern)], c.route.tolist()
         sizes, pauses = c.pattern.bytes.tolist(), c.pattern.pause.tolist()
         limits = [self.links[route] if size else () for route, size in zip(routes, sizes, strict=True)]

@@ -14,7 +14,7 @@ from triosim.engine.graph import ALL, Pattern
 
 
 @dataclass(frozen=True)
-class Edges:
+class PatternEdges:
     """A pattern as the state machine walks it.
 
     Attributes:
@@ -33,7 +33,7 @@ class Edges:
     needed: list[list[tuple[int, int]]]
 
     @staticmethod
-    def of(pattern: Pattern) -> Edges:
+    def of(pattern: Pattern) -> PatternEdges:
         """The edges of a pattern."""
         needs: list[list[tuple[int, int]]] = [[] for _ in range(len(pattern))]
         needed: list[list[tuple[int, int]]] = [[] for _ in range(len(pattern))]
@@ -42,7 +42,7 @@ class Edges:
             needs[edge].append((other, lag))
             needed[other].append((edge, lag))
         ends = list(zip(pattern.source.tolist(), pattern.target.tolist(), strict=True))
-        return Edges(pattern.members, pattern.places, ends, pattern.count.tolist(), needs, needed)
+        return PatternEdges(pattern.members, pattern.places, ends, pattern.count.tolist(), needs, needed)
 
 
 def enough(transfer: int, lag: int, count: int) -> int:
@@ -64,7 +64,7 @@ class Stepping:
         open: for each position the edges from and to it on which not everything has been delivered.
     """
 
-    def __init__(self, edges: Edges, delivered: Sequence[int] = ()) -> None:
+    def __init__(self, edges: PatternEdges, delivered: Sequence[int] = ()) -> None:
         self.edges = edges
         self.delivered = list(delivered) or [0] * len(edges.count)
         self.missing = [self._missing(edge) for edge in range(len(edges.count))]

@@ -60,7 +60,7 @@ ASSUMED_SPREAD = log(2.0)
 """Half-width of the 90 % interval (natural logarithm) of a rate that is assumed; chosen, nothing was measured."""
 
 
-class Way(IntEnum):
+class MultiplicationMethod(IntEnum):
     """How a type is multiplied."""
 
     NATIVE = 0
@@ -77,25 +77,25 @@ class Multiplication:
         dtype: whose rate in the datasheet holds.
         unit: of :data:`UNITS`.
         rate: part of what products of ``dtype`` reach.
-        way: of :class:`Way`.
+        method: of :class:`MultiplicationMethod`.
         spread: natural logarithm of the factor of the 90 % interval of ``rate``.
         words: what a reader of a prediction should know, ``""`` where all is as expected.
         why: more about it.
-        cure: what to do about it.
+        suggestion: what to do about it.
     """
 
     dtype: str
     unit: str
     rate: float = 1.0
-    way: Way = Way.NATIVE
+    method: MultiplicationMethod = MultiplicationMethod.NATIVE
     spread: float = 0.0
     words: str = ""
     why: str = ""
-    cure: str = ""
+    suggestion: str = ""
 
     def warning(self) -> str:
-        """What is not as one would expect, and the cure."""
-        return "; ".join(x for x in (self.words, self.cure) if x)
+        """What is not as one would expect, and the suggestion."""
+        return "; ".join(x for x in (self.words, self.suggestion) if x)
 
     def source(self) -> str:
         """Where the rate is from."""
@@ -118,7 +118,7 @@ def unit_of(dtype: str) -> str:
 
 
 def multiplication(device: Accelerator, dtype: str) -> Multiplication:
-    """How ``device`` multiplies ``dtype``.  What it cannot multiply has the way ``IMPOSSIBLE`` and some rate.
+    """How ``device`` multiplies ``dtype``.  What it cannot multiply has the method ``IMPOSSIBLE`` and some rate.
 
     Raises:
         InputError: the device has no compute peak at all.
@@ -151,13 +151,13 @@ def _on_vector_units(device: Accelerator, dtype: str) -> Multiplication:
         one = _ratios()["float16"]
         words = f"float16 products on {where} are summed in float32, at {one['rate']:.2g} of its rate"
         why = f"no matrix units in compute capability {device.compute_capability}"
-        return Multiplication("float32", "simt", one["rate"], Way.NATIVE, one["spread"], words, why)
+        return Multiplication("float32", "simt", one["rate"], MultiplicationMethod.NATIVE, one["spread"], words, why)
     if dtype in device.peak_flops:  # packed arithmetic with sums in 32 bits
         return Multiplication(dtype, "simt")
     if device.vendor == "AMD" and device.kind in GPUS and dtype == "bfloat16":
         one = _ratios()["bfloat16 AMD"]
         return Multiplication(
-            "float32", "simt", one["rate"], Way.EMULATED, one["spread"],
+            "float32", "simt", one["rate"], MultiplicationMethod.EMULATED, one["spread"],
             f"bfloat16 products are emulated on {where} at {one['rate']:.2g} of float32's rate",
             "measured on another card", _faster(device),
         )  # fmt: skip
@@ -168,13 +168,13 @@ def _converted(device: Accelerator, where: str) -> Multiplication:
     """bfloat16 on an NVIDIA GPU that has no units for it."""
     if device.major < 5:
         return Multiplication(
-            "float32", "simt", 1.0, Way.IMPOSSIBLE, 0.0,
+            "float32", "simt", 1.0, MultiplicationMethod.IMPOSSIBLE, 0.0,
             f"bfloat16 products cannot run on {where} (compute capability {device.compute_capability}), only from 5.0 "
             "on",
         )  # fmt: skip
     one = _ratios()["bfloat16 x.0" if device.compute_capability.endswith(".0") else "bfloat16 other"]
     return Multiplication(
-        "float32", "simt", one["rate"], Way.EMULATED, one["spread"],
+        "float32", "simt", one["rate"], MultiplicationMethod.EMULATED, one["spread"],
         f"bfloat16 products are emulated on {where} at {one['rate']:.2g} of float32's rate",
         f"compute capability {device.compute_capability} has no units for them: cuBLAS converts to float32 and "
         "multiplies on the vector units", _faster(device),
@@ -206,11 +206,11 @@ def _missing(device: Accelerator, dtype: str) -> Multiplication:
     elif dtype == "float64":
         impossible = f"the datasheet of {where} has no rate for float64, which may be any part of that of float32"
     if impossible:
-        return replace(like, way=Way.IMPOSSIBLE, words=impossible, why="", cure="")
+        return replace(like, method=MultiplicationMethod.IMPOSSIBLE, words=impossible, why="", suggestion="")
     return replace(
-        like, way=Way.ASSUMED, spread=hypot(like.spread, ASSUMED_SPREAD),
+        like, method=MultiplicationMethod.ASSUMED, spread=hypot(like.spread, ASSUMED_SPREAD),
         words=f"the datasheet of {where} has no rate for {dtype}: its products are assumed to run like {found}",
-        why="", cure="a device file can give it: peak_flops",
+        why="", suggestion="a device file can give it: peak_flops",
     )  # fmt: skip
 
 
@@ -257,7 +257,10 @@ def _of_figures(
     )
     rows = tuple(_multiplication(device, dtype) for dtype in DTYPES)
     flops = np.array([device.peak(row.dtype) * row.rate for row in rows])
-    spread, emulated = np.array([row.spread for row in rows]), np.array([row.way == Way.EMULATED for row in rows])
+    spread, emulated = (
+        np.array([row.spread for row in rows]),
+        np.array([row.method == MultiplicationMethod.EMULATED for row in rows]),
+    )
     return Arithmetic(rows, flops, spread, emulated)
 
 
@@ -273,7 +276,7 @@ def rate(dtype: str, device: Accelerator) -> float:
 def works(device: Accelerator) -> list[str]:
     """Types of models that the device multiplies, widest first."""
     names = [name for name in DTYPES if name.startswith(("float", "bfloat")) or name == "int8"]
-    return [name for name in names if multiplication(device, name).way < Way.ASSUMED]
+    return [name for name in names if multiplication(device, name).method < MultiplicationMethod.ASSUMED]
 
 
 def refuse(device: Accelerator, dtype: str) -> None:
@@ -283,5 +286,5 @@ def refuse(device: Accelerator, dtype: str) -> None:
         InputError: it cannot; the message names types that work.
     """
     found = multiplication(device, dtype)
-    if found.way == Way.IMPOSSIBLE:
+    if found.method == MultiplicationMethod.IMPOSSIBLE:
         raise InputError(f"{found.words}: types that work are {', '.join(works(device)) or 'none'}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from triosim.hardware.accelerator import Accelerator
-from triosim.kernels.model import Job
+from triosim.kernels.model import PricingJob
 from triosim.kernels.pricing import price
 from triosim.trace.builder import TraceBuilder
 from triosim.trace.tables import Category, Meta, Phase
@@ -25,4 +25,4 @@ def copy_s_per_byte(device: Accelerator) -> float:
     source, target = (made.value(shape, "float32", Category.TEMPORARY) for _ in range(2))
     made.operator("aten::clone", [source], [target], roles=["self"], phase=Phase.FORWARD)
     trace = made.build(Meta(made_by="triosim.kernels"))
-    return float(price(Job(trace, device, trace, None)).seconds[0]) / SAMPLE_BYTES
+    return float(price(PricingJob(trace, device, trace, None)).seconds[0]) / SAMPLE_BYTES

@@ -72,7 +72,7 @@ class ExternalTimes:
         return len(self.name)
 
 
-class Row(NamedTuple):
+class ExternalRow(NamedTuple):
     """One row of :class:`ExternalTimes`."""
 
     name: str
@@ -83,7 +83,7 @@ class Row(NamedTuple):
     elements: int = 0
 
 
-def table(source: str, what: What, rows: Iterable[Row], notes: Iterable[str] = ()) -> ExternalTimes:
+def table(source: str, what: What, rows: Iterable[ExternalRow], notes: Iterable[str] = ()) -> ExternalTimes:
     """Rows as columns.
 
     Raises:
@@ -107,7 +107,7 @@ def table(source: str, what: What, rows: Iterable[Row], notes: Iterable[str] = (
     )
 
 
-class Clock(NamedTuple):
+class ClockRates(NamedTuple):
     """Frequencies in Hz that turn cycles into seconds, each None where not known.
 
     The first of these counts: what the user said, what the file says, what the device's datasheet says.
@@ -117,10 +117,10 @@ class Clock(NamedTuple):
     device: float | None = None
 
 
-UNKNOWN_CLOCK = Clock()
+UNKNOWN_CLOCK = ClockRates()
 
 
-class Reader(ABC):
+class ExternalReader(ABC):
     """Reads one format.  One subclass a file in ``kernels/external``.
 
     Attributes:
@@ -134,7 +134,7 @@ class Reader(ABC):
         """Whether a file with this content is of this format; never raises, never judges by the file's name."""
 
     @abstractmethod
-    def read(self, path: Path, text: str, clock: Clock) -> ExternalTimes:
+    def read(self, path: Path, text: str, clock: ClockRates) -> ExternalTimes:
         """The times in a file that :meth:`recognises` accepted.
 
         Args:
@@ -147,11 +147,11 @@ class Reader(ABC):
         """
 
 
-READERS = Registry("triosim.kernels.external", "triosim.external", "reader of external times", Reader)
+READERS = Registry("triosim.kernels.external", "triosim.external", "reader of external times", ExternalReader)
 """Readers of external times by name."""
 
 
-def read(path: Path, clock: Clock = UNKNOWN_CLOCK) -> ExternalTimes:
+def read(path: Path, clock: ClockRates = UNKNOWN_CLOCK) -> ExternalTimes:
     """The times in a file of any known format, plain or gzipped.
 
     Raises:

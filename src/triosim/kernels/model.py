@@ -12,7 +12,7 @@ from triosim.trace.tables import Trace
 
 
 @dataclass(frozen=True)
-class Recording:
+class MeasuredTrace:
     """A trace with measured times, and the device that they were measured on."""
 
     trace: Trace
@@ -20,7 +20,7 @@ class Recording:
 
 
 @dataclass(frozen=True)
-class Job:
+class PricingJob:
     """What is to be priced: the operators of ``trace`` on ``device``.
 
     Attributes:
@@ -36,11 +36,11 @@ class Job:
     device: Accelerator
     recorded: Trace
     recorded_on: Accelerator | None
-    others: tuple[Recording, ...] = ()
+    others: tuple[MeasuredTrace, ...] = ()
 
-    def recordings(self) -> list[Recording]:
+    def recordings(self) -> list[MeasuredTrace]:
         """Everything that was measured, the first one first."""
-        first = [] if self.recorded_on is None else [Recording(self.recorded, self.recorded_on)]
+        first = [] if self.recorded_on is None else [MeasuredTrace(self.recorded, self.recorded_on)]
         return [*first, *self.others]
 
 
@@ -48,7 +48,7 @@ class OperatorModel(ABC):
     """Predicts operator times.  One subclass a file in ``kernels/models``."""
 
     @abstractmethod
-    def price(self, job: Job) -> Estimates:
+    def price(self, job: PricingJob) -> Estimates:
         """Seconds of every operator of ``job.trace``.
 
         Raises:

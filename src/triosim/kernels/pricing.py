@@ -15,12 +15,12 @@ from triosim.core.dtypes import DTYPES
 from triosim.core.errors import InputError, unknown
 from triosim.core.options import configured
 from triosim.core.registry import is_ours
-from triosim.kernels.arithmetic import Way, multiplication, refuse
+from triosim.kernels.arithmetic import MultiplicationMethod, multiplication, refuse
 from triosim.kernels.calibration.pack import is_calibration_file
 from triosim.kernels.changes import growth, undecided
 from triosim.kernels.classes import ATTENTION, ATTENTION_BACKWARD, CONVOLUTION, CONVOLUTION_BACKWARD, classify
 from triosim.kernels.estimate import Estimates, Source, check
-from triosim.kernels.model import MODELS, Job, OperatorModel
+from triosim.kernels.model import MODELS, OperatorModel, PricingJob
 from triosim.kernels.pack import load
 from triosim.trace.tables import Trace
 
@@ -28,7 +28,7 @@ _NAMED = 5
 """Undecided operators that are named, longest first."""
 
 
-def price(job: Job, model: str = "auto", options: Mapping[str, Any] | None = None) -> Estimates:
+def price(job: PricingJob, model: str = "auto", options: Mapping[str, Any] | None = None) -> Estimates:
     """Seconds of every operator of ``job.trace`` on ``job.device``.
 
     Args:
@@ -49,7 +49,7 @@ def price(job: Job, model: str = "auto", options: Mapping[str, Any] | None = Non
     return _priced(job, model, options or {})  # its file may have changed
 
 
-def _priced(job: Job, model: str, options: Mapping[str, Any]) -> Estimates:
+def _priced(job: PricingJob, model: str, options: Mapping[str, Any]) -> Estimates:
     part = _model(model, options)
     found = part.price(job)
     if not is_ours(type(part)):
@@ -67,7 +67,7 @@ _RECKONED = (
 """Sources that rest on the device's rate for an element type; what was measured holds whatever multiplied it."""
 
 
-def _remarked(job: Job, found: Estimates) -> Estimates:
+def _remarked(job: PricingJob, found: Estimates) -> Estimates:
     """The estimates, with what is to be said of the element types that the device does not multiply natively.
 
     Raises:
@@ -83,10 +83,10 @@ def _remarked(job: Job, found: Estimates) -> Estimates:
         refuse(device, DTYPES[code])
         how = multiplication(device, DTYPES[code])
         notes += [how.source()] if how.words else []
-        if how.way == Way.EMULATED:
+        if how.method == MultiplicationMethod.EMULATED:
             groups = set(classified.group[reckoned & (classified.dtype == code)].tolist())
             notes += [f"types: {said}" for those, said in _WITHOUT_KERNELS if groups & those]
-        warnings += [how.warning()] if how.way != Way.NATIVE else []
+        warnings += [how.warning()] if how.method != MultiplicationMethod.NATIVE else []
     return replace(found, notes=(*found.notes, *notes), warnings=(*found.warnings, *warnings))
 
 
@@ -113,9 +113,9 @@ def _model(name: str, options: Mapping[str, Any]) -> OperatorModel:
             return AutoCalibrated(name)
         from triosim.kernels.models.auto import Auto
         from triosim.kernels.models.roofline import Rooflines
-        from triosim.kernels.models.table import Table, is_table_file
+        from triosim.kernels.models.table import TableModel, is_table_file
 
-        return Table(name) if is_table_file(name) else Auto(Rooflines(load(name)))
+        return TableModel(name) if is_table_file(name) else Auto(Rooflines(load(name)))
     if _is_path(name):
         from triosim.kernels.models.external import External
 
@@ -127,7 +127,7 @@ def _is_path(name: str) -> bool:
     return bool(Path(name).suffix) or "/" in name or "\\" in name or os.path.exists(name)
 
 
-def describe(estimates: Estimates, trace: Trace, job: Job | None = None, model: str = "auto") -> list[str]:
+def describe(estimates: Estimates, trace: Trace, job: PricingJob | None = None, model: str = "auto") -> list[str]:
     """Sentences that say where the operator times come from.
 
     Args:
@@ -161,8 +161,8 @@ def describe(estimates: Estimates, trace: Trace, job: Job | None = None, model: 
     parts = [f"{_percent(share)} {words[s]}" for s, share in sorted(shares.items(), key=lambda x: -x[1]) if share > 0]
     sentences = [f"operator times ({model}): " + ", ".join(parts)]
     if rooflined and (shares[Source.ANCHORED] or shares[Source.ROOFLINE] or shares[Source.UNDECIDED]):
-        sentences.append(_pack_story(model))
-    sentences += _undecided_story(estimates, trace, job, total)
+        sentences.append(_pack_description(model))
+    sentences += _undecided_description(estimates, trace, job, total)
     return [*sentences, *estimates.notes]
 
 
@@ -177,7 +177,7 @@ def _rooflined(estimates: Estimates, model: str) -> bool:
     return model.lower().endswith(".json") and not is_calibration_file(model)
 
 
-def _pack_story(model: str) -> str:
+def _pack_description(model: str) -> str:
     from triosim.kernels.models.table import is_table_file
 
     own = model.lower().endswith(".json") and not is_table_file(model)
@@ -187,7 +187,7 @@ def _pack_story(model: str) -> str:
     return f"roofline constants: pack {pack.name!r}{fitted}"
 
 
-def _undecided_story(estimates: Estimates, trace: Trace, job: Job | None, total: float) -> list[str]:
+def _undecided_description(estimates: Estimates, trace: Trace, job: PricingJob | None, total: float) -> list[str]:
     at = np.flatnonzero(estimates.source == Source.UNDECIDED)
     if not at.size:
         return []
@@ -206,7 +206,7 @@ def _undecided_story(estimates: Estimates, trace: Trace, job: Job | None, total:
     ]
 
 
-def undecided_rows(job: Job) -> list[int]:
+def undecided_rows(job: PricingJob) -> list[int]:
     """Operators of which it is not known whether they follow the batch, where that matters to the prediction."""
     if growth(job.trace, job.recorded) == 1:
         return []

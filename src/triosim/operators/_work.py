@@ -38,7 +38,7 @@ class ProductWork(NamedTuple):
 
 
 class ConvolutionWork(NamedTuple):
-    """One convolution as :class:`triosim.kernels.work.convolution.Convolution` has it in columns."""
+    """One convolution as :class:`triosim.kernels.work.convolution.ConvolutionCalls` has it in columns."""
 
     images: float
     in_channels: float
@@ -71,7 +71,7 @@ ATTENTION_KERNELS = ("auto", "torch", "cudnn", "flash1", "flash2", "flash3")
 
 
 class AttentionWork(NamedTuple):
-    """One attention as :class:`triosim.kernels.work.attention.Attention` has it in columns.
+    """One attention as :class:`triosim.kernels.work.attention.AttentionCalls` has it in columns.
 
     ``kernel`` is an index into :data:`ATTENTION_KERNELS`.
     """

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.composition.interference import Tasks, settle
-from triosim.composition.residual import Residual, Sizes, Terms, fit, sizes
+from triosim.composition.residual import CalibratedOverhead, Coefficients, JobSizes, fit, sizes
 from triosim.core.errors import InputError
 from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds
 from triosim.engine.graph import Graph, Played, Wires
@@ -62,9 +62,9 @@ class Iteration:
     sends: NDArray[np.int64]
     firsts: NDArray[np.int64]
     tasks: Tasks
-    sizes: Sizes
+    sizes: JobSizes
 
-    def played(self, terms: Terms) -> float:
+    def played(self, terms: Coefficients) -> float:
         """Seconds of the iteration under some terms."""
         own = self.seconds * terms.scale
         own[self.issues], own[self.sends] = terms.issue_s, terms.send_s
@@ -123,7 +123,7 @@ def iteration(
 
 def learn(
     measured: Sequence[Measured], source: str, tell: Progress = lambda words: None, operator_times: str = "auto"
-) -> Residual:
+) -> CalibratedOverhead:
     """A residual of composition from measured iterations.
 
     Args:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from triosim.core.caching import kept
 from triosim.core.dtypes import DTYPES
 from triosim.hardware.accelerator import Accelerator
-from triosim.kernels.arithmetic import Way, multiplication
+from triosim.kernels.arithmetic import MultiplicationMethod, multiplication
 from triosim.kernels.classes import by_name, classify, multiplies
 from triosim.operators import repeated
 from triosim.prediction.prepare import Prepared
@@ -95,7 +95,10 @@ def peak(device: Accelerator, dtype: str) -> tuple[float | None, str, str]:
     if not device.peak_flops:
         return None, dtype, f"the peak of {name} is not known"
     found = multiplication(device, dtype)
-    if found.way in (Way.ASSUMED, Way.IMPOSSIBLE) or found.dtype not in device.peak_flops:
+    if (
+        found.method in (MultiplicationMethod.ASSUMED, MultiplicationMethod.IMPOSSIBLE)
+        or found.dtype not in device.peak_flops
+    ):
         return None, dtype, f"the datasheet of {name} has no {dtype} rate"
     rate = device.peak_flops[found.dtype]
     runs = f", which {dtype} runs in" if found.dtype != dtype else ""

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.composition.host import Host, crowding, default_mode, host, launch
+from triosim.composition.host import HostCosts, crowding, default_mode, host, launch
 from triosim.composition.interference import Interference, interference
-from triosim.composition.residual import Residual
+from triosim.composition.residual import CalibratedOverhead
 from triosim.composition.residual import load as residual_of
 from triosim.composition.update import update_s_per_byte
 from triosim.core.errors import InputError, PlanError, quoted
@@ -31,7 +31,7 @@ from triosim.hardware.catalog import accelerator, identify
 from triosim.hardware.system import System
 from triosim.kernels.copying import copy_s_per_byte
 from triosim.kernels.estimate import Estimates
-from triosim.kernels.model import Job, Recording
+from triosim.kernels.model import MeasuredTrace, PricingJob
 from triosim.kernels.physical.attention import check as check_attention
 from triosim.kernels.pricing import price
 from triosim.memory.footprint import Footprint, footprint
@@ -78,7 +78,7 @@ class Arranged:
     """
 
     whole: Trace
-    job: Job
+    job: PricingJob
     step: Step
     system: System
     plan: Plan
@@ -87,12 +87,12 @@ class Arranged:
     placement: Placement
     times: Estimates
     stages: Stages
-    launching: Host
-    residual: Residual | None
+    launching: HostCosts
+    residual: CalibratedOverhead | None
     router: Router
     schedule: Schedule
     models: tuple[int, ...]
-    jobs: dict[int, Job]
+    jobs: dict[int, PricingJob]
     all_times: dict[int, Estimates]
     warnings: tuple[str, ...] = ()
     full_clock: Mapping[int, Estimates] = field(default_factory=dict)
@@ -129,7 +129,7 @@ class Prepared:
     """
 
     whole: Trace
-    job: Job
+    job: PricingJob
     step: Step
     system: System
     plan: Plan
@@ -138,8 +138,8 @@ class Prepared:
     placement: Placement
     times: Estimates
     stages: Stages
-    launching: Host
-    residual: Residual | None
+    launching: HostCosts
+    residual: CalibratedOverhead | None
     programs: list[Program]
     feet: list[Footprint]
     router: Router
@@ -238,7 +238,7 @@ def arrange(
     tell("pricing operators")
     models = np.unique(system.device_model[placement.devices]).tolist()
     others = tuple(_recording(workload, other) for other in also)
-    jobs = {m: Job(step.trace, system.models[m], workload, recorded_on, others) for m in models}
+    jobs = {m: PricingJob(step.trace, system.models[m], workload, recorded_on, others) for m in models}
     for device in {m: system.models[m] for m in models}.values():
         check_attention(step.trace, device)
     residual = residual_of(fidelity.composition) if fidelity.composition else None
@@ -274,7 +274,7 @@ def arrange(
 
 
 def _held_back(
-    times: dict[int, Estimates], jobs: dict[int, Job], mesh: JobMesh, drawn: Mapping[str, DeviceEnergy]
+    times: dict[int, Estimates], jobs: dict[int, PricingJob], mesh: JobMesh, drawn: Mapping[str, DeviceEnergy]
 ) -> tuple[dict[int, Estimates], dict[int, tuple[float, float]]]:
     """Operator times under the power caps and clocks of the devices, and those clocks.
 
@@ -363,7 +363,7 @@ def _at_batch(workload: Trace, mesh: JobMesh, plan: Plan) -> Trace:
     return rescale(workload, mesh.micro_batch_size, plan.sequence_length)
 
 
-def _recording(workload: Trace, other: Trace) -> Recording:
+def _recording(workload: Trace, other: Trace) -> MeasuredTrace:
     """Another recording of the workload, on the device that it names.
 
     Raises:
@@ -376,7 +376,7 @@ def _recording(workload: Trace, other: Trace) -> Recording:
         raise InputError(
             f"{other.meta.workload or 'the other recording'} {what}: give a trace recorded on a device of the catalog"
         )
-    return Recording(aligned(workload, other), accelerator(known))
+    return MeasuredTrace(aligned(workload, other), accelerator(known))
 
 
 def _devices(workload: Trace, system: System) -> tuple[System, Accelerator | None]:
@@ -430,7 +430,7 @@ def _programs(
     mesh: JobMesh,
     system: System,
     placement: Placement,
-    job: Job,
+    job: PricingJob,
     fidelity: Fidelity,
 ) -> list[Program]:
     """Programs of all rank classes; ranks of a class on different devices become classes of their own."""

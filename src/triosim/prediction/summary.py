@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from triosim.composition import update
-from triosim.composition.residual import Sizes, sizes
+from triosim.composition.residual import JobSizes, sizes
 from triosim.energy.account import Account, Energy
 from triosim.energy.constants import Constants
 from triosim.energy.cost import SECONDS_PER_HOUR, Cost, Usage, cost
@@ -159,7 +159,7 @@ class Summary:
         below = np.sqrt(sum((share * -np.expm1(-width)) ** 2 for share, width in shares))
         return Interval(max(seconds - float(below), 0.0), seconds + float(above))
 
-    def _sizes(self) -> Sizes:
+    def _sizes(self) -> JobSizes:
         """How large the job is, as a residual of composition counts."""
         assert self.of.residual is not None
         return sizes(self.of.programs, self.of.plan.iterations, self.of.residual.terms.scale)

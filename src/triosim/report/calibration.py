@@ -12,7 +12,7 @@ from triosim.report.table import Column, TextTable, paragraph
 
 if TYPE_CHECKING:
     from triosim.kernels.calibration.fitting import Learned
-    from triosim.kernels.calibration.pack import Host, Pack
+    from triosim.kernels.calibration.pack import CalibrationPack, RecordedHost
 
 
 _LEGEND = (
@@ -22,7 +22,7 @@ _LEGEND = (
 )
 
 
-def overview(pack: Pack, console: Console) -> None:
+def overview(pack: CalibrationPack, console: Console) -> None:
     """Print the device, what was learned of each class of kernels, and how well it predicts what it was not shown."""
     device = pack.calibration.device
     kernels = sum(len(one.anchors) for one in pack.calibration.learned.values())
@@ -52,7 +52,7 @@ def overview(pack: Pack, console: Console) -> None:
         paragraph(console, f"note: {sentence}", indent=2)
 
 
-def _of(pack: Pack) -> str:
+def _of(pack: CalibrationPack) -> str:
     operators, left_out = (pack.provenance.get(name, 0) for name in ("operators", "left_out"))
     if not operators:
         return ""
@@ -60,14 +60,14 @@ def _of(pack: Pack) -> str:
     return said + (f"; {left_out:,} more said too little" if left_out else "")
 
 
-def _host(host: Host) -> str:
+def _host(host: RecordedHost) -> str:
     said = [f"{format_time(host.issue_s)} per launch (median of {host.launches})"]
     said += [f"{format_time(host.delay_s)} until a kernel starts"] if host.delay_s is not None else []
     said += [f"{format_time(host.gap_s)} between kernels"] if host.gap_s is not None else []
     return ", ".join(said)
 
 
-def _classes(pack: Pack) -> TextTable:
+def _classes(pack: CalibrationPack) -> TextTable:
     heads = ("class", "kernels", "compute", "memory", "launch", "before", "after", "interval")
     learned = ("compute", "memory", "launch")
     table = TextTable([Column(name, name != "class", optional=int(name in learned)) for name in heads])
@@ -93,7 +93,7 @@ def _interval(one: Learned) -> str:
     return f"x{math.exp(one.spread):.2f}" if one.spread is not None else "-"
 
 
-def _remarks(pack: Pack) -> list[str]:
+def _remarks(pack: CalibrationPack) -> list[str]:
     said = []
     few = [one.name for one in pack.calibration.learned.values() if one.spread is None]
     if few:

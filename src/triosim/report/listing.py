@@ -14,7 +14,7 @@ from triosim.hardware import build, catalog
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.describe import describe
 from triosim.hardware.description import SystemFile, read_system
-from triosim.kernels.arithmetic import Way, multiplication
+from triosim.kernels.arithmetic import MultiplicationMethod, multiplication
 from triosim.report.table import Column, TextTable, paragraph
 
 _TIERS = {"scale_up": "devices of a server", "scale_out": "servers", "host": "device and host"}
@@ -160,8 +160,12 @@ def _other_types(a: Accelerator) -> str | None:
     for dtype in ("float32", "float16", "bfloat16", "float8_e4m3fn", "float4_e2m1") if a.peak_flops else ():
         how = multiplication(a, dtype)
         where = f"{how.rate:.2g} of {how.dtype}" if how.rate < 1 else f"{how.dtype}'s rate"
-        said = {Way.NATIVE: f"at {where}" if how.dtype != dtype else "", Way.EMULATED: f"emulated at {where}",
-                Way.ASSUMED: f"assumed at {where}", Way.IMPOSSIBLE: "not at all"}[how.way]  # fmt: skip
+        said = {
+            MultiplicationMethod.NATIVE: f"at {where}" if how.dtype != dtype else "",
+            MultiplicationMethod.EMULATED: f"emulated at {where}",
+            MultiplicationMethod.ASSUMED: f"assumed at {where}",
+            MultiplicationMethod.IMPOSSIBLE: "not at all",
+        }[how.method]
         if said:
             found.setdefault(said, []).append(dtype)
     return "; ".join(f"{', '.join(types)} {said}" for said, types in found.items()) or None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.composition.host import Host, issue_shares
+from triosim.composition.host import HostCosts, issue_shares
 from triosim.core.units import picoseconds
 from triosim.schedule._stage import JobFacts, StageFacts
 from triosim.schedule.actions import Action, Pass, Schedule
@@ -120,7 +120,7 @@ class StageKinds:
         ports: messages of each pass of each part, in the order of the rows that send or receive them.
     """
 
-    def __init__(self, job: JobFacts, launching: Host) -> None:
+    def __init__(self, job: JobFacts, launching: HostCosts) -> None:
         mesh = job.mesh
         parts = min(MICRO_BATCHES, mesh.micro_batches)  # the only one of an iteration makes gradients and adds to none
         two = replace(mesh, micro_batches=parts, batch_size=mesh.micro_batch_size * parts)

@@ -8,8 +8,8 @@ import numpy as np
 
 from triosim.hardware import catalog
 from triosim.kernels.calibration.calibration import calibrated
-from triosim.kernels.calibration.fitting import Measured
-from triosim.kernels.calibration.pack import Host, Pack
+from triosim.kernels.calibration.fitting import MeasuredKernels
+from triosim.kernels.calibration.pack import CalibrationPack, RecordedHost
 from triosim.kernels.physical.kinds import BY_NAME, shipped
 from triosim.kernels.work.attention import attention
 from triosim.kernels.work.gemm import gemm
@@ -21,7 +21,7 @@ H100 = catalog.accelerator("H100-SXM5-80GB")
 
 def noisy(kind: str, work, seed: int):
     seconds = shipped(BY_NAME[kind], work, H100).seconds
-    return Measured(work, seconds * np.exp(np.random.default_rng(seed).normal(0, 0.2, len(work))))
+    return MeasuredKernels(work, seconds * np.exp(np.random.default_rng(seed).normal(0, 0.2, len(work))))
 
 
 def drawn(seed: int, low: float, high: float, count: int):
@@ -29,7 +29,7 @@ def drawn(seed: int, low: float, high: float, count: int):
     return np.random.default_rng(seed).permutation(np.exp2(np.linspace(low, high, count)).round())
 
 
-def pack(n: int = 25) -> Pack:
+def pack(n: int = 25) -> CalibrationPack:
     """A calibration from ``n`` measurements of each kind."""
     products = noisy("gemm", gemm(drawn(0, 3, 13, n), drawn(1, 6, 13, n), drawn(2, 6, 13, n), "bfloat16"), 0)
     measured = {
@@ -39,7 +39,7 @@ def pack(n: int = 25) -> Pack:
         "stream": replace(noisy("stream", rowwise("softmax", drawn(6, 8, 16, n), drawn(7, 7, 12, n)), 3),
                           before=np.linspace(1e-6, 1e-5, n)),
     }  # fmt: skip
-    return Pack(
-        calibrated(H100, measured, 0.02), measured, Host(20e-6, 143, 6e-6, None), "2026-11-21",
+    return CalibrationPack(
+        calibrated(H100, measured, 0.02), measured, RecordedHost(20e-6, 143, 6e-6, None), "2026-11-21",
         {"triosim": "1", "torch": "2"}, {"trace": "step.triosim", "made_by": "triosim.record"},
     )  # fmt: skip

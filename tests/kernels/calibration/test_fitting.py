@@ -17,9 +17,9 @@ from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.calibration import conformal, scalars, tiles
 from triosim.kernels.calibration.anchors import _SAME, REACH, Anchors
 from triosim.kernels.calibration.calibration import calibrated, same_figures
-from triosim.kernels.calibration.fitting import Measured, different, learned, operator_name
+from triosim.kernels.calibration.fitting import MeasuredKernels, different, learned, operator_name
 from triosim.kernels.physical.kinds import BY_NAME, Scalars, shipped
-from triosim.kernels.work.convolution import Convolution
+from triosim.kernels.work.convolution import ConvolutionCalls
 from triosim.kernels.work.gemm import Gemm, gemm
 from triosim.kernels.work.stream import Stream, rowwise
 
@@ -55,7 +55,7 @@ def mape(predicted, measured) -> float:
 
 def test_forty_kernels_find_what_is_different_about_a_device():
     few, many = products(0, 40), products(1, 1000)
-    (found,) = learned(GEMM, Measured(few, on_another_device(GEMM, few)), H100)
+    (found,) = learned(GEMM, MeasuredKernels(few, on_another_device(GEMM, few)), H100)
     assert (found.kind, found.name) == ("gemm", "matrix/tensor")
     assert found.factors.compute == pytest.approx(0.8, rel=0.03)
     assert found.factors.launch == pytest.approx(1.5, rel=0.05)
@@ -71,7 +71,7 @@ def test_each_class_has_factors_of_its_own():
     both = [products(0, 30, "bfloat16"), products(1, 30, "float32")]
     work = Gemm(*(np.concatenate([getattr(part, f.name) for part in both]) for f in fields(Gemm)))
     seconds = np.concatenate([on_another_device(GEMM, both[0]), shipped(GEMM, both[1], H100).seconds])
-    found = {one.name: one for one in learned(GEMM, Measured(work, seconds), H100)}
+    found = {one.name: one for one in learned(GEMM, MeasuredKernels(work, seconds), H100)}
     assert set(found) == {"matrix/tensor", "matrix/simt"}
     assert found["matrix/simt"].factors.compute == pytest.approx(1.0, abs=0.01)
     assert found["matrix/tensor"].factors.compute == pytest.approx(0.8, rel=0.03)
@@ -80,7 +80,7 @@ def test_each_class_has_factors_of_its_own():
 def test_a_measured_kernel_is_reproduced_and_one_far_away_is_left_to_the_model():
     few = products(0, 40)
     measured = shipped(GEMM, few, H100).seconds * noise(2, 40)
-    (found,) = learned(GEMM, Measured(few, measured), H100)
+    (found,) = learned(GEMM, MeasuredKernels(few, measured), H100)
     assert found.seconds(GEMM, few, H100)[0] == pytest.approx(measured, rel=1e-9)
     far = gemm(2.0**60, 2.0**60, 2.0**60, "bfloat16")
     plain = GEMM.predict(far, H100, found.constants(GEMM)).seconds
@@ -89,14 +89,14 @@ def test_a_measured_kernel_is_reproduced_and_one_far_away_is_left_to_the_model()
 
 def test_two_kernels_move_no_factor_and_three_not_far():
     two = products(0, 2)
-    (found,) = learned(GEMM, Measured(two, shipped(GEMM, two, H100).seconds * 2), H100)
+    (found,) = learned(GEMM, MeasuredKernels(two, shipped(GEMM, two, H100).seconds * 2), H100)
     assert not found.logs.any()
     assert found.after is None
     assert found.seconds(GEMM, two, H100)[0] == pytest.approx(2 * shipped(GEMM, two, H100).seconds), "but anchors"
     many = products(1, 200)
     assert mape(found.seconds(GEMM, many, H100)[0], shipped(GEMM, many, H100).seconds) < 0.05, "for themselves alone"
     three = products(0, 3)
-    (found,) = learned(GEMM, Measured(three, shipped(GEMM, three, H100).seconds * 100), H100)
+    (found,) = learned(GEMM, MeasuredKernels(three, shipped(GEMM, three, H100).seconds * 100), H100)
     assert (np.abs(found.logs) < 6 * scalars.widths(H100) + 1e-9).all()
     assert found.spread is None
 
@@ -105,7 +105,7 @@ def test_an_odd_kernel_does_not_decide():
     few = products(0, 40)
     seconds = shipped(GEMM, few, H100).seconds
     seconds[7] *= 50
-    (found,) = learned(GEMM, Measured(few, seconds), H100)
+    (found,) = learned(GEMM, MeasuredKernels(few, seconds), H100)
     assert found.factors.compute == pytest.approx(1.0, abs=0.05)
 
 
@@ -113,11 +113,13 @@ def test_of_equal_kernels_the_median_counts():
     few = products(0, 20)
     three = few.take(np.repeat(np.arange(20), 3))
     seconds = np.repeat(shipped(GEMM, few, H100).seconds, 3) * np.tile([0.5, 1.0, 40.0], 20)
-    one = different(Measured(three, seconds))
+    one = different(MeasuredKernels(three, seconds))
     assert len(one.work) == 20
     assert one.seconds == pytest.approx(shipped(GEMM, few, H100).seconds)
     assert np.array_equal(one.work.m, few.m), "in the order in which they came"
-    named = Measured(few.take(np.zeros(4, int)), np.array([1.0, 2.0, 3.0, 4.0]), names=("mm", "mm", "addmm", "addmm"))
+    named = MeasuredKernels(
+        few.take(np.zeros(4, int)), np.array([1.0, 2.0, 3.0, 4.0]), names=("mm", "mm", "addmm", "addmm")
+    )
     assert different(named).seconds.tolist() == [1.5, 3.5], "another operator is another kernel"
     assert different(named).names == ("mm", "addmm")
 
@@ -126,7 +128,7 @@ def test_operators_of_one_class_may_be_slower_than_others():
     work = elementwise(0, 60)
     names = tuple(("gelu", "add", "mul")[i % 3] for i in range(60))
     slow = np.where(np.array(names) == "gelu", 3.0, 1.0)
-    (found,) = learned(STREAM, Measured(work, shipped(STREAM, work, H100).seconds * slow, names=names), H100)
+    (found,) = learned(STREAM, MeasuredKernels(work, shipped(STREAM, work, H100).seconds * slow, names=names), H100)
     more = elementwise(1, 200)
     plain = shipped(STREAM, more, H100).seconds
     assert mape(found.seconds(STREAM, more, H100, ["gelu"] * 200)[0], 3 * plain) < 0.1
@@ -143,12 +145,12 @@ def test_convolutions_of_other_windows_may_run_other_algorithms():
     side, ones = random.choice([14.0, 28.0, 56.0], count), np.ones(count)
     deep, wide = (random.choice([64.0, 128.0, 256.0, 512.0], count) for _ in range(2))
     yes, no = np.ones(count, bool), np.zeros(count, bool)
-    work = Convolution(
+    work = ConvolutionCalls(
         random.choice([8.0, 16.0, 32.0], count), deep, wide, ones, side, side, side, side, kernel, kernel, ones, yes,
         no, no, no, no, gemm(ones, 1, 1, "float16").dtype, 2 * ones,
     )  # fmt: skip
     seconds = shipped(kind, work, H100).seconds * np.where(kernel == 3, 1.6, 0.8)
-    (found,) = learned(kind, Measured(work, seconds, names=("convolution",) * count), H100)
+    (found,) = learned(kind, MeasuredKernels(work, seconds, names=("convolution",) * count), H100)
     assert found.operators["convolution 3x3/1"] > found.operators["convolution 1x1/1"] + 0.3
 
 
@@ -157,7 +159,7 @@ def test_the_interval_covers_what_was_not_measured():
     for seed in range(6):
         work = products(seed, 300)
         measured = shipped(GEMM, work, H100).seconds * noise(seed + 100, 300)
-        found = calibrated(H100, {"gemm": Measured(work.take(np.arange(40)), measured[:40])})
+        found = calibrated(H100, {"gemm": MeasuredKernels(work.take(np.arange(40)), measured[:40])})
         rest = np.arange(40, 300)
         priced = found.priced(GEMM, work.take(rest), H100)
         held.append(np.mean(np.abs(np.log(measured[rest] / priced.seconds)) <= priced.spread))
@@ -166,7 +168,7 @@ def test_the_interval_covers_what_was_not_measured():
 
 def test_the_interval_grows_to_the_shipped_one_far_from_what_was_measured():
     few = products(0, 40)
-    found = calibrated(H100, {"gemm": Measured(few, shipped(GEMM, few, H100).seconds * noise(1, 40, 0.03))})
+    found = calibrated(H100, {"gemm": MeasuredKernels(few, shipped(GEMM, few, H100).seconds * noise(1, 40, 0.03))})
     near = found.priced(GEMM, few, H100).spread
     far = gemm(2.0**40, 2.0**40, 2.0**40, "bfloat16")
     usual = shipped(GEMM, far, H100).spread
@@ -178,7 +180,7 @@ def test_the_interval_grows_to_the_shipped_one_far_from_what_was_measured():
 
 def test_what_was_not_measured_keeps_the_shipped_constants():
     few = products(0, 30)
-    found = calibrated(H100, {"gemm": Measured(few, on_another_device(GEMM, few))})
+    found = calibrated(H100, {"gemm": MeasuredKernels(few, on_another_device(GEMM, few))})
     single = products(1, 5, "float32")
     plain = shipped(GEMM, single, H100)
     assert found.priced(GEMM, single, H100).seconds == pytest.approx(plain.seconds)
@@ -189,7 +191,7 @@ def test_what_was_not_measured_keeps_the_shipped_constants():
 
 def test_streams_that_were_not_measured_move_like_elementwise_ones():
     work = elementwise(0, 30)
-    found = calibrated(H100, {"stream": Measured(work, shipped(STREAM, work, H100).seconds * 1.5)})
+    found = calibrated(H100, {"stream": MeasuredKernels(work, shipped(STREAM, work, H100).seconds * 1.5)})
     copies = replace(elementwise(1, 10), kind=np.full(10, STREAM.classes.index("copy"), np.int8))
     priced = found.priced(STREAM, copies, H100)
     assert np.all(priced.seconds > 1.3 * shipped(STREAM, copies, H100).seconds)
@@ -199,7 +201,7 @@ def test_streams_that_were_not_measured_move_like_elementwise_ones():
 def test_on_a_processor_what_was_not_measured_is_left_open():
     cpu = Accelerator("cpu", kind="cpu", compute_units=1, peak_flops={"float32": 1e11}, memory_bandwidth=2e10)
     work = products(0, 20, "float32")
-    found = calibrated(cpu, {"gemm": Measured(work, work.flop() / 8e10 + 2e-6)})
+    found = calibrated(cpu, {"gemm": MeasuredKernels(work, work.flop() / 8e10 + 2e-6)})
     assert np.isfinite(found.priced(GEMM, work, cpu).seconds).all()
     assert np.isnan(found.priced(STREAM, elementwise(0, 3), cpu).seconds).all()
     assert (scalars.widths(cpu) > scalars.widths(H100)).all(), "the constants were fitted to GPUs"
@@ -208,11 +210,11 @@ def test_on_a_processor_what_was_not_measured_is_left_open():
 def test_bad_measurements_are_refused():
     work = products(0, 5)
     with pytest.raises(InputError, match="5 kernels but 4 times"):
-        learned(GEMM, Measured(work, np.ones(4)), H100)
+        learned(GEMM, MeasuredKernels(work, np.ones(4)), H100)
     with pytest.raises(InputError, match="not a positive number"):
-        learned(GEMM, Measured(work, np.array([1, 1, np.nan, 1, 1.0])), H100)
+        learned(GEMM, MeasuredKernels(work, np.array([1, 1, np.nan, 1, 1.0])), H100)
     with pytest.raises(InputError, match="5 kernels but 2 names"):
-        learned(GEMM, Measured(work, np.ones(5), names=("a", "b")), H100)
+        learned(GEMM, MeasuredKernels(work, np.ones(5), names=("a", "b")), H100)
 
 
 def test_devices_are_the_same_by_their_figures():
@@ -285,9 +287,9 @@ def test_a_menu_is_kept_where_it_predicts_better():
     menu = ((64, 64),)
     narrow = {**own, "tensor": replace(own["tensor"], menus=(menu,), menus_batched=(menu,))}
     seconds = GEMM.predict(few, H100, narrow).seconds
-    (found,) = learned(GEMM, Measured(few, seconds, menus={"matrix/tensor": menu}), H100)
+    (found,) = learned(GEMM, MeasuredKernels(few, seconds, menus={"matrix/tensor": menu}), H100)
     assert found.menu == menu
-    (kept,) = learned(GEMM, Measured(few, shipped(GEMM, few, H100).seconds, menus={"matrix/tensor": menu}), H100)
+    (kept,) = learned(GEMM, MeasuredKernels(few, shipped(GEMM, few, H100).seconds, menus={"matrix/tensor": menu}), H100)
     assert kept.menu == ()
 
 

@@ -18,7 +18,7 @@ from triosim.kernels.calibration.model import AutoCalibrated, Calibrated
 from triosim.kernels.calibration.pack import load, text
 from triosim.kernels.calibration.samples import MOST, samples
 from triosim.kernels.estimate import Source
-from triosim.kernels.model import Job
+from triosim.kernels.model import PricingJob
 from triosim.kernels.models.physical import Physics
 from triosim.kernels.physical.kinds import BY_NAME
 from triosim.kernels.pricing import describe, price
@@ -84,7 +84,7 @@ def test_a_trace_gives_its_kernels_their_device_and_the_host():
 def test_a_calibrated_model_is_nearer_to_the_device(pack_of):
     trace = step(lambda flop_s: 2.5 * flop_s)
     unknown = replace(trace, meta=replace(trace.meta, clock="none", device=None))
-    job = Job(unknown, H100, unknown, None)
+    job = PricingJob(unknown, H100, unknown, None)
     found, plain = price(job, pack_of(trace)), price(job)
     measured = trace.operators.device_s.sum()
     assert abs(found.seconds.sum() / measured - 1) < 0.01 < abs(plain.seconds.sum() / measured - 1)
@@ -98,13 +98,13 @@ def test_a_calibrated_model_is_nearer_to_the_device(pack_of):
 def test_a_recording_is_used_where_it_says_so(pack_of):
     trace = step()
     name = pack_of(trace)
-    same = AutoCalibrated(name).price(Job(trace, H100, trace, H100))
+    same = AutoCalibrated(name).price(PricingJob(trace, H100, trace, H100))
     assert np.array_equal(same.seconds, trace.operators.device_s)
     assert (same.source == Source.RECORDED).all()
     example = read(EXAMPLE)
     grown = rescale(example, 16)
     cpu = Accelerator(example.meta.device, kind="cpu")
-    found = AutoCalibrated(pack_of(example)).price(Job(grown, cpu, example, cpu))
+    found = AutoCalibrated(pack_of(example)).price(PricingJob(grown, cpu, example, cpu))
     assert 1.6 < found.seconds.sum() / example.device_time() < 2.2
     assert np.any(found.source == Source.ANCHORED)
 
@@ -114,19 +114,19 @@ def test_another_device_is_an_error_that_names_both(pack_of):
     name = pack_of(trace)
     a100 = catalog.accelerator("A100")
     with pytest.raises(InputError, match=r"is of 'H100-SXM5-80GB', not of 'A100-SXM4-80GB'.*--device H100-SXM5-80GB"):
-        price(Job(trace, a100, trace, H100), name)
+        price(PricingJob(trace, a100, trace, H100), name)
     mine = replace(H100, name="mine", price_per_hour=2.0)
-    assert len(price(Job(trace, mine, trace, None), name)) == 60, "the same figures under another name"
+    assert len(price(PricingJob(trace, mine, trace, None), name)) == 60, "the same figures under another name"
 
 
 def test_times_recorded_elsewhere_are_carried_over_by_the_shipped_models(pack_of):
     trace = step()
     a100 = catalog.accelerator("A100")
     basis = Calibrated(load(pack_of(trace)).calibration)
-    there, plain = basis.modelled(trace, a100), Physics().modelled(trace, a100)
+    there, plain = basis.predict(trace, a100), Physics().predict(trace, a100)
     assert np.array_equal(there.seconds, plain.seconds)
     assert there.source == Source.PHYSICAL
-    found = price(Job(trace, H100, trace, a100), pack_of(trace))
+    found = price(PricingJob(trace, H100, trace, a100), pack_of(trace))
     assert (found.source == Source.ANCHORED).all()
 
 
@@ -154,16 +154,16 @@ def test_a_processors_calibration_brings_its_figures_along(pack_of):
     device = load(name).calibration.device
     here = Accelerator(example.meta.device, kind="cpu")
     for given, recorded_on in ((here, None), (UNNAMED, None), (device, None)):
-        found = AutoCalibrated(name).price(Job(example, given, example, recorded_on))
+        found = AutoCalibrated(name).price(PricingJob(example, given, example, recorded_on))
         assert found.seconds.sum() == pytest.approx(example.device_time(), rel=0.03)
     with pytest.raises(InputError, match=r"not of 'EPYC-7763': .* or leave --device out"):
-        price(Job(example, catalog.accelerator("EPYC-7763"), example, None), name)
+        price(PricingJob(example, catalog.accelerator("EPYC-7763"), example, None), name)
 
 
 def test_what_was_not_measured_of_a_processor_is_the_rooflines(pack_of):
     example, other = read(EXAMPLE), read("examples/resnet50-cpu.triosim")
     calibration = load(pack_of(example)).calibration
-    found = Calibrated(calibration).modelled(other, calibration.device)
+    found = Calibrated(calibration).predict(other, calibration.device)
     assert np.isfinite(found.seconds).all()
     assert np.isfinite(found.spread).all()
     assert found.seconds.sum() > 0, "convolutions were not measured in a GPT"

@@ -11,17 +11,17 @@ import pytest
 from tests.kernels.calibration.example import H100, pack
 from triosim.core.errors import InputError
 from triosim.kernels.calibration import pack as packs
-from triosim.kernels.calibration.pack import Pack, is_calibration_file, load, text
+from triosim.kernels.calibration.pack import CalibrationPack, is_calibration_file, load, text
 from triosim.kernels.physical.kinds import BY_NAME
 
 
 @pytest.fixture(scope="module")
-def made() -> Pack:
+def made() -> CalibrationPack:
     return pack()
 
 
 @pytest.fixture
-def path(made: Pack, tmp_path):
+def path(made: CalibrationPack, tmp_path):
     file = tmp_path / "h100.json"
     file.write_text(text(made), encoding="utf-8")
     load.cache_clear()
@@ -36,7 +36,7 @@ def edited(path, change) -> str:
     return str(path)
 
 
-def test_what_is_written_is_read(made: Pack, path) -> None:
+def test_what_is_written_is_read(made: CalibrationPack, path) -> None:
     again = load(str(path))
     assert again.host == made.host
     assert again.date == made.date
@@ -59,7 +59,7 @@ def test_what_is_written_is_read(made: Pack, path) -> None:
     assert again.measured["gemm"].menus == made.measured["gemm"].menus
 
 
-def test_text_to_object_to_text_is_the_identity(made: Pack, path) -> None:
+def test_text_to_object_to_text_is_the_identity(made: CalibrationPack, path) -> None:
     assert text(load(str(path))) == text(made)
 
 
@@ -72,7 +72,7 @@ def test_what_was_fitted_is_not_fitted_again(path, monkeypatch: pytest.MonkeyPat
     assert not load(str(path)).refitted
 
 
-def test_when_the_constants_have_moved_on_it_is_fitted_anew(made: Pack, path) -> None:
+def test_when_the_constants_have_moved_on_it_is_fitted_anew(made: CalibrationPack, path) -> None:
     def older(document) -> None:
         document["constants"] = "0" * 16
         document["learned"][0]["logs"] = [9.0, 9.0, 9.0, 9.0]  # whatever an earlier version made of the samples

@@ -10,7 +10,7 @@ import pytest
 
 from tests.kernels.external import samples
 from triosim.core.errors import InputError
-from triosim.kernels.external_times import READERS, SIDES, Clock, What, read
+from triosim.kernels.external_times import READERS, SIDES, ClockRates, What, read
 
 
 @pytest.fixture
@@ -39,11 +39,11 @@ def test_accel_sim_times_are_differences_of_the_total(file):
 
 def test_the_clock_is_the_users_then_the_files_then_the_devices(file):
     path = file(samples.ACCEL_SIM)
-    assert read(path, Clock(2.82e9, 1e9)).seconds[0] == pytest.approx(5e-6)
+    assert read(path, ClockRates(2.82e9, 1e9)).seconds[0] == pytest.approx(5e-6)
     domains = file("\n".join(line for line in samples.ACCEL_SIM.splitlines() if "uArch" not in line), "domains")
-    assert read(domains, Clock(None, 1e9)).seconds[0] == pytest.approx(10e-6)
+    assert read(domains, ClockRates(None, 1e9)).seconds[0] == pytest.approx(10e-6)
     silent = file("\n".join(samples.ACCEL_SIM.splitlines()[2:]), "silent")
-    assert read(silent, Clock(None, 1.41e8)).seconds[0] == pytest.approx(100e-6)
+    assert read(silent, ClockRates(None, 1.41e8)).seconds[0] == pytest.approx(100e-6)
     with pytest.raises(InputError, match=r"silent counts cycles .* clock = '1\.41GHz'"):
         read(silent)
 

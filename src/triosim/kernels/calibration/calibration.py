@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import GPUS
 from triosim.kernels.calibration.anchors import REACH
-from triosim.kernels.calibration.fitting import Learned, Measured, by_class, learned, operator_name
+from triosim.kernels.calibration.fitting import Learned, MeasuredKernels, by_class, learned, operator_name
 from triosim.kernels.pack import load
-from triosim.kernels.physical.kinds import BY_NAME, Kind, Priced, shipped
+from triosim.kernels.physical.kinds import BY_NAME, KernelKind, KernelTimes, shipped
 
 _STANDS_IN = "elementwise"
 """Streams of classes that were not measured are moved like these: they have the same constants."""
@@ -46,7 +46,7 @@ class Calibration:
     learned: Mapping[tuple[str, str], Learned] = field(default_factory=dict)
     drift: float = 0.0
 
-    def priced(self, kind: Kind, work: Any, device: Accelerator, names: Sequence[str] = ()) -> Priced:
+    def priced(self, kind: KernelKind, work: Any, device: Accelerator, names: Sequence[str] = ()) -> KernelTimes:
         """Work of one kind on ``device``: calibrated on the device that was measured, else by the shipped constants.
 
         A class that was not measured keeps the shipped constants, streams those of elementwise operators.  On what is
@@ -76,7 +76,7 @@ class Calibration:
                 spread[rows] = np.maximum(_usual(kind, part, limit[rows], device), other.spread or 0.0)
             elif device.kind in GPUS:
                 seconds[rows], limit[rows], spread[rows] = shipped(kind, part, device)
-        return Priced(seconds, limit, spread)
+        return KernelTimes(seconds, limit, spread)
 
     def _spread(self, found: Learned, usual: NDArray[np.float64], distance: NDArray[np.float64]) -> NDArray[np.float64]:
         near = usual if found.spread is None else np.full(len(usual), found.spread)
@@ -85,14 +85,17 @@ class Calibration:
         return np.asarray(np.hypot(spread, math.log1p(self.drift)))
 
 
-def _usual(kind: Kind, work: Any, limit: NDArray[np.int8], device: Accelerator) -> NDArray[np.float64]:
+def _usual(kind: KernelKind, work: Any, limit: NDArray[np.int8], device: Accelerator) -> NDArray[np.float64]:
     """Spread without measurements of the class; on what is not a GPU at least that of the roofline there."""
     spread = kind.spread(work, limit, device)
     return spread if device.kind in GPUS else np.maximum(spread, load().elsewhere)
 
 
 def calibrated(
-    device: Accelerator, measured: Mapping[str, Measured], drift: float = 0.0, kinds: Mapping[str, Kind] = BY_NAME
+    device: Accelerator,
+    measured: Mapping[str, MeasuredKernels],
+    drift: float = 0.0,
+    kinds: Mapping[str, KernelKind] = BY_NAME,
 ) -> Calibration:
     """A calibration of ``device`` from its measured kernels.
 

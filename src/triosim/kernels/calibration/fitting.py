@@ -15,8 +15,8 @@ from triosim.kernels.arithmetic import GPUS
 from triosim.kernels.calibration import conformal, scalars
 from triosim.kernels.calibration.anchors import ALONE, REACHES, Anchors
 from triosim.kernels.physical.gemm import Menu
-from triosim.kernels.physical.kinds import Kind, Scalars, Work
-from triosim.kernels.work.convolution import Convolution
+from triosim.kernels.physical.kinds import KernelKind, Scalars, Work
+from triosim.kernels.work.convolution import ConvolutionCalls
 from triosim.operators import canonical
 
 FEWEST = 3
@@ -58,12 +58,12 @@ class Learned:
         """The three factors."""
         return scalars.of_logs(self.logs)
 
-    def constants(self, kind: Kind) -> Any:
+    def constants(self, kind: KernelKind) -> Any:
         """Constants of the kind for kernels of this class."""
         return kind.scaled(_with_menu(kind.constants(), self.name, self.menu), self.factors)
 
     def seconds(
-        self, kind: Kind, work: Work, device: Accelerator, names: Sequence[str] = ()
+        self, kind: KernelKind, work: Work, device: Accelerator, names: Sequence[str] = ()
     ) -> tuple[NDArray, NDArray, NDArray]:
         """Seconds and limit of kernels of this class, and the distance to the nearest measured one.
 
@@ -77,7 +77,7 @@ class Learned:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredKernels:
     """Measured kernels of one kind.
 
     Attributes:
@@ -101,7 +101,7 @@ def operator_name(name: str) -> str:
     return f"{base} backward" if backward else base
 
 
-def different(measured: Measured) -> Measured:
+def different(measured: MeasuredKernels) -> MeasuredKernels:
     """The kernels that differ in what they do, in order of first appearance; of equal ones the median time.
 
     Raises:
@@ -129,7 +129,7 @@ def different(measured: Measured) -> Measured:
     return replace(measured, work=work.take(rows), seconds=middle, before=before, names=names)
 
 
-def learned(kind: Kind, measured: Measured, device: Accelerator) -> list[Learned]:
+def learned(kind: KernelKind, measured: MeasuredKernels, device: Accelerator) -> list[Learned]:
     """What is learned of each class that kernels were measured of.
 
     Args:
@@ -157,21 +157,21 @@ def learned(kind: Kind, measured: Measured, device: Accelerator) -> list[Learned
 
 def variants(work: Work, names: Sequence[str]) -> Sequence[str]:
     """What each kernel's algorithm may depend on besides its sizes: the operator, and the window of a convolution."""
-    if not isinstance(work, Convolution):
+    if not isinstance(work, ConvolutionCalls):
         return names
     windows = zip(work.kernel_rows.tolist(), work.kernel_columns.tolist(), work.stride.tolist(), strict=True)
     tags = [f"{rows:g}x{columns:g}/{stride:g}" for rows, columns, stride in windows]
     return [f"{name} {tag}" for name, tag in zip(names, tags, strict=True)] if names else tags
 
 
-def by_class(kind: Kind, work: Work) -> list[tuple[int, NDArray[np.int64]]]:
+def by_class(kind: KernelKind, work: Work) -> list[tuple[int, NDArray[np.int64]]]:
     """Each class that occurs, and its rows."""
     classes = kind.class_of(work)
     return [(code, np.flatnonzero(classes == code)) for code in np.unique(classes).tolist()]
 
 
 def _learn(
-    kind: Kind, name: str, menu: Menu, work: Work, seconds: NDArray, device: Accelerator, before: float,
+    kind: KernelKind, name: str, menu: Menu, work: Work, seconds: NDArray, device: Accelerator, before: float,
     names: Sequence[str],
 ) -> Learned:  # fmt: skip
     constants = _with_menu(kind.constants(), name, menu)

@@ -12,15 +12,15 @@ from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.catalog import accelerator, identify
 from triosim.kernels.calibration.calibration import calibrated
 from triosim.kernels.calibration.figures import described
-from triosim.kernels.calibration.pack import Host, Pack
-from triosim.kernels.calibration.samples import Samples, samples
+from triosim.kernels.calibration.pack import CalibrationPack, RecordedHost
+from triosim.kernels.calibration.samples import TraceSamples, samples
 from triosim.trace.tables import Trace
 
 
 def calibrate(
     trace: Trace, device: Accelerator | None = None, *, name: str = "", drift: float = 0.0,
     versions: Mapping[str, str] | None = None, machine: Mapping[str, float] | None = None, date: str | None = None,
-) -> tuple[Pack, Samples]:  # fmt: skip
+) -> tuple[CalibrationPack, TraceSamples]:  # fmt: skip
     """A calibration from the operator times of a trace, and what it used of them.
 
     Args:
@@ -47,7 +47,7 @@ def calibrate(
             "(record_shapes=True of torch.profiler, or triosim trace record)"
         )
     framework, _, version = trace.meta.framework.partition(" ")
-    pack = Pack(
+    pack = CalibrationPack(
         made, found.kinds, _host(trace), date or datetime.now(timezone.utc).date().isoformat(),
         {"triosim": __version__, **(versions or ({framework: version} if version else {}))},
         {"trace": name or trace.meta.workload, "made_by": trace.meta.made_by, "operators": found.operators,
@@ -67,7 +67,7 @@ def _device(trace: Trace, machine: Mapping[str, float] | None) -> Accelerator:
     return accelerator(known)
 
 
-def _host(trace: Trace) -> Host | None:
+def _host(trace: Trace) -> RecordedHost | None:
     """Median issue time of what launches something; views before an operator are part of it."""
     issue, view = trace.operators.host_s, trace.operators.view
     if trace.meta.clock != "gpu" or not (issue > 0).any():
@@ -77,4 +77,4 @@ def _host(trace: Trace) -> Host | None:
     each = each[each > 0]
     if not len(each):
         return None
-    return Host(float(np.median(each)), len(each), trace.meta.launch_delay_s, trace.meta.kernel_gap_s)
+    return RecordedHost(float(np.median(each)), len(each), trace.meta.launch_delay_s, trace.meta.kernel_gap_s)

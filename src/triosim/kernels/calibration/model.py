@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from triosim.core.errors import InputError
 from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.base_model import Prediction
 from triosim.kernels.calibration.calibration import Calibration, same_figures
 from triosim.kernels.calibration.figures import MEASURED
-from triosim.kernels.calibration.pack import Pack, load
+from triosim.kernels.calibration.pack import CalibrationPack, load
 from triosim.kernels.changes import same_device
 from triosim.kernels.estimate import Estimates, Source
-from triosim.kernels.model import Job, OperatorModel
-from triosim.kernels.modelled import Modelled
+from triosim.kernels.model import OperatorModel, PricingJob
 from triosim.kernels.models.auto import Auto
 from triosim.kernels.models.physical import Physics
 from triosim.kernels.models.roofline import Rooflines
@@ -24,7 +24,7 @@ from triosim.trace.tables import Trace
 
 @dataclass(frozen=True)
 class Calibrated:
-    """Calibrated physical models as a :class:`~triosim.kernels.modelled.Basis`.
+    """Calibrated physical models as a :class:`~triosim.kernels.base_model.BaseOperatorModel`.
 
     On devices other than the calibrated one the models are as shipped: recorded times may have to be carried over from
     there.  What was not measured of a device that is not a GPU is priced by the roofline.
@@ -32,19 +32,19 @@ class Calibrated:
 
     calibration: Calibration
 
-    def modelled(self, trace: Trace, device: Accelerator, launches: NDArray[np.int64] | None = None) -> Modelled:
+    def predict(self, trace: Trace, device: Accelerator, launches: NDArray[np.int64] | None = None) -> Prediction:
         """See :meth:`triosim.kernels.models.physical.Physics.modelled`.
 
         Raises:
             InputError: the device has no compute peak or no memory bandwidth.
         """
         if not same_figures(device, self.calibration.device):
-            return Physics().modelled(trace, device, launches)
-        found = replace(Physics(self.calibration.priced).modelled(trace, device, launches), source=Source.CALIBRATED)
+            return Physics().predict(trace, device, launches)
+        found = replace(Physics(self.calibration.priced).predict(trace, device, launches), source=Source.CALIBRATED)
         unknown = np.isnan(found.seconds)
         if not unknown.any():
             return found
-        other = Rooflines().modelled(trace, device, launches)
+        other = Rooflines().predict(trace, device, launches)
         columns = {
             name: np.where(unknown, getattr(other, name), getattr(found, name))
             for name in ("seconds", "spread", "usual", "limit")
@@ -66,17 +66,17 @@ class AutoCalibrated(OperatorModel):
         self.name = name
         self.pack = load(name)
 
-    def price(self, job: Job) -> Estimates:
+    def price(self, job: PricingJob) -> Estimates:
         """See :class:`~triosim.kernels.models.auto.Auto`.
 
         Raises:
             InputError: the device is another than the calibrated one.
         """
         found = Auto(Calibrated(self.pack.calibration)).price(_on_the_calibrated_device(self.pack, job, self.name))
-        return replace(found, notes=(*found.notes, *_story(self.pack, self.name, job.device)))
+        return replace(found, notes=(*found.notes, *_description(self.pack, self.name, job.device)))
 
 
-def _on_the_calibrated_device(pack: Pack, job: Job, name: str) -> Job:
+def _on_the_calibrated_device(pack: CalibrationPack, job: PricingJob, name: str) -> PricingJob:
     """The job, with the calibration's figures of a device that has none of its own.
 
     Raises:
@@ -103,7 +103,7 @@ def _stands_for(given: Accelerator, device: Accelerator) -> bool:
     return named and (not given.priced or device.confidence == MEASURED)
 
 
-def _story(pack: Pack, name: str, given: Accelerator) -> list[str]:
+def _description(pack: CalibrationPack, name: str, given: Accelerator) -> list[str]:
     calibration = pack.calibration
     kernels = sum(len(one.anchors) for one in calibration.learned.values())
     words = [

@@ -27,8 +27,8 @@ from triosim.core.errors import InputError, quoted
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.calibration.anchors import Anchors
 from triosim.kernels.calibration.calibration import Calibration, calibrated
-from triosim.kernels.calibration.fitting import Learned, Measured, Menu, by_class, different
-from triosim.kernels.physical.kinds import BY_NAME, Kind, Scalars, Work
+from triosim.kernels.calibration.fitting import Learned, MeasuredKernels, Menu, by_class, different
+from triosim.kernels.physical.kinds import BY_NAME, KernelKind, Scalars, Work
 from triosim.kernels.work import attention, moe, stream
 
 SCHEMA = "triosim/calibration/1"
@@ -61,7 +61,7 @@ _MOST_TILE = 1 << 16
 
 
 @dataclass(frozen=True)
-class Host:
+class RecordedHost:
     """What launching costs, as recorded.
 
     Attributes:
@@ -78,7 +78,7 @@ class Host:
 
 
 @dataclass(frozen=True)
-class Pack:
+class CalibrationPack:
     """A calibration with everything that it came from.
 
     Attributes:
@@ -93,8 +93,8 @@ class Pack:
     """
 
     calibration: Calibration
-    measured: Mapping[str, Measured]
-    host: Host | None = None
+    measured: Mapping[str, MeasuredKernels]
+    host: RecordedHost | None = None
     date: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
@@ -119,7 +119,7 @@ def is_calibration_file(name: str) -> bool:
 # Writing --------------------------------------------------------------------------------------------------------------
 
 
-def text(pack: Pack) -> str:
+def text(pack: CalibrationPack) -> str:
     """The file's content."""
     calibration = pack.calibration
     pack = replace(pack, measured={name: different(one) for name, one in pack.measured.items()})
@@ -142,7 +142,7 @@ def text(pack: Pack) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def _sample(kind: Kind, measured: Measured) -> dict[str, Any]:
+def _sample(kind: KernelKind, measured: MeasuredKernels) -> dict[str, Any]:
     menus = {name: [list(tile) for tile in menu] for name, menu in measured.menus.items()}
     return {
         "work": _columns(kind, measured.work),
@@ -153,7 +153,7 @@ def _sample(kind: Kind, measured: Measured) -> dict[str, Any]:
     }
 
 
-def _columns(kind: Kind, work: Work) -> dict[str, Any]:
+def _columns(kind: KernelKind, work: Work) -> dict[str, Any]:
     out = {}
     for column in fields(work):
         values = getattr(work, column.name)
@@ -175,7 +175,7 @@ def _learned_row(one: Learned) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _golden(pack: Pack) -> dict[str, Any]:
+def _golden(pack: CalibrationPack) -> dict[str, Any]:
     out = {}
     for name, measured in pack.measured.items():
         kind, rows = BY_NAME[name], []
@@ -190,7 +190,7 @@ def _golden(pack: Pack) -> dict[str, Any]:
     return out
 
 
-def _hash(measured: Mapping[str, Measured], columns: Mapping[str, Iterable[str]]) -> str:
+def _hash(measured: Mapping[str, MeasuredKernels], columns: Mapping[str, Iterable[str]]) -> str:
     """Of these columns of every kind, and the times and operators, as 64-bit numbers."""
     found = hashlib.sha256()
     for name in sorted(measured):
@@ -205,7 +205,7 @@ def _hash(measured: Mapping[str, Measured], columns: Mapping[str, Iterable[str]]
 
 
 @functools.lru_cache(maxsize=8)
-def load(name: str) -> Pack:
+def load(name: str) -> CalibrationPack:
     """The calibration of a file.
 
     Raises:
@@ -226,7 +226,7 @@ def load(name: str) -> Pack:
         raise InputError(f"calibration {name}: {what}: run triosim calibrate again") from None
 
 
-def _parsed(document: dict[str, Any], name: str) -> Pack:
+def _parsed(document: dict[str, Any], name: str) -> CalibrationPack:
     device = _device(document["device"])
     samples, drift = document["samples"], float(document["drift"])
     measured = {kind: _measured(BY_NAME[kind], one, f"samples of {quoted(kind)}") for kind, one in samples.items()}
@@ -238,7 +238,7 @@ def _parsed(document: dict[str, Any], name: str) -> Pack:
         {str(k): str(v) for k, v in document["versions"].items()}, dict(document["provenance"]),
     )  # fmt: skip
     if document["schema"] != SCHEMA or document["constants"] != constants_version():
-        return Pack(calibrated(device, measured, drift), *about, refitted=True)
+        return CalibrationPack(calibrated(device, measured, drift), *about, refitted=True)
     works = {
         (kind, BY_NAME[kind].classes[code]): one.work.take(rows)
         for kind, one in measured.items()
@@ -250,12 +250,12 @@ def _parsed(document: dict[str, Any], name: str) -> Pack:
         learned[key] = _learned(row, BY_NAME[key[0]].shape(works[key]))
     calibration = Calibration(device, learned, drift)
     _check_golden(calibration, document["golden"], name)
-    return Pack(calibration, *about)
+    return CalibrationPack(calibration, *about)
 
 
-def _host(row: dict[str, Any]) -> Host:
+def _host(row: dict[str, Any]) -> RecordedHost:
     delay, gap = (None if row[name] is None else float(row[name]) for name in ("delay_s", "gap_s"))
-    return Host(float(row["issue_s"]), int(row["launches"]), delay, gap)
+    return RecordedHost(float(row["issue_s"]), int(row["launches"]), delay, gap)
 
 
 def _device(row: dict[str, Any]) -> Accelerator:
@@ -273,7 +273,7 @@ def _device(row: dict[str, Any]) -> Accelerator:
     return device
 
 
-def _measured(kind: Kind, row: dict[str, Any], where: str) -> Measured:
+def _measured(kind: KernelKind, row: dict[str, Any], where: str) -> MeasuredKernels:
     seconds = _numbers(row["seconds"], where)
     menus = {name: _menu(menu, where) for name, menu in row.get("tiles", {}).items()}
     before = _numbers(row["before"], where) if "before" in row else None
@@ -282,10 +282,10 @@ def _measured(kind: Kind, row: dict[str, Any], where: str) -> Measured:
     names = tuple(str(name) for name in row.get("operators", ()))
     if len(names) not in (0, len(seconds)):
         raise ValueError(f"{where} do not have one operator each")
-    return Measured(_work(kind, row["work"], len(seconds), where), seconds, before, menus, names)
+    return MeasuredKernels(_work(kind, row["work"], len(seconds), where), seconds, before, menus, names)
 
 
-def _work(kind: Kind, columns: dict[str, Any], count: int, where: str) -> Any:
+def _work(kind: KernelKind, columns: dict[str, Any], count: int, where: str) -> Any:
     made = []
     for column in fields(kind.work):
         # a column that has come since stands for what no kernel did then, which is 0

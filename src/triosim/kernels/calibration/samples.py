@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from triosim.core.errors import InputError
 from triosim.hardware.accelerator import Accelerator
-from triosim.kernels.calibration.fitting import Measured, different, operator_name
+from triosim.kernels.calibration.fitting import MeasuredKernels, different, operator_name
 from triosim.kernels.calibration.tiles import menu
 from triosim.kernels.classes import OTHER, classify
 from triosim.kernels.models.physical import GROUPS, Physics, beside, work_of
@@ -27,7 +27,7 @@ _BESIDE = 0.5
 
 
 @dataclass(frozen=True)
-class Samples:
+class TraceSamples:
     """What a trace has measured.
 
     Attributes:
@@ -36,12 +36,12 @@ class Samples:
         left_out: how many measured operators say nothing about one: unknown shapes, too many kernels of other kinds.
     """
 
-    kinds: dict[str, Measured]
+    kinds: dict[str, MeasuredKernels]
     operators: int
     left_out: int
 
 
-def samples(trace: Trace, device: Accelerator) -> Samples:
+def samples(trace: Trace, device: Accelerator) -> TraceSamples:
     """The measured kernels of ``trace``, recorded on ``device``; of equal calls the median.
 
     Raises:
@@ -59,10 +59,10 @@ def samples(trace: Trace, device: Accelerator) -> Samples:
     kernels = np.ones(len(calls))
     kernels[row] = launches
     times = _medians(seconds, row, len(calls))
-    before = Physics().modelled(calls, device, kernels.astype(np.int64)).seconds
+    before = Physics().predict(calls, device, kernels.astype(np.int64)).seconds
     classified = classify(calls, device)
     names = _kernel_names(trace, row)
-    found: dict[str, Measured] = {}
+    found: dict[str, MeasuredKernels] = {}
     used = np.zeros(len(calls), bool)
     told = _shapes_known(calls, classified.group)
     for name, groups in GROUPS.items():
@@ -80,11 +80,13 @@ def samples(trace: Trace, device: Accelerator) -> Samples:
         used[at] = True
         menus = _menus(of.classes, of.class_of(work), [names.get(call, []) for call in at.tolist()])
         operators = tuple(operator_name(calls.operators.name[call]) for call in at.tolist())
-        measured = Measured(work, (times[at] - extra) / repeats, (before[at] - extra) / repeats, menus, operators)
+        measured = MeasuredKernels(
+            work, (times[at] - extra) / repeats, (before[at] - extra) / repeats, menus, operators
+        )
         found[name] = different(measured)
     counted = np.flatnonzero(seconds > 0)
     count = int(used[row[counted]].sum())
-    return Samples(found, count, len(counted) - count)
+    return TraceSamples(found, count, len(counted) - count)
 
 
 def _shapes_known(calls: Trace, group: NDArray[np.int8]) -> NDArray[np.bool_]:

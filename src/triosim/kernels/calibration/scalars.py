@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import GPUS
-from triosim.kernels.physical.kinds import Kind, Scalars, Work
+from triosim.kernels.physical.kinds import KernelKind, Scalars, Work
 
 WIDTHS = np.array([0.35, 0.35, 0.7, 1.0])
 """Standard deviations of the logarithms: computing, bandwidth, launch, cache.  Chosen, not fitted: two times
@@ -37,7 +37,7 @@ def of_logs(x: NDArray[np.float64]) -> Scalars:
 
 
 def fitted(
-    kind: Kind, constants: Any, work: Work, seconds: NDArray[np.float64], device: Accelerator,
+    kind: KernelKind, constants: Any, work: Work, seconds: NDArray[np.float64], device: Accelerator,
     start: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:  # fmt: skip
     """Logarithms of the factors that predict ``seconds`` best, by damped Gauss-Newton steps (Levenberg-Marquardt).

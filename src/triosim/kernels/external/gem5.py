@@ -7,7 +7,7 @@ from pathlib import Path
 
 from triosim.core.errors import InputError, quoted
 from triosim.core.registry import registered
-from triosim.kernels.external_times import Clock, ExternalTimes, Reader, Row, What, table
+from triosim.kernels.external_times import ClockRates, ExternalReader, ExternalRow, ExternalTimes, What, table
 
 _BEGIN = re.compile(r"^-+ Begin Simulation Statistics -+\s*$", re.MULTILINE)
 _END = re.compile(r"^-+ End Simulation Statistics\s+-+\s*$", re.MULTILINE)
@@ -20,7 +20,7 @@ _NEW_NAME = {
 
 
 @registered
-class Gem5(Reader):
+class Gem5(ExternalReader):
     """One row for each region, named ``region 0``, ``region 1``, ...
 
     A region ends with a dump of the statistics.  It begins with the last reset, or with the dump before where nothing
@@ -33,13 +33,13 @@ class Gem5(Reader):
     def recognises(self, text: str) -> bool:
         return _BEGIN.search(text) is not None
 
-    def read(self, path: Path, text: str, clock: Clock) -> ExternalTimes:
-        """See :class:`Reader`.
+    def read(self, path: Path, text: str, clock: ClockRates) -> ExternalTimes:
+        """See :class:`ExternalReader`.
 
         Raises:
             InputError: a region is cut off, or says neither its ticks nor its seconds.
         """
-        rows: list[Row] = []
+        rows: list[ExternalRow] = []
         before = 0.0
         for number, begin in enumerate(starts := list(_BEGIN.finditer(text))):
             stop = starts[number + 1].start() if number + 1 < len(starts) else len(text)
@@ -49,7 +49,7 @@ class Gem5(Reader):
                 raise InputError(f"{path}: region {number} (line {line}) is cut off; let the simulation end")
             found = _statistics(path, number, text[begin.end() : end.start()])
             final = found.get("finalTick")
-            rows.append(Row(f"region {number}", _seconds(path, number, line, found, before)))
+            rows.append(ExternalRow(f"region {number}", _seconds(path, number, line, found, before)))
             before = before if final is None else final
         return table(f"gem5 statistics {path}", What.REGION, rows)
 

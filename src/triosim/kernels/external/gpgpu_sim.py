@@ -8,7 +8,7 @@ from pathlib import Path
 
 from triosim.core.errors import InputError, quoted
 from triosim.core.registry import registered
-from triosim.kernels.external_times import Clock, ExternalTimes, Reader, Row, What, table
+from triosim.kernels.external_times import ClockRates, ExternalReader, ExternalRow, ExternalTimes, What, table
 
 _TOTAL = re.compile(r"^gpu_tot_sim_cycle\s*=\s*(\S+)\s*$", re.MULTILINE)
 _STATISTIC = re.compile(r"(kernel_name|kernel_stream_id|gpu_tot_sim_cycle)\s*=\s*(.*?)\s*")
@@ -20,7 +20,7 @@ _DOMAINS = re.compile(r"^-gpgpu_clock_domains\s+([\d.]+)\s*:", re.MULTILINE)  # 
 
 
 @registered
-class GpgpuSim(Reader):
+class GpgpuSim(ExternalReader):
     """One row a kernel in the order in which they ended; its cycles are the increase of ``gpu_tot_sim_cycle``.
 
     The total runs through the simulation without a reset, so that a kernel that the simulator leaves out or plays in
@@ -33,14 +33,14 @@ class GpgpuSim(Reader):
     def recognises(self, text: str) -> bool:
         return _TOTAL.search(text) is not None
 
-    def read(self, path: Path, text: str, clock: Clock) -> ExternalTimes:
-        """See :class:`Reader`.
+    def read(self, path: Path, text: str, clock: ClockRates) -> ExternalTimes:
+        """See :class:`ExternalReader`.
 
         Raises:
             InputError: a total that is no count or goes back, or cycles of which nobody says how long one is.
         """
         hertz, whence = _clock(path, text, clock)
-        rows: list[Row] = []
+        rows: list[ExternalRow] = []
         launched: list[str] = []
         streams: set[str] = set()
         name, before, cut = "", 0, False
@@ -60,9 +60,9 @@ class GpgpuSim(Reader):
                     total = _cycles(path, number, value, before)
                     if name or total > before:  # statistics printed once more at the end belong to no kernel
                         seconds = math.nan if cut else (total - before) / hertz
-                        rows.append(Row(name or f"kernel {len(rows)}", seconds))
+                        rows.append(ExternalRow(name or f"kernel {len(rows)}", seconds))
                     name, before = "", total
-        rows += [Row(left, math.nan) for left in launched[len(rows) :]]  # launched and never seen to end
+        rows += [ExternalRow(left, math.nan) for left in launched[len(rows) :]]  # launched and never seen to end
         notes = [f"{path}: cycles of {hertz / 1e6:g} MHz, {whence}"]
         if len(streams) > 1:
             notes.append(f"{path}: kernels of {len(streams)} streams: a kernel's time is that since the end before")
@@ -83,7 +83,7 @@ def _cycles(path: Path, line: int, value: str, before: int) -> int:
     return int(value)
 
 
-def _clock(path: Path, text: str, clock: Clock) -> tuple[float, str]:
+def _clock(path: Path, text: str, clock: ClockRates) -> tuple[float, str]:
     """Frequency of the core clock in Hz and where it is from."""
     if clock.given:
         return clock.given, "as given"

@@ -7,13 +7,13 @@ from pathlib import Path
 from triosim.core.errors import InputError
 from triosim.core.registry import registered
 from triosim.kernels.external import _csv
-from triosim.kernels.external_times import Clock, ExternalTimes, Reader, Row, What, table
+from triosim.kernels.external_times import ClockRates, ExternalReader, ExternalRow, ExternalTimes, What, table
 
 _COLUMNS = {"where", "what", "value"}
 
 
 @registered
-class Mgpusim(Reader):
+class Mgpusim(ExternalReader):
     """One row for each ``kernel_time``, named after the component that reports it (``Driver``).
 
     The simulator reports the seconds of all kernels of a run together, so a run should hold one operator.
@@ -24,15 +24,15 @@ class Mgpusim(Reader):
     def recognises(self, text: str) -> bool:
         return _csv.header(text, _COLUMNS.issubset) >= 0
 
-    def read(self, path: Path, text: str, clock: Clock) -> ExternalTimes:
-        """See :class:`Reader`.
+    def read(self, path: Path, text: str, clock: ClockRates) -> ExternalTimes:
+        """See :class:`ExternalReader`.
 
         Raises:
             InputError: a value is no number, or there is no ``kernel_time``.
         """
         start = _csv.header(text, _COLUMNS.issubset)
         rows = [
-            Row(line.cells["where"], _csv.number(path, line, "value"))
+            ExternalRow(line.cells["where"], _csv.number(path, line, "value"))
             for line in _csv.lines(path, text, start)
             if line.cells["what"] == "kernel_time"
         ]

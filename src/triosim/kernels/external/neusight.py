@@ -9,13 +9,13 @@ from pathlib import Path
 from triosim.core import guarded
 from triosim.core.registry import registered
 from triosim.kernels.external import _csv
-from triosim.kernels.external_times import Clock, ExternalTimes, Reader, Row, What, table
+from triosim.kernels.external_times import ClockRates, ExternalReader, ExternalRow, ExternalTimes, What, table
 
 _COLUMNS = {"Name", "OpName", "fw_latency", "bw_latency"}
 
 
 @registered
-class Neusight(Reader):
+class Neusight(ExternalReader):
     """Two rows a node of the model's graph: its forward and, where it has one, its backward pass.
 
     Latencies are in milliseconds.  The backward pass is ``bw_latency`` and ``acc_latency``, the accumulation of the
@@ -27,8 +27,8 @@ class Neusight(Reader):
     def recognises(self, text: str) -> bool:
         return _csv.header(text, _COLUMNS.issubset) >= 0
 
-    def read(self, path: Path, text: str, clock: Clock) -> ExternalTimes:
-        """See :class:`Reader`.
+    def read(self, path: Path, text: str, clock: ClockRates) -> ExternalTimes:
+        """See :class:`ExternalReader`.
 
         Raises:
             InputError: a latency is no number.
@@ -41,14 +41,14 @@ class Neusight(Reader):
         return table(f"NeuSight table {path}", What.MODULE, timed, notes)
 
 
-def _passes(path: Path, line: _csv.Line) -> Iterator[Row]:
+def _passes(path: Path, line: _csv.Line) -> Iterator[ExternalRow]:
     def milliseconds(column: str) -> float:
         return _csv.number(path, line, column) if line.cells.get(column) else 0.0
 
     name, elements = line.cells["Name"], _elements(line.cells.get("OutputShape", ""))
-    yield Row(name, milliseconds("fw_latency") / 1e3, side="forward", elements=elements)
+    yield ExternalRow(name, milliseconds("fw_latency") / 1e3, side="forward", elements=elements)
     back = milliseconds("bw_latency") + milliseconds("acc_latency")
-    yield Row(name, back / 1e3, side="backward", elements=elements)
+    yield ExternalRow(name, back / 1e3, side="backward", elements=elements)
 
 
 def _elements(text: str) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from triosim.core.errors import InputError, quoted
 from triosim.core.registry import registered
 from triosim.kernels.external import _csv
-from triosim.kernels.external_times import Clock, ExternalTimes, Reader, Row, What, table
+from triosim.kernels.external_times import ClockRates, ExternalReader, ExternalRow, ExternalTimes, What, table
 
 _DURATION = "gpu__time_duration.sum"
 _METRICS = (_DURATION, "Duration")
@@ -18,7 +18,7 @@ _CURE = f"profile with --metrics {_DURATION} or --section SpeedOfLight"
 
 
 @registered
-class NsightCompute(Reader):
+class NsightCompute(ExternalReader):
     """One row for each profiled launch, in the order of their numbers.
 
     Page ``raw`` has one line a launch, under the header a line of units; page ``details`` has one line a metric.
@@ -29,8 +29,8 @@ class NsightCompute(Reader):
     def recognises(self, text: str) -> bool:
         return _csv.header(text, _WIDE.issubset) >= 0
 
-    def read(self, path: Path, text: str, clock: Clock) -> ExternalTimes:
-        """See :class:`Reader`.
+    def read(self, path: Path, text: str, clock: ClockRates) -> ExternalTimes:
+        """See :class:`ExternalReader`.
 
         Raises:
             InputError: the duration was not profiled, or its unit is not one of time.
@@ -44,17 +44,17 @@ class NsightCompute(Reader):
         return table(f"Nsight Compute {path}", What.KERNEL, rows, notes)
 
 
-def _details(path: Path, text: str, start: int) -> Iterator[Row]:
+def _details(path: Path, text: str, start: int) -> Iterator[ExternalRow]:
     seen: set[tuple[str, str]] = set()
     for line in _csv.lines(path, text, start):
         launch = (line.cells.get("Process ID", ""), line.cells["ID"])
         if line.cells["Metric Name"] in _METRICS and launch not in seen:
             seen.add(launch)
             scale = _scale(path, line, line.cells["Metric Unit"])
-            yield Row(line.cells["Kernel Name"], _csv.number(path, line, "Metric Value") * scale)
+            yield ExternalRow(line.cells["Kernel Name"], _csv.number(path, line, "Metric Value") * scale)
 
 
-def _raw(path: Path, text: str, start: int) -> Iterator[Row]:
+def _raw(path: Path, text: str, start: int) -> Iterator[ExternalRow]:
     scale = None
     for line in _csv.lines(path, text, start):
         if _DURATION not in line.cells:
@@ -64,7 +64,7 @@ def _raw(path: Path, text: str, start: int) -> Iterator[Row]:
             if line.cells["ID"]:
                 raise InputError(f"{path}, line {line.number}: the line of units is missing; export with --page raw")
             continue
-        yield Row(line.cells["Kernel Name"], _csv.number(path, line, _DURATION) * scale)
+        yield ExternalRow(line.cells["Kernel Name"], _csv.number(path, line, _DURATION) * scale)
 
 
 def _scale(path: Path, line: _csv.Line, unit: str) -> float:

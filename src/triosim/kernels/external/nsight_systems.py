@@ -8,13 +8,13 @@ from pathlib import Path
 from triosim.core.errors import InputError
 from triosim.core.registry import registered
 from triosim.kernels.external import _csv
-from triosim.kernels.external_times import Clock, ExternalTimes, Reader, Row, What, table
+from triosim.kernels.external_times import ClockRates, ExternalReader, ExternalRow, ExternalTimes, What, table
 
 _COPIES = ("[CUDA memcpy", "[CUDA memset")
 
 
 @registered
-class NsightSystems(Reader):
+class NsightSystems(ExternalReader):
     """One row for each launch of a trace in the order of their starts, or for each kernel of a summary with its mean.
 
     Copies and memsets of a trace are left out: they are no part of an operator's time.
@@ -25,8 +25,8 @@ class NsightSystems(Reader):
     def recognises(self, text: str) -> bool:
         return _csv.header(text, _summary) >= 0 or _csv.header(text, _trace) >= 0
 
-    def read(self, path: Path, text: str, clock: Clock) -> ExternalTimes:
-        """See :class:`Reader`.
+    def read(self, path: Path, text: str, clock: ClockRates) -> ExternalTimes:
+        """See :class:`ExternalReader`.
 
         Raises:
             InputError: a line is incomplete, or a time is no number.
@@ -47,7 +47,7 @@ def _trace(columns: set[str]) -> bool:
     return "Name" in columns and "CorrId" in columns and _csv.timed(sorted(columns), "Duration") is not None
 
 
-def _totals(path: Path, text: str, start: int) -> Iterator[Row]:
+def _totals(path: Path, text: str, start: int) -> Iterator[ExternalRow]:
     columns = _csv.cells(text.split("\n")[start])
     total, mean = _csv.timed(columns, "Total Time"), _csv.timed(columns, "Avg", "Average")
     for line in _csv.lines(path, text, start):
@@ -57,21 +57,21 @@ def _totals(path: Path, text: str, start: int) -> Iterator[Row]:
         else:
             assert mean is not None
             seconds = _csv.number(path, line, mean[0]) * mean[1]
-        yield Row(line.cells["Name"], seconds, count)
+        yield ExternalRow(line.cells["Name"], seconds, count)
 
 
-def _launches(path: Path, text: str, start: int) -> tuple[list[Row], int]:
+def _launches(path: Path, text: str, start: int) -> tuple[list[ExternalRow], int]:
     """Launches by their start, and the number of copies and memsets."""
     columns = _csv.cells(text.split("\n")[start])
     duration, begin = _csv.timed(columns, "Duration"), _csv.timed(columns, "Start")
     if duration is None or begin is None:
         raise InputError(f"{path} has no column 'Start (ns)'; export the report cuda_gpu_trace again")
-    found: list[tuple[float, Row]] = []
+    found: list[tuple[float, ExternalRow]] = []
     copies = 0
     for line in _csv.lines(path, text, start):
         if line.cells["Name"].startswith(_COPIES):
             copies += 1
             continue
-        row = Row(line.cells["Name"], _csv.number(path, line, duration[0]) * duration[1])
+        row = ExternalRow(line.cells["Name"], _csv.number(path, line, duration[0]) * duration[1])
         found.append((_csv.number(path, line, begin[0]), row))
     return [row for _, row in sorted(found, key=lambda pair: pair[0])], copies

@@ -7,14 +7,14 @@ from pathlib import Path
 from triosim.core.errors import InputError, quoted
 from triosim.core.registry import registered
 from triosim.kernels.external import _csv
-from triosim.kernels.external_times import SIDES, Clock, ExternalTimes, Reader, Row, What, table
+from triosim.kernels.external_times import SIDES, ClockRates, ExternalReader, ExternalRow, ExternalTimes, What, table
 
 _NAMES = {"operator": What.OPERATOR, "kernel": What.KERNEL}
 _TIMES = ("seconds", "milliseconds", "microseconds", "nanoseconds")
 
 
 @registered
-class Plain(Reader):
+class Plain(ExternalReader):
     """Comma separated: ``operator`` or ``kernel``, one of ``seconds``, ``milliseconds``, ``microseconds`` and
     ``nanoseconds`` (of one call), and if wanted ``module``, ``pass`` (forward or backward), ``count`` and ``elements``
     (of the output)."""
@@ -24,8 +24,8 @@ class Plain(Reader):
     def recognises(self, text: str) -> bool:
         return _csv.header(text, _wanted) >= 0
 
-    def read(self, path: Path, text: str, clock: Clock) -> ExternalTimes:
-        """See :class:`Reader`.
+    def read(self, path: Path, text: str, clock: ClockRates) -> ExternalTimes:
+        """See :class:`ExternalReader`.
 
         Raises:
             InputError: a number is none, or a pass is neither forward nor backward.
@@ -42,13 +42,13 @@ def _wanted(columns: set[str]) -> bool:
     return len(columns & set(_NAMES)) == 1 and len(columns & set(_TIMES)) == 1
 
 
-def _row(path: Path, line: _csv.Line, named: str, timed: str) -> Row:
+def _row(path: Path, line: _csv.Line, named: str, timed: str) -> ExternalRow:
     side = line.cells.get("pass", "")
     if side not in SIDES:
         raise InputError(
             f"{path}, line {line.number}: 'pass' is {quoted(side)}; give forward or backward, or leave it empty"
         )
-    return Row(
+    return ExternalRow(
         line.cells[named],
         _csv.number(path, line, timed) * _csv.SECONDS[timed],
         _csv.whole(path, line, "count") if line.cells.get("count") else 1,

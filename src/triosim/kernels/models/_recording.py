@@ -10,10 +10,10 @@ from triosim.kernels.anchoring import load
 from triosim.kernels.changes import same_device
 from triosim.kernels.classes import NOTHING, by_name, group_of_name
 from triosim.kernels.estimate import Estimates, Limit, Source
-from triosim.kernels.model import Job
+from triosim.kernels.model import PricingJob
 
 
-def recorded_seconds(job: Job, model: str) -> NDArray[np.float64]:
+def recorded_seconds(job: PricingJob, model: str) -> NDArray[np.float64]:
     """Recorded device seconds of every operator, 0 for those that launch nothing.
 
     Raises:
@@ -31,7 +31,7 @@ def recorded_seconds(job: Job, model: str) -> NDArray[np.float64]:
     return measured_seconds(job)
 
 
-def measured_seconds(job: Job) -> NDArray[np.float64]:
+def measured_seconds(job: PricingJob) -> NDArray[np.float64]:
     """Recorded device seconds of every operator on the device of the recording, 0 for those that launch nothing.
 
     Raises:
@@ -50,14 +50,14 @@ def measured_seconds(job: Job) -> NDArray[np.float64]:
     return seconds
 
 
-def nothing(job: Job) -> NDArray[np.bool_]:
+def nothing(job: PricingJob) -> NDArray[np.bool_]:
     """Operators that launch no kernel: views, allocations, host operators without a measured time."""
     operators = job.recorded.operators
     idle = by_name(operators.name, group_of_name) == NOTHING
     return operators.view | (idle & ~(operators.device_s > 0))
 
 
-def estimates(job: Job, seconds: NDArray[np.float64], ratio: NDArray[np.float64]) -> Estimates:
+def estimates(job: PricingJob, seconds: NDArray[np.float64], ratio: NDArray[np.float64]) -> Estimates:
     """Recorded where the work is the same (``ratio`` 1), else proportional."""
     operators = job.recorded.operators
     moved = np.abs(np.log(np.maximum(ratio, 1e-12)))  # an operator left without work has the ratio 0

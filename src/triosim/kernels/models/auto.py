@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 from triosim.core.errors import InputError
 from triosim.core.registry import registered
 from triosim.kernels import anchoring
-from triosim.kernels.carrying import carried, launches, logarithm, together
+from triosim.kernels.base_model import BaseOperatorModel
 from triosim.kernels.changes import changed, growth, same_device, undecided, work_ratio
 from triosim.kernels.estimate import Estimates, Limit, Source
-from triosim.kernels.model import Job, OperatorModel
-from triosim.kernels.modelled import Basis
+from triosim.kernels.model import OperatorModel, PricingJob
 from triosim.kernels.models._recording import nothing
 from triosim.kernels.models.physical import Physics
+from triosim.kernels.transfer import combined, launches, logarithm, transferred
 
 
 @registered
@@ -23,8 +23,8 @@ class Auto(OperatorModel):
 
     * its shapes and the device are those of the recording: the recorded time;
     * it was recorded at other shapes, or on another device: *anchored*, recorded time x model(new shapes, new
-      device) / model(recorded shapes, recording device), see :func:`triosim.kernels.carrying.anchored`; of several
-      recordings each by its certainty, :func:`triosim.kernels.carrying.together`.  A device without a datasheet cannot
+      device) / model(recorded shapes, recording device), see :func:`triosim.kernels.transfer.anchored`; of several
+      recordings each by its certainty, :func:`triosim.kernels.transfer.combined`.  A device without a datasheet cannot
       be priced: there the recorded time is scaled with the work above the recording's floor (:func:`_proportional`);
     * it was not recorded: the model alone.
 
@@ -35,10 +35,10 @@ class Auto(OperatorModel):
         basis: the model; the physical ones where not given.
     """
 
-    def __init__(self, basis: Basis | None = None) -> None:
+    def __init__(self, basis: BaseOperatorModel | None = None) -> None:
         self.basis = basis or Physics()
 
-    def price(self, job: Job) -> Estimates:
+    def price(self, job: PricingJob) -> Estimates:
         """Seconds of every operator of ``job.trace`` on ``job.device``.
 
         Raises:
@@ -49,14 +49,14 @@ class Auto(OperatorModel):
             return self._priced(job)
         return _undecided(job, _proportional(job))
 
-    def _priced(self, job: Job) -> Estimates:
+    def _priced(self, job: PricingJob) -> Estimates:
         recordings = job.recordings()
         counts = launches(recordings[0].trace) if recordings else None
-        now = self.basis.modelled(job.trace, job.device, counts)
+        now = self.basis.predict(job.trace, job.device, counts)
         source = np.full(len(job.trace), now.source)
         if not recordings:
             return _undecided(job, _estimates(now.seconds, now.spread, source, now.limit, now.notes))
-        found = together([carried(job.trace, job.device, one, self.basis, now) for one in recordings])
+        found = combined([transferred(job.trace, job.device, one, self.basis, now) for one in recordings])
         told = np.isfinite(found.seconds)
         seconds = np.where(told, found.seconds, now.seconds)
         spread = np.where(told, found.spread, now.spread)
@@ -73,7 +73,7 @@ def _estimates(
     return Estimates(seconds, np.where(idle, 0.0, spread), source, limit, notes)
 
 
-def _proportional(job: Job) -> Estimates:
+def _proportional(job: PricingJob) -> Estimates:
     """On a device without a datasheet: what is above the recording's floor follows the work.
 
     The floor is the shortest recorded time of an operator that launches something.
@@ -99,7 +99,7 @@ def _proportional(job: Job) -> Estimates:
     return _estimates(seconds, spread, source, np.full(len(seconds), Limit.UNKNOWN, np.int8))
 
 
-def _undecided(job: Job, found: Estimates) -> Estimates:
+def _undecided(job: PricingJob, found: Estimates) -> Estimates:
     """Widen the interval of operators that may or may not follow the batch.
 
     It reaches from "nothing changed" to "grown with the batch", around the estimate for the shapes that were assumed.

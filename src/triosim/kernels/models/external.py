@@ -13,10 +13,10 @@ from triosim.core.registry import registered
 from triosim.kernels import anchoring
 from triosim.kernels.changes import changed
 from triosim.kernels.estimate import Estimates, Source
-from triosim.kernels.external_times import Clock, read
+from triosim.kernels.external_times import ClockRates, read
 from triosim.kernels.mapping import load
 from triosim.kernels.matching import Matched, Target, match
-from triosim.kernels.model import Job, OperatorModel
+from triosim.kernels.model import OperatorModel, PricingJob
 from triosim.kernels.models._recording import nothing
 from triosim.kernels.models.auto import Auto
 
@@ -39,7 +39,7 @@ class External(OperatorModel):
     def __init__(self, path: str | None = None) -> None:
         self.path = path
 
-    def price(self, job: Job) -> Estimates:
+    def price(self, job: PricingJob) -> Estimates:
         """Seconds of every operator of ``job.trace``.
 
         Raises:
@@ -48,7 +48,7 @@ class External(OperatorModel):
         if self.path is None:
             raise InputError("operator times 'external' need a file: give its path, as --operator-times mapping.toml")
         mapping = load(Path(self.path))
-        clock = Clock(mapping.clock_hz, job.device.clock_hz)
+        clock = ClockRates(mapping.clock_hz, job.device.clock_hz)
         tables = [read(path, clock) for path in mapping.times]
         base = Auto().price(job)
         if mapping.device and mapping.device != job.device.name:
@@ -77,23 +77,27 @@ class External(OperatorModel):
             np.where(given, source, base.source).astype(np.int8),
             np.where(given, made.limit, base.limit).astype(np.int8),
         )
-        notes = (_story(sources, chosen, given, moved), *_unused(found), *(n for table in tables for n in table.notes))
+        notes = (
+            _description(sources, chosen, given, moved),
+            *_unused(found),
+            *(n for table in tables for n in table.notes),
+        )
         return replace(chosen, notes=notes)
 
 
-def _launches(job: Job) -> NDArray[np.bool_]:
+def _launches(job: PricingJob) -> NDArray[np.bool_]:
     """Operators that launch something."""
     return ~nothing(job) & ~(job.recorded.operators.device_s == 0)
 
 
-def _carried(job: Job, given: NDArray[np.bool_], seconds: NDArray[np.float64]) -> Estimates:
+def _carried(job: PricingJob, given: NDArray[np.bool_], seconds: NDArray[np.float64]) -> Estimates:
     """The job priced as if the external times had been recorded on its device."""
     operators = job.recorded.operators
     told = replace(operators, device_s=np.where(given, seconds, operators.device_s))
     return Auto().price(replace(job, recorded=replace(job.recorded, operators=told), recorded_on=job.device))
 
 
-def _story(sources: str, estimates: Estimates, given: NDArray[np.bool_], moved: NDArray[np.bool_]) -> str:
+def _description(sources: str, estimates: Estimates, given: NDArray[np.bool_], moved: NDArray[np.bool_]) -> str:
     total = float(estimates.seconds.sum())
     share = float(estimates.seconds[given].sum()) / total if total else 0.0
     over = int((given & moved).sum())

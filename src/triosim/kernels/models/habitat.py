@@ -32,7 +32,7 @@ from triosim.kernels.arithmetic import arithmetic
 from triosim.kernels.changes import changed, same_device
 from triosim.kernels.classes import GROUPS, by_name, classify, group_of_name
 from triosim.kernels.estimate import Estimates, Limit, Source
-from triosim.kernels.model import Job, OperatorModel
+from triosim.kernels.model import OperatorModel, PricingJob
 from triosim.kernels.models._recording import measured_seconds, nothing
 from triosim.kernels.models.recorded import Recorded
 
@@ -82,7 +82,7 @@ def wave_scaling(intensity: NDArray, ridge: NDArray, source: Accelerator, target
 class Habitat(OperatorModel):
     """Recorded times of the same shapes on another GPU, by :func:`wave_scaling`."""
 
-    def price(self, job: Job) -> Estimates:
+    def price(self, job: PricingJob) -> Estimates:
         """Recorded seconds x wave scaling; on the device of the recording, the recorded seconds.
 
         Raises:
@@ -109,7 +109,7 @@ class Habitat(OperatorModel):
         return Estimates(measured * ratio, spread, source, np.full(len(ratio), Limit.UNKNOWN, np.int8))
 
 
-def _measured(job: Job) -> NDArray[np.float64]:
+def _measured(job: PricingJob) -> NDArray[np.float64]:
     moved = changed(job.trace, job.recorded)
     if moved.any():
         row = int(np.flatnonzero(moved)[0])
@@ -120,7 +120,7 @@ def _measured(job: Job) -> NDArray[np.float64]:
     return measured_seconds(job)
 
 
-def _ridge(job: Job) -> NDArray[np.float64]:
+def _ridge(job: PricingJob) -> NDArray[np.float64]:
     """Operations per byte at which the target's roofline bends, for each operator's element type."""
     codes = classify(job.trace, job.device).dtype
     if not job.device.peak_flops:

@@ -41,11 +41,11 @@ from triosim.core.errors import InputError
 from triosim.core.registry import registered
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels import pack as packs
-from triosim.kernels.arithmetic import Way, arithmetic
+from triosim.kernels.arithmetic import MultiplicationMethod, arithmetic
 from triosim.kernels.classes import NOTHING
 from triosim.kernels.estimate import Estimates, Source
-from triosim.kernels.model import Job, OperatorModel
-from triosim.kernels.models.roofline import modelled
+from triosim.kernels.model import OperatorModel, PricingJob
+from triosim.kernels.models.roofline import predict
 from triosim.kernels.pack import Pack
 
 SCHEMA = "triosim/li/1"
@@ -114,7 +114,9 @@ def _peak(device: Accelerator, engine: str) -> float:
     """FLOP/s at which an operation counts one: of the engine's own type, or else of the fastest that it multiplies."""
     types = arithmetic(device)
     own = DTYPE_CODE[TYPES[engine]]
-    there = [code for code, row in enumerate(types.rows) if row.unit == engine and row.way == Way.NATIVE]
+    there = [
+        code for code, row in enumerate(types.rows) if row.unit == engine and row.method == MultiplicationMethod.NATIVE
+    ]
     return float(types.flops[own] if own in there or not there else types.flops[there].max())
 
 
@@ -122,12 +124,12 @@ def _peak(device: Accelerator, engine: str) -> float:
 class Li(OperatorModel):
     """Every operator from the regressions; a recording is not looked at."""
 
-    def price(self, job: Job) -> Estimates:
+    def price(self, job: PricingJob) -> Estimates:
         """See the module's docstring.
 
         Raises:
             InputError: the device has no compute peak or no memory bandwidth.
         """
-        found = modelled(job.trace, job.device, lines(job.device))
+        found = predict(job.trace, job.device, lines(job.device))
         source = np.where(found.classified.group == NOTHING, Source.NOTHING, Source.REGRESSION).astype(np.int8)
         return Estimates(found.seconds, found.spread, source, found.limit)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from triosim.core.registry import registered
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import GPUS
+from triosim.kernels.base_model import Prediction, bandwidth
 from triosim.kernels.classes import (
     ATTENTION,
     ATTENTION_BACKWARD,
@@ -33,10 +34,9 @@ from triosim.kernels.classes import (
     classify,
 )
 from triosim.kernels.estimate import Estimates, Limit, Source
-from triosim.kernels.model import Job, OperatorModel
-from triosim.kernels.modelled import Modelled, bandwidth
+from triosim.kernels.model import OperatorModel, PricingJob
 from triosim.kernels.models.roofline import Rooflines
-from triosim.kernels.physical.kinds import BY_NAME, Kind, Priced, shipped
+from triosim.kernels.physical.kinds import BY_NAME, KernelKind, KernelTimes, shipped
 from triosim.kernels.physical.stream import load as stream_constants
 from triosim.kernels.work import attention, convolution, gemm, moe, stream
 from triosim.trace.calls import unique_calls
@@ -54,7 +54,7 @@ GROUPS: Mapping[str, tuple[int, ...]] = {
 
 @dataclass(frozen=True)
 class Physics:
-    """Physical models as a :class:`~triosim.kernels.modelled.Basis`.
+    """Physical models as a :class:`~triosim.kernels.base_model.BaseOperatorModel`.
 
     Attributes:
         priced: prices work of one kind on a device, given the names of its operators; with the shipped constants where
@@ -62,10 +62,10 @@ class Physics:
         notes: sentences on what those constants are.
     """
 
-    priced: Callable[[Kind, Any, Accelerator, Sequence[str]], Priced] = shipped
+    priced: Callable[[KernelKind, Any, Accelerator, Sequence[str]], KernelTimes] = shipped
     notes: tuple[str, ...] = ()
 
-    def modelled(self, trace: Trace, device: Accelerator, launches: NDArray[np.int64] | None = None) -> Modelled:
+    def predict(self, trace: Trace, device: Accelerator, launches: NDArray[np.int64] | None = None) -> Prediction:
         """Times of a trace's operators on ``device``; see the module's docstring.
 
         Args:
@@ -77,7 +77,7 @@ class Physics:
             InputError: the device has no compute peak or no memory bandwidth.
         """
         if device.kind not in GPUS and self.priced is shipped:
-            return Rooflines().modelled(trace, device, launches)
+            return Rooflines().predict(trace, device, launches)
         bandwidth(device)
         count = np.ones(len(trace)) if launches is None else launches.astype(np.float64)
         calls, row = unique_calls(trace, count)
@@ -92,13 +92,13 @@ class Physics:
                 columns = self._of_kind(BY_NAME[name], calls, at, classified.dtype[at], kernels[at], device)
                 seconds[at], limit[at], spread[at], usual[at] = columns
         group, engine, dtype = (getattr(classified, name)[row] for name in ("group", "engine", "dtype"))
-        return Modelled(
+        return Prediction(
             seconds[row], spread[row], usual[row], limit[row], Classified(group, engine, dtype), Source.PHYSICAL,
             BASIS, self.notes,
         )  # fmt: skip
 
     def _of_kind(
-        self, kind: Kind, trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8],
+        self, kind: KernelKind, trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8],
         kernels: NDArray[np.float64], device: Accelerator,
     ) -> tuple[NDArray, NDArray, NDArray, NDArray]:  # fmt: skip
         """Seconds, limit, spread and usual spread of operators of one kind."""
@@ -145,12 +145,12 @@ def beside(kind: str, kernels: NDArray[np.float64], times: NDArray[np.float64]) 
 class Physical(OperatorModel):
     """Every operator from the physical models; a recording is not looked at."""
 
-    def price(self, job: Job) -> Estimates:
+    def price(self, job: PricingJob) -> Estimates:
         """See :class:`Physics`.
 
         Raises:
             InputError: the device has no compute peak or no memory bandwidth.
         """
-        found = Physics().modelled(job.trace, job.device)
+        found = Physics().predict(job.trace, job.device)
         source = np.where(found.seconds > 0, found.source, Source.NOTHING).astype(np.int8)
         return Estimates(found.seconds, found.spread, source, found.limit, found.notes)

@@ -8,7 +8,7 @@ from triosim.core.errors import InputError
 from triosim.core.registry import registered
 from triosim.kernels.changes import changed
 from triosim.kernels.estimate import Estimates
-from triosim.kernels.model import Job, OperatorModel
+from triosim.kernels.model import OperatorModel, PricingJob
 from triosim.kernels.models._recording import estimates, recorded_seconds
 
 
@@ -16,7 +16,7 @@ from triosim.kernels.models._recording import estimates, recorded_seconds
 class Recorded(OperatorModel):
     """Holds only while every operator has the shapes, and the device, of the recording."""
 
-    def price(self, job: Job) -> Estimates:
+    def price(self, job: PricingJob) -> Estimates:
         """Recorded seconds.
 
         Raises:

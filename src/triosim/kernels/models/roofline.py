@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 from triosim.core.registry import registered
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import arithmetic
+from triosim.kernels.base_model import Prediction, bandwidth
 from triosim.kernels.classes import NOTHING, classify
 from triosim.kernels.estimate import Estimates, Limit, Source
-from triosim.kernels.model import Job, OperatorModel
-from triosim.kernels.modelled import Modelled, bandwidth
+from triosim.kernels.model import OperatorModel, PricingJob
 from triosim.kernels.pack import Pack, join, load
 from triosim.trace.tables import Trace
 
 BASIS = "roofline"
 
 
-def modelled(trace: Trace, device: Accelerator, pack: Pack, launches: NDArray[np.int64] | None = None) -> Modelled:
+def predict(trace: Trace, device: Accelerator, pack: Pack, launches: NDArray[np.int64] | None = None) -> Prediction:
     """Times of a trace's operators on ``device`` by the formula of :mod:`triosim.kernels.pack`.
 
     Args:
@@ -53,22 +53,22 @@ def modelled(trace: Trace, device: Accelerator, pack: Pack, launches: NDArray[np
     spread[counted] = np.hypot(spread[counted], types.spread[codes])
     spread[idle] = 0.0
     usual = np.where(idle, 0.0, pack.spread[row])
-    return Modelled(seconds, spread, usual, limit.astype(np.int8), classified, Source.ROOFLINE, BASIS)
+    return Prediction(seconds, spread, usual, limit.astype(np.int8), classified, Source.ROOFLINE, BASIS)
 
 
 @dataclass(frozen=True)
 class Rooflines:
-    """The roofline as a :class:`~triosim.kernels.modelled.Basis`, with a pack's constants."""
+    """The roofline as a :class:`~triosim.kernels.base_model.BaseOperatorModel`, with a pack's constants."""
 
     pack: Pack = field(default_factory=load)
 
-    def modelled(self, trace: Trace, device: Accelerator, launches: NDArray[np.int64] | None = None) -> Modelled:
-        """See :func:`modelled`.
+    def predict(self, trace: Trace, device: Accelerator, launches: NDArray[np.int64] | None = None) -> Prediction:
+        """See :func:`predict`.
 
         Raises:
             InputError: the device has no compute peak or no memory bandwidth.
         """
-        return modelled(trace, device, self.pack, launches)
+        return predict(trace, device, self.pack, launches)
 
 
 @registered
@@ -78,12 +78,12 @@ class Roofline(OperatorModel):
     def __init__(self, pack: Pack | None = None) -> None:
         self.pack = pack or load()
 
-    def price(self, job: Job) -> Estimates:
-        """See :func:`modelled`.
+    def price(self, job: PricingJob) -> Estimates:
+        """See :func:`predict`.
 
         Raises:
             InputError: the device has no compute peak or no memory bandwidth.
         """
-        found = modelled(job.trace, job.device, self.pack)
+        found = predict(job.trace, job.device, self.pack)
         source = np.where(found.classified.group == NOTHING, Source.NOTHING, Source.ROOFLINE).astype(np.int8)
         return Estimates(found.seconds, found.spread, source, found.limit)

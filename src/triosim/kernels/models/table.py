@@ -40,7 +40,7 @@ from triosim.hardware import catalog
 from triosim.kernels import anchoring
 from triosim.kernels.classes import GROUPS, classify
 from triosim.kernels.estimate import CONFIDENCE, Estimates, Limit, Source
-from triosim.kernels.model import Job, OperatorModel
+from triosim.kernels.model import OperatorModel, PricingJob
 from triosim.kernels.models.auto import Auto
 from triosim.kernels.work import gemm
 from triosim.trace.tables import Trace
@@ -259,7 +259,7 @@ def _positive(values: Any, what: str) -> NDArray[np.float64]:
 
 
 @registered
-class Table(OperatorModel):
+class TableModel(OperatorModel):
     """Measured kernels where a table has them, ``auto`` elsewhere.
 
     Args:
@@ -269,7 +269,7 @@ class Table(OperatorModel):
     def __init__(self, path: str | None = None) -> None:
         self.path = path
 
-    def price(self, job: Job) -> Estimates:
+    def price(self, job: PricingJob) -> Estimates:
         """See the module's docstring.
 
         Raises:
@@ -306,7 +306,7 @@ class Table(OperatorModel):
         return Estimates(seconds, spread, source, limit)
 
 
-def _rows(job: Job, entry: Entry, seconds: NDArray[np.float64]) -> NDArray[np.int64]:
+def _rows(job: PricingJob, entry: Entry, seconds: NDArray[np.float64]) -> NDArray[np.int64]:
     """Operators that an entry is for; those that take no time are left alone."""
     classified = classify(job.trace, job.device)
     chosen = (classified.group == entry.group) & (seconds > 0)
@@ -332,6 +332,6 @@ def _columns(trace: Trace, names: tuple[str, ...], rows: NDArray[np.int64]) -> N
     return np.stack([columns[name] for name in names], 1)
 
 
-def _present(job: Job) -> str:
+def _present(job: PricingJob) -> str:
     groups = classify(job.trace, job.device).group
     return ", ".join(GROUPS[code] for code in np.unique(groups).tolist() if code) or "no kernels"

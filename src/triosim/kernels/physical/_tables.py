@@ -29,7 +29,7 @@ class Cached(Protocol):
 
 
 @dataclass(frozen=True)
-class Table(Generic[T]):
+class FamilyConstants(Generic[T]):
     """Constants of one phase by kernel family.
 
     Attributes:
@@ -49,7 +49,7 @@ class Table(Generic[T]):
         return self.families.get(family, self.families[self.default])
 
 
-def load(kind: str, phase: str, cls: type[T]) -> Table[T]:
+def load(kind: str, phase: str, cls: type[T]) -> FamilyConstants[T]:
     """Constants of one phase of one kind of kernel, from the program's data."""
     found = _constants.document(kind)
     families = {
@@ -57,7 +57,7 @@ def load(kind: str, phase: str, cls: type[T]) -> Table[T]:
         for name, row in found["constants"][phase].items()
     }
     spread = found["spread"][phase]
-    return Table(families, next(iter(families)), float(spread["seen"]), float(spread["unseen"]))
+    return FamilyConstants(families, next(iter(families)), float(spread["seen"]), float(spread["unseen"]))
 
 
 @dataclass(frozen=True)

@@ -41,9 +41,9 @@ from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import arithmetic
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical import fallbacks
-from triosim.kernels.physical._tables import Table, device_of, load, waves
+from triosim.kernels.physical._tables import FamilyConstants, device_of, load, waves
 from triosim.kernels.physical.predicted import Predicted
-from triosim.kernels.work.attention import FAMILIES, Attention
+from triosim.kernels.work.attention import FAMILIES, AttentionCalls
 from triosim.trace.tables import Trace
 
 STEP = 128
@@ -132,17 +132,17 @@ class Decode:
 
 
 @dataclass(frozen=True)
-class Constants:
+class AttentionConstants:
     """Constants by family, for both phases."""
 
-    prefill: Table[Prefill]
-    decode: Table[Decode]
+    prefill: FamilyConstants[Prefill]
+    decode: FamilyConstants[Decode]
 
 
 @lru_cache(maxsize=1)
-def constants() -> Constants:
+def constants() -> AttentionConstants:
     """The constants that come with the program."""
-    return Constants(load("attention", "prefill", Prefill), load("attention", "decode", Decode))
+    return AttentionConstants(load("attention", "prefill", Prefill), load("attention", "decode", Decode))
 
 
 def family_of(device: Accelerator) -> str:
@@ -176,7 +176,7 @@ def check(trace: Trace, device: Accelerator) -> None:
         )
 
 
-def predict(work: Attention, device: Accelerator, table: Constants | None = None) -> Predicted:
+def predict(work: AttentionCalls, device: Accelerator, table: AttentionConstants | None = None) -> Predicted:
     """Seconds of every call on ``device``.
 
     Raises:
@@ -191,7 +191,7 @@ def predict(work: Attention, device: Accelerator, table: Constants | None = None
     return Predicted(seconds, limit)
 
 
-def _fused(work: Attention, device: Accelerator, table: Constants) -> Predicted:
+def _fused(work: AttentionCalls, device: Accelerator, table: AttentionConstants) -> Predicted:
     """Calls for which there is a kernel that keeps the scores on the chip."""
     seconds, limit = np.zeros(len(work)), np.zeros(len(work), np.int8)
     names = {int(code): resolved(FAMILIES[code], device) for code in np.unique(work.family)}
@@ -212,7 +212,7 @@ def _fused(work: Attention, device: Accelerator, table: Constants) -> Predicted:
     return Predicted(seconds, limit)
 
 
-def _many(work: Attention, device: Accelerator, table: Constants, family: str) -> Predicted:
+def _many(work: AttentionCalls, device: Accelerator, table: AttentionConstants, family: str) -> Predicted:
     """Prefill; a short continuation of a long context also has the kernels that split the keys to choose from."""
     old = family in ("flash1", "flash2") and family_of(device) == "flash3"
     seconds, limit = prefill(
@@ -226,7 +226,7 @@ def _many(work: Attention, device: Accelerator, table: Constants, family: str) -
     return Predicted(seconds, limit)
 
 
-def prefill(work: Attention, device: Accelerator, c: Prefill, peak: float = 1.0, first: bool = False) -> Predicted:
+def prefill(work: AttentionCalls, device: Accelerator, c: Prefill, peak: float = 1.0, first: bool = False) -> Predicted:
     """Seconds of calls that attend with many queries (see the module's docstring); gradients too.
 
     Args:
@@ -261,7 +261,7 @@ def prefill(work: Attention, device: Accelerator, c: Prefill, peak: float = 1.0,
     return Predicted(launch + body + prologue + store, _limit(compute + prologue, memory + store, launch))
 
 
-def decode(work: Attention, device: Accelerator, c: Decode) -> Predicted:
+def decode(work: AttentionCalls, device: Accelerator, c: Decode) -> Predicted:
     """Seconds of calls that continue sequences by a few positions (see the module's docstring)."""
     d = device_of(device)
     rows = np.ceil(work.queries * work.heads / work.kv_heads / 64)  # a block holds 64 queries that share their keys
@@ -288,7 +288,7 @@ def decode(work: Attention, device: Accelerator, c: Decode) -> Predicted:
     return Predicted(launch + split + body, _limit(compute, np.maximum(memory, stream), launch + split + busy))
 
 
-def _peaks(work: Attention, device: Accelerator) -> NDArray[np.float64]:
+def _peaks(work: AttentionCalls, device: Accelerator) -> NDArray[np.float64]:
     return arithmetic(device).flops[work.dtype]
 
 

@@ -37,11 +37,11 @@ from numpy.typing import NDArray
 
 from triosim.core.dtypes import DTYPES
 from triosim.hardware.accelerator import Accelerator
-from triosim.kernels.arithmetic import Multiplication, Way, multiplication, unit_of
+from triosim.kernels.arithmetic import Multiplication, MultiplicationMethod, multiplication, unit_of
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical import _constants, fallbacks
 from triosim.kernels.physical.predicted import Predicted
-from triosim.kernels.work.convolution import Convolution
+from triosim.kernels.work.convolution import ConvolutionCalls
 
 CHUNK = 8192
 """Rows at a time: what is at work stays in a core's cache."""
@@ -60,7 +60,7 @@ MOST_SPLIT = 64.0
 
 
 @dataclass(frozen=True)
-class Constants:
+class ConvolutionConstants:
     """Of one engine; units and meanings are in ``data/physical/convolution.json``."""
 
     launch_s: float
@@ -88,9 +88,9 @@ class Constants:
 
 
 @lru_cache(maxsize=1)
-def load() -> dict[str, Constants]:
+def load() -> dict[str, ConvolutionConstants]:
     """Constants by engine, ``"simt"`` and ``"tensor"``."""
-    return _constants.constants("convolution", Constants)
+    return _constants.constants("convolution", ConvolutionConstants)
 
 
 @lru_cache(maxsize=1)
@@ -125,7 +125,9 @@ def engine(dtype: int) -> str:
     return "simt" if unit_of(DTYPES[dtype]) == "simt" else "tensor"
 
 
-def predict(work: Convolution, device: Accelerator, constants: dict[str, Constants] | None = None) -> Predicted:
+def predict(
+    work: ConvolutionCalls, device: Accelerator, constants: dict[str, ConvolutionConstants] | None = None
+) -> Predicted:
     """Seconds of each convolution on ``device``, all its passes together.
 
     Args:
@@ -144,7 +146,7 @@ def predict(work: Convolution, device: Accelerator, constants: dict[str, Constan
         c = constants[kind]
         chip = _chip(device, how, c.process)
         rows = np.flatnonzero(work.dtype == code)
-        if how.way == Way.EMULATED:
+        if how.method == MultiplicationMethod.EMULATED:
             alone = (work.in_channels[rows] == 1) & (work.groups[rows] > 1)  # PyTorch's own kernels, in every type
             slow, rows = rows[~alone], rows[alone]
             seconds[slow], limit[slow] = fallbacks.convolution(work.take(slow), device)
@@ -154,7 +156,7 @@ def predict(work: Convolution, device: Accelerator, constants: dict[str, Constan
     return Predicted(seconds, limit)
 
 
-def _call(work: Convolution, chip: _Chip, c: Constants, simt: bool) -> tuple[NDArray, NDArray]:
+def _call(work: ConvolutionCalls, chip: _Chip, c: ConvolutionConstants, simt: bool) -> tuple[NDArray, NDArray]:
     """All passes of each call, and what binds it."""
     total = np.zeros(len(work))
     for asked, one in (
@@ -188,7 +190,7 @@ class _Pass:
     converted: NDArray  # bytes of activations that change their layout
 
 
-def _forward(w: Convolution, chip: _Chip, c: Constants, simt: bool) -> NDArray[np.float64]:
+def _forward(w: ConvolutionCalls, chip: _Chip, c: ConvolutionConstants, simt: bool) -> NDArray[np.float64]:
     out = w.out_rows * w.out_columns
     p = _Pass(
         w.images * out, w.out_channels, _steps(w.in_channels, c) * w.taps(), w.groups, w.out_rows, w.out_columns,
@@ -197,7 +199,7 @@ def _forward(w: Convolution, chip: _Chip, c: Constants, simt: bool) -> NDArray[n
     return _fastest(w, p, chip, c, simt, out, split=False)
 
 
-def _data_gradient(w: Convolution, chip: _Chip, c: Constants, simt: bool) -> NDArray[np.float64]:
+def _data_gradient(w: ConvolutionCalls, chip: _Chip, c: ConvolutionConstants, simt: bool) -> NDArray[np.float64]:
     positions = w.in_rows * w.in_columns
     p = _Pass(
         w.images * positions, w.in_channels, _steps(w.out_channels, c) * _phase(w), w.groups, w.in_rows, w.in_columns,
@@ -206,7 +208,7 @@ def _data_gradient(w: Convolution, chip: _Chip, c: Constants, simt: bool) -> NDA
     return _fastest(w, p, chip, c, simt, positions, split=False) * c.data_gradient
 
 
-def _phase(w: Convolution) -> NDArray[np.float64]:
+def _phase(w: ConvolutionCalls) -> NDArray[np.float64]:
     """Taps that a position of the input sees, on average over the phases of a stride."""
     side = np.sqrt(w.stride)
     taps = np.ones(len(w))
@@ -215,7 +217,7 @@ def _phase(w: Convolution) -> NDArray[np.float64]:
     return taps
 
 
-def _weight_gradient(w: Convolution, chip: _Chip, c: Constants, simt: bool) -> NDArray[np.float64]:
+def _weight_gradient(w: ConvolutionCalls, chip: _Chip, c: ConvolutionConstants, simt: bool) -> NDArray[np.float64]:
     out = w.out_rows * w.out_columns
     p = _Pass(
         w.out_channels, w.in_channels * w.taps(), w.images * out, w.groups, w.out_rows, w.out_columns,
@@ -224,13 +226,13 @@ def _weight_gradient(w: Convolution, chip: _Chip, c: Constants, simt: bool) -> N
     return _fastest(w, p, chip, c, simt, out, split=True) * c.weight_gradient
 
 
-def _steps(channels: NDArray, c: Constants) -> NDArray[np.float64]:
+def _steps(channels: NDArray, c: ConvolutionConstants) -> NDArray[np.float64]:
     """Channels filled up to whole steps of the unit that multiplies."""
     return np.ceil(channels / c.step) * c.step
 
 
 def _fastest(
-    w: Convolution, p: _Pass, chip: _Chip, c: Constants, simt: bool, positions: NDArray, split: bool
+    w: ConvolutionCalls, p: _Pass, chip: _Chip, c: ConvolutionConstants, simt: bool, positions: NDArray, split: bool
 ) -> NDArray[np.float64]:
     once = w.input_bytes() + w.output_bytes() + w.weight_bytes()
     memory = once / (c.memory * chip.bandwidth)
@@ -260,12 +262,12 @@ def _fastest(
     return best + c.launch_s
 
 
-def _sustained(chip: _Chip, c: Constants, reach: float) -> float:
+def _sustained(chip: _Chip, c: ConvolutionConstants, reach: float) -> float:
     """FLOP/s that large products reach, under the peak and under the power limit."""
     return float(((reach * chip.peak) ** -6 + (chip.power / c.joule) ** -6) ** (-1 / 6))
 
 
-def _waves(u: NDArray, c: Constants) -> NDArray[np.float64]:
+def _waves(u: NDArray, c: ConvolutionConstants) -> NDArray[np.float64]:
     return np.where(u > 1.0, (1.0 - c.wave) * u + c.wave * np.ceil(u), 1.0) + c.tail
 
 
@@ -274,7 +276,7 @@ def _join(a: NDArray, b: NDArray) -> NDArray[np.float64]:
 
 
 def _product(
-    m: NDArray, n: NDArray, k: NDArray, batch: NDArray, memory: NDArray, chip: _Chip, c: Constants,
+    m: NDArray, n: NDArray, k: NDArray, batch: NDArray, memory: NDArray, chip: _Chip, c: ConvolutionConstants,
     menu: Iterable[tuple[int, int]], reach: float, ends: float, split: bool,
 ) -> NDArray[np.float64]:  # fmt: skip
     """Time of the fastest tile; with ``split`` the sum may be cut so that every unit has a block."""
@@ -300,7 +302,7 @@ FUSED_ROWS, FUSED_COLUMNS, FUSED_CHANNELS = 4, 8, 32
 """Winograd tiles, and channels of the result, of one block of the fused kernel."""
 
 
-def _fused(w: Convolution, p: _Pass, once: NDArray, chip: _Chip, c: Constants) -> NDArray[np.float64]:
+def _fused(w: ConvolutionCalls, p: _Pass, once: NDArray, chip: _Chip, c: ConvolutionConstants) -> NDArray[np.float64]:
     """F(2x2, 3x3) in one kernel; the weight is transformed before."""
     rate = _sustained(chip, c, c.fused) / chip.units
     down, across = np.ceil(p.rows_in / 2), np.ceil(p.columns_in / 2)
@@ -311,7 +313,7 @@ def _fused(w: Convolution, p: _Pass, once: NDArray, chip: _Chip, c: Constants) -
     return _join(_waves(blocks / chip.units, c) * of_block, once / memory) + weights / memory + c.launch_s
 
 
-def _filtered(w: Convolution, p: _Pass, chip: _Chip, c: Constants) -> NDArray[np.float64]:
+def _filtered(w: ConvolutionCalls, p: _Pass, chip: _Chip, c: ConvolutionConstants) -> NDArray[np.float64]:
     """F(4x4, 3x3): transforms of input, weight and output through the memory around 36 products."""
     rate = c.filtered_memory * chip.bandwidth
     tiles = w.images * np.ceil(p.rows_in / 4) * np.ceil(p.columns_in / 4)

@@ -21,8 +21,8 @@ from triosim.kernels.estimate import Limit
 from triosim.kernels.physical import gemm as products
 from triosim.kernels.physical import stream
 from triosim.kernels.physical.predicted import Predicted
-from triosim.kernels.work.attention import Attention
-from triosim.kernels.work.convolution import Convolution
+from triosim.kernels.work.attention import AttentionCalls
+from triosim.kernels.work.convolution import ConvolutionCalls
 from triosim.kernels.work.gemm import gemm
 from triosim.kernels.work.stream import CODE, Stream
 
@@ -36,7 +36,7 @@ _KERNELS, _GRADIENT_KERNELS = 12.0, 10.0
 """Kernels besides the products: casts and scales of queries, keys and values, those of the scores, the cast back."""
 
 
-def attention(work: Attention, device: Accelerator) -> Predicted:
+def attention(work: AttentionCalls, device: Accelerator) -> Predicted:
     """Seconds of attention spelled out in float32.
 
     Raises:
@@ -56,7 +56,7 @@ def attention(work: Attention, device: Accelerator) -> Predicted:
     return Predicted(multiplied + rest, _limit(multiplied, rest))
 
 
-def convolution(work: Convolution, device: Accelerator) -> Predicted:
+def convolution(work: ConvolutionCalls, device: Accelerator) -> Predicted:
     """Seconds of convolutions image by image.
 
     Raises:

@@ -58,7 +58,7 @@ Menu = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
-class Constants:
+class GemmConstants:
     """Of one engine; see the module's docstring and the units in ``data/physical/gemm.json``.
 
     ``menus`` are the tiles that libraries have, ``menus_batched`` those for products in batches.  A single menu is that
@@ -175,7 +175,7 @@ def engine(dtype: int) -> str:
     return unit_of(DTYPES[dtype])
 
 
-def sustained(chip: Silicon, c: Constants, reference: float) -> float:
+def sustained(chip: Silicon, c: GemmConstants, reference: float) -> float:
     """FLOP/s that large products reach, under the peak and under the power limit."""
     joule = c.joule * (chip.nm / REFERENCE_NM) ** c.process * (chip.width / reference) ** -c.width
     least = min(c.reach * chip.peak, chip.tdp / joule)  # taken out, so that a sharp knee does not underflow
@@ -183,7 +183,7 @@ def sustained(chip: Silicon, c: Constants, reference: float) -> float:
     return float(least * parts ** (-1 / c.knee))
 
 
-def predict(work: Gemm, device: Accelerator, constants: Mapping[str, Constants]) -> Predicted:
+def predict(work: Gemm, device: Accelerator, constants: Mapping[str, GemmConstants]) -> Predicted:
     """Seconds of each product on ``device``.
 
     Args:
@@ -205,7 +205,7 @@ def predict(work: Gemm, device: Accelerator, constants: Mapping[str, Constants])
     return Predicted(seconds, limit)
 
 
-def _seconds(work: Gemm, chip: Silicon, c: Constants, reference: float) -> tuple[NDArray, NDArray]:
+def _seconds(work: Gemm, chip: Silicon, c: GemmConstants, reference: float) -> tuple[NDArray, NDArray]:
     """Time of each product, and what binds it."""
     call = _call(work, chip, c, reference)
     single, many = (c.library(chip.family, batched) for batched in (False, True))
@@ -225,7 +225,7 @@ def _seconds(work: Gemm, chip: Silicon, c: Constants, reference: float) -> tuple
 
 
 def _over_menus(
-    work: Gemm, chip: Silicon, c: Constants, call: _Call, menus: tuple[Menu, ...]
+    work: Gemm, chip: Silicon, c: GemmConstants, call: _Call, menus: tuple[Menu, ...]
 ) -> tuple[NDArray, NDArray, NDArray]:
     """Seconds, compute and memory of the fastest choice, mean over the menus."""
     chosen = [_fastest(work, chip, c, call, menu) for menu in menus]
@@ -235,7 +235,7 @@ def _over_menus(
     return total, compute, memory
 
 
-def _fastest(work: Gemm, chip: Silicon, c: Constants, call: _Call, menu: Menu) -> tuple[NDArray, NDArray, NDArray]:
+def _fastest(work: Gemm, chip: Silicon, c: GemmConstants, call: _Call, menu: Menu) -> tuple[NDArray, NDArray, NDArray]:
     """Seconds without the launch, compute and memory alone, of the fastest tile and split."""
     best = np.full(len(work), np.inf)
     compute, memory = np.empty(len(work)), np.empty(len(work))
@@ -263,7 +263,7 @@ class _Call:
     lose_b: NDArray
 
 
-def _call(work: Gemm, chip: Silicon, c: Constants, reference: float) -> _Call:
+def _call(work: Gemm, chip: Silicon, c: GemmConstants, reference: float) -> _Call:
     a = work.batch * work.m * work.k * work.a_bytes
     b = work.batch * work.k * work.n * np.where(work.sparse & (chip.sparsity > 1), _kept(work.b_bytes), work.b_bytes)
     out = work.batch * work.m * work.n * work.c_bytes
@@ -299,7 +299,7 @@ _BLOCK = 128.0 * 128.0
 
 
 def _tile(
-    work: Gemm, chip: Silicon, c: Constants, call: _Call, tm: int, tn: int
+    work: Gemm, chip: Silicon, c: GemmConstants, call: _Call, tm: int, tn: int
 ) -> Iterator[tuple[NDArray, NDArray, NDArray]]:
     """Seconds without the launch, and compute and memory alone, of one tile: unsplit, then with split-K."""
     speed = CLOCK / chip.clock
@@ -337,7 +337,7 @@ def _tile(
         yield total, compute, memory
 
 
-def _step(call: _Call, c: Constants, tm: int, tn: int, faster: float) -> float:
+def _step(call: _Call, c: GemmConstants, tm: int, tn: int, faster: float) -> float:
     """Seconds of one step along k.  A rate that is ``faster`` asks for operands so much faster."""
     intensity = tm * tn / (tm + tn)
     eff = intensity / (intensity + faster * call.tile) * (64.0 + c.tile) / 64.0
@@ -363,7 +363,7 @@ class Spread:
 class Fitted:
     """Constants and spreads by engine, and what they were fitted to."""
 
-    constants: Mapping[str, Constants]
+    constants: Mapping[str, GemmConstants]
     spread: Mapping[str, Spread]
     provenance: Mapping[str, Any]
 
@@ -384,12 +384,12 @@ def load() -> Fitted:
     return Fitted(constants, spread, found["provenance"])
 
 
-def constants_of(row: Mapping[str, float], menus: Mapping[str, Any]) -> Constants:
+def constants_of(row: Mapping[str, float], menus: Mapping[str, Any]) -> GemmConstants:
     """Constants from their rows in the file."""
-    numbers = {field.name: float(row[field.name]) for field in fields(Constants) if field.name in row}
+    numbers = {field.name: float(row[field.name]) for field in fields(GemmConstants) if field.name in row}
     one, many = (tuple(tuple((int(m), int(n)) for m, n in menu) for menu in menus[k]) for k in ("single", "batched"))
     families = tuple((str(name), int(at)) for name, at in menus["families"].items())
-    return Constants(**numbers, menus=one, menus_batched=many, families=families)
+    return GemmConstants(**numbers, menus=one, menus_batched=many, families=families)
 
 
 def _by_limit(row: Mapping[str, float]) -> NDArray[np.float64]:

@@ -24,13 +24,13 @@ from triosim.kernels.estimate import Estimates, Source
 from triosim.kernels.physical import _constants, attention, convolution, gemm, moe, stream
 from triosim.kernels.physical.predicted import Predicted
 from triosim.kernels.physical.unknown import guessed
-from triosim.kernels.work.attention import Attention
-from triosim.kernels.work.convolution import Convolution
+from triosim.kernels.work.attention import AttentionCalls
+from triosim.kernels.work.convolution import ConvolutionCalls
 from triosim.kernels.work.gemm import Gemm
-from triosim.kernels.work.moe import Experts
+from triosim.kernels.work.moe import ExpertCalls
 from triosim.kernels.work.stream import Stream
 
-Work = Gemm | Convolution | Attention | Experts | Stream
+Work = Gemm | ConvolutionCalls | AttentionCalls | ExpertCalls | Stream
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Scalars:
 
 
 @dataclass(frozen=True)
-class Kind:
+class KernelKind:
     """One kind of kernel.
 
     Attributes:
@@ -116,9 +116,9 @@ def _each(kind: str) -> Callable[[Mapping[str, Any], Scalars], dict[str, Any]]:
     return lambda constants, by: {name: _follow(kind, one, by) for name, one in constants.items()}
 
 
-def _attention_scaled(constants: attention.Constants, by: Scalars) -> attention.Constants:
+def _attention_scaled(constants: attention.AttentionConstants, by: Scalars) -> attention.AttentionConstants:
     prefill = replace(constants.prefill, families=_each("prefill")(constants.prefill.families, by))
-    return attention.Constants(
+    return attention.AttentionConstants(
         prefill, replace(constants.decode, families=_each("decode")(constants.decode.families, by))
     )
 
@@ -160,7 +160,9 @@ STEP_FAMILY = frozenset({"Hopper"})
 """Convolutions on matrix units and batch norm were fitted to a training step on an H100."""
 
 
-def _convolution_spread(work: Convolution, limit: NDArray[np.int8], device: Accelerator | None) -> NDArray[np.float64]:
+def _convolution_spread(
+    work: ConvolutionCalls, limit: NDArray[np.int8], device: Accelerator | None
+) -> NDArray[np.float64]:
     names, spreads = ("simt", "tensor"), convolution.spreads()
     seen = [_there(device, _fitted_on("convolution", "left_out")), _there(device, STEP_FAMILY)]
     return _of_class([spreads[name] for name in names], seen, _convolution_engine(work))
@@ -175,7 +177,7 @@ def _stream_spread(work: Stream, limit: NDArray[np.int8], device: Accelerator | 
     return _of_class([spreads[name] for name in stream.CLASSES], seen, stream.CLASS_OF[work.kind])
 
 
-def _attention_spread(work: Attention, limit: NDArray[np.int8], device: Accelerator | None) -> NDArray[np.float64]:
+def _attention_spread(work: AttentionCalls, limit: NDArray[np.int8], device: Accelerator | None) -> NDArray[np.float64]:
     table, out, decodes = attention.constants(), np.empty(len(work)), work.decodes()
     for code in np.unique(work.family).tolist():
         family = attention.resolved(attention.FAMILIES[code], device) if device else ""
@@ -187,7 +189,7 @@ def _attention_spread(work: Attention, limit: NDArray[np.int8], device: Accelera
     return out
 
 
-def _moe_spread(work: Experts, limit: NDArray[np.int8], device: Accelerator | None) -> NDArray[np.float64]:
+def _moe_spread(work: ExpertCalls, limit: NDArray[np.int8], device: Accelerator | None) -> NDArray[np.float64]:
     table = moe.constants()
     seen = _there(device, _fitted_on("moe", "devices", "triton"))
     return np.full(len(work), table.spread if seen else table.spread_unseen)
@@ -201,16 +203,16 @@ def _gemm_class(work: Gemm) -> NDArray[np.int64]:
     return np.array([gemm.ENGINES.index(gemm.engine(code)) for code in codes.tolist()], np.int64)[at.ravel()]
 
 
-def _convolution_engine(work: Convolution) -> NDArray[np.int64]:
+def _convolution_engine(work: ConvolutionCalls) -> NDArray[np.int64]:
     codes, at = np.unique(work.dtype, return_inverse=True)
     return np.array([convolution.engine(code) == "tensor" for code in codes.tolist()], np.int64)[at.ravel()]
 
 
-def _convolution_class(work: Convolution) -> NDArray[np.int64]:
+def _convolution_class(work: ConvolutionCalls) -> NDArray[np.int64]:
     return _convolution_engine(work) + 2 * ~work.forward
 
 
-def _attention_class(work: Attention) -> NDArray[np.int64]:
+def _attention_class(work: AttentionCalls) -> NDArray[np.int64]:
     return np.where(work.backward, 2, work.decodes().astype(np.int64))
 
 
@@ -225,15 +227,15 @@ def _log2(*columns: NDArray) -> NDArray[np.float64]:
     return np.log2(np.maximum(np.stack(columns, axis=1).astype(np.float64), 0.5))
 
 
-def _convolution_shape(w: Convolution) -> NDArray[np.float64]:
+def _convolution_shape(w: ConvolutionCalls) -> NDArray[np.float64]:
     return _log2(w.images, w.in_channels, w.out_channels, w.groups, w.out_rows * w.out_columns, w.taps(), w.stride)
 
 
-def _attention_shape(w: Attention) -> NDArray[np.float64]:
+def _attention_shape(w: AttentionCalls) -> NDArray[np.float64]:
     return _log2(w.batch, w.queries, w.keys, w.heads, w.kv_heads, w.head, w.window + 1)
 
 
-def _moe_shape(w: Experts) -> NDArray[np.float64]:
+def _moe_shape(w: ExpertCalls) -> NDArray[np.float64]:
     return _log2(w.tokens, w.topk, w.hidden, w.inner, w.local())
 
 
@@ -241,38 +243,38 @@ def _stream_shape(w: Stream) -> NDArray[np.float64]:
     return _log2(w.read, w.written, w.row_bytes)
 
 
-KINDS: tuple[Kind, ...] = (
-    Kind(
+KINDS: tuple[KernelKind, ...] = (
+    KernelKind(
         "gemm", Gemm, tuple(f"matrix/{engine}" for engine in gemm.ENGINES), _gemm_class,
         lambda: gemm.load().constants, _each("gemm"), gemm.predict, _gemm_spread,
         lambda w: _log2(w.m, w.n, w.k, w.batch),
     ),
-    Kind(
-        "convolution", Convolution,
+    KernelKind(
+        "convolution", ConvolutionCalls,
         ("convolution/simt", "convolution/tensor", "convolution_backward/simt", "convolution_backward/tensor"),
         _convolution_class, convolution.load, _each("convolution"), convolution.predict, _convolution_spread,
         _convolution_shape,
     ),
-    Kind(
-        "attention", Attention, ("attention", "attention_decode", "attention_backward"), _attention_class,
+    KernelKind(
+        "attention", AttentionCalls, ("attention", "attention_decode", "attention_backward"), _attention_class,
         attention.constants, _attention_scaled, attention.predict, _attention_spread, _attention_shape,
     ),
-    Kind(
-        "moe", Experts, ("experts",), lambda w: np.zeros(len(w), np.int64), moe.constants,
+    KernelKind(
+        "moe", ExpertCalls, ("experts",), lambda w: np.zeros(len(w), np.int64), moe.constants,
         lambda table, by: replace(table, families=_each("moe")(table.families, by)), moe.predict, _moe_spread,
         _moe_shape,
     ),
-    Kind(
+    KernelKind(
         "stream", Stream, stream.KINDS, _stream_class, stream.load, _each("stream"), stream.predict, _stream_spread,
         _stream_shape,
     ),
 )  # fmt: skip
 """Every kind; a new one is one more entry."""
 
-BY_NAME: Mapping[str, Kind] = {kind.name: kind for kind in KINDS}
+BY_NAME: Mapping[str, KernelKind] = {kind.name: kind for kind in KINDS}
 
 
-def kind_of(work: Work) -> Kind:
+def kind_of(work: Work) -> KernelKind:
     """The kind that a table of work belongs to.
 
     Raises:
@@ -284,7 +286,7 @@ def kind_of(work: Work) -> Kind:
     raise TypeError(f"{type(work).__name__} is not a table of work")
 
 
-class Priced(NamedTuple):
+class KernelTimes(NamedTuple):
     """Kernels with their intervals, one row each: seconds, what binds, and half-width as a logarithm."""
 
     seconds: NDArray[np.float64]
@@ -292,7 +294,7 @@ class Priced(NamedTuple):
     spread: NDArray[np.float64]
 
 
-def shipped(kind: Kind, work: Any, device: Accelerator, names: Sequence[str] = ()) -> Priced:
+def shipped(kind: KernelKind, work: Any, device: Accelerator, names: Sequence[str] = ()) -> KernelTimes:
     """Work of one kind under the constants that come with the program; the operators' names do not matter to them.
 
     Raises:
@@ -302,7 +304,7 @@ def shipped(kind: Kind, work: Any, device: Accelerator, names: Sequence[str] = (
     spread = np.hypot(kind.spread(work, limit, device), guessed(kind.name, device))
     if not isinstance(work, Stream):
         spread = np.hypot(spread, arithmetic(device).spread[work.dtype])
-    return Priced(seconds, limit, spread)
+    return KernelTimes(seconds, limit, spread)
 
 
 def price(work: Work, device: Accelerator) -> Estimates:

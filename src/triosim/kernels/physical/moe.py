@@ -37,9 +37,9 @@ from numpy.typing import NDArray
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import arithmetic
 from triosim.kernels.estimate import Limit
-from triosim.kernels.physical._tables import Table, device_of, load
+from triosim.kernels.physical._tables import FamilyConstants, device_of, load
 from triosim.kernels.physical.predicted import Predicted
-from triosim.kernels.work.moe import FAMILIES, Experts
+from triosim.kernels.work.moe import FAMILIES, ExpertCalls
 
 MARLIN_ROWS = np.array([8.0, 16.0, 32.0, 48.0, 64.0])
 AMPERE = 2048.0
@@ -101,12 +101,12 @@ class Tiles:
 
 
 @lru_cache(maxsize=1)
-def constants() -> Table[Grouped]:
+def constants() -> FamilyConstants[Grouped]:
     """The constants that come with the program."""
     return load("moe", "grouped", Grouped)
 
 
-def predict(work: Experts, device: Accelerator, table: Table[Grouped] | None = None) -> Predicted:
+def predict(work: ExpertCalls, device: Accelerator, table: FamilyConstants[Grouped] | None = None) -> Predicted:
     """Seconds of every call on ``device``.
 
     Raises:
@@ -120,7 +120,7 @@ def predict(work: Experts, device: Accelerator, table: Table[Grouped] | None = N
     return Predicted(seconds, limit)
 
 
-def tiles(work: Experts) -> Tiles:
+def tiles(work: ExpertCalls) -> Tiles:
     """The tiles that the kernels choose."""
     narrow = work.token_bytes < 2
     small = (work.arriving() <= work.local()) & ~narrow
@@ -136,7 +136,7 @@ def tiles(work: Experts) -> Tiles:
     )  # fmt: skip
 
 
-def padded(work: Experts, rows: NDArray) -> NDArray[np.float64]:
+def padded(work: ExpertCalls, rows: NDArray) -> NDArray[np.float64]:
     """Rows of all tiles: every active expert's load in whole tiles, and other devices' pairs unless skipped."""
     load, each = work.loads()
     high = rows[:, None]
@@ -145,7 +145,7 @@ def padded(work: Experts, rows: NDArray) -> NDArray[np.float64]:
     return ((whole * each).sum(1) + remote) * rows
 
 
-def grouped(work: Experts, device: Accelerator, c: Grouped) -> Predicted:
+def grouped(work: ExpertCalls, device: Accelerator, c: Grouped) -> Predicted:
     """Seconds of calls of one family (see the module's docstring)."""
     d = device_of(device)
     tile, marlin, cute = tiles(work), _is(work, "marlin"), _is(work, "cutedsl")
@@ -195,5 +195,5 @@ def grouped(work: Experts, device: Accelerator, c: Grouped) -> Predicted:
     return Predicted(launch + body + tokens, limit.astype(np.int8))
 
 
-def _is(work: Experts, family: str) -> NDArray[np.bool_]:
+def _is(work: ExpertCalls, family: str) -> NDArray[np.bool_]:
     return np.asarray(work.family == FAMILIES.index(family))

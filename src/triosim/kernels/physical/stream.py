@@ -47,7 +47,7 @@ CACHE_PER_BANDWIDTH = 1.5e-5
 
 
 @dataclass(frozen=True)
-class Constants:
+class StreamConstants:
     """Of one class; units and meanings are in ``data/physical/stream.json``."""
 
     launch_s: float
@@ -60,9 +60,9 @@ class Constants:
 
 
 @lru_cache(maxsize=1)
-def load() -> dict[str, Constants]:
+def load() -> dict[str, StreamConstants]:
     """Constants by class."""
-    return _constants.constants("stream", Constants)
+    return _constants.constants("stream", StreamConstants)
 
 
 @lru_cache(maxsize=1)
@@ -86,7 +86,7 @@ def spreads() -> dict[str, tuple[float, float]]:
     return _constants.spreads("stream")
 
 
-def predict(work: Stream, device: Accelerator, constants: dict[str, Constants] | None = None) -> Predicted:
+def predict(work: Stream, device: Accelerator, constants: dict[str, StreamConstants] | None = None) -> Predicted:
     """Seconds of each operator on ``device``, with a cold cache.
 
     Args:
@@ -100,7 +100,7 @@ def predict(work: Stream, device: Accelerator, constants: dict[str, Constants] |
     bandwidth = _constants.bandwidth(device)
     constants = constants or load()
     at = CLASS_OF[work.kind]
-    c = Columns(*(_column(constants, f.name)[at] for f in fields(Constants)))
+    c = Columns(*(_column(constants, f.name)[at] for f in fields(StreamConstants)))
     units = float(device.compute_units or UNITS)
     rate = units * (device.clock_hz or CLOCK)
     cache = float(device.cache_bytes or CACHE_PER_BANDWIDTH * bandwidth)
@@ -127,7 +127,7 @@ def _lost(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Columns:
-    """:class:`Constants`, one row per operator."""
+    """:class:`StreamConstants`, one row per operator."""
 
     launch_s: NDArray[np.float64]
     memory: NDArray[np.float64]
@@ -138,6 +138,6 @@ class Columns:
     in_flight: NDArray[np.float64]
 
 
-def _column(constants: dict[str, Constants], name: str) -> NDArray[np.float64]:
+def _column(constants: dict[str, StreamConstants], name: str) -> NDArray[np.float64]:
     """One constant by class; that of ``elementwise`` where a class is missing."""
     return np.array([getattr(constants.get(one, constants["elementwise"]), name) for one in CLASSES], np.float64)

@@ -26,7 +26,7 @@ _FAMILY_OF_KERNEL = np.array([FAMILIES.index(name) for name in ATTENTION_KERNELS
 
 
 @dataclass(frozen=True)
-class Attention:
+class AttentionCalls:
     """Attention of ``queries`` new positions over ``keys`` positions, one row per call.
 
     Attributes:
@@ -69,11 +69,11 @@ class Attention:
     def __len__(self) -> int:
         return len(self.batch)
 
-    def take(self, rows: NDArray) -> Attention:
+    def take(self, rows: NDArray) -> AttentionCalls:
         """These rows only."""
-        return Attention(*(getattr(self, field.name)[rows] for field in fields(self)))
+        return AttentionCalls(*(getattr(self, field.name)[rows] for field in fields(self)))
 
-    def unlimited(self) -> Attention:
+    def unlimited(self) -> AttentionCalls:
         """The same calls without their windows."""
         return replace(self, window=np.zeros(len(self)))
 
@@ -129,7 +129,7 @@ def attention(
     kv_heads: NDArray | float, head: NDArray | float, dtype: str = "bfloat16", *, head_v: NDArray | float | None = None,
     window: NDArray | float = 0.0, causal: bool = True, latent: bool = False, stores: bool = False,
     backward: bool = False, warm: bool = False, kv_dtype: str | None = None, family: str = "auto",
-) -> Attention:  # fmt: skip
+) -> AttentionCalls:  # fmt: skip
     """Calls of one element type; numbers and arrays are broadcast against each other.
 
     Args:
@@ -147,10 +147,10 @@ def attention(
     item, kv_item = float(ITEM_BYTES[code]), float(ITEM_BYTES[DTYPE_CODE[kv_dtype or dtype]])
     types = (np.full(count, code, np.int8), np.full(count, max(item, 2.0)), np.full(count, kv_item))
     row: list[Any] = [*columns, *flags, *types, np.full(count, FAMILIES.index(family), np.int8)]
-    return Attention(*row)
+    return AttentionCalls(*row)
 
 
-def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> Attention:
+def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> AttentionCalls:
     """The attention operators among a trace's operators.
 
     Shapes are (..., heads, positions, head size), or (batch, positions, heads, head size) for ``_flash_attention`` and
@@ -168,7 +168,7 @@ def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> Attent
     item = np.asarray(ITEM_BYTES[dtype], np.float64)
     no = np.zeros(len(rows), bool)
     batch, queries, keys, heads, kv_heads, head, head_v, window, causal, backward, kernel = sizes.T
-    return Attention(
+    return AttentionCalls(
         batch, queries, keys, heads, kv_heads, head, head_v, window, causal > 0, no, no, backward > 0, no,
         dtype.astype(np.int8), np.maximum(item, 1.0), item, _FAMILY_OF_KERNEL[kernel.astype(np.int64)],
     )  # fmt: skip

@@ -13,7 +13,7 @@ from triosim.trace.tables import ITEM_BYTES, Trace
 
 
 @dataclass(frozen=True)
-class Convolution:
+class ConvolutionCalls:
     """Convolutions of ``images`` images, one row per call.
 
     A transposed convolution is the gradient of the input of the convolution that has its output as input.  Of more
@@ -84,12 +84,12 @@ class Convolution:
         """Bytes of input, weight and output (or their gradients), once for each pass."""
         return (self.input_bytes() + self.output_bytes() + self.weight_bytes()) * self.passes()
 
-    def take(self, rows: NDArray) -> Convolution:
+    def take(self, rows: NDArray) -> ConvolutionCalls:
         """These rows only."""
-        return Convolution(*(getattr(self, field.name)[rows] for field in fields(self)))
+        return ConvolutionCalls(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
-def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> Convolution:
+def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> ConvolutionCalls:
     """The convolutions of a trace's operators of kind ``convolution``; all must have their FLOP counted.
 
     Args:
@@ -100,7 +100,7 @@ def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> Convol
     columns = np.array(calls_of(trace).work(rows, ConvolutionWork), np.float64).reshape(len(rows), 16)
     images, deep, wide, groups, rows_in, columns_in, rows_out, columns_out, high, broad, stride = columns[:, :11].T
     forward, data, weight, bias, accumulates = columns[:, 11:].T > 0
-    return Convolution(
+    return ConvolutionCalls(
         images, deep, wide, groups, rows_in, columns_in, rows_out, columns_out, high, broad, stride, forward, data,
         weight, bias, accumulates, dtype.astype(np.int8), ITEM_BYTES[dtype],
     )  # fmt: skip
@@ -108,12 +108,12 @@ def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> Convol
 
 def convolution(
     images: NDArray, in_channels: NDArray, out_channels: NDArray, side: NDArray, kernel: int, dtype: int
-) -> Convolution:
+) -> ConvolutionCalls:
     """Forward convolutions of square images with padding that keeps the size and no stride."""
     one = np.ones(len(images))
     yes = np.ones(len(images), bool)
     size = kernel * one
-    return Convolution(
+    return ConvolutionCalls(
         images, in_channels, out_channels, one, side, side, side, side, size, size, one, yes, ~yes, ~yes, ~yes, ~yes,
         np.full(len(images), dtype, np.int8), ITEM_BYTES[dtype] * one,
     )  # fmt: skip

@@ -23,7 +23,7 @@ QUANTILES = 16
 
 
 @dataclass(frozen=True)
-class Experts:
+class ExpertCalls:
     """The experts of one layer that one device holds, one row per call.
 
     A gated layer multiplies by three matrices of ``hidden`` x ``inner`` elements, an ungated one by two, a single
@@ -70,9 +70,9 @@ class Experts:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def take(self, rows: NDArray) -> Experts:
+    def take(self, rows: NDArray) -> ExpertCalls:
         """These rows only."""
-        return Experts(*(getattr(self, field.name)[rows] for field in fields(self)))
+        return ExpertCalls(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     def local(self) -> NDArray[np.float64]:
         """Experts on this device."""
@@ -177,7 +177,7 @@ def experts(
     count: NDArray | float, parts: NDArray | float = 1.0, dtype: str = "bfloat16", *, weight_dtype: str | None = None,
     skew: float = 0.0, skips: bool = True, gated: bool = True, warm: bool = False, family: str = "triton",
     single: bool = False,
-) -> Experts:  # fmt: skip
+) -> ExpertCalls:  # fmt: skip
     """Calls of one element type; numbers and arrays are broadcast against each other.
 
     Args:
@@ -196,10 +196,10 @@ def experts(
     code = np.full(rows, DTYPE_CODE[dtype], np.int8)
     last = (np.full(rows, FAMILIES.index(family), np.int8), np.full(rows, single))
     row: list[Any] = [*columns, *flags, code, *items, *last]
-    return Experts(*row)
+    return ExpertCalls(*row)
 
 
-def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> Experts:
+def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> ExpertCalls:
     """The products of experts among a trace's operators (:mod:`triosim.operators.experts`).
 
     All experts whose weights a call has are this device's, and every pair of a token and an expert is computed: traces
@@ -230,7 +230,7 @@ def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> Expert
         family[at] = FAMILIES.index(found.family)
     tokens, topk, hidden, inner, count = sizes.T
     ones, yes, no = np.ones(len(rows)), np.ones(len(rows), bool), np.zeros(len(rows), bool)
-    return Experts(
+    return ExpertCalls(
         tokens, topk, hidden, inner, count, ones, np.zeros(len(rows)), yes, gated, no, multiplied, weight_bytes,
         np.asarray(ITEM_BYTES[multiplied], np.float64), family, single,
     )  # fmt: skip

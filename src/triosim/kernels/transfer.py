@@ -1,4 +1,4 @@
-"""Recorded times carried over to other shapes and to other devices."""
+"""Transfer of recorded times to other shapes and to other devices."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from numpy.typing import NDArray
 
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels import anchoring
+from triosim.kernels.base_model import BaseOperatorModel, Prediction
 from triosim.kernels.changes import changed, same_device, work_ratio
 from triosim.kernels.classes import BYTES_ONLY, ENGINES, by_name
+from triosim.kernels.device_distance import distance
 from triosim.kernels.estimate import Z90, Source
-from triosim.kernels.likeness import distance
-from triosim.kernels.model import Recording
-from triosim.kernels.modelled import Basis, Modelled
+from triosim.kernels.model import MeasuredTrace
 from triosim.trace.calls import mixed
 from triosim.trace.tables import Trace
 
 
-class Carried(NamedTuple):
+class TransferredTimes(NamedTuple):
     """Operators by one recording, one row each; NaN seconds where it says nothing.
 
     Attributes:
@@ -33,7 +33,9 @@ class Carried(NamedTuple):
     source: NDArray[np.int8]
 
 
-def carried(asked: Trace, device: Accelerator, recording: Recording, basis: Basis, now: Modelled) -> Carried:
+def transferred(
+    asked: Trace, device: Accelerator, recording: MeasuredTrace, basis: BaseOperatorModel, now: Prediction
+) -> TransferredTimes:
     """What a recording says of the operators of ``asked`` on ``device``.
 
     Recorded times where shapes and device are those of the recording; elsewhere *anchored* ones, see
@@ -55,13 +57,13 @@ def carried(asked: Trace, device: Accelerator, recording: Recording, basis: Basi
     spread = np.full(len(asked), anchoring.load().recorded_spread)
     source = np.full(len(asked), Source.RECORDED, np.int8)
     if rest.any() and recording.device.priced:
-        then = basis.modelled(recording.trace, recording.device, launches(recording.trace))
+        then = basis.predict(recording.trace, recording.device, launches(recording.trace))
         # how far the shapes are apart is measured in modelled time on the device that is priced
-        before = then if here else basis.modelled(recording.trace, device, launches(recording.trace))
+        before = then if here else basis.predict(recording.trace, device, launches(recording.trace))
         anchor, drifted = anchored(asked, device, recording, now, then, before.seconds)
         seconds, spread = np.where(rest, anchor, seconds), np.where(rest, drifted, spread)
         source[rest] = Source.ANCHORED
-    return Carried(seconds, spread, source)
+    return TransferredTimes(seconds, spread, source)
 
 
 def launches(recorded: Trace) -> NDArray[np.int64] | None:
@@ -72,7 +74,12 @@ def launches(recorded: Trace) -> NDArray[np.int64] | None:
 
 
 def anchored(
-    asked: Trace, device: Accelerator, recording: Recording, now: Modelled, then: Modelled, before: NDArray[np.float64]
+    asked: Trace,
+    device: Accelerator,
+    recording: MeasuredTrace,
+    now: Prediction,
+    then: Prediction,
+    before: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Recorded time x model(now) / model(then), less what does not last of the model's error; seconds and spread.
 
@@ -84,10 +91,10 @@ def anchored(
     model says takes longer takes less time.
 
     On another device only the part ``exp(-D / device_length)`` of that is carried over, ``D`` being how different the
-    two are (:func:`triosim.kernels.likeness.distance`): a matrix product that one device runs below the model another
-    may not.  So it is for another engine of the same device (half precision instead of float32), of which a recording
-    says nothing.  Of what is beyond the model's own interval all is carried over: that operator does other work than
-    the model counts, a coarse operator of several kernels, and will do it anywhere.
+    two are (:func:`triosim.kernels.device_distance.distance`): a matrix product that one device runs below the model
+    another may not.  So it is for another engine of the same device (half precision instead of float32), of which a
+    recording says nothing.  Of what is beyond the model's own interval all is carried over: that operator does other
+    work than the model counts, a coarse operator of several kernels, and will do it anywhere.
 
     The spread is ``drift * sqrt(1 - exp(-2 d / length))`` with ``d`` the logarithm of the change of work, the error of
     carrying over such a process by ``d``; and in the same way ``device_spread`` with ``D``.
@@ -100,18 +107,18 @@ def anchored(
     residual = np.log(np.divide(measured, then.seconds, out=np.ones_like(measured), where=both))
     work = logarithm(work_ratio(asked.operators, recording.trace.operators))
     apart = 0.0 if same_device(device, recording.device) else distance(device, recording.device)
-    strangers = _other_work(now, then)
-    elsewhere = strangers | (not same_device(device, recording.device))
+    other_work = _other_work(now, then)
+    elsewhere = other_work | (not same_device(device, recording.device))
 
-    within = np.clip(residual, -then.spread, then.spread)
-    mean = _means(recording.trace, known, then, within, both)
-    persist = known.column("persist", now.classified)
-    part = persist + (1 - persist) * np.exp(-moved / known.keep_length)
+    bounded = np.clip(residual, -then.spread, then.spread)
+    mean = _means(recording.trace, known, then, bounded, both)
+    persistent_share = known.column("persist", now.classified)
+    part = persistent_share + (1 - persistent_share) * np.exp(-moved / known.keep_length)
     # what fades faster than the work grows would make more work take less time
-    odd = np.clip(within - mean, -known.keep_length, known.keep_length)
-    shared = np.where(strangers, 0.0, np.exp(-apart / known.column("device_length", now.classified)))
-    kept = shared * (within - (1 - part) * odd)
-    seconds = np.where(both, now.seconds * np.exp(residual - within + kept), measured)
+    deviation = np.clip(bounded - mean, -known.keep_length, known.keep_length)
+    shared = np.where(other_work, 0.0, np.exp(-apart / known.column("device_length", now.classified)))
+    kept = shared * (bounded - (1 - part) * deviation)
+    seconds = np.where(both, now.seconds * np.exp(residual - bounded + kept), measured)
 
     drift = known.column("drift", now.classified) * np.sqrt(-np.expm1(-2 * work / known.drift_length))
     # wider on families that were not measured, in the measure that the model is; where no pair of devices was
@@ -119,13 +126,13 @@ def anchored(
     paired = known.column("paired", now.classified) > 0
     strange = np.where(paired, now.spread / np.maximum(now.usual, 1e-12), 1.0)
     between = known.column("device_spread", now.classified) * strange * np.sqrt(1 - shared**2)
-    between = np.where(strangers, now.spread, between)
+    between = np.where(other_work, now.spread, between)
     spread = np.hypot(np.hypot(drift, constants.recorded_spread), np.where(elsewhere & both, between, 0.0))
     return seconds, spread
 
 
 def _means(
-    trace: Trace, known: anchoring.Residuals, then: Modelled, within: NDArray[np.float64], both: NDArray[np.bool_]
+    trace: Trace, known: anchoring.Residuals, then: Prediction, bounded: NDArray[np.float64], both: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
     """Mean residual of each operator's class on the device of the recording.
 
@@ -135,7 +142,7 @@ def _means(
     known without any, 0; of unequal weights ``n`` are ``(sum w)^2 / sum w^2`` (Kish's effective sample size).
     """
     at = np.flatnonzero(both)
-    out = np.zeros(len(within))
+    out = np.zeros(len(bounded))
     if not at.size:
         return out
     names = {name: code for code, name in enumerate(dict.fromkeys(trace.operators.name))}
@@ -145,7 +152,7 @@ def _means(
     classes = (then.classified.group[at] * len(ENGINES) + engine) * len(names) + kernel
     same = mixed(then.seconds[at].view(np.uint64) ^ mixed(classes.astype(np.uint64)))
     _, first, row = np.unique(same, return_index=True, return_inverse=True)
-    each = np.bincount(row.ravel(), within[at]) / np.bincount(row.ravel())
+    each = np.bincount(row.ravel(), bounded[at]) / np.bincount(row.ravel())
     of, weight = classes[first], then.seconds[at][first]
     total, square = np.bincount(of, weight), np.bincount(of, weight**2)
     some = np.where(total > 0, total, 1.0)
@@ -155,7 +162,7 @@ def _means(
     return out
 
 
-def _other_work(now: Modelled, then: Modelled) -> NDArray[np.bool_]:
+def _other_work(now: Prediction, then: Prediction) -> NDArray[np.bool_]:
     """Whether the two are of different classes, engines or models, so that residuals of one say little of the other."""
     a, b = now.classified, then.classified
     return (a.group != b.group) | (a.engine != b.engine) | (now.basis != then.basis)
@@ -166,7 +173,7 @@ def logarithm(ratio: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.abs(np.log(np.maximum(ratio, 1e-12))))
 
 
-def together(several: list[Carried]) -> Carried:
+def combined(several: list[TransferredTimes]) -> TransferredTimes:
     """What several recordings say, operator by operator.
 
     Times are averaged as logarithms, each with the inverse square of its spread.  Their errors are taken to go
@@ -189,4 +196,6 @@ def together(several: list[Carried]) -> Carried:
     alone = np.where(told, seconds, 0.0).sum(0)  # of the one that tells, to the last bit
     found = np.where(nothing.any(0), 0.0, np.where(told.sum(0) == 1, alone, np.exp(middle)))
     best = np.take_along_axis(source, np.argmax(share, 0)[None], 0)[0]
-    return Carried(np.where(total > 0, found, np.nan), np.hypot((share * np.nan_to_num(spread)).sum(0), differ), best)
+    return TransferredTimes(
+        np.where(total > 0, found, np.nan), np.hypot((share * np.nan_to_num(spread)).sum(0), differ), best
+    )

@@ -16,8 +16,8 @@ from triosim.trace.tables import Trace
 
 
 @dataclass(frozen=True)
-class Modelled:
-    """Modelled operators, one row each.
+class Prediction:
+    """Predicted times of operators, one row each.
 
     Attributes:
         seconds: predicted time; 0 for operators that launch nothing.
@@ -40,10 +40,10 @@ class Modelled:
     notes: tuple[str, ...] = ()
 
 
-class Basis(Protocol):
+class BaseOperatorModel(Protocol):
     """A model of operators that recorded times can be carried over by."""
 
-    def modelled(self, trace: Trace, device: Accelerator, launches: NDArray[np.int64] | None = None) -> Modelled:
+    def predict(self, trace: Trace, device: Accelerator, launches: NDArray[np.int64] | None = None) -> Prediction:
         """Times of a trace's operators on ``device``.
 
         Args:
