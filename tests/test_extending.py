@@ -28,7 +28,7 @@ from triosim.accelerator.reading import read as read_designs
 from triosim.core.errors import InputError
 from triosim.core.guarded import parse_toml
 from triosim.core.registry import Registry
-from triosim.interop.astra.network import Network
+from triosim.interop.astra.network import AstraNetwork
 from triosim.interop.astra.play import play
 from triosim.interop.astra.system import read as read_system
 from triosim.operators import KINDS, _names
@@ -283,7 +283,7 @@ def test_hub_sends_two_messages_one_after_the_other(outside: Path, tmp_path: Pat
     file, size = tmp_path / "system.json", 1 << 20
     file.write_text(json.dumps({"all-reduce-implementation": ["hub"], "endpoint-delay": 10, "local-mem-bw": 1000}))
     layer = replace(read_system(file), splits=1)
-    network = Network("n", (dimension("FullyConnected", 4, 50, 500),))
+    network = AstraNetwork("n", (dimension("FullyConnected", 4, 50, 500),))
     ranks = play(job(network, layer, lambda rank: collective("all_reduce", size))).ranks
     (found,) = {rank.cycles for rank in ranks[1:]}
     message = 500 + size / (50 * BYTES_PER_GB) * 1e9

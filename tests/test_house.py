@@ -213,17 +213,10 @@ def test_registered_parts_can_all_be_looked_up() -> None:
             assert isinstance(registry.get(name), type)
 
 
-ALONE = ("kernels", "composition", "engine", "core", "report")
-"""Packages whose class names stand nowhere else in the program."""
-SHARED = {"Stopwatch"}
-"""But for these, which `sources/record` has too."""
-
-
 def test_a_class_name_is_used_once() -> None:
     homes: dict[str, list[str]] = {}
     for name, tree in TREES.items():
         for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef) and node.name not in SHARED:
+            if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name, []).append(name)
-    twice = {word: files for word, files in homes.items() if len(files) > 1 and any(f.startswith(ALONE) for f in files)}
-    assert not twice
+    assert {word: files for word, files in homes.items() if len(files) > 1} == {}

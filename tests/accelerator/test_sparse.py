@@ -17,7 +17,7 @@ from triosim.accelerator import sparse
 from triosim.accelerator.architecture import Architecture, Compute, Energies, Store
 from triosim.accelerator.evaluate import evaluate
 from triosim.accelerator.mapping import Level, Loop, MappingOf
-from triosim.accelerator.problem import Tensor, einsum, gemm
+from triosim.accelerator.problem import Operand, einsum, gemm
 from triosim.accelerator.sparse import FORMATS, Spared, Sparse, Stored
 from triosim.core.errors import InputError
 
@@ -113,7 +113,7 @@ def test_without_zeros_it_is_the_dense_evaluation(seed):
 
 @pytest.mark.parametrize("density", [0.1, 0.5])
 def test_the_chance_that_a_tile_is_empty_is_what_draws_show(density):
-    tensor = Tensor("A", ((("K", 1),),), density=density, distribution="hypergeometric")
+    tensor = Operand("A", ((("K", 1),),), density=density, distribution="hypergeometric")
     random = np.random.default_rng(0)
     whole, tile = 40, 6
     filled = round(density * whole)

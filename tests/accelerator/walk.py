@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from triosim.accelerator.architecture import Architecture, Store
 from triosim.accelerator.mapping import MappingOf, keeps_of
-from triosim.accelerator.problem import Problem, Tensor
+from triosim.accelerator.problem import Operand, Problem
 
 Point = dict[str, int]
 
@@ -68,7 +68,7 @@ def _product(values: list[int]) -> int:
     return made
 
 
-def _elements(tensor: Tensor, base: Point, extents: Point) -> frozenset[tuple[int, ...]]:
+def _elements(tensor: Operand, base: Point, extents: Point) -> frozenset[tuple[int, ...]]:
     axes = []
     for axis in tensor.axes:
         low = sum(c * base[d] for d, c in axis)

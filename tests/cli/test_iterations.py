@@ -12,7 +12,7 @@ from triosim import Fidelity, InputError, Plan
 from triosim.cli.iterations import read
 from triosim.cli.main import app
 from triosim.composition.residual import Coefficients, document, load
-from triosim.prediction.composition_fit import Measured, learn
+from triosim.prediction.composition_fit import MeasuredIteration, learn
 
 TERMS = Coefficients(issue_s=70e-6, send_s=1e-3, gap_s=4e-6, fixed_s=5e-3, collective_s=20e-6, scale=0.9)
 SYSTEM = {"device": "A100-SXM4-80GB", "devices": 2}
@@ -110,11 +110,11 @@ def test_a_table_that_is_not_there_is_refused(tmp_path) -> None:
 
 def test_an_iteration_that_cannot_be_is_named() -> None:
     trace, system = triosim.model("vgg11"), triosim.system(**SYSTEM)
-    good = Measured(trace, system, Plan(batch_size=2), 1.0)
+    good = MeasuredIteration(trace, system, Plan(batch_size=2), 1.0)
     with pytest.raises(InputError, match=r"iteration 2: .*4 ranks need more"):
-        learn([good, Measured(trace, system, Plan(dp=4), 1.0)], "a test")
+        learn([good, MeasuredIteration(trace, system, Plan(dp=4), 1.0)], "a test")
     with pytest.raises(InputError, match="iteration 1: 0 s is no time"):
-        learn([Measured(trace, system, Plan(batch_size=2), 0.0)], "a test")
+        learn([MeasuredIteration(trace, system, Plan(batch_size=2), 0.0)], "a test")
 
 
 def test_a_table_goes_with_nothing_else(table) -> None:

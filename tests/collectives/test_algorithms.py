@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.collectives.patterns import holdings
 from tests.engine.graphs import Builder, routes_of, switch, wires
-from triosim.collectives.algorithm import ALGORITHMS, DEFAULTS, Schedule, choose, part
+from triosim.collectives.algorithm import ALGORITHMS, DEFAULTS, CollectiveSchedule, choose, part
 from triosim.collectives.algorithms.ring import CHUNK_BYTES
 from triosim.collectives.pattern import ring
 from triosim.core.errors import InputError
@@ -24,11 +24,11 @@ BANDWIDTHS = st.integers(10**6, 10**12)
 LATENCIES = st.integers(0, 10**7)
 
 
-def schedule(algorithm: str, kind: str, members: int, size: int, root: int = 0) -> Schedule:
+def schedule(algorithm: str, kind: str, members: int, size: int, root: int = 0) -> CollectiveSchedule:
     return ALGORITHMS.get(algorithm)().schedule(kind, members, size, root)
 
 
-def run(schedule: Schedule, network: Wires) -> Played:
+def run(schedule: CollectiveSchedule, network: Wires) -> Played:
     """Play one collective whose member m sits at node m of a switch; rows are positions."""
     b = Builder()
     b.collective(schedule.pattern, routes_of(schedule.pattern, schedule.order, schedule.pattern.members))

@@ -10,12 +10,12 @@ import pytest
 from tests.collectives.patterns import NVLINK4, run, servers
 from triosim.collectives import pricing
 from triosim.collectives.group import Group, LinkClass
-from triosim.collectives.scheduling import Collectives, Scheduled
+from triosim.collectives.scheduling import Collectives, ScheduledCollective
 
 NETWORK = LinkClass(50e9, 5e-6, 0.0, "IB-NDR400", "InfiniBand", 50e9)
 
 
-def edge_by_edge(group: Group, size: int, protocol: str) -> Scheduled:
+def edge_by_edge(group: Group, size: int, protocol: str) -> ScheduledCollective:
     with patch.object(pricing, "spread", lambda links, made, delay, group: (made, delay)):
         return Collectives("tree", protocol).schedule("all_reduce", group, size)
 
@@ -53,6 +53,6 @@ def test_it_is_the_time_by_which_it_is_chosen() -> None:
     for size in (1 << 14, 1 << 20, 1 << 24):
         group = servers(32, 2, NVLINK4, unknown)
         made = Collectives("tree").schedule("all_reduce", group, size)
-        links = pricing.Links.of(group)
+        links = pricing.GroupLinks.of(group)
         assert links is not None
         assert max(run(made, group).finish) / 1e12 == pytest.approx(Collectives._lasts(links, made, group), rel=1e-6)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import triosim
 from tests.traces import chain
-from triosim.collectives.measured import Measured, Table
+from triosim.collectives.measured import MeasuredCollectives, Table
 from triosim.core.errors import InputError
 from triosim.hardware import build
 from triosim.hardware.system import Link
@@ -41,7 +41,7 @@ def test_a_table_that_makes_no_sense(points: dict[int, float]) -> None:
 
 
 def test_what_was_not_measured_is_not_guessed() -> None:
-    measured = Measured(2, {"all_reduce": Table.of(POINTS)}, "here")
+    measured = MeasuredCollectives(2, {"all_reduce": Table.of(POINTS)}, "here")
     assert measured.collective("all_reduce", [0], 1000) == 0
     for call in (
         lambda: measured.collective("all_gather", [0, 1], 1000),
@@ -58,7 +58,9 @@ def test_a_job_takes_what_its_table_says() -> None:
     plan = triosim.Plan(dp=2, overlap=False)
     free = triosim.simulate(trace, system, plan)
     table = Table.of({1: 0.5, 10**9: 0.5})
-    found = triosim.simulate(trace, system, plan, measured=Measured(2, {"all_reduce": table}, "measured here"))
+    found = triosim.simulate(
+        trace, system, plan, measured=MeasuredCollectives(2, {"all_reduce": table}, "measured here")
+    )
     assert found.iteration_time_s == pytest.approx(free.iteration_time_s + 0.5, abs=1e-11)
     assert [row.seconds for row in found.collectives] == [pytest.approx(0.5)]
     assert "collectives: measured here" in found.sources

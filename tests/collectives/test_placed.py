@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.collectives.patterns import holdings, run, server, servers
-from triosim.collectives.algorithm import ALGORITHMS, Schedule, part
+from triosim.collectives.algorithm import ALGORITHMS, CollectiveSchedule, part
 from triosim.collectives.group import Group, blocks_of
 from triosim.collectives.rails import rail_rings
 from triosim.collectives.scheduling import Collectives
@@ -18,11 +18,11 @@ RINGS = ["all_reduce", "all_gather", "reduce_scatter"]
 KINDS = st.sampled_from(RINGS)
 
 
-def make(algorithm: str, kind: str, group: Group, size: int) -> Schedule:
+def make(algorithm: str, kind: str, group: Group, size: int) -> CollectiveSchedule:
     return ALGORITHMS.get(algorithm)().schedule(kind, group.members, size, 0, group)
 
 
-def sent_by(made: Schedule) -> np.ndarray:
+def sent_by(made: CollectiveSchedule) -> np.ndarray:
     pattern = made.pattern
     return np.bincount(pattern.source, pattern.bytes * pattern.count, minlength=pattern.places).astype(int)
 

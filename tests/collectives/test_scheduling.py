@@ -20,7 +20,7 @@ SIZES = st.integers(0, 2**29)
 LINKS = st.sampled_from([NVLINK3, NVLINK4, NVLINK5, PCIE4])
 
 
-def known(link: LinkClass) -> constants.Constants:
+def known(link: LinkClass) -> constants.CollectiveConstants:
     found = constants.of_link(link.name, link.family)
     assert found is not None
     return found

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.collectives.patterns import PLAIN, holdings, run, servers
-from triosim.collectives.algorithm import ALGORITHMS, Schedule
+from triosim.collectives.algorithm import ALGORITHMS, CollectiveSchedule
 from triosim.collectives.algorithms.tree import PIECES, heights, parents
 from triosim.collectives.group import Group
 from triosim.collectives.scheduling import Collectives
@@ -16,7 +16,7 @@ from triosim.core.columns import Ragged
 from triosim.engine.graph import Pattern
 
 
-def tree(group: Group, size: int) -> Schedule:
+def tree(group: Group, size: int) -> CollectiveSchedule:
     return ALGORITHMS.get("tree")().schedule("all_reduce", group.members, size, 0, group)
 
 

@@ -10,7 +10,7 @@ import pytest
 import triosim
 from triosim import Fidelity, Plan, Result
 from triosim.core.errors import InputError
-from triosim.energy.constants import Constants, check, parse, table
+from triosim.energy.constants import EnergyConstants, check, parse, table
 from triosim.energy.device import device_energy
 from triosim.energy.options import EnergyOptions
 from triosim.hardware.catalog import accelerator, accelerators
@@ -145,7 +145,7 @@ def test_a_device_without_a_tdp_has_no_energy() -> None:
 def test_every_device_with_a_tdp_has_plausible_constants() -> None:
     for name in accelerators():
         device = accelerator(name)
-        found = device_energy(device, Constants())
+        found = device_energy(device, EnergyConstants())
         if found is None:
             assert device.tdp_w is None or not device.priced
             continue

@@ -98,11 +98,11 @@ def test_a_price_that_nobody_knows_is_said() -> None:
 
 def test_devices_without_a_study_are_reckoned_after_act() -> None:
     """TU102-like: 754 mm2 would be 12 nm; an H100's die at 5 nm is 8.14 cm2."""
-    from triosim.energy.constants import Constants
+    from triosim.energy.constants import EnergyConstants
     from triosim.energy.cost import _Costing
     from triosim.hardware.catalog import accelerator
 
-    costing = _Costing(USAGE, CostOptions(), Constants())
+    costing = _Costing(USAGE, CostOptions(), EnergyConstants())
     device = accelerator("L40S")
     grams = 2.75 * 0.5 * 1000 + 430 + 500
     die = 6.09 / 0.875 * grams / 1000

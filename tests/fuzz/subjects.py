@@ -414,13 +414,13 @@ def _astra_files() -> list[Files]:
     import tempfile
 
     from tests.interop.files import SWITCH_400, VALIDATED, save
-    from triosim.interop.chakra.trace import Comm, Node, TraceBuilder
+    from triosim.interop.chakra.trace import ChakraNodeType, ChakraTraceBuilder, Comm
 
     def trace(rank: int) -> Any:
-        b = TraceBuilder()
-        first = b.add(Node.COMP, "a", micros=5)
-        second = b.add(Node.COMM_COLL, "c", comm=int(Comm.ALL_REDUCE), size=1 << 16, before=[first])
-        kind, peer = (Node.COMM_SEND, (0, 1)) if rank == 0 else (Node.COMM_RECV, (0, 1))
+        b = ChakraTraceBuilder()
+        first = b.add(ChakraNodeType.COMP, "a", micros=5)
+        second = b.add(ChakraNodeType.COMM_COLL, "c", comm=int(Comm.ALL_REDUCE), size=1 << 16, before=[first])
+        kind, peer = (ChakraNodeType.COMM_SEND, (0, 1)) if rank == 0 else (ChakraNodeType.COMM_RECV, (0, 1))
         b.add(kind, "p", size=1 << 10, tag=1, before=[second], source=peer[0], target=peer[1])
         return b.build()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from triosim.interop.chakra.file import write
-from triosim.interop.chakra.trace import ExecutionTrace
+from triosim.interop.chakra.trace import ChakraTrace
 
 VALIDATED = {
     "scheduling-policy": "LIFO", "endpoint-delay": 10, "active-chunks-per-dimension": 2, "preferred-dataset-splits": 4,
@@ -22,7 +22,7 @@ SWITCH_400 = {"topology": ["Switch"], "npus_count": [8], "bandwidth": [400.0], "
 """Its network file."""
 
 
-def save(folder: Path, traces: list[ExecutionTrace], layer: dict, network: dict) -> list[str]:
+def save(folder: Path, traces: list[ChakraTrace], layer: dict, network: dict) -> list[str]:
     """Write all files of a workload; returns the options of the command."""
     for rank, trace in enumerate(traces):
         write(trace, folder / f"work.{rank}.et")

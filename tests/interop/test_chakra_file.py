@@ -15,22 +15,26 @@ from hypothesis import strategies as st
 from triosim.core.columns import Ragged
 from triosim.core.errors import InputError
 from triosim.interop.chakra.file import read, write
-from triosim.interop.chakra.trace import ABSENT, Comm, ExecutionTrace, Node, TraceBuilder
+from triosim.interop.chakra.trace import ABSENT, ChakraNodeType, ChakraTrace, ChakraTraceBuilder, Comm
 
 
-def example() -> ExecutionTrace:
-    builder = TraceBuilder()
-    a = builder.add(Node.COMP, "matmul", micros=5, ticks=5_250_000, num_ops=10**12, tensor_size=4096, stream=7)
-    b = builder.add(Node.COMP, "launch", micros=1, cpu=True)
-    c = builder.add(Node.COMM_COLL, "reduce", before=[a, b], comm=int(Comm.ALL_REDUCE), size=1 << 40, group="12")
-    builder.add(Node.COMM_COLL, "gather", before=[c], comm=int(Comm.ALL_GATHER), size=0, dims=[True, False])
-    builder.add(Node.COMM_SEND, "send", before=[c], size=7, source=0, target=3, tag=0)
-    builder.add(Node.COMM_RECV, "receive", size=7, source=3, target=0, tag=2**31)
+def example() -> ChakraTrace:
+    builder = ChakraTraceBuilder()
+    a = builder.add(
+        ChakraNodeType.COMP, "matmul", micros=5, ticks=5_250_000, num_ops=10**12, tensor_size=4096, stream=7
+    )
+    b = builder.add(ChakraNodeType.COMP, "launch", micros=1, cpu=True)
+    c = builder.add(
+        ChakraNodeType.COMM_COLL, "reduce", before=[a, b], comm=int(Comm.ALL_REDUCE), size=1 << 40, group="12"
+    )
+    builder.add(ChakraNodeType.COMM_COLL, "gather", before=[c], comm=int(Comm.ALL_GATHER), size=0, dims=[True, False])
+    builder.add(ChakraNodeType.COMM_SEND, "send", before=[c], size=7, source=0, target=3, tag=0)
+    builder.add(ChakraNodeType.COMM_RECV, "receive", size=7, source=3, target=0, tag=2**31)
     return builder.build()
 
 
-def same(a: ExecutionTrace, b: ExecutionTrace) -> None:
-    for field in dataclasses.fields(ExecutionTrace):
+def same(a: ChakraTrace, b: ChakraTrace) -> None:
+    for field in dataclasses.fields(ChakraTrace):
         one, other = getattr(a, field.name), getattr(b, field.name)
         if isinstance(one, Ragged):
             assert one.lists() == other.lists(), field.name
@@ -65,7 +69,7 @@ def test_bytes_of_a_file_by_hand(tmp_path: Path) -> None:
     path.write_bytes(b"".join(bytes([len(part)]) + part for part in (metadata, node, other)))
     trace = read(path)
     assert trace.id.tolist() == [3, 9]
-    assert trace.kind.tolist() == [Node.COMM_COLL, Node.COMP]
+    assert trace.kind.tolist() == [ChakraNodeType.COMM_COLL, ChakraNodeType.COMP]
     assert trace.before.lists() == [[1], []]
     assert (trace.comm[0], trace.size[0], trace.micros[1], trace.size[1]) == (Comm.ALL_REDUCE, 1 << 20, 12, ABSENT)
 
@@ -76,14 +80,15 @@ names = st.text(max_size=5)
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_trace(tmp_path_factory, data: st.DataObject) -> None:
-    builder = TraceBuilder()
+    builder = ChakraTraceBuilder()
     counts = st.one_of(st.just(ABSENT), st.integers(0, 2**63 - 1))
     for number in range(data.draw(st.integers(0, 5))):
         before = data.draw(st.lists(st.integers(1, number), max_size=3)) if number else []
         builder.add(
-            data.draw(st.sampled_from([k for k in Node if k != Node.METADATA])), data.draw(names), before=before,
-            micros=data.draw(st.integers(0, 10**9)), ticks=data.draw(counts), cpu=data.draw(st.booleans()),
-            comm=data.draw(st.sampled_from([ABSENT, *map(int, Comm)])), size=data.draw(counts),
+            data.draw(st.sampled_from([k for k in ChakraNodeType if k != ChakraNodeType.METADATA])), data.draw(names),
+            before=before, micros=data.draw(st.integers(0, 10**9)), ticks=data.draw(counts),
+            cpu=data.draw(st.booleans()), comm=data.draw(st.sampled_from([ABSENT, *map(int, Comm)])),
+            size=data.draw(counts),
             source=data.draw(counts), target=data.draw(counts), tag=data.draw(counts),
             group=data.draw(names), dims=data.draw(st.lists(st.booleans(), max_size=4)),
             num_ops=data.draw(counts), tensor_size=data.draw(counts), stream=data.draw(counts),
@@ -133,21 +138,21 @@ def test_a_missing_file(tmp_path: Path) -> None:
 
 
 def test_ids_and_dependencies_must_make_sense() -> None:
-    builder = TraceBuilder("x.0.et")
-    builder.add(Node.COMP, number=4, before=[5])
+    builder = ChakraTraceBuilder("x.0.et")
+    builder.add(ChakraNodeType.COMP, number=4, before=[5])
     with pytest.raises(InputError, match="waits for node 5"):
         builder.build()
-    builder.add(Node.COMP, number=5, before=[4])
+    builder.add(ChakraNodeType.COMP, number=5, before=[4])
     with pytest.raises(InputError, match="waits for itself"):
         builder.build().order()
-    builder.add(Node.COMP, number=5)
+    builder.add(ChakraNodeType.COMP, number=5)
     with pytest.raises(InputError, match="two nodes have the id 5"):
         builder.build()
 
 
 def test_the_order_takes_the_lowest_id_that_is_ready() -> None:
-    builder = TraceBuilder()
-    builder.add(Node.COMP, number=1, before=[3])
-    builder.add(Node.COMP, number=2)
-    builder.add(Node.COMP, number=3)
+    builder = ChakraTraceBuilder()
+    builder.add(ChakraNodeType.COMP, number=1, before=[3])
+    builder.add(ChakraNodeType.COMP, number=2)
+    builder.add(ChakraNodeType.COMP, number=3)
     assert builder.build().order() == [1, 2, 0]

@@ -28,12 +28,12 @@ from validation.data.astra_forms import closed_form
 
 from triosim.engine.solver import Flow
 from triosim.engine.solvers.store_and_forward import StoreAndForward
-from triosim.interop.astra.network import Network
+from triosim.interop.astra.network import AstraNetwork
 from triosim.interop.astra.play import play
 from triosim.interop.astra.system import KINDS
 
 
-def cycles(kind: str, size: int, network: Network, layer, solver: str) -> int:
+def cycles(kind: str, size: int, network: AstraNetwork, layer, solver: str) -> int:
     stagger = int(solver == "store-and-forward")
     ranks = play(job(network, layer, lambda rank: collective(kind, size), stagger_ps=stagger), solver).ranks
     assert len({rank.cycles for rank in ranks}) == 1, "ASTRA-sim's ranks all finished at the same cycle"
@@ -100,7 +100,7 @@ def test_closed_forms(
     layer = system(choice, splits=splits)
     expected = closed_form(kind, part * splits * npus, line, layer, solver == "store-and-forward")
     assert expected > 0
-    assert cycles(kind, part * splits * npus, Network("n", (line,)), layer, solver) == expected
+    assert cycles(kind, part * splits * npus, AstraNetwork("n", (line,)), layer, solver) == expected
 
 
 @pytest.mark.parametrize("solver", ["store-and-forward", "uncontended"])
@@ -110,7 +110,7 @@ def test_closed_forms_of_direct_all_to_all(solver: str, topology: str, npus: int
     line = dimension(topology, npus, 50, 500)
     expected = closed_form("all_to_all", 1 << 22, line, system("direct"), solver == "store-and-forward")
     if expected > 0:
-        found = cycles("all_to_all", 1 << 22, Network("n", (line,)), system("direct"), solver)
+        found = cycles("all_to_all", 1 << 22, AstraNetwork("n", (line,)), system("direct"), solver)
         assert found == expected
     else:
         assert (topology, solver) == ("Ring", "store-and-forward")

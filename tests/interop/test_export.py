@@ -16,7 +16,7 @@ from triosim.cli.astra import chakra_writer
 from triosim.hardware.build import flat
 from triosim.interop.astra.play import simulate as play_traces
 from triosim.interop.chakra.file import read
-from triosim.interop.chakra.trace import Comm, Node
+from triosim.interop.chakra.trace import ChakraNodeType, Comm
 from triosim.prediction.simulate import simulate
 
 JOBS: list[tuple[dict[str, Any], str]] = [
@@ -53,15 +53,17 @@ def test_what_a_trace_holds(tmp_path: Path) -> None:
     exported(tmp_path, {"dp": 2, "pp": 2, "micro_batches": 2}, "switch")
     trace = read(tmp_path / "triosim.0.et")
     kinds = trace.kind.tolist()
-    assert {Node.COMP, Node.COMM_SEND, Node.COMM_RECV, Node.COMM_COLL} <= set(kinds)
-    sends = [row for row, kind in enumerate(kinds) if kind == Node.COMM_SEND]
+    assert {ChakraNodeType.COMP, ChakraNodeType.COMM_SEND, ChakraNodeType.COMM_RECV, ChakraNodeType.COMM_COLL} <= set(
+        kinds
+    )
+    sends = [row for row, kind in enumerate(kinds) if kind == ChakraNodeType.COMM_SEND]
     assert {int(trace.target[row]) for row in sends} == {2}
-    reduces = [row for row, kind in enumerate(kinds) if kind == Node.COMM_COLL]
+    reduces = [row for row, kind in enumerate(kinds) if kind == ChakraNodeType.COMM_COLL]
     assert {int(trace.comm[row]) for row in reduces} == {Comm.ALL_REDUCE}
     groups = json.loads((tmp_path / "comm_groups.json").read_text())
     assert {tuple(groups[trace.group[row]]) for row in reduces} == {(0, 1)}
     assert sorted(tuple(group) for group in groups.values()) == [(0, 1), (0, 2), (1, 3), (2, 3)]
-    computes = trace.kind == Node.COMP
+    computes = trace.kind == ChakraNodeType.COMP
     assert (trace.micros[computes] * 10**6 - trace.ticks[computes]).max() <= 10**6
 
 
@@ -90,7 +92,7 @@ def test_a_system_that_astra_sim_cannot_describe_has_no_network_file(tmp_path: P
 def test_values_that_start_elsewhere_are_memory_loads(tmp_path: Path) -> None:
     plan = {"dp": 2, "places": {"weight": "host"}}
     files = exported(tmp_path, plan, "switch", host_link=32e9)[1]
-    assert Node.MEM_LOAD in read(tmp_path / "triosim.0.et").kind.tolist()
+    assert ChakraNodeType.MEM_LOAD in read(tmp_path / "triosim.0.et").kind.tolist()
     assert not files["network"].exists()
 
 

@@ -13,12 +13,12 @@ from validation.data.astra_cases import dimension
 from tests.interop.files import SWITCH_400, VALIDATED
 from triosim.core.errors import InputError
 from triosim.interop.astra import groups, network, system
-from triosim.interop.astra.network import Network
+from triosim.interop.astra.network import AstraNetwork
 from triosim.interop.astra.wires import wires
 from triosim.network.routes import Router
 
 
-def read_network(folder: Path, **changes: object) -> Network:
+def read_network(folder: Path, **changes: object) -> AstraNetwork:
     table = {key: value for key, value in (SWITCH_400 | changes).items() if value is not None}
     (folder / "net.yml").write_text(yaml.safe_dump(table))
     return network.read(folder / "net.yml")
@@ -86,7 +86,7 @@ def test_no_file(tmp_path: Path) -> None:
 def test_routes_are_shortest(topologies: tuple[str, ...]) -> None:
     """ASTRA-sim's ways are as short as the System's own routes between NPUs that differ in one dimension, and never
     leave a dimension in which both are the same."""
-    built = Network("n", tuple(dimension(name, 4 + at, 50, 100 + at) for at, name in enumerate(topologies)))
+    built = AstraNetwork("n", tuple(dimension(name, 4 + at, 50, 100 + at) for at, name in enumerate(topologies)))
     made = built.system()
     pairs = [(a, b) for line in built.line(0).tolist()[:2] for a in line for b in line if a != b]
     found = wires(built, pairs)
@@ -101,7 +101,7 @@ def test_routes_are_shortest(topologies: tuple[str, ...]) -> None:
 
 
 def test_a_ring_goes_the_shorter_way_and_upwards_where_both_are_as_long() -> None:
-    ring = Network("n", (dimension("Ring", 6, 1, 1),))
+    ring = AstraNetwork("n", (dimension("Ring", 6, 1, 1),))
     assert ring.way(0, 2, {}) == [0, 1, 2]
     assert ring.way(0, 4, {}) == [0, 5, 4]
     assert ring.way(0, 3, {}) == [0, 1, 2, 3]
@@ -109,15 +109,15 @@ def test_a_ring_goes_the_shorter_way_and_upwards_where_both_are_as_long() -> Non
 
 
 def test_a_way_through_two_dimensions() -> None:
-    grid = Network("n", (dimension("FullyConnected", 3, 1, 1), dimension("Ring", 4, 1, 1)))
+    grid = AstraNetwork("n", (dimension("FullyConnected", 3, 1, 1), dimension("Ring", 4, 1, 1)))
     assert grid.way(0, 2 + 3 * 2, {}) == [0, 2, 5, 8]
 
 
 def test_a_system_file(tmp_path: Path) -> None:
     found = read_system(tmp_path, peak_perf=900, all_to_all_implementation=["direct3"])
     assert (found.splits, found.active, found.endpoint_ns) == (4, 2, 10)
-    assert found.choices["all_to_all"] == (system.Choice("direct", 3),)
-    assert found.choices["all_reduce"] == (system.Choice("ring"),)
+    assert found.choices["all_to_all"] == (system.DimensionAlgorithm("direct", 3),)
+    assert found.choices["all_reduce"] == (system.DimensionAlgorithm("ring"),)
     assert found.local_bandwidth_aware
     assert found.reduction_ns(32768) == 27
     assert any("boost-mode" in note for note in found.notes)
@@ -127,7 +127,7 @@ def test_a_system_file(tmp_path: Path) -> None:
 def test_an_implementation_that_takes_all_dimensions_as_one(tmp_path: Path) -> None:
     found = read_system(tmp_path, all_reduce_implementation=["oneHalvingDoubling"])
     assert found.flat["all_reduce"]
-    assert found.choices["all_reduce"] == (system.Choice("halving-doubling"),)
+    assert found.choices["all_reduce"] == (system.DimensionAlgorithm("halving-doubling"),)
 
 
 @pytest.mark.parametrize(

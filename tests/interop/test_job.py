@@ -14,19 +14,19 @@ from validation.data.astra_cases import collective, dimension, job, system
 from triosim.core.errors import InputError
 from triosim.interop.astra import memory
 from triosim.interop.astra.job import Job
-from triosim.interop.astra.network import Network
+from triosim.interop.astra.network import AstraNetwork
 from triosim.interop.astra.play import play
 from triosim.interop.astra.stages import chunks, phases, visits
-from triosim.interop.chakra.trace import Comm, ExecutionTrace, Node, TraceBuilder
+from triosim.interop.chakra.trace import ChakraNodeType, ChakraTrace, ChakraTraceBuilder, Comm
 
-PAIR = Network("pair", (dimension("FullyConnected", 2, 1000 / 2**30 * 1e6, 1000),))  # a byte per nanosecond
-QUAD = Network("quad", (dimension("Switch", 2, 50, 100), dimension("Ring", 2, 50, 100)))
+PAIR = AstraNetwork("pair", (dimension("FullyConnected", 2, 1000 / 2**30 * 1e6, 1000),))  # a byte per nanosecond
+QUAD = AstraNetwork("quad", (dimension("Switch", 2, 50, 100), dimension("Ring", 2, 50, 100)))
 
 
-def traces(*build) -> list[ExecutionTrace]:
+def traces(*build) -> list[ChakraTrace]:
     made = []
     for fill in build:
-        builder = TraceBuilder("t")
+        builder = ChakraTraceBuilder("t")
         fill(builder)
         made.append(builder.build())
     return made
@@ -37,16 +37,16 @@ def play_pair(*build, solver: str = "store-and-forward", **options):
     return play(Job(traces(*build), PAIR, layer, options.pop("groups", {}), **options), solver).ranks
 
 
-def nothing(builder: TraceBuilder) -> None:
-    builder.add(Node.METADATA)
+def nothing(builder: ChakraTraceBuilder) -> None:
+    builder.add(ChakraNodeType.METADATA)
 
 
 def test_one_computation_at_a_time_and_the_host_beside_it() -> None:
-    def fill(b: TraceBuilder) -> None:
-        b.add(Node.COMP, micros=3)
-        b.add(Node.COMP, micros=4)
-        b.add(Node.COMP, micros=5, cpu=True)
-        b.add(Node.COMP)  # no duration: a nanosecond, as in ASTRA-sim
+    def fill(b: ChakraTraceBuilder) -> None:
+        b.add(ChakraNodeType.COMP, micros=3)
+        b.add(ChakraNodeType.COMP, micros=4)
+        b.add(ChakraNodeType.COMP, micros=5, cpu=True)
+        b.add(ChakraNodeType.COMP)  # no duration: a nanosecond, as in ASTRA-sim
 
     a, b = play_pair(fill, nothing)
     assert (a.cycles, a.compute_cycles, a.host_cycles, a.exposed_cycles) == (7001, 7001, 5000, 0)
@@ -54,22 +54,22 @@ def test_one_computation_at_a_time_and_the_host_beside_it() -> None:
 
 
 def test_recorded_streams_run_beside_each_other() -> None:
-    def fill(b: TraceBuilder) -> None:
-        b.add(Node.COMP, micros=3, stream=1)
-        b.add(Node.COMP, micros=4, stream=2)
+    def fill(b: ChakraTraceBuilder) -> None:
+        b.add(ChakraNodeType.COMP, micros=3, stream=1)
+        b.add(ChakraNodeType.COMP, micros=4, stream=2)
 
     assert play_pair(fill, nothing)[0].cycles == 7000
     assert play_pair(fill, nothing, slots="recorded")[0].cycles == 4000
 
 
 def test_a_send_and_its_receive() -> None:
-    def sender(b: TraceBuilder) -> None:
-        before = b.add(Node.COMP, micros=2)
-        b.add(Node.COMM_SEND, before=[before], size=5000, target=1, tag=3)
+    def sender(b: ChakraTraceBuilder) -> None:
+        before = b.add(ChakraNodeType.COMP, micros=2)
+        b.add(ChakraNodeType.COMM_SEND, before=[before], size=5000, target=1, tag=3)
 
-    def receiver(b: TraceBuilder) -> None:
-        got = b.add(Node.COMM_RECV, size=5000, source=0, tag=3)
-        b.add(Node.COMP, micros=1, before=[got])
+    def receiver(b: ChakraTraceBuilder) -> None:
+        got = b.add(ChakraNodeType.COMM_RECV, size=5000, source=0, tag=3)
+        b.add(ChakraNodeType.COMP, micros=1, before=[got])
 
     a, b = play_pair(sender, receiver)
     assert a.cycles == 2000 + 1000 + 5000
@@ -78,13 +78,13 @@ def test_a_send_and_its_receive() -> None:
 
 
 def test_sends_wait_for_each_other_receives_do_not() -> None:
-    def sender(b: TraceBuilder) -> None:
-        b.add(Node.COMM_SEND, size=1000, target=1, tag=0)
-        b.add(Node.COMM_SEND, size=1000, target=1, tag=1)
+    def sender(b: ChakraTraceBuilder) -> None:
+        b.add(ChakraNodeType.COMM_SEND, size=1000, target=1, tag=0)
+        b.add(ChakraNodeType.COMM_SEND, size=1000, target=1, tag=1)
 
-    def receiver(b: TraceBuilder) -> None:
-        b.add(Node.COMM_RECV, size=1000, source=0, tag=1)
-        b.add(Node.COMM_RECV, size=1000, source=0, tag=0)
+    def receiver(b: ChakraTraceBuilder) -> None:
+        b.add(ChakraNodeType.COMM_RECV, size=1000, source=0, tag=1)
+        b.add(ChakraNodeType.COMM_RECV, size=1000, source=0, tag=0)
 
     a, b = play_pair(sender, receiver)
     assert a.cycles == b.cycles == 4000
@@ -93,26 +93,26 @@ def test_sends_wait_for_each_other_receives_do_not() -> None:
 def test_a_computation_by_the_roofline() -> None:
     layer = replace(system("ring", memory=1000.0), roofline=True, peak_flops=1e12)
 
-    def fill(b: TraceBuilder) -> None:
-        b.add(Node.COMP, micros=1, num_ops=4_000_000, tensor_size=1000)  # bound by compute: 4 us
-        b.add(Node.COMP, micros=1, num_ops=1000, tensor_size=8_000_000)  # bound by memory: 8 us
-        b.add(Node.COMP, micros=1, num_ops=1000, tensor_size=0)  # skipped
+    def fill(b: ChakraTraceBuilder) -> None:
+        b.add(ChakraNodeType.COMP, micros=1, num_ops=4_000_000, tensor_size=1000)  # bound by compute: 4 us
+        b.add(ChakraNodeType.COMP, micros=1, num_ops=1000, tensor_size=8_000_000)  # bound by memory: 8 us
+        b.add(ChakraNodeType.COMP, micros=1, num_ops=1000, tensor_size=0)  # skipped
 
     assert play_pair(fill, nothing, layer=layer)[0].cycles == pytest.approx(12000, abs=1)
     with pytest.raises(InputError, match="num_ops and tensor_size"):
-        play_pair(lambda b: b.add(Node.COMP, micros=1), nothing, layer=layer)
+        play_pair(lambda b: b.add(ChakraNodeType.COMP, micros=1), nothing, layer=layer)
 
 
 def test_replay_takes_recorded_times() -> None:
-    def fill(b: TraceBuilder) -> None:
-        b.add(Node.COMM_COLL, micros=7, comm=int(Comm.BARRIER))
+    def fill(b: ChakraTraceBuilder) -> None:
+        b.add(ChakraNodeType.COMM_COLL, micros=7, comm=int(Comm.BARRIER))
 
     assert play_pair(fill, nothing, layer=replace(system("ring"), replay=True))[0].cycles == 7000
 
 
 def test_a_broadcast_takes_its_recorded_time() -> None:
-    def fill(b: TraceBuilder) -> None:
-        b.add(Node.COMM_COLL, micros=7, comm=int(Comm.BROADCAST), size=10)
+    def fill(b: ChakraTraceBuilder) -> None:
+        b.add(ChakraNodeType.COMM_COLL, micros=7, comm=int(Comm.BROADCAST), size=10)
 
     assert play_pair(fill, fill)[1].cycles == 7000
 
@@ -132,7 +132,9 @@ def test_remote_memory(tmp_path: Path, kind: str, more: dict, first: int, second
     (tmp_path / "memory.json").write_text(json.dumps(table))
     found = memory.read(tmp_path / "memory.json", 2)
     a, b = play_pair(
-        lambda b: b.add(Node.MEM_LOAD, tensor_size=100), lambda b: b.add(Node.MEM_STORE, tensor_size=200), memory=found
+        lambda b: b.add(ChakraNodeType.MEM_LOAD, tensor_size=100),
+        lambda b: b.add(ChakraNodeType.MEM_STORE, tensor_size=200),
+        memory=found,
     )
     assert (a.cycles, b.cycles) == (first, second)
 
@@ -164,9 +166,9 @@ def test_no_remote_memory(tmp_path: Path) -> None:
 
 def test_members_of_a_collective_wait_for_the_last() -> None:
     def fill(late: int):
-        def build(b: TraceBuilder) -> None:
-            before = b.add(Node.COMP, micros=late)
-            b.add(Node.COMM_COLL, before=[before], comm=int(Comm.ALL_REDUCE), size=4000)
+        def build(b: ChakraTraceBuilder) -> None:
+            before = b.add(ChakraNodeType.COMP, micros=late)
+            b.add(ChakraNodeType.COMM_COLL, before=[before], comm=int(Comm.ALL_REDUCE), size=4000)
 
         return build
 
@@ -181,10 +183,10 @@ def test_a_group_of_its_own_and_dimensions() -> None:
     layer = system("ring", "ring")
 
     def time(**how) -> float:
-        def build(rank: int) -> ExecutionTrace:
-            b = TraceBuilder("t")
+        def build(rank: int) -> ChakraTrace:
+            b = ChakraTraceBuilder("t")
             options = {key: value(rank) if callable(value) else value for key, value in how.items()}
-            b.add(Node.COMM_COLL, comm=int(Comm.ALL_REDUCE), size=1 << 20, **options)
+            b.add(ChakraNodeType.COMM_COLL, comm=int(Comm.ALL_REDUCE), size=1 << 20, **options)
             return b.build()
 
         made = replace(job(QUAD, layer, build), groups={"1": (0, 1), "2": (2, 3), "3": (0, 1, 2, 3)})
@@ -199,27 +201,31 @@ def test_a_group_of_its_own_and_dimensions() -> None:
 @pytest.mark.parametrize(
     ("left", "right", "words"),
     [
-        (lambda b: b.add(Node.COMM_SEND, size=1, target=1, tag=0), nothing, "1 sends but 0 receives"),
-        (lambda b: b.add(Node.COMM_RECV, size=1, source=1, tag=0), nothing, "0 sends but 1 receives"),
-        (lambda b: b.add(Node.COMM_SEND, size=1, target=7, tag=0), nothing, "names rank 7"),
-        (lambda b: b.add(Node.COMM_SEND, size=1, target=1), nothing, "no comm_tag"),
-        (lambda b: b.add(Node.COMM_SEND, target=1, tag=0), nothing, "no comm_size"),
-        (lambda b: b.add(Node.COMM_RECV, size=1, tag=0), nothing, "no comm_src"),
-        (lambda b: b.add(Node.COMM_SEND, size=1, source=1, target=1, tag=0), nothing, "is in the trace of rank 0"),
+        (lambda b: b.add(ChakraNodeType.COMM_SEND, size=1, target=1, tag=0), nothing, "1 sends but 0 receives"),
+        (lambda b: b.add(ChakraNodeType.COMM_RECV, size=1, source=1, tag=0), nothing, "0 sends but 1 receives"),
+        (lambda b: b.add(ChakraNodeType.COMM_SEND, size=1, target=7, tag=0), nothing, "names rank 7"),
+        (lambda b: b.add(ChakraNodeType.COMM_SEND, size=1, target=1), nothing, "no comm_tag"),
+        (lambda b: b.add(ChakraNodeType.COMM_SEND, target=1, tag=0), nothing, "no comm_size"),
+        (lambda b: b.add(ChakraNodeType.COMM_RECV, size=1, tag=0), nothing, "no comm_src"),
         (
-            lambda b: b.add(Node.COMM_SEND, size=1, target=1, tag=0),
-            lambda b: b.add(Node.COMM_RECV, size=2, source=0, tag=0),
+            lambda b: b.add(ChakraNodeType.COMM_SEND, size=1, source=1, target=1, tag=0),
+            nothing,
+            "is in the trace of rank 0",
+        ),
+        (
+            lambda b: b.add(ChakraNodeType.COMM_SEND, size=1, target=1, tag=0),
+            lambda b: b.add(ChakraNodeType.COMM_RECV, size=2, source=0, tag=0),
             "receives 2 bytes",
         ),
-        (lambda b: b.add(Node.COMM_COLL, comm=0, size=1), nothing, "rank 1 of its group never takes part"),
+        (lambda b: b.add(ChakraNodeType.COMM_COLL, comm=0, size=1), nothing, "rank 1 of its group never takes part"),
         (
-            lambda b: b.add(Node.COMM_COLL, comm=0, size=1),
-            lambda b: b.add(Node.COMM_COLL, comm=0, size=2),
+            lambda b: b.add(ChakraNodeType.COMM_COLL, comm=0, size=1),
+            lambda b: b.add(ChakraNodeType.COMM_COLL, comm=0, size=2),
             "differ in comm_type or comm_size",
         ),
-        (lambda b: b.add(Node.COMM_COLL, comm=0, size=1, group="9"), nothing, "--comm-group"),
-        (lambda b: b.add(Node.COMM_COLL, comm=int(Comm.BROADCAST), size=1, cpu=True), nothing, "on the host"),
-        (lambda b: b.add(Node.MEM_LOAD, tensor_size=1), nothing, "remote memory"),
+        (lambda b: b.add(ChakraNodeType.COMM_COLL, comm=0, size=1, group="9"), nothing, "--comm-group"),
+        (lambda b: b.add(ChakraNodeType.COMM_COLL, comm=int(Comm.BROADCAST), size=1, cpu=True), nothing, "on the host"),
+        (lambda b: b.add(ChakraNodeType.MEM_LOAD, tensor_size=1), nothing, "remote memory"),
     ],
 )
 def test_what_cannot_be_played(left, right, words: str) -> None:
@@ -229,8 +235,8 @@ def test_what_cannot_be_played(left, right, words: str) -> None:
 
 @pytest.mark.parametrize("code", [int(Comm.BARRIER), 42])
 def test_a_collective_that_astra_sim_does_not_do(code: int) -> None:
-    def fill(b: TraceBuilder) -> None:
-        b.add(Node.COMM_COLL, comm=code, size=1)
+    def fill(b: ChakraTraceBuilder) -> None:
+        b.add(ChakraNodeType.COMM_COLL, comm=code, size=1)
 
     with pytest.raises(InputError, match="does not simulate"):
         play_pair(fill, fill)
@@ -241,9 +247,9 @@ def test_ranks_that_wait_for_each_other_for_ever() -> None:
     groups = {"1": (0, 1), "2": (1, 0)}
 
     def fill(first: str, second: str):
-        def build(b: TraceBuilder) -> None:
-            one = b.add(Node.COMM_COLL, comm=0, size=100, group=first)
-            b.add(Node.COMM_COLL, comm=0, size=100, group=second, before=[one])
+        def build(b: ChakraTraceBuilder) -> None:
+            one = b.add(ChakraNodeType.COMM_COLL, comm=0, size=100, group=first)
+            b.add(ChakraNodeType.COMM_COLL, comm=0, size=100, group=second, before=[one])
 
         return build
 
@@ -257,7 +263,7 @@ def test_ranks_that_wait_for_each_other_for_ever() -> None:
 
 def test_what_is_too_large() -> None:
     """One sentence at once, not hours or a traceback."""
-    wide = Network("wide", (dimension("Switch", 4096, 50, 100),))
+    wide = AstraNetwork("wide", (dimension("Switch", 4096, 50, 100),))
     with pytest.raises(InputError, match="messages at once, and"):
         play(job(wide, system("direct"), lambda rank: collective("all_to_all", 1 << 20)))
     with pytest.raises(InputError, match="messages, and"):
@@ -266,14 +272,14 @@ def test_what_is_too_large() -> None:
         play(job(PAIR, system("ring"), lambda rank: collective("all_gather", 2**62)))
     layer = replace(system("ring"), roofline=True, peak_flops=1.0)
     with pytest.raises(InputError, match="53 days"):
-        play_pair(lambda b: b.add(Node.COMP, num_ops=2**60, tensor_size=1), nothing, layer=layer)
-    chain = [lambda b: [b.add(Node.COMP, micros=9 * 10**12) for _ in range(3)], nothing]
+        play_pair(lambda b: b.add(ChakraNodeType.COMP, num_ops=2**60, tensor_size=1), nothing, layer=layer)
+    chain = [lambda b: [b.add(ChakraNodeType.COMP, micros=9 * 10**12) for _ in range(3)], nothing]
     with pytest.raises(InputError, match="53 days"):
         play_pair(*chain)
 
 
 def test_implementations_must_fit() -> None:
-    three = Network("three", (dimension("Switch", 3, 50, 100),))
+    three = AstraNetwork("three", (dimension("Switch", 3, 50, 100),))
     with pytest.raises(InputError, match="power of two"):
         play(job(three, system("halving-doubling"), lambda rank: collective("all_reduce", 300)))
     with pytest.raises(InputError, match="does not do all-to-all"):
@@ -285,7 +291,7 @@ def test_implementations_must_fit() -> None:
 @pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
 def test_a_window_of_direct(kind: str) -> None:
     """A window of all others is no window; a smaller one takes longer where links are not shared."""
-    net = Network("n", (dimension("FullyConnected", 5, 50, 500),))
+    net = AstraNetwork("n", (dimension("FullyConnected", 5, 50, 500),))
     layer = system("direct")
     times = {}
     for window in (1, 2, 4, 0):

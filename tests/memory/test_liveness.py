@@ -11,7 +11,7 @@ import triosim
 from tests.traces import chain
 from triosim import Fidelity, Plan
 from triosim.memory.lifetimes import Lifetimes
-from triosim.memory.liveness import NEVER, Blocks, Recorder, Scheduled, Scope, Uses, liveness
+from triosim.memory.liveness import NEVER, BlockLifetime, MemoryBlocks, Recorder, ScheduledFragment, Uses, liveness
 from triosim.prediction.prepare import prepare
 from triosim.schedule.actions import SCHEDULES, Pass
 from triosim.trace.tables import Category
@@ -20,9 +20,9 @@ BLOCKS = 6
 LENGTH = 8
 
 
-def _blocks(scopes: list[Scope]) -> Blocks:
+def _blocks(scopes: list[BlockLifetime]) -> MemoryBlocks:
     count = len(scopes)
-    return Blocks(
+    return MemoryBlocks(
         np.arange(1, count + 1) * 100, np.zeros(count, np.int8), np.arange(count, dtype=np.int32),
         np.array([int(scope) for scope in scopes], np.int8), np.zeros(count, bool),
     )  # fmt: skip
@@ -42,15 +42,17 @@ def _recorded(events: list[tuple[int, int, bool]]) -> Uses:
     return recorder.build()
 
 
-def _followed(scopes: list[Scope], order: list[tuple[int, int]], written: list, end: int) -> set[tuple[int, ...]]:
+def _followed(
+    scopes: list[BlockLifetime], order: list[tuple[int, int]], written: list, end: int
+) -> set[tuple[int, ...]]:
     """Block, first and last instruction of each stretch, event by event."""
-    found = {(block, -1, end) for block, scope in enumerate(scopes) if scope == Scope.RESIDENT}
+    found = {(block, -1, end) for block, scope in enumerate(scopes) if scope == BlockLifetime.RESIDENT}
     held: dict[tuple[int, int], list[int]] = {}
     for number, (fragment, micro_batch) in enumerate(order):
         for block, row, frees in written[fragment]:
-            if scopes[block] not in (Scope.ITERATION, Scope.MICRO_BATCH):
+            if scopes[block] not in (BlockLifetime.ITERATION, BlockLifetime.MICRO_BATCH):
                 continue
-            key = (block, micro_batch if scopes[block] == Scope.MICRO_BATCH else -1)
+            key = (block, micro_batch if scopes[block] == BlockLifetime.MICRO_BATCH else -1)
             at = number * LENGTH + row
             if not frees:
                 held.setdefault(key, [at, at])[1] = at
@@ -62,11 +64,11 @@ def _followed(scopes: list[Scope], order: list[tuple[int, int]], written: list, 
 
 
 @given(
-    st.lists(st.sampled_from(list(Scope)), min_size=BLOCKS, max_size=BLOCKS),
+    st.lists(st.sampled_from(list(BlockLifetime)), min_size=BLOCKS, max_size=BLOCKS),
     st.lists(_fragments(), min_size=2, max_size=4),
     st.integers(1, 4),
 )
-def test_the_fold_follows_every_block(scopes: list[Scope], written: list, micro_batches: int) -> None:
+def test_the_fold_follows_every_block(scopes: list[BlockLifetime], written: list, micro_batches: int) -> None:
     """Every micro-batch runs all fragments in order, one micro-batch after another or in turn."""
     uses = [_recorded(events) for events in written]
     for order in (
@@ -74,7 +76,7 @@ def test_the_fold_follows_every_block(scopes: list[Scope], written: list, micro_
         [(f, m) for f in range(len(written)) for m in range(micro_batches)],
     ):
         end = len(order) * LENGTH
-        placed = [Scheduled(uses[f], n * LENGTH, m) for n, (f, m) in enumerate(order)]
+        placed = [ScheduledFragment(uses[f], n * LENGTH, m) for n, (f, m) in enumerate(order)]
         found = liveness(_blocks(scopes), placed, micro_batches, end)
         rows = list(zip(found.storages().tolist(), found.start.tolist(), found.end.tolist(), strict=True))
         assert len(set(rows)) == len(rows) or micro_batches > 1
@@ -85,13 +87,13 @@ def test_the_fold_follows_every_block(scopes: list[Scope], written: list, micro_
 def test_what_is_only_freed_is_not_held() -> None:
     uses = _recorded([(0, 3, True)])
     assert uses.first.tolist() == [NEVER]
-    assert not len(liveness(_blocks([Scope.MICRO_BATCH]), [Scheduled(uses, 0, 0)], 1, 8))
+    assert not len(liveness(_blocks([BlockLifetime.MICRO_BATCH]), [ScheduledFragment(uses, 0, 0)], 1, 8))
 
 
 def test_host_memory_is_apart() -> None:
-    blocks = _blocks([Scope.RESIDENT, Scope.ITERATION])
+    blocks = _blocks([BlockLifetime.RESIDENT, BlockLifetime.ITERATION])
     blocks.host[1] = True
-    found = liveness(blocks, [Scheduled(_recorded([(1, 0, False)]), 0, 0)], 1, 4)
+    found = liveness(blocks, [ScheduledFragment(_recorded([(1, 0, False)]), 0, 0)], 1, 4)
     assert found.on(host=False).bytes.tolist() == [100]
     assert found.on(host=True).peak_bytes() == 200
 

@@ -18,7 +18,7 @@ from triosim.hardware.system import System
 from triosim.network.lowering import _meeting, lower
 from triosim.network.placement import place
 from triosim.network.routes import Router, router_of
-from triosim.network.traffic import Scheduled
+from triosim.network.traffic import RoutedCollective
 from triosim.partition.resolve import resolve
 from triosim.schedule.actions import SCHEDULES
 from triosim.schedule.job import Costs, programs
@@ -29,9 +29,9 @@ from triosim.schedule.stages import split
 class Plain:
     """Collectives by their default algorithm, and no software costs."""
 
-    def collective(self, kind: str, devices, size: int, root: int) -> Scheduled:
+    def collective(self, kind: str, devices, size: int, root: int) -> RoutedCollective:
         made = ALGORITHMS.get(choose(kind, len(devices), size))().schedule(kind, len(devices), size, root)
-        return Scheduled(made.pattern, made.order)
+        return RoutedCollective(made.pattern, made.order)
 
     def transfer(self, source: int, target: int, size: int) -> int:
         return 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from triosim.operators import Call, Traffic, canonical, kind, kind_named, traffic
+from triosim.operators import Call, MovedBytes, canonical, kind, kind_named, traffic
 
 
 def call(
@@ -21,14 +21,14 @@ def call(
     return Call(base, backward, kind(name), given, inputs, outputs, args or {}, name)
 
 
-def moves(one: Call, read: float = 0.0, written: float = 0.0) -> Traffic:
+def moves(one: Call, read: float = 0.0, written: float = 0.0) -> MovedBytes:
     """What a call moves whose tensors have so many bytes."""
     rules = kind_named(one.kind)
-    return rules.traffic(one, Traffic(rules.stream_of(one), read, written))
+    return rules.traffic(one, MovedBytes(rules.stream_of(one), read, written))
 
 
 def moved(*numbers: float, kernels: float = 1.0) -> tuple[float, ...]:
-    """What is expected of :class:`Traffic` after its first field."""
+    """What is expected of :class:`MovedBytes` after its first field."""
     defaults = (0.0, 0.0, 1.0, 0.0, kernels)
     return (*numbers, *defaults[len(numbers) :])
 

@@ -14,7 +14,7 @@ from triosim.plan import Plan
 from triosim.prediction.simulate import simulate
 from triosim.search.grid import grid
 from triosim.search.journal import Journal, digest
-from triosim.search.outcome import Outcome, figures
+from triosim.search.outcome import PlanOutcome, figures
 
 BASE = Plan(global_batch_size=8)
 ASKED = list(grid({"tp": (1, 2, 3), "pp": (1, 2), "zero": (0, 1)}))
@@ -31,12 +31,12 @@ def server() -> triosim.System:
 
 
 @pytest.fixture(scope="module")
-def outcomes(gpt2: triosim.Trace, server: triosim.System) -> list[Outcome]:
+def outcomes(gpt2: triosim.Trace, server: triosim.System) -> list[PlanOutcome]:
     return list(triosim.sweep(gpt2, server, ASKED, base=BASE))
 
 
 def test_each_plan_gives_what_it_gives_alone(
-    gpt2: triosim.Trace, server: triosim.System, outcomes: list[Outcome]
+    gpt2: triosim.Trace, server: triosim.System, outcomes: list[PlanOutcome]
 ) -> None:
     assert [one.asked for one in outcomes] == ASKED
     for one in outcomes:
@@ -54,7 +54,7 @@ def test_each_plan_gives_what_it_gives_alone(
 
 
 def test_neither_order_nor_workers_change_the_answer(
-    gpt2: triosim.Trace, server: triosim.System, outcomes: list[Outcome]
+    gpt2: triosim.Trace, server: triosim.System, outcomes: list[PlanOutcome]
 ) -> None:
     mixed = random.Random(3).sample(range(len(ASKED)), len(ASKED))
     found = list(triosim.sweep(gpt2, server, [ASKED[i] for i in mixed], base=BASE, workers=2))
@@ -78,9 +78,11 @@ def test_all_detail_is_the_result_of_a_single_prediction(gpt2: triosim.Trace, se
 
 
 def test_known_plans_are_not_predicted_again(
-    gpt2: triosim.Trace, server: triosim.System, outcomes: list[Outcome]
+    gpt2: triosim.Trace, server: triosim.System, outcomes: list[PlanOutcome]
 ) -> None:
-    known = {number: Outcome(number, one.asked, None, "known") for number, one in enumerate(outcomes) if number != 1}
+    known = {
+        number: PlanOutcome(number, one.asked, None, "known") for number, one in enumerate(outcomes) if number != 1
+    }
     for workers in (1, 2):
         found = list(triosim.sweep(gpt2, server, ASKED, base=BASE, known=known, workers=workers))
         assert [one.why == "known" for one in found] == [number != 1 for number in range(len(ASKED))]
@@ -94,7 +96,7 @@ def test_options_that_make_no_sense_are_a_sentence(gpt2: triosim.Trace, server: 
         list(triosim.sweep(gpt2, server, [], workers=0))
 
 
-def test_a_journal_gives_back_what_it_was_given(tmp_path: Path, outcomes: list[Outcome]) -> None:
+def test_a_journal_gives_back_what_it_was_given(tmp_path: Path, outcomes: list[PlanOutcome]) -> None:
     path = tmp_path / "log"
     with Journal(path, "key") as journal:
         for number, one in enumerate(outcomes):

@@ -10,7 +10,7 @@ from triosim.serving.kv_cache import KVCache, PrefixCache
 from triosim.serving.policy import ENGINES, Policy
 from triosim.serving.replica import Replica
 from triosim.serving.requests import RequestTable
-from triosim.serving.router import ROUTERS, Router
+from triosim.serving.router import ROUTERS, RequestRouter
 from triosim.serving.step_times import StepShape, StepTimes
 
 MS = 10**9
@@ -50,6 +50,6 @@ def blocks(engine: str, tokens: int) -> int:
     return int(tokens // ENGINES.get(engine).block_tokens)
 
 
-def serve(table: RequestTable, *replicas: Replica, router: str | Router = "round-robin") -> Served:
+def serve(table: RequestTable, *replicas: Replica, router: str | RequestRouter = "round-robin") -> Served:
     """All requests, on these replicas."""
     return play(table, replicas, ROUTERS.get(router)() if isinstance(router, str) else router)

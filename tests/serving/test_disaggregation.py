@@ -22,7 +22,7 @@ from triosim.engine.reference import play as play_graph
 from triosim.hardware.machine import system
 from triosim.network.routes import Router as Routes
 from triosim.serving.disaggregation import HandOver, Place, shares
-from triosim.serving.fleet import Group, Served, play
+from triosim.serving.fleet import ReplicaGroup, Served, play
 from triosim.serving.policy import ENGINES
 from triosim.serving.requests import RequestTable
 from triosim.serving.router import ROUTERS
@@ -125,7 +125,7 @@ def _fleet(
     prefill, decode = fleet[: counts[0]], fleet[counts[0] :]
     first, second = (ROUTERS.get(router)() for _ in range(2))
     over = HandOver(prefill, decode, places, routes, second, **how)
-    return play(table, fleet, groups=[Group(prefill, first, over)]), fleet
+    return play(table, fleet, groups=[ReplicaGroup(prefill, first, over)]), fleet
 
 
 @pytest.mark.parametrize("by_layer", [False, True])

@@ -11,7 +11,7 @@ from tests.command import run
 from triosim.hardware import catalog
 from triosim.hardware.machine import system
 from triosim.serving.capacity import memory
-from triosim.serving.communication import Communication
+from triosim.serving.communication import ReplicaCommunication
 from triosim.serving.kernel_times import ServingKernels
 from triosim.serving.mixed_attention import work_of
 from triosim.serving.model import PRECISIONS, served_model
@@ -136,8 +136,8 @@ def test_stages_add_up_to_the_whole() -> None:
     machine = system("dgx-h100")
     shape = StepShape(300, ((200, 0),), 100, 50_000, 101)
     whole = ModelTimes(kernels()).ticks(shape, 0)
-    times = ModelTimes(kernels(), Communication(machine, 1, 2), stages=2)
-    send = Communication(machine, 1, 2).send(2 * 300 * 4096)
+    times = ModelTimes(kernels(), ReplicaCommunication(machine, 1, 2), stages=2)
+    send = ReplicaCommunication(machine, 1, 2).send(2 * 300 * 4096)
     assert sum(times.ticks(shape, stage) for stage in range(2)) == pytest.approx(whole + send * 1e12, rel=1e-9)
 
 
@@ -150,8 +150,8 @@ def test_graphs_pad_tokens() -> None:
 def test_all_reduces_grow_and_cost_nothing_alone() -> None:
     machine = system("dgx-h100")
     sizes = np.array([1024.0, 8192.0 * 16, 2.0**24, 2.0**32])
-    assert (np.diff(Communication(machine, 4).all_reduce(sizes)) > 0).all()
-    assert not Communication(machine, 1).all_reduce(sizes).any()
+    assert (np.diff(ReplicaCommunication(machine, 4).all_reduce(sizes)) > 0).all()
+    assert not ReplicaCommunication(machine, 1).all_reduce(sizes).any()
 
 
 def test_a_call_of_prompts_and_decodes_counts_its_blocks() -> None:

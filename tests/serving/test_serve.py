@@ -14,7 +14,7 @@ import pytest
 from tests.command import run
 from triosim.hardware.machine import system
 from triosim.kernels.estimate import Z90
-from triosim.serving.communication import Communication
+from triosim.serving.communication import ReplicaCommunication
 
 ROOT = Path(__file__).resolve().parents[2]
 H100 = ("serve", "llama-3-8b", "--device", "H100-SXM5-80GB")
@@ -67,7 +67,7 @@ def test_figures_have_intervals() -> None:
 def test_a_link_of_the_users_own_is_taken_at_its_word() -> None:
     sizes = np.array([1e4, 1e7])
     for machine, factor in ((system("dgx-h100"), math.exp(0.3 / Z90)), (system(devices=2, link="450GB/s"), 1.0)):
-        base, moved = (Communication(machine, 2, moved=z).all_reduce(sizes) for z in (0.0, 1.0))
+        base, moved = (ReplicaCommunication(machine, 2, moved=z).all_reduce(sizes) for z in (0.0, 1.0))
         assert (moved / base).tolist() == pytest.approx([factor] * 2)
 
 

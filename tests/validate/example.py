@@ -9,7 +9,7 @@ import numpy as np
 
 from tests.traces import chain
 from triosim.trace.tables import Trace
-from triosim.validate.measured import Machine, Network, Series
+from triosim.validate.measured import Machine, MeasuredNetwork, Series
 
 RANKS, ROUNDS = 2, 5
 
@@ -27,12 +27,12 @@ def step(layers: int, width: int) -> Trace:
     return replace(trace, meta=meta)
 
 
-def network(name: str, layers: int, width: int, modes: Mapping[str, float], busy: float = 1.0) -> Network:
+def network(name: str, layers: int, width: int, modes: Mapping[str, float], busy: float = 1.0) -> MeasuredNetwork:
     """A chain of layers that takes as long in the rounds as it did when it was recorded, times ``busy`` on the wall."""
     trace = step(layers, width)
     alone = trace.device_time()
     measured = {mode: series(seconds, seconds * busy) for mode, seconds in modes.items()}
-    return Network(name, layers, trace, trace, {"alone": series(alone, alone * busy), **measured})
+    return MeasuredNetwork(name, layers, trace, trace, {"alone": series(alone, alone * busy), **measured})
 
 
 def weight_bytes(layers: int, width: int) -> int:
@@ -48,7 +48,9 @@ def machine(rate: float = 1e9, start_s: float = 1e-4) -> Machine:
     return Machine("cpu", "a processor", RANKS, 8, tables, {"torch": "2.13", "python": "3.12"}, (0.1, 0.2))
 
 
-def nulls(mode: str, fixed: float, block: float, byte: float, found: Machine) -> tuple[Network, Network, Network]:
+def nulls(
+    mode: str, fixed: float, block: float, byte: float, found: Machine
+) -> tuple[MeasuredNetwork, MeasuredNetwork, MeasuredNetwork]:
     """Three chains in a mode that takes, beyond what the machine explains, what is planted here."""
     made = []
     for name, layers, width in (("few", 2, 8), ("many", 6, 8), ("wide", 2, 512)):

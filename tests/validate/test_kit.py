@@ -33,7 +33,7 @@ def test_networks_have_the_parameters_of_their_originals(name: str) -> None:
 @pytest.mark.parametrize("name", language.SIZES)
 def test_a_language_model_answers_for_every_token(name: str) -> None:
     own = language.SIZES[name]
-    small = language.Sizes(
+    small = language.ModelSizes(
         2, 64, 4, 128, 50, own.kv_heads and 2, own.causal, own.rotary, own.post_norm, min(own.encoder, 1), 32, 16
     )
     model, tokens = language.Model(small), torch.randint(50, (2, 8))

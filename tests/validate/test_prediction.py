@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.validate import example
-from triosim.validate.measured import Network, Series
-from triosim.validate.prediction import Predictor, Software, plan_of
+from triosim.validate.measured import MeasuredNetwork, Series
+from triosim.validate.prediction import Predictor, SoftwareOverhead, plan_of
 
 SECONDS = st.floats(0, 1)
 
 
 @given(fixed=SECONDS, block=SECONDS, byte=st.floats(0, 1e-6))
 def test_software_is_read_off_three_networks(fixed: float, block: float, byte: float) -> None:
-    planted = Software(fixed, block, byte)
+    planted = SoftwareOverhead(fixed, block, byte)
     points = [(x, held, planted(x, held)) for x, held in ((2, 0), (6, 0), (2, 1e6))]
-    found = Software.through(*points)
+    found = SoftwareOverhead.through(*points)
     for blocks, held in ((1, 0), (12, 5e6)):
         assert found(blocks, held) == pytest.approx(planted(blocks, held), rel=1e-6, abs=1e-6)
 
@@ -28,7 +28,7 @@ def test_software_is_read_off_three_networks(fixed: float, block: float, byte: f
 @given(st.tuples(st.floats(-1, 1), st.floats(-1, 1), st.floats(-1, 1)))
 def test_software_never_gives_time_back(left: tuple[float, float, float]) -> None:
     points = [(x, held, seconds) for (x, held), seconds in zip(((2, 0), (6, 0), (2, 1e6)), left, strict=True)]
-    found = Software.through(*points)
+    found = SoftwareOverhead.through(*points)
     assert min(found.fixed_s, found.block_s, found.byte_s) >= 0
 
 
@@ -108,7 +108,7 @@ def test_pipelines_start_from_a_step_in_micro_batches() -> None:
     trace = replace(trace, meta=replace(trace.meta, batch_size=16))
     sums = 3 * (1e-4 + held / 1e9)
     alone = {"alone": example.series(1.0), "parts": example.series(0.1 + sums)}
-    network = Network("four", 4, replace(trace, meta=replace(trace.meta, batch_size=64)), trace, alone)
+    network = MeasuredNetwork("four", 4, replace(trace, meta=replace(trace.meta, batch_size=64)), trace, alone)
     predictor = Predictor(machine, example.nulls("ddp", 0, 0, 0, machine), "cpu_s")
     assert float(np.nansum(predictor._trace("gpipe", network).operators.device_s)) * 4 == pytest.approx(0.1)
     assert float(np.nansum(predictor._trace("ddp", network).operators.device_s)) == pytest.approx(1.0)

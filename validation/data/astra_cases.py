@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from triosim.interop.astra.job import Job
-from triosim.interop.astra.network import BYTES_PER_GB, Dimension, Network
-from triosim.interop.astra.system import KINDS, AstraSystem, Choice
-from triosim.interop.chakra.trace import Comm, ExecutionTrace, Node, TraceBuilder
+from triosim.interop.astra.network import BYTES_PER_GB, AstraNetwork, Dimension
+from triosim.interop.astra.system import KINDS, AstraSystem, DimensionAlgorithm
+from triosim.interop.chakra.trace import ChakraNodeType, ChakraTrace, ChakraTraceBuilder, Comm
 
 GOLDEN = Path(__file__).parents[2] / "tests" / "golden" / "astra_sim_runs.csv"
 
@@ -33,7 +33,7 @@ def system(
     *names: str, splits: int = 4, active: int = 1, endpoint: int = 10, memory: float = 1600.0, aware: bool = True
 ) -> AstraSystem:
     """A system layer with one implementation for each dimension, for all collectives."""
-    choices = tuple(Choice(name) for name in names)
+    choices = tuple(DimensionAlgorithm(name) for name in names)
     return AstraSystem(
         choices=dict.fromkeys(KINDS, choices), flat=dict.fromkeys(KINDS, False), policy="LIFO",
         local_bandwidth_aware=aware, splits=splits, active=active, endpoint_ns=endpoint, memory_bandwidth=memory,
@@ -41,26 +41,26 @@ def system(
     )  # fmt: skip
 
 
-def collective(kind: str, size: int) -> ExecutionTrace:
+def collective(kind: str, size: int) -> ChakraTrace:
     """A trace of one collective among all ranks."""
-    builder = TraceBuilder()
-    builder.add(Node.COMM_COLL, kind, comm=int(Comm[kind.upper()]), size=size)
+    builder = ChakraTraceBuilder()
+    builder.add(ChakraNodeType.COMM_COLL, kind, comm=int(Comm[kind.upper()]), size=size)
     return builder.build()
 
 
-def job(network: Network, layer: AstraSystem, trace: Callable[[int], ExecutionTrace], **options: object) -> Job:
+def job(network: AstraNetwork, layer: AstraSystem, trace: Callable[[int], ChakraTrace], **options: object) -> Job:
     """A job in which rank r has the trace ``trace(r)``."""
     return Job([trace(rank) for rank in range(network.npus)], network, layer, {}, **options)  # type: ignore[arg-type]
 
 
-def golden_network(name: str, npus: int) -> Network:
+def golden_network(name: str, npus: int) -> AstraNetwork:
     """The network of a row of the golden file."""
     if name == "2d":
         near = 8 if npus > 8 else 4
         dims = (dimension("Switch", near, 400, 936.25), dimension("Switch", npus // near, 50, 1000))
-        return Network(name, dims)
+        return AstraNetwork(name, dims)
     topology = {"ring": "Ring", "switch": "Switch", "switch-hd": "Switch", "fc": "FullyConnected"}[name]
-    return Network(name, (dimension(topology, npus, 50, 500),))
+    return AstraNetwork(name, (dimension(topology, npus, 50, 500),))
 
 
 def golden_choice(network: str, kind: str) -> str:
@@ -76,9 +76,9 @@ def golden_runs() -> list[dict[str, str]]:
     return list(csv.DictReader(lines))
 
 
-def hgx(npus: int = 8, gigabytes: float = 400.0) -> Network:
+def hgx(npus: int = 8, gigabytes: float = 400.0) -> AstraNetwork:
     """ASTRA-sim's HGX-H100 network."""
-    return Network("hgx", (dimension("Switch", npus, gigabytes, 936.25),))
+    return AstraNetwork("hgx", (dimension("Switch", npus, gigabytes, 936.25),))
 
 
 def resnet50_gradients() -> list[int]:
@@ -91,15 +91,15 @@ def resnet50_gradients() -> list[int]:
     return [size for size, shape in columns if len(shape) > 1]
 
 
-def resnet50(rank: int = 0) -> ExecutionTrace:
+def resnet50(rank: int = 0) -> ChakraTrace:
     """ResNet-50 data parallel as ASTRA-sim's converter writes it: one all-reduce per layer beside computation.
 
     How the computation is spread over the layers does not matter: it always outlasts the all-reduce beside it.
     """
     sizes = resnet50_gradients()
-    builder, last = TraceBuilder(), 0
+    builder, last = ChakraTraceBuilder(), 0
     for number, size in enumerate(reversed(sizes)):
         micros = RESNET_COMPUTE_US // len(sizes) + (number < RESNET_COMPUTE_US % len(sizes))
-        last = builder.add(Node.COMP, "layer", micros=micros, before=[last] if last else [])
-        builder.add(Node.COMM_COLL, "gradient", comm=int(Comm.ALL_REDUCE), size=size, before=[last])
+        last = builder.add(ChakraNodeType.COMP, "layer", micros=micros, before=[last] if last else [])
+        builder.add(ChakraNodeType.COMM_COLL, "gradient", comm=int(Comm.ALL_REDUCE), size=size, before=[last])
     return builder.build()

@@ -25,7 +25,7 @@ from validation.data import collectives as collective_data
 from validation.data.collectives import Point
 
 from triosim.collectives import cost, tuner
-from triosim.collectives.constants import PROTOCOLS, Constants, Costs, Curve, unparse
+from triosim.collectives.constants import PROTOCOLS, CollectiveConstants, Curve, TransportCosts, unparse
 from triosim.collectives.group import Group, LinkClass
 from triosim.collectives.groups import describe
 from triosim.network.routes import Router
@@ -108,7 +108,7 @@ def hats(knots: Sequence[float], amount: float) -> dict[int, float]:
     return {low: 1 - (at - low), **({low + 1: at - low} if at > low else {})}
 
 
-def fit(points: Iterable[Point], link: LinkClass, architecture: str, source: str) -> Constants:
+def fit(points: Iterable[Point], link: LinkClass, architecture: str, source: str) -> CollectiveConstants:
     """Constants of a class of links from collectives of a few members in one server.
 
     Args:
@@ -148,15 +148,15 @@ def fit(points: Iterable[Point], link: LinkClass, architecture: str, source: str
     return _constants(problem.solve(), used, link, source)
 
 
-def _constants(value: Callable[..., float], used: set[str], link: LinkClass, source: str) -> Constants:
-    def costs(way: str) -> Costs:
+def _constants(value: Callable[..., float], used: set[str], link: LinkClass, source: str) -> CollectiveConstants:
+    def costs(way: str) -> TransportCosts:
         slowness = 1 / (CEILING[way] * link.bandwidth) + value("slow", way) * PER_BYTE
         seconds = tuple(link.latency + value("overhead", way, knot) * MICRO for knot in range(len(KNOTS[way])))
-        return Costs(value("base", way) * MICRO, 1 / (slowness * link.bandwidth), Curve(KNOTS[way], seconds))
+        return TransportCosts(value("base", way) * MICRO, 1 / (slowness * link.bandwidth), Curve(KNOTS[way], seconds))
 
     ring = {way: costs(way) for way in PROTOCOLS if way in used}
     rates = {kind: value("finish", kind) * PER_BYTE for kind in (*RINGS, "all_to_all")}
-    return Constants(
+    return CollectiveConstants(
         link.name, link.family, source, True, link.bandwidth, ring,
         {kind: 1 / rate if rate else math.inf for kind, rate in rates.items()},
         costs("exchange"), value("peer") * MICRO,
@@ -182,7 +182,7 @@ def small(points: Iterable[Point]) -> list[Point]:
     ]  # fmt: skip
 
 
-def multicast(points: Iterable[Point], gpu: str, ring: Constants) -> Costs | None:
+def multicast(points: Iterable[Point], gpu: str, ring: CollectiveConstants) -> TransportCosts | None:
     """Costs of NVLS from sources other than the table that rings are fitted to, or None where there are too few.
 
     These sources time calls of PyTorch.  What the host adds to each is read from their small messages, which NCCL sends
@@ -206,7 +206,7 @@ def multicast(points: Iterable[Point], gpu: str, ring: Constants) -> Costs | Non
     if link.name in STATED:
         rate = max(rate, 9 / 8 * 8 / 14 * STATED[link.name][0])
     left = [max(p.seconds - median(host) - w / rate, 0.0) for p, w in zip(rows, wire, strict=True)]
-    return Costs(0.0, rate / link.bandwidth, Curve(tuple(float(p.bytes) for p in rows), tuple(left)))
+    return TransportCosts(0.0, rate / link.bandwidth, Curve(tuple(float(p.bytes) for p in rows), tuple(left)))
 
 
 def _is(point: Point, link: LinkClass) -> bool:

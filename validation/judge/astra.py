@@ -18,7 +18,7 @@ from pathlib import Path
 from validation.data import astra_cases as cases
 from validation.data.astra_forms import closed_form
 
-from triosim.interop.astra.network import Network
+from triosim.interop.astra.network import AstraNetwork
 from triosim.interop.astra.play import AstraResult, play
 from triosim.interop.astra.system import KINDS
 
@@ -54,7 +54,7 @@ def main() -> int:
     return 0 if exact and all(c["agree"] == c["all"] for c in counts) else 1
 
 
-def _played(kind: str, size: int, network: Network, layer: cases.AstraSystem, solver: str) -> AstraResult:
+def _played(kind: str, size: int, network: AstraNetwork, layer: cases.AstraSystem, solver: str) -> AstraResult:
     stagger = int(solver == "store-and-forward")
     return play(cases.job(network, layer, lambda rank: cases.collective(kind, size), stagger_ps=stagger), solver)
 

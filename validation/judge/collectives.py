@@ -25,10 +25,10 @@ from validation.fit import collectives as fit_collectives
 
 from triosim.collectives import constants
 from triosim.collectives.algorithm import ALGORITHMS
-from triosim.collectives.constants import Constants
+from triosim.collectives.constants import CollectiveConstants
 from triosim.collectives.group import Group
 from triosim.collectives.groups import describe
-from triosim.collectives.scheduling import Collectives, Scheduled
+from triosim.collectives.scheduling import Collectives, ScheduledCollective
 from triosim.core.columns import Ragged
 from triosim.core.errors import InputError
 from triosim.core.units import PICOSECONDS_PER_SECOND
@@ -123,7 +123,7 @@ class Machine:
             found += here
         return found
 
-    def predict(self, point: Point, known: tuple[Constants, ...] = ()) -> tuple[float, Scheduled]:
+    def predict(self, point: Point, known: tuple[CollectiveConstants, ...] = ()) -> tuple[float, ScheduledCollective]:
         """Seconds of a collective that is alone, and how it was done.
 
         Raises:
@@ -154,8 +154,8 @@ class Machine:
         return float(play(graph, wires).finish.max()) / PICOSECONDS_PER_SECOND, made
 
     def _send(
-        self, point: Point, group: Group, devices: list[int], known: tuple[Constants, ...]
-    ) -> tuple[float, Scheduled]:
+        self, point: Point, group: Group, devices: list[int], known: tuple[CollectiveConstants, ...]
+    ) -> tuple[float, ScheduledCollective]:
         """One send and receive: the bytes over the route, and what software adds."""
         chosen = Collectives(known=known)
         route = list(self.router.route(devices[0], devices[1]))
@@ -185,7 +185,7 @@ def predict_all(points: Sequence[Point], fit: str) -> tuple[list[Row], dict[str,
     return rows, left
 
 
-def _fitted(points: Sequence[Point]) -> dict[str, tuple[Constants, ...]]:
+def _fitted(points: Sequence[Point]) -> dict[str, tuple[CollectiveConstants, ...]]:
     """Constants of each GPU of a file from its own small groups."""
     found = {}
     for gpu in dict.fromkeys(p.gpu for p in points):

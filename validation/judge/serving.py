@@ -40,7 +40,7 @@ from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.machine import system
 from triosim.serving.capacity import memory
-from triosim.serving.communication import Communication
+from triosim.serving.communication import ReplicaCommunication
 from triosim.serving.fleet import Served, play
 from triosim.serving.kernel_times import ServingKernels
 from triosim.serving.kv_cache import KVCache, PrefixCache
@@ -435,7 +435,7 @@ def engine(folder: Path) -> Figures:
         met &= abs(error) <= BLOCK_MARK
         profiles = folder / "vllm" / "profiles" / path.parent.name
         kernels = ServingKernels(model, device, PRECISIONS["bf16"], tensor_parallel=parallel)
-        between = Communication(system(device=device.name, devices=parallel), parallel) if parallel > 1 else None
+        between = ReplicaCommunication(system(device=device.name, devices=parallel), parallel) if parallel > 1 else None
         ways: list[tuple[str, StepTimes, int]] = [("datasheet", ModelTimes(kernels, between), kept.blocks)]
         if profiles.is_dir() and parallel == 1:
             ways.insert(0, ("measured layers", read_profiles(profiles, model.layers), cache["num_gpu_blocks"]))
@@ -532,7 +532,7 @@ def silicon(folder: Path) -> Figures:
         own = rows[0][0]()
         device = catalog.accelerator("H100-SXM5-80GB")
         kernels = ServingKernels(own, device, PRECISIONS[weights], tensor_parallel=parallel)
-        times = ModelTimes(kernels, Communication(machine, parallel) if parallel > 1 else None)
+        times = ModelTimes(kernels, ReplicaCommunication(machine, parallel) if parallel > 1 else None)
         errors = []
         for _, row in rows:
             ttft, tpot = _closed_loop(backend, own, times, row)

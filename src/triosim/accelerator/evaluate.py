@@ -30,7 +30,7 @@ TIMINGS = ("ideal", "bandwidth", "double-buffer")
 
 
 @dataclass(frozen=True)
-class Costs:
+class MappingCosts:
     """What each of B mappings costs.
 
     Attributes:
@@ -58,7 +58,9 @@ class Costs:
         return total
 
 
-def costs(nest: LoopNest, factors: NDArray[np.int64], orders: NDArray[np.int8], timing: str = "bandwidth") -> Costs:
+def costs(
+    nest: LoopNest, factors: NDArray[np.int64], orders: NDArray[np.int8], timing: str = "bandwidth"
+) -> MappingCosts:
     """Costs of many mappings; see :meth:`LoopNest.count` for the arrays.
 
     Raises:
@@ -67,7 +69,7 @@ def costs(nest: LoopNest, factors: NDArray[np.int64], orders: NDArray[np.int8], 
     return priced(nest, nest.count(factors, orders), timing)
 
 
-def priced(nest: LoopNest, counts: Counts, timing: str = "bandwidth") -> Costs:
+def priced(nest: LoopNest, counts: Counts, timing: str = "bandwidth") -> MappingCosts:
     """Costs of what moves.
 
     Raises:
@@ -105,7 +107,7 @@ def priced(nest: LoopNest, counts: Counts, timing: str = "bandwidth") -> Costs:
     for s, store in enumerate(stores):
         leakage[s] = (store.energies.leak or 0.0) * cycles * counts.instances[s]
     compute = (nest.architecture.compute.energies.compute or 0.0) * float(nest.problem.computes)
-    return Costs(counts, energy, leakage, np.full(len(cycles), compute), cycles, ports, over)
+    return MappingCosts(counts, energy, leakage, np.full(len(cycles), compute), cycles, ports, over)
 
 
 def _rows(nest: LoopNest, counts: Counts, s: int) -> Floats:
@@ -256,7 +258,7 @@ def evaluate(
     return evaluation(nest, found, mapping, timing)
 
 
-def check_capacity(nest: LoopNest, found: Costs, b: int = 0) -> None:
+def check_capacity(nest: LoopNest, found: MappingCosts, b: int = 0) -> None:
     """Refuse a mapping whose tiles exceed a store.
 
     Raises:
@@ -274,7 +276,7 @@ def check_capacity(nest: LoopNest, found: Costs, b: int = 0) -> None:
             )
 
 
-def evaluation(nest: LoopNest, found: Costs, mapping: MappingOf, timing: str, b: int = 0) -> Evaluation:
+def evaluation(nest: LoopNest, found: MappingCosts, mapping: MappingOf, timing: str, b: int = 0) -> Evaluation:
     """One column of costs, for people."""
     counts, stores, tensors = found.counts, nest.architecture.stores, nest.problem.tensors
     accesses = tuple(

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from triosim.accelerator.architecture import Architecture, FanOut, Store
 from triosim.accelerator.mapping import Level, Loop, MappingOf, keeps_of
-from triosim.accelerator.problem import Problem, Tensor
+from triosim.accelerator.problem import Operand, Problem
 from triosim.core.errors import InputError
 
 Floats = NDArray[np.float64]
@@ -175,7 +175,7 @@ class LoopNest:
             })  # fmt: skip
         return tuple(found)
 
-    def axis_extent(self, tensor: Tensor, axis: int, extents: Floats) -> Floats:
+    def axis_extent(self, tensor: Operand, axis: int, extents: Floats) -> Floats:
         """Elements along one axis of the tile; ``extents``: (dimensions, B)."""
         index = self.problem.dimensions.index
         terms = tensor.axes[axis]
@@ -184,7 +184,7 @@ class LoopNest:
         total: Floats = 1.0 + sum(c * (extents[index(d)] - 1.0) for d, c in terms)
         return total
 
-    def words(self, tensor: Tensor, extents: Floats) -> Floats:
+    def words(self, tensor: Operand, extents: Floats) -> Floats:
         """Words of the tile; ``extents``: (dimensions, B)."""
         product = np.ones(extents.shape[1:])
         for axis in range(len(tensor.axes)):
@@ -308,7 +308,7 @@ class LoopNest:
         return found
 
     def _slid(
-        self, tensor: Tensor, t: int, visits: Floats, last: tuple[Floats, Floats, Floats], extents: Floats
+        self, tensor: Operand, t: int, visits: Floats, last: tuple[Floats, Floats, Floats], extents: Floats
     ) -> Floats:
         """Words brought where the innermost loop above slides the tile: all of the first, then what is new."""
         dimension, iterations, step = last

@@ -28,7 +28,7 @@ Axis = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True)
-class Tensor:
+class Operand:
     """One operand or the result of an einsum.
 
     Attributes:
@@ -69,7 +69,7 @@ class Problem:
     name: str
     dimensions: tuple[str, ...]
     bounds: tuple[int, ...]
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[Operand, ...]
 
     def __post_init__(self) -> None:
         check(self)
@@ -80,7 +80,7 @@ class Problem:
         return math.prod(self.bounds)
 
     @property
-    def output(self) -> Tensor:
+    def output(self) -> Operand:
         """The tensor that products are added to."""
         return next(tensor for tensor in self.tensors if tensor.output)
 
@@ -89,7 +89,7 @@ class Problem:
         """Bound of each dimension."""
         return dict(zip(self.dimensions, self.bounds, strict=True))
 
-    def words(self, tensor: Tensor) -> int:
+    def words(self, tensor: Operand) -> int:
         """Elements of a tensor, those included that a stride steps over."""
         return tensor.words(self.bound)
 
@@ -194,7 +194,7 @@ def einsum(
     return made.sparse(densities or {})
 
 
-def _tensor(part: str, text: str, output: bool) -> Tensor:
+def _tensor(part: str, text: str, output: bool) -> Operand:
     match = re.fullmatch(r"\s*(\w+)\s*\[([^\]]*)\]\s*", part)
     if not match:
         raise _no_einsum(text)
@@ -207,7 +207,7 @@ def _tensor(part: str, text: str, output: bool) -> Tensor:
                 raise _no_einsum(text)
             terms.append((found[2], int(found[1] or 1)))
         axes.append(tuple(terms))
-    return Tensor(match[1], tuple(axes), output)
+    return Operand(match[1], tuple(axes), output)
 
 
 def _no_einsum(text: str) -> InputError:
@@ -251,7 +251,7 @@ def convolution(
         "Inputs": ((("N", 1),), *group, (("C", 1),), (("P", sp), ("R", dr)), (("Q", sq), ("S", ds))),
         "Outputs": ((("N", 1),), *group, (("M", 1),), (("P", 1),), (("Q", 1),)),
     }
-    tensors = tuple(Tensor(tensor, axes[tensor], tensor == _WORK[gradient]) for tensor in axes)
+    tensors = tuple(Operand(tensor, axes[tensor], tensor == _WORK[gradient]) for tensor in axes)
     return Problem(name, tuple(bounds), tuple(bounds.values()), tensors)
 
 
@@ -262,9 +262,9 @@ def gemm(name: str = "gemm", *, m: int, n: int, k: int, batch: int = 1) -> Probl
     if batch != 1:
         bounds, lead = {"B": batch, **bounds}, ((("B", 1),),)
     tensors = (
-        Tensor("Weights", (*lead, (("K", 1),), (("N", 1),))),
-        Tensor("Inputs", (*lead, (("M", 1),), (("K", 1),))),
-        Tensor("Outputs", (*lead, (("M", 1),), (("N", 1),)), True),
+        Operand("Weights", (*lead, (("K", 1),), (("N", 1),))),
+        Operand("Inputs", (*lead, (("M", 1),), (("K", 1),))),
+        Operand("Outputs", (*lead, (("M", 1),), (("N", 1),)), True),
     )
     return Problem(name, tuple(bounds), tuple(bounds.values()), tensors)
 
@@ -297,7 +297,7 @@ def attention(
     return einsum(first, bounds, f"{name} scores"), einsum(second, bounds, f"{name} values")
 
 
-def chained(problems: Sequence[Problem]) -> Iterable[tuple[Problem, Tensor]]:
+def chained(problems: Sequence[Problem]) -> Iterable[tuple[Problem, Operand]]:
     """Each problem with the input that the one before it makes, where there is one."""
     for before, after in itertools.pairwise(problems):
         for tensor in after.tensors:

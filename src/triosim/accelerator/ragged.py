@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.accelerator.nest import Counts, Floats, LoopNest
-from triosim.accelerator.problem import Tensor
+from triosim.accelerator.problem import Operand
 
 Mask = NDArray[np.bool_]
 
@@ -146,7 +146,7 @@ class _Count:
 
     # --- over a tensor ------------------------------------------------------------------------------------------------
 
-    def _moved(self, t: int, tensor: Tensor, tile_at: int, brings: Mask, sent_from: int, slides: bool) -> Floats:
+    def _moved(self, t: int, tensor: Operand, tile_at: int, brings: Mask, sent_from: int, slides: bool) -> Floats:
         """(B) words of all tiles at a slot that the loops bring, over all instances of ``sent_from``: a tile that
         several instances below it share is counted once."""
         nest = self.nest
@@ -176,13 +176,13 @@ class _Count:
                 result = np.where(here & (overlap > 0), result - moved * rest * shared, result)
         return np.asarray(result)
 
-    def _axis_sum(self, tensor: Tensor, axis: int, tiles: Floats) -> Floats:
+    def _axis_sum(self, tensor: Operand, axis: int, tiles: Floats) -> Floats:
         """(B) elements along an axis, summed over all tiles of its dimensions."""
         index = self.nest.problem.dimensions.index
         terms = [(index(d), c) for d, c in tensor.axes[axis]]
         return self._linear(terms, terms, tiles, 1.0)
 
-    def _overlap_sum(self, tensor: Tensor, axis: int, d: int, tiles: Floats, size: Floats, step: Floats) -> Floats:
+    def _overlap_sum(self, tensor: Operand, axis: int, d: int, tiles: Floats, size: Floats, step: Floats) -> Floats:
         """(B) elements that two neighbours along ``d`` share, summed over the tiles of the axis' other dimensions."""
         index = self.nest.problem.dimensions.index
         terms = [(index(name), c) for name, c in tensor.axes[axis]]
@@ -202,7 +202,7 @@ class _Count:
             total = total + c * (self.bounds[d] - tiles[d]) * many / tiles[d]
         return total
 
-    def _seen(self, t: int, tensor: Tensor, at: int, here: Mask) -> Floats:
+    def _seen(self, t: int, tensor: Operand, at: int, here: Mask) -> Floats:
         """(B) words of the output that instances ever see, over all of them."""
         nest = self.nest
         outside = np.ones((self.dims, self.batch))

@@ -22,7 +22,7 @@ from triosim.accelerator import evaluate as dense
 from triosim.accelerator.architecture import Architecture, Store
 from triosim.accelerator.evaluate import Access, Evaluation
 from triosim.accelerator.mapping import MappingOf
-from triosim.accelerator.problem import Problem, Tensor
+from triosim.accelerator.problem import Operand, Problem
 from triosim.core.errors import InputError, unknown
 
 FORMATS = ("UOP", "CP", "B", "RLE", "U")
@@ -135,19 +135,19 @@ class SparseEvaluation:
         return sum(a.energy_j for a in self.accesses) + sum(e for _, e in self.leakage_j) + self.compute_j
 
 
-def expected_words(tensor: Tensor, tile: float) -> float:
+def expected_words(tensor: Operand, tile: float) -> float:
     """Words that are not zero in a tile."""
     return math.ceil(round(tensor.density * tile, 9))
 
 
-def worst_words(tensor: Tensor, tile: float, whole: float) -> float:
+def worst_words(tensor: Operand, tile: float, whole: float) -> float:
     """Words that are not zero in the fullest tile; ``whole``: elements of the tensor."""
     if tensor.distribution == "fixed-structured":
         return expected_words(tensor, tile)
     return min(tile, expected_words(tensor, whole))
 
 
-def chance(tensor: Tensor, tile: float, whole: float) -> float:
+def chance(tensor: Operand, tile: float, whole: float) -> float:
     """Chance that a tile of a tensor holds anything but zeros; ``whole``: elements of the tensor."""
     if tile <= 1:
         return tensor.density
@@ -173,7 +173,7 @@ def evaluate(
     """
     _check(sparse, architecture, problem)
     plain = dense.evaluate(architecture, problem, mapping, timing, capacity=False)
-    work = _Work(architecture, problem, mapping, sparse, plain)
+    work = _SparseWork(architecture, problem, mapping, sparse, plain)
     accesses = tuple(work.access(a) for a in plain.accesses)
     overfull = work.check_capacity(accesses)
     steps = problem.computes / plain.used
@@ -208,7 +208,7 @@ def _check(sparse: Sparse, architecture: Architecture, problem: Problem) -> None
                 raise unknown(f"tensor in the sparse optimizations of {store}:", name, tensors)
 
 
-class _Work:
+class _SparseWork:
     """One mapping: how its dense counts thin out."""
 
     def __init__(

@@ -19,7 +19,7 @@ from triosim.core.errors import InputError, no_such_file
 if TYPE_CHECKING:
     from triosim.hardware.accelerator import Accelerator
     from triosim.kernels.calibration.pack import CalibrationPack
-    from triosim.sources.record.bench import Bench, Progress
+    from triosim.sources.record.bench import BenchmarkProgress, KernelBenchmark
 
 MEASURED = "Instead of a trace"
 """The group of options that say what else to calibrate with."""
@@ -183,13 +183,13 @@ def _measured(device: str | None, budget_s: float) -> CalibrationPack:
             "as --device"
         )
     with _bar() as tell:
-        bench: Bench = measure(kind, budget_s, tell)
+        bench: KernelBenchmark = measure(kind, budget_s, tell)
     here = machine() if bench.trace.meta.clock == "cpu" else None
     return made_of(bench.trace, described, drift=bench.drift, versions=bench.versions, machine=here)[0]
 
 
 @contextmanager
-def _bar() -> Iterator[Callable[[Progress], None]]:
+def _bar() -> Iterator[Callable[[BenchmarkProgress], None]]:
     """A progress bar on standard error; being interrupted is one sentence."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -19,7 +19,7 @@ from triosim.core import guarded
 from triosim.core.errors import InputError, quoted, unknown
 
 if TYPE_CHECKING:
-    from triosim.prediction.composition_fit import Measured
+    from triosim.prediction.composition_fit import MeasuredIteration
 
 MEASURED = "seconds"
 LEFT_OUT = (
@@ -85,13 +85,13 @@ def write(table: Path, output: Path) -> None:
     say(written("residual", output, f"  (triosim train WORKLOAD --composition {output})"), output)
 
 
-def read(table: Path) -> list[Measured]:
+def read(table: Path) -> list[MeasuredIteration]:
     """The measured iterations of a table.
 
     Raises:
         InputError: the table cannot be read, a column is no option, or a line makes no sense; the message says where.
     """
-    from triosim.prediction.composition_fit import Measured
+    from triosim.prediction.composition_fit import MeasuredIteration
 
     reader = guarded.rows(guarded.text(guarded.content(table), str(table)), str(table))
     with guarded.csv_errors(str(table), lambda: reader.line_num):
@@ -108,7 +108,7 @@ def read(table: Path) -> list[Measured]:
                 name: _value(column, line[column], kind) for column, (name, kind) in kinds.items() if line[column]
             }
             trace, system, plan, fidelity = job(Options(**options), training=True)
-            found.append(Measured(trace, system, plan, _seconds(line[MEASURED]), fidelity))
+            found.append(MeasuredIteration(trace, system, plan, _seconds(line[MEASURED]), fidelity))
         except InputError as error:
             raise InputError(f"{table}, line {number}: {error}") from None
     return found

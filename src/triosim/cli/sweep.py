@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from triosim.fidelity import Fidelity
     from triosim.plan import Plan
     from triosim.search.journal import Journal
-    from triosim.search.outcome import Outcome
+    from triosim.search.outcome import PlanOutcome
 
 
 class SweepCommand(Command):
@@ -139,7 +139,7 @@ class _Kept:
         if self._journal:
             self._journal.__exit__(*how)
 
-    def known(self, asked: list[dict[str, Any]]) -> dict[int, Outcome]:
+    def known(self, asked: list[dict[str, Any]]) -> dict[int, PlanOutcome]:
         """Outcomes by the number that their plans have now."""
         if self._journal is None or not self._journal.found:
             return {}
@@ -148,7 +148,7 @@ class _Kept:
         found = {number: self._journal.found.get(_name(one)) for number, one in enumerate(asked)}
         return {number: replace(one, number=number) for number, one in found.items() if one is not None}
 
-    def keep(self, asked: dict[str, Any], outcome: Outcome) -> None:
+    def keep(self, asked: dict[str, Any], outcome: PlanOutcome) -> None:
         """Remember an outcome."""
         if self._journal:
             self._journal.keep(_name(asked), outcome)
@@ -176,7 +176,7 @@ def _kept(options: Options, content: tuple[object, ...], files: list[str]) -> _K
     return _Kept(journal)
 
 
-def _write(outcomes: list[Outcome], workload: str, system: str, options: Options) -> list[str]:
+def _write(outcomes: list[PlanOutcome], workload: str, system: str, options: Options) -> list[str]:
     """Write the files asked for; returns a line for each."""
     from triosim.cli.streams import written
     from triosim.core.outputs import text_output

@@ -19,7 +19,7 @@ DEFAULTS = {
 """The algorithm of each kind of collective on ideal links unless the user says otherwise."""
 
 
-class Schedule(NamedTuple):
+class CollectiveSchedule(NamedTuple):
     """A collective ready to be played.
 
     Attributes:
@@ -44,7 +44,9 @@ class Algorithm(ABC):
     placed: ClassVar[bool] = False
 
     @abstractmethod
-    def schedule(self, kind: str, members: int, size: int, root: int = 0, group: Group | None = None) -> Schedule:
+    def schedule(
+        self, kind: str, members: int, size: int, root: int = 0, group: Group | None = None
+    ) -> CollectiveSchedule:
         """The pattern of one collective.
 
         Args:

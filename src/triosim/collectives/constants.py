@@ -63,7 +63,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Costs:
+class TransportCosts:
     """What one way of moving data costs.
 
     Attributes:
@@ -78,7 +78,7 @@ class Costs:
 
 
 @dataclass(frozen=True)
-class Constants:
+class CollectiveConstants:
     """Costs of collectives on a class of links.
 
     Attributes:
@@ -101,11 +101,11 @@ class Constants:
     source: str
     fitted: bool
     bandwidth: float
-    ring: Mapping[str, Costs]
+    ring: Mapping[str, TransportCosts]
     finish: Mapping[str, float]
-    exchange: Costs
+    exchange: TransportCosts
     peer_s: float
-    multicast: Costs | None = None
+    multicast: TransportCosts | None = None
 
 
 def names() -> list[str]:
@@ -115,13 +115,13 @@ def names() -> list[str]:
 
 
 @functools.lru_cache(maxsize=32)
-def load(name: str) -> Constants:
+def load(name: str) -> CollectiveConstants:
     """Constants of the class of that file name, without ``.json``."""
     text = (resources.files("triosim.collectives") / "data" / f"{name}.json").read_text(encoding="utf-8")
     return parse(json.loads(text))
 
 
-def of_link(name: str, family: str, known: Sequence[Constants] = ()) -> Constants | None:
+def of_link(name: str, family: str, known: Sequence[CollectiveConstants] = ()) -> CollectiveConstants | None:
     """Constants for a link of the catalog, or None where nothing is known of its family.
 
     The class of that very name; else the nearest generation of the family; for links between servers what NCCL assumes.
@@ -141,24 +141,24 @@ def of_link(name: str, family: str, known: Sequence[Constants] = ()) -> Constant
 
 
 @functools.cache
-def as_described() -> Constants:
+def as_described() -> CollectiveConstants:
     """Constants of a link that is known by its figures alone: software costs its overhead, once.  Protocols put their
     flags on the wire all the same."""
     nothing = Curve((1.0,), (0.0,))
-    return Constants(
+    return CollectiveConstants(
         name="",
         family="",
         source="figures alone",
         fitted=False,
         bandwidth=math.inf,
-        ring={protocol: Costs(0.0, below / above, nothing) for protocol, (above, below) in WIRE.items()},
+        ring={protocol: TransportCosts(0.0, below / above, nothing) for protocol, (above, below) in WIRE.items()},
         finish={},
-        exchange=Costs(0.0, 1.0, nothing),
+        exchange=TransportCosts(0.0, 1.0, nothing),
         peer_s=0.0,
     )
 
 
-def told(name: str, used: Constants) -> str:
+def told(name: str, used: CollectiveConstants) -> str:
     """Where the costs of a link are from, in words."""
     if used is as_described():
         return f"{name or 'links inside servers'}: as described"
@@ -175,7 +175,7 @@ def _generation(name: str) -> int:
     return int(digits.group()) if digits else 0
 
 
-def parse(document: Mapping[str, Any]) -> Constants:
+def parse(document: Mapping[str, Any]) -> CollectiveConstants:
     """Constants from a document of schema :data:`SCHEMA`.
 
     Raises:
@@ -184,7 +184,7 @@ def parse(document: Mapping[str, Any]) -> Constants:
     if document.get("schema") != SCHEMA:
         raise ValueError(f"schema is {document.get('schema')!r}, this version reads {SCHEMA!r}")
     multicast = document.get("multicast")
-    return Constants(
+    return CollectiveConstants(
         name=document["name"],
         family=document["family"],
         source=document["source"],
@@ -198,7 +198,7 @@ def parse(document: Mapping[str, Any]) -> Constants:
     )
 
 
-def unparse(constants: Constants) -> dict[str, Any]:
+def unparse(constants: CollectiveConstants) -> dict[str, Any]:
     """The document that :func:`parse` reads."""
     document: dict[str, Any] = {
         "schema": SCHEMA,
@@ -216,12 +216,12 @@ def unparse(constants: Constants) -> dict[str, Any]:
     return document
 
 
-def _costs(part: Mapping[str, Any]) -> Costs:
+def _costs(part: Mapping[str, Any]) -> TransportCosts:
     curve = Curve(tuple(part["overhead"]["bytes"]), tuple(part["overhead"]["seconds"]))
-    return Costs(part["base_s"], part["efficiency"], curve)
+    return TransportCosts(part["base_s"], part["efficiency"], curve)
 
 
-def _document(costs: Costs) -> dict[str, Any]:
+def _document(costs: TransportCosts) -> dict[str, Any]:
     seconds = [_short(x) for x in costs.overhead.seconds]
     return {
         "base_s": _short(costs.base_s),

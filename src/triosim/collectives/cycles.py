@@ -29,7 +29,7 @@ def disjoint_rings(links: NDArray[np.int64]) -> tuple[tuple[int, ...], ...]:
     """
     if len(links) == 2:
         return ((0, 1),) * int(links[0, 1])
-    search = _Search(np.array(links, np.int64))
+    search = _CycleSearch(np.array(links, np.int64))
     search.extend(())
     forward = search.best
     return tuple(ring for cycle in forward for ring in (cycle, (cycle[0], *cycle[:0:-1])))
@@ -67,7 +67,7 @@ def widest_rings(bandwidth: NDArray[np.float64]) -> tuple[tuple[tuple[int, ...],
 _WIDTHS, _PARTS = 6, 4
 
 
-class _Search:
+class _CycleSearch:
     """Takes one cycle after another out of the links that are left, and goes back where that leads to few."""
 
     def __init__(self, links: NDArray[np.int64]) -> None:

@@ -14,14 +14,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from triosim.collectives.algorithm import Schedule
+from triosim.collectives.algorithm import CollectiveSchedule
 from triosim.collectives.algorithms.tree import PIECES
 from triosim.collectives.group import Group, blocks_of
 from triosim.collectives.pattern import ring
 from triosim.collectives.rails import rail_rings
 
 
-def evened(members: int, inside: int, between: int, group: Group) -> Schedule:
+def evened(members: int, inside: int, between: int, group: Group) -> CollectiveSchedule:
     """A ring in the place of trees over several servers.
 
     Args:
@@ -39,4 +39,4 @@ def evened(members: int, inside: int, between: int, group: Group) -> Schedule:
     server = group.server[order]
     crosses = server[even.source] != server[even.target]
     sent = np.where(crosses, -(-between // PIECES), -(-inside // PIECES)).astype(np.int64)
-    return Schedule(replace(even, bytes=sent), tuple(order.tolist()))
+    return CollectiveSchedule(replace(even, bytes=sent), tuple(order.tolist()))

@@ -7,13 +7,13 @@ from numpy.typing import NDArray
 
 from triosim.collectives.group import Group
 from triosim.collectives.groups import describe
-from triosim.collectives.measured import Measured
+from triosim.collectives.measured import MeasuredCollectives
 from triosim.collectives.scheduling import Collectives
 from triosim.core.caching import kept
 from triosim.core.units import picoseconds
 from triosim.hardware.system import System
 from triosim.network.routes import Router
-from triosim.network.traffic import Scheduled
+from triosim.network.traffic import RoutedCollective
 
 
 class CollectiveMeans:
@@ -31,7 +31,7 @@ class CollectiveMeans:
         system: System,
         router: Router,
         collectives: Collectives,
-        measured: Measured | None = None,
+        measured: MeasuredCollectives | None = None,
         more_s: float = 0.0,
     ) -> None:
         self.system, self.router, self.collectives, self.measured = system, router, collectives, measured
@@ -53,14 +53,14 @@ class CollectiveMeans:
             self.more_s,
         )
 
-    def collective(self, kind: str, devices: NDArray[np.int64], size: int, root: int) -> Scheduled:
+    def collective(self, kind: str, devices: NDArray[np.int64], size: int, root: int) -> RoutedCollective:
         """See :class:`triosim.network.traffic.Means`."""
         made = self.collectives.schedule(kind, self._group(devices), size, root)
         delay = made.delay_s if self.measured is None else self.measured.collective(kind, devices, size)
         # The network of a group in one server is that server's switch, wherever the group is.
         places = (0,) * len(made.nodes)
         ticks = picoseconds(delay + self.more_s, f"what software adds to an {kind} of {size} bytes")
-        return Scheduled(made.pattern, made.order, ticks, places, made.algorithm, made.protocol, made.source)
+        return RoutedCollective(made.pattern, made.order, ticks, places, made.algorithm, made.protocol, made.source)
 
     def transfer(self, source: int, target: int, size: int) -> int:
         """See :class:`triosim.network.traffic.Means`."""

@@ -52,7 +52,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCollectives:
     """Tables of one machine.
 
     What is played takes what the table says beside what the links of the System take; a System for such tables has

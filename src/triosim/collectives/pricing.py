@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.collectives import constants, cost, tuner
-from triosim.collectives.algorithm import Schedule
-from triosim.collectives.constants import PROTOCOLS, WIRE, Constants, Costs
+from triosim.collectives.algorithm import CollectiveSchedule
+from triosim.collectives.constants import PROTOCOLS, WIRE, CollectiveConstants, TransportCosts
 from triosim.collectives.evened import evened
 from triosim.collectives.group import Group, LinkClass
 from triosim.core.caching import kept
@@ -24,7 +24,7 @@ class Priced:
     """A link with its constants."""
 
     link: LinkClass
-    known: Constants
+    known: CollectiveConstants
 
     @property
     def latency_s(self) -> float:
@@ -33,7 +33,7 @@ class Priced:
             return 0.0
         return self.link.latency if self.link.usual_latency is None else self.link.usual_latency
 
-    def base_s(self, costs: Costs) -> float:
+    def base_s(self, costs: TransportCosts) -> float:
         """Seconds before the first step: those of the constants, and what the link costs more than such links do."""
         if self.known is constants.as_described():
             return self.link.overhead
@@ -42,7 +42,7 @@ class Priced:
 
 
 @dataclass(frozen=True)
-class Links:
+class GroupLinks:
     """The links of a group, with constants for both kinds.
 
     Attributes:
@@ -53,7 +53,7 @@ class Links:
     inter: Priced | None
 
     @staticmethod
-    def of(group: Group, known: Sequence[Constants] = ()) -> Links | None:
+    def of(group: Group, known: Sequence[CollectiveConstants] = ()) -> GroupLinks | None:
         """None for a server of whose links nothing is known but figures: such as have no name, or are of a family
         without constants.  Links between servers that are not known cost what NCCL assumes of networks.
 
@@ -70,7 +70,7 @@ class Links:
         if group.inter is not None:
             costs = constants.of_link(group.inter.name, group.inter.family, known)
             inter = Priced(group.inter, costs or constants.load("network"))
-        return Links(intra, inter)
+        return GroupLinks(intra, inter)
 
     @property
     def each(self) -> list[Priced]:
@@ -83,7 +83,7 @@ class Links:
         return self.each[-1]
 
     @property
-    def multicast(self) -> Costs | None:
+    def multicast(self) -> TransportCosts | None:
         """Costs of all-reduce in the switch; None where members are in several servers or the switch cannot."""
         return self.intra.known.multicast if self.intra is not None and self.inter is None else None
 
@@ -97,7 +97,7 @@ class Links:
 
 
 def in_steps(
-    links: Links, made: Schedule, kind: str, algorithm: str, group: Group, size: int, protocol: str
+    links: GroupLinks, made: CollectiveSchedule, kind: str, algorithm: str, group: Group, size: int, protocol: str
 ) -> tuple[Pattern, float]:
     """Rings, trees and whatever moves in steps: the pattern with its pauses, and the delay in seconds.
 
@@ -136,7 +136,7 @@ def in_steps(
     return replace(pattern, bytes=wire, pause=_ticks(pause)), delay
 
 
-def in_switch(links: Links, made: Schedule, group: Group, size: int) -> tuple[Pattern, float]:
+def in_switch(links: GroupLinks, made: CollectiveSchedule, group: Group, size: int) -> tuple[Pattern, float]:
     """All-reduce in the switch: chunks go up and down at the bandwidth that it reaches; the rest comes first.
 
     Raises:
@@ -160,7 +160,7 @@ def in_switch(links: Links, made: Schedule, group: Group, size: int) -> tuple[Pa
     return replace(pattern, pause=_ticks(np.where(up, pause, 0.0))), max(0.0, delay)
 
 
-def at_once(links: Links, made: Schedule, kind: str, group: Group, size: int) -> tuple[Pattern, float]:
+def at_once(links: GroupLinks, made: CollectiveSchedule, kind: str, group: Group, size: int) -> tuple[Pattern, float]:
     """Sends and receives: they share their links as they are, and what software adds comes first."""
     slowest, peers = links.slowest, group.members - 1
     costs, link, share = slowest.known.exchange, slowest.link, size / group.members
@@ -172,13 +172,13 @@ def at_once(links: Links, made: Schedule, kind: str, group: Group, size: int) ->
     return made.pattern, max(0.0, delay)
 
 
-def of_transfer(links: Links, size: int) -> float:
+def of_transfer(links: GroupLinks, size: int) -> float:
     """Seconds that software adds to one send and receive."""
     costs, link = links.slowest.known.exchange, links.slowest.link
     return links.slowest.base_s(costs) + costs.overhead(size) + size / link.bandwidth * (1 / costs.efficiency - 1)
 
 
-def lasts(links: Links, algorithm: str, made: Schedule, delay_s: float, group: Group) -> float:
+def lasts(links: GroupLinks, algorithm: str, made: CollectiveSchedule, delay_s: float, group: Group) -> float:
     """Seconds that a ring, a chain or a tree takes when nothing else uses its links: what a choice is made by.
 
     Exact for rings, in which all wait for the slowest, and for chains (see :mod:`triosim.engine.alone`).  In a tree the
@@ -224,7 +224,9 @@ def lasts(links: Links, algorithm: str, made: Schedule, delay_s: float, group: G
     return seconds
 
 
-def spread(links: Links, made: Schedule, delay_s: float, group: Group) -> tuple[Schedule, float]:
+def spread(
+    links: GroupLinks, made: CollectiveSchedule, delay_s: float, group: Group
+) -> tuple[CollectiveSchedule, float]:
     """Trees over several servers as a ring of the same load, made to last what :func:`lasts` says of the trees; the
     ring, and the delay in seconds.
 
@@ -235,7 +237,7 @@ def spread(links: Links, made: Schedule, delay_s: float, group: Group) -> tuple[
     return even, max(0.0, lasts(links, "tree", made, delay_s, group) - lasts(links, "ring", even, 0.0, group))
 
 
-def _crossing(made: Schedule, group: Group) -> NDArray[np.bool_]:
+def _crossing(made: CollectiveSchedule, group: Group) -> NDArray[np.bool_]:
     """Edges between members of different servers; places in the network belong to the server."""
     pattern, order = made.pattern, np.array(made.order, np.int64).tobytes()
     return _apart(pattern.source, pattern.target, pattern.members, pattern.places, order, group.server)
@@ -287,7 +289,7 @@ def _tree_efficiency(group: Group, size: int, protocol: str) -> float:
     return tuner.tree_efficiency(size if group.servers > 2 else 0, protocol)
 
 
-def _beside(costs: Costs, link: LinkClass, payload: NDArray, wire: NDArray) -> NDArray[np.float64]:
+def _beside(costs: TransportCosts, link: LinkClass, payload: NDArray, wire: NDArray) -> NDArray[np.float64]:
     """Seconds of each transfer beside its bytes on the wire."""
     sizes, row = np.unique(payload, return_inverse=True)
     seconds = np.array([cost.step(costs, float(b), link.bandwidth) for b in sizes.tolist()])

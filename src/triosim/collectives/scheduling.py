@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from numpy.typing import ArrayLike
 
 from triosim.collectives import pricing, tuner, uneven
-from triosim.collectives.algorithm import ALGORITHMS, DEFAULTS, Schedule, choose
-from triosim.collectives.constants import PROTOCOLS, Constants
+from triosim.collectives.algorithm import ALGORITHMS, DEFAULTS, CollectiveSchedule, choose
+from triosim.collectives.constants import PROTOCOLS, CollectiveConstants
 from triosim.collectives.group import Group
 from triosim.collectives.pattern import in_flight
-from triosim.collectives.pricing import Links
+from triosim.collectives.pricing import GroupLinks
 from triosim.core.caching import kept
 from triosim.core.errors import InputError, unknown
 from triosim.core.options import configured, options_of
@@ -34,7 +34,7 @@ CHOSEN_BY_NCCL = (*tuner.ROUNDS, "broadcast", "reduce")
 
 
 @dataclass(frozen=True)
-class Scheduled:
+class ScheduledCollective:
     """A collective ready to be played.
 
     Attributes:
@@ -76,7 +76,7 @@ class Collectives:
         algorithm: str = "auto",
         protocol: str = "auto",
         ideal: bool = False,
-        known: Sequence[Constants] = (),
+        known: Sequence[CollectiveConstants] = (),
         peers: int | None = None,
     ) -> None:
         part = None if algorithm == "auto" else ALGORITHMS.get(algorithm)
@@ -99,7 +99,7 @@ class Collectives:
         return hash(self._facts)
 
     @kept(64)
-    def schedule(self, kind: str, group: Group, size: int, root: int = 0) -> Scheduled:
+    def schedule(self, kind: str, group: Group, size: int, root: int = 0) -> ScheduledCollective:
         """What is played for one collective.
 
         Args:
@@ -113,12 +113,12 @@ class Collectives:
         """
         if group.members < 2:
             alone = self._make(DEFAULTS[kind], kind, group, size, root)
-            return Scheduled(alone.pattern, alone.order, (), 0.0, DEFAULTS[kind], "", "")
+            return ScheduledCollective(alone.pattern, alone.order, (), 0.0, DEFAULTS[kind], "", "")
         links = self._links(group)
         if links is None:
             return self._as_described(kind, group, size, root)
 
-        def made(algorithm: str, protocol: str) -> Scheduled:
+        def made(algorithm: str, protocol: str) -> ScheduledCollective:
             pattern = self._make(algorithm, kind, group, size, root)
             return self._priced(links, pattern, kind, algorithm, group, size, protocol)
 
@@ -129,7 +129,7 @@ class Collectives:
             fastest = min(found, key=lambda one: self._lasts(links, one, group))
         return fastest if asked in ("auto", fastest.algorithm) else made(asked, fastest.protocol)
 
-    def schedule_uneven(self, kind: str, group: Group, sizes: ArrayLike) -> Scheduled:
+    def schedule_uneven(self, kind: str, group: Group, sizes: ArrayLike) -> ScheduledCollective:
         """What is played for all-gather, reduce-scatter or all-to-all with parts that differ.
 
         Args:
@@ -147,7 +147,7 @@ class Collectives:
         links = self._links(group) if group.members > 1 else None
         if links is None:
             delay = max((link.overhead for link in (group.intra, group.inter) if link is not None), default=0.0)
-            return Scheduled(made.pattern, made.order, (), delay, algorithm, "", "")
+            return ScheduledCollective(made.pattern, made.order, (), delay, algorithm, "", "")
         size = int(uneven.full_buffer(kind, sizes))
         protocol = Collectives(algorithm, self.protocol, known=self.known).schedule(kind, group, size).protocol
         return self._priced(links, made, kind, algorithm, group, size, protocol)
@@ -157,44 +157,48 @@ class Collectives:
         links = self._links(group)
         return group.slowest.overhead if links is None else pricing.of_transfer(links, size)
 
-    def _make(self, algorithm: str, kind: str, group: Group | None, size: int, root: int, members: int = 0) -> Schedule:
+    def _make(
+        self, algorithm: str, kind: str, group: Group | None, size: int, root: int, members: int = 0
+    ) -> CollectiveSchedule:
         found = ALGORITHMS.get(algorithm)
         options = {"peers": self.peers} if "peers" in (options_of(found) or ()) else {}
         made = configured(found, options, f"collective algorithm {algorithm}")
         return made.schedule(kind, group.members if group else members, size, root, group)
 
-    def _links(self, group: Group) -> Links | None:
-        return None if self.ideal else Links.of(group, self.known)
+    def _links(self, group: Group) -> GroupLinks | None:
+        return None if self.ideal else GroupLinks.of(group, self.known)
 
     @staticmethod
-    def _lasts(links: Links, made: Scheduled, group: Group) -> float:
+    def _lasts(links: GroupLinks, made: ScheduledCollective, group: Group) -> float:
         """Seconds that a collective takes when nothing else uses its links."""
-        return pricing.lasts(links, made.algorithm, Schedule(made.pattern, made.order), made.delay_s, group)
+        return pricing.lasts(links, made.algorithm, CollectiveSchedule(made.pattern, made.order), made.delay_s, group)
 
     @staticmethod
     def _priced(
-        links: Links, made: Schedule, kind: str, algorithm: str, group: Group, size: int, protocol: str
-    ) -> Scheduled:
+        links: GroupLinks, made: CollectiveSchedule, kind: str, algorithm: str, group: Group, size: int, protocol: str
+    ) -> ScheduledCollective:
         if algorithm == "nvls":
             pattern, delay = pricing.in_switch(links, made, group, size)
         elif kind in CHOSEN_BY_NCCL:
             pattern, delay = pricing.in_steps(links, made, kind, algorithm, group, size, protocol)
             if algorithm == "tree" and group.servers > 1:
-                even, delay = pricing.spread(links, Schedule(pattern, made.order), delay, group)
-                return Scheduled(even.pattern, even.order, (), delay, algorithm, protocol, links.source())
+                even, delay = pricing.spread(links, CollectiveSchedule(pattern, made.order), delay, group)
+                return ScheduledCollective(even.pattern, even.order, (), delay, algorithm, protocol, links.source())
         else:
             pattern, delay = pricing.at_once(links, made, kind, group, size)
-        return Scheduled(pattern, made.order, _nodes(pattern, group), delay, algorithm, protocol, links.source())
+        return ScheduledCollective(
+            pattern, made.order, _nodes(pattern, group), delay, algorithm, protocol, links.source()
+        )
 
-    def _as_described(self, kind: str, group: Group, size: int, root: int) -> Scheduled:
+    def _as_described(self, kind: str, group: Group, size: int, root: int) -> ScheduledCollective:
         """No software costs but the links' own overhead, once."""
         algorithm = choose(kind, group.members, size, self.algorithm if kind in self.kinds else "auto")
         where = None if self.ideal and not ALGORITHMS.get(algorithm).placed else group
         made = self._make(algorithm, kind, where, size, root, group.members)
         delay = max(link.overhead for link in (group.intra, group.inter) if link is not None)
-        return Scheduled(made.pattern, made.order, _nodes(made.pattern, group), delay, algorithm, "", "")
+        return ScheduledCollective(made.pattern, made.order, _nodes(made.pattern, group), delay, algorithm, "", "")
 
-    def _choices(self, kind: str, group: Group, size: int, links: Links) -> list[tuple[str, str]]:
+    def _choices(self, kind: str, group: Group, size: int, links: GroupLinks) -> list[tuple[str, str]]:
         """Algorithm and protocol: what is asked for, and NCCL's first choice of what that leaves open.  What NCCL does
         not have goes as its rings do.
 

@@ -23,7 +23,7 @@ ROUNDS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
 
 
 @dataclass(frozen=True)
-class Choice:
+class TunerChoice:
     """An algorithm with a protocol, and the seconds that NCCL predicts for it."""
 
     algorithm: str
@@ -37,7 +37,7 @@ def _constants() -> dict[str, Any]:
     return json.loads(text)
 
 
-def choices(kind: str, group: Group, size: int, every: bool = False) -> list[Choice]:
+def choices(kind: str, group: Group, size: int, every: bool = False) -> list[TunerChoice]:
     """All that NCCL would consider for a collective, the fastest by its own prediction first.
 
     Args:
@@ -47,11 +47,11 @@ def choices(kind: str, group: Group, size: int, every: bool = False) -> list[Cho
         every: also protocols that NCCL would not use on such links.
     """
     able = [p for p in PROTOCOLS if every or _enabled(p, group)]
-    found = [Choice("ring", p, _ring(kind, group, size, p)) for p in able]
+    found = [TunerChoice("ring", p, _ring(kind, group, size, p)) for p in able]
     if kind == "all_reduce" and group.members > 2:
-        found += [Choice("tree", p, _tree(group, size, p)) for p in able]
+        found += [TunerChoice("tree", p, _tree(group, size, p)) for p in able]
         if _multicasts(group):
-            found.append(Choice("nvls", "Simple", _nvls(group, size)))
+            found.append(TunerChoice("nvls", "Simple", _nvls(group, size)))
     return sorted(found, key=lambda c: c.seconds)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from triosim.collectives.algorithm import Schedule
+from triosim.collectives.algorithm import CollectiveSchedule
 from triosim.collectives.pattern import in_flight
 from triosim.core.columns import Ragged
 from triosim.core.errors import InputError
@@ -17,7 +17,7 @@ from triosim.engine.graph import Pattern
 KINDS = ("all_gather", "reduce_scatter", "all_to_all")
 
 
-def schedule(kind: str, sizes: ArrayLike, peers: int | None = None) -> Schedule:
+def schedule(kind: str, sizes: ArrayLike, peers: int | None = None) -> CollectiveSchedule:
     """The pattern of a collective with uneven parts: rings for gathering and reducing, direct exchanges.
 
     Args:
@@ -39,7 +39,7 @@ def schedule(kind: str, sizes: ArrayLike, peers: int | None = None) -> Schedule:
     if (parts < 0).any():
         raise InputError(f"{kind} with uneven parts: a part has {int(parts.min())} bytes: the least is 0")
     pattern = _exchange(parts, in_flight(peers)) if kind == "all_to_all" else _ring(parts, gathers=kind == "all_gather")
-    return Schedule(pattern, tuple(range(len(parts))))
+    return CollectiveSchedule(pattern, tuple(range(len(parts))))
 
 
 def full_buffer(kind: str, sizes: ArrayLike) -> int:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from triosim.core.dtypes import DTYPES
 from triosim.core.units import PICOSECONDS_PER_SECOND
-from triosim.energy.constants import Constants
+from triosim.energy.constants import EnergyConstants
 from triosim.energy.device import DeviceEnergy, device_energy
 from triosim.energy.governor import Clocked, at_clock
 from triosim.energy.work import operator_work
@@ -49,7 +49,7 @@ Columns = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray
 HOST_SPREAD, LINK_SPREAD = "host.share", "link.spread"
 
 
-class Spent(Protocol):
+class RankTimeSpent(Protocol):
     """How a rank spent the run, picoseconds."""
 
     @property
@@ -167,9 +167,9 @@ class Account:
     placement: Placement
     times: Mapping[int, Estimates]
     clocks: Mapping[int, tuple[float, float]]
-    spent: Sequence[Spent]
+    spent: Sequence[RankTimeSpent]
     transfers: Callable[[int], tuple[NDArray[np.int64], NDArray[np.int64]]]
-    constants: Constants
+    constants: EnergyConstants
     known: Mapping[str, DeviceEnergy] = field(default_factory=dict)
     samples: float | None = None
     tokens: float | None = None

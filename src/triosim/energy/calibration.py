@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from triosim.core import guarded
 from triosim.core.dtypes import DTYPE_CODE
 from triosim.core.errors import InputError, quoted, unknown
-from triosim.energy.constants import Constants
+from triosim.energy.constants import EnergyConstants
 from triosim.energy.device import DeviceEnergy, device_energy
 from triosim.hardware.accelerator import Accelerator
 
@@ -126,7 +126,7 @@ def calibrated(device: Accelerator, phases: Sequence[PowerPhase], log: PowerLog)
 
 
 def _pack(device: Accelerator, phases: Sequence[PowerPhase], watts: Sequence[float]) -> EnergyPack:
-    base = device_energy(device, Constants())
+    base = device_energy(device, EnergyConstants())
     if base is None:
         raise InputError(
             f"what {device.name or 'the device'} can do is not known: give tdp_w, peaks and bandwidth in a device file"

@@ -71,7 +71,7 @@ def _constant(row: Mapping[str, str]) -> Constant:
 
 
 @dataclass
-class Constants:
+class EnergyConstants:
     """The table as one prediction reads it.
 
     Attributes:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from triosim.core.errors import InputError, unknown
-from triosim.energy.constants import Constants, table
+from triosim.energy.constants import EnergyConstants, table
 from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
 
@@ -156,7 +156,7 @@ def cost(usage: Usage, options: CostOptions | None = None) -> Cost:
     """
     options = options or CostOptions()
     _check(options)
-    return _Costing(usage, options, Constants(dict(options.overrides))).run()
+    return _Costing(usage, options, EnergyConstants(dict(options.overrides))).run()
 
 
 def _check(options: CostOptions) -> None:
@@ -181,7 +181,7 @@ class _Costing:
 
     usage: Usage
     options: CostOptions
-    constants: Constants
+    constants: EnergyConstants
     devices: list[tuple[Accelerator, float]] = field(default_factory=list)
 
     def run(self) -> Cost:
@@ -364,7 +364,7 @@ def facility_pue(text: str, constants: Mapping[str, float] | None = None) -> flo
     """
     row = f"pue.{text.strip().lower()}"
     if row in table():
-        return Constants(constants or {}).value(row)
+        return EnergyConstants(constants or {}).value(row)
     try:
         value = float(text)
     except ValueError:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.energy.constants import Constants
+from triosim.energy.constants import EnergyConstants
 from triosim.hardware import power
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import arithmetic
@@ -65,7 +65,7 @@ def memory_kind(device: Accelerator) -> str:
     return next((kind for kind in MEMORIES if kind in device.memory_type.upper()), "other")
 
 
-def device_energy(device: Accelerator, constants: Constants) -> DeviceEnergy | None:
+def device_energy(device: Accelerator, constants: EnergyConstants) -> DeviceEnergy | None:
     """What a device draws, from its datasheet; None where its TDP, a peak or its memory bandwidth is not known.
 
     Args:

@@ -25,7 +25,7 @@ from triosim.hardware.topology import DEVICE_BYTES, LINK_BYTES, builder
 from triosim.hardware.wiring import UNLIMITED, join, own_host_link, table_link, table_wire
 
 if TYPE_CHECKING:  # pydantic is loaded only where a file is read
-    from triosim.hardware.description import DeviceTable, Host, LinkEdge, ScaleOut, SystemFile
+    from triosim.hardware.description import DeviceTable, HostTable, LinkEdge, ScaleOut, SystemFile
 
 MOST_DEVICES = 1_000_000
 """Beyond it a number is taken for a slip of the hand."""
@@ -272,7 +272,7 @@ def _add_hosts(file: SystemFile, where: str, node: _Node) -> None:
                 _link_host(host, memory, np.flatnonzero(np.array(node.servers) == server), node)
 
 
-def _link_host(host: Host, memory: int, members: NDArray[np.int64], node: _Node) -> None:
+def _link_host(host: HostTable, memory: int, members: NDArray[np.int64], node: _Node) -> None:
     """Links from devices to their host memory, each for ``devices_per_link`` neighbours of one kind."""
     for kind in dict.fromkeys(node.models[i].name for i in members):
         alike = np.array([i for i in members if node.models[i].name == kind])

@@ -86,7 +86,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1)]
 
 
-class _Table(BaseModel):
+class _DescriptionTable(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     @model_validator(mode="before")
@@ -111,7 +111,7 @@ def _element_type(name: Any) -> Any:
     return found
 
 
-class DeviceTable(_Table):
+class DeviceTable(_DescriptionTable):
     """An accelerator; fields as in :class:`triosim.hardware.accelerator.Accelerator`."""
 
     name: Name
@@ -154,7 +154,7 @@ Model = Annotated[
 ]
 
 
-class LinkTable(_Table):
+class LinkTable(_DescriptionTable):
     """What one link can do: a link of the catalog, figures, or a link of the catalog with some figures replaced.
 
     Attributes:
@@ -179,7 +179,7 @@ class LinkTable(_Table):
         return self
 
 
-class Devices(_Table):
+class Devices(_DescriptionTable):
     """``[devices]``: alike, named by what they are and numbered."""
 
     model: Model
@@ -187,7 +187,7 @@ class Devices(_Table):
     source: str = ""
 
 
-class DeviceNode(_Table):
+class DeviceNode(_DescriptionTable):
     """``[[device]]``: one device, or ``count`` of them numbered from 0."""
 
     name: Name
@@ -213,13 +213,13 @@ class ScaleUp(LinkTable):
     options: Options = {}
 
 
-class SwitchNode(_Table):
+class SwitchNode(_DescriptionTable):
     """``[[switch]]``."""
 
     name: Name
 
 
-class Host(LinkTable):
+class HostTable(LinkTable):
     """``[host]``: the node's host memory.
 
     Without link and bandwidth the host hangs on the root of the devices' PCIe tree, or else each device has its own
@@ -237,7 +237,7 @@ class Host(LinkTable):
     devices_per_link: Count = 1
 
 
-class HostNode(_Table):
+class HostNode(_DescriptionTable):
     """``[[host]]``: host memory as a node of a written-out graph."""
 
     name: Name
@@ -262,11 +262,11 @@ class ScaleOut(LinkTable):
     nics: Count | None = None
 
 
-class Pool(LinkTable):
+class PoolTable(LinkTable):
     """``[pool]``: a memory pool that every device of every node is linked to."""
 
 
-class RoutingTable(_Table):
+class RoutingTable(_DescriptionTable):
     """``[routing]``: how transfers choose their way.
 
     Attributes:
@@ -287,12 +287,14 @@ class LinkEdge(LinkTable):
 
 
 HostForm = Annotated[
-    Annotated[Host, Tag("<table>")] | Annotated[list[HostNode], Tag("<list>")] | Annotated[Host, Tag("<name>")],
+    Annotated[HostTable, Tag("<table>")]
+    | Annotated[list[HostNode], Tag("<list>")]
+    | Annotated[HostTable, Tag("<name>")],
     Discriminator(_form),
 ]
 
 
-class SystemFile(_Table):
+class SystemFile(_DescriptionTable):
     """A whole file."""
 
     name: Name | None = None
@@ -308,7 +310,7 @@ class SystemFile(_Table):
     link: list[LinkEdge] = []
     host: HostForm | None = None
     scale_out: ScaleOut | None = None
-    pool: Pool | None = None
+    pool: PoolTable | None = None
     routing: RoutingTable | None = None
 
     @model_validator(mode="after")
@@ -352,7 +354,7 @@ def read_table(path: Path) -> dict[str, Any]:
     return guarded.document(path, "a table of keys such as devices, scale_up and host")
 
 
-T = TypeVar("T", bound=_Table)
+T = TypeVar("T", bound=_DescriptionTable)
 
 
 def _validated(model: type[T], table: dict[str, Any], file: str) -> T:

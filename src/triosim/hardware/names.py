@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class Names(Sequence[str]):
+class NameSequence(Sequence[str]):
     """A sequence of names, equal to every sequence of the same names."""
 
     @abstractmethod
@@ -40,7 +40,7 @@ class Names(Sequence[str]):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class NodeNames(Names):
+class NodeNames(NameSequence):
     """Names of the nodes of a graph of equal parts: the devices of all parts, then what else each part has, then what
     they share.
 
@@ -57,7 +57,7 @@ class NodeNames(Names):
     shared: tuple[str, ...] = ()
 
     def name(self, place: int) -> str:
-        """See :meth:`Names.name`."""
+        """See :meth:`NameSequence.name`."""
         others = len(self.part) - self.devices
         if place < self.parts * self.devices:
             number, within = divmod(place, self.devices)
@@ -79,7 +79,7 @@ class NodeNames(Names):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Labels(Names):
+class Labels(NameSequence):
     """One of a few names for each of many things.
 
     Attributes:
@@ -91,7 +91,7 @@ class Labels(Names):
     rows: NDArray[np.int32]
 
     def name(self, place: int) -> str:
-        """See :meth:`Names.name`."""
+        """See :meth:`NameSequence.name`."""
         return self.names[int(self.rows[place])]
 
     def __iter__(self) -> Iterator[str]:

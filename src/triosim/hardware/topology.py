@@ -27,7 +27,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Size:
+class TopologySize:
     """How large a topology is, counted before it is built.
 
     Attributes:
@@ -59,7 +59,7 @@ class Topology(ABC):
             InputError: the shape does not hold this number of devices; the message names the nearest that does.
         """
 
-    def size(self, devices: int, shape: Shape | None = None) -> Size:
+    def size(self, devices: int, shape: Shape | None = None) -> TopologySize:
         """How many links and places there will be; a job that memory does not hold is refused by them.
 
         Here for topologies of which nothing is known: as many links as devices, and no two places alike.
@@ -67,7 +67,7 @@ class Topology(ABC):
         Raises:
             InputError: as :meth:`build`.
         """
-        return Size(devices, devices)
+        return TopologySize(devices, devices)
 
 
 TOPOLOGIES = Registry("triosim.hardware.topologies", "triosim.topologies", "topology", Topology)

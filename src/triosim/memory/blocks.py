@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.memory.liveness import Blocks, Scope, Uses
+from triosim.memory.liveness import BlockLifetime, MemoryBlocks, Uses
 from triosim.partition.gradients import gradients
 from triosim.trace.tables import NONE, PERSISTENT, Category, Phase, Trace
 
@@ -92,7 +92,7 @@ class Extra:
     size: int
     category: Category
     storage: int = NONE
-    scope: Scope = Scope.ITERATION
+    scope: BlockLifetime = BlockLifetime.ITERATION
     host: bool = False
 
 
@@ -139,9 +139,11 @@ class RankBlocks:
         stays = np.where(owned, is_mine[owner], used | first) & (storages.persistent | storages.zeroed) & there
         given = storages.given & used & ~storages.persistent & there
         comes = ~(storages.persistent | storages.given | storages.zeroed)
-        self.scope = np.full(len(storages), int(Scope.NOWHERE), np.int8)
-        self.scope[comes] = np.where(storages.gradient[comes], int(Scope.ITERATION), int(Scope.MICRO_BATCH))
-        self.scope[stays | given] = int(Scope.RESIDENT)
+        self.scope = np.full(len(storages), int(BlockLifetime.NOWHERE), np.int8)
+        self.scope[comes] = np.where(
+            storages.gradient[comes], int(BlockLifetime.ITERATION), int(BlockLifetime.MICRO_BATCH)
+        )
+        self.scope[stays | given] = int(BlockLifetime.RESIDENT)
         self.size = storages.size * np.where(given, micro_batches, 1)
         self.category = storages.category.copy()
         self.stands_for: dict[int, int] = {}
@@ -157,7 +159,7 @@ class RankBlocks:
 
     def leaves(self, storages: Collection[int]) -> None:
         """Some storages are not resident on the device."""
-        self.scope[list(storages)] = int(Scope.NOWHERE)
+        self.scope[list(storages)] = int(BlockLifetime.NOWHERE)
 
     def shrinks(self, storages: NDArray[np.int64], size: NDArray[np.int64]) -> None:
         """Only a part of some storages is resident."""
@@ -165,7 +167,7 @@ class RankBlocks:
 
     def stays(self, storages: Iterable[int]) -> None:
         """Some storages are made by the first micro-batch and stay to the end of the iteration."""
-        self.scope[[*storages]] = int(Scope.ITERATION)
+        self.scope[[*storages]] = int(BlockLifetime.ITERATION)
 
     def gradients_here(self, stands_for: Mapping[int, int]) -> None:
         """What this rank has of some gradients (storages) is in other storages."""
@@ -196,10 +198,10 @@ class RankBlocks:
         ]
         return Uses(np.array(block, np.int64), first, last, np.ones(len(where), bool))
 
-    def build(self) -> Blocks:
+    def build(self) -> MemoryBlocks:
         """All of them."""
         count, extra = len(self.storages), self._extra
-        return Blocks(
+        return MemoryBlocks(
             np.concatenate([self.size, np.array([one.size for one in extra], np.int64)]),
             np.concatenate([self.category, np.array([one.category for one in extra], np.int8)]),
             np.concatenate([np.arange(count), np.array([one.storage for one in extra], np.int64)]).astype(np.int32),

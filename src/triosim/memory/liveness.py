@@ -24,7 +24,7 @@ NEVER = np.iinfo(np.int64).max
 """First use of what is only freed."""
 
 
-class Scope(IntEnum):
+class BlockLifetime(IntEnum):
     """How long a block is held."""
 
     NOWHERE = 0
@@ -38,14 +38,14 @@ class Scope(IntEnum):
 
 
 @dataclass(frozen=True)
-class Blocks:
+class MemoryBlocks:
     """What can occupy memory, one row each.
 
     Attributes:
         size: bytes, int64.
         category: :class:`triosim.trace.tables.Category` codes, int8.
         storage: storage of the step that it is or is made of, -1 for none, int32.
-        scope: :class:`Scope` codes, int8.
+        scope: :class:`BlockLifetime` codes, int8.
         host: whether it is in host memory instead of the device's.
     """
 
@@ -61,7 +61,7 @@ class Uses:
     """When a fragment uses blocks; instructions count from its first.  By block, and for each block in order.
 
     Attributes:
-        block: row of :class:`Blocks`.
+        block: row of :class:`MemoryBlocks`.
         first, last: first and last instruction of a stretch of uses; ``first`` is :data:`NEVER` where the block is only
             freed.
         frees: whether it is freed after ``last``; only the last stretch of a block can go on in another fragment.
@@ -123,7 +123,7 @@ class Recorder:
         )  # fmt: skip
 
 
-class Scheduled(NamedTuple):
+class ScheduledFragment(NamedTuple):
     """A fragment in its place.
 
     Attributes:
@@ -137,7 +137,7 @@ class Scheduled(NamedTuple):
     micro_batch: int
 
 
-def liveness(blocks: Blocks, fragments: Sequence[Scheduled], micro_batches: int, end: int) -> Lifetimes:
+def liveness(blocks: MemoryBlocks, fragments: Sequence[ScheduledFragment], micro_batches: int, end: int) -> Lifetimes:
     """What occupies memory from which instruction to which.
 
     What several passes of a micro-batch use is allocated before what only one does, and what stays for the iteration
@@ -149,7 +149,7 @@ def liveness(blocks: Blocks, fragments: Sequence[Scheduled], micro_batches: int,
         micro_batches: how many there are.
         end: length of the program; what stays ends after its last instruction.
     """
-    resident = np.flatnonzero(blocks.scope == Scope.RESIDENT)
+    resident = np.flatnonzero(blocks.scope == BlockLifetime.RESIDENT)
     rows = [(resident, np.full(len(resident), BEFORE), np.full(len(resident), end))]
     rows += _each(blocks, fragments, micro_batches)
     rows += _once(blocks, fragments, end)
@@ -167,7 +167,7 @@ _Rows = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 """Block, first and last instruction."""
 
 
-def _of_scope(blocks: Blocks, fragments: Sequence[Scheduled], scope: Scope) -> dict[int, Uses]:
+def _of_scope(blocks: MemoryBlocks, fragments: Sequence[ScheduledFragment], scope: BlockLifetime) -> dict[int, Uses]:
     """Uses of the blocks of one scope, for each of the different fragments that has any, by its identity."""
     different = {id(fragment.uses): fragment.uses for fragment in fragments}
     within = {key: uses.of(blocks.scope[uses.block] == scope) for key, uses in different.items()}
@@ -195,9 +195,9 @@ class _Group(NamedTuple):
     start: NDArray[np.int64]
 
 
-def _groups(blocks: Blocks, fragments: Sequence[Scheduled]) -> list[_Group]:
+def _groups(blocks: MemoryBlocks, fragments: Sequence[ScheduledFragment]) -> list[_Group]:
     """All of them, in the order in which a micro-batch goes through them."""
-    within = _of_scope(blocks, fragments, Scope.MICRO_BATCH)
+    within = _of_scope(blocks, fragments, BlockLifetime.MICRO_BATCH)
     passed: dict[int, int] = {}
     members: dict[int, tuple[int, list[int], list[int]]] = {}
     for uses, start, micro_batch in fragments:
@@ -213,7 +213,7 @@ def _groups(blocks: Blocks, fragments: Sequence[Scheduled]) -> list[_Group]:
     return sorted(made, key=lambda group: group.place)
 
 
-def _each(blocks: Blocks, fragments: Sequence[Scheduled], micro_batches: int) -> list[_Rows]:
+def _each(blocks: MemoryBlocks, fragments: Sequence[ScheduledFragment], micro_batches: int) -> list[_Rows]:
     """What there is of each micro-batch."""
     groups = _groups(blocks, fragments)
     used = np.unique(np.concatenate([np.zeros(0, np.int64), *(group.uses.block for group in groups)]))
@@ -255,9 +255,9 @@ def _each(blocks: Blocks, fragments: Sequence[Scheduled], micro_batches: int) ->
     return made
 
 
-def _once(blocks: Blocks, fragments: Sequence[Scheduled], end: int) -> list[_Rows]:
+def _once(blocks: MemoryBlocks, fragments: Sequence[ScheduledFragment], end: int) -> list[_Rows]:
     """What there is one of in the iteration."""
-    within = _of_scope(blocks, fragments, Scope.ITERATION)
+    within = _of_scope(blocks, fragments, BlockLifetime.ITERATION)
     freed = np.zeros(len(blocks.size), bool)
     for uses in within.values():
         freed[uses.block[uses.frees]] = True

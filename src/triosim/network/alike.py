@@ -27,7 +27,7 @@ _NEW = -2
 
 
 @dataclass(frozen=True)
-class Parts:
+class SystemParts:
     """A System taken apart.  No edge joins two parts.
 
     Attributes:
@@ -164,7 +164,7 @@ def _moved(
     return Ragged(moved, offsets)
 
 
-def levels(system: System, cost: NDArray[np.integer]) -> list[Parts]:
+def levels(system: System, cost: NDArray[np.integer]) -> list[SystemParts]:
     """A System taken apart, finest first: servers (devices where there is one server), then groups of them.
 
     Args:
@@ -179,7 +179,7 @@ def levels(system: System, cost: NDArray[np.integer]) -> list[Parts]:
     return found
 
 
-def _parts(system: System, cost: NDArray[np.integer], part: NDArray[np.int64]) -> Parts:
+def _parts(system: System, cost: NDArray[np.integer], part: NDArray[np.int64]) -> SystemParts:
     count = int(part.max(initial=CORE)) + 1
     edge_part = np.maximum(part[system.edge_source], part[system.edge_target])
     nodes, place = _rows(part, count)
@@ -195,7 +195,7 @@ def _parts(system: System, cost: NDArray[np.integer], part: NDArray[np.int64]) -
     code[~core] += first[kind[part[~core]]]
     inside, outside = np.flatnonzero(~core), np.flatnonzero(core)
     core_last = not len(inside) or not len(outside) or bool(inside[-1] < outside[0])
-    return Parts(part, code, nodes, place, edge_part, edges, edge_place, core_last)
+    return SystemParts(part, code, nodes, place, edge_part, edges, edge_place, core_last)
 
 
 def _grown(system: System) -> NDArray[np.int64]:
@@ -218,7 +218,7 @@ def _grown(system: System) -> NDArray[np.int64]:
     return np.maximum(part, CORE)
 
 
-def _grouped(system: System, parts: Parts) -> NDArray[np.int64] | None:
+def _grouped(system: System, parts: SystemParts) -> NDArray[np.int64] | None:
     """Part of each node where only what is next to no part is core; None where all is core then, or one part."""
     part = parts.part
     near = np.zeros(system.nodes, np.bool_)

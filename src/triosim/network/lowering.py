@@ -125,7 +125,7 @@ class _Party(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Meeting:
+class JobMeetings:
     """Who meets whom over what in a job, whatever it computes and however often they meet.
 
     Attributes:
@@ -162,7 +162,7 @@ def _meeting(
     router: Router,
     means: Means,
     fold: bool,
-) -> Meeting:
+) -> JobMeetings:
     """What :func:`lower` finds of classes that say this.
 
     Args:
@@ -181,7 +181,7 @@ def _meeting(
     folding = _Folding(found, cells, cell)
     for sort in found.sorts:
         folding.meet(sort)
-    return Meeting(
+    return JobMeetings(
         found, cells, _wires(router, found, cells, fold), ranks, program, tuple(folding.collectives),
         Ragged.of([g.tolist() for g in folding.groups], np.int32), tuple(folding.how), tuple(folding.parties),
     )  # fmt: skip
@@ -247,7 +247,7 @@ class _Lowering:
         programs: Sequence[Program],
         placement: Placement,
         router: Router,
-        meeting: Meeting,
+        meeting: JobMeetings,
         orders: Sequence[dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]]],
     ) -> None:
         self.programs, self.placement, self.router = programs, placement, router

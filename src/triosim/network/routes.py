@@ -14,11 +14,11 @@ from triosim.core.errors import InputError
 from triosim.core.units import MOST_TICKS, picoseconds, whole_ticks
 from triosim.engine.graph import CAPACITY_PER_BYTE, UNLIMITED, Wires
 from triosim.hardware.system import System, Tier
-from triosim.network.alike import Parts, levels
+from triosim.network.alike import SystemParts, levels
 from triosim.network.hops import Hops
 from triosim.network.neighbours import NextDoor
 from triosim.network.routing import Routing, routing_of
-from triosim.network.search import Network, Onward, lowest, numbered, numbers
+from triosim.network.search import Onward, RouteSearch, lowest, numbered, numbers
 from triosim.network.walks import Walks
 
 _FEW = 16
@@ -57,7 +57,7 @@ class Router:
         self._given = self.routing.given(system)
         self._latency = picoseconds(system.latency, lambda edge: f"{self._link(edge)}: its latency")
         self._overhead = picoseconds(system.overhead, lambda edge: f"{self._link(edge)}: its overhead")
-        self._network = Network(system)
+        self._network = RouteSearch(system)
         self.capacity = self._capacity()
 
     def route(self, source: int, target: int) -> tuple[int, ...]:
@@ -165,7 +165,7 @@ class Router:
         return Ragged.stacked([found, Ragged.of([self._given[pair] for pair in laid.values()], np.int32)]).take(rows)
 
     @cached_property
-    def _levels(self) -> list[Parts]:
+    def _levels(self) -> list[SystemParts]:
         return levels(self.system, self.system.edge_tier)
 
     @cached_property
@@ -175,9 +175,9 @@ class Router:
         return [NextDoor(self.system).walks, *([hops.walks] if hops else [])]
 
     @cached_property
-    def _outside(self) -> Network:
+    def _outside(self) -> RouteSearch:
         """The network without what joins the devices of a server."""
-        return Network(self.system, without=Tier.SCALE_UP)
+        return RouteSearch(self.system, without=Tier.SCALE_UP)
 
     def wires(self, pairs: Iterable[tuple[int, int]]) -> Wires:
         """The network for transfers between these pairs of nodes: links are the edges of the System, route i is that

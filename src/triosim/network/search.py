@@ -27,7 +27,7 @@ Onward = dict[int, list[tuple[int, int]]]
 """For each node the ``(next node, edge)`` by which best routes go on from it, lowest first."""
 
 
-class Network:
+class RouteSearch:
     """The best routes of a System.
 
     Args:
@@ -38,15 +38,15 @@ class Network:
     def __init__(self, system: System, without: Tier | None = None) -> None:
         self._forth = _Ways(system.leaving, system.edge_target, system.edge_tier, without)
         self._back = _Ways(system.entering, system.edge_source, system.edge_tier, without)
-        self._from: dict[int, _Search] = {}
-        self._to: dict[int, _Search] = {}
+        self._from: dict[int, _Dijkstra] = {}
+        self._to: dict[int, _Dijkstra] = {}
 
     def onward(self, source: int, target: int) -> Onward | None:
         """All best routes from one node to another; None if there is none."""
         if source not in self._from:
-            self._from[source] = _Search(source, self._forth)
+            self._from[source] = _Dijkstra(source, self._forth)
         if target not in self._to:
-            self._to[target] = _Search(target, self._back)
+            self._to[target] = _Dijkstra(target, self._back)
         return _meet(self._from[source], self._to[target])
 
 
@@ -75,7 +75,7 @@ class _Ways:
         return self._known[node]
 
 
-class _Search:
+class _Dijkstra:
     """Dijkstra's algorithm from one node, carried on only as far as asked.
 
     Attributes:
@@ -109,7 +109,7 @@ class _Search:
         return opened
 
 
-def _meet(there: _Search, back: _Search) -> Onward | None:
+def _meet(there: _Dijkstra, back: _Dijkstra) -> Onward | None:
     """All best routes between the starts of two searches.
 
     The searches go on until their next nodes are together as far away as the best route is long.  Then every best

@@ -21,7 +21,7 @@ from triosim.network.routes import Router
 from triosim.schedule.program import COLLECTIVES, Op, Program
 
 
-class Scheduled(NamedTuple):
+class RoutedCollective(NamedTuple):
     """A collective ready to be played.
 
     Attributes:
@@ -48,7 +48,7 @@ class Means(Protocol):
     Means that are equal and have the same hash give equal answers: what was found with the one is used for the other.
     """
 
-    def collective(self, kind: str, devices: NDArray[np.int64], size: int, root: int) -> Scheduled:
+    def collective(self, kind: str, devices: NDArray[np.int64], size: int, root: int) -> RoutedCollective:
         """How a collective is done.
 
         Args:
@@ -68,7 +68,7 @@ class Shape:
 
     Attributes:
         pattern: one of them.
-        order, places: as of :class:`Scheduled`.
+        order, places: as of :class:`RoutedCollective`.
         ways: ways of each group, shape ``(groups, edges)``.
     """
 
@@ -93,7 +93,7 @@ class Sort:
     axis: int
     number: NDArray[np.int64]
     ranks: NDArray[np.int64]
-    scheduled: tuple[Scheduled, ...]
+    scheduled: tuple[RoutedCollective, ...]
     shape: tuple[int, ...]
     shapes: tuple[Shape, ...]
 
@@ -218,7 +218,7 @@ def ways(talks: Sequence[Talk], placement: Placement, router: Router, means: Mea
 
 
 @dataclass
-class _Table:
+class _RouteColumns:
     """Columns of ways while they are collected; nodes are those of the system."""
 
     source: list[NDArray] = field(default_factory=list)
@@ -266,9 +266,9 @@ class _Survey:
         self.device = placement.devices.astype(np.int64)
         self.parties = placement.ranks
         self.others: list[NDArray] = []  # what kind of party those are that are no ranks
-        self.table = _Table()
+        self.table = _RouteColumns()
         self.members: list[NDArray] = []
-        self._known: dict[tuple, Scheduled] = {}
+        self._known: dict[tuple, RoutedCollective] = {}
         self._transfers: dict[tuple, int] = {}
 
     def ways(self) -> Ways:
@@ -417,7 +417,7 @@ class _Survey:
         rows = {key: row for row, key in enumerate(shapes)}
         return Sort(axis, number, ranks, scheduled, tuple(rows[key] for key in keys), tuple(shapes.values()))
 
-    def _scheduled(self, devices: NDArray[np.int64], kind: str, size: int, root: int) -> Scheduled:
+    def _scheduled(self, devices: NDArray[np.int64], kind: str, size: int, root: int) -> RoutedCollective:
         system = self.system
         servers = _relabelled(system.device_server[devices][None, :]).tobytes()
         key = (servers, system.device_model[devices].tobytes(), kind, size, root)
@@ -425,7 +425,7 @@ class _Survey:
             self._known[key] = self.means.collective(kind, devices, size, root)
         return self._known[key]
 
-    def _shape(self, scheduled: list[Scheduled], ranks: NDArray[np.int64]) -> Shape:
+    def _shape(self, scheduled: list[RoutedCollective], ranks: NDArray[np.int64]) -> Shape:
         """The ways of collectives that differ in sizes only."""
         one = scheduled[0]
         pattern, order = one.pattern, np.array(one.order, np.int64)
@@ -461,7 +461,7 @@ def classes(members: Sequence[NDArray[np.int64]], ranks: int) -> NDArray[np.int3
     return found
 
 
-def _key(scheduled: Scheduled) -> tuple:
+def _key(scheduled: RoutedCollective) -> tuple:
     """Equal for collectives that use the same ways in the same way."""
     p = scheduled.pattern
     columns = (p.source, p.target, p.needs.values, p.needs.offsets, p.lag)

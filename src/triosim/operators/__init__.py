@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from triosim.operators._call import Call, Result, Shape
+from triosim.operators._call import Call, CallResult, Shape
 from triosim.operators._dims import (
     GRADIENT_ROLES,
     NO_LABEL,
@@ -43,8 +43,8 @@ from triosim.operators._work import (
     AttentionWork,
     ConvolutionWork,
     ExpertsWork,
+    MovedBytes,
     ProductWork,
-    Traffic,
     Work,
 )
 
@@ -79,13 +79,13 @@ def dims(call: Call) -> Dims:
     return found
 
 
-def results(call: Call) -> tuple[Result, ...] | None:
+def results(call: Call) -> tuple[CallResult, ...] | None:
     """What a call returns or writes, from its inputs and arguments alone; None where they do not tell."""
     kind = kind_named(call.kind)
     if kind.problem(call) or (not call.inputs and call.kind != "create"):
         return None
     if call.inputs and call.kind not in ("optimizer", "view") and in_place(call.full_name):
-        return (Result(call.inputs[0], call.dtype(0), 0, 0, True),)
+        return (CallResult(call.inputs[0], call.dtype(0), 0, 0, True),)
     found = kind.results(call)
     return None if found is None or any(min(r.shape, default=0) < 0 for r in found) else found
 
@@ -113,9 +113,9 @@ def work(call: Call) -> Work | None:
     return None if kind.problem(call) else kind.work(call)
 
 
-def traffic(call: Call) -> Traffic:
+def traffic(call: Call) -> MovedBytes:
     """What the kernels of a call move."""
     kind = kind_named(call.kind)
     moved = bytes_of(call)
     written = min(float(sum(call.output_bytes(at) for at in range(len(call.outputs)))), moved)
-    return kind.traffic(call, Traffic(kind.stream_of(call), moved - written, written))
+    return kind.traffic(call, MovedBytes(kind.stream_of(call), moved - written, written))

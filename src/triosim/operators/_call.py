@@ -84,7 +84,7 @@ class Call:
         return sum(self.output_bytes(at) for at in range(len(self.outputs)) if at not in self.output_repeats)
 
 
-class Result(NamedTuple):
+class CallResult(NamedTuple):
     """One tensor that a call returns or writes.
 
     Attributes:

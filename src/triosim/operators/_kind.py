@@ -6,9 +6,9 @@ import math
 from typing import ClassVar, NamedTuple
 
 from triosim.core.dtypes import DTYPE_BYTES
-from triosim.operators._call import Call, Result
+from triosim.operators._call import Call, CallResult
 from triosim.operators._dims import Dims, aligned
-from triosim.operators._work import Traffic, Work
+from triosim.operators._work import MovedBytes, Work
 
 
 class Need(NamedTuple):
@@ -73,7 +73,7 @@ class Kind:
         """Labels of the dimensions of the call's tensors."""
         return aligned(call)
 
-    def results(self, call: Call) -> tuple[Result, ...] | None:
+    def results(self, call: Call) -> tuple[CallResult, ...] | None:
         """What the call returns, from its inputs and arguments alone; None where they do not tell.
 
         Operators in place are not asked: they return their first input.
@@ -96,7 +96,7 @@ class Kind:
         """What is multiplied; None for a kind that only moves bytes."""
         return None
 
-    def traffic(self, call: Call, counted: Traffic) -> Traffic:
+    def traffic(self, call: Call, counted: MovedBytes) -> MovedBytes:
         """What kernels move, where that is not every tensor once.
 
         Args:
@@ -122,16 +122,16 @@ class Kind:
         return self.kernels
 
 
-def gradients_of(call: Call, *inputs: tuple[str, ...]) -> tuple[Result, ...] | None:
+def gradients_of(call: Call, *inputs: tuple[str, ...]) -> tuple[CallResult, ...] | None:
     """Results of a backward that returns a gradient for each of these inputs of the forward that it reads."""
     found = [at for at in (call.find(*roles) for roles in inputs) if at >= 0]
-    return tuple(Result(call.inputs[at], call.dtype(at)) for at in found) or None
+    return tuple(CallResult(call.inputs[at], call.dtype(at)) for at in found) or None
 
 
-def like(call: Call, *roles: str) -> tuple[Result, ...] | None:
+def like(call: Call, *roles: str) -> tuple[CallResult, ...] | None:
     """One result of the shape and type of the first input with one of these roles, the first role first."""
     at = call.find(*roles)
-    return (Result(call.inputs[at], call.dtype(at)),) if at >= 0 else None
+    return (CallResult(call.inputs[at], call.dtype(at)),) if at >= 0 else None
 
 
 _ORDER = ("bool", "int", "float", "complex")

@@ -1,7 +1,7 @@
 """What one call asks of the device: the contract between operators and the models of kernels.
 
 A call is one of a few kinds of arithmetic (:class:`Product`, :class:`Convolution`, ...), or it moves bytes
-(:class:`Traffic`).  :mod:`triosim.kernels.work` puts these into columns.
+(:class:`MovedBytes`).  :mod:`triosim.kernels.work` puts these into columns.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class ExpertsWork(NamedTuple):
         return 2.0 * self.tokens * self.topk * self.hidden * self.inner * self.matrices * self.times
 
 
-class Traffic(NamedTuple):
+class MovedBytes(NamedTuple):
     """What one call moves.
 
     Attributes:
@@ -151,7 +151,7 @@ class Traffic(NamedTuple):
     row_bytes: float = 0.0
     kernels: float = 1.0
 
-    def by_rows(self, size: float, length: float, item: float) -> Traffic:
+    def by_rows(self, size: float, length: float, item: float) -> MovedBytes:
         """The same, going over ``size`` elements in rows of ``length``."""
         if not length or not size:
             return self

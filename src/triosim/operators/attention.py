@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from triosim.core.registry import registered
-from triosim.operators._call import Call, Result
+from triosim.operators._call import Call, CallResult
 from triosim.operators._dims import GRADIENT_ROLES, Dims, Output, Row, bounded, in_each, in_gradient, unknown
 from triosim.operators._kind import Kind, Need, gradients_of, unmet
 from triosim.operators._work import ATTENTION_KERNELS, AttentionWork
@@ -65,20 +65,20 @@ class Attention(Kind):
         query, key, value = ("query", "q"), ("key", "k"), ("value", "v")
         return unmet(call, Need(query, 3, 5), Need(key, 3, 5), Need(value, 3, 5, False))
 
-    def results(self, call: Call) -> tuple[Result, ...] | None:
+    def results(self, call: Call) -> tuple[CallResult, ...] | None:
         q, v = call.find("query", "q"), call.find("value", "v")
         if q < 0 or v < 0:
             return None
         if call.backward:
             return gradients_of(call, ("query", "q"), ("key", "k"), ("value", "v"))
         query = call.inputs[q]
-        made = Result((*query[:-1], call.inputs[v][-1]), call.dtype(q))
+        made = CallResult((*query[:-1], call.inputs[v][-1]), call.dtype(q))
         if call.name == "scaled_dot_product_attention" or len(query) != 4:
             return (made,)
         batch, heads, length = query[:3]
         if call.name.startswith(_POSITIONS_FIRST):
             heads, length = length, heads
-        return (made, Result((batch, heads, length), "float32", saved=True))
+        return (made, CallResult((batch, heads, length), "float32", saved=True))
 
     def flop(self, call: Call) -> float:
         """Two products of 2 x queries x keys x head size each, five in the backward, half of that when causal."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from triosim.core.registry import registered
-from triosim.operators._call import Call, Result, Shape
+from triosim.operators._call import Call, CallResult, Shape
 from triosim.operators._dims import (
     GRADIENT_ROLES,
     NO_LABEL,
@@ -82,7 +82,7 @@ class Convolution(Kind):
             )
         return found
 
-    def results(self, call: Call) -> tuple[Result, ...] | None:
+    def results(self, call: Call) -> tuple[CallResult, ...] | None:
         source, weight = call.find("input", "self"), call.find("weight")
         if call.backward:
             x, w = call.shape("input", "self"), call.shape("weight")
@@ -91,7 +91,7 @@ class Convolution(Kind):
             mask = call.args.get("output_mask")
             wanted = mask if isinstance(mask, list | tuple) and len(mask) == 3 else (True, True, False)
             made = zip((x, w, (w[0],)), (source, weight, weight), wanted, strict=True)
-            return tuple(Result(shape, call.dtype(at)) for shape, at, there in made if there)
+            return tuple(CallResult(shape, call.dtype(at)) for shape, at, there in made if there)
         if source < 0 or weight < 0:
             return None
         x, w = call.inputs[source], call.inputs[weight]
@@ -112,7 +112,7 @@ class Convolution(Kind):
             made_space, channels = positions(read, w[2:], stride, padding, dilation), w[0]
         if min(made_space, default=1) < 1:
             return None
-        return (Result((*x[: len(x) - n - 1], channels, *made_space), call.dtype(source)),)
+        return (CallResult((*x[: len(x) - n - 1], channels, *made_space), call.dtype(source)),)
 
     def flop(self, call: Call) -> float:
         weight = call.shape("weight")

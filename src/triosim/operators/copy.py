@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from triosim.core.dtypes import DTYPE_BYTES
 from triosim.core.registry import registered
-from triosim.operators._call import Call, Result, Shape
+from triosim.operators._call import Call, CallResult, Shape
 from triosim.operators._dims import (
     NO_LABEL,
     Dims,
@@ -65,7 +65,7 @@ class Copy(Kind):
         """
     stream = "copy"
 
-    def results(self, call: Call) -> tuple[Result, ...] | None:
+    def results(self, call: Call) -> tuple[CallResult, ...] | None:
         if call.backward or not call.inputs:
             return None
         x, dtype, shapes = call.inputs[0], call.dtype(0), call.inputs
@@ -99,7 +99,7 @@ class Copy(Kind):
             shape = _padded(x, numbers(call, "pad"))
         elif call.name in ("clone", "contiguous", "flip", "roll", "pin_memory", "_pin_memory"):
             shape = x
-        return (Result(shape, dtype),) if shape is not None else None
+        return (CallResult(shape, dtype),) if shape is not None else None
 
     def dims(self, call: Call) -> Dims:
         found = _gathered(call) if call.backward else _dims(call)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from triosim.core.dtypes import DTYPE_BYTES
 from triosim.core.registry import registered
-from triosim.operators._call import Call, Result
+from triosim.operators._call import Call, CallResult
 from triosim.operators._dims import Dims, Output, blank, numbers
 from triosim.operators._kind import Kind
-from triosim.operators._work import Traffic
+from triosim.operators._work import MovedBytes
 
 ALLOCATES = frozenset(
     ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize")
@@ -42,19 +42,19 @@ class Create(Kind):
     def kernels_of(self, name: str) -> str:
         return "nothing" if name in ALLOCATES else self.kernels
 
-    def traffic(self, call: Call, counted: Traffic) -> Traffic:
+    def traffic(self, call: Call, counted: MovedBytes) -> MovedBytes:
         """An empty tensor is memory that nobody touches."""
-        return Traffic(counted.stream, 0.0, 0.0, kernels=0.0) if "empty" in call.name else counted
+        return MovedBytes(counted.stream, 0.0, 0.0, kernels=0.0) if "empty" in call.name else counted
 
-    def results(self, call: Call) -> tuple[Result, ...] | None:
+    def results(self, call: Call) -> tuple[CallResult, ...] | None:
         given = call.args.get("dtype")
         dtype = given if isinstance(given, str) and given in DTYPE_BYTES else call.dtype(0)
         if call.name.endswith("_like") or call.name == "lift_fresh_copy":
-            return (Result(call.inputs[0], dtype),) if call.inputs else None
+            return (CallResult(call.inputs[0], dtype),) if call.inputs else None
         size = numbers(call, "size")
         if call.name in ("arange", "linspace", "range") or size is None or min(size, default=0) < 0:
             return None
-        return (Result(size, dtype if call.inputs or isinstance(given, str) else "float32"),)
+        return (CallResult(size, dtype if call.inputs or isinstance(given, str) else "float32"),)
 
     def dims(self, call: Call) -> Dims:
         """Shapes are read, nothing else: a result follows the first input where it has its shape."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from triosim.core.registry import registered
-from triosim.operators._call import Call, Result
+from triosim.operators._call import Call, CallResult
 from triosim.operators._dims import GRADIENT_ROLES, Dims, aligned, at_once, broadcast, in_each, in_gradient, none_placed
 from triosim.operators._kind import Kind, gradients_of, like, promoted
-from triosim.operators._work import Traffic
+from triosim.operators._work import MovedBytes
 
 
 @registered
@@ -78,7 +78,7 @@ class Elementwise(Kind):
     kernels = "elementwise"
     stream = "elementwise"
 
-    def results(self, call: Call) -> tuple[Result, ...] | None:
+    def results(self, call: Call) -> tuple[CallResult, ...] | None:
         if call.backward:
             pair = gradients_of(call, ("gate",), ("up",))
             return pair or like(call, "self", "output", "result", *GRADIENT_ROLES, "input")
@@ -89,14 +89,14 @@ class Elementwise(Kind):
         shape = broadcast(call.inputs)
         if shape is None:
             return None
-        made = Result(shape, "bool" if call.name in _TRUTHS else promoted(call))
-        return (made, Result(shape, "bool", saved=True)) if call.name in _MASKED else (made,)
+        made = CallResult(shape, "bool" if call.name in _TRUTHS else promoted(call))
+        return (made, CallResult(shape, "bool", saved=True)) if call.name in _MASKED else (made,)
 
     def reads_result(self, name: str, role: str) -> bool:
         """What is cut off at a threshold is told from the result as well, which needs no memory of its own."""
         return super().reads_result(name, role) or (name in ("threshold", "elu") and role.startswith("self"))
 
-    def traffic(self, call: Call, counted: Traffic) -> Traffic:
+    def traffic(self, call: Call, counted: MovedBytes) -> MovedBytes:
         """Filling reads nothing."""
         return counted._replace(read=0.0) if call.name in _FILLS else counted
 

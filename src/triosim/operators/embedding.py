@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from triosim.core.registry import registered
-from triosim.operators._call import Call, Result
+from triosim.operators._call import Call, CallResult
 from triosim.operators._dims import GRADIENT_ROLES, Dims, Output, bounded, in_each, in_gradient, number, unknown
 from triosim.operators._kind import Kind
-from triosim.operators._work import INDEX, Traffic
+from triosim.operators._work import INDEX, MovedBytes
 
 
 @registered
@@ -33,22 +33,22 @@ class Embedding(Kind):
     weights = ("weight",)
     stream = "embedding"
 
-    def results(self, call: Call) -> tuple[Result, ...] | None:
+    def results(self, call: Call) -> tuple[CallResult, ...] | None:
         table, where = call.find("weight"), call.find("indices")
         if call.backward:
             grad, rows = call.find(*GRADIENT_ROLES), number(call, "num_weights")
             if rows is None or grad < 0 or not call.inputs[grad]:
                 return None
-            return (Result((rows, call.inputs[grad][-1]), call.dtype(grad)),)
+            return (CallResult((rows, call.inputs[grad][-1]), call.dtype(grad)),)
         if table < 0 or where < 0 or len(call.inputs[table]) != 2 or "bag" in call.name:
             return None
-        return (Result((*call.inputs[where], call.inputs[table][1]), call.dtype(table)),)
+        return (CallResult((*call.inputs[where], call.inputs[table][1]), call.dtype(table)),)
 
     def bytes(self, call: Call) -> float:
         """Of the table only the rows that are returned are read."""
         return gathered_bytes(call) if not call.backward else super().bytes(call)
 
-    def traffic(self, call: Call, counted: Traffic) -> Traffic:
+    def traffic(self, call: Call, counted: MovedBytes) -> MovedBytes:
         """The gradient of a table is filled with zeros; sorted indices then add row after row."""
         grad = call.shape("grad_output", "grad")
         if not call.backward or not grad or not call.outputs or not call.outputs[0]:
@@ -82,8 +82,8 @@ def gathered_bytes(call: Call) -> float:
 
 
 def scattered(
-    counted: Traffic, values: float, indices: float, table: float, call: Call, fills: bool = False
-) -> Traffic:
+    counted: MovedBytes, values: float, indices: float, table: float, call: Call, fills: bool = False
+) -> MovedBytes:
     """``values`` elements added to a table at sorted indices.
 
     The sort's passes over 8 bits each read and write an index and a position.
@@ -94,4 +94,4 @@ def scattered(
     sort = indices * passes * 2 * INDEX
     read = values * item + touched * item + sort
     written = (table * fills + touched) * item + sort
-    return Traffic(counted.stream, read, written, kernels=2.0 + passes + fills)
+    return MovedBytes(counted.stream, read, written, kernels=2.0 + passes + fills)

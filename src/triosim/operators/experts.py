@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from triosim.core.registry import registered
-from triosim.operators._call import Call, Result, Shape
+from triosim.operators._call import Call, CallResult, Shape
 from triosim.operators._dims import NO_LABEL, Dims, Output, at_once, unknown
 from triosim.operators._kind import Kind
 from triosim.operators._work import ExpertsWork
@@ -16,7 +16,7 @@ PACKED = (1, 2, 4, 8)
 
 
 @registered
-class Experts(Kind):
+class GroupedProducts(Kind):
     """``aten::_grouped_mm`` and the fused layers of serving stacks.
 
     A grouped product multiplies rows that are sorted by expert, (tokens, k) x (experts, k, n), or is a gradient of
@@ -50,17 +50,17 @@ class Experts(Kind):
         found = _single(call) if "grouped_mm" in call.name else _layer(call)
         return found._replace(family="marlin") if found and "marlin" in call.name else found
 
-    def results(self, call: Call) -> tuple[Result, ...] | None:
+    def results(self, call: Call) -> tuple[CallResult, ...] | None:
         found = self.work(call)
         if found is None or call.backward:
             return None
         tokens = next(at for at, s in enumerate(call.inputs) if len(s) >= 2)
         if found.matrices > 1:
-            return (Result(call.inputs[tokens], call.dtype(tokens)),)
+            return (CallResult(call.inputs[tokens], call.dtype(tokens)),)
         a, b = [s for s in call.inputs if len(s) in (2, 3)][:2]
         if len(a) == len(b) == 2:
             return None  # the gradient of weights: how many experts there are is not told
-        return (Result((*a[:-1], b[-1]) if len(a) == len(b) else (a[-2], b[-1]), call.dtype(tokens)),)
+        return (CallResult((*a[:-1], b[-1]) if len(a) == len(b) else (a[-2], b[-1]), call.dtype(tokens)),)
 
     def dims(self, call: Call) -> Dims:
         """Rows keep their labels through the experts; which expert a weight is of follows nothing."""

@@ -7,7 +7,7 @@ from triosim.operators._kind import Kind
 
 
 @registered
-class Host(Kind):
+class HostRead(Kind):
     """``item`` and its relatives."""
 
     names = """

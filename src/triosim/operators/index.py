@@ -6,10 +6,10 @@ import math
 from dataclasses import replace
 
 from triosim.core.registry import registered
-from triosim.operators._call import Call, Result
+from triosim.operators._call import Call, CallResult
 from triosim.operators._dims import NO_LABEL, Dims, Output, aligned, at_once, blank, in_each, listed, number, unknown
 from triosim.operators._kind import Kind
-from triosim.operators._work import INDEX, Traffic
+from triosim.operators._work import INDEX, MovedBytes
 from triosim.operators.embedding import gathered_bytes, scattered
 
 _SCATTERS = ("index_put", "_index_put_impl", "index_add", "index_copy", "index_fill", "scatter", "scatter_add",
@@ -61,7 +61,7 @@ class Index(Kind):
         """Only what is returned is read."""
         return gathered_bytes(call) if not call.backward else super().bytes(call)
 
-    def traffic(self, call: Call, counted: Traffic) -> Traffic:
+    def traffic(self, call: Call, counted: MovedBytes) -> MovedBytes:
         """Scattering touches the rows that it writes, once the whole is there; sorting passes over 8 bits a time."""
         made, item = call.outputs[0] if call.outputs else (), call.item(0)
         size = float(math.prod(made)) if call.outputs else 1.0
@@ -79,7 +79,7 @@ class Index(Kind):
             )
             values = values or indices
             copied = 0.0 if call.full_name.split(".")[0].endswith("_") else size * item
-            return Traffic(
+            return MovedBytes(
                 counted.stream, copied + 2 * values * item + indices * INDEX, copied + values * item,
                 kernels=1.0 + (copied > 0),
             )  # fmt: skip
@@ -87,33 +87,37 @@ class Index(Kind):
         if call.name in _SORTS:
             passes = max(item, 1.0)
             moved = passes * keys * (item + INDEX)
-            return Traffic(counted.stream, moved, moved, kernels=passes)
+            return MovedBytes(counted.stream, moved, moved, kernels=passes)
         if call.name == "topk":  # finds the k-th largest 8 bits at a time, then gathers
-            return Traffic(counted.stream, (item + 1.0) * keys * item, counted.written, kernels=2.0)
+            return MovedBytes(counted.stream, (item + 1.0) * keys * item, counted.written, kernels=2.0)
         if call.name == "multinomial":  # running sums, written and searched
-            return Traffic(counted.stream, 2 * keys * item, keys * item + counted.written, kernels=2.0)
+            return MovedBytes(counted.stream, 2 * keys * item, keys * item + counted.written, kernels=2.0)
         return counted
 
-    def results(self, call: Call) -> tuple[Result, ...] | None:
+    def results(self, call: Call) -> tuple[CallResult, ...] | None:
         if call.backward or not call.inputs:
             return None
         x, dtype = call.inputs[0], call.dtype(0)
         index, dims = call.shape("index", "indices"), listed(call, "dim", len(x))
         if call.name in _SCATTERS or call.name.endswith("_scatter"):
-            return (Result(x, dtype),)
+            return (CallResult(x, dtype),)
         if call.name in ("gather", "take"):
-            return (Result(index, dtype),) if index is not None else None
+            return (CallResult(index, dtype),) if index is not None else None
         if call.name == "index_select" and dims and index is not None and x:
-            return (Result((*x[: dims[0]], math.prod(index), *x[dims[0] + 1 :]), dtype),)
+            return (CallResult((*x[: dims[0]], math.prod(index), *x[dims[0] + 1 :]), dtype),)
         if call.name in ("index", "_unsafe_index") and call.roles.count("indices") == 1 and index is not None:
-            return None if call.dtype(call.find("indices")) in ("bool", "uint8") else (Result((*index, *x[1:]), dtype),)
+            return (
+                None
+                if call.dtype(call.find("indices")) in ("bool", "uint8")
+                else (CallResult((*index, *x[1:]), dtype),)
+            )
         if call.name in ("sort", "msort", "argsort"):
-            order = Result(x, "int64")
-            return (order,) if call.name == "argsort" else (Result(x, dtype), *(order,) * (call.name == "sort"))
+            order = CallResult(x, "int64")
+            return (order,) if call.name == "argsort" else (CallResult(x, dtype), *(order,) * (call.name == "sort"))
         if call.name == "topk":
             k, at = number(call, "k"), (dims or [len(x) - 1])[0]
             shape = (*x[:at], k, *x[at + 1 :]) if k is not None and x else None
-            return (Result(shape, dtype), Result(shape, "int64")) if shape else None
+            return (CallResult(shape, dtype), CallResult(shape, "int64")) if shape else None
         return None
 
     def dims(self, call: Call) -> Dims:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from triosim.core.registry import registered
-from triosim.operators._call import Call, Result, Shape
+from triosim.operators._call import Call, CallResult, Shape
 from triosim.operators._dims import (
     GRADIENT_ROLES,
     Dims,
@@ -57,7 +57,7 @@ class Linear(Kind):
             return unmet(call, Need(first, 1, 9), Need(second, 1, 2))
         return unmet(call, Need(("mat1", "self", "input"), 2, 2), Need(second, 2, 2))
 
-    def results(self, call: Call) -> tuple[Result, ...] | None:
+    def results(self, call: Call) -> tuple[CallResult, ...] | None:
         if call.backward:
             return gradients_of(call, ("input", "mat1", "self"), ("weight", "mat2"))
         out = call.args.get("out_dtype")
@@ -67,7 +67,7 @@ class Linear(Kind):
         else:
             source = call.find("mat1", "self", "input")
             shape = (call.inputs[source][0], (call.shape("mat2", "weight", "other") or (0,))[-1])
-        return (Result(shape, out if isinstance(out, str) else call.dtype(source)),) if call.inputs else None
+        return (CallResult(shape, out if isinstance(out, str) else call.dtype(source)),) if call.inputs else None
 
     def flop(self, call: Call) -> float:
         if call.backward:  # coarse autograd node: one product for each gradient of a matrix

@@ -6,10 +6,10 @@ import math
 from dataclasses import replace
 
 from triosim.core.registry import registered
-from triosim.operators._call import Call, Result
+from triosim.operators._call import Call, CallResult
 from triosim.operators._dims import GRADIENT_ROLES, Dims, Output, Row, aligned, bounded, in_each, in_gradient
 from triosim.operators._kind import Kind
-from triosim.operators._work import INDEX, SECTOR, Traffic
+from triosim.operators._work import INDEX, SECTOR, MovedBytes
 
 
 @registered
@@ -42,25 +42,25 @@ class Loss(Kind):
     words = "loss"
     stream = "loss"
 
-    def results(self, call: Call) -> tuple[Result, ...] | None:
+    def results(self, call: Call) -> tuple[CallResult, ...] | None:
         source = call.find("self", "input")
         if source < 0:
             return None
         x, dtype = call.inputs[source], call.dtype(source)
         fused = call.full_name.startswith("transformer_engine")
         if call.backward:  # the fused kernel puts the gradient in the place of the scores
-            return (Result(x, dtype, source, 0, fused),) if fused else (Result(x, dtype),)
+            return (CallResult(x, dtype, source, 0, fused),) if fused else (CallResult(x, dtype),)
         by_class = "nll" in call.name or ("cross_entropy" in call.name and "binary" not in call.name)
         rows = tuple(e for d, e in enumerate(x) if d != (1 if len(x) > 1 else 0))
         shape = () if call.args.get("reduction", 1) != 0 else rows if by_class else x
-        more: tuple[Result, ...] = ()
+        more: tuple[CallResult, ...] = ()
         if "nll_loss" in call.name and call.full_name.split(".")[0].endswith("forward"):
-            more = (Result((), dtype, saved=True),)
+            more = (CallResult((), dtype, saved=True),)
         elif fused:
-            more = (Result(rows, "float32", saved=True),)
-        return (Result(shape, "float32" if fused else dtype), *more)
+            more = (CallResult(rows, "float32", saved=True),)
+        return (CallResult(shape, "float32" if fused else dtype), *more)
 
-    def traffic(self, call: Call, counted: Traffic) -> Traffic:
+    def traffic(self, call: Call, counted: MovedBytes) -> MovedBytes:
         """The likelihood of a class is one element of each row; its gradient is zero everywhere else."""
         scores, made = call.shape("input", "self") or (), call.outputs[0] if call.outputs else ()
         if not scores or len(scores) < 2:
@@ -71,12 +71,12 @@ class Loss(Kind):
         if call.name.startswith("nll_loss"):
             if call.backward:
                 written = math.prod(made) * item + rows * SECTOR
-                return Traffic(counted.stream, rows * INDEX, written, kernels=2.0)
-            return Traffic(counted.stream, chosen, min(counted.written, rows * item))
+                return MovedBytes(counted.stream, rows * INDEX, written, kernels=2.0)
+            return MovedBytes(counted.stream, chosen, min(counted.written, rows * item))
         if call.name.startswith("cross_entropy"):  # a logarithmic softmax, kept for the backward, and the likelihood
             if call.backward:
-                return Traffic(counted.stream, 2 * size, 2 * size, kernels=3.0)
-            return Traffic(counted.stream, size + chosen, size, kernels=2.0)
+                return MovedBytes(counted.stream, 2 * size, 2 * size, kernels=3.0)
+            return MovedBytes(counted.stream, size + chosen, size, kernels=2.0)
         return counted
 
     def dims(self, call: Call) -> Dims:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from triosim.core.registry import registered
-from triosim.operators._call import Call, Result
+from triosim.operators._call import Call, CallResult
 from triosim.operators._dims import GRADIENT_ROLES, Dims, Output, at_once, bounded, broadcast, in_each, unknown
 from triosim.operators._kind import Kind, Need, unmet
 from triosim.operators._work import ProductWork
@@ -50,7 +50,7 @@ class Matmul(Kind):
         least, most = {"bmm": (3, 3), "dot": (1, 1), "vdot": (1, 1), "mv": (1, 2)}.get(call.name, (1, 9))
         return unmet(call, Need(("batch1", "mat1", "self"), least, most), Need(_SECOND, least, most))
 
-    def results(self, call: Call) -> tuple[Result, ...] | None:
+    def results(self, call: Call) -> tuple[CallResult, ...] | None:
         if call.backward or call.name == "einsum":
             return None
         a = call.find("batch1", "mat", "mat1") if call.name in _BIASED else call.find("batch1", "mat1", "self")
@@ -60,7 +60,7 @@ class Matmul(Kind):
         lead = broadcast((x[:-2], y[:-2])) if call.name != "addbmm" else ()
         if lead is None:
             return None
-        return (Result((*lead, *x[-2:-1], *(y[-1:] if len(y) > 1 else ())), call.dtype(a)),)
+        return (CallResult((*lead, *x[-2:-1], *(y[-1:] if len(y) > 1 else ())), call.dtype(a)),)
 
     def flop(self, call: Call) -> float:
         biased = call.name in ("baddbmm", "addbmm")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from triosim.core.registry import registered
-from triosim.operators._call import Call, Result, Shape
+from triosim.operators._call import Call, CallResult, Shape
 from triosim.operators._dims import GRADIENT_ROLES, NO_LABEL, Dims, Output, Row, aligned, bounded, in_gradient, number
 from triosim.operators._kind import Kind
-from triosim.operators._work import Traffic
+from triosim.operators._work import MovedBytes
 
 _PER_CHANNEL = ("batch_norm", "group_norm", "instance_norm")
 _BATCH_NORMS = ("batch_norm", "instance_norm")
@@ -64,32 +64,32 @@ class Normalization(Kind):
         given = call.args.get("training") is False or "no_training" in call.name
         return "elementwise" if given and not call.backward else "batch_norm"  # nothing is summed where they are given
 
-    def results(self, call: Call) -> tuple[Result, ...] | None:
+    def results(self, call: Call) -> tuple[CallResult, ...] | None:
         source, weight = call.find("input", "self"), call.find("weight")
         if source < 0 or not call.inputs[source]:
             return None
         x, dtype = call.inputs[source], call.dtype(source)
         if call.backward:
             affine = 2 if weight >= 0 and (call.find("bias") >= 0 or any(p in call.name for p in _PER_CHANNEL)) else 1
-            more = (Result(call.inputs[weight], call.dtype(weight)),) * affine if weight >= 0 else ()
-            return (Result(x, dtype), *more)
-        made = (Result(x, dtype),)
+            more = (CallResult(call.inputs[weight], call.dtype(weight)),) * affine if weight >= 0 else ()
+            return (CallResult(x, dtype), *more)
+        made = (CallResult(x, dtype),)
         if call.name in ("native_layer_norm", "_fused_rms_norm"):
             rows = len(x) - min(_normalized(call), len(x))
-            row = Result((*x[:rows], *(1,) * (len(x) - rows)), _wide(dtype), saved=True)
+            row = CallResult((*x[:rows], *(1,) * (len(x) - rows)), _wide(dtype), saved=True)
             return (*made, *(row,) * (2 if call.name == "native_layer_norm" else 1))
         if call.name == "native_group_norm":
-            row = Result((x[0], number(call, "group", 1) or 1), _wide(dtype), saved=True)
+            row = CallResult((x[0], number(call, "group", 1) or 1), _wide(dtype), saved=True)
             return (*made, row, row)
         if call.name in ("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm", "miopen_batch_norm"):
             training = call.args.get("training") is not False
-            row = Result(x[1:2] if training else (0,), _wide(dtype), saved=True)
+            row = CallResult(x[1:2] if training else (0,), _wide(dtype), saved=True)
             running = [call.find(role) for role in ("running_mean", "running_var")] if training else []
-            after = [Result(call.inputs[at], call.dtype(at), at, 0, True, True) for at in running if at >= 0]
+            after = [CallResult(call.inputs[at], call.dtype(at), at, 0, True, True) for at in running if at >= 0]
             return (*made, row, row, *after)
         return made
 
-    def traffic(self, call: Call, counted: Traffic) -> Traffic:
+    def traffic(self, call: Call, counted: MovedBytes) -> MovedBytes:
         """Rows are read twice; the gradients of weight and bias take a second kernel, which reads what the first has.
 
         A batch norm's row is a channel.

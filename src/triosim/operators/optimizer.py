@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from triosim.core.registry import registered
-from triosim.operators._call import Call, Result, Shape
+from triosim.operators._call import Call, CallResult, Shape
 from triosim.operators._dims import NO_LABEL, Dims, Output, Row, unknown
 from triosim.operators._kind import Kind
-from triosim.operators._work import Traffic
+from triosim.operators._work import MovedBytes
 
 _LISTS = {"_fused_adam": 4, "_fused_adamw": 4, "_fused_sgd": 3, "_fused_adagrad": 3}
 """Tensors that an optimizer reads for each parameter; ``_foreach`` operators tell by their inputs."""
@@ -36,7 +36,7 @@ class Optimizer(Kind):
         """
     stream = "optimizer"
 
-    def traffic(self, call: Call, counted: Traffic) -> Traffic:
+    def traffic(self, call: Call, counted: MovedBytes) -> MovedBytes:
         """Many tensors in as few kernels as their arguments allow."""
         if not call.inputs or not call.outputs:
             return counted
@@ -49,18 +49,18 @@ class Optimizer(Kind):
     def written(self, name: str) -> frozenset[str]:
         return frozenset(_UPDATED.get(name, ("self",)))
 
-    def results(self, call: Call) -> tuple[Result, ...] | None:
+    def results(self, call: Call) -> tuple[CallResult, ...] | None:
         """New tensors like the first list; in place the tensors of all lists that are written."""
         written = self.written(call.name) if call.full_name.split(".")[0].endswith("_") else frozenset()
         if written:
             found = tuple(
-                Result(shape, call.dtype(at), at, 0, True)
+                CallResult(shape, call.dtype(at), at, 0, True)
                 for at, (shape, role) in enumerate(zip(call.inputs, call.roles, strict=True))
                 if role in written
             )
             return found or None
         first = call.roles.count(call.roles[0]) if call.roles else 0
-        return tuple(Result(shape, call.dtype(at)) for at, shape in enumerate(call.inputs[:first])) or None
+        return tuple(CallResult(shape, call.dtype(at)) for at, shape in enumerate(call.inputs[:first])) or None
 
     def dims(self, call: Call) -> Dims:
         """Every tensor of the first list has labels of its own, which the others at its place and its result share."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from triosim.core.registry import registered
-from triosim.operators._call import Call, Result
+from triosim.operators._call import Call, CallResult
 from triosim.operators._dims import (
     GRADIENT_ROLES,
     Dims,
@@ -22,7 +22,7 @@ from triosim.operators._dims import (
     unknown,
 )
 from triosim.operators._kind import Kind, like
-from triosim.operators._work import INDEX, Traffic
+from triosim.operators._work import INDEX, MovedBytes
 
 
 @registered
@@ -53,7 +53,7 @@ class Pooling(Kind):
     words = "pool"
     stream = "pooling"
 
-    def results(self, call: Call) -> tuple[Result, ...] | None:
+    def results(self, call: Call) -> tuple[CallResult, ...] | None:
         source = call.find("self", "input")
         if call.backward:
             return like(call, "self", "input")
@@ -72,10 +72,10 @@ class Pooling(Kind):
         if min(size, default=1) < 1:
             return None
         shape = (*x[: len(x) - n], *size)
-        indices = (Result(shape, "int64", saved=True),) if "with_indices" in call.name else ()
-        return (Result(shape, dtype), *indices)
+        indices = (CallResult(shape, "int64", saved=True),) if "with_indices" in call.name else ()
+        return (CallResult(shape, dtype), *indices)
 
-    def traffic(self, call: Call, counted: Traffic) -> Traffic:
+    def traffic(self, call: Call, counted: MovedBytes) -> MovedBytes:
         """Every element that is produced walks over its windows, whose overlap the caches serve.
 
         The largest of a window is kept with its index, and the backward reads indices instead of the input.  A window
@@ -89,7 +89,7 @@ class Pooling(Kind):
         largest = "max" in call.name
         found = counted
         if grad is not None:
-            found = Traffic(counted.stream, math.prod(grad) * (item + INDEX * largest), size * item)
+            found = MovedBytes(counted.stream, math.prod(grad) * (item + INDEX * largest), size * item)
         elif largest and len(call.outputs) == 1:
             found = counted._replace(written=counted.written + INDEX * size)
         if size and len(windows) > 2 and math.prod(windows[2:]) > 1:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from triosim.core.registry import registered
-from triosim.operators._call import Call, Result, Shape
+from triosim.operators._call import Call, CallResult, Shape
 from triosim.operators._dims import (
     NO_LABEL,
     Dims,
@@ -48,16 +48,20 @@ class Reduction(Kind):
         """
     stream = "reduction"
 
-    def results(self, call: Call) -> tuple[Result, ...] | None:
+    def results(self, call: Call) -> tuple[CallResult, ...] | None:
         source = max(call.find("self", "input"), 0)
         if call.backward or not call.inputs:
             return None
         x, dtype = call.inputs[source], call.dtype(source)
         if call.name in _RUNNING:
-            return (Result(x, dtype), Result(x, "int64")) if call.name in ("cummax", "cummin") else (Result(x, dtype),)
+            return (
+                (CallResult(x, dtype), CallResult(x, "int64"))
+                if call.name in ("cummax", "cummin")
+                else (CallResult(x, dtype),)
+            )
         size = numbers(call, "size")
         if call.name in ("_grad_sum_to_size", "sum_to_size"):
-            return (Result(size, dtype),) if size is not None else None
+            return (CallResult(size, dtype),) if size is not None else None
         dims = listed(call, "dim", len(x))
         if dims is None and call.args.get("dim") is not None:
             return None
@@ -72,11 +76,11 @@ class Reduction(Kind):
             dtype = "bool"
         elif call.name in ("sum", "prod") and "float" not in dtype and dtype != "unknown":
             dtype = "int64"
-        made = Result(shape, dtype)
+        made = CallResult(shape, dtype)
         if call.name in ("var_mean", "std_mean", "aminmax"):
             return (made, made)
         if call.name in ("max", "min", "median", "mode", "kthvalue", "nanmedian") and dims:
-            return (made, Result(shape, "int64"))
+            return (made, CallResult(shape, "int64"))
         return (made,)
 
     def dims(self, call: Call) -> Dims:

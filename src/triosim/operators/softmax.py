@@ -6,10 +6,10 @@ import math
 from dataclasses import replace
 
 from triosim.core.registry import registered
-from triosim.operators._call import Call, Result
+from triosim.operators._call import Call, CallResult
 from triosim.operators._dims import GRADIENT_ROLES, Dims, aligned, in_gradient, listed
 from triosim.operators._kind import Kind, like
-from triosim.operators._work import Traffic
+from triosim.operators._work import MovedBytes
 
 
 @registered
@@ -30,13 +30,13 @@ class Softmax(Kind):
     kernels = "rowwise"
     stream = "softmax"
 
-    def results(self, call: Call) -> tuple[Result, ...] | None:
+    def results(self, call: Call) -> tuple[CallResult, ...] | None:
         made = like(call, *GRADIENT_ROLES) if call.backward else like(call, "self", "input")
         if made and call.args.get("half_to_float") is True:
             return (made[0]._replace(dtype="float32"),)
         return made
 
-    def traffic(self, call: Call, counted: Traffic) -> Traffic:
+    def traffic(self, call: Call, counted: MovedBytes) -> MovedBytes:
         shape = call.shape("input", "self") or (call.inputs[0] if call.inputs else ())
         dim = listed(call, "dim", len(shape), -1)
         if not shape or not dim:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from triosim.core.registry import registered
-from triosim.operators._call import Call, Result, Shape
+from triosim.operators._call import Call, CallResult, Shape
 from triosim.operators._dims import NO_LABEL, Dims, Output, aligned, blank, in_each, listed, number, numbers, unknown
 from triosim.operators._kind import Kind
 
@@ -63,7 +63,7 @@ class View(Kind):
     def kernels_of(self, name: str) -> str:
         return "nothing" if name == "set" else self.kernels
 
-    def results(self, call: Call) -> tuple[Result, ...] | None:
+    def results(self, call: Call) -> tuple[CallResult, ...] | None:
         if not call.inputs:
             return None
         shown = _shown_back(call) if call.backward else _shown(call)
@@ -71,12 +71,12 @@ class View(Kind):
             return None
         dtype = call.dtype(0)
         if call.backward:
-            return tuple(Result(shape, dtype) for shape, _ in shown)
+            return tuple(CallResult(shape, dtype) for shape, _ in shown)
         if call.name == "view_as_complex":
             dtype = {"float32": "complex64", "float64": "complex128"}.get(dtype, dtype)
         elif call.name == "view_as_real":
             dtype = {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
-        return tuple(Result(shape, dtype, 0, offset) for shape, offset in shown)
+        return tuple(CallResult(shape, dtype, 0, offset) for shape, offset in shown)
 
     def dims(self, call: Call) -> Dims:
         found = _dims(call)

@@ -17,7 +17,7 @@ _CASTS = ("to", "_to_copy", "clone", "detach", "alias", "contiguous")
 
 
 @dataclass(frozen=True)
-class Layer:
+class WeightUse:
     """One weight in use by one forward operator.
 
     Attributes:
@@ -79,7 +79,7 @@ class Facts:
         """The parameter that a value is (a view of), or the value itself."""
         return self.parameter_of[value][0] if value in self.parameter_of else value
 
-    def weight_input(self, row: int, layer: Layer) -> int:
+    def weight_input(self, row: int, layer: WeightUse) -> int:
         """Position among the operator's inputs at which it reads the layer's weight."""
         return max(i for i, v in enumerate(self.inputs[row]) if self.parameter(v) == layer.weight)
 
@@ -126,7 +126,7 @@ class Facts:
         shape = sorted(self.shapes[layer.weight])
         return self.phase[row] == Phase.BACKWARD and any(sorted(self.shapes[v]) == shape for v in self.outputs[row])
 
-    def _layers_of_rows(self) -> dict[int, Layer]:
+    def _layers_of_rows(self) -> dict[int, WeightUse]:
         """The layers by operator; a backward operator belongs to that of the forward operator it differentiates."""
         found = {layer.row: layer for layer in self.layers}
         by_weight = {layer.weight: layer for layer in self.layers}
@@ -142,7 +142,7 @@ class Facts:
                     found[row] = by_weight[made[0]]
         return found
 
-    def _layer(self, row: int, call: Call) -> Layer | None:
+    def _layer(self, row: int, call: Call) -> WeightUse | None:
         if call.kind not in _WEIGHTED or call.backward:
             return None
         bias = 0 if call.name in ("addmm", "baddbmm", "_addmm_activation") else -1
@@ -166,7 +166,7 @@ class Facts:
         module = int(self.trace.operators.module[row])
         path = self.trace.modules.path[module] if module >= 0 else self.trace.values.name[parameter].rpartition(".")[0]
         in_dim = dims[inner[0]] if inner else NO_LABEL
-        return Layer(row, parameter, dims[out[-1]], in_dim, source, path, call.kind == "embedding")
+        return WeightUse(row, parameter, dims[out[-1]], in_dim, source, path, call.kind == "embedding")
 
 
 def _matching_dims(shape: Shape, parameter: Shape) -> tuple[int, ...] | None:

@@ -15,7 +15,7 @@ from triosim.partition.mesh import Mesh
 from triosim.partition.transfers import ALL_GATHER, COLLECTIVES, REDUCE_SCATTER
 
 
-class Reduction(NamedTuple):
+class GradientReduction(NamedTuple):
     """One collective on the way of a gradient.
 
     Attributes:
@@ -65,13 +65,13 @@ class Replication:
         """Parts into which what is Shard is cut."""
         return mesh.size(self.axis)
 
-    def reductions(self, mesh: Mesh) -> tuple[Reduction, ...]:
+    def reductions(self, mesh: Mesh) -> tuple[GradientReduction, ...]:
         """What makes a gradient that is Partial over all replicas what its optimizer state needs, in order."""
         found, parts = [], 1
         for kind, axis in self.path or self._follows(mesh):
             what = COLLECTIVES.index(kind)
             parts //= mesh.size(axis) if what == ALL_GATHER else 1
-            found.append(Reduction(what, mesh.row(axis), parts))
+            found.append(GradientReduction(what, mesh.row(axis), parts))
             parts *= mesh.size(axis) if what == REDUCE_SCATTER else 1
         return tuple(found)
 

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal, TypeVar
 
 from triosim.core.registry import Registry
 from triosim.operators import NO_LABEL
-from triosim.partition.facts import Facts, Layer
+from triosim.partition.facts import Facts, WeightUse
 from triosim.partition.mesh import Mesh
 from triosim.partition.placements import Shard
 from triosim.partition.replication import Replication
@@ -64,7 +64,7 @@ class Placing:
     refused: tuple[str, ...] = ()
     chosen: bool = False
 
-    def refusal(self, facts: Facts, layer: Layer, dim: int) -> str:
+    def refusal(self, facts: Facts, layer: WeightUse, dim: int) -> str:
         """Why a layer's weight cannot be Shard along ``dim``; ``""`` where it can."""
         extent = facts.shapes[layer.weight][dim] if dim != NO_LABEL else 1
         if extent % self.size == 0:

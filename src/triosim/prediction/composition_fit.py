@@ -32,7 +32,7 @@ from triosim.trace.tables import Trace
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredIteration:
     """One measured iteration: what ran, where, how it was divided, and its seconds."""
 
     workload: Trace
@@ -122,7 +122,10 @@ def iteration(
 
 
 def learn(
-    measured: Sequence[Measured], source: str, tell: Progress = lambda words: None, operator_times: str = "auto"
+    measured: Sequence[MeasuredIteration],
+    source: str,
+    tell: Progress = lambda words: None,
+    operator_times: str = "auto",
 ) -> CalibratedOverhead:
     """A residual of composition from measured iterations.
 

@@ -21,7 +21,7 @@ from triosim.core.errors import InputError, PlanError, quoted
 from triosim.core.limits import check_tasks
 from triosim.core.options import configured
 from triosim.core.registry import is_ours
-from triosim.energy.constants import Constants
+from triosim.energy.constants import EnergyConstants
 from triosim.energy.device import DeviceEnergy, device_energy
 from triosim.energy.governor import governed
 from triosim.energy.work import operator_work
@@ -286,7 +286,7 @@ def _held_back(
         device = job.device
         if device.power_cap_w is None and device.clock_limit_hz is None:
             continue
-        energy = drawn.get(device.name) or device_energy(device, Constants())
+        energy = drawn.get(device.name) or device_energy(device, EnergyConstants())
         once = job.trace.operators.phase == Phase.OPTIMIZER
         repeats = np.where(job.trace.operators.view, 0.0, np.where(once, 1.0, mesh.micro_batches))
         clocked = governed(operator_work(job.trace, device, energy, times[m]), device, energy, repeats)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.collectives.means import CollectiveMeans
-from triosim.collectives.measured import Measured
+from triosim.collectives.measured import MeasuredCollectives
 from triosim.collectives.scheduling import Collectives
 from triosim.composition.interference import Tasks, settle
 from triosim.core.errors import InputError, PlanError
@@ -47,7 +47,7 @@ def simulate(
     progress: Progress | None = None,
     keep: Keep | None = None,
     fit: bool | None = None,
-    measured: Measured | None = None,
+    measured: MeasuredCollectives | None = None,
     also: Sequence[Trace] = (),
     energy: EnergyOptions | None = None,
 ) -> Result:
@@ -171,7 +171,9 @@ def _placed(plan: Plan, number: int, taken: np.ndarray) -> Plan:
     return plan.replaced(placement=tuple(free[:ranks].tolist()), dp=ranks // width)
 
 
-def lowered_job(job: Prepared, fold: bool, measured: Measured | None = None) -> tuple[Lowered, tuple[str, ...]]:
+def lowered_job(
+    job: Prepared, fold: bool, measured: MeasuredCollectives | None = None
+) -> tuple[Lowered, tuple[str, ...]]:
     """The tasks of a job, and where the costs of its collectives are from."""
     fidelity = job.fidelity
     collectives = Collectives(fidelity.collective_algorithm, fidelity.collective_protocol, job.system.ideal)

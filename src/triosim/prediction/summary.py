@@ -10,7 +10,7 @@ import numpy as np
 from triosim.composition import update
 from triosim.composition.residual import JobSizes, sizes
 from triosim.energy.account import Account, Energy
-from triosim.energy.constants import Constants
+from triosim.energy.constants import EnergyConstants
 from triosim.energy.cost import SECONDS_PER_HOUR, Cost, Usage, cost
 from triosim.energy.options import EnergyOptions
 from triosim.energy.usage import sample_name
@@ -120,7 +120,7 @@ class Summary:
             programs=run.programs, lowered=run.lowered, played=run.played, iterations=run.iterations,
             trace=of.step.trace, system=of.system, placement=of.placement, times=of.full_clock, clocks=of.clocks,
             spent=spent, transfers=lambda cell: tally.transfers(run, cell),
-            constants=Constants(dict(self.energy.overrides)), known=self.energy.known(),
+            constants=EnergyConstants(dict(self.energy.overrides)), known=self.energy.known(),
             samples=speed.samples_per_s * seconds if speed.samples_per_s else None,
             tokens=speed.tokens_per_s * seconds if speed.tokens_per_s else None,
         )  # fmt: skip

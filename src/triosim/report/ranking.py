@@ -14,7 +14,7 @@ from rich.text import Text
 
 from triosim.core.units import format_bytes, format_time
 from triosim.report.table import Column, TextTable
-from triosim.search.outcome import Outcome
+from triosim.search.outcome import PlanOutcome
 
 SCHEMA = "triosim/sweep/1"
 SHOWN = 20
@@ -24,7 +24,7 @@ TOO_LARGE = "does not fit in memory"
 _NUMBER = re.compile(r"\d[\d,.]*")
 
 
-def ranked(outcomes: Sequence[Outcome]) -> list[Outcome]:
+def ranked(outcomes: Sequence[PlanOutcome]) -> list[PlanOutcome]:
     """Those that are possible, the fastest first; the earlier asked first where they are equally fast.
 
     Throughput is compared where the global batch differs: ranks follow seconds per sample.
@@ -42,7 +42,7 @@ def _cost(seconds: float, batch: int) -> float:
     return seconds / max(batch, 1)
 
 
-def reasons(outcomes: Sequence[Outcome]) -> list[tuple[int, str]]:
+def reasons(outcomes: Sequence[PlanOutcome]) -> list[tuple[int, str]]:
     """Why plans fell out: how many, and a sentence; sentences that differ in numbers alone are one, as first said."""
     count: Counter[str] = Counter()
     said: dict[str, str] = {}
@@ -56,7 +56,7 @@ def reasons(outcomes: Sequence[Outcome]) -> list[tuple[int, str]]:
     return [(number, said[alike]) for alike, number in count.most_common()]
 
 
-def to_dict(outcomes: Sequence[Outcome], workload: str, system: str) -> dict[str, Any]:
+def to_dict(outcomes: Sequence[PlanOutcome], workload: str, system: str) -> dict[str, Any]:
     """Plain values, ready for JSON: plans in the order in which they were asked for, each with its rank from 1."""
     places = {outcome.number: place for place, outcome in enumerate(ranked(outcomes), 1)}
     return {
@@ -68,7 +68,7 @@ def to_dict(outcomes: Sequence[Outcome], workload: str, system: str) -> dict[str
     }
 
 
-def to_csv(outcomes: Sequence[Outcome]) -> str:
+def to_csv(outcomes: Sequence[PlanOutcome]) -> str:
     """A table: a line for each plan in the order in which they were asked for."""
     places = {outcome.number: place for place, outcome in enumerate(ranked(outcomes), 1)}
     asked = list(dict.fromkeys(name for outcome in outcomes for name in outcome.asked))
@@ -95,7 +95,7 @@ def _cell(value: Any) -> Any:
     return "" if value is None else value
 
 
-def show(outcomes: Sequence[Outcome], varied: Sequence[str], console: Console) -> None:
+def show(outcomes: Sequence[PlanOutcome], varied: Sequence[str], console: Console) -> None:
     """Print the fastest plans, and why others fell out.
 
     Args:
@@ -122,7 +122,7 @@ def show(outcomes: Sequence[Outcome], varied: Sequence[str], console: Console) -
         console.print(rows)
 
 
-def _table(best: Sequence[Outcome], varied: Sequence[str]) -> TextTable:
+def _table(best: Sequence[PlanOutcome], varied: Sequence[str]) -> TextTable:
     heads = [name.replace("_", "-") for name in varied]
     table = TextTable([
         Column("", right=True),

@@ -11,7 +11,7 @@ from copy import copy
 import numpy as np
 
 from triosim.memory.blocks import Extra, RankBlocks, StepStorages
-from triosim.memory.liveness import Recorder, Scope
+from triosim.memory.liveness import BlockLifetime, Recorder
 from triosim.partition.gradients import Gradient, total_bytes
 from triosim.partition.passes.fuse import Unit, UnitsByModule, by_bytes
 from triosim.partition.resolve import JobMesh
@@ -20,7 +20,7 @@ from triosim.partition.transfers import ALL_GATHER
 from triosim.plan import Plan
 from triosim.schedule.actions import Pass, Schedule, forward_only
 from triosim.schedule.backward import split_backward
-from triosim.schedule.costs import Costs
+from triosim.schedule.costs import ScheduleCosts
 from triosim.schedule.fragments import Tags
 from triosim.schedule.gathering import Gathering, Missing, UnitBlocks
 from triosim.schedule.offload import (
@@ -45,7 +45,7 @@ class JobFacts:
     def __init__(
         self,
         step: Step,
-        costs: Costs,
+        costs: ScheduleCosts,
         stages: Stages,
         schedule: Schedule,
         plan: Plan,
@@ -258,7 +258,7 @@ class StageFacts:
             blocks.shrinks(*resident(trace, job.ways))
             blocks.stays([gradient.storage for gradient in self.grads])
         elif self._copies_gradients():
-            buckets = Extra(total_bytes(self.grads), Category.COMMUNICATION, scope=Scope.RESIDENT)
+            buckets = Extra(total_bytes(self.grads), Category.COMMUNICATION, scope=BlockLifetime.RESIDENT)
             blocks.add("buckets", buckets)  # what DDP copies gradients to
         for part in self.parts:
             blocks.gradients_here(part.summands)

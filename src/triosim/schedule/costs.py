@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
-class Costs:
+class ScheduleCosts:
     """What parallelism needs to know of times; it computes none itself.
 
     Attributes:

@@ -26,7 +26,7 @@ from triosim.memory.blocks import Extra, RankBlocks
 from triosim.memory.liveness import Recorder
 from triosim.partition.passes.fuse import Unit
 from triosim.partition.passes.hoist import hoist
-from triosim.partition.replication import Reduction
+from triosim.partition.replication import GradientReduction
 from triosim.partition.transfers import ALL_GATHER, REDUCE_SCATTER
 from triosim.schedule.program import COMPUTE, DP, REPLICAS, Op, ProgramBuilder, of_iteration
 from triosim.trace.tables import Category
@@ -127,7 +127,7 @@ class Gathering:
         ways: int,
         copy_s_per_byte: float,
         axis: int,
-        reductions: Sequence[Reduction],
+        reductions: Sequence[GradientReduction],
         start: int = -1,
     ) -> None:
         self.units, self.builder, self.backward, self.overlap, self.start = units, builder, backward, overlap, start

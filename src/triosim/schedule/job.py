@@ -16,7 +16,7 @@ import numpy as np
 
 from triosim.core.dtypes import DTYPE_CODE
 from triosim.core.errors import PlanError
-from triosim.memory.liveness import Recorder, Scheduled, liveness
+from triosim.memory.liveness import Recorder, ScheduledFragment, liveness
 from triosim.partition.gradients import Gradient, gradients
 from triosim.partition.resolve import JobMesh
 from triosim.partition.step import Step
@@ -24,7 +24,7 @@ from triosim.plan import Plan
 from triosim.schedule._epilogue import Final, reductions, update
 from triosim.schedule._stage import JobFacts, PartFacts, StageFacts
 from triosim.schedule.actions import Pass, Schedule
-from triosim.schedule.costs import Costs as Costs
+from triosim.schedule.costs import ScheduleCosts as Costs
 from triosim.schedule.fragments import Fragment, Placed, concatenate
 from triosim.schedule.gathering import Missing, missing
 from triosim.schedule.offload import HOST as HOST_PLACE
@@ -34,7 +34,7 @@ from triosim.schedule.stages import Boundary, Stages
 from triosim.trace.tables import ITEM_BYTES, Category, Phase, Trace
 
 
-class Kind(NamedTuple):
+class PassKind(NamedTuple):
     """What tells one pass of a micro-batch through a chunk from another.
 
     Attributes:
@@ -50,7 +50,7 @@ class Kind(NamedTuple):
 
 
 @dataclass
-class _Iteration:
+class _FragmentedIteration:
     """The fragments of one iteration in order, and where they are.
 
     Attributes:
@@ -131,10 +131,10 @@ class StageWriter:
         self.done: dict[int, int] = {}  # exchange -> instruction, in the fragment being written
         self.fetches: dict[int, int] = {}  # storage -> instruction that fetches it
         self.kinds = self._kinds()
-        self.written: dict[tuple[bool, bool], _Iteration] = {}
+        self.written: dict[tuple[bool, bool], _FragmentedIteration] = {}
         self.iterations = [self._numbered(number) for number in range(self.plan.iterations)]
 
-    def _numbered(self, number: int) -> _Iteration:
+    def _numbered(self, number: int) -> _FragmentedIteration:
         """An iteration; later ones fetch only what is new in each, and not in all gradients are reduced."""
         kind = (not number or not self.plan.places, not (number + 1) % self.job.replication.every)
         if kind not in self.written:
@@ -158,7 +158,7 @@ class StageWriter:
         first = self.iterations[0]
         held = liveness(
             self.of.blocks.build(),
-            [Scheduled(fragment.uses, start, micro_batch)
+            [ScheduledFragment(fragment.uses, start, micro_batch)
              for fragment, start, micro_batch in zip(first.fragments, first.start, first.micro_batch, strict=True)],
             self.mesh.micro_batches,
             end,
@@ -166,12 +166,12 @@ class StageWriter:
         places = tuple(self.of.places)
         return replace(made, places=places, lifetimes=held.on(host=False), host_bytes=held.on(host=True).peak_bytes())
 
-    def _iteration(self, first: bool, reduces: bool) -> _Iteration:
+    def _iteration(self, first: bool, reduces: bool) -> _FragmentedIteration:
         """One iteration: what is fetched, the schedule's actions, and the optimizer.
 
         What reduces the gradients of a chunk comes right after its last backward, for it runs beside other chunks.
         """
-        of, made = self.of, _Iteration()
+        of, made = self.of, _FragmentedIteration()
         made.append(self._fetch(first), 0)
         written = {kind: self._run(kind) for kind in sorted(set(self.kinds), key=lambda k: (k.final, k.what, k.chunk))}
         final = {part.chunk: Final(len(self.job.phase)) for part in of.parts}
@@ -192,7 +192,7 @@ class StageWriter:
         made.append(last, self.mesh.micro_batches - 1)
         return made
 
-    def _kinds(self) -> list[Kind]:
+    def _kinds(self) -> list[PassKind]:
         """The kind of each action."""
         actions, before = self.of.actions, [list[bool]() for _ in self.of.parts]
         last = {(action.what, action.chunk): number for number, action in enumerate(actions)}
@@ -203,12 +203,12 @@ class StageWriter:
             if self.of.parts[action.chunk].units:
                 needs = missing(past, len(past) - 1, self.job.replication.regathers, self.job.stages.count > 1)
             ends = action.what is not Pass.FORWARD or not self.job.trains
-            kinds.append(Kind(action.what, action.chunk, ends and last[action.what, action.chunk] == number, needs))
+            kinds.append(PassKind(action.what, action.chunk, ends and last[action.what, action.chunk] == number, needs))
         return kinds
 
     # --- one micro-batch ----------------------------------------------------------------------------------------------
 
-    def _run(self, kind: Kind) -> Fragment:
+    def _run(self, kind: PassKind) -> Fragment:
         """One pass of a micro-batch through a part."""
         job, builder, part = self.job, self.of.new(), self.of.parts[kind.chunk]
         backward = kind.what is not Pass.FORWARD

@@ -22,7 +22,7 @@ import numpy as np
 
 from triosim.core.errors import PlanError
 from triosim.memory.blocks import Extra, RankBlocks
-from triosim.memory.liveness import Recorder, Scope
+from triosim.memory.liveness import BlockLifetime, Recorder
 from triosim.partition.gradients import Gradient
 from triosim.partition.passes.hoist import hoist
 from triosim.partition.passes.sink import sink
@@ -125,7 +125,7 @@ class Shuttle:
 
     def _away(self, trip: Trip) -> int:
         """The block on the host of what is away for a time."""
-        extra = Extra(trip.bytes, Category.ACTIVATION, trip.storages[0], Scope.MICRO_BATCH, host=True)
+        extra = Extra(trip.bytes, Category.ACTIVATION, trip.storages[0], BlockLifetime.MICRO_BATCH, host=True)
         return self.blocks.add(("away", trip), extra)
 
     def _copy(self, op: Op, size: int, row: int, previous: int) -> int:
@@ -364,11 +364,13 @@ def on_host(blocks: RankBlocks, trips: Iterable[Trip], update: Update | None) ->
     for trip in trips:
         if trip.leaves < 0:
             blocks.leaves(trip.storages)
-            blocks.add(("home", trip), Extra(trip.bytes, Category.WEIGHT, trip.storages[0], Scope.RESIDENT, host=True))
+            blocks.add(
+                ("home", trip), Extra(trip.bytes, Category.WEIGHT, trip.storages[0], BlockLifetime.RESIDENT, host=True)
+            )
     if update is not None:
         values = blocks.storages.trace.values
         blocks.leaves(np.unique(values.storage[values.category == Category.OPTIMIZER_STATE]).tolist())
         for category, size in (
             (Category.OPTIMIZER_STATE, update.states), (Category.GRADIENT, sum(update.gradients.values())),
         ):  # fmt: skip
-            blocks.add(("home", category), Extra(size, category, NONE, Scope.RESIDENT, host=True))
+            blocks.add(("home", category), Extra(size, category, NONE, BlockLifetime.RESIDENT, host=True))

@@ -46,7 +46,7 @@ from triosim.plan import Plan
 from triosim.prediction.prepare import Arranged, arrange
 from triosim.schedule._stage import JobFacts
 from triosim.schedule.actions import Action, Pass
-from triosim.schedule.costs import Costs
+from triosim.schedule.costs import ScheduleCosts
 from triosim.schedule.program import HOST, STREAMS, TP, Op, Program
 from triosim.search.memory_of import fullest
 from triosim.search.order import Order, order_of
@@ -151,7 +151,7 @@ class _Evaluation:
             raise NotEvaluated("inference" if not made.plan.training else "a graph that is launched once")
         if trace.operators.sync.any() and made.launching.mode != "none":
             raise NotEvaluated("operators at which the host waits")
-        costs = Costs(made.all_times[made.models[0]].seconds)
+        costs = ScheduleCosts(made.all_times[made.models[0]].seconds)
         grads = gradients(trace)
         if not grads:
             raise NotEvaluated("no gradients")

@@ -21,7 +21,7 @@ from triosim import __version__
 from triosim.core.columns import Ragged
 from triosim.core.errors import InputError
 from triosim.core.guarded import parse_json
-from triosim.search.outcome import Outcome
+from triosim.search.outcome import PlanOutcome
 
 SCHEMA = "triosim/sweep-journal/1"
 
@@ -82,7 +82,7 @@ class Journal:
 
     def __init__(self, path: Path, key: str) -> None:
         self.path, self.key = path, key
-        self.found: dict[str, Outcome] = {}
+        self.found: dict[str, PlanOutcome] = {}
         self.other = False
         whole = self._read()
         try:
@@ -101,7 +101,7 @@ class Journal:
     def __exit__(self, *how: object) -> None:
         self._file.close()
 
-    def keep(self, asked: str, outcome: Outcome) -> None:
+    def keep(self, asked: str, outcome: PlanOutcome) -> None:
         """Remember what a plan gave, under what it asks."""
         self._line({"asked": asked, "outcome": outcome.to_dict()})
 
@@ -129,7 +129,7 @@ class Journal:
                         self.other = True
                         return 0
                 else:
-                    self.found[content["asked"]] = Outcome.from_dict(content["outcome"])
+                    self.found[content["asked"]] = PlanOutcome.from_dict(content["outcome"])
             except (InputError, KeyError, TypeError, ValueError):
                 if not place:
                     raise InputError(

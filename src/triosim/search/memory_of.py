@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from triosim.core.errors import PlanError
 from triosim.memory.footprint import footprint
-from triosim.memory.liveness import Scheduled, liveness
+from triosim.memory.liveness import ScheduledFragment, liveness
 from triosim.prediction.timeline import CATEGORIES
 from triosim.schedule._stage import JobFacts
 from triosim.schedule.actions import Schedule
@@ -59,14 +59,14 @@ def _shortest(schedule: Schedule, stage: int, stages: int, whole: Order, micro_b
     return whole
 
 
-def _scheduled(runs: StageKind, order: Order) -> tuple[list[Scheduled], int]:
+def _scheduled(runs: StageKind, order: Order) -> tuple[list[ScheduledFragment], int]:
     """What an iteration uses and frees, and its instructions."""
-    found: list[Scheduled] = []
+    found: list[ScheduledFragment] = []
     length = 0
 
     def add(fragment: Fragment, micro_batch: int) -> None:
         nonlocal length
-        found.append(Scheduled(fragment.uses, length, micro_batch))
+        found.append(ScheduledFragment(fragment.uses, length, micro_batch))
         length += len(fragment)
 
     last_of_all = max((action.micro_batch for action in order.actions), default=0)

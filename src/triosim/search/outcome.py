@@ -45,7 +45,7 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PlanOutcome:
     """What one plan gave.
 
     Attributes:
@@ -76,7 +76,7 @@ class Outcome:
         return plain if self.result is None else {**plain, "result": self.result}
 
     @staticmethod
-    def from_dict(plain: dict[str, Any]) -> Outcome:
+    def from_dict(plain: dict[str, Any]) -> PlanOutcome:
         """What :meth:`to_dict` made, as an outcome again.
 
         Raises:
@@ -87,7 +87,7 @@ class Outcome:
         if found is not None:
             named = {one.name: found[one.name] for one in fields(Figures) if one.name != "way" or "way" in found}
             figures = Figures(**{**named, "warnings": tuple(named["warnings"])})
-        return Outcome(plain["number"], plain["asked"], figures, plain["why"], plain.get("result"))
+        return PlanOutcome(plain["number"], plain["asked"], figures, plain["why"], plain.get("result"))
 
 
 def figures(result: Result) -> Figures:

@@ -26,7 +26,7 @@ from triosim.prediction.simulate import simulate
 from triosim.search.evaluate import NotEvaluated, evaluated
 from triosim.search.evaluated_figures import evaluated_figures
 from triosim.search.grid import asked_of
-from triosim.search.outcome import Outcome, figures
+from triosim.search.outcome import PlanOutcome, figures
 from triosim.trace.tables import Trace
 
 Detail = Literal["summary", "all"]
@@ -54,9 +54,9 @@ def sweep(
     base: Plan | None = None,
     fidelity: Fidelity | None = None,
     progress: Tell | None = None,
-    known: Mapping[int, Outcome] | None = None,
+    known: Mapping[int, PlanOutcome] | None = None,
     also: Sequence[Trace] = (),
-) -> Iterator[Outcome]:
+) -> Iterator[PlanOutcome]:
     """Predict plans one after another; results come in the order given, each as soon as it is there.
 
     With one worker a summary comes up to 8 at a time.
@@ -84,7 +84,7 @@ def sweep(
         raise InputError(f"workers must be at least 1, got {workers}")
     base, fidelity, known = base or Plan(), fidelity or Fidelity(), known or {}
     numbered = enumerate(plan if isinstance(plan, Plan) else dict(plan) for plan in plans)
-    found: Iterator[Outcome]
+    found: Iterator[PlanOutcome]
     if workers == 1:
         task = _Task(workload, system, base, fidelity, detail, also)
         window = WINDOW if detail == "summary" else 1
@@ -94,7 +94,7 @@ def sweep(
     return _told(found, progress or (lambda words: None))
 
 
-def _told(found: Iterator[Outcome], tell: Tell) -> Iterator[Outcome]:
+def _told(found: Iterator[PlanOutcome], tell: Tell) -> Iterator[PlanOutcome]:
     """Says how far the sweep is."""
     fit = 0
     best = float("inf")
@@ -108,8 +108,8 @@ def _told(found: Iterator[Outcome], tell: Tell) -> Iterator[Outcome]:
 
 
 def _in_windows(
-    numbered: Iterator[Numbered], known: Mapping[int, Outcome], task: _Task, window: int
-) -> Iterator[Outcome]:
+    numbered: Iterator[Numbered], known: Mapping[int, PlanOutcome], task: _Task, window: int
+) -> Iterator[PlanOutcome]:
     """Outcomes in order, predicted window by window: within one those come together that share most."""
     while batch := list(islice(numbered, window)):
         formed = [(*one, task.formed(one[1])) for one in batch if one[0] not in known]
@@ -158,25 +158,25 @@ class _Task:
         except InputError as error:
             return str(error)
 
-    def outcome(self, number: int, plan: Plan | dict[str, Any], given: Formed | str | None = None) -> Outcome:
+    def outcome(self, number: int, plan: Plan | dict[str, Any], given: Formed | str | None = None) -> PlanOutcome:
         """What a plan gives; ``given`` as :meth:`formed` has it, None where that is still to be done."""
         asked = _asked(plan)
         given = self.formed(plan) if given is None else given
         if isinstance(given, str):
-            return Outcome(number, asked, None, given)
+            return PlanOutcome(number, asked, None, given)
         formed, fidelity = given
         try:
             if self.detail == "summary":
                 try:
                     found = evaluated(self.workload, self.system, formed, fidelity, self.also)
-                    return Outcome(number, asked, evaluated_figures(found))
+                    return PlanOutcome(number, asked, evaluated_figures(found))
                 except NotEvaluated:
                     pass
             result = simulate(self.workload, self.system, formed, fidelity, fit=False, also=self.also)
             whole = result.to_dict() if self.detail == "all" else None
-            return Outcome(number, asked, figures(result), "", whole)
+            return PlanOutcome(number, asked, figures(result), "", whole)
         except InputError as error:
-            return Outcome(number, asked, None, str(error))
+            return PlanOutcome(number, asked, None, str(error))
 
 
 def _asked(plan: Plan | dict[str, Any]) -> dict[str, Any]:
@@ -208,21 +208,21 @@ def _end_with(parent: Any) -> None:
     os._exit(1)
 
 
-def _outcomes(plans: list[Numbered]) -> list[Outcome]:
+def _outcomes(plans: list[Numbered]) -> list[PlanOutcome]:
     assert _task is not None
     return [_task.outcome(number, plan) for number, plan in plans]
 
 
 def _spread(
     numbered: Iterator[Numbered],
-    known: Mapping[int, Outcome],
+    known: Mapping[int, PlanOutcome],
     workers: int,
     begin: tuple[Trace, System, Plan, Fidelity, Detail, Sequence[Trace]],
-) -> Iterator[Outcome]:
+) -> Iterator[PlanOutcome]:
     """Outcomes in order, worked out by several processes a few batches ahead."""
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, context, _begin, begin)
-    waiting: deque[tuple[list[Numbered], Future[list[Outcome]] | None]] = deque()
+    waiting: deque[tuple[list[Numbered], Future[list[PlanOutcome]] | None]] = deque()
 
     def more() -> bool:
         batch = list(islice(numbered, BATCH))

@@ -24,7 +24,7 @@ SAMPLER_FLOATS = 3
 
 
 @dataclass(frozen=True)
-class Memory:
+class ReplicaMemory:
     """Bytes of the fullest device of a replica.
 
     Attributes:
@@ -52,7 +52,7 @@ class Memory:
 def memory(
     model: ServedModel, device: Accelerator, precision: Precision, kv_type: str, *, block_tokens: int, tokens: int,
     sequences: int, tensor_parallel: int = 1, stages: int = 1, utilisation: float = UTILISATION,
-) -> Memory:  # fmt: skip
+) -> ReplicaMemory:  # fmt: skip
     """How the memory of a replica's devices is divided.
 
     Args:
@@ -83,4 +83,4 @@ def memory(
             f"{format_bytes(activations + CONTEXT_BYTES)} beside them and {utilisation:.0%} of "
             f"{format_bytes(device.memory_bytes)}: use more devices (--tp, --pp) or smaller weights (--weights fp8)"
         )
-    return Memory(device.memory_bytes, weights, activations, CONTEXT_BYTES, left, block, int(left // block))
+    return ReplicaMemory(device.memory_bytes, weights, activations, CONTEXT_BYTES, left, block, int(left // block))

@@ -36,7 +36,7 @@ def link_factor(system: System, moved: float) -> float:
 
 
 @dataclass
-class Communication:
+class ReplicaCommunication:
     """Of a replica on neighbouring devices of a system, stage by stage.
 
     Attributes:

@@ -15,10 +15,10 @@ from triosim.engine.live import LiveNetwork
 from triosim.hardware.system import System
 from triosim.kernels.estimate import Z90
 from triosim.network.routes import Router as Routes
-from triosim.serving.capacity import Memory
+from triosim.serving.capacity import ReplicaMemory
 from triosim.serving.communication import link_factor
 from triosim.serving.disaggregation import HandOver, Place
-from triosim.serving.fleet import Group, Progress, Served, play
+from triosim.serving.fleet import Progress, ReplicaGroup, Served, play
 from triosim.serving.kernel_times import NOTHING_MOVED, Moved
 from triosim.serving.metrics import ServingMetrics, Slo, measure
 from triosim.serving.model import ServedModel
@@ -93,7 +93,7 @@ class ServingResult:
     deployment: Deployment
     served: Served
     metrics: ServingMetrics
-    memory: tuple[Memory | None, ...]
+    memory: tuple[ReplicaMemory | None, ...]
     dollars_per_million_tokens: float | None
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
@@ -134,7 +134,7 @@ class ServingResult:
         }  # fmt: skip
 
 
-def _pool_table(pool: Pool, kept: Memory | None) -> dict[str, Any]:
+def _pool_table(pool: Pool, kept: ReplicaMemory | None) -> dict[str, Any]:
     return {
         "name": pool.name, "role": pool.role, "model": pool.model, "system": pool.system.name,
         "device": pool.system.model(pool.first).name, "engine": {"name": pool.engine, **pool.engine_options},
@@ -236,10 +236,10 @@ def _refuse_idle(own: Deployment) -> None:
 
 def _played(
     own: Deployment, models: Sequence[ServedModel], requests: RequestTable, moved: Moved, progress: Progress | None
-) -> tuple[Served, tuple[Memory | None, ...]]:
+) -> tuple[Served, tuple[ReplicaMemory | None, ...]]:
     """A run, and the memory of each pool."""
     replicas: list[Replica] = []
-    memories: list[Memory | None] = []
+    memories: list[ReplicaMemory | None] = []
     by_role: dict[tuple[str, str], list[Replica]] = {}
     places: dict[int, Place] = {}
     device = 0
@@ -269,7 +269,7 @@ def _played(
 def _group(
     own: Deployment, by_role: Mapping[tuple[str, str], list[Replica]], model: str, places: dict[int, Place],
     routes: Routes | None, live: LiveNetwork | None,
-) -> Group:  # fmt: skip
+) -> ReplicaGroup:  # fmt: skip
     """The replicas of a model."""
     options = {"seed": str(own.seed), **own.router_options}
     router = part(ROUTERS, own.router, options, "router")
@@ -282,16 +282,16 @@ def _group(
             "the same prefixes: give all the same block-tokens, or turn prefix caching off"
         )
     if both:
-        return Group(both, router)
+        return ReplicaGroup(both, router)
     over = HandOver(
         prefill, decode, places, routes, part(ROUTERS, own.router, options, "router"),
         by_layer=own.transfer == "layers", decode_first=own.order == "decode-first", local=own.local,
         network=live,
     )  # fmt: skip
-    return Group(prefill, router, over)
+    return ReplicaGroup(prefill, router, over)
 
 
-def _asked_for(requests: RequestTable, names: Sequence[str], groups: Sequence[Group]) -> list[Group]:
+def _asked_for(requests: RequestTable, names: Sequence[str], groups: Sequence[ReplicaGroup]) -> list[ReplicaGroup]:
     """The groups in the order in which requests name models."""
     if not requests.models:
         raise InputError(

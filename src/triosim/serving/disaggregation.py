@@ -24,10 +24,10 @@ from triosim.network.routes import Router as Routes
 from triosim.serving.policy import Batch
 from triosim.serving.replica import Replica
 from triosim.serving.requests import Request
-from triosim.serving.router import Router
+from triosim.serving.router import RequestRouter
 
 
-class Share(NamedTuple):
+class CacheSlice(NamedTuple):
     """What one device of a replica sends to one device of another.
 
     Attributes:
@@ -45,7 +45,7 @@ class Share(NamedTuple):
 
 def shares(
     layers: int, kv_heads: int, head_bytes: float, source: tuple[int, int], target: tuple[int, int]
-) -> list[Share]:
+) -> list[CacheSlice]:
     """Who sends what, between replicas that are divided in other ways.
 
     Args:
@@ -64,7 +64,7 @@ def shares(
             for rank in range(target[0]):
                 for other, heads in _heads(kv_heads, source[0], target[0], rank):
                     from_, to = source_stage * source[0] + other, target_stage * target[0] + rank
-                    out.append(Share(from_, to, first, last, heads * head_bytes))
+                    out.append(CacheSlice(from_, to, first, last, heads * head_bytes))
     return out
 
 
@@ -152,7 +152,7 @@ class HandOver:
 
     def __init__(
         self, prefill: Sequence[Replica], decode: Sequence[Replica], places: dict[int, Place], routes: Routes | None,
-        router: Router, *, by_layer: bool = False, decode_first: bool = False, local: int = 0,
+        router: RequestRouter, *, by_layer: bool = False, decode_first: bool = False, local: int = 0,
         network: LiveNetwork | None = None,
     ) -> None:  # fmt: skip
         self.prefill, self.decode, self.places, self.router = prefill, decode, places, router
@@ -167,7 +167,7 @@ class HandOver:
         self._inbox: dict[int, deque[_Sending]] = {replica.number: deque() for replica in decode}
         self._layers: list[tuple[int, int, int, tuple[int, int, int, int]]] = []  # (tick, number, row, what)
         self._count = 0
-        self._shares: dict[tuple[int, int], list[tuple[Share, tuple[int, ...], int]]] = {}
+        self._shares: dict[tuple[int, int], list[tuple[CacheSlice, tuple[int, ...], int]]] = {}
         for replica in decode:
             if not replica.policy.receives:
                 raise InputError(
@@ -195,7 +195,7 @@ class HandOver:
         later = None if self.network is None else self.network.next
         return min([*due, *([] if later is None else [later])], default=None)
 
-    def arrive(self, request: Request, output: int, router: Router) -> Replica:
+    def arrive(self, request: Request, output: int, router: RequestRouter) -> Replica:
         """A request is routed.
 
         Args:
@@ -329,7 +329,7 @@ class HandOver:
         self.touched += [sending.source, target]
         self.delivered(whole, target, now)
 
-    def _ways(self, source: Replica, target: Replica) -> list[tuple[Share, tuple[int, ...], int]]:
+    def _ways(self, source: Replica, target: Replica) -> list[tuple[CacheSlice, tuple[int, ...], int]]:
         """What each device sends to which, over which links and with which latency."""
         key = source.number, target.number
         if key not in self._shares:

@@ -20,7 +20,7 @@ from triosim.serving.disaggregation import HandOver
 from triosim.serving.quantiles import Samples
 from triosim.serving.replica import Replica
 from triosim.serving.requests import Request, RequestTable
-from triosim.serving.router import Router
+from triosim.serving.router import RequestRouter
 
 Progress = Callable[[int, int], None]
 """Given the requests that are done and all of them."""
@@ -29,7 +29,7 @@ _NEVER = 2 * MOST_SUM
 
 
 @dataclass(frozen=True)
-class Group:
+class ReplicaGroup:
     """Replicas that serve one model.
 
     Attributes:
@@ -39,7 +39,7 @@ class Group:
     """
 
     replicas: Sequence[Replica]
-    router: Router
+    router: RequestRouter
     hand_over: HandOver | None = None
 
 
@@ -90,8 +90,8 @@ class Served:
 
 
 def play(
-    table: RequestTable, replicas: Sequence[Replica], router: Router | None = None, progress: Progress | None = None,
-    groups: Sequence[Group] = (),
+    table: RequestTable, replicas: Sequence[Replica], router: RequestRouter | None = None,
+    progress: Progress | None = None, groups: Sequence[ReplicaGroup] = (),
 ) -> Served:  # fmt: skip
     """Serve all requests.
 
@@ -109,7 +109,7 @@ def play(
         raise InputError("the fleet holds no replica of the model: give at least one")
     if not groups:
         assert router is not None
-        groups = (Group(replicas, router),)
+        groups = (ReplicaGroup(replicas, router),)
     return _Run(table, replicas, groups, progress).served()
 
 
@@ -117,7 +117,11 @@ class _Run:
     """One run: what is known of each request, and what happens when."""
 
     def __init__(
-        self, table: RequestTable, replicas: Sequence[Replica], groups: Sequence[Group], progress: Progress | None
+        self,
+        table: RequestTable,
+        replicas: Sequence[Replica],
+        groups: Sequence[ReplicaGroup],
+        progress: Progress | None,
     ) -> None:
         self.table, self.replicas, self.groups, self.progress = table, replicas, groups, progress
         self.keys = {

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from triosim.core.errors import InputError
 from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds
-from triosim.serving.communication import Communication
+from triosim.serving.communication import ReplicaCommunication
 from triosim.serving.kernel_times import ServingKernels
 from triosim.serving.step_times import StepShape, StepTimes
 
@@ -81,7 +81,7 @@ class ModelTimes(StepTimes):
     """
 
     kernels: ServingKernels
-    communication: Communication | None = None
+    communication: ReplicaCommunication | None = None
     stages: int = 1
     graphs: bool = True
     host_s: float = 0.0

@@ -13,7 +13,7 @@ import numpy as np
 
 from triosim.core.errors import InputError
 from triosim.core.units import PICOSECONDS_PER_SECOND
-from triosim.serving.capacity import Memory, memory
+from triosim.serving.capacity import ReplicaMemory, memory
 from triosim.serving.model import kv_type_of, precision_of
 from triosim.serving.model_times import ModelTimes
 from triosim.serving.pool import Pool, checked, refuse_idle, step_times
@@ -47,7 +47,7 @@ class OneRequest:
     e2e_s: float
     breakdown_s: dict[str, dict[str, float]]
     kv_bytes: float
-    memory: Memory
+    memory: ReplicaMemory
 
     @property
     def fits(self) -> bool:

@@ -13,8 +13,8 @@ from triosim.core.options import configured
 from triosim.core.registry import Registry
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.system import System
-from triosim.serving.capacity import UTILISATION, Memory, memory
-from triosim.serving.communication import Communication
+from triosim.serving.capacity import UTILISATION, ReplicaMemory, memory
+from triosim.serving.communication import ReplicaCommunication
 from triosim.serving.disaggregation import Place
 from triosim.serving.kernel_times import NOTHING_MOVED, Moved, ServingKernels
 from triosim.serving.kv_cache import KVCache, PrefixCache
@@ -145,13 +145,13 @@ def refuse_idle(replicas: int, size: int, devices: int, many: bool = True) -> No
     )
 
 
-def replicas_of(own: Pool, model: ServedModel, number: int, moved: Moved) -> tuple[list[Replica], Memory | None]:
+def replicas_of(own: Pool, model: ServedModel, number: int, moved: Moved) -> tuple[list[Replica], ReplicaMemory | None]:
     """Fresh replicas, numbered from ``number`` on, and the memory of the fullest kind of device.
 
     Raises:
         InputError: the devices of one differ, or have too little memory.
     """
-    kinds: dict[str, tuple[ModelTimes, Memory | None]] = {}
+    kinds: dict[str, tuple[ModelTimes, ReplicaMemory | None]] = {}
     replicas = []
     for place in range(own.replicas):
         first = own.first + place * own.size
@@ -176,7 +176,7 @@ def replicas_of(own: Pool, model: ServedModel, number: int, moved: Moved) -> tup
     return replicas, min(all_kept, key=lambda kept: kept.blocks, default=None)
 
 
-def _memory(own: Pool, model: ServedModel, device: Accelerator, policy: Policy) -> Memory | None:
+def _memory(own: Pool, model: ServedModel, device: Accelerator, policy: Policy) -> ReplicaMemory | None:
     """None where the blocks are given."""
     if own.blocks is not None:
         return None
@@ -199,7 +199,7 @@ def step_times(own: Pool, model: ServedModel, first: int = 0, moved: Moved = NOT
     )  # fmt: skip
     between = None
     if own.size > 1:
-        between = Communication(own.system, own.tensor_parallel, own.stages, first, moved.network)
+        between = ReplicaCommunication(own.system, own.tensor_parallel, own.stages, first, moved.network)
     issue = issue_seconds(own.host)
     return ModelTimes(kernels, between, own.stages, graphs=issue == 0, host_s=own.host_s, issue_s=issue)
 

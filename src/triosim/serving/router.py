@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Router(ABC):
+class RequestRouter(ABC):
     """Chooses a replica when a request arrives.  One subclass a file in ``serving/routers``.
 
     Attributes:
@@ -35,5 +35,5 @@ class Router(ABC):
         """One of ``replicas``, of which there is at least one."""
 
 
-ROUTERS = Registry("triosim.serving.routers", "triosim.serving.routers", "router", Router)
+ROUTERS = Registry("triosim.serving.routers", "triosim.serving.routers", "router", RequestRouter)
 """Routers by name (``--router``)."""

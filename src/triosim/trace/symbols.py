@@ -89,7 +89,7 @@ def _placed(start: int, size: int, after: Shape, dims: tuple[int, ...]) -> Segme
 
 
 @dataclass(frozen=True)
-class Following:
+class PropagatedSymbol:
     """Where a symbol went.
 
     Attributes:
@@ -101,7 +101,7 @@ class Following:
     undecided: list[int]
 
 
-def follow(trace: Trace, seeds: dict[int, Segment], extent: int) -> Following:
+def follow(trace: Trace, seeds: dict[int, Segment], extent: int) -> PropagatedSymbol:
     """Walk a symbol of size ``extent`` from the values in ``seeds`` through the whole trace.
 
     Args:
@@ -174,7 +174,7 @@ def follow(trace: Trace, seeds: dict[int, Segment], extent: int) -> Following:
             undecided.append(row)
     for value in range(len(values)):
         look_up(value)
-    return Following([found[v] for v in range(len(values))], undecided)
+    return PropagatedSymbol([found[v] for v in range(len(values))], undecided)
 
 
 def _same_storage(segment: Segment, before: Shape, after: Shape) -> Segment | None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from triosim.validate.measured import QUANTITIES, Machine, Network
-from triosim.validate.prediction import Parts, Predictor
+from triosim.validate.measured import QUANTITIES, Machine, MeasuredNetwork
+from triosim.validate.prediction import Predictor, RankTimes
 from triosim.validate.sizes import MODES, PIPELINES
 
 SCHEMA = "triosim/validation/1"
@@ -37,7 +37,7 @@ class Compared:
     low: float
     high: float
     measured: float
-    parts: Parts
+    parts: RankTimes
 
     @property
     def error(self) -> float:
@@ -51,7 +51,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """A job of one network in one mode.
 
     Attributes:
@@ -81,7 +81,7 @@ class Validation:
     """
 
     machine: Machine
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
     busy: dict[str, float]
     spent_s: float
 
@@ -138,7 +138,7 @@ class Validation:
         return json.dumps(self.to_dict(), indent=1) + "\n"
 
 
-def _plain(row: Row) -> dict[str, Any]:
+def _plain(row: ComparisonRow) -> dict[str, Any]:
     plain = asdict(row)
     for quantity in QUANTITIES:
         compared = getattr(row, quantity)
@@ -147,7 +147,10 @@ def _plain(row: Row) -> dict[str, Any]:
 
 
 def compare(
-    machine: Machine, nulls: tuple[Network, Network, Network], networks: Sequence[Network], spent_s: float
+    machine: Machine,
+    nulls: tuple[MeasuredNetwork, MeasuredNetwork, MeasuredNetwork],
+    networks: Sequence[MeasuredNetwork],
+    spent_s: float,
 ) -> Validation:
     """Predict every job and put it beside what was measured.
 
@@ -182,5 +185,5 @@ def compare(
                     width = float(np.exp(np.hypot.reduce([one.spread, widened, series.median_spread(quantity)])))
                     measured = float(medians.mean() if rank is None else medians[rank])
                     found[quantity] = Compared(one.total, one.total / width, one.total * width, measured, one)
-                rows.append(Row(network.name, mode, rank, series.cpu_s.shape[1], **found))
+                rows.append(ComparisonRow(network.name, mode, rank, series.cpu_s.shape[1], **found))
     return Validation(machine, tuple(rows), busy, spent_s)

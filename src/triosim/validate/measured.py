@@ -53,7 +53,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Network:
+class MeasuredNetwork:
     """A network as it ran.
 
     Attributes:

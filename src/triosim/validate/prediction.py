@@ -9,7 +9,7 @@ A job's time on a rank has three parts::
 
 The last is found on three small networks (:func:`triosim.validate.sizes.nulls`): what they take beyond the rest is the
 mode's own, a constant, a part for every block and, where it sends parameters or gradients, a part for every byte of
-them (:class:`Software`).  No network that is judged is used for it.
+them (:class:`SoftwareOverhead`).  No network that is judged is used for it.
 
 Processor time counts all communication, whatever it overlaps.  Time on the wall is the simulation's iteration time,
 where communication and computation overlap only if there are processors for both.
@@ -23,7 +23,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.collectives.measured import Measured, Table
+from triosim.collectives.measured import MeasuredCollectives, Table
 from triosim.fidelity import Fidelity
 from triosim.hardware import build
 from triosim.hardware.system import Link
@@ -32,7 +32,7 @@ from triosim.prediction.result import Result
 from triosim.prediction.simulate import simulate
 from triosim.schedule.program import Op
 from triosim.trace.tables import Category, Phase, Trace
-from triosim.validate.measured import Machine, Network
+from triosim.validate.measured import Machine, MeasuredNetwork
 from triosim.validate.sizes import ALONE, MICRO_BATCHES, MODES, PARTS, PIPELINES, TP_PLAN, stage_starts
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
@@ -51,7 +51,7 @@ better than this."""
 
 
 @dataclass(frozen=True)
-class Parts:
+class RankTimes:
     """What one rank of a job takes, seconds.
 
     Attributes:
@@ -68,7 +68,7 @@ class Parts:
 
 
 @dataclass(frozen=True)
-class Share:
+class RankShare:
     """What a rank takes before the mode's own software, seconds, and what that software grows with.
 
     Attributes:
@@ -89,7 +89,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Software:
+class SoftwareOverhead:
     """What a mode takes beyond computation, communication and copies.
 
     Attributes:
@@ -108,18 +108,18 @@ class Software:
     @staticmethod
     def through(
         few: tuple[float, float, float], many: tuple[float, float, float], wide: tuple[float, float, float]
-    ) -> Software:
+    ) -> SoftwareOverhead:
         """From what is left of three networks: (blocks, bytes, seconds) of each; the first two are next to nothing."""
         (x, _, left), (y, _, right), (z, held, rest) = few, many, wide
         block = max((right - left) / (y - x), 0.0)
         fixed = max(left - block * x, 0.0)
-        return Software(fixed, block, max(rest - fixed - block * z, 0.0) / held)
+        return SoftwareOverhead(fixed, block, max(rest - fixed - block * z, 0.0) / held)
 
 
 EVERY_RANK = Fidelity(fold=False)
 
 
-def plan_of(mode: str, machine: Machine, network: Network, overlap: bool) -> Plan:
+def plan_of(mode: str, machine: Machine, network: MeasuredNetwork, overlap: bool) -> Plan:
     """The plan that a mode is."""
     n = machine.processes
     if mode == "tp":
@@ -142,14 +142,16 @@ class Predictor:
         quantity: ``"cpu_s"`` or ``"wall_s"``.
     """
 
-    def __init__(self, machine: Machine, nulls: tuple[Network, Network, Network], quantity: str) -> None:
+    def __init__(
+        self, machine: Machine, nulls: tuple[MeasuredNetwork, MeasuredNetwork, MeasuredNetwork], quantity: str
+    ) -> None:
         self.machine, self.quantity = machine, quantity
         n = machine.processes
         self.tables = {
             kind: Table.of({size: float(series.median(quantity).mean()) for size, series in sizes.items()})
             for kind, sizes in machine.tables.items()
         }
-        self.measured = Measured(
+        self.measured = MeasuredCollectives(
             n, {k: t for k, t in self.tables.items() if k in (*COLLECTIVES, "send")}, "measured between the processes"
         )
         self.system = build.flat(devices=n, link=Link(np.inf))
@@ -157,14 +159,14 @@ class Predictor:
             mode: self._software(mode, *nulls) for mode in nulls[0].series if mode in MODES
         }  # fmt: skip
 
-    def __call__(self, mode: str, network: Network) -> list[Parts]:
+    def __call__(self, mode: str, network: MeasuredNetwork) -> list[RankTimes]:
         """What each rank takes."""
         pairs = zip(self._shares(mode, network), self.software[mode], strict=True)
         return [self._whole(share, software, network) for share, software in pairs]
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
-    def _software(self, mode: str, *nulls: Network) -> list[Software]:
+    def _software(self, mode: str, *nulls: MeasuredNetwork) -> list[SoftwareOverhead]:
         """Of each rank: stages of a pipeline have different things to do, all others have the same."""
         left, grows = [], []
         for network in nulls:
@@ -173,12 +175,12 @@ class Predictor:
             left.append(rest if mode in PIPELINES else np.full(len(rest), rest.mean()))
             grows.append([(share.blocks, share.held) for share in shares])
         found = [
-            Software.through(*((*grows[i][rank], float(left[i][rank])) for i in range(len(nulls))))
+            SoftwareOverhead.through(*((*grows[i][rank], float(left[i][rank])) for i in range(len(nulls))))
             for rank in range(self.machine.processes)
         ]
         return found if mode in SENDS_PARAMETERS else [replace(one, byte_s=0.0) for one in found]
 
-    def _shares(self, mode: str, network: Network) -> list[Share]:
+    def _shares(self, mode: str, network: MeasuredNetwork) -> list[RankShare]:
         trace = self._trace(mode, network)
         overlaps = self.machine.device == "cuda" or self.machine.cores >= 2 * self.machine.processes
         every = simulate(
@@ -192,14 +194,14 @@ class Predictor:
         blocks = self._blocks(mode, network)
         return [self._share(rank, blocks[rank], every, whole, trace, mode) for rank in range(self.machine.processes)]
 
-    def _blocks(self, mode: str, network: Network) -> list[int]:
+    def _blocks(self, mode: str, network: MeasuredNetwork) -> list[int]:
         n = self.machine.processes
         if mode not in PIPELINES:
             return [network.layers] * n
         starts = stage_starts(network.layers, n)
         return [last - first for first, last in pairwise(starts)]
 
-    def _trace(self, mode: str, network: Network) -> Trace:
+    def _trace(self, mode: str, network: MeasuredNetwork) -> Trace:
         """The recorded step with its times brought to what the step takes in the rounds.
 
         On a CPU what a step takes beyond its operators (dispatch, the engine of the backward pass) is shared out evenly
@@ -220,7 +222,7 @@ class Predictor:
         name = "" if self.machine.device == "cpu" else trace.meta.device
         return replace(trace, meta=replace(trace.meta, device=name), operators=replace(operators, device_s=seconds))
 
-    def _now(self, network: Network, in_parts: bool) -> float:
+    def _now(self, network: MeasuredNetwork, in_parts: bool) -> float:
         """What the recorded operators take in the rounds: of a step in micro-batches without adding up gradients."""
         now = float(network.series[PARTS if in_parts else ALONE].median(self.quantity).mean())
         if not in_parts:
@@ -235,7 +237,7 @@ class Predictor:
         times = np.where(trace.operators.phase == Phase.OPTIMIZER, 1, MICRO_BATCHES) if in_parts else 1
         return float(np.nansum(seconds * times))
 
-    def _share(self, rank: int, blocks: int, every: Result, whole: Result, trace: Trace, mode: str) -> Share:
+    def _share(self, rank: int, blocks: int, every: Result, whole: Result, trace: Trace, mode: str) -> RankShare:
         slices, names = every.timeline.slices, every.timeline.names
         mine = np.flatnonzero(slices.rank == rank)
         op, size, length = slices.op[mine], slices.bytes[mine], (slices.end - slices.start)[mine]
@@ -252,7 +254,7 @@ class Predictor:
         if self.quantity == "wall_s":
             total = whole.iteration_time_s + copies
         spread = float(np.log(every.interval_s[1] / every.iteration_time_s)) if every.iteration_time_s else 0.0
-        return Share(compute, communication, copies, total, spread, blocks, held)
+        return RankShare(compute, communication, copies, total, spread, blocks, held)
 
     def _copies(self, kind: str, size: int, mode: str) -> float:
         """Seconds of what is copied around a collective of ``size`` bytes.
@@ -272,7 +274,7 @@ class Predictor:
             return copy(size) + scale(part)
         return copy(size) if kind == "all_reduce" else 0.0
 
-    def _whole(self, share: Share, software: Software, network: Network) -> Parts:
+    def _whole(self, share: RankShare, software: SoftwareOverhead, network: MeasuredNetwork) -> RankTimes:
         """With the mode's own software and the whole interval."""
         own = software(share.blocks, share.held)
         total = share.total + own
@@ -284,14 +286,14 @@ class Predictor:
         spread = float(
             np.hypot.reduce([*(part / total for part in parts), self._baseline_spread(network), COMPOSITION_SPREAD])
         )
-        return Parts(share.compute, share.communication, share.copies + own, total, spread)
+        return RankTimes(share.compute, share.communication, share.copies + own, total, spread)
 
     def _communication_spread(self) -> float:
         """Of the tables: the median over kinds and sizes of what a round differs by."""
         found = [s.spread(self.quantity) for k in self.measured.tables for s in self.machine.tables[k].values()]
         return float(np.median(found)) if found else 0.0
 
-    def _baseline_spread(self, network: Network) -> float:
+    def _baseline_spread(self, network: MeasuredNetwork) -> float:
         """Of the step by itself, which everything is scaled to."""
         return network.series[ALONE].median_spread(self.quantity)
 

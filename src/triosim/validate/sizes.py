@@ -8,7 +8,7 @@ from triosim.core.errors import InputError, unknown
 
 
 @dataclass(frozen=True)
-class Size:
+class DecoderSize:
     """A decoder and its batch.
 
     Attributes:
@@ -25,18 +25,18 @@ class Size:
 
 
 CPU = {
-    "gpt-tiny": Size(2, 128, 4, 1024, 8, 64),
-    "gpt-small": Size(4, 256, 8, 2048, 8, 64),
-    "gpt-deep": Size(8, 192, 6, 1024, 8, 48),
-    "gpt-wide": Size(2, 512, 8, 4096, 8, 32),
+    "gpt-tiny": DecoderSize(2, 128, 4, 1024, 8, 64),
+    "gpt-small": DecoderSize(4, 256, 8, 2048, 8, 64),
+    "gpt-deep": DecoderSize(8, 192, 6, 1024, 8, 48),
+    "gpt-wide": DecoderSize(2, 512, 8, 4096, 8, 32),
 }
 """For processes with one thread each: steps of 50 to 300 ms."""
 
 GPU = {
-    "gpt-tiny": Size(4, 512, 8, 8192, 8, 256),
-    "gpt-small": Size(12, 768, 12, 50304, 8, 512),
-    "gpt-deep": Size(24, 1024, 16, 50304, 4, 512),
-    "gpt-wide": Size(6, 2048, 16, 50304, 4, 512),
+    "gpt-tiny": DecoderSize(4, 512, 8, 8192, 8, 256),
+    "gpt-small": DecoderSize(12, 768, 12, 50304, 8, 512),
+    "gpt-deep": DecoderSize(24, 1024, 16, 50304, 4, 512),
+    "gpt-wide": DecoderSize(6, 2048, 16, 50304, 4, 512),
 }
 """For a GPU each, in float32."""
 
@@ -69,20 +69,20 @@ def stage_starts(layers: int, stages: int) -> list[int]:
     return [round(layers * stage / stages) for stage in range(stages + 1)]
 
 
-def nulls(processes: int) -> dict[str, Size]:
+def nulls(processes: int) -> dict[str, DecoderSize]:
     """Three small networks that any mode can divide: what a mode adds to their time is the framework's.
 
     Two of almost no size show what it does for each block; one of many weights and few tokens what it does for bytes.
     """
     width = 8 * processes
     return {
-        "few blocks": Size(processes, width, processes, 16 * processes, 8, 4),
-        "many blocks": Size(3 * processes, width, processes, 16 * processes, 8, 4),
-        "many weights": Size(processes, 128 * processes, processes, 512 * processes, 8, 1),
+        "few blocks": DecoderSize(processes, width, processes, 16 * processes, 8, 4),
+        "many blocks": DecoderSize(3 * processes, width, processes, 16 * processes, 8, 4),
+        "many weights": DecoderSize(processes, 128 * processes, processes, 512 * processes, 8, 1),
     }
 
 
-def check(name: str, size: Size, modes: tuple[str, ...], processes: int) -> None:
+def check(name: str, size: DecoderSize, modes: tuple[str, ...], processes: int) -> None:
     """Whether every mode can divide a network over so many processes.
 
     Raises:
@@ -101,7 +101,7 @@ def check(name: str, size: Size, modes: tuple[str, ...], processes: int) -> None
         )
 
 
-def sizes(names: tuple[str, ...], device: str) -> dict[str, Size]:
+def sizes(names: tuple[str, ...], device: str) -> dict[str, DecoderSize]:
     """Sizes by name on a kind of device.
 
     Raises:

@@ -15,8 +15,8 @@ from triosim.core.errors import InputError, unknown
 from triosim.trace.store import load
 from triosim.validate import launch
 from triosim.validate.comparison import Validation, compare
-from triosim.validate.measured import Machine, Network, Series, tables
-from triosim.validate.sizes import DEFAULT, MODES, PARTS, Size, baselines, check, nulls, sizes
+from triosim.validate.measured import Machine, MeasuredNetwork, Series, tables
+from triosim.validate.sizes import DEFAULT, MODES, PARTS, DecoderSize, baselines, check, nulls, sizes
 
 ROUNDS = 12
 BUDGET_S = 150.0
@@ -87,8 +87,8 @@ def _device(asked: str | None, processes: int) -> str:
 
 
 def _run(
-    small: dict[str, Size],
-    judged: dict[str, Size],
+    small: dict[str, DecoderSize],
+    judged: dict[str, DecoderSize],
     modes: tuple[str, ...],
     processes: int,
     rounds: int,
@@ -130,11 +130,13 @@ def _run(
     return compare(machine, (found[0], found[1], found[2]), found[3:], time.monotonic() - begun)
 
 
-def _network(folder: Path, name: str, size: Size, modes: tuple[str, ...], ranks: list[dict[str, Any]]) -> Network:
+def _network(
+    folder: Path, name: str, size: DecoderSize, modes: tuple[str, ...], ranks: list[dict[str, Any]]
+) -> MeasuredNetwork:
     series = {mode: Series.of([rank["networks"][name][mode] for rank in ranks]) for mode in (*baselines(modes), *modes)}
     whole = load(folder / f"{name}-whole.triosim")
     part = load(folder / f"{name}-part.triosim") if PARTS in series else None
-    return Network(name, size.layers, whole, part, series)
+    return MeasuredNetwork(name, size.layers, whole, part, series)
 
 
 def _load() -> float | None:

@@ -13,14 +13,14 @@ from triosim.core.errors import InputError  # noqa: E402
 from triosim.operators import kind  # noqa: E402
 from triosim.sources.record import bench, measure  # noqa: E402
 from triosim.sources.record import cases as all_cases  # noqa: E402
-from triosim.sources.record.cases import Case, Rates, Sizes, cases, rounded  # noqa: E402
+from triosim.sources.record.cases import Case, Rates, SizeDraws, cases, rounded  # noqa: E402
 from triosim.trace.tables import check  # noqa: E402
 
 RATES = Rates({torch.float32: 50e9}, 10e9)
 
 
 @pytest.fixture(scope="module")
-def measured() -> bench.Bench:
+def measured() -> bench.KernelBenchmark:
     """One round of small kernels, however busy the machine is."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bench, "_MOST_CASES", 22)
@@ -30,7 +30,7 @@ def measured() -> bench.Bench:
         return measure("cpu", 300.0)
 
 
-def test_a_round_measures_some_of_each_kind(measured: bench.Bench) -> None:
+def test_a_round_measures_some_of_each_kind(measured: bench.KernelBenchmark) -> None:
     check(measured.trace)
     operators = measured.trace.operators
     assert (operators.device_s > 0).all()
@@ -41,7 +41,7 @@ def test_a_round_measures_some_of_each_kind(measured: bench.Bench) -> None:
     assert measured.versions["torch"] == torch.__version__
 
 
-def test_measured_operators_look_like_recorded_ones(measured: bench.Bench) -> None:
+def test_measured_operators_look_like_recorded_ones(measured: bench.KernelBenchmark) -> None:
     operators = measured.trace.operators
     products = [row for row, name in enumerate(operators.name) if name == "aten::mm"]
     roles = [operators.role_names[code] for code in operators.roles.lists()[products[0]]]
@@ -54,7 +54,7 @@ def test_measured_operators_look_like_recorded_ones(measured: bench.Bench) -> No
 
 
 def test_kernels_fill_the_budget_and_are_told_about(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[bench.Progress] = []
+    told: list[bench.BenchmarkProgress] = []
     clock = iter(np.arange(0, 1e4, 10.0))
     monkeypatch.setattr(all_cases, "LARGE_BYTES", 2**22)
     monkeypatch.setattr(bench, "LONGEST_S", 1e-3)
@@ -69,7 +69,7 @@ def test_kernels_fill_the_budget_and_are_told_about(monkeypatch: pytest.MonkeyPa
 def test_where_time_runs_short_kernels_get_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
     limits: list[float] = []
 
-    def few(sizes: Sizes, dtypes: object) -> object:
+    def few(sizes: SizeDraws, dtypes: object) -> object:
         for _ in range(200):
             limits.append(sizes.longest_s)
             yield Case("x", torch.ops.aten.relu.default, lambda: (torch.ones(8),))
@@ -88,7 +88,7 @@ def test_the_same_device_measures_the_same_kernels(monkeypatch: pytest.MonkeyPat
 
     def shapes() -> list[tuple]:
         found = []
-        for _, case in zip(range(40), cases(Sizes("cpu", RATES, 1e-4), [torch.float32]), strict=False):
+        for _, case in zip(range(40), cases(SizeDraws("cpu", RATES, 1e-4), [torch.float32]), strict=False):
             found.append(tuple(getattr(x, "shape", x) for x in torch.utils._pytree.tree_leaves(list(case.make()))))
         return found
 
@@ -96,7 +96,7 @@ def test_the_same_device_measures_the_same_kernels(monkeypatch: pytest.MonkeyPat
 
 
 def test_sizes_stay_near_what_the_rates_allow() -> None:
-    sizes = Sizes("cpu", RATES, 2e-3)
+    sizes = SizeDraws("cpu", RATES, 2e-3)
     for _ in range(200):
         assert 10e-6 * 0.99 <= sizes.work(1e9) / 1e9 <= 2e-3 * 1.01
     assert rounded(1.0) == 8

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from triosim.sources.readers._host import FEWEST, QUEUE, Clock, Issued, blocked, following
+from triosim.sources.readers._host import FEWEST, QUEUE, HostClock, Issued, blocked, following
 
 US = 1000
 
@@ -53,7 +53,7 @@ def test_a_launch_into_a_full_queue_waits() -> None:
 
 
 def test_costs_leave_out_waits_and_count_what_lies_between() -> None:
-    clock = Clock(0, [(20, 30), (25, 40), (90, 95)])
+    clock = HostClock(0, [(20, 30), (25, 40), (90, 95)])
     assert clock.until(10) == pytest.approx(10e-9)
     assert clock.until(50) == pytest.approx(20e-9)
     assert clock.until(45) == 0
@@ -66,7 +66,7 @@ def test_costs_leave_out_waits_and_count_what_lies_between() -> None:
     st.lists(st.integers(1, 1000), min_size=1, max_size=8),
 )
 def test_costs_and_waits_make_up_the_time(waits, ends) -> None:
-    clock = Clock(0, [(start, start + length) for start, length in waits])
+    clock = HostClock(0, [(start, start + length) for start, length in waits])
     spent = sum(clock.until(end) for end in ends)
     last = max(ends)
     waited = sum(any(start <= t < start + length for start, length in waits) for t in range(last))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.sources.record.steps import quick, torch, trained
 from triosim.sources.record import gpu
-from triosim.sources.record.function import Stopwatch, Times, apply_kernels, settle_times
+from triosim.sources.record.function import StepStopwatch, Times, apply_kernels, settle_times
 from triosim.sources.record.modules import ModuleWatch
 from triosim.sources.record.observer import Observer
 from triosim.sources.record.phases import PhaseWatch
@@ -179,7 +179,7 @@ def test_a_run_with_other_operators_is_not_used(profiled) -> None:
 
 
 def test_the_stopwatch_counts_processor_time() -> None:
-    watch = Stopwatch("cpu")
+    watch = StepStopwatch("cpu")
     assert watch.step_s() is None
     before = time.process_time()
     watch.start()

@@ -143,11 +143,11 @@ def test_tracing_again_leaves_the_model_as_it_was() -> None:
 
 
 def test_comparing_different_steps_gives_nothing() -> None:
-    from triosim.sources.record.observer import Tape
+    from triosim.sources.record.observer import StepTape
 
     class Row:
         def __init__(self, name):
             self.name = name
 
-    one, other = (Tape(None, None, [], rows=[Row(n)]) for n in ("aten::exp", "aten::log"))
+    one, other = (StepTape(None, None, [], rows=[Row(n)]) for n in ("aten::exp", "aten::log"))
     assert compare(one, other, BATCH, 1, 2) is None

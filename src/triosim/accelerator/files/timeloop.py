@@ -19,7 +19,7 @@ from typing import Any
 from triosim.accelerator.architecture import ACTIONS, Architecture, Compute, Energies, FanOut, Store, check_energies
 from triosim.accelerator.directives import Directive, Directives, factors, permutation
 from triosim.accelerator.energies import DRAMS
-from triosim.accelerator.problem import Axis, Problem, Tensor
+from triosim.accelerator.problem import Axis, Operand, Problem
 from triosim.accelerator.reading import LARGEST, Contents, placed
 from triosim.accelerator.sparse import FORMATS, Spared, Sparse, Stored
 from triosim.core import guarded
@@ -410,7 +410,7 @@ def _problem(section: dict[str, Any], where: str) -> Problem:
             for axis in _list(row.get("projection"), f"{where}, {name}, projection")
         )
         density, distribution = densities.pop(name, (1.0, "fixed-structured"))
-        tensors.append(Tensor(name, axes, bool(_key(row, "read_write")), density, distribution))
+        tensors.append(Operand(name, axes, bool(_key(row, "read_write")), density, distribution))
     if densities:
         raise unknown(f"tensor in {where}, densities:", next(iter(densities)), [t.name for t in tensors])
     name = str(shape.get("name") or Path(where.split(",")[0]).stem)

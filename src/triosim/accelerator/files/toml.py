@@ -86,7 +86,7 @@ class Toml:
             InputError: broken TOML, an unknown key, or a value that cannot be used.
         """
         where = str(path)
-        table = _Table(guarded.document(path), where)
+        table = _TomlTable(guarded.document(path), where)
         sections = {name: table.tables(name) for name in ("node", "problem", "level", "constraint", "zeros", "array")}
         architecture = _architecture(table, sections["node"]) if sections["node"] else None
         arrays = [_array(row) for row in sections["array"]]
@@ -106,7 +106,7 @@ class Toml:
         return found
 
 
-class _Table:
+class _TomlTable:
     """A table whose keys are taken one by one; what is left is unknown."""
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
@@ -163,21 +163,21 @@ class _Table:
             raise InputError(f'{self.where}, {key}: {quoted(value)} is no list of names: write ["A", "B"]')
         return tuple(value)
 
-    def tables(self, key: str) -> list[_Table]:
+    def tables(self, key: str) -> list[_TomlTable]:
         """One table or a list of them."""
         value = self.take(key, [])
         rows = value if isinstance(value, list) else [value]
         for row in rows:
             if not isinstance(row, dict):
                 raise InputError(f"{self.where}, {key}: {quoted(row)} is no table: write [{key}] above its keys")
-        return [_Table(row, f"{self.where}, {key} {i + 1}") for i, row in enumerate(rows)]
+        return [_TomlTable(row, f"{self.where}, {key} {i + 1}") for i, row in enumerate(rows)]
 
-    def table(self, key: str) -> _Table:
+    def table(self, key: str) -> _TomlTable:
         """A table, empty where there is none."""
         value = self.take(key, {})
         if not isinstance(value, dict):
             raise InputError(f"{self.where}, {key}: {quoted(value)} is no table")
-        return _Table(value, f"{self.where}, {key}")
+        return _TomlTable(value, f"{self.where}, {key}")
 
     def done(self) -> None:
         """Refuse what nobody took.
@@ -189,7 +189,7 @@ class _Table:
             raise unknown(f"key in {self.where}:", key, self.taken)
 
 
-def _architecture(table: _Table, rows: list[_Table]) -> Architecture:
+def _architecture(table: _TomlTable, rows: list[_TomlTable]) -> Architecture:
     name = table.text("name", Path(table.where).stem)
     clock = _clock(table)
     technology = table.text("technology", "")
@@ -214,7 +214,7 @@ def _architecture(table: _Table, rows: list[_Table]) -> Architecture:
         return Architecture(name, tuple(nodes), compute, clock, technology, cited)
 
 
-def _clock(table: _Table) -> float | None:
+def _clock(table: _TomlTable) -> float | None:
     value = table.take("clock")
     if value is None or isinstance(value, int | float):
         return float(value) if value is not None else None
@@ -224,7 +224,7 @@ def _clock(table: _Table) -> float | None:
     return float(match[1]) * _HERTZ[match[2]]
 
 
-def _store(row: _Table) -> Store:
+def _store(row: _TomlTable) -> Store:
     name = row.text("store")
     bits = row.whole("word_bits", 16) or 0
     words = row.whole("words")
@@ -243,7 +243,7 @@ def _store(row: _Table) -> Store:
     )  # fmt: skip
 
 
-def _energies(row: _Table) -> Energies:
+def _energies(row: _TomlTable) -> Energies:
     table = row.table("pj")
     found = {}
     for action in _ENERGIES:
@@ -254,7 +254,7 @@ def _energies(row: _Table) -> Energies:
     return Energies(**found)
 
 
-def _array(row: _Table) -> Array:
+def _array(row: _TomlTable) -> Array:
     sizes = {f"{what}_bytes": row.take(what) for what in ("ifmap", "filter", "ofmap")}
     made = Array(
         row.whole("rows") or 0, row.whole("columns") or 0, row.text("dataflow", "os"), row.text("name", "array"),
@@ -275,7 +275,7 @@ _SIZES = {
 _NEEDED = {"gemm": ("m", "n", "k"), "attention": ("heads", "queries", "keys", "depth")}
 
 
-def _problems(row: _Table) -> tuple[Problem, ...]:
+def _problems(row: _TomlTable) -> tuple[Problem, ...]:
     densities = row.table("densities")
     shares = {name: densities.number(name) or 0.0 for name in list(densities.values)}
     name = row.take("name")
@@ -313,7 +313,7 @@ def _problems(row: _Table) -> tuple[Problem, ...]:
         )  # fmt: skip
 
 
-def _pair(row: _Table, key: str) -> int | tuple[int, int]:
+def _pair(row: _TomlTable, key: str) -> int | tuple[int, int]:
     value = row.take(key, 1)
     if isinstance(value, list) and len(value) == 2 and all(isinstance(x, int) for x in value):
         return (value[0], value[1])
@@ -325,7 +325,7 @@ def _pair(row: _Table, key: str) -> int | tuple[int, int]:
 # --- mappings, constraints, zeros -------------------------------------------------------------------------------------
 
 
-def _level(row: _Table) -> list[Directive]:
+def _level(row: _TomlTable) -> list[Directive]:
     at = row.text("at")
     where = f"{row.where}, {at}"
     found = []
@@ -345,7 +345,7 @@ def _level(row: _Table) -> list[Directive]:
     return found
 
 
-def _constraint(row: _Table) -> list[Directive]:
+def _constraint(row: _TomlTable) -> list[Directive]:
     at = row.text("at")
     where = f"{row.where}, {at}"
     rows = factors(row.take("factors", []), where)
@@ -361,7 +361,7 @@ def _constraint(row: _Table) -> list[Directive]:
     return found
 
 
-def _zeros(rows: list[_Table]) -> Sparse:
+def _zeros(rows: list[_TomlTable]) -> Sparse:
     stored, spared, compute = [], [], None
     for row in rows:
         at = row.text("at")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from triosim.collectives.algorithm import Algorithm, Schedule, part, rooted
+from triosim.collectives.algorithm import Algorithm, CollectiveSchedule, part, rooted
 from triosim.collectives.group import Group
 from triosim.collectives.pattern import exchange, from_first, to_first
 from triosim.core.registry import registered
@@ -25,9 +25,11 @@ class Direct(Algorithm):
 
     kinds = ("gather", "scatter", "all_to_all")
 
-    def schedule(self, kind: str, members: int, size: int, root: int = 0, group: Group | None = None) -> Schedule:
+    def schedule(
+        self, kind: str, members: int, size: int, root: int = 0, group: Group | None = None
+    ) -> CollectiveSchedule:
         """See :meth:`Algorithm.schedule`."""
         each = part(size, members)
         if kind == "all_to_all":
-            return Schedule(exchange(members, each, self.peers), tuple(range(members)))
-        return Schedule((to_first if kind == "gather" else from_first)(members, each), rooted(members, root))
+            return CollectiveSchedule(exchange(members, each, self.peers), tuple(range(members)))
+        return CollectiveSchedule((to_first if kind == "gather" else from_first)(members, each), rooted(members, root))

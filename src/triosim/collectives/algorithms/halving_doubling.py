@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.collectives.algorithm import Algorithm, Schedule, part
+from triosim.collectives.algorithm import Algorithm, CollectiveSchedule, part
 from triosim.collectives.group import Group
 from triosim.core.columns import Ragged
 from triosim.core.errors import InputError
@@ -28,7 +28,9 @@ class HalvingDoubling(Algorithm):
 
     kinds = ("all_reduce", "reduce_scatter", "all_gather")
 
-    def schedule(self, kind: str, members: int, size: int, root: int = 0, group: Group | None = None) -> Schedule:
+    def schedule(
+        self, kind: str, members: int, size: int, root: int = 0, group: Group | None = None
+    ) -> CollectiveSchedule:
         """See :meth:`Algorithm.schedule`.
 
         Raises:
@@ -49,7 +51,7 @@ class HalvingDoubling(Algorithm):
             "all_gather": rounds[::-1],
             "all_reduce": [(rest, rest - power, size), *rounds, *rounds[::-1], (rest - power, rest, size)],
         }[kind]
-        return Schedule(_in_turn(members, [s for s in steps if len(s[0])]), tuple(range(members)))
+        return CollectiveSchedule(_in_turn(members, [s for s in steps if len(s[0])]), tuple(range(members)))
 
 
 def _in_turn(members: int, steps: list[tuple[NDArray, NDArray, int]]) -> Pattern:

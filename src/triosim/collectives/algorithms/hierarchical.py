@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.collectives.algorithm import Algorithm, Schedule, part
+from triosim.collectives.algorithm import Algorithm, CollectiveSchedule, part
 from triosim.collectives.group import Group, blocks_of
 from triosim.core.columns import Ragged
 from triosim.core.errors import InputError
@@ -25,7 +25,9 @@ class Hierarchical(Algorithm):
     kinds = ("all_reduce", "reduce_scatter", "all_gather")
     placed = True
 
-    def schedule(self, kind: str, members: int, size: int, root: int = 0, group: Group | None = None) -> Schedule:
+    def schedule(
+        self, kind: str, members: int, size: int, root: int = 0, group: Group | None = None
+    ) -> CollectiveSchedule:
         """See :meth:`Algorithm.schedule`.
 
         Raises:
@@ -47,7 +49,7 @@ class Hierarchical(Algorithm):
             "all_gather": [across, inside],
             "all_reduce": [inside, (*across[:3], 2 * across[3]), inside],
         }[kind]
-        return Schedule(_phases(members, [p for p in phases if p[3] and size]), tuple(range(members)))
+        return CollectiveSchedule(_phases(members, [p for p in phases if p[3] and size]), tuple(range(members)))
 
 
 def _phases(members: int, phases: list[tuple[NDArray, NDArray, int, int]]) -> Pattern:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from triosim.collectives.algorithm import Algorithm, Schedule, part
+from triosim.collectives.algorithm import Algorithm, CollectiveSchedule, part
 from triosim.collectives.group import Group
 from triosim.core.columns import Ragged
 from triosim.core.errors import InputError
@@ -28,7 +28,9 @@ class Nvls(Algorithm):
     kinds = ("all_reduce",)
     placed = True
 
-    def schedule(self, kind: str, members: int, size: int, root: int = 0, group: Group | None = None) -> Schedule:
+    def schedule(
+        self, kind: str, members: int, size: int, root: int = 0, group: Group | None = None
+    ) -> CollectiveSchedule:
         """See :meth:`Algorithm.schedule`.
 
         Raises:
@@ -60,4 +62,4 @@ class Nvls(Algorithm):
             np.zeros(edges, np.int64),
             members + 1,
         )
-        return Schedule(pattern, tuple(range(members)))
+        return CollectiveSchedule(pattern, tuple(range(members)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from triosim.collectives.algorithm import Algorithm, Schedule, part
+from triosim.collectives.algorithm import Algorithm, CollectiveSchedule, part
 from triosim.collectives.group import Group
 from triosim.collectives.pattern import rounds
 from triosim.core.registry import registered
@@ -15,6 +15,8 @@ class Pairwise(Algorithm):
 
     kinds = ("all_to_all",)
 
-    def schedule(self, kind: str, members: int, size: int, root: int = 0, group: Group | None = None) -> Schedule:
+    def schedule(
+        self, kind: str, members: int, size: int, root: int = 0, group: Group | None = None
+    ) -> CollectiveSchedule:
         """See :meth:`Algorithm.schedule`."""
-        return Schedule(rounds(members, part(size, members)), tuple(range(members)))
+        return CollectiveSchedule(rounds(members, part(size, members)), tuple(range(members)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from triosim.collectives.algorithm import Algorithm, Schedule, part, rooted
+from triosim.collectives.algorithm import Algorithm, CollectiveSchedule, part, rooted
 from triosim.collectives.group import Group, blocks_of
 from triosim.collectives.pattern import chain, ring, rings
 from triosim.collectives.rails import rail_rings
@@ -34,19 +34,21 @@ class Ring(Algorithm):
 
     kinds = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
 
-    def schedule(self, kind: str, members: int, size: int, root: int = 0, group: Group | None = None) -> Schedule:
+    def schedule(
+        self, kind: str, members: int, size: int, root: int = 0, group: Group | None = None
+    ) -> CollectiveSchedule:
         """See :meth:`Algorithm.schedule`."""
         if kind in ("broadcast", "reduce"):
             chunks = max(part(size, CHUNK_BYTES), 1)
             first = root if kind == "broadcast" else root + 1
-            return Schedule(chain(members, part(size, chunks), chunks), rooted(members, first))
+            return CollectiveSchedule(chain(members, part(size, chunks), chunks), rooted(members, first))
         steps = (2 if kind == "all_reduce" else 1) * (members - 1)
         if group is not None and group.rings:
-            return Schedule(
+            return CollectiveSchedule(
                 rings(group.rings, part(part(size, members), len(group.rings)), steps), tuple(range(members))
             )
         blocks = blocks_of(group, members)
         if len(blocks) > 1 and len(blocks[0]) > 1 and len({len(b) for b in blocks}) == 1:
-            return Schedule(rail_rings(np.stack(blocks), part(size, members), steps), tuple(range(members)))
+            return CollectiveSchedule(rail_rings(np.stack(blocks), part(size, members), steps), tuple(range(members)))
         order = tuple(np.concatenate(blocks).tolist())
-        return Schedule(ring(members, part(size, members), steps), order)
+        return CollectiveSchedule(ring(members, part(size, members), steps), order)

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.collectives.algorithm import Algorithm, Schedule, part
+from triosim.collectives.algorithm import Algorithm, CollectiveSchedule, part
 from triosim.collectives.algorithms.ring import CHUNK_BYTES
 from triosim.collectives.group import Group, blocks_of
 from triosim.core.caching import kept
@@ -70,12 +70,14 @@ class Tree(Algorithm):
     kinds = ("all_reduce",)
     placed = True
 
-    def schedule(self, kind: str, members: int, size: int, root: int = 0, group: Group | None = None) -> Schedule:
+    def schedule(
+        self, kind: str, members: int, size: int, root: int = 0, group: Group | None = None
+    ) -> CollectiveSchedule:
         """See :meth:`Algorithm.schedule`."""
         wired = _wired(members, b"" if group is None else np.asarray(group.server, np.int32).tobytes())
         share = part(size, wired.trees)
         tail = min(_chunk(share, wired.depth), share)
-        return Schedule(wired.pattern(part(share - tail, PIECES), tail), tuple(range(members)))
+        return CollectiveSchedule(wired.pattern(part(share - tail, PIECES), tail), tuple(range(members)))
 
 
 @kept(16)

@@ -7,7 +7,7 @@ import numpy as np
 from triosim.core.errors import InputError
 from triosim.core.registry import registered
 from triosim.hardware.system import Edges, Fabric, Link
-from triosim.hardware.topology import Shape, Size, Topology, no_shape
+from triosim.hardware.topology import Shape, Topology, TopologySize, no_shape
 
 
 @registered
@@ -30,6 +30,6 @@ class DoubleRing(Topology):
         rings = [Edges.both_ways(first + left, first + (left + 1) % half, link) for first in (0, half)]
         return Fabric(devices, 0, Edges.join([*rings, Edges.both_ways(np.arange(half), half + np.arange(half), link)]))
 
-    def size(self, devices: int, shape: Shape | None = None) -> Size:
+    def size(self, devices: int, shape: Shape | None = None) -> TopologySize:
         """See :meth:`Topology.size`."""
-        return Size(devices * 3 // 2, devices)
+        return TopologySize(devices * 3 // 2, devices)

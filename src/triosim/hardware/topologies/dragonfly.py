@@ -13,7 +13,7 @@ from triosim.core.options import AtLeast
 from triosim.core.registry import registered
 from triosim.hardware.system import Edges, Fabric, Link
 from triosim.hardware.topologies._bundles import bundled
-from triosim.hardware.topology import Shape, Size, Topology, checked_shape, checked_sides, nearest_shape
+from triosim.hardware.topology import Shape, Topology, TopologySize, checked_shape, checked_sides, nearest_shape
 
 
 @registered
@@ -50,11 +50,11 @@ class Dragonfly(Topology):
             devices, groups * routers, Edges.join([down, local, *self._global(groups, routers, devices, wire)])
         )
 
-    def size(self, devices: int, shape: Shape | None = None) -> Size:
+    def size(self, devices: int, shape: Shape | None = None) -> TopologySize:
         """See :meth:`Topology.size`."""
         groups, routers, own = self._shape(devices, shape)
         across = groups * routers * (self.global_links or -(-max(groups - 1, 1) // routers)) // 2
-        return Size(devices + groups * routers * (routers - 1) // 2 + across, routers * own)
+        return TopologySize(devices + groups * routers * (routers - 1) // 2 + across, routers * own)
 
     def _shape(self, devices: int, shape: Shape | None) -> Shape:
         if shape is None:

@@ -9,7 +9,7 @@ from triosim.core.options import Above
 from triosim.core.registry import registered
 from triosim.hardware.system import Fabric, Link
 from triosim.hardware.topologies._levels import levels
-from triosim.hardware.topology import Shape, Size, Topology, checked_shape
+from triosim.hardware.topology import Shape, Topology, TopologySize, checked_shape
 
 
 @registered
@@ -42,7 +42,7 @@ class FatTree(Topology):
             counts.append(counts[-1] // fan_out)
         return replace(levels(counts, links), roots=())
 
-    def size(self, devices: int, shape: Shape | None = None) -> Size:
+    def size(self, devices: int, shape: Shape | None = None) -> TopologySize:
         """See :meth:`Topology.size`."""
         fan_outs = [f for f in checked_shape("fat-tree", devices, shape) if f > 1]
-        return Size(2 * devices, devices // max(fan_outs[:1], default=1))
+        return TopologySize(2 * devices, devices // max(fan_outs[:1], default=1))

@@ -7,7 +7,7 @@ import numpy as np
 from triosim.core.errors import InputError
 from triosim.core.registry import registered
 from triosim.hardware.system import Edges, Fabric, Link
-from triosim.hardware.topology import Shape, Size, Topology, no_shape
+from triosim.hardware.topology import Shape, Topology, TopologySize, no_shape
 
 MOST_DEVICES = 4096
 """More would be over eight million links, which no machine has and no memory wants."""
@@ -25,6 +25,6 @@ class Full(Topology):
         a, b = np.triu_indices(devices, 1)
         return Fabric(devices, 0, Edges.both_ways(a, b, link))
 
-    def size(self, devices: int, shape: Shape | None = None) -> Size:
+    def size(self, devices: int, shape: Shape | None = None) -> TopologySize:
         """See :meth:`Topology.size`."""
-        return Size(devices * (devices - 1) // 2 if devices <= MOST_DEVICES else 0, 1)
+        return TopologySize(devices * (devices - 1) // 2 if devices <= MOST_DEVICES else 0, 1)

@@ -11,7 +11,7 @@ from triosim.core.options import Above, AtLeast
 from triosim.core.registry import registered
 from triosim.hardware.system import Fabric, Link
 from triosim.hardware.topologies._leaves import leaves_and_spines
-from triosim.hardware.topology import Shape, Size, Topology, checked_shape, checked_sides, not_twice
+from triosim.hardware.topology import Shape, Topology, TopologySize, checked_shape, checked_sides, not_twice
 
 
 @registered
@@ -41,12 +41,12 @@ class LeafSpine(Topology):
             np.arange(devices) // self._leaf(devices, shape), self.spines, link, self.oversubscription
         )
 
-    def size(self, devices: int, shape: Shape | None = None) -> Size:
+    def size(self, devices: int, shape: Shape | None = None) -> TopologySize:
         """See :meth:`Topology.size`."""
         own = self._leaf(devices, shape)
         leaves = -(-devices // own)
         alike = devices % own == 0
-        return Size(devices + leaves * self.spines, 1 if leaves == 1 else own if alike else devices)
+        return TopologySize(devices + leaves * self.spines, 1 if leaves == 1 else own if alike else devices)
 
     def _leaf(self, devices: int, shape: Shape | None) -> int:
         """Devices of a leaf."""

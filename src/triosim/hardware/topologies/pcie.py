@@ -9,7 +9,7 @@ import numpy as np
 from triosim.core.registry import registered
 from triosim.hardware import catalog
 from triosim.hardware.system import Edges, Fabric, Link
-from triosim.hardware.topology import Shape, Size, Topology, checked_shape, checked_sides
+from triosim.hardware.topology import Shape, Topology, TopologySize, checked_shape, checked_sides
 
 FAN_OUT = 4
 """Devices under one switch by default, as in ``tree``."""
@@ -50,10 +50,10 @@ class Pcie(Topology):
         parts.append(Edges.both_ways(roots[a], roots[b], replace(between, overhead=0.0)))
         return Fabric(devices, sockets + hubs, Edges.join(parts), tuple(roots.tolist()))
 
-    def size(self, devices: int, shape: Shape | None = None) -> Size:
+    def size(self, devices: int, shape: Shape | None = None) -> TopologySize:
         """See :meth:`Topology.size`."""
         sockets, switches, _ = self._shape(devices, shape)
-        return Size(devices + sockets * switches + sockets * (sockets - 1) // 2, devices)
+        return TopologySize(devices + sockets * switches + sockets * (sockets - 1) // 2, devices)
 
     def _shape(self, devices: int, shape: Shape | None) -> Shape:
         if shape is None:

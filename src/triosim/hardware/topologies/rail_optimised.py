@@ -12,7 +12,7 @@ from triosim.core.options import Above, AtLeast
 from triosim.core.registry import registered
 from triosim.hardware.system import Fabric, Link
 from triosim.hardware.topologies._leaves import leaves_and_spines
-from triosim.hardware.topology import Shape, Size, Topology, checked_shape, checked_sides, not_twice
+from triosim.hardware.topology import Shape, Topology, TopologySize, checked_shape, checked_sides, not_twice
 
 RAILS = 8
 """NICs of a server at most, where nothing says how many: a DGX or HGX has one for each of eight GPUs."""
@@ -47,12 +47,14 @@ class RailOptimised(Topology):
         group = number // (rails * own)
         return leaves_and_spines(group * rails + number % rails, self.spines, link, self.oversubscription)
 
-    def size(self, devices: int, shape: Shape | None = None) -> Size:
+    def size(self, devices: int, shape: Shape | None = None) -> TopologySize:
         """See :meth:`Topology.size`."""
         rails, own = self._shape(devices, shape)
         groups = -(-devices // (rails * own))
         alike = devices % (rails * own) == 0
-        return Size(devices + groups * rails * self.spines, 1 if groups == 1 else rails * own if alike else devices)
+        return TopologySize(
+            devices + groups * rails * self.spines, 1 if groups == 1 else rails * own if alike else devices
+        )
 
     def _shape(self, devices: int, shape: Shape | None) -> tuple[int, int]:
         """NICs of a server, and servers of a group."""

@@ -6,11 +6,11 @@ import numpy as np
 
 from triosim.core.registry import registered
 from triosim.hardware.system import Edges, Fabric, Link
-from triosim.hardware.topology import Shape, Size, Topology, no_shape
+from triosim.hardware.topology import Shape, Topology, TopologySize, no_shape
 
 
 @registered
-class Ring(Topology):
+class RingTopology(Topology):
     """Each device has a full-duplex link to the next, the last to the first: ``n`` links, one link for two devices."""
 
     def build(self, devices: int, link: Link, shape: Shape | None = None) -> Fabric:
@@ -20,6 +20,6 @@ class Ring(Topology):
         left = np.arange(devices if devices > 2 else devices - 1)
         return Fabric(devices, 0, Edges.both_ways(left, (left + 1) % devices, link))
 
-    def size(self, devices: int, shape: Shape | None = None) -> Size:
+    def size(self, devices: int, shape: Shape | None = None) -> TopologySize:
         """See :meth:`Topology.size`."""
-        return Size(devices, 1)
+        return TopologySize(devices, 1)

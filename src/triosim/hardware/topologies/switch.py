@@ -6,7 +6,7 @@ import numpy as np
 
 from triosim.core.registry import registered
 from triosim.hardware.system import Edges, Fabric, Link
-from triosim.hardware.topology import Shape, Size, Topology, no_shape
+from triosim.hardware.topology import Shape, Topology, TopologySize, no_shape
 
 
 @registered
@@ -24,6 +24,6 @@ class Switch(Topology):
         ports = np.arange(devices)
         return Fabric(devices, 1, Edges.both_ways(ports, np.full(devices, devices), link, back=link.paid()))
 
-    def size(self, devices: int, shape: Shape | None = None) -> Size:
+    def size(self, devices: int, shape: Shape | None = None) -> TopologySize:
         """See :meth:`Topology.size`."""
-        return Size(devices, 1)
+        return TopologySize(devices, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from triosim.core.registry import registered
 from triosim.hardware.system import Fabric, Link
 from triosim.hardware.topologies._grid import grid
-from triosim.hardware.topology import Shape, Size, Topology, checked_shape
+from triosim.hardware.topology import Shape, Topology, TopologySize, checked_shape
 
 
 @registered
@@ -20,6 +20,6 @@ class Torus(Topology):
         """See :meth:`Topology.build`; ``link`` joins two neighbours; the default shape is as square as can be."""
         return grid(checked_shape("torus", devices, shape), link, wrap=True)
 
-    def size(self, devices: int, shape: Shape | None = None) -> Size:
+    def size(self, devices: int, shape: Shape | None = None) -> TopologySize:
         """See :meth:`Topology.size`."""
-        return Size(len(checked_shape("torus", devices, shape)) * devices, devices)
+        return TopologySize(len(checked_shape("torus", devices, shape)) * devices, devices)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from triosim.core.registry import registered
 from triosim.hardware.system import Fabric, Link
 from triosim.hardware.topologies._levels import levels
-from triosim.hardware.topology import Shape, Size, Topology, checked_shape
+from triosim.hardware.topology import Shape, Topology, TopologySize, checked_shape
 
 FAN_OUT = 4
 """Nodes under one switch by default: a 96- or 98-lane PCIe switch (Broadcom PEX8796, PEX88096) serves four x16 devices
@@ -13,7 +13,7 @@ beside its x16 uplink and one x16 slot for a NIC, which is how 8-GPU PCIe server
 
 
 @registered
-class Tree(Topology):
+class TreeTopology(Topology):
     """A root and switches; every link has the same bandwidth, so devices share the uplink of their switch.
 
     The shape is the fan-outs from the root down: ``(2, 4)`` is a root with two switches of four devices each, ``(4,)``
@@ -32,6 +32,6 @@ class Tree(Topology):
                 counts.append(counts[-1] // fan_out)
         return levels(counts, [link] * (len(counts) - 1))
 
-    def size(self, devices: int, shape: Shape | None = None) -> Size:
+    def size(self, devices: int, shape: Shape | None = None) -> TopologySize:
         """See :meth:`Topology.size`."""
-        return Size(2 * devices, devices)
+        return TopologySize(2 * devices, devices)

@@ -9,7 +9,7 @@ import numpy as np
 from triosim.core.errors import InputError
 from triosim.core.registry import registered
 from triosim.hardware.system import Edges, Fabric, Link
-from triosim.hardware.topology import Shape, Size, Topology, checked_sides, format_shape
+from triosim.hardware.topology import Shape, Topology, TopologySize, checked_sides, format_shape
 
 
 @registered
@@ -29,9 +29,9 @@ class Wafer(Topology):
         links = [Edges.both_ways(beside, beside + 1, link), Edges.both_ways(below, below + columns, link)]
         return Fabric(devices, 0, Edges.join(links))
 
-    def size(self, devices: int, shape: Shape | None = None) -> Size:
+    def size(self, devices: int, shape: Shape | None = None) -> TopologySize:
         """See :meth:`Topology.size`."""
-        return Size(2 * devices, devices)
+        return TopologySize(2 * devices, devices)
 
     def _columns(self, devices: int, shape: Shape | None) -> int:
         if shape is None:

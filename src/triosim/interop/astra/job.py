@@ -19,19 +19,19 @@ from triosim.core.errors import InputError
 from triosim.core.units import picoseconds, whole_ticks
 from triosim.engine.graph import Collective, Graph, Pattern, Task, Wires
 from triosim.interop.astra import stages
-from triosim.interop.astra.meetings import REPLAYED, Group, Meeting, meetings, plan
+from triosim.interop.astra.meetings import REPLAYED, AstraCollective, AstraGroup, meetings, plan
 from triosim.interop.astra.memory import RemoteMemory
-from triosim.interop.astra.network import Network
+from triosim.interop.astra.network import AstraNetwork
 from triosim.interop.astra.partners import Place, partners
 from triosim.interop.astra.system import AstraSystem
 from triosim.interop.astra.wires import wires
-from triosim.interop.chakra.trace import ABSENT, ExecutionTrace, Node
+from triosim.interop.chakra.trace import ABSENT, ChakraNodeType, ChakraTrace
 
 SLOTS = ("one", "recorded")
 """Rules of how many things a rank does at once: ``one`` is ASTRA-sim's; ``recorded`` gives each stream that the trace
 names a slot of its own."""
 
-_COMMUNICATIONS = (Node.COMM_SEND, Node.COMM_RECV, Node.COMM_COLL)
+_COMMUNICATIONS = (ChakraNodeType.COMM_SEND, ChakraNodeType.COMM_RECV, ChakraNodeType.COMM_COLL)
 _PS_PER_US, _PS_PER_NS = 10**6, 1000
 
 
@@ -49,8 +49,8 @@ class Job:
         memory: what memory nodes use; without it they take their recorded time.
     """
 
-    traces: Sequence[ExecutionTrace]
-    network: Network
+    traces: Sequence[ChakraTrace]
+    network: AstraNetwork
     system: AstraSystem
     groups: dict[str, tuple[int, ...]]
     slots: str = "one"
@@ -59,7 +59,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Lowered:
+class AstraGraph:
     """The graph, and where each rank's nodes are in it.
 
     Attributes:
@@ -74,16 +74,16 @@ class Lowered:
     collectives: int
 
 
-def lower(job: Job) -> Lowered:
+def lower(job: Job) -> AstraGraph:
     """The tasks of all ranks.
 
     Raises:
         InputError: a trace does not make sense, or the ranks do not agree about what they send each other.
     """
-    return _Lowering(job).run()
+    return _AstraLowering(job).run()
 
 
-class _Lowering:
+class _AstraLowering:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.pairs: dict[tuple[int, int], int] = {}
@@ -91,13 +91,13 @@ class _Lowering:
         self.before: list[list[int]] = []
         self.counters: dict[tuple[int, str, int], int] = {}
         self.orders = [trace.order() for trace in job.traces]
-        self.patterns: dict[stages.Plan, Pattern | None] = {}
-        self.made: dict[tuple[Group, str, int], Collective | None] = {}
-        self.rows: dict[tuple[Group, str, int], int] = {}  # rows of the collectives that send something
+        self.patterns: dict[stages.CollectivePlan, Pattern | None] = {}
+        self.made: dict[tuple[AstraGroup, str, int], Collective | None] = {}
+        self.rows: dict[tuple[AstraGroup, str, int], int] = {}  # rows of the collectives that send something
         self.instances: list[int] = []
         self.where: dict[tuple[int, int], tuple[int, int] | None] = {}  # (rank, node) -> (instance, member)
 
-    def run(self) -> Lowered:
+    def run(self) -> AstraGraph:
         job = self.job
         partner: dict[Place, Place] = {}
         if not job.system.replay:
@@ -126,7 +126,7 @@ class _Lowering:
             instances=np.array(self.instances, np.int32),
             tokens=np.ones(len(self.counters), np.int64),
         )
-        return Lowered(graph, wires(job.network, self.pairs), tuple(work), len(self.instances))
+        return AstraGraph(graph, wires(job.network, self.pairs), tuple(work), len(self.instances))
 
     # --- tasks --------------------------------------------------------------------------------------------------------
 
@@ -135,7 +135,7 @@ class _Lowering:
         self.before.append(list(before))
         return len(self.tasks) - 1
 
-    def _rank(self, rank: int, trace: ExecutionTrace) -> NDArray[np.int64]:
+    def _rank(self, rank: int, trace: ChakraTrace) -> NDArray[np.int64]:
         """Tasks of one rank, in the order of the ids; returns the task that does the work of each node."""
         work = np.zeros(len(trace), np.int64)
         waits: list[int] = []  # the first task of each node, which waits for the nodes before it
@@ -154,14 +154,14 @@ class _Lowering:
             self.before[waits[row]].extend(int(work[other]) for other in before)
         return work
 
-    def _slot(self, rank: int, trace: ExecutionTrace, row: int) -> int | None:
+    def _slot(self, rank: int, trace: ChakraTrace, row: int) -> int | None:
         """The counter of the slot that a node takes, None for what takes none."""
         kind = int(trace.kind[row])
-        if kind in (Node.COMM_SEND, Node.COMM_COLL):
+        if kind in (ChakraNodeType.COMM_SEND, ChakraNodeType.COMM_COLL):
             name = "communication"
-        elif kind == Node.COMP:
+        elif kind == ChakraNodeType.COMP:
             name = "host" if trace.cpu[row] else "device"
-        elif kind in (Node.MEM_LOAD, Node.MEM_STORE):
+        elif kind in (ChakraNodeType.MEM_LOAD, ChakraNodeType.MEM_STORE):
             place = self.job.memory.place(rank) if self.job.memory is not None else rank
             return self.counters.setdefault((place, "memory", ABSENT), len(self.counters))
         else:
@@ -169,22 +169,22 @@ class _Lowering:
         stream = int(trace.stream[row]) if self.job.slots == "recorded" else ABSENT
         return self.counters.setdefault((rank, name, stream), len(self.counters))
 
-    def _work(self, rank: int, trace: ExecutionTrace, row: int) -> tuple[Task, int, int, int]:
+    def _work(self, rank: int, trace: ChakraTrace, row: int) -> tuple[Task, int, int, int]:
         """Kind, amount, what and member of the task that does a node's work."""
         kind = int(trace.kind[row])
         if kind in _COMMUNICATIONS and trace.cpu[row]:
             raise InputError(f"{trace.where(row)} communicates on the host (is_cpu_op), which cannot be simulated")
-        if kind in (Node.INVALID, Node.METADATA):
+        if kind in (ChakraNodeType.INVALID, ChakraNodeType.METADATA):
             return Task.JOIN, 0, -1, 0
         if self.job.system.replay:
             return Task.COMPUTE, _recorded(trace, row), -1, 0
-        if kind == Node.COMP:
+        if kind == ChakraNodeType.COMP:
             return Task.COMPUTE, self._computation(trace, row), -1, 0
-        if kind == Node.COMM_RECV:
+        if kind == ChakraNodeType.COMM_RECV:
             return Task.JOIN, 0, -1, 0
-        if kind == Node.COMM_SEND:
+        if kind == ChakraNodeType.COMM_SEND:
             return Task.TRANSFER, int(trace.size[row]), self._route(rank, int(trace.target[row])), 0
-        if kind == Node.COMM_COLL:
+        if kind == ChakraNodeType.COMM_COLL:
             if int(trace.comm[row]) in REPLAYED:
                 return Task.COMPUTE, _recorded(trace, row), -1, 0
             place = self.where[rank, row]
@@ -201,7 +201,7 @@ class _Lowering:
             "--remote-memory"
         )
 
-    def _computation(self, trace: ExecutionTrace, row: int) -> int:
+    def _computation(self, trace: ChakraTrace, row: int) -> int:
         """Picoseconds of a computation: as recorded, or by the roofline."""
         system = self.job.system
         if not system.roofline or trace.cpu[row]:
@@ -223,7 +223,7 @@ class _Lowering:
 
     # --- collectives --------------------------------------------------------------------------------------------------
 
-    def _meet(self, meeting: Meeting) -> None:
+    def _meet(self, meeting: AstraCollective) -> None:
         """Make room for one collective and note where its members are in it."""
         group = meeting.group
         key = (group, meeting.kind, meeting.size)
@@ -235,7 +235,7 @@ class _Lowering:
         if collective is not None:
             self.instances.append(self.rows.setdefault(key, len(self.rows)))
 
-    def _collective(self, meeting: Meeting) -> Collective | None:
+    def _collective(self, meeting: AstraCollective) -> Collective | None:
         """The pattern of a collective on its routes; None where there is nothing to send."""
         job = self.job
         wanted = plan(meeting, job.network, job.system)
@@ -251,7 +251,7 @@ class _Lowering:
         return Collective(pattern, np.array(routes, np.int32)[back])
 
 
-def _recorded(trace: ExecutionTrace, row: int) -> int:
+def _recorded(trace: ChakraTrace, row: int) -> int:
     """Picoseconds as recorded; a node without a duration takes a nanosecond, as in ASTRA-sim."""
     if trace.ticks[row] != ABSENT:
         return whole_ticks(int(trace.ticks[row]), trace.where(row))

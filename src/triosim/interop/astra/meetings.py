@@ -9,10 +9,10 @@ import numpy as np
 
 from triosim.core.errors import InputError, quoted
 from triosim.interop.astra.groups import EVERYBODY, checked
-from triosim.interop.astra.network import Dimension, Network
-from triosim.interop.astra.stages import Plan
-from triosim.interop.astra.system import AstraSystem, Choice
-from triosim.interop.chakra.trace import ABSENT, Comm, ExecutionTrace, Node
+from triosim.interop.astra.network import AstraNetwork, Dimension
+from triosim.interop.astra.stages import CollectivePlan
+from triosim.interop.astra.system import AstraSystem, DimensionAlgorithm
+from triosim.interop.chakra.trace import ABSENT, ChakraNodeType, ChakraTrace, Comm
 
 REPLAYED = (Comm.BROADCAST, Comm.REDUCE, Comm.GATHER, Comm.SCATTER)
 """Collectives with a root take their recorded time: ASTRA-sim does so with a broadcast and refuses the others."""
@@ -24,7 +24,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True)
-class Group:
+class AstraGroup:
     """Who takes part.
 
     Attributes:
@@ -37,7 +37,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Meeting:
+class AstraCollective:
     """One collective that is run.
 
     Attributes:
@@ -47,7 +47,7 @@ class Meeting:
         where: the first member's node in words, for messages.
     """
 
-    group: Group
+    group: AstraGroup
     kind: str
     size: int
     rows: tuple[int, ...]
@@ -55,11 +55,11 @@ class Meeting:
 
 
 def meetings(
-    traces: Sequence[ExecutionTrace],
+    traces: Sequence[ChakraTrace],
     orders: Sequence[Sequence[int]],
-    network: Network,
+    network: AstraNetwork,
     groups: dict[str, tuple[int, ...]],
-) -> list[Meeting]:
+) -> list[AstraCollective]:
     """All collectives: the k-th that each member of a group issues is the same one.
 
     Args:
@@ -71,14 +71,14 @@ def meetings(
     Raises:
         InputError: a group is not known, or its members do not agree.
     """
-    issued: dict[Group, dict[int, list[int]]] = {}
+    issued: dict[AstraGroup, dict[int, list[int]]] = {}
     for rank, trace in enumerate(traces):
         known = groups | {
             name: checked(list(members), f"{trace.file}: group {name}", len(traces))
             for name, members in trace.groups.items()
         }
         for row in orders[rank]:
-            if trace.kind[row] == Node.COMM_COLL and trace.comm[row] not in REPLAYED:
+            if trace.kind[row] == ChakraNodeType.COMM_COLL and trace.comm[row] not in REPLAYED:
                 group = _group(rank, trace, row, network, known)
                 issued.setdefault(group, {}).setdefault(rank, []).append(row)
     found = []
@@ -93,7 +93,9 @@ def meetings(
     return found
 
 
-def _group(rank: int, trace: ExecutionTrace, row: int, network: Network, groups: dict[str, tuple[int, ...]]) -> Group:
+def _group(
+    rank: int, trace: ChakraTrace, row: int, network: AstraNetwork, groups: dict[str, tuple[int, ...]]
+) -> AstraGroup:
     """The group of a collective."""
     shape, name, ranks = network.shape, trace.group[row], network.npus
     everything = (True,) * len(shape)
@@ -105,10 +107,10 @@ def _group(rank: int, trace: ExecutionTrace, row: int, network: Network, groups:
         members = groups[name]
         if rank not in members:
             raise InputError(f"{trace.where(row)} is among communicator group {quoted(name)}, which lacks rank {rank}")
-        return Group(members, everything if len(members) == ranks else None)
+        return AstraGroup(members, everything if len(members) == ranks else None)
     flags = trace.dims[row].tolist()
     if not flags:
-        return Group(tuple(range(ranks)), everything)
+        return AstraGroup(tuple(range(ranks)), everything)
     if len(flags) < len(shape):
         raise InputError(
             f"{trace.where(row)}: involved_dim has {len(flags)} entries, the network {len(shape)} dimensions"
@@ -116,10 +118,10 @@ def _group(rank: int, trace: ExecutionTrace, row: int, network: Network, groups:
     involved = tuple(flags[: len(shape)])
     at = np.unravel_index(rank, shape[::-1])
     index = tuple(slice(None) if flag else int(x) for flag, x in zip(involved[::-1], at, strict=True))
-    return Group(tuple(np.arange(ranks).reshape(shape[::-1])[index].reshape(-1).tolist()), involved)
+    return AstraGroup(tuple(np.arange(ranks).reshape(shape[::-1])[index].reshape(-1).tolist()), involved)
 
 
-def _meeting(traces: Sequence[ExecutionTrace], group: Group, rows: tuple[int, ...]) -> Meeting:
+def _meeting(traces: Sequence[ChakraTrace], group: AstraGroup, rows: tuple[int, ...]) -> AstraCollective:
     """One collective, if its members agree about it."""
     trace, row = traces[group.members[0]], rows[0]
     code, size = int(trace.comm[row]), int(trace.size[row])
@@ -139,10 +141,10 @@ def _meeting(traces: Sequence[ExecutionTrace], group: Group, rows: tuple[int, ..
     if code not in _KINDS:
         name = Comm(code).name if code in {int(c) for c in Comm} else str(code)
         raise InputError(f"{trace.where(row)} is of comm_type {name}, which ASTRA-sim does not simulate either")
-    return Meeting(group, _KINDS[Comm(code)], size, rows, trace.where(row))
+    return AstraCollective(group, _KINDS[Comm(code)], size, rows, trace.where(row))
 
 
-def plan(meeting: Meeting, network: Network, system: AstraSystem) -> Plan:
+def plan(meeting: AstraCollective, network: AstraNetwork, system: AstraSystem) -> CollectivePlan:
     """How a collective is done.
 
     Raises:
@@ -153,15 +155,15 @@ def plan(meeting: Meeting, network: Network, system: AstraSystem) -> Plan:
     if not choices:
         raise InputError(f"{meeting.where}: the system file has no {words}-implementation")
     if involved is None or system.flat[meeting.kind]:
-        one = choices if len(choices) == 1 else (Choice("ring"),)
-        return Plan(meeting.kind, meeting.size, (len(meeting.group.members),), one, (_slowest(dimensions),))
+        one = choices if len(choices) == 1 else (DimensionAlgorithm("ring"),)
+        return CollectivePlan(meeting.kind, meeting.size, (len(meeting.group.members),), one, (_slowest(dimensions),))
     if len(choices) != len(dimensions):
         raise InputError(
             f"the system file names {len(choices)} implementations of {words}, but the network has {len(dimensions)} "
             "dimensions: name one for each"
         )
     taken = [number for number, flag in enumerate(involved) if flag]
-    return Plan(
+    return CollectivePlan(
         meeting.kind,
         meeting.size,
         tuple(dimensions[number].npus for number in taken),

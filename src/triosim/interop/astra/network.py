@@ -52,7 +52,7 @@ class Dimension:
 
 
 @dataclass(frozen=True)
-class Network:
+class AstraNetwork:
     """Dimensions, the first varying fastest in the number of an NPU."""
 
     name: str
@@ -138,7 +138,7 @@ def _joined(dimension: Dimension, line: np.ndarray, link: Link, tier: Tier, swit
     return Edges.both_ways(line[a], line[b], link, tier=tier)
 
 
-def read(path: str | Path) -> Network:
+def read(path: str | Path) -> AstraNetwork:
     """The network that a YAML file describes.
 
     Raises:
@@ -158,7 +158,7 @@ def read(path: str | Path) -> Network:
         if len(values) != count or not count:
             raise InputError(f"{path}: {key} has {len(values)} entries, topology has {count}: one for each dimension")
     found = [_dimension(path, number, *(lists[key][number] for key in _KEYS)) for number in range(count)]
-    network = Network(path.stem, tuple(found))
+    network = AstraNetwork(path.stem, tuple(found))
     if network.npus > _MOST_NPUS:
         raise InputError(f"{path}: {network.npus} NPUs are more than the {_MOST_NPUS} that can be simulated one by one")
     return network

@@ -22,8 +22,8 @@ from triosim.interop.astra import groups as group_file
 from triosim.interop.astra import memory as memory_file
 from triosim.interop.astra import network as network_file
 from triosim.interop.astra import system as system_file
-from triosim.interop.astra.job import SLOTS, Job, Lowered, lower
-from triosim.interop.chakra.trace import ExecutionTrace, Node
+from triosim.interop.astra.job import SLOTS, AstraGraph, Job, lower
+from triosim.interop.chakra.trace import ChakraNodeType, ChakraTrace
 
 SCHEMA = "triosim/astra/1"
 
@@ -165,7 +165,7 @@ def simulate(
     )  # fmt: skip
 
 
-def read_traces(prefix: str | Path, ranks: int) -> list[ExecutionTrace]:
+def read_traces(prefix: str | Path, ranks: int) -> list[ChakraTrace]:
     """The traces of all ranks.
 
     Raises:
@@ -211,11 +211,11 @@ def model(name: str) -> NetworkModel:
     return make(clock=NANOSECOND) if name in _CLOCKED else make()
 
 
-def _rank(rank: int, trace: ExecutionTrace, lowered: Lowered, played: Played) -> RankResult:
+def _rank(rank: int, trace: ChakraTrace, lowered: AstraGraph, played: Played) -> RankResult:
     start, finish = played.start[lowered.work[rank]], played.finish[lowered.work[rank]]
-    computes = trace.kind == Node.COMP
+    computes = trace.kind == ChakraNodeType.COMP
     device, host = computes & ~trace.cpu, computes & trace.cpu
-    moves = (trace.kind == Node.COMM_SEND) | (trace.kind == Node.COMM_COLL)
+    moves = (trace.kind == ChakraNodeType.COMM_SEND) | (trace.kind == ChakraNodeType.COMM_COLL)
     end, busy = int(finish.max(initial=0)), int((finish - start)[device].sum())
     return RankResult(
         rank=rank,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from triosim.core.errors import InputError, quoted
 from triosim.interop.astra.implementation import IMPLEMENTATIONS, Implementation, Stage, result_size
-from triosim.interop.astra.system import AstraSystem, Choice
+from triosim.interop.astra.system import AstraSystem, DimensionAlgorithm
 from triosim.interop.astra.weave import Rows, Weave, all_of
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def visits(kind: str, size: int, shape: Sequence[int], system: AstraSystem, dura
 
 
 @dataclass(frozen=True)
-class Plan:
+class CollectivePlan:
     """How one collective is done.
 
     Attributes:
@@ -124,11 +124,11 @@ class Plan:
     kind: str
     size: int
     shape: tuple[int, ...]
-    choices: tuple[Choice, ...]
+    choices: tuple[DimensionAlgorithm, ...]
     hop: tuple[tuple[int, float, float], ...]
 
 
-def pattern(plan: Plan, system: AstraSystem, stagger_ps: int) -> Pattern | None:
+def pattern(plan: CollectivePlan, system: AstraSystem, stagger_ps: int) -> Pattern | None:
     """The messages of a collective among ``prod(plan.shape)`` positions, or None where there is nothing to send.
 
     Raises:
@@ -162,7 +162,9 @@ def pattern(plan: Plan, system: AstraSystem, stagger_ps: int) -> Pattern | None:
     return weave.pattern()
 
 
-def _check_size(plan: Plan, found: Sequence[Visit], made: Sequence[Implementation], system: AstraSystem) -> None:
+def _check_size(
+    plan: CollectivePlan, found: Sequence[Visit], made: Sequence[Implementation], system: AstraSystem
+) -> None:
     """A collective that neither memory nor patience is enough for is refused."""
     ranks = math.prod(plan.shape)
     edges = messages = 0
@@ -184,7 +186,7 @@ def _lines(positions: NDArray, shape: tuple[int, ...], dim: int) -> NDArray:
     return np.moveaxis(grid, len(shape) - 1 - dim, -1).reshape(-1, shape[dim])
 
 
-def _implementation(plan: Plan, dim: int) -> Implementation:
+def _implementation(plan: CollectivePlan, dim: int) -> Implementation:
     choice = plan.choices[dim]
     found = IMPLEMENTATIONS.get(choice.name)(choice.window)
     words = plan.kind.replace("_", "-")

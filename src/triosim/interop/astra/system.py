@@ -43,7 +43,7 @@ _USED = (
 
 
 @dataclass(frozen=True)
-class Choice:
+class DimensionAlgorithm:
     """How a collective is done along one dimension.
 
     Attributes:
@@ -75,7 +75,7 @@ class AstraSystem:
         notes: keys that change nothing, and why.
     """
 
-    choices: dict[str, tuple[Choice, ...]]
+    choices: dict[str, tuple[DimensionAlgorithm, ...]]
     flat: dict[str, bool]
     policy: str
     local_bandwidth_aware: bool
@@ -172,7 +172,7 @@ class _Taker:
             raise unknown(f"{key} in {self.path}", str(value), known)
         return value
 
-    def implementations(self, kind: str) -> tuple[tuple[Choice, ...], bool]:
+    def implementations(self, kind: str) -> tuple[tuple[DimensionAlgorithm, ...], bool]:
         """How a collective is done along each dimension; none where the file does not say."""
         key = f"{kind.replace('_', '-')}-implementation"
         names = self.table.get(key, [])
@@ -188,7 +188,7 @@ class _Taker:
         return tuple(choice for choice, _ in choices), any(flat)
 
 
-def _choice(where: str, name: str) -> tuple[Choice, bool]:
+def _choice(where: str, name: str) -> tuple[DimensionAlgorithm, bool]:
     if name == "doubleBinaryTree":
         raise InputError(f"{where}: doubleBinaryTree is not supported: take ring, direct or halvingDoubling")
     match = re.fullmatch(r"(oneDirect|direct)(\d*)|(one)?([rR]ing|[hH]alvingDoubling)", name)
@@ -197,13 +197,13 @@ def _choice(where: str, name: str) -> tuple[Choice, bool]:
 
         if name not in IMPLEMENTATIONS:
             raise unknown(where, name, dict.fromkeys((*_IMPLEMENTATIONS, *IMPLEMENTATIONS)))
-        return Choice(name), False
+        return DimensionAlgorithm(name), False
     flat = name.startswith("one")
     if match.group(1):
         window = int(match.group(2) or 0)
         if match.group(2) and not window:
             raise InputError(f"{where}: {name} has a window of 0: give 1 or more, or none")
-        return Choice("direct", window), flat
+        return DimensionAlgorithm("direct", window), flat
     if name not in _IMPLEMENTATIONS:
         raise unknown(where, name, _IMPLEMENTATIONS)
-    return Choice("ring" if name.lower().endswith("ring") else "halving-doubling"), flat
+    return DimensionAlgorithm("ring" if name.lower().endswith("ring") else "halving-doubling"), flat

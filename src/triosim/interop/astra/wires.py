@@ -14,11 +14,11 @@ import numpy as np
 from triosim.core.columns import Ragged
 from triosim.engine.graph import Wires
 from triosim.hardware.system import System
-from triosim.interop.astra.network import Network
+from triosim.interop.astra.network import AstraNetwork
 from triosim.network.routes import Router
 
 
-def wires(network: Network, pairs: Iterable[tuple[int, int]]) -> Wires:
+def wires(network: AstraNetwork, pairs: Iterable[tuple[int, int]]) -> Wires:
     """Links of the network and the routes of these pairs of NPUs."""
     system = network.system()
     edges = zip(system.edge_source.tolist(), system.edge_target.tolist(), strict=True)
@@ -34,7 +34,7 @@ def wires(network: Network, pairs: Iterable[tuple[int, int]]) -> Wires:
     return Wires(router.wires([]).capacity, routes, router.latency(routes), ends=ends)
 
 
-def _switches(network: Network, system: System) -> dict[tuple[int, int], int]:
+def _switches(network: AstraNetwork, system: System) -> dict[tuple[int, int], int]:
     """Node of the switch of each line of NPUs along a switched dimension."""
     found, node = {}, system.devices
     for number, dimension in enumerate(network.dimensions):

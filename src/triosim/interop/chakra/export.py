@@ -21,7 +21,7 @@ from triosim.core.outputs import folder_output, text_output
 from triosim.core.units import picoseconds
 from triosim.hardware.system import System
 from triosim.interop.astra.network import BYTES_PER_GB
-from triosim.interop.chakra.trace import ABSENT, Comm, ExecutionTrace, Node, TraceBuilder
+from triosim.interop.chakra.trace import ABSENT, ChakraNodeType, ChakraTrace, ChakraTraceBuilder, Comm
 from triosim.network.placement import Placement
 from triosim.schedule.program import COLLECTIVES, STREAMS, Op, Program
 
@@ -132,12 +132,12 @@ class _Writer:
         """Communicator groups as ASTRA-sim reads them."""
         return {str(number): list(group) for group, number in self.number.items()}
 
-    def trace(self, rank: int) -> ExecutionTrace:
+    def trace(self, rank: int) -> ChakraTrace:
         """The trace of one rank."""
         program = self.program_of[rank]
         took = self.durations(rank) if self.durations is not None else np.zeros(len(program), np.int64)
         own = picoseconds(program.seconds, "a duration")
-        builder = TraceBuilder()
+        builder = ChakraTraceBuilder()
         last: dict[int, int] = {}
         columns = zip(program.stream.tolist(), program.operator.tolist(), program.before.lists(), strict=True)
         for row, (stream, operator, before) in enumerate(columns):
@@ -150,27 +150,32 @@ class _Writer:
             builder.add(kind, name, before=sorted(waits), stream=stream, **attributes)
         return builder.build()
 
-    def _node(self, program: Program, row: int, rank: int, own: int, took: int) -> tuple[Node, dict[str, Any]]:
+    def _node(
+        self, program: Program, row: int, rank: int, own: int, took: int
+    ) -> tuple[ChakraNodeType, dict[str, Any]]:
         """Type and attributes of the node of one instruction, which lasts ``own`` or, moving bytes, ``took``."""
         op, size = Op(int(program.op[row])), int(program.bytes[row])
         if op in (Op.COMPUTE, Op.ISSUE):
-            return Node.COMP, {"micros": _micros(own), "ticks": own, "cpu": op == Op.ISSUE}
+            return ChakraNodeType.COMP, {"micros": _micros(own), "ticks": own, "cpu": op == Op.ISSUE}
         if op in (Op.SEND, Op.RECEIVE):
             mesh = self.placement.mesh
             peer = mesh.moved(rank, mesh.names[program.axis[row]], int(program.peer[row]))
             ends = {"source": rank, "target": peer} if op == Op.SEND else {"source": peer, "target": rank}
-            kind = Node.COMM_SEND if op == Op.SEND else Node.COMM_RECV
+            kind = ChakraNodeType.COMM_SEND if op == Op.SEND else ChakraNodeType.COMM_RECV
             return kind, {"size": size, "tag": int(program.tag[row]), **ends}
         lasted = {"micros": _micros(took), "ticks": took if self.durations is not None else ABSENT}
         if op in (Op.FETCH, Op.STORE):
-            return Node.MEM_LOAD if op == Op.FETCH else Node.MEM_STORE, {"tensor_size": size, **lasted}
+            return ChakraNodeType.MEM_LOAD if op == Op.FETCH else ChakraNodeType.MEM_STORE, {
+                "tensor_size": size,
+                **lasted,
+            }
         group = self.members[int(program.axis[row]), rank]
         if len(group) == 1:
-            return Node.INVALID, {}
+            return ChakraNodeType.INVALID, {}
         what = COLLECTIVES[program.what[row]]
         brought = size // len(group) if what == "all_gather" else size
         comm = int(Comm[what.upper()])
-        return Node.COMM_COLL, {"comm": comm, "size": brought, "group": str(self.number[group]), **lasted}
+        return ChakraNodeType.COMM_COLL, {"comm": comm, "size": brought, "group": str(self.number[group]), **lasted}
 
 
 def _micros(ticks: int) -> int:

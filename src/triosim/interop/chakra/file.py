@@ -18,7 +18,7 @@ from triosim.core import guarded
 from triosim.core.errors import InputError
 from triosim.core.limits import check_memory
 from triosim.core.outputs import binary_output
-from triosim.interop.chakra.trace import ABSENT, ExecutionTrace, Node, TraceBuilder
+from triosim.interop.chakra.trace import ABSENT, ChakraNodeType, ChakraTrace, ChakraTraceBuilder
 
 VERSION = "0.0.4"
 """Schema version that is written."""
@@ -91,7 +91,7 @@ def _field(message: Any, name: str, what: str, number: int, repeated: bool) -> A
     return message.field.add(name=name, number=number, label=label, type=getattr(_FIELD, f"TYPE_{what.upper()}"))
 
 
-def read(path: str | Path) -> ExecutionTrace:
+def read(path: str | Path) -> ChakraTrace:
     """One rank's trace, plain or compressed with gzip.
 
     Raises:
@@ -104,7 +104,7 @@ def read(path: str | Path) -> ExecutionTrace:
     if first is None:
         raise InputError(f"{path} is empty: a Chakra trace begins with a record of metadata")
     guarded.parsed(made["GlobalMetadata"](), first, f"{path}: record 0")
-    builder = TraceBuilder(str(path))
+    builder = ChakraTraceBuilder(str(path))
     for number, record in enumerate(records, start=1):
         if number % _CHECKED == 0:
             check_memory(number * _NODE_BYTES, f"{path}: a trace of more than {number:,} nodes", "give a part of it")
@@ -136,10 +136,10 @@ def _records(path: Path, content: bytes) -> Iterator[bytes]:
         at += length
 
 
-def _node(builder: TraceBuilder, node: Any, path: Path) -> None:
+def _node(builder: ChakraTraceBuilder, node: Any, path: Path) -> None:
     where = f"{path}: node {node.id}"
     try:
-        kind = Node(node.type)
+        kind = ChakraNodeType(node.type)
     except ValueError:
         raise InputError(f"{where} has the type {node.type}, which Chakra does not know: is it a .et file?") from None
     found: dict[str, Any] = {}
@@ -159,7 +159,7 @@ def _node(builder: TraceBuilder, node: Any, path: Path) -> None:
             found["dims"] = [bool(flag) for flag in getattr(attribute, value).values]
     if node.duration_micros > _LARGEST_COUNT // 10**6:
         raise InputError(f"{where} lasts {node.duration_micros} us, more than can be counted in picoseconds")
-    if kind == Node.METADATA:
+    if kind == ChakraNodeType.METADATA:
         _declare(builder, node.inputs.values, where)
     builder.add(
         kind, node.name, number=node.id, before=[*node.data_deps, *node.ctrl_deps], micros=node.duration_micros, **found
@@ -175,7 +175,7 @@ def _count(attribute: Any, value: str, where: str) -> int:
     return number
 
 
-def _declare(builder: TraceBuilder, text: str, where: str) -> None:
+def _declare(builder: ChakraTraceBuilder, text: str, where: str) -> None:
     """Process groups of PyTorch: a list with one text in it, the JSON of the groups."""
     if not text.strip():
         return
@@ -190,7 +190,7 @@ def _declare(builder: TraceBuilder, text: str, where: str) -> None:
         raise InputError(f"{where}: its process groups are not the JSON list that PyTorch writes") from None
 
 
-def write(trace: ExecutionTrace, path: str | Path) -> None:
+def write(trace: ChakraTrace, path: str | Path) -> None:
     """Write one rank's trace; the file takes its name only when everything has been written.
 
     Raises:

@@ -22,7 +22,7 @@ ABSENT = -1
 """In a column: the node does not have that attribute."""
 
 
-class Node(IntEnum):
+class ChakraNodeType(IntEnum):
     """Types of node, with Chakra's numbers."""
 
     INVALID = 0
@@ -52,14 +52,14 @@ class Comm(IntEnum):
 
 
 @dataclass(frozen=True)
-class ExecutionTrace:
+class ChakraTrace:
     """One rank's trace, ``n`` nodes in ascending order of id.
 
     Attributes:
         file: where it was read from, or ``""``.
         id: Chakra's number of each node, uint64.
         name: of each node.
-        kind: :class:`Node` codes, int8.
+        kind: :class:`ChakraNodeType` codes, int8.
         before: rows of the nodes that must have finished first, data and control dependencies alike.
         micros: recorded duration in whole microseconds, int64.
         ticks: duration in picoseconds where the writer gave it (attribute ``triosim_duration_ps``), else ABSENT, int64.
@@ -101,7 +101,8 @@ class ExecutionTrace:
 
     def where(self, row: int) -> str:
         """A node in words, for messages."""
-        return f"{self.file or 'trace'}: node {self.id[row]} ({self.name[row] or Node(int(self.kind[row])).name})"
+        name = self.name[row] or ChakraNodeType(int(self.kind[row])).name
+        return f"{self.file or 'trace'}: node {self.id[row]} ({name})"
 
     def order(self) -> list[int]:
         """Rows such that each comes after all that it waits for, the lowest id first where there is a choice.
@@ -132,7 +133,7 @@ class ExecutionTrace:
         return order
 
 
-class TraceBuilder:
+class ChakraTraceBuilder:
     """Collects the nodes of one rank's trace."""
 
     _COLUMNS = (
@@ -155,7 +156,7 @@ class TraceBuilder:
 
     def add(
         self,
-        kind: Node,
+        kind: ChakraNodeType,
         name: str = "",
         *,
         number: int | None = None,
@@ -186,7 +187,7 @@ class TraceBuilder:
         self._dims.append(dims or [])
         return number
 
-    def build(self) -> ExecutionTrace:
+    def build(self) -> ChakraTrace:
         """The trace's columns, nodes sorted by number.
 
         Raises:
@@ -216,7 +217,7 @@ class TraceBuilder:
             }
         except OverflowError:
             raise InputError(f"{where}: a node holds a number that 64 bits cannot: write the trace again") from None
-        return ExecutionTrace(
+        return ChakraTrace(
             file=self.file,
             name=tuple(self._names[row] for row in order),
             group=tuple(self._group[row] for row in order),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from triosim.core.registry import registered
 from triosim.operators import NO_LABEL
-from triosim.partition.facts import FOLLOWS, Facts, Layer
+from triosim.partition.facts import FOLLOWS, Facts, WeightUse
 from triosim.partition.outcome import Outcomes
 from triosim.partition.placements import REPLICATE, Partial, Placement, Shard
 from triosim.partition.rule import Placing, Rule
@@ -22,7 +22,7 @@ from triosim.trace.symbols import relocate
 from triosim.trace.tables import Phase
 
 
-class _Search:
+class _PairSearch:
     """Looks for the pairs in the forward part of a step."""
 
     def __init__(self, facts: Facts, placing: Placing) -> None:
@@ -37,7 +37,7 @@ class _Search:
                 self.last_use.update((facts.storage[v], row) for v in reads)
 
     def run(self) -> Placing:
-        groups: dict[int, list[Layer]] = {}
+        groups: dict[int, list[WeightUse]] = {}
         for layer in self.facts.layers:
             if not layer.embedding and layer.source >= 0:
                 groups.setdefault(self.facts.storage[layer.source], []).append(layer)
@@ -52,21 +52,21 @@ class _Search:
                         break
         return self.placing.sharding(self.weights).refusing(*self.refused)
 
-    def _divides(self, layer: Layer, dim: int) -> bool:
+    def _divides(self, layer: WeightUse, dim: int) -> bool:
         """Whether a layer's weight can be Shard along a dimension; notes why not."""
         why = self.placing.refusal(self.facts, layer, dim)
         if why:
             self.refused.append(why)
         return not why
 
-    def _closing(self, group: Sequence[Layer]) -> list[Layer]:
+    def _closing(self, group: Sequence[WeightUse]) -> list[WeightUse]:
         """Layers to cut by row if ``group`` is cut by column; empty if something would need a whole value."""
         facts = self.facts
         members = {layer.row: layer for layer in group}
         placed: dict[int, Placement] = {}
         live: dict[int, int] = {}  # Shard storages and the value last seen on them
         followed: dict[int, int] = {}
-        closing: list[Layer] = []
+        closing: list[WeightUse] = []
         row, end = min(members), max(members)
         while row <= end:
             reads = facts.inputs[row]
@@ -100,7 +100,7 @@ class _Search:
             row += 1
         return closing
 
-    def _contracts(self, row: int, layer: Layer, before: Sequence[Placement]) -> bool:
+    def _contracts(self, row: int, layer: WeightUse, before: Sequence[Placement]) -> bool:
         """Whether the Shard inputs of a layer are Shard along what its weight is multiplied over."""
         facts = self.facts
         dims = facts.dims(row)
@@ -134,4 +134,4 @@ class Megatron(Rule):
 
     def place(self, facts: Facts, placing: Placing) -> Placing:
         """Weights of the pairs, along their outputs and then along their inputs."""
-        return _Search(facts, placing).run()
+        return _PairSearch(facts, placing).run()

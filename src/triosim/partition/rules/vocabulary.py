@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from triosim.core.registry import registered
 from triosim.operators import NO_LABEL
-from triosim.partition.facts import Facts, Layer
+from triosim.partition.facts import Facts, WeightUse
 from triosim.partition.mesh import Mesh
 from triosim.partition.rule import Placing, Rule
 from triosim.trace.tables import Phase, Trace
@@ -42,7 +42,7 @@ class Vocabulary(Rule):
         return replace(placing.sharding(weights), losses_divided=losses).refusing(*refused)
 
 
-def _feeds_loss(facts: Facts, layer: Layer) -> bool:
+def _feeds_loss(facts: Facts, layer: WeightUse) -> bool:
     """Whether nothing but a loss (through views, casts and a softmax) reads the layer's output."""
     storages = {facts.storage[v] for v in facts.outputs[layer.row]}
     for row in range(layer.row + 1, len(facts.inputs)):

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from triosim.core.registry import registered
 from triosim.serving.replica import Replica
 from triosim.serving.requests import Request
-from triosim.serving.router import Router
+from triosim.serving.router import RequestRouter
 
 
 @registered
 @dataclass
-class LeastOutstanding(Router):
+class LeastOutstanding(RequestRouter):
     """Of equals the one with the lowest number."""
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:

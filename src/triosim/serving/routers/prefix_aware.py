@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from triosim.core.registry import registered
 from triosim.serving.replica import Replica
 from triosim.serving.requests import Request
-from triosim.serving.router import Router
+from triosim.serving.router import RequestRouter
 
 
 @registered
 @dataclass
-class PrefixAware(Router):
+class PrefixAware(RequestRouter):
     """Longest cached prefix first; of equals the fewest outstanding requests.
 
     Attributes:

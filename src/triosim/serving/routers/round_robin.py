@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from triosim.core.registry import registered
 from triosim.serving.replica import Replica
 from triosim.serving.requests import Request
-from triosim.serving.router import Router
+from triosim.serving.router import RequestRouter
 
 
 @registered
 @dataclass
-class RoundRobin(Router):
+class RoundRobin(RequestRouter):
     """In turn, whatever they have to do."""
 
     turn: int = field(init=False, repr=False, default=-1)

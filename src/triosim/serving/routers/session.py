@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from triosim.core.registry import registered
 from triosim.serving.replica import Replica
 from triosim.serving.requests import Request
-from triosim.serving.router import Router
+from triosim.serving.router import RequestRouter
 
 
 @registered
 @dataclass
-class Session(Router):
+class Session(RequestRouter):
     """First turns, and requests of no conversation, go to the replica with the fewest outstanding requests."""
 
     homes: dict[int, Replica] = field(init=False, repr=False, default_factory=dict)

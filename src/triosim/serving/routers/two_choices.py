@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from triosim.core.registry import registered
 from triosim.serving.replica import Replica
 from triosim.serving.requests import Request
-from triosim.serving.router import Router
+from triosim.serving.router import RequestRouter
 
 
 @registered
 @dataclass
-class TwoChoices(Router):
+class TwoChoices(RequestRouter):
     """Nearly as even as looking at all replicas, and needs to know but two."""
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:

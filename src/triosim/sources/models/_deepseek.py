@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from triosim.sources.models._decoder import LlamaLike
-from triosim.sources.models._experts import Experts, Router
+from triosim.sources.models._experts import ExpertRouter, Experts
 from triosim.sources.models._latent import LatentAttention
 from triosim.sources.models._parts import FeedForward, Rotary
 
@@ -38,7 +38,7 @@ class DeepSeek(LlamaLike):
 
     @property
     @abstractmethod
-    def _router(self) -> Router:
+    def _router(self) -> ExpertRouter:
         """What chooses the experts."""
 
     @property

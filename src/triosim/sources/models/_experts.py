@@ -16,7 +16,7 @@ from triosim.sources.models._tape import Shape, Tensor
 
 
 @dataclass(frozen=True)
-class Router:
+class ExpertRouter:
     """Chooses the experts of each token.
 
     Attributes:
@@ -136,7 +136,7 @@ class Experts:
         router_first: the router is registered before the experts.
     """
 
-    router: Router
+    router: ExpertRouter
     inner: int
     kind: str
     experts_kind: str

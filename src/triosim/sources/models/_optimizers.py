@@ -16,7 +16,7 @@ from triosim.trace.tables import Category, Phase
 
 
 @dataclass
-class Group:
+class ParameterGroup:
     """Parameters that are updated together.
 
     Attributes:
@@ -32,7 +32,7 @@ class Group:
     states: dict[str, list[Tensor]]
 
 
-Update = Callable[[Net, Group], None]
+Update = Callable[[Net, ParameterGroup], None]
 
 
 def optimize(net: Net, optimizer: str, fused: bool | None = None) -> None:
@@ -58,7 +58,7 @@ def optimize(net: Net, optimizer: str, fused: bool | None = None) -> None:
             continue
         masters = _states(net, weights) if mixed else weights
         states = {name: _states(net, weights) for name in names}
-        group = Group(weights, masters, [w.grad for w in weights if w.grad is not None], states)
+        group = ParameterGroup(weights, masters, [w.grad for w in weights if w.grad is not None], states)
         if fused or (fused is None and (mixed or net.fused)):
             fused_update(net, group)
         else:
@@ -93,12 +93,12 @@ def _out_of_place(net: Net, name: str, first: Sequence[Tensor], **read: Sequence
     return outputs
 
 
-def _adamw(net: Net, group: Group) -> None:
+def _adamw(net: Net, group: ParameterGroup) -> None:
     group.masters = _in_place(net, "_foreach_mul_", group.masters)  # weight decay
     _adam(net, group)
 
 
-def _adam(net: Net, group: Group) -> None:
+def _adam(net: Net, group: ParameterGroup) -> None:
     gradients = group.gradients
     mean = _in_place(net, "_foreach_lerp_", group.states["exp_avg"], tensors1=gradients)
     square = _in_place(net, "_foreach_mul_", group.states["exp_avg_sq"])
@@ -109,7 +109,7 @@ def _adam(net: Net, group: Group) -> None:
     group.masters = _in_place(net, "_foreach_addcdiv_", group.masters, tensor1=mean, tensor2=root)
 
 
-def _sgd(net: Net, group: Group) -> None:
+def _sgd(net: Net, group: ParameterGroup) -> None:
     gradients = _out_of_place(net, "_foreach_add", group.gradients, other=group.masters)  # weight decay
     momentum = _in_place(net, "_foreach_mul_", group.states["momentum_buffer"])
     momentum = _in_place(net, "_foreach_add_", momentum, other=gradients)
@@ -117,7 +117,7 @@ def _sgd(net: Net, group: Group) -> None:
 
 
 def _fused(name: str, *roles: str) -> Update:
-    def update(net: Net, group: Group) -> None:
+    def update(net: Net, group: ParameterGroup) -> None:
         states = dict(zip(roles, group.states.values(), strict=True))
         after = [[net.overwritten(t) for t in tensors] for tensors in (group.masters, *states.values())]
         lists = {"self": group.masters, "grads": group.gradients, **states}

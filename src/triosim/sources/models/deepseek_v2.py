@@ -8,7 +8,7 @@ from typing import ClassVar
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Layout
 from triosim.sources.models._deepseek import DeepSeek
-from triosim.sources.models._experts import Router
+from triosim.sources.models._experts import ExpertRouter
 
 
 @registered
@@ -23,9 +23,9 @@ class DeepSeekV2(DeepSeek):
     fixed: ClassVar = {"attention_bias": False, "hidden_act": "silu", "norm_topk_prob": False}
 
     @property
-    def _router(self) -> Router:
+    def _router(self) -> ExpertRouter:
         grouped = self.topk_method != "greedy"
-        return Router(
+        return ExpertRouter(
             self.hidden_size, self.n_routed_experts, self.num_experts_per_tok, "DeepseekV2TopkRouter", normalised=False,
             full_precision=True, scaled=True, groups=self.n_group if grouped else 1,
             best_groups=self.topk_group if grouped else 1,

@@ -8,7 +8,7 @@ from typing import ClassVar
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Layout
 from triosim.sources.models._deepseek import DeepSeek
-from triosim.sources.models._experts import Router
+from triosim.sources.models._experts import ExpertRouter
 
 
 @registered
@@ -23,8 +23,8 @@ class DeepSeekV3(DeepSeek):
     fixed: ClassVar = {"attention_bias": False, "hidden_act": "silu"}
 
     @property
-    def _router(self) -> Router:
-        return Router(
+    def _router(self) -> ExpertRouter:
+        return ExpertRouter(
             self.hidden_size, self.n_routed_experts, self.num_experts_per_tok, "DeepseekV3TopkRouter", score="sigmoid",
             normalised=self.norm_topk_prob, full_precision=True, groups=self.n_group, best_groups=self.topk_group,
             correction=True, scaled=True,

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Layout, LlamaLike
-from triosim.sources.models._experts import Experts, Router
+from triosim.sources.models._experts import ExpertRouter, Experts
 from triosim.sources.models._parts import SelfAttention
 
 
@@ -32,8 +32,8 @@ class GptOss(LlamaLike):
         return super().problem() or self._router.problem()
 
     @property
-    def _router(self) -> Router:
-        return Router(
+    def _router(self) -> ExpertRouter:
+        return ExpertRouter(
             self.hidden_size, self.num_local_experts, self.num_experts_per_tok, "GptOssTopKRouter", name="router",
             score="chosen", bias=True,
         )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Layout, LlamaLike
-from triosim.sources.models._experts import Experts, Router
+from triosim.sources.models._experts import ExpertRouter, Experts
 from triosim.sources.models._parts import SelfAttention
 
 
@@ -28,8 +28,8 @@ class Mixtral(LlamaLike):
         return super().problem() or self._router.problem()
 
     @property
-    def _router(self) -> Router:
-        return Router(self.hidden_size, self.num_local_experts, self.num_experts_per_tok, "MixtralTopKRouter")
+    def _router(self) -> ExpertRouter:
+        return ExpertRouter(self.hidden_size, self.num_local_experts, self.num_experts_per_tok, "MixtralTopKRouter")
 
     def attention(self, layer: int) -> SelfAttention:
         return replace(super().attention(layer), window=self.sliding_window)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Layout, LlamaLike
-from triosim.sources.models._experts import Experts, Router
+from triosim.sources.models._experts import ExpertRouter, Experts
 from triosim.sources.models._parts import FeedForward, SelfAttention
 
 
@@ -31,8 +31,8 @@ class Qwen2Moe(LlamaLike):
         return super().problem() or self._router.problem()
 
     @property
-    def _router(self) -> Router:
-        return Router(
+    def _router(self) -> ExpertRouter:
+        return ExpertRouter(
             self.hidden_size, self.num_experts, self.num_experts_per_tok, "Qwen2MoeTopKRouter",
             normalised=self.norm_topk_prob, rounded=True,
         )  # fmt: skip

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from triosim.core.guarded import INTEGERS
-from triosim.sources.readers._step import Shape, Tensor
+from triosim.sources.readers._step import ObservedTensor, Shape
 
 _DTYPES = {
     "float": "float32", "double": "float64", "half": "float16", "c10::half": "float16", "bfloat16": "bfloat16",
@@ -69,7 +69,7 @@ _TENSOR_TYPE = re.compile(r"Tensor\(([^()]*(?:\([^()]*\))?[^()]*)\)")
 _ITEM_DTYPES = {8: "int64", 4: "float32", 2: "float16", 1: "bool"}
 
 
-def tensors(value: Any, shape: Any, type_text: str) -> list[Tensor]:
+def tensors(value: Any, shape: Any, type_text: str) -> list[ObservedTensor]:
     """The tensors in one value of an execution trace, lists of any depth flattened, undefined ones left out.
 
     A tensor is ``[tensor id, storage id, offset in elements, elements, bytes per element, device]``.
@@ -84,7 +84,7 @@ def tensors(value: Any, shape: Any, type_text: str) -> list[Tensor]:
         dims = dimensions(extents) or ()
         if not dims and item[3] > 1:
             dims = dimensions([item[3]]) or ()
-        found.append(Tensor(dims, element, item[0], item[1], item[2]))
+        found.append(ObservedTensor(dims, element, item[0], item[1], item[2]))
     return found
 
 

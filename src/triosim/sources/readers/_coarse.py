@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from triosim.operators import GRADIENT_ROLES, canonical
 from triosim.sources.readers._purpose import aligned_with_weights, find_weights
-from triosim.sources.readers._step import Argument, Row, Storage, Tensor, Value, resolve
+from triosim.sources.readers._step import Argument, ObservedTensor, ObservedValue, OperatorRow, Storage, resolve
 from triosim.trace.tables import Phase
 
 _GRADIENT_ROLES = (*GRADIENT_ROLES, "grad_outputs")
@@ -32,7 +32,7 @@ _ONE_OF = {
 }  # fmt: skip
 
 
-def complete(rows: Sequence[Row]) -> list[str]:
+def complete(rows: Sequence[OperatorRow]) -> list[str]:
     """Complete the rows in place and resolve them; the names of backward operators that could not be tied."""
     resolve(rows, _same)
     undecided = link(rows)
@@ -41,7 +41,7 @@ def complete(rows: Sequence[Row]) -> list[str]:
     return undecided
 
 
-def _same(row: Row, argument: Argument, storage: Storage) -> bool:
+def _same(row: OperatorRow, argument: Argument, storage: Storage) -> bool:
     """Storage ids are recycled between operators that the CSV does not show: only an equal extent is a view."""
     if argument.tensor.reach != storage.reach:
         return False
@@ -50,7 +50,7 @@ def _same(row: Row, argument: Argument, storage: Storage) -> bool:
     return True
 
 
-def link(rows: Sequence[Row]) -> list[str]:
+def link(rows: Sequence[OperatorRow]) -> list[str]:
     """Set ``forward`` of the backward rows; the names of those for which no forward operator fits."""
     forward = [row for row in rows if row.phase == Phase.FORWARD]
     touched = [{id(v.storage) for v in (*row.inputs, *row.outputs)} for row in forward]
@@ -76,15 +76,15 @@ def link(rows: Sequence[Row]) -> list[str]:
     return undecided
 
 
-def _elements(value: Value) -> int:
-    return Tensor(value.shape, value.dtype).elements
+def _elements(value: ObservedValue) -> int:
+    return ObservedTensor(value.shape, value.dtype).elements
 
 
 def _differentiates(backward: str, forward: str) -> bool:
     a, b = _base(backward), _base(forward)
     if a == b or _ONE_OF.get(a) == b:
         return True
-    mine, theirs = Row(backward, Phase.BACKWARD).kind, Row(forward, Phase.FORWARD).kind
+    mine, theirs = OperatorRow(backward, Phase.BACKWARD).kind, OperatorRow(forward, Phase.FORWARD).kind
     return (mine == theirs and mine in _SAME_KIND) or (mine in _PRODUCTS and theirs in _PRODUCTS)
 
 
@@ -98,14 +98,14 @@ def _base(name: str) -> str:
 class _Completion:
     """Edits the tensors of linked rows; :func:`resolve` then sees a whole dataflow."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[OperatorRow]) -> None:
         self.rows = rows
         self.place = {id(row): at for at, row in enumerate(rows)}
-        self.backward: dict[int, list[Row]] = {}
+        self.backward: dict[int, list[OperatorRow]] = {}
         for row in rows:
             if row.phase == Phase.BACKWARD and row.forward is not None:
                 self.backward.setdefault(id(row.forward), []).append(row)
-        self.readers: dict[tuple[int, int], list[Row]] = {}
+        self.readers: dict[tuple[int, int], list[OperatorRow]] = {}
         for row in rows:
             if row.phase == Phase.FORWARD:
                 for value in row.inputs:
@@ -135,10 +135,10 @@ class _Completion:
                 found.update(id(v.storage) for v in row.outputs if v.storage.floating)
         return found
 
-    def _optimizer_gradients(self, weights: Sequence[Storage]) -> dict[int, Tensor]:
+    def _optimizer_gradients(self, weights: Sequence[Storage]) -> dict[int, ObservedTensor]:
         """The tensor that the optimizer reads as each parameter's gradient: beside the parameter, never written."""
         owner = aligned_with_weights(self.rows, weights)
-        found: dict[int, Tensor] = {}
+        found: dict[int, ObservedTensor] = {}
         for row in self.rows:
             if row.phase == Phase.OPTIMIZER:
                 for argument, value in zip(row.arguments, row.inputs, strict=True):
@@ -148,15 +148,15 @@ class _Completion:
                         found.setdefault(id(weight), argument.tensor)
         return found
 
-    def _first(self, forward: Row) -> Row:
+    def _first(self, forward: OperatorRow) -> OperatorRow:
         return self.backward[id(forward)][0]
 
-    def _last(self, forward: Row) -> Row:
+    def _last(self, forward: OperatorRow) -> OperatorRow:
         return self.backward[id(forward)][-1]
 
-    def _sources(self, value: Value, seen: set[int]) -> list[Row]:
+    def _sources(self, value: ObservedValue, seen: set[int]) -> list[OperatorRow]:
         """Backward rows that contribute to the gradient of a forward value, in the order in which they ran."""
-        found: dict[int, Row] = {}
+        found: dict[int, OperatorRow] = {}
         for row in self.readers.get((id(value.storage), value.version), ()):
             if id(row) in seen:
                 continue
@@ -169,11 +169,11 @@ class _Completion:
 
     # --- edits -------------------------------------------------------------------------------------------------------
 
-    def _tensor(self, like: Tensor | Value, storage: int | None = None) -> Tensor:
+    def _tensor(self, like: ObservedTensor | ObservedValue, storage: int | None = None) -> ObservedTensor:
         self.next_id -= 1
-        return Tensor(like.shape, like.dtype, self.next_id, self.next_id if storage is None else storage)
+        return ObservedTensor(like.shape, like.dtype, self.next_id, self.next_id if storage is None else storage)
 
-    def _saved(self, row: Row, forward: Row) -> None:
+    def _saved(self, row: OperatorRow, forward: OperatorRow) -> None:
         """What the backward reads, nothing made and the forward pass did not show, the forward operator has saved."""
         made = {(t.id, t.storage) for t in forward.results}
         for argument, value in zip(row.arguments, row.inputs, strict=True):
@@ -187,13 +187,13 @@ class _Completion:
                 forward.results.append(tensor)
                 made.add((tensor.id, tensor.storage))
 
-    def _is_gradient(self, row: Row, forward: Row, argument: Argument) -> bool:
+    def _is_gradient(self, row: OperatorRow, forward: OperatorRow, argument: Argument) -> bool:
         """Whether an argument without a telling name is the incoming gradient: none other is, and the size fits."""
         if any(a.role in _GRADIENT_ROLES for a in row.arguments):
             return False
         return argument.tensor.elements == _elements(forward.outputs[0]) and row is self._first(forward)
 
-    def _gradient(self, row: Row, forward: Row) -> None:
+    def _gradient(self, row: OperatorRow, forward: OperatorRow) -> None:
         """See to the incoming gradient of one backward row."""
         output = forward.outputs[0]
         if row is self._first(forward):
@@ -221,7 +221,7 @@ class _Completion:
             self._read_all(sources[-1], output, sources[:-1])
             self._give(sources[-1], output, tensor)
 
-    def _incoming(self, row: Row, forward: Row) -> int | None:
+    def _incoming(self, row: OperatorRow, forward: OperatorRow) -> int | None:
         for at, argument in enumerate(row.arguments):
             if argument.role in _GRADIENT_ROLES:
                 return at
@@ -231,7 +231,7 @@ class _Completion:
                 return at
         return None
 
-    def _product(self, row: Row, forward: Row, sources: list[Row]) -> None:
+    def _product(self, row: OperatorRow, forward: OperatorRow, sources: list[OperatorRow]) -> None:
         """Give a product's backward node its gradient, the factors, and a gradient for every factor that wants one."""
         output = forward.outputs[0]
         if sources:
@@ -247,13 +247,13 @@ class _Completion:
             if id(value.storage) in self.trainable and id(value.storage) not in self.weights:
                 row.results.append(self._tensor(value))
 
-    def _own(self, source: Row, value: Value) -> Tensor | None:
+    def _own(self, source: OperatorRow, value: ObservedValue) -> ObservedTensor | None:
         """The output of a backward row that is its contribution to the gradient of ``value``."""
         exact = [t for t in source.results if t.shape == value.shape]
         sized = [t for t in source.results if t.elements == _elements(value)]
         return next(iter(exact or sized), None)
 
-    def _give(self, source: Row, value: Value, tensor: Tensor) -> Tensor:
+    def _give(self, source: OperatorRow, value: ObservedValue, tensor: ObservedTensor) -> ObservedTensor:
         """Make ``tensor`` what ``source`` contributes to the gradient of ``value``."""
         own = self._own(source, value)
         if own is not None and own.shape != tensor.shape:
@@ -266,7 +266,7 @@ class _Completion:
             source.results[source.results.index(own)] = tensor
         return tensor
 
-    def _read_later(self, source: Row, own: Tensor, instead: Tensor) -> bool:
+    def _read_later(self, source: OperatorRow, own: ObservedTensor, instead: ObservedTensor) -> bool:
         if (own.id, own.storage) == (instead.id, instead.storage):
             return False
         later = self.rows[self.place[id(source)] + 1 :]
@@ -277,20 +277,20 @@ class _Completion:
                 return False
         return False
 
-    def _accumulate(self, source: Row, value: Value, tensor: Tensor) -> None:
+    def _accumulate(self, source: OperatorRow, value: ObservedValue, tensor: ObservedTensor) -> None:
         """``source`` adds its contribution to a gradient that is there already."""
         if any(a.role == "accumulate" and a.tensor.storage == tensor.storage for a in source.arguments):
             return
         source.arguments.append(Argument("accumulate", tensor, written=True))
         self._give(source, value, tensor)
 
-    def _read_all(self, row: Row, value: Value, sources: list[Row]) -> None:
+    def _read_all(self, row: OperatorRow, value: ObservedValue, sources: list[OperatorRow]) -> None:
         """``row`` adds up what the earlier ``sources`` contribute."""
         for source in sources:
             tensor = self._own(source, value) or self._give(source, value, self._tensor(value))
             row.arguments.append(Argument("accumulate", tensor))
 
-    def _parameters(self, row: Row, forward: Row) -> None:
+    def _parameters(self, row: OperatorRow, forward: OperatorRow) -> None:
         """Make every parameter's gradient an output of the backward row."""
         made = {t.storage: t for linked in self.backward[id(forward)] for t in linked.results}
         for value, role in zip(forward.inputs, forward.roles, strict=True):

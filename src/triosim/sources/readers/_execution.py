@@ -23,7 +23,7 @@ from triosim.sources.readers._arguments import (
 )
 from triosim.sources.readers._files import head, parse_json
 from triosim.sources.readers._step import Argument
-from triosim.sources.readers._tree import Node
+from triosim.sources.readers._tree import CallNode
 
 _ANNOTATION_SCOPE = 7
 _ROOT = "[pytorch|profiler|execution_trace|"
@@ -47,8 +47,8 @@ class Recording:
     """
 
     path: Path
-    roots: list[Node]
-    functions: Mapping[int, Node]
+    roots: list[CallNode]
+    functions: Mapping[int, CallNode]
     schema: str
 
     @staticmethod
@@ -62,7 +62,7 @@ class Recording:
         listed = data.get("nodes") if isinstance(data, dict) else None
         if not isinstance(listed, list) or not listed:
             raise InputError(f"{path} has no list of nodes; record the execution trace again")
-        nodes: dict[int, Node] = {}
+        nodes: dict[int, CallNode] = {}
         parents: dict[int, int] = {}
         for index, entry in enumerate(listed):
             number, parent, node = _node(path, index, entry)
@@ -74,7 +74,7 @@ class Recording:
         return Recording(path, roots, functions, str(data.get("schema", "")))
 
 
-def _tree(path: Path, nodes: Mapping[int, Node], parents: Mapping[int, int]) -> list[Node]:
+def _tree(path: Path, nodes: Mapping[int, CallNode], parents: Mapping[int, int]) -> list[CallNode]:
     """Set parents and children; the outermost calls in order of start.
 
     A call that an exception leaves is never written (a recomputation ends so), and from then on the observer names
@@ -90,7 +90,7 @@ def _tree(path: Path, nodes: Mapping[int, Node], parents: Mapping[int, int]) -> 
     right = sum(p in completed and completed[p] > completed[n] for n, p in links)
     if 0.5 * len(links) < right < len(links):
         parents = _nesting(nodes, completed)
-    roots: list[Node] = []
+    roots: list[CallNode] = []
     for number in sorted(nodes):
         node, above = nodes[number], nodes.get(parents[number])
         if node.name.startswith(_ROOT):
@@ -103,7 +103,7 @@ def _tree(path: Path, nodes: Mapping[int, Node], parents: Mapping[int, int]) -> 
     return roots
 
 
-def _nesting(nodes: Mapping[int, Node], completed: Mapping[int, int]) -> dict[int, int]:
+def _nesting(nodes: Mapping[int, CallNode], completed: Mapping[int, int]) -> dict[int, int]:
     """The parent of each node: the last one on its thread that started before it and completed after it."""
     stacks: dict[Hashable, list[int]] = {}
     found = {}
@@ -117,7 +117,7 @@ def _nesting(nodes: Mapping[int, Node], completed: Mapping[int, int]) -> dict[in
     return found
 
 
-def _node(path: Path, index: int, entry: Any) -> tuple[int, int, Node]:
+def _node(path: Path, index: int, entry: Any) -> tuple[int, int, CallNode]:
     where = f"{path}: node {index}"
     if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
         raise InputError(f"{where} has no name; record the execution trace again")
@@ -128,7 +128,7 @@ def _node(path: Path, index: int, entry: Any) -> tuple[int, int, Node]:
     parent = _integer(entry.get("parent", entry.get("ctrl_deps")), f"{where} ({entry['name']})", "parent")
     name = entry["name"]
     sequence, scope = _optional(values.get("seq_id"), -1), _optional(values.get("scope"), 0)
-    node = Node(
+    node = CallNode(
         name, _optional(values.get("tid"), 0), number, number, annotation=scope == _ANNOTATION_SCOPE,
         sequence=sequence, forward_thread=max(_optional(values.get("fw_tid"), 0), 0),
         function=max(_optional(values.get("rf_id"), 0), 0), shown=True,
@@ -141,7 +141,7 @@ def _node(path: Path, index: int, entry: Any) -> tuple[int, int, Node]:
     return number, parent, node
 
 
-def _inputs(node: Node, io: tuple[list, list, list[str]], text: str) -> None:
+def _inputs(node: CallNode, io: tuple[list, list, list[str]], text: str) -> None:
     listed, shapes, types = io
     declared = schema(text)
     names = argument_names(node.name, len(listed))

@@ -32,7 +32,7 @@ class Issued(NamedTuple):
     end: int
 
 
-class Following(NamedTuple):
+class LaunchGaps(NamedTuple):
     """How kernels follow calls and each other, medians in seconds; None where a profile shows too few.
 
     Attributes:
@@ -44,7 +44,7 @@ class Following(NamedTuple):
     gap_s: float | None
 
 
-def following(kernels: Iterable[Issued]) -> Following:
+def following(kernels: Iterable[Issued]) -> LaunchGaps:
     """How the kernels of a profile follow each other."""
     streams: dict[int, list[Issued]] = {}
     for kernel in kernels:
@@ -63,7 +63,7 @@ def following(kernels: Iterable[Issued]) -> Following:
     def median(found: list[int]) -> float | None:
         return max(statistics.median(found), 0) * 1e-9 if len(found) >= FEWEST else None
 
-    return Following(median(delays), median(gaps))
+    return LaunchGaps(median(delays), median(gaps))
 
 
 def blocked(kernels: Sequence[Issued]) -> list[tuple[int, int]]:
@@ -81,7 +81,7 @@ def blocked(kernels: Sequence[Issued]) -> list[tuple[int, int]]:
     return [(k.call + int(usual), k.returned) for k in full if k.returned - k.call > usual]
 
 
-class Clock:
+class HostClock:
     """Goes through a step in the order in which its calls began and says what each has cost the host.
 
     What lies between two calls (Python, autograd, the framework's own work) is the later one's.

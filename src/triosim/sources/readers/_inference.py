@@ -18,7 +18,15 @@ from typing import Any
 
 from triosim.operators import GRADIENT_ROLES, canonical, is_backward, kind_named, reads_result, written_roles
 from triosim.sources.readers._shapes import output_shapes
-from triosim.sources.readers._step import Argument, Row, Shape, Storage, Tensor, Value, whole_value
+from triosim.sources.readers._step import (
+    Argument,
+    ObservedTensor,
+    ObservedValue,
+    OperatorRow,
+    Shape,
+    Storage,
+    whole_value,
+)
 from triosim.trace.tables import Category, Phase
 
 _OUTPUT_ROLES = ("output", "out", "result")
@@ -27,24 +35,24 @@ _PRODUCTS = ("linear", "matmul")
 _COUNTERS = ("int64", "int32")
 
 
-class _Pool:
+class _ValuePool:
     """Values found by shape and element type, or by size."""
 
-    def __init__(self, values: Iterable[Value] = ()) -> None:
-        self.exact: dict[tuple[Shape, str], list[Value]] = {}
-        self.sized: dict[tuple[int, str], list[Value]] = {}
+    def __init__(self, values: Iterable[ObservedValue] = ()) -> None:
+        self.exact: dict[tuple[Shape, str], list[ObservedValue]] = {}
+        self.sized: dict[tuple[int, str], list[ObservedValue]] = {}
         for value in values:
             self.add(value)
 
-    def add(self, value: Value) -> None:
+    def add(self, value: ObservedValue) -> None:
         self.exact.setdefault((value.shape, value.dtype), []).append(value)
         self.sized.setdefault((math.prod(value.shape), value.dtype), []).append(value)
 
     def find(
-        self, tensor: Tensor, accept: Callable[[Value], bool], exact: bool = True, depth: int = 64
-    ) -> Value | None:
+        self, tensor: ObservedTensor, accept: Callable[[ObservedValue], bool], exact: bool = True, depth: int = 64
+    ) -> ObservedValue | None:
         """The accepted value of this shape, or of this size (another view; a transposed one first), added last."""
-        table: Mapping[Any, list[Value]] = self.exact if exact else self.sized
+        table: Mapping[Any, list[ObservedValue]] = self.exact if exact else self.sized
         if not exact and tensor.elements <= 1:
             return None
         extent = tensor.shape if exact else tensor.elements
@@ -69,35 +77,35 @@ class Inference:
 
     def __init__(
         self,
-        expected: Mapping[int, Sequence[Tensor]],
+        expected: Mapping[int, Sequence[ObservedTensor]],
         incoming: Mapping[int, Sequence[Shape]] | None = None,
         shared: Collection[int] = (),
     ) -> None:
         self.expected = expected
         self.incoming = incoming or {}
         self.shared = shared
-        self.everything = _Pool()
-        self.made_backward = _Pool()
-        self.local = _Pool()  # made by the autograd node at hand
-        self.wanted = _Pool()
+        self.everything = _ValuePool()
+        self.made_backward = _ValuePool()
+        self.local = _ValuePool()  # made by the autograd node at hand
+        self.wanted = _ValuePool()
         self.in_node: set[int] = set()
         self.group: object = None
         self.consumed: set[int] = set()
-        self.weights: list[tuple[Row, Value]] = []
+        self.weights: list[tuple[OperatorRow, ObservedValue]] = []
         self.recomputed: set[int] = set()
-        self.readers: dict[int, list[Row]] = {}
-        self.gradient_of: dict[int, Value] = {}  # the gradient of a forward value, as far as it is known
+        self.readers: dict[int, list[OperatorRow]] = {}
+        self.gradient_of: dict[int, ObservedValue] = {}  # the gradient of a forward value, as far as it is known
         self.viewed: set[int] = set()  # values that are but views of others
-        self.pending: list[Row] = []  # rows whose output's shape is not known yet, the most recent last
+        self.pending: list[OperatorRow] = []  # rows whose output's shape is not known yet, the most recent last
 
-    def run(self, rows: Iterable[Row]) -> None:
+    def run(self, rows: Iterable[OperatorRow]) -> None:
         """Fill ``inputs``, ``roles`` and ``outputs``; rows without shapes get none."""
         for row in rows:
             if row.phase == Phase.OPTIMIZER:
                 continue  # see :func:`updates`
             if row.group is not self.group:
-                self.group, self.local, self.in_node = row.group, _Pool(), set()
-            taken: list[Value] = []
+                self.group, self.local, self.in_node = row.group, _ValuePool(), set()
+            taken: list[ObservedValue] = []
             gradients = list(self.incoming.get(id(row.group), ()))
             for argument in row.arguments:
                 value = self._input(row, argument, taken, self._is_gradient(row, argument, gradients))
@@ -125,7 +133,7 @@ class Inference:
                 if math.prod(row.outputs[0].shape) == math.prod(source.shape):
                     self.gradient_of[id(source)] = row.outputs[0]
 
-    def _add(self, value: Value, row: Row) -> None:
+    def _add(self, value: ObservedValue, row: OperatorRow) -> None:
         self.everything.add(value)
         if row.phase == Phase.BACKWARD:
             self.made_backward.add(value)
@@ -135,7 +143,7 @@ class Inference:
     # --- inputs ------------------------------------------------------------------------------------------------------
 
     @staticmethod
-    def _is_gradient(row: Row, argument: Argument, incoming: list[Shape]) -> bool:
+    def _is_gradient(row: OperatorRow, argument: Argument, incoming: list[Shape]) -> bool:
         """Whether an argument of a backward operator is a gradient rather than something saved.
 
         The operators of the backward pass by name tell; of any other operator that an autograd node calls, as many
@@ -153,12 +161,14 @@ class Inference:
             return True
         return False
 
-    def _input(self, row: Row, argument: Argument, taken: Sequence[Value], gradient: bool) -> Value:
+    def _input(
+        self, row: OperatorRow, argument: Argument, taken: Sequence[ObservedValue], gradient: bool
+    ) -> ObservedValue:
         tensor = argument.tensor
         if row.phase in (Phase.FORWARD, Phase.RECOMPUTE) and argument.role in kind_named(row.kind).weights:
             return self._weight(row, tensor)
 
-        def free(value: Value) -> bool:
+        def free(value: ObservedValue) -> bool:
             other = all(value.storage is not t.storage or value.offset != t.offset for t in taken)
             return other and value.version == value.storage.version
 
@@ -183,7 +193,9 @@ class Inference:
             found = found.storage.value(replace(tensor, offset=found.offset), found.version)
         return found
 
-    def _incoming(self, row: Row, tensor: Tensor, free: Callable[[Value], bool]) -> Value | None:
+    def _incoming(
+        self, row: OperatorRow, tensor: ObservedTensor, free: Callable[[ObservedValue], bool]
+    ) -> ObservedValue | None:
         """A gradient: the most recent one of the shape; the first one of all was made after the forward pass.
 
         What an autograd node is given was made before it; only sums take what the node has just made.
@@ -194,7 +206,7 @@ class Inference:
                 return before
         return self._incoming_from(tensor, free)
 
-    def _incoming_from(self, tensor: Tensor, free: Callable[[Value], bool]) -> Value | None:
+    def _incoming_from(self, tensor: ObservedTensor, free: Callable[[ObservedValue], bool]) -> ObservedValue | None:
         return (
             self.made_backward.find(tensor, lambda value: free(value) and id(value) not in self.consumed, depth=8)
             or self.made_backward.find(tensor, free)
@@ -202,7 +214,7 @@ class Inference:
             or self.made_backward.find(tensor, free, exact=False)
         )
 
-    def _other_branch(self, row: Row, free: Callable[[Value], bool]) -> Value | None:
+    def _other_branch(self, row: OperatorRow, free: Callable[[ObservedValue], bool]) -> ObservedValue | None:
         """Where autograd adds up the gradients of a value that a residual connection reads too: that connection's
         gradient, which is the gradient of the sum."""
         if canonical(row.name)[0] != "add" or row.forward is None or not row.forward.inputs:
@@ -215,8 +227,12 @@ class Inference:
         return None
 
     def _saved(
-        self, row: Row, argument: Argument, taken: Sequence[Value], free: Callable[[Value], bool]
-    ) -> Value | None:
+        self,
+        row: OperatorRow,
+        argument: Argument,
+        taken: Sequence[ObservedValue],
+        free: Callable[[ObservedValue], bool],
+    ) -> ObservedValue | None:
         """What the node made itself, or its forward operator read, made, or must have saved."""
         tensor, forward = argument.tensor, row.forward
         if forward is not None and is_backward(row.name):
@@ -228,12 +244,12 @@ class Inference:
             pairs = zip(forward.inputs, forward.roles, strict=True)
             weights = kind_named(forward.kind).weights
             near = [value for value, role in pairs if (role not in weights) == turned]
-        pool = _Pool(reversed(near))
+        pool = _ValuePool(reversed(near))
 
-        def unread(value: Value) -> bool:
+        def unread(value: ObservedValue) -> bool:
             return value not in taken
 
-        def local(value: Value) -> bool:
+        def local(value: ObservedValue) -> bool:
             """A product is not factor of another in one node, and a view not seen through a second one."""
             if row.kind == "view":
                 return free(value) and id(value) not in self.viewed
@@ -253,7 +269,9 @@ class Inference:
         )
 
     @staticmethod
-    def _saved_by(row: Row, forward: Row, argument: Argument, taken: Sequence[Value]) -> Value | None:
+    def _saved_by(
+        row: OperatorRow, forward: OperatorRow, argument: Argument, taken: Sequence[ObservedValue]
+    ) -> ObservedValue | None:
         """What a backward operator reads besides gradients: an argument of the same name, the input or the output of
         its forward operator, else something that one has saved (masks, indices, statistics)."""
         tensor, role = argument.tensor, argument.role
@@ -264,9 +282,9 @@ class Inference:
         sides = (forward.outputs, forward.inputs) if from_output else (forward.inputs, forward.outputs)
         main = role in _OUTPUT_ROLES or role in ("self", "input", "other")
         near = [v for side in sides for v in side] if main else forward.outputs[1:]
-        pool = _Pool(reversed(near))
+        pool = _ValuePool(reversed(near))
 
-        def unread(value: Value) -> bool:
+        def unread(value: ObservedValue) -> bool:
             return value not in taken
 
         found = pool.find(tensor, unread) or (pool.find(tensor, unread, exact=False) if main else None)
@@ -275,10 +293,10 @@ class Inference:
             forward.outputs.append(found)
         return found
 
-    def _earlier(self, tensor: Tensor, free: Callable[[Value], bool]) -> Value | None:
+    def _earlier(self, tensor: ObservedTensor, free: Callable[[ObservedValue], bool]) -> ObservedValue | None:
         """The most recent value that nothing has read yet, else one that is known to be read again, else any."""
 
-        def fresh(value: Value) -> bool:
+        def fresh(value: ObservedValue) -> bool:
             return id(value) not in self.consumed and free(value)
 
         again = self.wanted.find(tensor, free)
@@ -290,7 +308,7 @@ class Inference:
             or self.everything.find(tensor, free, exact=False)
         )
 
-    def _claimed(self, row: Row, tensor: Tensor) -> Value | None:
+    def _claimed(self, row: OperatorRow, tensor: ObservedTensor) -> ObservedValue | None:
         """The output of the last operator of this phase, if its shape is not known otherwise."""
         if not self.pending or self.pending[-1].phase != row.phase or not tensor.elements:
             return None
@@ -302,8 +320,8 @@ class Inference:
         self._add(value, maker)
         return value
 
-    def _weight(self, row: Row, tensor: Tensor) -> Value:
-        def cast(value: Value) -> bool:
+    def _weight(self, row: OperatorRow, tensor: ObservedTensor) -> ObservedValue:
+        def cast(value: ObservedValue) -> bool:
             return value.storage.creator is not None and value.storage.creator.kind == "copy"
 
         if row.phase == Phase.RECOMPUTE:
@@ -312,7 +330,7 @@ class Inference:
                     self.recomputed.add(id(value))
                     return value
 
-        def unread(value: Value) -> bool:
+        def unread(value: ObservedValue) -> bool:
             return cast(value) and id(value) not in self.consumed
 
         found = self.everything.find(tensor, unread, depth=2)
@@ -323,7 +341,7 @@ class Inference:
 
     # --- outputs -----------------------------------------------------------------------------------------------------
 
-    def _outputs(self, row: Row) -> list[Value]:
+    def _outputs(self, row: OperatorRow) -> list[ObservedValue]:
         written = written_roles(row.name)
         if written:
             return self._written(row, written)
@@ -339,15 +357,16 @@ class Inference:
             parts = len(shapes) > 1  # unbind, split, chunk: one after another
             return [
                 source.storage.value(
-                    Tensor(shape, source.dtype, offset=source.offset + parts * i * math.prod(shape)), source.version
+                    ObservedTensor(shape, source.dtype, offset=source.offset + parts * i * math.prod(shape)),
+                    source.version,
                 )
                 for i, shape in enumerate(shapes)
             ]
-        return [Storage(creator=row, writer=row).value(Tensor(shape, dtype)) for shape in shapes]
+        return [Storage(creator=row, writer=row).value(ObservedTensor(shape, dtype)) for shape in shapes]
 
     @staticmethod
-    def _written(row: Row, written: frozenset[str]) -> list[Value]:
-        outputs: list[Value] = []
+    def _written(row: OperatorRow, written: frozenset[str]) -> list[ObservedValue]:
+        outputs: list[ObservedValue] = []
         for value, role in zip(row.inputs, row.roles, strict=True):
             if role not in written and not (value is row.inputs[0] and "self" in written):
                 continue
@@ -357,10 +376,10 @@ class Inference:
             storage.version += 1
             storage.written_in.add(row.phase)
             storage.writer = row
-            outputs.append(storage.value(Tensor(value.shape, value.dtype, offset=value.offset)))
+            outputs.append(storage.value(ObservedTensor(value.shape, value.dtype, offset=value.offset)))
         return outputs
 
-    def _dtype(self, row: Row) -> str:
+    def _dtype(self, row: OperatorRow) -> str:
         known = self.expected.get(id(row))
         if known:
             return known[0].dtype
@@ -369,25 +388,25 @@ class Inference:
             return row.inputs[0].dtype
         return (floats or [v.dtype for v in row.inputs] or ["unknown"])[0]
 
-    def _shapes(self, row: Row) -> list[Shape] | None:
+    def _shapes(self, row: OperatorRow) -> list[Shape] | None:
         known = self.expected.get(id(row))
         return [t.shape for t in known] if known else output_shapes(row)
 
 
-def updates(rows: Sequence[Row], weights: Sequence[Storage]) -> None:
+def updates(rows: Sequence[OperatorRow], weights: Sequence[Storage]) -> None:
     """Give the optimizer's operators the parameters, gradients and states that they must have read and written.
 
     Known for Adam and SGD on lists (``_foreach_*``, ``_fused_*``) when one operator updates all parameters, and for
     updates of one parameter at a time; anything else keeps no tensors.
     """
-    gradients: dict[int, Value] = {}
+    gradients: dict[int, ObservedValue] = {}
     for row in rows:
         for value in row.outputs:
             if value.storage.category == Category.GRADIENT and value.storage.of is not None:
                 gradients[id(value.storage.of)] = value
     states: dict[tuple[int, str], Storage] = {}
 
-    def read(row: Row, weight: Storage, roles: Sequence[tuple[str, str]]) -> None:
+    def read(row: OperatorRow, weight: Storage, roles: Sequence[tuple[str, str]]) -> None:
         whole = whole_value(weight)
         for role, what in roles:
             if what == "gradient":
@@ -395,17 +414,17 @@ def updates(rows: Sequence[Row], weights: Sequence[Storage]) -> None:
                     continue
                 value = gradients[id(weight)]
             elif what == "weight":
-                value = weight.value(Tensor(whole.shape, whole.dtype))
+                value = weight.value(ObservedTensor(whole.shape, whole.dtype))
             else:
                 state = states.setdefault((id(weight), what), Storage(category=Category.OPTIMIZER_STATE, of=weight))
-                value = state.value(Tensor(whole.shape, whole.dtype))
+                value = state.value(ObservedTensor(whole.shape, whole.dtype))
             row.inputs.append(value)
             row.roles.append(role)
             value.storage.read_in.add(row.phase)
             if role == "self" or (what != "gradient" and row.name.startswith("aten::_fused")):
                 value.storage.version += 1
                 value.storage.written_in.add(row.phase)
-                row.outputs.append(value.storage.value(Tensor(value.shape, value.dtype)))
+                row.outputs.append(value.storage.value(ObservedTensor(value.shape, value.dtype)))
 
     steps = [row for row in rows if row.phase == Phase.OPTIMIZER]
     names = [canonical(row.name)[0] for row in steps]
@@ -441,7 +460,7 @@ _UPDATES: dict[str, tuple[tuple[str, str], ...]] = {
 """What the lists of an optimizer's operator hold, as (argument name, what): "first" and "second" are Adam's moments."""
 
 
-def find_parameters(rows: Sequence[Row], accumulated: Sequence[Shape]) -> None:
+def find_parameters(rows: Sequence[OperatorRow], accumulated: Sequence[Shape]) -> None:
     """Mark as parameters what the forward pass reads without having made it, for which autograd accumulates a gradient
     of that shape, and which no argument's name gave away (an embedding of positions that is simply added).
 
@@ -450,7 +469,7 @@ def find_parameters(rows: Sequence[Row], accumulated: Sequence[Shape]) -> None:
         accumulated: shapes of the gradients that autograd accumulated.
     """
     waiting = Counter(accumulated)
-    others: dict[int, Value] = {}
+    others: dict[int, ObservedValue] = {}
     known: set[int] = set()
     for row in rows:
         if row.phase == Phase.FORWARD:

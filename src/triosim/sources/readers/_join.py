@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 
-from triosim.sources.readers._tree import Node
+from triosim.sources.readers._tree import CallNode
 
 _LOOK_AHEAD = 2000
 _AGREEMENT = 3
 
 
-def join(profile: list[Node], execution: list[Node]) -> tuple[list[Node], int, int]:
+def join(profile: list[CallNode], execution: list[CallNode]) -> tuple[list[CallNode], int, int]:
     """Give the calls of ``profile`` the tensors of their counterparts in ``execution``.
 
     Calls that only the execution trace has are put in where they were made, without time.
@@ -34,12 +34,12 @@ def join(profile: list[Node], execution: list[Node]) -> tuple[list[Node], int, i
     return roots, len(pairs), missed
 
 
-def _all(roots: Sequence[Node]) -> Iterator[Node]:
+def _all(roots: Sequence[CallNode]) -> Iterator[CallNode]:
     for root in roots:
         yield from root.walk()
 
 
-def _by_function(profile: Sequence[Node], execution: Sequence[Node]) -> list[tuple[Node, Node]]:
+def _by_function(profile: Sequence[CallNode], execution: Sequence[CallNode]) -> list[tuple[CallNode, CallNode]]:
     there = {node.function: node for node in _all(execution) if node.function}
     pairs = []
     for node in _all(profile):
@@ -49,9 +49,9 @@ def _by_function(profile: Sequence[Node], execution: Sequence[Node]) -> list[tup
     return pairs
 
 
-def _by_order(profile: Sequence[Node], execution: Sequence[Node]) -> list[tuple[Node, Node]]:
+def _by_order(profile: Sequence[CallNode], execution: Sequence[CallNode]) -> list[tuple[CallNode, CallNode]]:
     here, there = _threads(profile), _threads(execution)
-    pairs: list[tuple[Node, Node]] = []
+    pairs: list[tuple[CallNode, CallNode]] = []
     for calls in sorted(there.values(), key=len, reverse=True):
         if not here:
             break
@@ -61,14 +61,14 @@ def _by_order(profile: Sequence[Node], execution: Sequence[Node]) -> list[tuple[
     return pairs
 
 
-def _threads(roots: Sequence[Node]) -> dict[Hashable, list[Node]]:
-    found: dict[Hashable, list[Node]] = {}
+def _threads(roots: Sequence[CallNode]) -> dict[Hashable, list[CallNode]]:
+    found: dict[Hashable, list[CallNode]] = {}
     for node in _all(roots):
         found.setdefault(node.thread, []).append(node)
     return found
 
 
-def _align(here: Sequence[Node], there: Sequence[Node]) -> list[tuple[Node, Node]]:
+def _align(here: Sequence[CallNode], there: Sequence[CallNode]) -> list[tuple[CallNode, CallNode]]:
     pairs = []
     i = j = 0
     while i < len(here) and j < len(there):
@@ -84,7 +84,7 @@ def _align(here: Sequence[Node], there: Sequence[Node]) -> list[tuple[Node, Node
     return pairs
 
 
-def _skip(here: Sequence[Node], there: Sequence[Node], i: int, j: int) -> tuple[int, int] | None:
+def _skip(here: Sequence[CallNode], there: Sequence[CallNode], i: int, j: int) -> tuple[int, int] | None:
     """How many calls to leave out on either side until the next few names agree again."""
     for total in range(1, _LOOK_AHEAD):
         for left in (total, 0) if total > 40 else range(total, -1, -1):
@@ -95,20 +95,20 @@ def _skip(here: Sequence[Node], there: Sequence[Node], i: int, j: int) -> tuple[
     return None
 
 
-def _insert(roots: list[Node], execution: Sequence[Node], partner: dict[int, Node]) -> None:
+def _insert(roots: list[CallNode], execution: Sequence[CallNode], partner: dict[int, CallNode]) -> None:
     """Put calls that only the execution trace has after the call that came before them, without time.
 
     Of the outermost ones only those between others that both have: what comes before and after is not of this step.
     """
-    stack: list[tuple[Node | None, Sequence[Node]]] = [(None, execution)]
+    stack: list[tuple[CallNode | None, Sequence[CallNode]]] = [(None, execution)]
     while stack:
         above, calls = stack.pop()
         siblings = roots if above is None else above.children
-        last: dict[Hashable, Node] = {}
+        last: dict[Hashable, CallNode] = {}
         place = {id(n): k for k, n in enumerate(siblings)}
         matched = {id(call) for call in calls if id(call) in partner}
         later = {call.thread: k for k, call in enumerate(calls) if id(call) in matched}
-        waiting: list[tuple[Node, Node | None]] = []
+        waiting: list[tuple[CallNode, CallNode | None]] = []
         for k, call in enumerate(calls):
             if id(call) in matched:
                 last[call.thread] = partner[id(call)]
@@ -127,7 +127,7 @@ def _insert(roots: list[Node], execution: Sequence[Node], partner: dict[int, Nod
             call.parent = above
 
 
-def _move(call: Node, when: int, thread: Hashable) -> None:
+def _move(call: CallNode, when: int, thread: Hashable) -> None:
     for node in call.walk():
         node.start = node.end = when
         node.thread = thread

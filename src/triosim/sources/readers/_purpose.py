@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from triosim.operators import canonical
-from triosim.sources.readers._step import Row, Shape, Storage, whole_value
+from triosim.sources.readers._step import OperatorRow, Shape, Storage, whole_value
 from triosim.trace.tables import Category, Phase
 
 _WEIGHTED = ("linear", "matmul", "convolution", "normalization", "embedding", "attention", "other")
@@ -52,7 +52,7 @@ class Purposes:
     batch: Batch
 
 
-def decide(rows: Sequence[Row]) -> Purposes:
+def decide(rows: Sequence[OperatorRow]) -> Purposes:
     """Set category, owner and name of every storage that the resolved rows use."""
     everything = list(_storages(rows))
     weights = find_weights(rows)
@@ -70,7 +70,7 @@ def decide(rows: Sequence[Row]) -> Purposes:
     return Purposes(weights, [w for w in weights if id(w) not in covered], guess_batch(rows))
 
 
-def _storages(rows: Sequence[Row]) -> Iterator[Storage]:
+def _storages(rows: Sequence[OperatorRow]) -> Iterator[Storage]:
     seen: set[int] = set()
     for row in rows:
         for value in (*row.inputs, *row.outputs):
@@ -79,7 +79,7 @@ def _storages(rows: Sequence[Row]) -> Iterator[Storage]:
                 yield value.storage
 
 
-def find_weights(rows: Sequence[Row]) -> list[Storage]:
+def find_weights(rows: Sequence[OperatorRow]) -> list[Storage]:
     """Storages of the parameters of resolved rows, in registration order."""
     trained: dict[int, Storage] = {}
     for row in rows:
@@ -124,7 +124,7 @@ class _List:
     shapes: tuple[Shape, ...]
 
 
-def _lists(rows: Sequence[Row]) -> Iterator[_List]:
+def _lists(rows: Sequence[OperatorRow]) -> Iterator[_List]:
     for index, row in enumerate(rows):
         if row.phase != Phase.OPTIMIZER:
             continue
@@ -136,7 +136,7 @@ def _lists(rows: Sequence[Row]) -> Iterator[_List]:
                 start = at
 
 
-def aligned_with_weights(rows: Sequence[Row], parameters: Sequence[Storage]) -> dict[int, Storage]:
+def aligned_with_weights(rows: Sequence[OperatorRow], parameters: Sequence[Storage]) -> dict[int, Storage]:
     """For each tensor that stands in the optimizer's lists where a parameter stands in another, that parameter.
 
     A list without parameters belongs to the next list of parameters of the same length and shapes; scalars (step
@@ -167,9 +167,9 @@ def _made_in(storage: Storage, phase: Phase) -> bool:
     return storage.creator is not None and storage.creator.phase == phase
 
 
-def _gradients(rows: Sequence[Row], weights: list[Storage], aligned: dict[int, Storage]) -> None:
+def _gradients(rows: Sequence[OperatorRow], weights: list[Storage], aligned: dict[int, Storage]) -> None:
     """Tell which storages hold the gradient of which parameter: from the optimizer's lists, from autograd's own
-    word (:attr:`Row.gradient`), or from the shapes that the backward of a parameter's operator returns."""
+    word (:attr:`OperatorRow.gradient`), or from the shapes that the backward of a parameter's operator returns."""
     mine = {id(w): w for w in weights}
     told = [row for row in rows if row.gradient]
     taken: set[int] = set()
@@ -190,7 +190,7 @@ def _gradients(rows: Sequence[Row], weights: list[Storage], aligned: dict[int, S
 
 
 def _differentiated(
-    maker: Row | None, storage: Storage, shape: Shape, weights: dict[int, Storage], taken: set[int]
+    maker: OperatorRow | None, storage: Storage, shape: Shape, weights: dict[int, Storage], taken: set[int]
 ) -> Storage | None:
     """The parameter that the operator behind a gradient reads and that has the gradient's shape."""
     if maker is None or maker.forward is None:
@@ -204,7 +204,7 @@ def _differentiated(
     return next(iter(free or candidates), None)
 
 
-def _read_weights(row: Row, weights: dict[int, Storage]) -> list[Storage]:
+def _read_weights(row: OperatorRow, weights: dict[int, Storage]) -> list[Storage]:
     found: dict[int, Storage] = {}
     for value in row.inputs:
         storage = _origin(value.storage)
@@ -213,8 +213,8 @@ def _read_weights(row: Row, weights: dict[int, Storage]) -> list[Storage]:
     return list(found.values())
 
 
-def _by_shape(rows: Sequence[Row], weights: dict[int, Storage], taken: set[int]) -> None:
-    groups: dict[int, list[Row]] = {}
+def _by_shape(rows: Sequence[OperatorRow], weights: dict[int, Storage], taken: set[int]) -> None:
+    groups: dict[int, list[OperatorRow]] = {}
     for row in rows:
         if row.phase == Phase.BACKWARD and row.forward is not None:
             groups.setdefault(id(row.forward), []).append(row)
@@ -240,9 +240,9 @@ def _by_shape(rows: Sequence[Row], weights: dict[int, Storage], taken: set[int])
                 taken.add(id(weight))
 
 
-def _first_uses(rows: Sequence[Row]) -> dict[int, tuple[Row, str]]:
+def _first_uses(rows: Sequence[OperatorRow]) -> dict[int, tuple[OperatorRow, str]]:
     """The first operator that reads each storage, and as which argument; views read nothing."""
-    found: dict[int, tuple[Row, str]] = {}
+    found: dict[int, tuple[OperatorRow, str]] = {}
     for row in rows:
         if not (row.view or row.gradient):
             for value, role in zip(row.inputs, row.roles, strict=True):
@@ -251,7 +251,7 @@ def _first_uses(rows: Sequence[Row]) -> dict[int, tuple[Row, str]]:
 
 
 def _category(
-    storage: Storage, aligned: dict[int, Storage], first_use: tuple[Row, str] | None
+    storage: Storage, aligned: dict[int, Storage], first_use: tuple[OperatorRow, str] | None
 ) -> tuple[Category, Storage | None]:
     if storage.creator is not None:
         saved = storage.creator.phase in _FORWARD and Phase.BACKWARD in storage.read_in
@@ -276,7 +276,7 @@ def _category(
     return (Category.TEMPORARY if scalar else Category.INPUT), None
 
 
-def guess_batch(rows: Sequence[Row]) -> Batch:
+def guess_batch(rows: Sequence[OperatorRow]) -> Batch:
     """What most operators of the forward pass take for the batch.
 
     The first dimension of what a convolution, attention or embedding reads is the batch by definition.  Where there are
@@ -314,7 +314,7 @@ def guess_batch(rows: Sequence[Row]) -> Batch:
     return Batch(first, "input") if first else Batch()
 
 
-def name_modules(rows: Sequence[Row]) -> None:
+def name_modules(rows: Sequence[OperatorRow]) -> None:
     """Give rows a module: backward rows that of their forward row; where the source knows none, every operator
     with parameters one of its own (``conv2d_3``, numbered in forward order), the same when it reads the same ones."""
     if not any(row.module for row in rows):
@@ -347,7 +347,7 @@ def name_modules(rows: Sequence[Row]) -> None:
                 row.module, row.module_kind = owners.pop()  # type: ignore[misc]
 
 
-def _name(rows: Sequence[Row], weights: Sequence[Storage]) -> None:
+def _name(rows: Sequence[OperatorRow], weights: Sequence[Storage]) -> None:
     wanted = {id(w) for w in weights}
     used: set[str] = set()
     for row in rows:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from triosim.operators import Call, canonical, results
-from triosim.sources.readers._step import Row, Shape
+from triosim.sources.readers._step import OperatorRow, Shape
 from triosim.trace.tables import Phase
 
 
-def output_shapes(row: Row) -> list[Shape] | None:
+def output_shapes(row: OperatorRow) -> list[Shape] | None:
     """Shapes of what an operator returns, None where they do not follow from its inputs and arguments.
 
     Of what is only saved for the backward nothing is said: it is found where the backward reads it.
@@ -33,7 +33,7 @@ def output_shapes(row: Row) -> list[Shape] | None:
     return [result.shape for result in (found if row.kind == "view" else found[:1])]
 
 
-def _backward_shapes(row: Row) -> list[Shape]:
+def _backward_shapes(row: OperatorRow) -> list[Shape]:
     by_role = {role: v.shape for v, role in zip(reversed(row.inputs), reversed(row.roles), strict=True)}
     source = by_role.get("input", by_role.get("self", by_role.get("output")))
     weight = by_role.get("weight")

@@ -3,7 +3,7 @@
 A source shows *tensors*: shapes with an id, and the id of the storage behind them, both of which profilers hand
 out again once the memory has been freed.  :func:`resolve` walks the operators in order and works out *values* with
 exact identity; :func:`build` decides what each storage is for and writes the Trace.  What a reader has to do is to
-fill :class:`Row` objects.
+fill :class:`OperatorRow` objects.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Tensor:
+class ObservedTensor:
     """One tensor as one operator saw it.
 
     Attributes:
@@ -56,7 +56,7 @@ class Argument:
     """A tensor argument of an operator: its name in the operator's schema, and whether the operator writes to it."""
 
     role: str
-    tensor: Tensor
+    tensor: ObservedTensor
     written: bool = False
 
 
@@ -77,9 +77,9 @@ class Storage:
         values: what it has held.
     """
 
-    creator: Row | None = None
-    writer: Row | None = None
-    inside: Row | None = None
+    creator: OperatorRow | None = None
+    writer: OperatorRow | None = None
+    inside: OperatorRow | None = None
     reach: float = 0.0
     extents: set[tuple[int, int, str]] = field(default_factory=set)
     version: int = 0
@@ -89,15 +89,15 @@ class Storage:
     name: str = ""
     read_in: set[Phase] = field(default_factory=set)
     written_in: set[Phase] = field(default_factory=set)
-    first_read: tuple[Row, str] | None = None
-    values: dict[tuple, Value] = field(default_factory=dict)
+    first_read: tuple[OperatorRow, str] | None = None
+    values: dict[tuple, ObservedValue] = field(default_factory=dict)
 
-    def value(self, tensor: Tensor, version: int | None = None) -> Value:
+    def value(self, tensor: ObservedTensor, version: int | None = None) -> ObservedValue:
         """The value that ``tensor`` shows, now or at an earlier version."""
         at = self.version if version is None else version
         key = (at, tensor.offset, tensor.shape, tensor.dtype)
         if key not in self.values:
-            self.values[key] = Value(self, at, tensor.offset, tensor.shape, tensor.dtype)
+            self.values[key] = ObservedValue(self, at, tensor.offset, tensor.shape, tensor.dtype)
         return self.values[key]
 
     @property
@@ -108,7 +108,7 @@ class Storage:
 
 
 @dataclass(eq=False)
-class Value:
+class ObservedValue:
     """What one tensor held at one moment."""
 
     storage: Storage
@@ -119,7 +119,7 @@ class Value:
 
 
 @dataclass(eq=False)
-class Row:
+class OperatorRow:
     """One operator of the step.
 
     Attributes:
@@ -138,12 +138,12 @@ class Row:
     name: str
     phase: Phase
     arguments: list[Argument] = field(default_factory=list)
-    results: list[Tensor] = field(default_factory=list)
-    inner: list[Tensor] = field(default_factory=list)
+    results: list[ObservedTensor] = field(default_factory=list)
+    inner: list[ObservedTensor] = field(default_factory=list)
     args: dict[str, Any] = field(default_factory=dict)
     module: str = ""
     module_kind: str = ""
-    forward: Row | None = None
+    forward: OperatorRow | None = None
     view: bool = False
     sync: bool = False
     device_s: float = NAN
@@ -151,10 +151,10 @@ class Row:
     kernels: list[tuple[str, float, int]] = field(default_factory=list)
     group: object = None
     gradient: bool = False
-    maker: Row | None = None
-    inputs: list[Value] = field(default_factory=list)
+    maker: OperatorRow | None = None
+    inputs: list[ObservedValue] = field(default_factory=list)
     roles: list[str] = field(default_factory=list)
-    outputs: list[Value] = field(default_factory=list)
+    outputs: list[ObservedValue] = field(default_factory=list)
     index: int = NONE
 
     @property
@@ -168,7 +168,7 @@ class Row:
         return bool(self.kernels) or self.device_s > 0
 
 
-def resolve(rows: Sequence[Row], same: Callable[[Row, Argument, Storage], bool] | None = None) -> None:
+def resolve(rows: Sequence[OperatorRow], same: Callable[[OperatorRow, Argument, Storage], bool] | None = None) -> None:
     """Fill ``inputs``, ``roles`` and ``outputs`` of all rows with values of exact identity.
 
     A result whose storage is that of an argument is a view of it, or its next version where the operator writes;
@@ -185,14 +185,14 @@ def resolve(rows: Sequence[Row], same: Callable[[Row, Argument, Storage], bool] 
     known: dict[tuple[int, int], Storage] = {}
     alone: dict[int, Storage] = {}
 
-    def register(tensor: Tensor, storage: Storage) -> Storage:
+    def register(tensor: ObservedTensor, storage: Storage) -> Storage:
         storage.reach = max(storage.reach, tensor.reach)
         storage.extents.add((tensor.offset, tensor.elements, tensor.dtype))
         living[tensor.storage] = storage
         known[tensor.id, tensor.storage] = storage
         return storage
 
-    def source(row: Row, argument: Argument) -> Storage:
+    def source(row: OperatorRow, argument: Argument) -> Storage:
         tensor = argument.tensor
         if tensor.storage == NONE or not tensor.elements:
             return alone.setdefault(tensor.id, Storage()) if tensor.id != NONE else Storage()
@@ -253,24 +253,26 @@ def resolve(rows: Sequence[Row], same: Callable[[Row, Argument, Storage], bool] 
         row.view = row.view or (aliases and not row.works)
 
 
-def _looks_alike(row: Row, argument: Argument, storage: Storage) -> bool:
+def _looks_alike(row: OperatorRow, argument: Argument, storage: Storage) -> bool:
     tensor = argument.tensor
     return (tensor.offset, tensor.elements, tensor.dtype) in storage.extents
 
 
-def _written(row: Row, own: dict[int, Storage]) -> Iterable[Storage]:
+def _written(row: OperatorRow, own: dict[int, Storage]) -> Iterable[Storage]:
     for argument in row.arguments:
         if argument.written and argument.tensor.storage in own:
             yield own[argument.tensor.storage]
 
 
-def _read(row: Row, role: str, storage: Storage) -> None:
+def _read(row: OperatorRow, role: str, storage: Storage) -> None:
     storage.read_in.add(row.phase)
     if storage.first_read is None:
         storage.first_read = (row, role)
 
 
-def build(rows: Sequence[Row], meta: Meta, weights: Sequence[Storage], finish: Callable[[TraceBuilder], None]) -> Trace:
+def build(
+    rows: Sequence[OperatorRow], meta: Meta, weights: Sequence[Storage], finish: Callable[[TraceBuilder], None]
+) -> Trace:
     """The Trace of resolved rows, with the parameters' values first in the order of ``weights``.
 
     Args:
@@ -284,7 +286,7 @@ def build(rows: Sequence[Row], meta: Meta, weights: Sequence[Storage], finish: C
     numbers: dict[int, int] = {}
     ids: dict[int, int] = {}
 
-    def emit(value: Value) -> int:
+    def emit(value: ObservedValue) -> int:
         if id(value) in ids:
             return ids[id(value)]
         storage = value.storage
@@ -325,7 +327,7 @@ def build(rows: Sequence[Row], meta: Meta, weights: Sequence[Storage], finish: C
     return builder.build(meta)
 
 
-def pass_key(row: Row) -> tuple | None:
+def pass_key(row: OperatorRow) -> tuple | None:
     """What is the same in every pass of a step that accumulates gradients; None for operators that may differ."""
     if row.phase != Phase.FORWARD or row.kind not in TELLING:
         return None
@@ -333,7 +335,7 @@ def pass_key(row: Row) -> tuple | None:
     return canonical(row.name)[0], weights
 
 
-def whole_value(storage: Storage) -> Value:
+def whole_value(storage: Storage) -> ObservedValue:
     """The value that shows most of a storage before anything wrote to it (the parameter itself, not a part of it)."""
     unwritten = [v for v in storage.values.values() if v.version == 0]
     return max(unwritten, key=lambda v: math.prod(v.shape) - v.offset)

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from triosim.operators import canonical, in_place, is_backward
-from triosim.sources.readers._step import Argument, Row, Tensor
+from triosim.sources.readers._step import Argument, ObservedTensor, OperatorRow
 from triosim.trace.tables import Phase
 
 UNATTRIBUTED = "unattributed"
@@ -27,7 +27,7 @@ _COMMUNICATION = ("c10d::", "_c10d_functional::", "record_param_comms", "nccl:",
 
 
 @dataclass(frozen=True)
-class Kernel:
+class DeviceWork:
     """One piece of device work: its name, nanoseconds and stream, and whether it is a copy or a memset."""
 
     name: str
@@ -37,7 +37,7 @@ class Kernel:
 
 
 @dataclass(eq=False)
-class Node:
+class CallNode:
     """One recorded call.
 
     Attributes:
@@ -65,15 +65,15 @@ class Node:
     external: int = -1
     function: int = 0
     arguments: list[Argument] = field(default_factory=list)
-    results: list[Tensor] = field(default_factory=list)
+    results: list[ObservedTensor] = field(default_factory=list)
     args: dict = field(default_factory=dict)
     shown: bool = False
-    kernels: list[Kernel] = field(default_factory=list)
+    kernels: list[DeviceWork] = field(default_factory=list)
     waits: int = 0
-    parent: Node | None = None
-    children: list[Node] = field(default_factory=list)
+    parent: CallNode | None = None
+    children: list[CallNode] = field(default_factory=list)
 
-    def walk(self) -> Iterator[Node]:
+    def walk(self) -> Iterator[CallNode]:
         """This call and all within it, callers first."""
         stack = [self]
         while stack:
@@ -96,10 +96,10 @@ class Node:
         return self.sequence, self.forward_thread
 
 
-def nest(nodes: Sequence[Node]) -> list[Node]:
+def nest(nodes: Sequence[CallNode]) -> list[CallNode]:
     """Set parents and children from the times on each thread; the outermost calls in order of start."""
-    roots: list[Node] = []
-    stacks: dict[Hashable, list[Node]] = {}
+    roots: list[CallNode] = []
+    stacks: dict[Hashable, list[CallNode]] = {}
     for node in sorted(nodes, key=lambda n: (n.start, -n.end)):
         stack = stacks.setdefault(node.thread, [])
         while stack and stack[-1].end <= node.start:
@@ -118,7 +118,7 @@ def is_communication(name: str) -> bool:
     return name.startswith(_COMMUNICATION)
 
 
-def wraps(node: Node) -> bool:
+def wraps(node: CallNode) -> bool:
     """Whether a call is no operator itself but a frame around operators."""
     if node.annotation or node.engine or node.name.startswith(_WRAPPERS) or is_communication(node.name):
         return True
@@ -130,18 +130,18 @@ class Frame:
     """What holds for everything below a call on the way down."""
 
     phase: Phase
-    node: Node | None = None
+    node: CallNode | None = None
     recomputes: bool = False
 
 
-def operators(roots: Sequence[Node]) -> list[tuple[Row, Node]]:
+def operators(roots: Sequence[CallNode]) -> list[tuple[OperatorRow, CallNode]]:
     """The rows of a step with the call of each, in order of start.
 
     Phases: below an autograd node backward (recompute for forward calls that run there again), inside
     ``Optimizer.step`` optimizer, before that forward; where nothing marks the optimizer, whatever follows the
     last backward call on the forward thread is the optimizer's if it works on lists or in place.
     """
-    found: list[tuple[Row, Node]] = []
+    found: list[tuple[OperatorRow, CallNode]] = []
     forward = {call.thread for root in roots for call in _outside(root) if call.sequence >= 0}
     engine = {root.thread for root in roots if root.engine} - forward  # threads of autograd's own
     for root in roots:
@@ -152,7 +152,7 @@ def operators(roots: Sequence[Node]) -> list[tuple[Row, Node]]:
     return found
 
 
-def _outside(root: Node) -> Iterator[Node]:
+def _outside(root: CallNode) -> Iterator[CallNode]:
     """The calls of a tree that are not below an autograd node."""
     stack = [root]
     while stack:
@@ -162,8 +162,8 @@ def _outside(root: Node) -> Iterator[Node]:
             stack.extend(node.children)
 
 
-def _descend(root: Node, frame: Frame, found: list[tuple[Row, Node]]) -> None:
-    stack: list[tuple[Node, Frame]] = [(root, frame)]
+def _descend(root: CallNode, frame: Frame, found: list[tuple[OperatorRow, CallNode]]) -> None:
+    stack: list[tuple[CallNode, Frame]] = [(root, frame)]
     overhead: dict[int, int] = {}  # nanoseconds of an autograd node itself, which its first operator bears
     while stack:
         node, frame = stack.pop()
@@ -178,7 +178,7 @@ def _descend(root: Node, frame: Frame, found: list[tuple[Row, Node]]) -> None:
             overhead[id(frame.node)] = overhead.get(id(frame.node), 0) + max(own, 0)
         if _ACCUMULATE in node.name and not node.name.startswith(_ENGINE) and node.arguments:
             argument = Argument("gradient", node.arguments[0].tensor)
-            found.append((Row(node.name, Phase.BACKWARD, [argument], gradient=True), node))
+            found.append((OperatorRow(node.name, Phase.BACKWARD, [argument], gradient=True), node))
         foreign = node.annotation or is_communication(node.name)
         own_name = [(node.name, node.kernels)] if node.kernels else []
         for name, kernels in _by_name(node.kernels) if foreign else own_name:
@@ -186,21 +186,21 @@ def _descend(root: Node, frame: Frame, found: list[tuple[Row, Node]]) -> None:
         stack.extend((child, frame) for child in reversed(node.children))
 
 
-def _by_name(kernels: Sequence[Kernel]) -> list[tuple[str, list[Kernel]]]:
-    groups: dict[str, list[Kernel]] = {}
+def _by_name(kernels: Sequence[DeviceWork]) -> list[tuple[str, list[DeviceWork]]]:
+    groups: dict[str, list[DeviceWork]] = {}
     for kernel in kernels:
         groups.setdefault(kernel.name, []).append(kernel)
     return list(groups.items())
 
 
-def launched(name: str, kernels: Sequence[Kernel], phase: Phase, foreign: bool) -> Row:
+def launched(name: str, kernels: Sequence[DeviceWork], phase: Phase, foreign: bool) -> OperatorRow:
     """The row of kernels that no dispatched operator launched, named after their wrapper, or by kernel name."""
-    row = Row(UNATTRIBUTED if foreign else name, phase, args={"kernel": name} if foreign else {})
+    row = OperatorRow(UNATTRIBUTED if foreign else name, phase, args={"kernel": name} if foreign else {})
     _measure(row, list(kernels), 0, False)
     return row
 
 
-def _below(node: Node, frame: Frame) -> Frame:
+def _below(node: CallNode, frame: Frame) -> Frame:
     if node.name.startswith("Optimizer."):
         return Frame(Phase.OPTIMIZER, node)
     if node.engine:
@@ -211,15 +211,15 @@ def _below(node: Node, frame: Frame) -> Frame:
     return frame
 
 
-def _again(node: Node) -> bool:
+def _again(node: CallNode) -> bool:
     """Whether a call within a backward node is a forward call: autograd gave it a number of its own."""
     return node.sequence >= 0 and not node.forward_thread and not is_backward(node.name) and not node.annotation
 
 
-def _row(node: Node, frame: Frame) -> Row:
-    kernels: list[Kernel] = []
+def _row(node: CallNode, frame: Frame) -> OperatorRow:
+    kernels: list[DeviceWork] = []
     waits = 0
-    inner: list[Tensor] = []
+    inner: list[ObservedTensor] = []
     for call in node.walk():
         kernels += call.kernels
         waits += call.waits
@@ -228,20 +228,22 @@ def _row(node: Node, frame: Frame) -> Row:
             inner += [t for t in call.results if t.storage not in read]
     phase = frame.phase
     if phase == Phase.FORWARD and (node.name.startswith("aten::_fused_") or "_foreach_" in node.name):
-        phase = Phase.OPTIMIZER if Row(node.name, phase).kind == "optimizer" else phase
-    row = Row(node.name, phase, list(node.arguments), list(node.results), inner, dict(node.args), group=frame.node)
+        phase = Phase.OPTIMIZER if OperatorRow(node.name, phase).kind == "optimizer" else phase
+    row = OperatorRow(
+        node.name, phase, list(node.arguments), list(node.results), inner, dict(node.args), group=frame.node
+    )
     _measure(row, kernels, max(node.end - node.start - waits, 0), waits > 0)
     return row
 
 
-def _measure(row: Row, kernels: list[Kernel], host: int, sync: bool) -> None:
+def _measure(row: OperatorRow, kernels: list[DeviceWork], host: int, sync: bool) -> None:
     row.kernels = [(k.name, k.duration * 1e-9, k.stream) for k in kernels]
     row.device_s = sum(k.duration for k in kernels if not k.copy) * 1e-9
     row.host_s = host * 1e-9
     row.sync = sync
 
 
-def _before_the_optimizer(found: list[tuple[Row, Node]]) -> None:
+def _before_the_optimizer(found: list[tuple[OperatorRow, CallNode]]) -> None:
     """What lies between the backward pass and the optimizer's step (unscaling, clipping) belongs to the latter."""
     since: int | None = None  # the first row after the last backward one
     for at, (row, call) in enumerate(found):
@@ -253,7 +255,7 @@ def _before_the_optimizer(found: list[tuple[Row, Node]]) -> None:
             since = None
 
 
-def _unmarked_optimizer(found: list[tuple[Row, Node]]) -> None:
+def _unmarked_optimizer(found: list[tuple[OperatorRow, CallNode]]) -> None:
     if any(node.name.startswith("Optimizer.") for _, call in found for node in _callers(call)):
         return
     last = max((i for i, (row, _) in enumerate(found) if row.phase == Phase.BACKWARD), default=len(found))
@@ -264,13 +266,13 @@ def _unmarked_optimizer(found: list[tuple[Row, Node]]) -> None:
             row.phase = Phase.OPTIMIZER
 
 
-def _callers(node: Node | None) -> Iterator[Node]:
+def _callers(node: CallNode | None) -> Iterator[CallNode]:
     while node is not None:
         yield node
         node = node.parent
 
 
-def link(roots: Sequence[Node], found: Sequence[tuple[Row, Node]]) -> int:
+def link(roots: Sequence[CallNode], found: Sequence[tuple[OperatorRow, CallNode]]) -> int:
     """Tie backward rows to the forward rows they differentiate, by autograd's (thread, sequence number).
 
     Returns how many rows of numbered autograd nodes that used the device could not be tied.
@@ -279,7 +281,7 @@ def link(roots: Sequence[Node], found: Sequence[tuple[Row, Node]]) -> int:
     the node is the last that started.  Numbers restart on every thread, and backward nodes count threads in
     their own way: each of their thread numbers goes to the thread on which most of its numbers are found.
     """
-    home: dict[int, Row] = {}
+    home: dict[int, OperatorRow] = {}
     for row, call in found:
         if not row.gradient:
             for node in call.walk():
@@ -288,7 +290,7 @@ def link(roots: Sequence[Node], found: Sequence[tuple[Row, Node]]) -> int:
         for node in _callers(call.parent):
             if not (row.gradient or node.engine or node.annotation):
                 home.setdefault(id(node), row)
-    forward: dict[Hashable, dict[int, list[Node]]] = {}
+    forward: dict[Hashable, dict[int, list[CallNode]]] = {}
     backward: dict[int, set[int]] = {}
     for root in roots:
         for node in root.walk():
@@ -315,11 +317,11 @@ def link(roots: Sequence[Node], found: Sequence[tuple[Row, Node]]) -> int:
     return missed
 
 
-def _thread_of(numbers: set[int], forward: dict[Hashable, dict[int, list[Node]]]) -> Hashable:
+def _thread_of(numbers: set[int], forward: dict[Hashable, dict[int, list[CallNode]]]) -> Hashable:
     return max(forward, key=lambda t: (len(numbers & forward[t].keys()), -len(forward[t])), default=None)
 
 
-def _maker(node: Node, calls: list[Node]) -> Node | None:
+def _maker(node: CallNode, calls: list[CallNode]) -> CallNode | None:
     if not calls:
         return None
     wanted = canonical(node.name)[0]

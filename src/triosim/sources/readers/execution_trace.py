@@ -15,7 +15,7 @@ from triosim.sources.readers._execution import Recording, is_execution_trace
 from triosim.sources.readers._files import files
 from triosim.sources.readers._purpose import decide
 from triosim.sources.readers._step import build, resolve
-from triosim.sources.readers._tree import Node, link, operators
+from triosim.sources.readers._tree import CallNode, link, operators
 from triosim.sources.readers.kineto import Kineto
 from triosim.sources.reading import Reader
 from triosim.trace.builder import NAN
@@ -71,7 +71,7 @@ def _recordings(path: Path) -> list[Path]:
     return [p for p in (files(path) if path.is_dir() else [path]) if is_execution_trace(p)]
 
 
-def _step(path: Path, roots: list[Node], step: str) -> tuple[list[Node], tuple[str, ...], str]:
+def _step(path: Path, roots: list[CallNode], step: str) -> tuple[list[CallNode], tuple[str, ...], str]:
     """The outermost calls of one step; without times the median step is the middle one."""
     marks = {m.group(1): root for root in roots if (m := _STEP.search(root.name))}
     labels = tuple(marks)

@@ -31,12 +31,12 @@ from triosim.sources.readers import _communication as communication
 from triosim.sources.readers._arguments import dimensions, dtype, written_constant
 from triosim.sources.readers._execution import Recording, is_execution_trace
 from triosim.sources.readers._files import contains, files, head, parse_json
-from triosim.sources.readers._host import Clock, Issued, blocked, following
+from triosim.sources.readers._host import HostClock, Issued, blocked, following
 from triosim.sources.readers._inference import Inference, find_parameters, updates
 from triosim.sources.readers._join import join
 from triosim.sources.readers._purpose import Purposes, decide
-from triosim.sources.readers._step import Argument, Row, Tensor, build, pass_key, resolve
-from triosim.sources.readers._tree import Kernel, Node, launched, link, nest, operators, wraps
+from triosim.sources.readers._step import Argument, ObservedTensor, OperatorRow, build, pass_key, resolve
+from triosim.sources.readers._tree import CallNode, DeviceWork, launched, link, nest, operators, wraps
 from triosim.sources.reading import Reader
 from triosim.trace.accumulation import accumulation_note, median_pass, passes
 from triosim.trace.builder import NAN, TraceBuilder
@@ -67,7 +67,7 @@ class _Launch:
 
 
 @dataclass(frozen=True)
-class _Work:
+class _DeviceInterval:
     """A kernel, copy or memset on a device.  ``launch`` is None where the file does not hold the call."""
 
     name: str
@@ -100,10 +100,10 @@ class _Span:
 class _File:
     """The events of a file that count, sorted out."""
 
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[CallNode] = field(default_factory=list)
     details: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     launches: dict[int, _Launch] = field(default_factory=dict)
-    work: list[_Work] = field(default_factory=list)
+    work: list[_DeviceInterval] = field(default_factory=list)
     steps: list[_Span] = field(default_factory=list)
     modules: list[_Span] = field(default_factory=list)
     devices: dict[int, str] = field(default_factory=dict)
@@ -249,7 +249,7 @@ def _call(
     found: _File, name: str, category: str, thread: Hashable, start: int, duration: int, args: Mapping[str, Any]
 ) -> None:
     annotation = category == "user_annotation" or name.startswith("Optimizer.")
-    node = Node(
+    node = CallNode(
         name, thread, start, start + duration, annotation,
         sequence=_number(args.get("Sequence number")),
         forward_thread=max(_number(_any(args, "Fwd thread id", "Forward thread id")), 0),
@@ -265,7 +265,7 @@ def _call(
     found.nodes.append(node)
 
 
-def _arguments(node: Node, dims: list, types: Any, constants: Any) -> None:
+def _arguments(node: CallNode, dims: list, types: Any, constants: Any) -> None:
     types = types if isinstance(types, list) else []
     constants = constants if isinstance(constants, list) else []
     if canonical(node.name)[0] == "linear":  # some versions put what else lay on the stack before the three
@@ -275,7 +275,7 @@ def _arguments(node: Node, dims: list, types: Any, constants: Any) -> None:
         element = dtype(kind)
         shape = dimensions(extents)
         if element is not None or (shape and not types):
-            node.arguments.append(Argument(role, Tensor(shape or (), element or "unknown")))
+            node.arguments.append(Argument(role, ObservedTensor(shape or (), element or "unknown")))
         elif isinstance(extents, list) and extents and all(isinstance(e, list) for e in extents):
             inside = [dtype(name) or "unknown" for name in _TENSOR_LIST.findall(kind)]
             shapes = [dimensions(e) for e in extents]
@@ -283,20 +283,20 @@ def _arguments(node: Node, dims: list, types: Any, constants: Any) -> None:
                 for i, item in enumerate(shapes):
                     if item is not None:
                         element = inside[i] if i < len(inside) else "unknown"
-                        node.arguments.append(Argument(role, Tensor(item, element)))
+                        node.arguments.append(Argument(role, ObservedTensor(item, element)))
         elif at < len(constants) and (value := written_constant(constants[at])) is not None:
             node.args[role] = value
 
 
 def _work(
     found: _File, category: str, name: str, start: int, duration: int, event: Mapping[str, Any], args: Mapping[str, Any]
-) -> _Work:
+) -> _DeviceInterval:
     correlation = _number(args.get("correlation"))
     external = _number(_any(args, "External id", "external id"))
     launch = found.launches.get(correlation) if correlation >= 0 else None
     if external == correlation:  # how old versions wrote "not linked"
         external = -1
-    return _Work(
+    return _DeviceInterval(
         name, _WORK[category] == "copy", _number(args.get("device", event.get("pid"))),
         _stream(args.get("stream", event.get("tid"))), start, duration, external, launch, args,
     )  # fmt: skip
@@ -461,27 +461,29 @@ def _median(file: _File, spans: Sequence[_Span], ends: Sequence[int], functions:
     return sorted(complete, key=lambda i: times[i])[(len(complete) - 1) // 2]
 
 
-def _homes(nodes: Sequence[Node], file: _File, begin: int, end: int) -> tuple[dict[int, Node], list[tuple[int, int]]]:
+def _homes(
+    nodes: Sequence[CallNode], file: _File, begin: int, end: int
+) -> tuple[dict[int, CallNode], list[tuple[int, int]]]:
     """The innermost call around each launch of the step (by ``id`` of the launch), and when the host waited (ns).
 
     Calls note on the way how long they waited themselves.
     """
-    by_thread: dict[Hashable, list[tuple[int, int, int, Node | _Launch]]] = {}
+    by_thread: dict[Hashable, list[tuple[int, int, int, CallNode | _Launch]]] = {}
     for node in nodes:
         by_thread.setdefault(node.thread, []).append((node.start, 0, -node.end, node))
     launches = [launch for launch in file.launches.values() if begin <= launch.start < end]
     for launch in launches:
         by_thread.setdefault(launch.thread, []).append((launch.start, 1, -launch.end, launch))
-    found: dict[int, Node] = {}
+    found: dict[int, CallNode] = {}
     waits = [(launch.start, launch.end) for launch in launches if _WAITS.search(launch.name)]
     for events in by_thread.values():
         events.sort(key=lambda e: e[:3])
-        stack: list[Node] = []
+        stack: list[CallNode] = []
         for start, _, negative_end, item in events:
             until = -negative_end
             while stack and (stack[-1].end < start or (stack[-1].end == start < until)):
                 stack.pop()
-            if isinstance(item, Node):
+            if isinstance(item, CallNode):
                 while stack and stack[-1].end <= start:
                     stack.pop()
                 stack.append(item)
@@ -492,7 +494,9 @@ def _homes(nodes: Sequence[Node], file: _File, begin: int, end: int) -> tuple[di
     return found, waits
 
 
-def _attach(work: Sequence[_Work], homes: Mapping[int, Node], nodes: Sequence[Node]) -> list[_Work]:
+def _attach(
+    work: Sequence[_DeviceInterval], homes: Mapping[int, CallNode], nodes: Sequence[CallNode]
+) -> list[_DeviceInterval]:
     """Give each call the work that it launched; returns what no call launched."""
     by_id = {node.external: node for node in nodes if node.external >= 0}
     homeless = []
@@ -504,15 +508,15 @@ def _attach(work: Sequence[_Work], homes: Mapping[int, Node], nodes: Sequence[No
         if node is None:
             homeless.append(item)
             continue
-        node.kernels.append(Kernel(item.name, item.duration, item.stream, item.copy))
+        node.kernels.append(DeviceWork(item.name, item.duration, item.stream, item.copy))
         if item.copy and item.launch and _HOST_COPY.search(item.name) and "Pinned" not in item.name:
             node.waits += item.launch.end - item.launch.start  # a copy to pageable memory blocks the host
     return homeless
 
 
 def _one_pass(
-    found: list[tuple[Row, Node]], host: Mapping[int, float], gpu: bool, end: int
-) -> tuple[list[tuple[Row, Node]], list[tuple[int, int]]]:
+    found: list[tuple[OperatorRow, CallNode]], host: Mapping[int, float], gpu: bool, end: int
+) -> tuple[list[tuple[OperatorRow, CallNode]], list[tuple[int, int]]]:
     """One of the passes of a step that accumulates gradients, and the host times of the others.
 
     Without tensor identities every pass would seem to have parameters of its own.  Where an execution trace tells
@@ -535,24 +539,26 @@ def _within(when: int, spans: Sequence[tuple[int, int]]) -> bool:
     return any(begin <= when < end for begin, end in spans)
 
 
-def _with_unattributed(rows: list[Row], found: Sequence[tuple[Row, Node]], homeless: Sequence[_Work]) -> list[Row]:
+def _with_unattributed(
+    rows: list[OperatorRow], found: Sequence[tuple[OperatorRow, CallNode]], homeless: Sequence[_DeviceInterval]
+) -> list[OperatorRow]:
     """The rows with one more for each name of the kernels that no call launched, where the first was issued."""
-    groups: dict[str, list[_Work]] = {}
+    groups: dict[str, list[_DeviceInterval]] = {}
     for item in homeless:
         groups.setdefault(item.name, []).append(item)
     starts = [(node.start, row) for row, node in found]
     for name, items in groups.items():
         before = [row.phase for start, row in starts if start <= items[0].issued]
-        kernels = [Kernel(name, item.duration, item.stream, item.copy) for item in items]
+        kernels = [DeviceWork(name, item.duration, item.stream, item.copy) for item in items]
         row = launched(name, kernels, before[-1] if before else Phase.FORWARD, foreign=True)
         at = sum(start <= items[0].issued for start, _ in starts)
         starts.insert(at, (items[0].issued, row))
     return [row for _, row in starts]
 
 
-def _modules(found: Sequence[tuple[Row, Node]], spans: Sequence[_Span]) -> None:
+def _modules(found: Sequence[tuple[OperatorRow, CallNode]], spans: Sequence[_Span]) -> None:
     """Name the innermost ``nn.Module`` around each call: ``VGG_0.Sequential_0.Conv2d_3``, class ``Conv2d``."""
-    calls: dict[Hashable, list[tuple[Row, Node]]] = {}
+    calls: dict[Hashable, list[tuple[OperatorRow, CallNode]]] = {}
     for row, node in found:
         if row.phase == Phase.FORWARD:
             calls.setdefault(node.thread, []).append((row, node))
@@ -580,7 +586,7 @@ def _modules(found: Sequence[tuple[Row, Node]], spans: Sequence[_Span]) -> None:
 
 
 def _identities(
-    rows: list[Row], found: Sequence[tuple[Row, Node]], exact: bool, shapes: bool, notes: list[str]
+    rows: list[OperatorRow], found: Sequence[tuple[OperatorRow, CallNode]], exact: bool, shapes: bool, notes: list[str]
 ) -> Purposes:
     if exact:
         for row, node in found:
@@ -612,11 +618,11 @@ def _identities(
     return purposes
 
 
-def _expected(found: Sequence[tuple[Row, Node]]) -> dict[int, list[Tensor]]:
+def _expected(found: Sequence[tuple[OperatorRow, CallNode]]) -> dict[int, list[ObservedTensor]]:
     """Shapes of forward outputs: those of the gradients that autograd hands to the last node of each forward row."""
-    best: dict[int, tuple[int, list[Tensor]]] = {}
+    best: dict[int, tuple[int, list[ObservedTensor]]] = {}
     for row, call in found:
-        node: Node | None = call
+        node: CallNode | None = call
         while node is not None and row.forward is not None:
             if node.engine and node.arguments and node.sequence >= 0:
                 known = best.get(id(row.forward))
@@ -627,7 +633,7 @@ def _expected(found: Sequence[tuple[Row, Node]]) -> dict[int, list[Tensor]]:
     return {key: tensors for key, (_, tensors) in best.items()}
 
 
-def _shared(found: Sequence[tuple[Row, Node]]) -> set[int]:
+def _shared(found: Sequence[tuple[OperatorRow, CallNode]]) -> set[int]:
     """Forward rows whose input has further readers: when autograd comes to them it adds the gradients up."""
     return {
         id(row.forward)
@@ -636,19 +642,19 @@ def _shared(found: Sequence[tuple[Row, Node]]) -> set[int]:
     }
 
 
-def _incoming(found: Sequence[tuple[Row, Node]]) -> dict[int, list[tuple[int, ...]]]:
+def _incoming(found: Sequence[tuple[OperatorRow, CallNode]]) -> dict[int, list[tuple[int, ...]]]:
     """Shapes of the gradients that autograd handed to the node around each backward row."""
     shapes: dict[int, list[tuple[int, ...]]] = {}
     for row, _ in found:
         group = row.group
-        if isinstance(group, Node) and id(group) not in shapes:
+        if isinstance(group, CallNode) and id(group) not in shapes:
             functions = [c for c in (group, *group.children) if c.engine or c.name.endswith("AccumulateGrad")]
             given = next((f.arguments for f in functions if f.arguments), [])
             shapes[id(group)] = [a.tensor.shape for a in given]
     return shapes
 
 
-def _issued(work: Sequence[_Work]) -> list[Issued]:
+def _issued(work: Sequence[_DeviceInterval]) -> list[Issued]:
     """Calls and kernels of what the file shows the launch of, in order."""
     return [
         Issued(w.launch.start, w.launch.end, w.stream, w.start, w.start + w.duration)
@@ -658,8 +664,8 @@ def _issued(work: Sequence[_Work]) -> list[Issued]:
 
 
 def _charge(
-    found: Sequence[tuple[Row, Node]],
-    work: Sequence[_Work],
+    found: Sequence[tuple[OperatorRow, CallNode]],
+    work: Sequence[_DeviceInterval],
     waits: list[tuple[int, int]],
     begin: int,
     end: int,
@@ -676,8 +682,8 @@ def _charge(
         for w in work
         if w.launch is not None and w.copy and _HOST_COPY.search(w.name) and "Pinned" not in w.name
     ]
-    clock = Clock(begin, [*waits, *held])
-    events: list[tuple[int, int, Row | _Work]] = [
+    clock = HostClock(begin, [*waits, *held])
+    events: list[tuple[int, int, OperatorRow | _DeviceInterval]] = [
         (node.start, node.end, row) for row, node in found if not (row.gradient or wraps(node))
     ]
     events += [
@@ -687,10 +693,10 @@ def _charge(
     ]
     events.sort(key=lambda e: e[:2])
     charged: dict[int, float] = {}
-    first: Row | None = None
+    first: OperatorRow | None = None
     for _, until, item in events:
         seconds = clock.until(until)
-        if isinstance(item, Row):
+        if isinstance(item, OperatorRow):
             item.host_s = seconds
             first = first or item
         else:
@@ -700,7 +706,7 @@ def _charge(
     return charged
 
 
-def _mark_waits(found: Sequence[tuple[Row, Node]], waits: Sequence[tuple[int, int]]) -> None:
+def _mark_waits(found: Sequence[tuple[OperatorRow, CallNode]], waits: Sequence[tuple[int, int]]) -> None:
     """An operator after which the host waited for the device, outside any operator, is one at which it waits."""
     rows = [(node.start, node.end, row) for row, node in found if not (row.gradient or wraps(node))]
     starts = [start for start, _, _ in rows]
@@ -710,7 +716,7 @@ def _mark_waits(found: Sequence[tuple[Row, Node]], waits: Sequence[tuple[int, in
             rows[at][2].sync = True
 
 
-def _needed(work: Sequence[_Work], kept: Sequence[tuple[Row, Node]]) -> dict[int, int]:
+def _needed(work: Sequence[_DeviceInterval], kept: Sequence[tuple[OperatorRow, CallNode]]) -> dict[int, int]:
     """For each communication kernel (by ``id``) the first operator that was seen to wait for it.
 
     A kernel of another stream waited if it had been launched before the communication ended, and started right
@@ -740,14 +746,18 @@ def _needed(work: Sequence[_Work], kept: Sequence[tuple[Row, Node]]) -> dict[int
 
 
 def _communicate(
-    builder: TraceBuilder, item: _Work, homes: Mapping[int, Node], file: _File, place: tuple[int, int, float]
+    builder: TraceBuilder,
+    item: _DeviceInterval,
+    homes: Mapping[int, CallNode],
+    file: _File,
+    place: tuple[int, int, float],
 ) -> None:
     """Note one communication kernel with what its own arguments, or the calls around its launch, tell.
 
     ``place`` is the operator before which it was launched, the one that waited for it, and what it cost the host.
     """
     node = homes.get(id(item.launch)) if item.launch else None
-    around: list[Node] = []
+    around: list[CallNode] = []
     while node is not None:
         around.append(node)
         node = node.parent

@@ -21,7 +21,7 @@ from triosim.operators import argument_names, canonical, written_roles
 from triosim.sources.readers._coarse import complete
 from triosim.sources.readers._files import content, files, head
 from triosim.sources.readers._purpose import decide
-from triosim.sources.readers._step import Argument, Row, Tensor, build, pass_key
+from triosim.sources.readers._step import Argument, ObservedTensor, OperatorRow, build, pass_key
 from triosim.sources.reading import Reader
 from triosim.trace.accumulation import accumulation_note, median_pass, passes
 from triosim.trace.tables import Meta, Phase, Trace
@@ -41,7 +41,7 @@ class _Use:
     """One row of ``tensor.csv``; ``tensor`` is None for an undefined tensor."""
 
     id: int
-    tensor: Tensor | None
+    tensor: ObservedTensor | None
     role: str
 
 
@@ -91,7 +91,7 @@ class TriosimCsv(Reader):
         return build(rows, meta, purposes.weights, lambda builder: None)
 
 
-def _one_pass(rows: list[Row]) -> tuple[list[Row], int]:
+def _one_pass(rows: list[OperatorRow]) -> tuple[list[OperatorRow], int]:
     """The rows with one of the passes of a step that accumulates gradients, and how many passes there were."""
     found = passes([row.phase for row in rows], [pass_key(row) for row in rows])
     if not found:
@@ -162,11 +162,13 @@ def _uses(path: Path) -> list[_Use]:
         if size not in _INTEGER:
             raise InputError(f"{path}, line {line}: tensor {number} has elements of {size} bytes, not 1, 2, 4 or 8")
         integer = role in _INTEGER_ROLES or size not in _FLOAT
-        found.append(_Use(number, Tensor(shape, (_INTEGER if integer else _FLOAT)[size], number, storage), role))
+        found.append(
+            _Use(number, ObservedTensor(shape, (_INTEGER if integer else _FLOAT)[size], number, storage), role)
+        )
     return found
 
 
-def _rows(path: Path, uses: list[_Use], tensors: Path) -> list[Row]:
+def _rows(path: Path, uses: list[_Use], tensors: Path) -> list[OperatorRow]:
     by_id: dict[int, _Use] = {}
     roles: dict[int, list[str]] = {}
     for use in uses:
@@ -179,7 +181,7 @@ def _rows(path: Path, uses: list[_Use], tensors: Path) -> list[Row]:
             dtypes[use.id, use.tensor.storage] = use.tensor.dtype
     order = [use.id for use in uses]
     at = 0
-    rows: list[Row] = []
+    rows: list[OperatorRow] = []
     for line, cells in _table(path, _OPERATOR_COLUMNS):
         read = _list(cells["Operator_input"], "Operator_input", path, line, ";")
         made = _list(cells["Operator_output"], "Operator_output", path, line, ";")
@@ -192,7 +194,7 @@ def _rows(path: Path, uses: list[_Use], tensors: Path) -> list[Row]:
                 f"{path}, line {line}: stage {quoted(cells['stage'])} is not forward, backward or optimizer"
             )
         seconds = _microseconds(cells["Operator_cudatimenooverlap"], path, line)
-        row = Row(cells["OperatorName"].strip(), _PHASES[stage], device_s=seconds)
+        row = OperatorRow(cells["OperatorName"].strip(), _PHASES[stage], device_s=seconds)
         found = _position(order, [*read, *made], at)
         if found is not None:
             shown = uses[found : found + len(read) + len(made)]
@@ -213,7 +215,7 @@ def _rows(path: Path, uses: list[_Use], tensors: Path) -> list[Row]:
     return rows
 
 
-def _typed(tensor: Tensor, dtypes: dict[tuple[int, int], str]) -> Tensor:
+def _typed(tensor: ObservedTensor, dtypes: dict[tuple[int, int], str]) -> ObservedTensor:
     return replace(tensor, dtype=dtypes[tensor.id, tensor.storage])
 
 
@@ -235,7 +237,7 @@ def _microseconds(text: str, path: Path, line: int) -> float:
     return value * 1e-6
 
 
-def _phases(rows: list[Row]) -> None:
+def _phases(rows: list[OperatorRow]) -> None:
     """Put right what the exporter judges by the start of the name: it calls fused and for-loop optimizers forward."""
     last = max((i for i, row in enumerate(rows) if row.phase == Phase.BACKWARD), default=len(rows))
     for i, row in enumerate(rows):
@@ -247,7 +249,7 @@ _LISTS = {"_foreach_lerp": 2, "_foreach_addcmul": 3, "_foreach_addcdiv": 3, "_fo
 _MAY_BE_TWO = ("_foreach_add", "_foreach_sub", "_foreach_mul", "_foreach_div", "_foreach_pow", "_foreach_maximum")
 
 
-def _optimizer(rows: list[Row]) -> None:
+def _optimizer(rows: list[OperatorRow]) -> None:
     """Cut the flat inputs of operators on lists back into their lists and name them."""
     single = {len(r.arguments) // n for r in rows if (n := _LISTS.get(_plain(r.name)))}
     for row in rows:
@@ -286,7 +288,7 @@ def _plain(name: str) -> str:
     return canonical(name)[0]
 
 
-def _in_place(row: Row) -> None:
+def _in_place(row: OperatorRow) -> None:
     written = written_roles(row.name)
     lists = row.kind == "optimizer"
     for i, argument in enumerate(row.arguments):

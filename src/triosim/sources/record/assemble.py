@@ -12,7 +12,7 @@ import torch
 from triosim.operators import canonical
 from triosim.sources.record.categories import categorise, settle_phases
 from triosim.sources.record.links import link
-from triosim.sources.record.observer import Row, Tape
+from triosim.sources.record.observer import RecordedOperator, StepTape
 from triosim.trace.accumulation import one_micro_batch
 from triosim.trace.builder import TraceBuilder
 from triosim.trace.tables import Category, Meta, Phase, Trace
@@ -28,7 +28,7 @@ _COLLECTIVES = {
 
 
 def assemble(
-    tape: Tape, meta: Meta, symbols: Mapping[int, Sequence[int]] | None = None, dropped: Collection[int] = ()
+    tape: StepTape, meta: Meta, symbols: Mapping[int, Sequence[int]] | None = None, dropped: Collection[int] = ()
 ) -> Trace:
     """The trace of a recorded step; of one micro-batch, where it accumulates gradients.
 
@@ -73,13 +73,13 @@ def assemble(
     return one_micro_batch(builder.build(replace(meta, notes=(*meta.notes, *tape.notes))))
 
 
-def _path(tape: Tape, index: int) -> str:
+def _path(tape: StepTape, index: int) -> str:
     module = tape.modules[index]
     return tape.names.modules.get(id(module), type(module).__name__)
 
 
 def _values(
-    tape: Tape, kept: list[int], category: list[Category], of: list[int], symbols: Mapping[int, Sequence[int]],
+    tape: StepTape, kept: list[int], category: list[Category], of: list[int], symbols: Mapping[int, Sequence[int]],
     builder: TraceBuilder,
 ) -> dict[int, int]:  # fmt: skip
     """Put the values that matter into the builder; ledger value -> value of the trace."""
@@ -102,14 +102,14 @@ def _values(
     return new
 
 
-def _reads_host_scalar(row: Row, category: list[Category]) -> bool:
+def _reads_host_scalar(row: RecordedOperator, category: list[Category]) -> bool:
     """An optimizer that asks its step count for a number: it keeps that number on the host for the purpose."""
     return canonical(row.name)[0] == "_local_scalar_dense" and any(
         category[v] == Category.OPTIMIZER_STATE for v in row.inputs
     )
 
 
-def _communications(tape: Tape, dropped: Collection[int], builder: TraceBuilder) -> None:
+def _communications(tape: StepTape, dropped: Collection[int], builder: TraceBuilder) -> None:
     for number, row in enumerate(tape.rows):
         if row.collective is None or number in dropped:
             continue
@@ -119,7 +119,7 @@ def _communications(tape: Tape, dropped: Collection[int], builder: TraceBuilder)
             builder.communication(row.name, kind, float(_full_buffer(tape, row)), row.collective, row.seconds)
 
 
-def _full_buffer(tape: Tape, row: Row) -> int:
+def _full_buffer(tape: StepTape, row: RecordedOperator) -> int:
     """Bytes of the largest of a communication's arguments and of its result: what is gathered, or not yet scattered."""
     size: dict[str, int] = defaultdict(int)
     for value, role in [*zip(row.inputs, row.roles, strict=True), *((v, "") for v in row.outputs)]:
@@ -128,7 +128,7 @@ def _full_buffer(tape: Tape, row: Row) -> int:
     return max(size.values(), default=0)
 
 
-def _batch_size(tape: Tape, category: list[Category], dropped: Collection[int]) -> int | None:
+def _batch_size(tape: StepTape, category: list[Category], dropped: Collection[int]) -> int | None:
     """Samples of the step: the first extent of what the model was given, once for every backward pass."""
     total, rounds = 0, set()
     starts = [start for start, _, _ in tape.calls] + [len(tape.rows)]
@@ -139,7 +139,7 @@ def _batch_size(tape: Tape, category: list[Category], dropped: Collection[int]) 
     return total or _first_input(tape, category, range(len(tape.rows)), dropped) or None
 
 
-def _sequence_length(tape: Tape, category: list[Category], kept: Collection[int]) -> int | None:
+def _sequence_length(tape: StepTape, category: list[Category], kept: Collection[int]) -> int | None:
     """Second extent of the first input that holds token ids [batch, sequence], None if there are none."""
     for number, value in enumerate(tape.ledger.values):
         integers = not (value.dtype.is_floating_point or value.dtype.is_complex or value.dtype == torch.bool)
@@ -148,7 +148,7 @@ def _sequence_length(tape: Tape, category: list[Category], kept: Collection[int]
     return None
 
 
-def _first_input(tape: Tape, category: list[Category], rows: range, dropped: Collection[int]) -> int:
+def _first_input(tape: StepTape, category: list[Category], rows: range, dropped: Collection[int]) -> int:
     for number in rows:
         if number in dropped:
             continue

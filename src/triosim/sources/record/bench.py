@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from triosim.core.errors import InputError
 from triosim.sources.record import gpu
-from triosim.sources.record.cases import LONGEST_S, Case, Rates, Sizes, cases
+from triosim.sources.record.cases import LONGEST_S, Case, Rates, SizeDraws, cases
 from triosim.sources.record.function import device_name, framework, one_thread
 from triosim.sources.record.observer import thread_clock
 from triosim.sources.record.signature import arguments, signature
@@ -48,7 +48,7 @@ _SHORTER, _SHORTEST_LIMIT_S = 0.7, 1e-3
 _GPU_RUNS = 9
 
 
-class Progress(NamedTuple):
+class BenchmarkProgress(NamedTuple):
     """How far the measurements are: seconds gone, seconds allowed, and what is measured now."""
 
     gone_s: float
@@ -57,7 +57,7 @@ class Progress(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Bench:
+class KernelBenchmark:
     """Measured kernels.
 
     Attributes:
@@ -80,7 +80,9 @@ class Timed(NamedTuple):
     kernels: list[tuple[str, float]]
 
 
-def measure(device: str, budget_s: float, tell: Callable[[Progress], None] = lambda progress: None) -> Bench:
+def measure(
+    device: str, budget_s: float, tell: Callable[[BenchmarkProgress], None] = lambda progress: None
+) -> KernelBenchmark:
     """Measure kernels on this machine until the budget is used up.
 
     Args:
@@ -99,12 +101,12 @@ def measure(device: str, budget_s: float, tell: Callable[[Progress], None] = lam
     timed = _on_cpu if device == "cpu" else _on_gpu
     builder, reference = TraceBuilder(), []
     with one_thread() if device == "cpu" else contextlib.nullcontext(), torch.inference_mode():
-        tell(Progress(0.0, budget_s, "a first look at the device"))
+        tell(BenchmarkProgress(0.0, budget_s, "a first look at the device"))
         dtypes = element_types(device)
         rates = _rates(device, dtypes, timed)
         always = _product(device, dtypes[0], _side(rates.flop[dtypes[0]]))
         # whoever has little time measures shorter kernels, so that there still are some of each kind
-        sizes = Sizes(device, rates, longest_s=min(LONGEST_S, max(budget_s / 4000, _SHORTEST_LIMIT_S)))
+        sizes = SizeDraws(device, rates, longest_s=min(LONGEST_S, max(budget_s / 4000, _SHORTEST_LIMIT_S)))
         for number, case in enumerate(cases(sizes, dtypes)):
             gone = time.monotonic() - began
             if gone > 0.97 * budget_s or number >= _MOST_CASES:
@@ -113,7 +115,7 @@ def measure(device: str, budget_s: float, tell: Callable[[Progress], None] = lam
                 reference.append(_run(always, timed).seconds)
                 if number and gone / number * _WANTED > budget_s:
                     sizes.longest_s = max(sizes.longest_s * _SHORTER, _SHORTEST_LIMIT_S)
-            tell(Progress(gone, budget_s, case.what))
+            tell(BenchmarkProgress(gone, budget_s, case.what))
             _measured(case, timed, builder)
         reference.append(_run(always, timed).seconds)
     drift = max(reference) / min(reference) - 1
@@ -126,7 +128,7 @@ def measure(device: str, budget_s: float, tell: Callable[[Progress], None] = lam
         made_by="triosim.calibrate", workload="micro-benchmarks", device=device_name(device), framework=framework(),
         clock="cpu" if device == "cpu" else "gpu",
     )  # fmt: skip
-    return Bench(builder.build(meta), drift, _versions(device), 1 if device == "cpu" else 0)
+    return KernelBenchmark(builder.build(meta), drift, _versions(device), 1 if device == "cpu" else 0)
 
 
 def devices_here() -> list[str]:

@@ -22,7 +22,7 @@ SHORTEST_S, LONGEST_S = 10e-6, 60e-3
 """Length of the kernels, as far as the device's rates tell."""
 LARGE_BYTES = 2**28
 BLOCK = 8
-"""Sizes of small matrices are multiples of this; see :meth:`Sizes.side`."""
+"""Sizes of small matrices are multiples of this; see :meth:`SizeDraws.side`."""
 
 
 class Rates(NamedTuple):
@@ -46,7 +46,7 @@ class Case(NamedTuple):
     make: Callable[[], Sequence[Any]]
 
 
-class Sizes:
+class SizeDraws:
     """Draws sizes; tensors that it makes are on ``device``."""
 
     def __init__(self, device: str, rates: Rates, longest_s: float = LONGEST_S, seed: int = 0) -> None:
@@ -96,7 +96,7 @@ def rounded(size: float, block: int = BLOCK) -> int:
     return max(round(size / block), 1) * block
 
 
-def cases(sizes: Sizes, dtypes: Sequence[torch.dtype]) -> Iterator[Case]:
+def cases(sizes: SizeDraws, dtypes: Sequence[torch.dtype]) -> Iterator[Case]:
     """Kernels without end, the kinds taking turns, so that wherever one stops there are some of each.
 
     Args:
@@ -115,7 +115,7 @@ def cases(sizes: Sizes, dtypes: Sequence[torch.dtype]) -> Iterator[Case]:
             yield from draw(sizes, dtype)
 
 
-def matrix(s: Sizes, dtype: torch.dtype) -> Iterator[Case]:
+def matrix(s: SizeDraws, dtype: torch.dtype) -> Iterator[Case]:
     """A linear layer or one of its gradients: with a bias or without, the operands lying either way round."""
     side = (s.work(s.rates.flop[dtype]) / 2) ** (1 / 3)
     n, k = s.side(min(side * s.spread(1.5), 32768)), s.side(min(side * s.spread(1.5), 32768))
@@ -132,7 +132,7 @@ def matrix(s: Sizes, dtype: torch.dtype) -> Iterator[Case]:
         yield Case("linear", aten.addmm.default, lambda: (s.tensor(n, dtype=dtype), *make()))
 
 
-def batch_matrix(s: Sizes, dtype: torch.dtype) -> Iterator[Case]:
+def batch_matrix(s: SizeDraws, dtype: torch.dtype) -> Iterator[Case]:
     """Products in a batch."""
     batch = s.one_of(4, 8, 16, 32, 64, 96)
     side = (s.work(s.rates.flop[dtype]) / 2 / batch) ** (1 / 3)
@@ -143,7 +143,7 @@ def batch_matrix(s: Sizes, dtype: torch.dtype) -> Iterator[Case]:
     )  # fmt: skip
 
 
-def convolution(s: Sizes, dtype: torch.dtype) -> Iterator[Case]:
+def convolution(s: SizeDraws, dtype: torch.dtype) -> Iterator[Case]:
     """A convolution of an image model, and its gradients."""
     taps, stride = s.one_of((1, 1), (3, 1), (3, 1), (3, 2), (1, 2), (7, 2), (1, 1))
     deep, wide = s.one_of(64, 128, 256, 512), s.one_of(64, 128, 256, 512)
@@ -174,7 +174,7 @@ def _macs(deep: int, wide: int, taps: int, side: int, stride: int) -> float:
     return float(deep * wide * taps * taps * math.ceil(side / stride) ** 2)
 
 
-def attention(s: Sizes, dtype: torch.dtype) -> Iterator[Case]:
+def attention(s: SizeDraws, dtype: torch.dtype) -> Iterator[Case]:
     """Fused attention of whole sequences, and its gradients; on an accelerator in 16 bits only, as models run it."""
     if s.device != "cpu" and dtype == torch.float32:
         return
@@ -212,33 +212,33 @@ def attention(s: Sizes, dtype: torch.dtype) -> Iterator[Case]:
         yield Case("attention backward", aten._scaled_dot_product_flash_attention_backward.default, gradients)
 
 
-def large_copy(s: Sizes, dtype: torch.dtype) -> Iterator[Case]:
+def large_copy(s: SizeDraws, dtype: torch.dtype) -> Iterator[Case]:
     """More than any cache holds, for the bandwidth of the memory; once is enough."""
     if not s.copied:
         s.copied = True
         yield Case("copy", aten.copy_.default, lambda: tuple(s.tensor(LARGE_BYTES // 8) for _ in range(2)))
 
 
-def stream_of(kind: str, round_: int) -> Callable[[Sizes, torch.dtype], Iterator[Case]]:
+def stream_of(kind: str, round_: int) -> Callable[[SizeDraws, torch.dtype], Iterator[Case]]:
     """Operators of one kind that are bound by what they move; of several, one after another in turn."""
     made = _STREAMS[kind]
 
-    def draw(s: Sizes, dtype: torch.dtype) -> Iterator[Case]:
+    def draw(s: SizeDraws, dtype: torch.dtype) -> Iterator[Case]:
         yield made[round_ % len(made)](s, dtype)
 
     return draw
 
 
-Stream = Callable[[Sizes, torch.dtype], Case]
+Stream = Callable[[SizeDraws, torch.dtype], Case]
 
 
-def _elements(s: Sizes, dtype: torch.dtype, tensors: float) -> int:
+def _elements(s: SizeDraws, dtype: torch.dtype, tensors: float) -> int:
     """Elements of each of ``tensors`` tensors that a kernel moves."""
     return rounded(min(s.work(s.rates.bytes) / tensors / dtype.itemsize, 2**27), 64)
 
 
 def _unary(func: Callable[..., Any], *rest: Any) -> Stream:
-    def draw(s: Sizes, dtype: torch.dtype) -> Case:
+    def draw(s: SizeDraws, dtype: torch.dtype) -> Case:
         size = _elements(s, dtype, 2)
         return Case("elementwise", func, lambda: (s.tensor(size, dtype=dtype), *rest))
 
@@ -246,7 +246,7 @@ def _unary(func: Callable[..., Any], *rest: Any) -> Stream:
 
 
 def _binary(func: Callable[..., Any], *rest: Any) -> Stream:
-    def draw(s: Sizes, dtype: torch.dtype) -> Case:
+    def draw(s: SizeDraws, dtype: torch.dtype) -> Case:
         size = _elements(s, dtype, 3)
         return Case("elementwise", func, lambda: (s.tensor(size, dtype=dtype), s.tensor(size, dtype=dtype), *rest))
 
@@ -254,7 +254,7 @@ def _binary(func: Callable[..., Any], *rest: Any) -> Stream:
 
 
 def _reduction(func: Callable[..., Any], over: int) -> Stream:
-    def draw(s: Sizes, dtype: torch.dtype) -> Case:
+    def draw(s: SizeDraws, dtype: torch.dtype) -> Case:
         columns = s.one_of(64, 256, 1024, 4096)
         rows = max(_elements(s, dtype, 1) // columns, 1)
         return Case("reduction", func, lambda: (s.tensor(rows, columns, dtype=dtype), [over]))
@@ -262,18 +262,18 @@ def _reduction(func: Callable[..., Any], over: int) -> Stream:
     return draw
 
 
-def _rows(s: Sizes, dtype: torch.dtype, tensors: float, *lengths: int) -> tuple[int, int]:
+def _rows(s: SizeDraws, dtype: torch.dtype, tensors: float, *lengths: int) -> tuple[int, int]:
     length = s.one_of(*lengths)
     return max(_elements(s, dtype, tensors) // length, 1), length
 
 
-def _softmax(s: Sizes, dtype: torch.dtype) -> Case:
+def _softmax(s: SizeDraws, dtype: torch.dtype) -> Case:
     rows, length = _rows(s, dtype, 2, 128, 512, 1024, 4096, 32768)
     func = s.one_of(aten._softmax.default, aten._log_softmax.default)
     return Case("softmax", func, lambda: (s.tensor(rows, length, dtype=dtype), -1, False))
 
 
-def _softmax_backward(s: Sizes, dtype: torch.dtype) -> Case:
+def _softmax_backward(s: SizeDraws, dtype: torch.dtype) -> Case:
     rows, length = _rows(s, dtype, 3, 128, 512, 1024, 4096, 32768)
     func = s.one_of(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default)
 
@@ -283,7 +283,7 @@ def _softmax_backward(s: Sizes, dtype: torch.dtype) -> Case:
     return Case("softmax backward", func, make)
 
 
-def _layer_norm(s: Sizes, dtype: torch.dtype) -> Case:
+def _layer_norm(s: SizeDraws, dtype: torch.dtype) -> Case:
     rows, length = _rows(s, dtype, 2, 256, 768, 1024, 2048, 4096, 8192)
 
     def make() -> Sequence[Any]:
@@ -293,7 +293,7 @@ def _layer_norm(s: Sizes, dtype: torch.dtype) -> Case:
     return Case("layer norm", aten.native_layer_norm.default, make)
 
 
-def _layer_norm_backward(s: Sizes, dtype: torch.dtype) -> Case:
+def _layer_norm_backward(s: SizeDraws, dtype: torch.dtype) -> Case:
     rows, length = _rows(s, dtype, 3, 256, 768, 1024, 2048, 4096, 8192)
 
     def make() -> Sequence[Any]:
@@ -304,13 +304,13 @@ def _layer_norm_backward(s: Sizes, dtype: torch.dtype) -> Case:
     return Case("layer norm backward", aten.native_layer_norm_backward.default, make)
 
 
-def _batch_norm_shape(s: Sizes, tensors: float) -> tuple[int, int, int, int]:
+def _batch_norm_shape(s: SizeDraws, tensors: float) -> tuple[int, int, int, int]:
     channels, side = s.one_of(64, 128, 256, 512), s.one_of(7, 14, 28, 56)
     images = min(max(_elements(s, torch.float32, tensors) // (channels * side * side), 1), 256)
     return images, channels, side, side
 
 
-def _batch_norm(s: Sizes, dtype: torch.dtype) -> Case:
+def _batch_norm(s: SizeDraws, dtype: torch.dtype) -> Case:
     shape = _batch_norm_shape(s, 2)
 
     def make() -> Sequence[Any]:
@@ -320,7 +320,7 @@ def _batch_norm(s: Sizes, dtype: torch.dtype) -> Case:
     return Case("batch norm", aten.native_batch_norm.default, make)
 
 
-def _batch_norm_backward(s: Sizes, dtype: torch.dtype) -> Case:
+def _batch_norm_backward(s: SizeDraws, dtype: torch.dtype) -> Case:
     shape = _batch_norm_shape(s, 3)
 
     def make() -> Sequence[Any]:
@@ -331,12 +331,12 @@ def _batch_norm_backward(s: Sizes, dtype: torch.dtype) -> Case:
     return Case("batch norm backward", aten.native_batch_norm_backward.default, make)
 
 
-def _clone(s: Sizes, dtype: torch.dtype) -> Case:
+def _clone(s: SizeDraws, dtype: torch.dtype) -> Case:
     size = _elements(s, dtype, 2)
     return Case("copy", aten.clone.default, lambda: (s.tensor(size, dtype=dtype),))
 
 
-def _transpose(s: Sizes, dtype: torch.dtype) -> Case:
+def _transpose(s: SizeDraws, dtype: torch.dtype) -> Case:
     rows = rounded(math.sqrt(_elements(s, dtype, 2)))
     place = torch.contiguous_format
     return Case(
@@ -344,13 +344,13 @@ def _transpose(s: Sizes, dtype: torch.dtype) -> Case:
     )
 
 
-def _cat(s: Sizes, dtype: torch.dtype) -> Case:
+def _cat(s: SizeDraws, dtype: torch.dtype) -> Case:
     rows, length = _rows(s, dtype, 4, 256, 1024)
     return Case("copy", aten.cat.default, lambda: ([s.tensor(rows, length, dtype=dtype) for _ in range(2)], 1))
 
 
 def _foreach(func: Callable[..., Any], lists: int, *rest: Any) -> Stream:
-    def draw(s: Sizes, dtype: torch.dtype) -> Case:
+    def draw(s: SizeDraws, dtype: torch.dtype) -> Case:
         length, total = s.one_of(2**12, 2**16, 2**20), _elements(s, torch.float32, lists + 1)
         count = min(max(total // length, 1), 128)
         return Case(
@@ -360,14 +360,14 @@ def _foreach(func: Callable[..., Any], lists: int, *rest: Any) -> Stream:
     return draw
 
 
-def _embedding(s: Sizes, dtype: torch.dtype) -> Case:
+def _embedding(s: SizeDraws, dtype: torch.dtype) -> Case:
     rows, length = _rows(s, dtype, 2, 256, 768, 1024, 4096)
     return Case(
         "embedding", aten.embedding.default, lambda: (s.tensor(8192, length, dtype=dtype), s.indices(rows, 8192))
     )
 
 
-def _embedding_backward(s: Sizes, dtype: torch.dtype) -> Case:
+def _embedding_backward(s: SizeDraws, dtype: torch.dtype) -> Case:
     rows, length = _rows(s, dtype, 2, 256, 768, 1024, 4096)
 
     def make() -> Sequence[Any]:
@@ -376,7 +376,7 @@ def _embedding_backward(s: Sizes, dtype: torch.dtype) -> Case:
     return Case("embedding backward", aten.embedding_dense_backward.default, make)
 
 
-def _max_pool(s: Sizes, dtype: torch.dtype) -> Case:
+def _max_pool(s: SizeDraws, dtype: torch.dtype) -> Case:
     images, channels, side, _ = _batch_norm_shape(s, 2)
     return Case(
         "pooling", aten.max_pool2d_with_indices.default,
@@ -384,14 +384,14 @@ def _max_pool(s: Sizes, dtype: torch.dtype) -> Case:
     )  # fmt: skip
 
 
-def _average_pool(s: Sizes, dtype: torch.dtype) -> Case:
+def _average_pool(s: SizeDraws, dtype: torch.dtype) -> Case:
     images, channels, side, _ = _batch_norm_shape(s, 2)
     return Case(
         "pooling", aten.avg_pool2d.default, lambda: (s.tensor(images, channels, 2 * side, 2 * side), [2, 2], [2, 2])
     )
 
 
-def _max_pool_backward(s: Sizes, dtype: torch.dtype) -> Case:
+def _max_pool_backward(s: SizeDraws, dtype: torch.dtype) -> Case:
     images, channels, side, _ = _batch_norm_shape(s, 2)
     window = [3, 3], [2, 2], [1, 1], [1, 1], False
 
@@ -403,14 +403,14 @@ def _max_pool_backward(s: Sizes, dtype: torch.dtype) -> Case:
     return Case("pooling backward", aten.max_pool2d_with_indices_backward.default, make)
 
 
-def _nll(s: Sizes, dtype: torch.dtype) -> Case:
+def _nll(s: SizeDraws, dtype: torch.dtype) -> Case:
     rows, length = _rows(s, torch.float32, 1, 1000, 8192, 32768)
     return Case(
         "loss", aten.nll_loss_forward.default, lambda: (s.tensor(rows, length), s.indices(rows, length), None, 1, -100)
     )
 
 
-def _nll_backward(s: Sizes, dtype: torch.dtype) -> Case:
+def _nll_backward(s: SizeDraws, dtype: torch.dtype) -> Case:
     rows, length = _rows(s, torch.float32, 1, 1000, 8192, 32768)
 
     def make() -> Sequence[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from triosim.operators import canonical, kind
-from triosim.sources.record.observer import Tape
+from triosim.sources.record.observer import StepTape
 from triosim.trace.tables import Category, Phase
 
 NONE = -1
@@ -13,7 +13,7 @@ _PASSES_GRADIENT_ON = frozenset({"add", "clone", "copy", "_to_copy", "detach", "
 """What autograd does between the last derivative and ``.grad``: sum, copy, or nothing."""
 
 
-def settle_phases(tape: Tape) -> None:
+def settle_phases(tape: StepTape) -> None:
     """Tell apart what was called outside of modules and of ``Optimizer.step``, in place.
 
     Zeroing or clipping gradients, a hand-written update and a moving average of the weights belong to the optimizer:
@@ -35,7 +35,7 @@ def settle_phases(tape: Tape) -> None:
             derived.update(storage[v] for v in row.outputs)
 
 
-def categorise(tape: Tape) -> tuple[list[Category], list[int]]:
+def categorise(tape: StepTape) -> tuple[list[Category], list[int]]:
     """Category of every value, and the weight that a gradient or an optimizer state belongs to (else -1).
 
     Decided per storage: a view is for what its storage is for.
@@ -78,7 +78,7 @@ def categorise(tape: Tape) -> tuple[list[Category], list[int]]:
     return [decided[place] for place in storage], [of[place] for place in storage]
 
 
-def _gradients(tape: Tape, category: list[Category | None]) -> dict[int, int]:
+def _gradients(tape: StepTape, category: list[Category | None]) -> dict[int, int]:
     """Storages of gradients -> the weight: what is in ``.grad``, and what was summed or copied into it."""
     values, rows = tape.ledger.values, tape.rows
     writers: dict[int, list[int]] = defaultdict(list)
@@ -103,7 +103,7 @@ def _gradients(tape: Tape, category: list[Category | None]) -> dict[int, int]:
     return found
 
 
-def _read_in_backward(tape: Tape) -> set[int]:
+def _read_in_backward(tape: StepTape) -> set[int]:
     """Storages that backward reads, or recomputation from before it."""
     values, born, rows = tape.ledger.values, tape.ledger.born, tape.rows
     found = set()
@@ -118,13 +118,13 @@ def _read_in_backward(tape: Tape) -> set[int]:
     return found
 
 
-def _numbers_in_code(tape: Tape) -> set[int]:
+def _numbers_in_code(tape: StepTape) -> set[int]:
     """Storages of constants such as ``torch.tensor(1.0)``, which come to be without an operator and are then lifted."""
     storage = [v.storage for v in tape.ledger.values]
     return {storage[v] for row in tape.rows if canonical(row.name)[0] == "lift_fresh" for v in row.inputs}
 
 
-def _labels(tape: Tape) -> set[int]:
+def _labels(tape: StepTape) -> set[int]:
     """Storages from before the step that only a loss reads, directly or through copies."""
     values, born = tape.ledger.values, tape.ledger.born
     readers: dict[int, list[tuple[int, str]]] = defaultdict(list)

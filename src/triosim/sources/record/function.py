@@ -23,7 +23,7 @@ from triosim.sources.record import gpu
 from triosim.sources.record.assemble import assemble
 from triosim.sources.record.fakes import accelerator_defaults, fake
 from triosim.sources.record.modules import ModuleWatch, name_everything
-from triosim.sources.record.observer import Observer, Tape, thread_clock
+from triosim.sources.record.observer import Observer, StepTape, thread_clock
 from triosim.sources.record.phases import PhaseWatch
 from triosim.sources.record.twice import Extents, Symbols, extents, find, resized
 from triosim.trace.tables import Meta, Trace
@@ -128,7 +128,7 @@ class _Session:
             kind = self._device(inputs)
             if device is not None and kind != device:
                 raise InputError(f"the step runs on {kind}, not on {device}: move the model and its inputs there first")
-            stopwatch, runs = Stopwatch(kind), []
+            stopwatch, runs = StepStopwatch(kind), []
             for _ in range(repeats):
                 stopwatch.start()
                 self.step(*inputs)
@@ -149,7 +149,7 @@ class _Session:
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
-    def _observe(self, inputs: Sequence[Any], clock: Callable[[], int] | None = None, marker: Any = None) -> Tape:
+    def _observe(self, inputs: Sequence[Any], clock: Callable[[], int] | None = None, marker: Any = None) -> StepTape:
         with self.modules, self.phases:
             tensors = tuple(t for t in tree_leaves(list(inputs)) if isinstance(t, Tensor))
             observer = Observer(self.modules, self.phases, model=self.model, clock=clock, marker=marker, inputs=tensors)
@@ -157,7 +157,7 @@ class _Session:
                 self.step(*inputs)
         return observer.tape
 
-    def _observe_measured(self, inputs: Sequence[Any], kind: str, host_s: float | None) -> Tape:
+    def _observe_measured(self, inputs: Sequence[Any], kind: str, host_s: float | None) -> StepTape:
         if kind == "cpu":
             return self._observe(inputs, clock=thread_clock)
         profiler = gpu.Profiler()
@@ -166,8 +166,8 @@ class _Session:
         apply_kernels(tape, gpu.join(profiler.stop()), host_s)
         return tape
 
-    def _symbols(self, tape: Tape, inputs: Sequence[Any], now: Extents) -> tuple[Symbols | None, list[str]]:
-        def again(other: Extents) -> Tape:
+    def _symbols(self, tape: StepTape, inputs: Sequence[Any], now: Extents) -> tuple[Symbols | None, list[str]]:
+        def again(other: Extents) -> StepTape:
             with fake(), self._unharmed(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about a run that the user has not asked for
                 return self._observe(resized(inputs, now, other))
@@ -211,7 +211,7 @@ class _Session:
         )  # fmt: skip
 
     @staticmethod
-    def _finish(tape: Tape, meta: Meta, found: Symbols | None) -> Trace:
+    def _finish(tape: StepTape, meta: Meta, found: Symbols | None) -> Trace:
         from dataclasses import replace
 
         return assemble(tape, replace(meta, symbols="traced twice" if found is not None else ""), found)
@@ -245,7 +245,7 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-class Stopwatch:
+class StepStopwatch:
     """Times of steps that are not observed.
 
     On the CPU it counts processor time of the process; on a GPU wall time until the device is idle, and separately
@@ -284,7 +284,7 @@ class Stopwatch:
         return statistics.median(self._host) if self._host else None
 
 
-def apply_kernels(tape: Tape, joined: gpu.Joined, host_s: float | None) -> None:
+def apply_kernels(tape: StepTape, joined: gpu.Joined, host_s: float | None) -> None:
     """Give every row of a tape the device time of its kernels, in place."""
     for row in tape.rows:
         row.seconds = 0.0
@@ -318,7 +318,7 @@ class Times(NamedTuple):
     host: NDArray[np.float64]
 
     @staticmethod
-    def of(tape: Tape) -> Times:
+    def of(tape: StepTape) -> Times:
         """The times on a tape."""
         values = tape.ledger.values
         plan = tuple((r.name, tuple(values[v].shape for v in (*r.inputs, *r.outputs))) for r in tape.rows)
@@ -328,7 +328,7 @@ class Times(NamedTuple):
         )  # fmt: skip
 
 
-def settle_times(tape: Tape, runs: Sequence[Times]) -> list[str]:
+def settle_times(tape: StepTape, runs: Sequence[Times]) -> list[str]:
     """Give the last tape for each operator and kernel the median over all runs, in place; notes if the runs differ."""
     last = runs[-1]
     alike = [run for run in runs if run.plan == last.plan]

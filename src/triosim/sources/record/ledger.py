@@ -21,7 +21,7 @@ LARGE = 1 << 17
 """Bytes from which on the C library gets memory from the system and gives it back (glibc's ``M_MMAP_THRESHOLD``)."""
 
 
-class Value(NamedTuple):
+class LedgerValue(NamedTuple):
     """One row of the ledger.
 
     Attributes:
@@ -49,13 +49,13 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        self.values: list[Value] = []
+        self.values: list[LedgerValue] = []
         self.born: list[int] = []
         self._versions: list[int] = []
         self._storages: dict[int, tuple[weakref.ref, int]] = {}
         self._large: list[weakref.ref] = []
         self._tensors: dict[int, tuple[weakref.ref, int]] = {}
-        self._forms: dict[Value, int] = {}
+        self._forms: dict[LedgerValue, int] = {}
 
     def read(self, tensor: Tensor, row: int = NONE) -> int:
         """The value that ``tensor`` is now; a tensor never seen has been there since before ``row``."""
@@ -114,15 +114,15 @@ class Ledger:
         self.born.append(row)
         return len(self._versions) - 1
 
-    def _form(self, tensor: Tensor, row: int) -> Value:
+    def _form(self, tensor: Tensor, row: int) -> LedgerValue:
         storage = self.storage(tensor, row)
         try:
             offset, stride = int(tensor.storage_offset()), tensor.stride()
         except (RuntimeError, NotImplementedError):
             offset, stride = 0, ()
-        return Value(storage, self._versions[storage], offset, tuple(tensor.shape), stride, tensor.dtype)
+        return LedgerValue(storage, self._versions[storage], offset, tuple(tensor.shape), stride, tensor.dtype)
 
-    def _find(self, tensor: Tensor, form: Value) -> int:
+    def _find(self, tensor: Tensor, form: LedgerValue) -> int:
         known = self._tensors.get(id(tensor))
         if known is not None and known[0]() is tensor and self.values[known[1]] == form:
             return known[1]
@@ -133,7 +133,7 @@ class Ledger:
         self._tensors[id(tensor)] = (weakref.ref(tensor), value)
         return value
 
-    def _enter(self, tensor: Tensor, form: Value) -> int:
+    def _enter(self, tensor: Tensor, form: LedgerValue) -> int:
         value = len(self.values)
         self.values.append(form)
         self._tensors[id(tensor)] = (weakref.ref(tensor), value)

@@ -12,7 +12,7 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from triosim.operators import canonical, kind
-from triosim.sources.record.observer import Row, Tape
+from triosim.sources.record.observer import RecordedOperator, StepTape
 from triosim.trace.tables import Phase
 
 NONE = -1
@@ -22,7 +22,7 @@ _BUILT_IN = re.compile(r"Backward\d+$")
 _SUMS = frozenset({"aten::add", "aten::add_"})
 
 
-class Links(NamedTuple):
+class TapeLinks(NamedTuple):
     """One entry per row of the tape.
 
     Attributes:
@@ -34,7 +34,7 @@ class Links(NamedTuple):
     module: list[int]
 
 
-def link(tape: Tape) -> Links:
+def link(tape: StepTape) -> TapeLinks:
     """Find the forward row of every backward row, and with it the module."""
     rows = tape.rows
     made: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -53,10 +53,10 @@ def link(tape: Tape) -> Links:
     for number in _gradient_sums(tape):
         forward[number] = NONE  # autograd adds up the gradients of a tensor that was used twice: no derivative
     _give_accumulation_its_owner(tape, module)
-    return Links(forward, module)
+    return TapeLinks(forward, module)
 
 
-def _choose(row: Row, number: int, by_thread: dict[int, list[int]], rows: list[Row]) -> int:
+def _choose(row: RecordedOperator, number: int, by_thread: dict[int, list[int]], rows: list[RecordedOperator]) -> int:
     """The row that the node made: the first one with its number, on the thread where the node was made.
 
     Threads number independently.  Where two threads made forward operators under the same number (recomputation on
@@ -78,7 +78,7 @@ def _choose(row: Row, number: int, by_thread: dict[int, list[int]], rows: list[R
     return (same or real or group)[0]
 
 
-def _gradient_sums(tape: Tape) -> list[int]:
+def _gradient_sums(tape: StepTape) -> list[int]:
     """Rows in which autograd adds a gradient to the one that a tensor has already received.
 
     They run at the end of a node's evaluation, and one of the two summands was made by another node before.
@@ -103,7 +103,7 @@ def _gradient_sums(tape: Tape) -> list[int]:
     return found
 
 
-def _last_of_its_node(rows: list[Row], number: int) -> bool:
+def _last_of_its_node(rows: list[RecordedOperator], number: int) -> bool:
     row = rows[number]
     for other in rows[number + 1 :]:
         if (other.phase, other.task, other.sequence, other.node) != (row.phase, row.task, row.sequence, row.node):
@@ -113,7 +113,7 @@ def _last_of_its_node(rows: list[Row], number: int) -> bool:
     return True
 
 
-def _give_accumulation_its_owner(tape: Tape, module: list[int]) -> None:
+def _give_accumulation_its_owner(tape: StepTape, module: list[int]) -> None:
     """What accumulates a weight's gradient differentiates nothing; it belongs to the module that owns the weight."""
     index_of = {tape.names.modules.get(id(m), ""): i for i, m in reversed(list(enumerate(tape.modules)))}
     name_of = {value: name for (name, _), value in zip(tape.names.parameters, tape.parameters, strict=True)}

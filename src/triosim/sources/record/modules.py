@@ -93,7 +93,7 @@ class ModuleWatch:
 
 
 @dataclass
-class Names:
+class ModuleNames:
     """What things are called.
 
     Attributes:
@@ -113,13 +113,13 @@ class Names:
     held: list[Module] = field(default_factory=list)
 
 
-def name_everything(model: Module | None, watch: ModuleWatch, optimizers: Iterable[Any] = ()) -> Names:
+def name_everything(model: Module | None, watch: ModuleWatch, optimizers: Iterable[Any] = ()) -> ModuleNames:
     """Names for every module that was called and every parameter that they or the optimizers hold.
 
     The model (the one given, else the root with most parameters) has the name ``""`` and its parts the names that it
     gives them.  Further roots (a discriminator, a loss with weights) are called by their class.
     """
-    names = Names()
+    names = ModuleNames()
     trees = [model] if model is not None else []
     trees += sorted(watch.roots, key=lambda root: -sum(p.numel() for p in root.parameters()))
     trees += watch.seen  # what is called by a root without being registered in it
@@ -146,7 +146,7 @@ def _fresh(name: str, taken: set[str]) -> str:
     return candidate
 
 
-def _add(names: Names, tree: Module, prefix: str, taken: set[int]) -> None:
+def _add(names: ModuleNames, tree: Module, prefix: str, taken: set[int]) -> None:
     def path(name: str) -> str:
         return f"{prefix}.{name}" if prefix and name else prefix or name
 
@@ -166,7 +166,7 @@ def _add(names: Names, tree: Module, prefix: str, taken: set[int]) -> None:
                 names.buffers.append((path(name), part))
 
 
-def _enter(names: Names, name: str, parameter: Tensor, taken: set[int]) -> None:
+def _enter(names: ModuleNames, name: str, parameter: Tensor, taken: set[int]) -> None:
     for part in parts(parameter):
         if id(part) not in taken:
             taken.add(id(part))

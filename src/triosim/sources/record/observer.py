@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from triosim.sources.record.ledger import Ledger, parts
-from triosim.sources.record.modules import ModuleWatch, Names, name_everything
+from triosim.sources.record.modules import ModuleNames, ModuleWatch, name_everything
 from triosim.sources.record.phases import PhaseWatch
 from triosim.sources.record.signature import COLLECTIVES, SKIPPED, Arguments, Signature, arguments, signature
 from triosim.trace.tables import Phase
@@ -34,7 +34,7 @@ NO_SEQUENCE = 2**64 - 1
 
 
 @dataclass
-class Row:
+class RecordedOperator:
     """One operator as it ran.
 
     Attributes:
@@ -81,14 +81,14 @@ class Row:
 
 
 @dataclass
-class Tape:
+class StepTape:
     """What one recorded step left behind.
 
     Attributes:
         ledger: storages and values.
         rows: operators in the order of their start.
         names: names of modules and parameters.
-        modules: the modules in order of first call, to which :attr:`Row.module` points.
+        modules: the modules in order of first call, to which :attr:`RecordedOperator.module` points.
         parameters: value of each parameter in ``names.parameters``.
         buffers: value of each buffer in ``names.buffers``.
         states: value of each optimizer-state tensor -> value of its parameter, or -1.
@@ -103,9 +103,9 @@ class Tape:
     """
 
     ledger: Ledger
-    names: Names
+    names: ModuleNames
     modules: list[torch.nn.Module]
-    rows: list[Row] = field(default_factory=list)
+    rows: list[RecordedOperator] = field(default_factory=list)
     parameters: list[int] = field(default_factory=list)
     buffers: list[int] = field(default_factory=list)
     states: dict[int, int] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class Tape:
 
 
 class Observer(TorchDispatchMode):
-    """Writes every operator of one step on a :class:`Tape`.
+    """Writes every operator of one step on a :class:`StepTape`.
 
     Args:
         modules, phases: the active watches.
@@ -148,7 +148,7 @@ class Observer(TorchDispatchMode):
         self._inputs = inputs
         self._model = model
         self._left = 0
-        self.tape = Tape(Ledger(), Names(), modules.seen)
+        self.tape = StepTape(Ledger(), ModuleNames(), modules.seen)
 
     # --- what is there before the step -------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class Observer(TorchDispatchMode):
         self._register()
         self.__enter__()
 
-    def stop(self) -> Tape:
+    def stop(self) -> StepTape:
         """End observing; the tape."""
         self.__exit__(None, None, None)
         self.look_at_gradients()
@@ -230,7 +230,7 @@ class Observer(TorchDispatchMode):
             self._left = clock()
         return result
 
-    def _note_gap(self, row: Row, gap: int) -> None:
+    def _note_gap(self, row: RecordedOperator, gap: int) -> None:
         row.gap = gap
         row.frees = gap > NOTEWORTHY_NS and self.tape.ledger.released()
 
@@ -249,7 +249,7 @@ class Observer(TorchDispatchMode):
             tape.parameters.append(value)
             self._value_of[id(tensor)] = value
 
-    def _row(self, known: Signature, inputs: list[int], roles: list[str], rest: dict[str, Any]) -> Row:
+    def _row(self, known: Signature, inputs: list[int], roles: list[str], rest: dict[str, Any]) -> RecordedOperator:
         phase = self._phases.now()
         sequence, node_name, task = NONE, "", torch._C._current_graph_task_id()
         if phase == Phase.BACKWARD:
@@ -259,14 +259,16 @@ class Observer(TorchDispatchMode):
                 sequence = NONE if number >= NO_SEQUENCE else number
         elif phase != Phase.OPTIMIZER:
             sequence = torch._C._autograd._get_sequence_nr() - 1
-        return Row(
+        return RecordedOperator(
             name=known.name, phase=phase, module=self._watch.current(), inputs=inputs, roles=roles, outputs=[],
             args=rest, written=(), view=False, sync=known.syncs, seconds=NAN, grad_mode=torch.is_grad_enabled(),
             after_backward=self._phases.backwards > self._backwards, thread=threading.get_ident(), sequence=sequence,
             node=node_name, task=task,
         )  # fmt: skip
 
-    def _finish(self, row: Row, number: int, known: Signature, given: Arguments, args: tuple, result: Any) -> None:
+    def _finish(
+        self, row: RecordedOperator, number: int, known: Signature, given: Arguments, args: tuple, result: Any
+    ) -> None:
         ledger, reads, writes = self.tape.ledger, given.reads, given.writes
         returned = _returned(result, len(known.aliases))
         if known.metadata_only:
@@ -304,7 +306,7 @@ class Observer(TorchDispatchMode):
         )
 
 
-def _charge_releases(tape: Tape) -> None:
+def _charge_releases(tape: StepTape) -> None:
     """Count giving memory back as part of the operator that no longer needed it, in place.
 
     On the CPU it happens on the same thread, between one operator and the next, and costs with the size of what is

@@ -31,7 +31,7 @@ from triosim.sources.record.assemble import assemble
 from triosim.sources.record.fakes import accelerator_defaults, fake, loadable
 from triosim.sources.record.function import (
     WITHOUT_HARDWARE,
-    Stopwatch,
+    StepStopwatch,
     apply_kernels,
     device_name,
     framework,
@@ -39,7 +39,7 @@ from triosim.sources.record.function import (
     one_thread,
 )
 from triosim.sources.record.modules import ModuleWatch, name_everything
-from triosim.sources.record.observer import Observer, Tape, thread_clock
+from triosim.sources.record.observer import Observer, StepTape, thread_clock
 from triosim.sources.record.patches import replaced
 from triosim.sources.record.phases import PhaseWatch
 from triosim.trace.tables import Meta, Trace
@@ -84,7 +84,7 @@ class _Done(BaseException):
 
 
 @dataclass
-class _Iteration:
+class _ObservedIteration:
     """An observed iteration.
 
     Attributes:
@@ -94,7 +94,7 @@ class _Iteration:
     """
 
     number: int
-    tape: Tape
+    tape: StepTape
     tail: int
 
 
@@ -105,13 +105,13 @@ class _Recording:
         self.path = path
         self.wanted = wanted
         self.fake = without_hardware
-        self.found: list[_Iteration] = []
+        self.found: list[_ObservedIteration] = []
         self.modules = ModuleWatch()
         self.phases = PhaseWatch(self.modules)
         self.number = 0
         self.complete = True
         self.kind = "cpu"
-        self.stopwatch: Stopwatch | None = None
+        self.stopwatch: StepStopwatch | None = None
         self._made_optimizers = 0
         self._stepped: set[int] = set()
         self._stepped_now: set[int] = set()
@@ -230,7 +230,7 @@ class _Recording:
         if self.stopwatch is None and not self.fake:
             names = name_everything(None, self.modules, self.phases.optimizers)
             self.kind = measurable({p.device.type for _, p in names.parameters})
-            self.stopwatch = Stopwatch(self.kind)
+            self.stopwatch = StepStopwatch(self.kind)
         if self.number not in self.wanted:
             if self.stopwatch is not None:
                 self.stopwatch.start()
@@ -270,7 +270,7 @@ class _Recording:
             apply_kernels(observer.tape, gpu.join(self._profiler.stop()), host_s)
             self._profiler = None
         if self.complete:
-            self.found.append(_Iteration(self.number, observer.tape, self._tail))
+            self.found.append(_ObservedIteration(self.number, observer.tape, self._tail))
             self._done = self.number == self.wanted[-1]
 
     # --- the trace ---------------------------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ class _Recording:
         return assemble(chosen.tape, meta, dropped=dropped)
 
 
-def _unrelated(iteration: _Iteration) -> set[int]:
+def _unrelated(iteration: _ObservedIteration) -> set[int]:
     """Rows after the end of an iteration that neither read nor write anything of it (the next batch is brought in)."""
     tape = iteration.tape
     storage = [v.storage for v in tape.ledger.values]

@@ -37,7 +37,7 @@ COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd"
 """Namespaces of communication."""
 
 
-class Argument(NamedTuple):
+class SchemaArgument(NamedTuple):
     """One argument of a schema.
 
     Attributes:
@@ -69,8 +69,8 @@ class Signature(NamedTuple):
     name: str
     base: str
     space: str
-    positional: tuple[Argument, ...]
-    named: dict[str, Argument]
+    positional: tuple[SchemaArgument, ...]
+    named: dict[str, SchemaArgument]
     metadata_only: bool
     aliases: tuple[int, ...]
     syncs: bool
@@ -86,7 +86,7 @@ def signature(func: torch._ops.OpOverload) -> Signature:
     for place, argument in enumerate(schema.arguments):
         written = bool(argument.alias_info and argument.alias_info.is_write)
         unread = argument.is_out or (place == 0 and base in OVERWRITES)
-        arguments.append(Argument(argument.name, written, not (written and unread)))
+        arguments.append(SchemaArgument(argument.name, written, not (written and unread)))
     return Signature(
         name=schema.name,
         base=base,
@@ -154,7 +154,7 @@ def _training(known: Signature, args: tuple, kwargs: dict[str, Any]) -> bool:
     return bool(args[place] if place < len(args) else kwargs.get("training"))
 
 
-def _sort(argument: Argument, given: Any, into: Arguments) -> None:
+def _sort(argument: SchemaArgument, given: Any, into: Arguments) -> None:
     if isinstance(given, Tensor):
         if argument.read:
             into.reads.append(given)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from triosim.sources.record.observer import Tape
+from triosim.sources.record.observer import StepTape
 from triosim.trace.tables import BATCH, SEQUENCE, UNDECIDED
 
 Symbols = dict[int, list[int]]
@@ -76,7 +76,7 @@ def _like(thing: Tensor, shape: Sequence[int]) -> Tensor:
     return part.permute([order.index(d) for d in range(thing.dim())]).expand(list(shape))
 
 
-def compare(first: Tape, second: Tape, bit: int, before: int, after: int) -> Symbols | None:
+def compare(first: StepTape, second: StepTape, bit: int, before: int, after: int) -> Symbols | None:
     """Symbols of the values of ``first``, given a trace with ``after`` in the place of ``before``.
 
     None if the two are not the same sequence of operators.
@@ -99,7 +99,7 @@ def compare(first: Tape, second: Tape, bit: int, before: int, after: int) -> Sym
     return found
 
 
-def find(first: Tape, again: Callable[[Extents], Tape], now: Extents) -> tuple[Symbols | None, list[str]]:
+def find(first: StepTape, again: Callable[[Extents], StepTape], now: Extents) -> tuple[Symbols | None, list[str]]:
     """Symbols of the values of ``first``, and what is to be said about them.
 
     Args:

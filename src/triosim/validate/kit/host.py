@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from triosim.validate.kit import language, vision
-from triosim.validate.kit.item import Bench, Item
+from triosim.validate.kit.item import Item, RecordingSetup
 from triosim.validate.kit.timing import graph
 
 MODES = ("eager", "compiled", "graph")
@@ -24,7 +24,7 @@ def costs(tiny: bool) -> Iterator[Item]:
             yield Item("host_mode", {"network": name, "batch": 1, "mode": mode}, partial(_mode, name, mode, tiny))
 
 
-def _launches(n: int, bench: Bench) -> Mapping[str, Any]:
+def _launches(n: int, bench: RecordingSetup) -> Mapping[str, Any]:
     """Seconds for each of many small kernels: to issue it, and on the device."""
     x = torch.zeros(1, device=bench.device)
 
@@ -35,7 +35,7 @@ def _launches(n: int, bench: Bench) -> Mapping[str, Any]:
     return {"issue_s": bench.timer.host(many) / n, "seconds": bench.timer.median(many) / n}
 
 
-def _mode(name: str, mode: str, tiny: bool, bench: Bench) -> Mapping[str, Any]:
+def _mode(name: str, mode: str, tiny: bool, bench: RecordingSetup) -> Mapping[str, Any]:
     """Seconds of a forward pass: until the host has issued it, and until it is done."""
     text = name in language.SIZES
     model = (language.build(name, tiny) if text else vision.NETWORKS[name]()).to(bench.device).train(False)

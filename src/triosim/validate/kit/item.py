@@ -13,7 +13,7 @@ from triosim.validate.kit.timing import Timer
 
 
 @dataclass(frozen=True)
-class Bench:
+class RecordingSetup:
     """What an item is recorded with.
 
     Attributes:
@@ -40,7 +40,7 @@ class Item:
 
     kind: str
     what: Mapping[str, Any]
-    measure: Callable[[Bench], Mapping[str, Any]]
+    measure: Callable[[RecordingSetup], Mapping[str, Any]]
 
     @property
     def key(self) -> str:
@@ -49,7 +49,7 @@ class Item:
 
 
 def kernel(
-    kind: str, make: Callable[[Bench], Callable[[], object]], what: Mapping[str, Any], cold: bool = True
+    kind: str, make: Callable[[RecordingSetup], Callable[[], object]], what: Mapping[str, Any], cold: bool = True
 ) -> Item:
     """An item that times one call.
 
@@ -60,7 +60,7 @@ def kernel(
         cold: whether caches are emptied before each call; beside it there is the warm time inside a graph.
     """
 
-    def measure(bench: Bench) -> Mapping[str, Any]:
+    def measure(bench: RecordingSetup) -> Mapping[str, Any]:
         call = make(bench)
         times = sorted(bench.timer.times(call, cold=cold))
         found: dict[str, Any] = {"seconds": times[len(times) // 2], "least_s": times[0], "cold": cold}

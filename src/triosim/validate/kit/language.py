@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ModelSizes:
     """What distinguishes the models.
 
     Attributes:
@@ -48,12 +48,12 @@ class Sizes:
 
 
 SIZES = {
-    "gpt2": Sizes(12, 768, 12, 3072, 50257, positions=1024),
-    "bert-base": Sizes(12, 768, 12, 3072, 30522, causal=False, post_norm=True, positions=512),
-    "t5-small": Sizes(6, 512, 8, 2048, 32128, encoder=6),
-    "llama-3.2-1b": Sizes(16, 2048, 32, 8192, 128256, kv_heads=8, rotary=True),
+    "gpt2": ModelSizes(12, 768, 12, 3072, 50257, positions=1024),
+    "bert-base": ModelSizes(12, 768, 12, 3072, 30522, causal=False, post_norm=True, positions=512),
+    "t5-small": ModelSizes(6, 512, 8, 2048, 32128, encoder=6),
+    "llama-3.2-1b": ModelSizes(16, 2048, 32, 8192, 128256, kv_heads=8, rotary=True),
 }
-TINY = Sizes(2, 64, 2, 128, 256, head=32, positions=64)
+TINY = ModelSizes(2, 64, 2, 128, 256, head=32, positions=64)
 
 
 class RMSNorm(nn.Module):
@@ -69,10 +69,10 @@ class RMSNorm(nn.Module):
         return self.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
 
 
-class Attention(nn.Module):
+class MultiHeadAttention(nn.Module):
     """Attention on itself, or on ``other`` where it is given."""
 
-    def __init__(self, s: Sizes, causal: bool) -> None:
+    def __init__(self, s: ModelSizes, causal: bool) -> None:
         super().__init__()
         self.s, self.causal = s, causal
         plain = not s.rotary and not s.encoder
@@ -104,15 +104,15 @@ def _rotated(x: Tensor, positions: Tensor) -> Tensor:
     return x * positions[0] + torch.cat((-b, a), -1) * positions[1]
 
 
-class Layer(nn.Module):
+class TransformerLayer(nn.Module):
     """Attention (and attention on the encoder) and two or three projections, around residual sums."""
 
-    def __init__(self, s: Sizes, causal: bool, looks: bool) -> None:
+    def __init__(self, s: ModelSizes, causal: bool, looks: bool) -> None:
         super().__init__()
         norm: Callable[[int], nn.Module] = RMSNorm if s.rotary or s.encoder else nn.LayerNorm
         self.s = s
-        self.attention, self.norm1, self.norm2 = Attention(s, causal), norm(s.width), norm(s.width)
-        self.look = Attention(s, False) if looks else None
+        self.attention, self.norm1, self.norm2 = MultiHeadAttention(s, causal), norm(s.width), norm(s.width)
+        self.look = MultiHeadAttention(s, False) if looks else None
         self.norm3 = norm(s.width) if looks else None
         plain = not s.rotary and not s.encoder
         self.up, self.down = nn.Linear(s.width, s.inner, bias=plain), nn.Linear(s.inner, s.width, bias=plain)
@@ -141,15 +141,15 @@ class Model(nn.Module):
     before the head.
     """
 
-    def __init__(self, s: Sizes) -> None:
+    def __init__(self, s: ModelSizes) -> None:
         super().__init__()
         self.s = s
         norm: Callable[[int], nn.Module] = RMSNorm if s.rotary or s.encoder else nn.LayerNorm
         self.embed, self.norm = nn.Embedding(s.vocabulary, s.width), norm(s.width)
         self.positions = nn.Embedding(s.positions, s.width) if s.positions else None
-        self.encoder = nn.ModuleList(Layer(s, False, False) for _ in range(s.encoder))
+        self.encoder = nn.ModuleList(TransformerLayer(s, False, False) for _ in range(s.encoder))
         self.encoded = norm(s.width) if s.encoder else None
-        self.layers = nn.ModuleList(Layer(s, s.causal, s.encoder > 0) for _ in range(s.layers))
+        self.layers = nn.ModuleList(TransformerLayer(s, s.causal, s.encoder > 0) for _ in range(s.layers))
         self.biases = nn.ModuleList(nn.Embedding(32, s.heads) for _ in range(2 if s.encoder else 0))
         self.kinds = nn.Embedding(2, s.width) if s.post_norm else None
         self.mask = nn.Sequential(nn.Linear(s.width, s.width), nn.GELU(), norm(s.width)) if s.post_norm else None

@@ -22,7 +22,7 @@ from triosim.core.errors import InputError, unknown
 from triosim.core.outputs import text_output
 from triosim.sources.record.function import device_name
 from triosim.validate.kit import language
-from triosim.validate.kit.item import Bench, Item
+from triosim.validate.kit.item import Item, RecordingSetup
 from triosim.validate.kit.parts import PARTS
 from triosim.validate.kit.timing import Timer
 
@@ -33,7 +33,7 @@ BUDGET_S = 450.0
 
 
 @dataclass(frozen=True)
-class Progress:
+class PartProgress:
     """How far a part is.
 
     Attributes:
@@ -61,7 +61,7 @@ def record_parts(
     budget_s: float,
     device: str | None,
     tell: Callable[[str], None] = lambda words: None,
-) -> list[Progress]:
+) -> list[PartProgress]:
     """Record parts into a folder until all is there or time is up.
 
     Args:
@@ -85,14 +85,14 @@ def record_parts(
         )
     end = time.monotonic() + budget_s
     where = torch.device("cpu" if device == "cpu" else "cuda")
-    bench = Bench(where, Timer(where), where.type == "cpu", folder / "traces")
+    bench = RecordingSetup(where, Timer(where), where.type == "cpu", folder / "traces")
     found = []
     for name in PARTS if part is None else [part]:
         found.append(_part(folder, name, bench, end, tell))
     return found
 
 
-def _part(folder: Path, name: str, bench: Bench, end: float, tell: Callable[[str], None]) -> Progress:
+def _part(folder: Path, name: str, bench: RecordingSetup, end: float, tell: Callable[[str], None]) -> PartProgress:
     items = list(PARTS[name](bench.tiny))
     path = folder / f"{name}.jsonl"
     with _opened(path) as (file, there):
@@ -108,7 +108,7 @@ def _part(folder: Path, name: str, bench: Bench, end: float, tell: Callable[[str
             failed += "error" in row
             _write(file, row)
             done += 1
-    return Progress(name, len(items), len(items) - len(missing), done, failed)
+    return PartProgress(name, len(items), len(items) - len(missing), done, failed)
 
 
 @contextlib.contextmanager
@@ -138,7 +138,7 @@ def _opened(path: Path) -> Iterator[tuple[IO[str], set[str]]]:
         yield file, keys
 
 
-def _measured(item: Item, bench: Bench) -> dict[str, Any]:
+def _measured(item: Item, bench: RecordingSetup) -> dict[str, Any]:
     """The row of an item; what goes wrong with one (memory, a kernel that is not there) must not end the others."""
     row: dict[str, Any] = {"key": item.key, "kind": item.kind, **item.what}
     begun = time.monotonic()
@@ -155,7 +155,7 @@ def _measured(item: Item, bench: Bench) -> dict[str, Any]:
     return {**row, "took_s": round(time.monotonic() - begun, 3)}
 
 
-def _about(part: str, bench: Bench) -> dict[str, Any]:
+def _about(part: str, bench: RecordingSetup) -> dict[str, Any]:
     about: dict[str, Any] = {
         "kind": "about",
         "schema": SCHEMA,

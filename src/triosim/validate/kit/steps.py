@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from triosim.validate.kit import language, vision
-from triosim.validate.kit.item import Bench, Item
+from triosim.validate.kit.item import Item, RecordingSetup
 from triosim.validate.kit.sweeps import rounding
 
 STEP_TIMES = 10
@@ -44,7 +44,7 @@ def texts(tiny: bool) -> Iterator[Item]:
                 yield Item("training_step", what, partial(_texts, name, batch, dtype, length, tiny))
 
 
-def _images(name: str, batch: int, dtype: str, side: int, bench: Bench) -> Mapping[str, Any]:
+def _images(name: str, batch: int, dtype: str, side: int, bench: RecordingSetup) -> Mapping[str, Any]:
     torch.manual_seed(0)
     model = vision.NETWORKS[name]().to(bench.device).train()
     optimizer = torch.optim.Adam(model.parameters(), foreach=True)
@@ -61,7 +61,7 @@ def _images(name: str, batch: int, dtype: str, side: int, bench: Bench) -> Mappi
     return {"source": "triosim", **_step(f"{name}-b{batch}-{dtype}", dtype, model, step, (x, labels), bench)}
 
 
-def _texts(name: str, batch: int, dtype: str, length: int, tiny: bool, bench: Bench) -> Mapping[str, Any]:
+def _texts(name: str, batch: int, dtype: str, length: int, tiny: bool, bench: RecordingSetup) -> Mapping[str, Any]:
     torch.manual_seed(0)
     model = language.build(name, tiny).to(bench.device).train()
     if dtype == "bfloat16":
@@ -80,7 +80,12 @@ def _texts(name: str, batch: int, dtype: str, length: int, tiny: bool, bench: Be
 
 
 def _step(
-    name: str, dtype: str, model: nn.Module, step: Callable[..., None], inputs: tuple[Tensor, ...], bench: Bench
+    name: str,
+    dtype: str,
+    model: nn.Module,
+    step: Callable[..., None],
+    inputs: tuple[Tensor, ...],
+    bench: RecordingSetup,
 ) -> Mapping[str, Any]:
     """Times without instruments first, then the trace."""
     from triosim.sources.record import record

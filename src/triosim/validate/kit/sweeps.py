@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from triosim.validate.kit.item import Bench, Item, kernel
+from triosim.validate.kit.item import Item, RecordingSetup, kernel
 
 FLOATS = {"float32": torch.float32, "tfloat32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """Element types by name; ``tfloat32`` is float32 that tensor cores may round."""
@@ -29,14 +29,14 @@ def rounding(dtype: str) -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = before[1]
 
 
-def _random(bench: Bench, *shape: int, dtype: str, grad: bool = False) -> Tensor:
+def _random(bench: RecordingSetup, *shape: int, dtype: str, grad: bool = False) -> Tensor:
     return torch.randn(*shape, device=bench.device, dtype=FLOATS[dtype]).requires_grad_(grad)
 
 
 def _in(dtype: str, item: Item) -> Item:
     """The item with float32 rounded as its element type says."""
 
-    def measure(bench: Bench) -> Any:
+    def measure(bench: RecordingSetup) -> Any:
         with rounding(dtype):
             return item.measure(bench)
 
@@ -47,12 +47,12 @@ def ceilings(tiny: bool) -> Iterator[Item]:
     """What memory, links to the host and matrix units can do at best."""
     size = 1 << 22 if tiny else 1 << 31
 
-    def within(bench: Bench) -> Callable[[], object]:
+    def within(bench: RecordingSetup) -> Callable[[], object]:
         source, target = (torch.empty(size, dtype=torch.int8, device=bench.device) for _ in range(2))
         return lambda: target.copy_(source)
 
-    def host(to_device: bool) -> Callable[[Bench], Callable[[], object]]:
-        def make(bench: Bench) -> Callable[[], object]:
+    def host(to_device: bool) -> Callable[[RecordingSetup], Callable[[], object]]:
+        def make(bench: RecordingSetup) -> Callable[[], object]:
             there = torch.empty(size // 8, dtype=torch.int8, device=bench.device)
             here = torch.empty(size // 8, dtype=torch.int8)
             here = here.pin_memory() if bench.timer.cuda else here
@@ -70,7 +70,7 @@ def ceilings(tiny: bool) -> Iterator[Item]:
 
 
 def _linear(m: int, n: int, k: int, dtype: str) -> Item:
-    def make(bench: Bench) -> Callable[[], object]:
+    def make(bench: RecordingSetup) -> Callable[[], object]:
         x, w = _random(bench, m, k, dtype=dtype), _random(bench, n, k, dtype=dtype)
         return lambda: F.linear(x, w)
 
@@ -95,7 +95,7 @@ def gemm(tiny: bool) -> Iterator[Item]:
 
 
 def _batched(b: int, m: int, n: int, k: int, dtype: str) -> Item:
-    def make(bench: Bench) -> Callable[[], object]:
+    def make(bench: RecordingSetup) -> Callable[[], object]:
         x, y = _random(bench, b, m, k, dtype=dtype), _random(bench, b, k, n, dtype=dtype)
         return lambda: torch.bmm(x, y)
 
@@ -118,7 +118,7 @@ def convolution(tiny: bool) -> Iterator[Item]:
 
 
 def _conv(b: int, inputs: int, outputs: int, side: int, size: int, stride: int, what: str, dtype: str) -> Item:
-    def make(bench: Bench) -> Callable[[], object]:
+    def make(bench: RecordingSetup) -> Callable[[], object]:
         backward = what != "forward"
         x = _random(bench, b, inputs, side, side, dtype=dtype, grad=backward)
         w = _random(bench, outputs, inputs, size, size, dtype=dtype, grad=backward)
@@ -157,7 +157,7 @@ def attention(tiny: bool) -> Iterator[Item]:
 
 
 def _attention(b: int, s: int, heads: int, kv: int, head: int, what: str, dtype: str) -> Item:
-    def make(bench: Bench) -> Callable[[], object]:
+    def make(bench: RecordingSetup) -> Callable[[], object]:
         backward = what == "backward"
         q = _random(bench, b, heads, 1 if what == "decode" else s, head, dtype=dtype, grad=backward)
         k, v = (_random(bench, b, kv, s, head, dtype=dtype, grad=backward) for _ in range(2))
@@ -209,7 +209,7 @@ _ROWS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def _elementwise(name: str, call: Callable[[Tensor, Tensor], Tensor], n: int, dtype: str) -> Item:
-    def make(bench: Bench) -> Callable[[], object]:
+    def make(bench: RecordingSetup) -> Callable[[], object]:
         x, y = (_random(bench, n, dtype=dtype) for _ in range(2))
         return lambda: call(x, y)
 
@@ -217,7 +217,7 @@ def _elementwise(name: str, call: Callable[[Tensor, Tensor], Tensor], n: int, dt
 
 
 def _row_by_row(name: str, call: Callable[[Tensor, Tensor], Tensor], rows: int, columns: int, dtype: str) -> Item:
-    def make(bench: Bench) -> Callable[[], object]:
+    def make(bench: RecordingSetup) -> Callable[[], object]:
         x, w = _random(bench, rows, columns, dtype=dtype), _random(bench, columns, dtype=dtype)
         return lambda: call(x, w)
 
@@ -225,7 +225,7 @@ def _row_by_row(name: str, call: Callable[[Tensor, Tensor], Tensor], rows: int, 
 
 
 def _looked_up(name: str, rows: int, vocabulary: int, dtype: str) -> Item:
-    def make(bench: Bench) -> Callable[[], object]:
+    def make(bench: RecordingSetup) -> Callable[[], object]:
         at = torch.randint(vocabulary, (rows,), device=bench.device)
         if name == "embedding":
             table = _random(bench, vocabulary, 512, dtype=dtype)
@@ -237,7 +237,7 @@ def _looked_up(name: str, rows: int, vocabulary: int, dtype: str) -> Item:
 
 
 def _optimizer(name: str, n: int) -> Item:
-    def make(bench: Bench) -> Callable[[], object]:
+    def make(bench: RecordingSetup) -> Callable[[], object]:
         parameters = [nn.Parameter(torch.randn(n // 64, device=bench.device)) for _ in range(64)]
         for parameter in parameters:
             parameter.grad = torch.randn_like(parameter)

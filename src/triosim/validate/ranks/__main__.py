@@ -23,12 +23,12 @@ import torch
 import torch.distributed as dist
 
 from triosim.validate.ranks import modes
-from triosim.validate.ranks.clock import Clock, Spent
-from triosim.validate.ranks.communication import Communication
-from triosim.validate.ranks.networks import Decoder, batch
+from triosim.validate.ranks.clock import DeviceTimer, ElapsedSeconds
+from triosim.validate.ranks.communication import CommunicationBenchmark
+from triosim.validate.ranks.networks import StageDecoder, batch
 from triosim.validate.ranks.rounds import take_turns, warmed
-from triosim.validate.ranks.software import Software
-from triosim.validate.sizes import MICRO_BATCHES, PIPELINES, Size
+from triosim.validate.ranks.software import SoftwareBenchmark
+from triosim.validate.sizes import MICRO_BATCHES, PIPELINES, DecoderSize
 
 
 def main(folder: Path, rank: int) -> None:
@@ -59,14 +59,14 @@ class _Rank:
 
     def __init__(self, folder: Path, job: dict[str, Any], device: torch.device, rank: int) -> None:
         self.folder, self.job, self.device, self.rank = folder, job, device, rank
-        self.clock = Clock(device)
-        self.probes = (Communication(device, self.clock), Software(device, self.clock))
-        self.tables: dict[tuple[str, int], list[Spent]] = defaultdict(list)
+        self.clock = DeviceTimer(device)
+        self.probes = (CommunicationBenchmark(device, self.clock), SoftwareBenchmark(device, self.clock))
+        self.tables: dict[tuple[str, int], list[ElapsedSeconds]] = defaultdict(list)
         self.end = time.monotonic() + job["seconds"] - (time.time() - job["begun"])  # starting has taken its time
 
     def run(self) -> dict[str, Any]:
         """Every network in turn; plain values for JSON."""
-        networks = {name: Size(**size) for name, size in self.job["networks"].items()}
+        networks = {name: DecoderSize(**size) for name, size in self.job["networks"].items()}
         found = {}
         self._probe(keep=False)
         for number, (name, size) in enumerate(networks.items()):
@@ -85,7 +85,7 @@ class _Rank:
             ],
         }
 
-    def _network(self, name: str, size: Size, until: float) -> dict[str, Any]:
+    def _network(self, name: str, size: DecoderSize, until: float) -> dict[str, Any]:
         """Record the step at both batch sizes, then take turns."""
         self._record(f"{name}-whole", size, size.batch)
         if set(self.job["modes"]) & set(PIPELINES):
@@ -99,13 +99,13 @@ class _Rank:
             for mode, spent in series.items()
         }
 
-    def _record(self, name: str, size: Size, samples: int) -> None:
+    def _record(self, name: str, size: DecoderSize, samples: int) -> None:
         """All ranks record at once, so that each computes beside the others as it will later; one's is kept."""
         from triosim.sources.record import record
         from triosim.trace.store import save
 
         torch.manual_seed(0)
-        model = Decoder(size).to(self.device)
+        model = StageDecoder(size).to(self.device)
         step = modes.step_of(model, torch.optim.AdamW(model.parameters(), lr=1e-4))
         tokens, labels = (t[:samples] for t in batch(size, self.device))
         dist.barrier()
@@ -119,7 +119,7 @@ class _Rank:
             if keep:
                 self.tables[kind, size].append(spent)
 
-    def _measured(self) -> Iterator[tuple[str, int, Spent]]:
+    def _measured(self) -> Iterator[tuple[str, int, ElapsedSeconds]]:
         for probe in self.probes:
             yield from probe.measure()
 

@@ -8,14 +8,14 @@ from typing import NamedTuple
 import torch
 
 
-class Spent(NamedTuple):
+class ElapsedSeconds(NamedTuple):
     """Seconds on the wall, and of the process on processors (all its threads)."""
 
     wall_s: float
     cpu_s: float
 
 
-class Clock:
+class DeviceTimer:
     """Takes the time between two calls; on a GPU until it has done everything.
 
     Args:
@@ -31,11 +31,11 @@ class Clock:
         self._settle()
         self._wall, self._cpu = time.perf_counter_ns(), time.process_time_ns()
 
-    def stop(self) -> Spent:
+    def stop(self) -> ElapsedSeconds:
         """What has been spent since :meth:`start`."""
         self._settle()
         cpu, wall = time.process_time_ns(), time.perf_counter_ns()
-        return Spent((wall - self._wall) * 1e-9, (cpu - self._cpu) * 1e-9)
+        return ElapsedSeconds((wall - self._wall) * 1e-9, (cpu - self._cpu) * 1e-9)
 
     def _settle(self) -> None:
         if self._cuda:

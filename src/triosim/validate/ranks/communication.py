@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 import torch.distributed as dist
 
-from triosim.validate.ranks.clock import Clock, Spent
+from triosim.validate.ranks.clock import DeviceTimer, ElapsedSeconds
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "send")
 """What is measured; ``send`` is a transfer from the first rank to the second, of which each notes its own side."""
@@ -20,7 +20,7 @@ _TOGETHER = 1 << 20
 """Small ones are repeated until about so many bytes have been moved, at most eight times."""
 
 
-class Communication:
+class CommunicationBenchmark:
     """Measures every kind at every size, once for each call of :meth:`measure`.
 
     Args:
@@ -28,13 +28,13 @@ class Communication:
         clock: what time is taken with.
     """
 
-    def __init__(self, device: torch.device, clock: Clock) -> None:
+    def __init__(self, device: torch.device, clock: DeviceTimer) -> None:
         self.clock = clock
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.whole = torch.zeros(LARGEST // 4 // self.ranks * self.ranks, device=device)
         self.part = torch.zeros(len(self.whole) // self.ranks, device=device)
 
-    def measure(self) -> Iterator[tuple[str, int, Spent]]:
+    def measure(self) -> Iterator[tuple[str, int, ElapsedSeconds]]:
         """Kind, bytes, and what one call took in this process; nothing for ranks that do not take part."""
         for kind in KINDS:
             for size in SIZES:
@@ -47,7 +47,7 @@ class Communication:
                 spent = self.clock.stop()
                 if kind != "send" or self.rank < 2:
                     name = "receive" if kind == "send" and self.rank == 1 else kind
-                    yield name, size, Spent(spent.wall_s / times, spent.cpu_s / times)
+                    yield name, size, ElapsedSeconds(spent.wall_s / times, spent.cpu_s / times)
 
     def _call(self, kind: str, size: int) -> Callable[[], object]:
         whole = self.whole[: max(size // 4 // self.ranks, 1) * self.ranks]

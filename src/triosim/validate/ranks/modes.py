@@ -10,15 +10,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from triosim.validate.ranks.networks import Decoder, batch, loss
-from triosim.validate.sizes import MICRO_BATCHES, TP_PLAN, Size, stage_starts
+from triosim.validate.ranks.networks import StageDecoder, batch, loss
+from triosim.validate.sizes import MICRO_BATCHES, TP_PLAN, DecoderSize, stage_starts
 
 Step = Callable[[], None]
 
 
-def _network(size: Size, device: torch.device, first: int = 0, last: int | None = None) -> Decoder:
+def _network(size: DecoderSize, device: torch.device, first: int = 0, last: int | None = None) -> StageDecoder:
     torch.manual_seed(0)
-    return Decoder(size, first, last).to(device)
+    return StageDecoder(size, first, last).to(device)
 
 
 def _optimizer(model: nn.Module) -> torch.optim.Optimizer:
@@ -36,16 +36,16 @@ def step_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[Ten
     return step
 
 
-def _plain(model: nn.Module, size: Size, device: torch.device) -> Step:
+def _plain(model: nn.Module, size: DecoderSize, device: torch.device) -> Step:
     return partial(step_of(model, _optimizer(model)), *batch(size, device))
 
 
-def alone(size: Size, device: torch.device) -> Step:
+def alone(size: DecoderSize, device: torch.device) -> Step:
     """One process by itself, on the whole batch."""
     return _plain(_network(size, device), size, device)
 
 
-def parts(size: Size, device: torch.device) -> Step:
+def parts(size: DecoderSize, device: torch.device) -> Step:
     """One process by itself, on micro-batches whose gradients are added up, as in a pipeline of one stage."""
     model = _network(size, device)
     optimizer = _optimizer(model)
@@ -60,13 +60,13 @@ def parts(size: Size, device: torch.device) -> Step:
     return step
 
 
-def ddp(size: Size, device: torch.device) -> Step:
+def ddp(size: DecoderSize, device: torch.device) -> Step:
     """``DistributedDataParallel``; each rank has a whole batch."""
     ids = [device.index] if device.type == "cuda" else None
     return _plain(nn.parallel.DistributedDataParallel(_network(size, device), device_ids=ids), size, device)
 
 
-def fsdp2(size: Size, device: torch.device) -> Step:
+def fsdp2(size: DecoderSize, device: torch.device) -> Step:
     """``fully_shard`` of every block and of the whole; each rank has a whole batch."""
     try:
         from torch.distributed.fsdp import fully_shard
@@ -80,7 +80,7 @@ def fsdp2(size: Size, device: torch.device) -> Step:
     return _plain(model, size, device)
 
 
-def tp(size: Size, device: torch.device) -> Step:
+def tp(size: DecoderSize, device: torch.device) -> Step:
     """``parallelize_module`` by :data:`triosim.validate.sizes.TP_PLAN`; all ranks work on one batch."""
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -90,7 +90,7 @@ def tp(size: Size, device: torch.device) -> Step:
     return _plain(model, size, device)
 
 
-def _pipeline(schedule: str, size: Size, device: torch.device) -> Step:
+def _pipeline(schedule: str, size: DecoderSize, device: torch.device) -> Step:
     from torch.distributed import pipelining
 
     rank, stages = dist.get_rank(), dist.get_world_size()
@@ -119,7 +119,7 @@ def _mesh(device: torch.device) -> Any:
     return init_device_mesh(device.type, (dist.get_world_size(),))
 
 
-MODES: dict[str, Callable[[Size, torch.device], Step]] = {
+MODES: dict[str, Callable[[DecoderSize, torch.device], Step]] = {
     "alone": alone,
     "parts": parts,
     "ddp": ddp,

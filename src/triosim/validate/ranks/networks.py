@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from triosim.validate.sizes import Size
+from triosim.validate.sizes import DecoderSize
 
 
 class Block(nn.Module):
@@ -31,7 +31,7 @@ class Block(nn.Module):
         return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
 
 
-class Decoder(nn.Module):
+class StageDecoder(nn.Module):
     """Embedding, blocks, norm and head; a pipeline stage has only some of them.
 
     Args:
@@ -39,7 +39,7 @@ class Decoder(nn.Module):
         first, last: blocks ``first .. last - 1`` are here; the embedding with the first, norm and head with the last.
     """
 
-    def __init__(self, size: Size, first: int = 0, last: int | None = None) -> None:
+    def __init__(self, size: DecoderSize, first: int = 0, last: int | None = None) -> None:
         super().__init__()
         last = size.layers if last is None else last
         self.embed = nn.Embedding(size.vocabulary, size.width) if first == 0 else None
@@ -63,7 +63,7 @@ def loss(logits: Tensor, labels: Tensor) -> Tensor:
     return nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
 
 
-def batch(size: Size, device: torch.device) -> tuple[Tensor, Tensor]:
+def batch(size: DecoderSize, device: torch.device) -> tuple[Tensor, Tensor]:
     """Token ids and labels of one step, always the same."""
     generator = torch.Generator().manual_seed(1)
     shape = (size.batch, size.length)

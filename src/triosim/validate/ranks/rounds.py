@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 import torch
 import torch.distributed as dist
 
-from triosim.validate.ranks.clock import Clock, Spent
+from triosim.validate.ranks.clock import DeviceTimer, ElapsedSeconds
 
 WARM_UP = 3
 LEAST_ROUNDS = 3
 
-Series = dict[str, list[Spent]]
+Series = dict[str, list[ElapsedSeconds]]
 Step = Callable[[], None]
 
 
@@ -29,7 +29,7 @@ def warmed(steps: Mapping[str, Step]) -> None:
 
 
 def take_turns(
-    steps: Mapping[str, Step], clock: Clock, rounds: int, until: float, between: Callable[[], None] | None = None
+    steps: Mapping[str, Step], clock: DeviceTimer, rounds: int, until: float, between: Callable[[], None] | None = None
 ) -> Series:
     """Times of steps, one of each in every round.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from triosim.validate.ranks.clock import Clock, Spent
+from triosim.validate.ranks.clock import DeviceTimer, ElapsedSeconds
 
 KINDS = ("copy", "accumulate", "scale")
 """Copy into another buffer; add to what is there (a gradient of the next micro-batch); multiply in place."""
@@ -16,14 +16,14 @@ PIECE = 256 << 10
 """Gradients come in pieces of about so many bytes."""
 
 
-class Software:
+class SoftwareBenchmark:
     """Measures every kind at every size, once for each call of :meth:`measure`."""
 
-    def __init__(self, device: torch.device, clock: Clock) -> None:
+    def __init__(self, device: torch.device, clock: DeviceTimer) -> None:
         self.clock = clock
         self.source, self.target = (torch.zeros(SIZES[-1] // 4, device=device) for _ in range(2))
 
-    def measure(self) -> Iterator[tuple[str, int, Spent]]:
+    def measure(self) -> Iterator[tuple[str, int, ElapsedSeconds]]:
         """Kind, bytes of the tensors, and what it took."""
         for kind in KINDS:
             for size in SIZES:

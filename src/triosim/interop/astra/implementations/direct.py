@@ -11,7 +11,7 @@ from triosim.interop.astra.weave import Needs, Rows, Weave, all_of
 
 
 @registered
-class Direct(Implementation):
+class AstraDirect(Implementation):
     """One exchange for all-gather, reduce-scatter and all-to-all, two for all-reduce.
 
     The k-th message of a rank goes to the rank k + 1 places on.  With a window the next goes out when a message has

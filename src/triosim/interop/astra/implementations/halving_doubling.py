@@ -11,7 +11,7 @@ from triosim.interop.astra.weave import Needs, Rows, Weave, all_of
 
 
 @registered
-class HalvingDoubling(Implementation):
+class AstraHalvingDoubling(Implementation):
     """Log2 N steps reduce-scatter or gather, twice as many do both.
 
     ASTRA-sim charges for reducing before the steps 2 to log2 N, each time for a message as large as the one that goes

@@ -11,7 +11,7 @@ from triosim.interop.astra.weave import Needs, Rows, Weave, all_of
 
 
 @registered
-class Ring(Implementation):
+class AstraRing(Implementation):
     """N - 1 steps reduce-scatter or gather, 2 (N - 1) do both; all-to-all passes N (N - 1) / 2 messages along the ring.
 
     A step costs the endpoint delay, and in the reducing steps what reducing the message that came costs.
