@@ -132,6 +132,11 @@ class _Edit:
             for value in {*reads, *writes}:
                 self.touches.setdefault(int(values.storage[value]), []).append(row)
         self.optimizer = np.flatnonzero(operators.phase == Phase.OPTIMIZER).tolist()
+        self.reads: dict[int, list[tuple[int, int]]] = {}  # value -> rows of the optimizer that read it, and where
+        for row in self.optimizer:
+            self.inputs[row] = list(self.inputs[row])
+            for place, value in enumerate(self.inputs[row]):
+                self.reads.setdefault(value, []).append((row, place))
         self.storages = int(values.storage.max(initial=-1)) + 1
         self.scalar = -1
 
@@ -146,23 +151,26 @@ class _Edit:
 
     def read_by_optimizer(self, g: Gradient) -> int:
         """The gradient as the optimizer reads it, or as it was last written."""
-        on = set(self.on[g.storage])
-        for row in self.touches[g.storage]:
-            if row in self.optimizer:
-                return int(next(v for v in self.inputs[row] if v in on))
-        return max(on, key=lambda v: int(self.version[v]))
+        on = self.on[g.storage]
+        read = [(*where, value) for value in on for where in self.reads.get(value, ())]
+        return int(min(read)[2] if read else max(on, key=lambda v: int(self.version[v])))
 
     def _last(self, g: Gradient) -> int:
         """The last row of the backward that writes or views the gradient."""
-        update = set(self.optimizer)
-        return int(max(row for row in self.touches[g.storage] if row not in update))
+        phase = self.trace.operators.phase
+        return int(max(row for row in self.touches[g.storage] if phase[row] != Phase.OPTIMIZER))
 
     def _swap(self, g: Gradient, new: int) -> None:
         """The optimizer reads ``new`` instead of what is on the gradient's storage."""
-        on = set(self.on[g.storage])
-        for row in self.touches[g.storage]:
-            if row in self.optimizer:
-                self.inputs[row] = [new if v in on else v for v in self.inputs[row]]
+        for value in self.on[g.storage]:
+            self._read_instead(value, new)
+
+    def _read_instead(self, value: int, new: int) -> None:
+        """The optimizer reads ``new`` instead of ``value``."""
+        places = self.reads.pop(value, [])
+        for row, place in places:
+            self.inputs[row][place] = new
+        self.reads.setdefault(new, []).extend(places)
 
     # --- micro-batches ------------------------------------------------------------------------------------------------
 
@@ -209,9 +217,8 @@ class _Edit:
         read = [latest[p] for p in order]
         written = [self._next(latest[p], p) for p in order]
         self._before_optimizer(name, read, written)
-        swapped = dict(zip(read, written, strict=True))
-        for row in self.optimizer:
-            self.inputs[row] = [swapped.get(v, v) for v in self.inputs[row]]
+        for before, after in zip(read, written, strict=True):
+            self._read_instead(before, after)
         for parameter, value in zip(order, written, strict=True):
             latest[parameter] = value
 
