@@ -88,13 +88,21 @@ def main() -> None:
     parser.add_argument("--case", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.case:
-        print(json.dumps(_one(CASES[options.case], options.runs, options.data)))
+        from triosim.core.errors import InputError
+
+        try:
+            print(json.dumps(_one(CASES[options.case], options.runs, options.data)))
+        except InputError as error:  # more than the memory of this machine allows
+            sys.exit(str(error))
         return
     rows = {}
     print(f"{'':40} {'tasks':>10} {'flows':>10} {'engine':>9} {'call':>8} {'first':>8} {'memory':>8}  iteration")
     for name in CASES:
         command = [sys.executable, __file__, "--case", name, "--runs", str(options.runs), "--data", str(options.data)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            print(f"{name:40} {(done.stderr.strip().splitlines() or ['failed'])[-1]}", flush=True)
+            continue
         row = rows[name] = json.loads(done.stdout)
         print(
             f"{name:40} {row['tasks']:10,} {row['flows']:10,} {1e3 * row['engine_s']:6.0f} ms {row['call_s']:6.2f} s"
