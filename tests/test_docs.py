@@ -97,6 +97,8 @@ def test_every_public_name_and_every_interface_is_in_the_reference() -> None:
     pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "reference").glob("*.md"))
     for path in re.findall(r"^::: ([\w.]+)$", pages, re.MULTILINE):
         home, _, name = path.rpartition(".")
+        if home == "triosim.sources.record" and find_spec("torch") is None:
+            continue  # says so when it is asked for
         assert hasattr(import_module(home), name) or find_spec(path), path
 
 
