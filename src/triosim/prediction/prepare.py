@@ -34,6 +34,7 @@ from triosim.kernels.estimate import Estimates
 from triosim.kernels.model import MeasuredTrace, PricingJob
 from triosim.kernels.physical.attention import check as check_attention
 from triosim.kernels.pricing import price
+from triosim.kernels.sustained import sustained
 from triosim.memory.footprint import Footprint, footprint
 from triosim.network.placement import Placement, place
 from triosim.network.routes import Router, router_of
@@ -242,7 +243,8 @@ def arrange(
     for device in {m: system.models[m] for m in models}.values():
         check_attention(step.trace, device)
     residual = residual_of(fidelity.composition) if fidelity.composition else None
-    times = {m: price(job, fidelity.operator_times, fidelity.operator_options) for m, job in jobs.items()}
+    burst = {m: price(job, fidelity.operator_times, fidelity.operator_options) for m, job in jobs.items()}
+    times = {m: sustained(jobs[m].trace, jobs[m].device, found) for m, found in burst.items()}
     if named and plan.training:
         share = often(step.trace, stack, mesh.micro_batches)
         times = {m: replace(found, seconds=found.seconds * share) for m, found in times.items()}
@@ -266,6 +268,8 @@ def arrange(
     driven = mesh.replicas if step.replication.rooted else 1
     alone = driven * crowding(_processes(placement, system) // driven, system.server_cores)
     launching = host(step.trace, mode, alone, why) if residual is None else residual.host(step.trace, alone)
+    if named and stack.blocking_launches and launching.mode != "none":
+        launching = replace(launching, blocking=True)
     return Arranged(
         whole, jobs[slowest], step, system, plan, fidelity, mesh, placement, times[slowest], stages, launching,
         residual, router, schedule, tuple(models), jobs, times,

@@ -198,7 +198,8 @@ class PartFacts:
         """Gradients that are reduced together."""
         if not self.grads:
             return []
-        if self.plan.overlap:
+        beside = self.plan.stack is None or self.plan.stack.overlap_gradients
+        if self.plan.overlap and beside:
             return by_bytes(self.grads, self.job.replication.first_bytes, self.job.replication.bytes)
         return [list(self.grads)]
 
