@@ -138,6 +138,9 @@ class StepOptions:
         DIVISION, "--sequence-parallel", None,
         "Also divide what is between the layers that --tp divides, along the sequence.", default=False,
     )  # fmt: skip
+    ep: int = _option(
+        DIVISION, "--ep", "N", "Ranks of the data axis among which the experts of each layer are divided.", default=1
+    )
     parallelism: list[str] | None = _option(
         DIVISION, "--parallelism", "NAME|FILE.py", "Another rule of parallelism, also one of yours; repeatable.",
         complete=completion.files,

@@ -168,11 +168,15 @@ def plan_of(options: Options, training: bool) -> Plan:
         from triosim.hardware.description import read_table
 
         fields["tp_plan"] = read_table(Path(options.tp_plan))
-    rules = [*(["sequence"] if options.sequence_parallel else []), *(options.parallelism or ())]
+    built_in = [*(["sequence"] if options.sequence_parallel else []), *(["experts"] if options.ep != 1 else [])]
+    rules = [*built_in, *(options.parallelism or ())]
+    rule_options = named(options.parallelism_option, "--parallelism-option", "regather=off")
+    if options.ep != 1:
+        rule_options = {"ep": str(options.ep), **rule_options}
     return Plan(
         **fields,
         parallelism=tuple(dict.fromkeys(rules)),
-        parallelism_options=named(options.parallelism_option, "--parallelism-option", "regather=off"),
+        parallelism_options=rule_options,
         sequence_length=options.seq_len,
         overlap=options.overlap == "on",
         schedule_options=named(options.schedule_option, "--schedule-option", "chunks=4"),

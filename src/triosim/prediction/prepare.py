@@ -231,7 +231,7 @@ def arrange(
         raise PlanError(f"offload {placed.away[0]}: inference has nothing to bring back: leave it out")
     if placed.rooted and mesh.micro_batches > 1:
         raise PlanError("dp-style dataparallel runs the batch in one piece: use micro-batches 1, or dp-style ddp")
-    step = completed(rules, sharded(partition(whole, mesh, rules), mesh, placed), mesh)
+    step = sharded(completed(rules, partition(whole, mesh, rules), mesh), mesh, placed)
     placement = place(mesh, system.devices, plan.placement)
     system, recorded_on = _devices(workload, system)
     router = router_of(system)
