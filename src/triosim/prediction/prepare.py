@@ -46,7 +46,7 @@ from triosim.plan import Plan
 from triosim.prediction.timeline import CATEGORIES
 from triosim.schedule.actions import SCHEDULES, Schedule, check
 from triosim.schedule.backward import split_backward
-from triosim.schedule.job import Costs, programs
+from triosim.schedule.job import Costs, each_program
 from triosim.schedule.program import Op, Program
 from triosim.schedule.sharded import sharded
 from triosim.schedule.stages import Stages, split
@@ -488,7 +488,7 @@ def _programs(
 ) -> list[Program]:
     """Programs of all rank classes; ranks of a class on different devices become classes of their own."""
     base = next(iter(times))
-    made = programs(step, costs, stages, schedule, plan, mesh)
+    made = each_program(step, costs, stages, schedule, plan, mesh)
     if len(times) == 1:
         return launch(made, step.trace, launching)
     divided = []
