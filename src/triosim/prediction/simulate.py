@@ -84,7 +84,7 @@ def simulate(
     fold = fidelity.fold and model.weighted
 
     def make() -> _PlayedJob:
-        lowered, sources = _lowered(job, means, fold)
+        lowered, sources = _LOWERED.get(_what_is_lowered(job, means, fold), lambda: _lowered(job, means, fold))
         tell("playing the job")
         played, amount = _settled([(job, lowered)], lowered.graph, lowered.wires, model)
         run = tally.Run(job.programs, lowered, lowered.worked(played), plan.iterations)
@@ -115,16 +115,19 @@ class _PlayedJob(NamedTuple):
     amount: NDArray[np.int64]
 
 
+_LOWERED = Latest[tuple[Lowered, tuple[str, ...]]](1, MOST_KEPT, lambda made: len(made[0].graph))
 _PLAYED = Latest[_PlayedJob](1, MOST_KEPT, lambda job: len(job.amount))
+
+
+def _what_is_lowered(job: Prepared, means: CollectiveMeans, fold: bool) -> Hashable:
+    """All that the tasks of a job depend on."""
+    return tuple(map(Same, job.programs)), content(job.placement), means, fold
 
 
 def _what_is_played(job: Prepared, means: CollectiveMeans, fold: bool, iterations: int) -> Hashable:
     """All that the times of the tasks of a job depend on; the network model must be one of ours."""
-    asked = job.fidelity
-    return (
-        tuple(map(Same, job.programs)), content(job.placement), means, fold, iterations, asked.solver,
-        asked.solver_options, tuple(interferes.slowdown for interferes in job.interferes), chosen(),
-    )  # fmt: skip
+    asked, slowed = job.fidelity, tuple(interferes.slowdown for interferes in job.interferes)
+    return (_what_is_lowered(job, means, fold), iterations, asked.solver, asked.solver_options, slowed, chosen())
 
 
 def _largest_batch(
