@@ -18,7 +18,7 @@ from triosim.core.latest import Latest, Same, content
 from triosim.core.registry import is_ours
 from triosim.energy.options import EnergyOptions
 from triosim.engine.check import carried
-from triosim.engine.graph import Graph, Played, Wires
+from triosim.engine.graph import EngineNetwork, Graph, Played
 from triosim.engine.join import join
 from triosim.engine.play import chosen, play
 from triosim.engine.solver import NetworkModel
@@ -235,7 +235,7 @@ def _lowered(job: Prepared, means: CollectiveMeans, fold: bool) -> tuple[Lowered
 
 
 def _settled(
-    parts: Sequence[tuple[Prepared, Lowered]], graph: Graph, wires: Wires, model: NetworkModel
+    parts: Sequence[tuple[Prepared, Lowered]], graph: Graph, wires: EngineNetwork, model: NetworkModel
 ) -> tuple[Played, NDArray[np.int64]]:
     """The played graph of one job or several, and its amounts as played.
 
