@@ -113,12 +113,15 @@ NAMES = ("gpt2", "llama-3.2-1b", "qwen2.5-0.5b", "gemma-2-2b", "mixtral-8x7b", "
     [
         {"tp": 8}, {"tp": 2, "parallelism": ("sequence",)}, {"tp": 4, "tp_style": "gather"}, {"zero": 3},
         {"tp": 2, "pp": 2, "zero": 1, "recompute": "full"}, {"tp": 2, "recompute": "selective", "zero": 2},
+        {"tp": 2, "parallelism": ("context",), "parallelism_options": {"cp": 2}, "zero": 1},
     ],
     ids=str,
 )  # fmt: skip
 def test_the_short_step_gives_the_long_one(
     name: str, asked: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if name == "mixtral-8x7b" and "context" in asked.get("parallelism", ()):  # type: ignore[operator]
+        asked = {"parallelism": ("experts",), "parallelism_options": {"ep": 4}, "zero": 1}
     plan = Plan(batch_size=8, micro_batches=4).replaced(**asked)
     short, long = _both(monkeypatch, model(name), plan)
     assert _different(short, long) == []

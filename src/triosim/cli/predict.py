@@ -168,11 +168,17 @@ def plan_of(options: Options, training: bool) -> Plan:
         from triosim.hardware.description import read_table
 
         fields["tp_plan"] = read_table(Path(options.tp_plan))
-    rules = [*(["sequence"] if options.sequence_parallel else []), *(options.parallelism or ())]
+    sizes = {name: getattr(options, axis) for name, axis in (("context", "cp"), ("experts", "ep"))}
+    asked = [name for name, size in sizes.items() if size != 1]
+    rules = [*(["sequence"] if options.sequence_parallel else []), *asked, *(options.parallelism or ())]
+    rule_options = {
+        **{axis: str(sizes[name]) for name, axis in (("context", "cp"), ("experts", "ep")) if name in asked},
+        **named(options.parallelism_option, "--parallelism-option", "regather=off"),
+    }
     return Plan(
         **fields,
         parallelism=tuple(dict.fromkeys(rules)),
-        parallelism_options=named(options.parallelism_option, "--parallelism-option", "regather=off"),
+        parallelism_options=rule_options,
         sequence_length=options.seq_len,
         overlap=options.overlap == "on",
         schedule_options=named(options.schedule_option, "--schedule-option", "chunks=4"),

@@ -26,8 +26,8 @@ from triosim.partition.placements import PARTIAL, REPLICATE, VARYING, Partial, P
 from triosim.partition.rule import Placing
 from triosim.partition.step import Step
 from triosim.partition.transfers import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER, Transfer, Transfers
-from triosim.trace.symbols import relocate
-from triosim.trace.tables import ITEM_BYTES, Category, Phase
+from triosim.trace.symbols import in_matrix, relocate
+from triosim.trace.tables import ITEM_BYTES, NONE, Category, Phase
 
 _CARRIES_PARTIAL = ("clone", "detach", "alias", "contiguous", "to", "_to_copy")
 ROW_REDUCTION_BYTES = 4
@@ -59,6 +59,8 @@ class _Walk:
     def __init__(self, facts: Facts, placing: Placing, axis: int, origin: Sequence[int]) -> None:
         self.facts, self.placing, self.axis = facts, placing, axis
         self.origin = dict(enumerate(origin, len(facts.shapes) - len(origin)))
+        self.summand_of = {value: copy for copy, value in self.origin.items()}
+        """What another axis adds up -> the summands that an operator makes instead."""
         self.rests = placing.stationary == "weights" and bool(placing.resting)
         self.outcomes = Outcomes(facts, placing.size)
         self.weights = dict(placing.weights)  # parameter -> dimension, growing as biases and norms follow
@@ -193,14 +195,15 @@ class _Walk:
         reads, writes = facts.inputs[row], facts.outputs[row]
         by_storage = {}
         for value in reads:
-            if isinstance(self._placement(value), Partial):
+            if isinstance(self._placement(value), Partial) and not self.placing.left:
                 self._resolve(value, row)
             by_storage[facts.storage[value]] = value
         for at, value in enumerate(writes):
             there = self.latest.get(facts.storage[value], -1)  # what is only overwritten
             source = by_storage.get(facts.storage[value], reads[at] if at < len(reads) else there)
             same = source >= 0 and facts.shapes[source] == facts.shapes[value]
-            self._settle(value, self._placement(source) if same else REPLICATE, row)
+            home = self._placement(source) if same else REPLICATE
+            self._settle(value, REPLICATE if isinstance(home, Partial) else home, row)
 
     def _stays_partial(self, row: int, before: Sequence[Placement]) -> bool:
         """Whether the sum over ranks may be taken after this operator instead of before it.
@@ -241,14 +244,16 @@ class _Walk:
 
     def _given(self, value: int) -> Placement:
         """Placement of what no operator makes: an input, or what another axis has made of a value."""
-        if value not in self.origin:
+        source = self.origin.get(value, self.summand_of.get(value, NONE))
+        if source == NONE or (value not in self.origin and source not in self.placed):
             return self.placing.inputs.get(value, REPLICATE)
-        source = self.origin[value]
         home, before, after = self._placement(source), self.facts.shapes[source], self.facts.shapes[value]
         if isinstance(home, Replicate) or before == after:
             return home
         if isinstance(home, Shard) and len(before) == len(after) and before[home.dim] == after[home.dim]:
             return home  # the other axis has another dimension
+        if isinstance(home, Shard) and (moved := in_matrix(home, before, after)) is not None:
+            return moved
         raise PlanError(
             f"{self.placing.axis} {self.placing.size} divides what another axis gathers or adds up along the same "
             f"dimension, in {self.facts.trace.meta.workload or 'the trace'}: leave one of the two out"
@@ -257,6 +262,9 @@ class _Walk:
     def _seen(self, shard: Shard, known: int, value: int) -> Placement:
         """A Shard of one value as another of the same storage shows it."""
         before, after = self.facts.shapes[known], self.facts.shapes[value]
+        rests = self.placing.resting.get(value)
+        if self.placing.stationary == "activations" and rests is not None and rests.size == shard.size:
+            return rests  # known from all that reads it
         if before == after:
             return shard
         if after == before[::-1] and len(after) == 2:

@@ -98,6 +98,7 @@ def _labels(step: Step, modules: NDArray[np.int64]) -> dict[str, NDArray[np.int6
         **{f.name: getattr(local, f.name) for f in fields(Units)},
         "homes": local.operators, "home values": homes.values, "home storages": homes.storages,
         "transfers": operators[at], "origin": local.values[count : count + len(step.origin)],
+        "apart": local.values[sorted(step.apart)],
     }  # fmt: skip
 
 
@@ -111,7 +112,7 @@ def _tables(step: Step, labels: dict[str, NDArray[np.int64]]) -> dict[str, Relat
     return {
         **tables_of(step.trace, Units(**{f.name: labels[f.name] for f in fields(Units)})),
         "homes": RelatedTable(
-            labels["homes"], {"inputs": homes.inputs, "outputs": homes.outputs},
+            labels["homes"], {"args": homes.args, "inputs": homes.inputs, "outputs": homes.outputs},
             {"inputs": "home values", "outputs": "home values"},
         ),
         "home values": RelatedTable(
@@ -124,6 +125,7 @@ def _tables(step: Step, labels: dict[str, NDArray[np.int64]]) -> dict[str, Relat
             {"after": "operators", "before": "operators", "value": "values"},
         ),
         "origin": RelatedTable(labels["origin"], {"value": np.array(step.origin, np.int64)}, {"value": "values"}),
+        "apart": RelatedTable(labels["apart"], {"value": np.array(sorted(step.apart), np.int64)}, {"value": "values"}),
     }  # fmt: skip
 
 
@@ -135,7 +137,8 @@ def _step(step: Step, made: Changed, counts: Counts) -> Step:
         raise NotRepeating("values of the share are not those of the undivided step")
     flop, moved = counts
     operators = replace(trace.operators, flop=flop, bytes=moved, **made.columns["homes"])
+    origin, apart = (made.columns[name]["value"].tolist() for name in ("origin", "apart"))
     return replace(
-        step, trace=trace, homes=replace(trace, operators=operators, values=values),
-        transfers=Transfers(**made.columns["transfers"]), origin=tuple(made.columns["origin"]["value"].tolist()),
+        step, trace=trace, homes=replace(step.homes, operators=operators, values=values, modules=trace.modules),
+        transfers=Transfers(**made.columns["transfers"]), origin=tuple(origin), apart=frozenset(apart),
     )  # fmt: skip

@@ -8,7 +8,7 @@ scattered (all-reduce).  A parameter that is Shard is gathered before it is read
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from triosim.partition.mesh import Mesh
@@ -34,7 +34,8 @@ class Replication:
     """Placements among the replicas.
 
     Attributes:
-        axis: the axis along which Shards are cut.
+        axis: the axis along which Shards are cut: that of the replicas, or of them and the ranks that share their
+            samples.
         replicas: axis along which those Shards are replicated, ``""`` where ``axis`` has all replicas.
         states: whether optimizer states are Shard.
         weights: whether gradients and parameters are Shard too.
@@ -45,6 +46,8 @@ class Replication:
         every: gradients are reduced in every so-manieth iteration only (local updates in between).
         rooted: whether parameters and states are at the first replica only, which drives the others.
         away: what is in host memory until it is needed: ``"optimizer"`` states, ``"activations"``, ``"parameters"``.
+        apart: axis of the replicas that have the same of what replicas divide among them (experts), ``""`` where there
+            is nothing of the kind.
         first_bytes, bytes: caps of the first and the other groups of gradients that are reduced at once, where
             parameters are not gathered module by module.
     """
@@ -58,12 +61,21 @@ class Replication:
     every: int = 1
     rooted: bool = False
     away: tuple[str, ...] = ()
+    apart: str = ""
     first_bytes: int = 1_048_576
     bytes: int = 26_214_400
 
     def ways(self, mesh: Mesh) -> int:
         """Parts into which what is Shard is cut."""
         return mesh.size(self.axis)
+
+    def ranks(self, mesh: Mesh) -> int:
+        """Ranks whose gradients are added up."""
+        return mesh.size(self.axis) * mesh.size(self.replicas)
+
+    def of_apart(self) -> Replication:
+        """The placements of parameters of which replicas have different ones."""
+        return replace(self, axis=self.apart, replicas="", path=(), apart="")
 
     def reductions(self, mesh: Mesh) -> tuple[GradientReduction, ...]:
         """What makes a gradient that is Partial over all replicas what its optimizer state needs, in order."""

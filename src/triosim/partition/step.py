@@ -22,6 +22,8 @@ class Step:
         replication: what the replicas of the step divide among them.
         root_only: operators that only the first replica runs, on the samples of all.
         origin: for values that ``trace`` has more than ``homes``, copies and summands, the value that each is of.
+        apart: parameters of which replicas have different ones (experts); their gradients are reduced along an axis of
+            their own, ``replication.apart``.
         notes: what the user should know about how the step was divided.
     """
 
@@ -31,6 +33,7 @@ class Step:
     replication: Replication = field(default_factory=Replication)
     root_only: frozenset[int] = frozenset()
     origin: tuple[int, ...] = ()
+    apart: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()
 
     @staticmethod

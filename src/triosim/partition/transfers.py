@@ -12,9 +12,12 @@ from numpy.typing import NDArray
 COLLECTIVES = (
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all",
 )  # fmt: skip
-"""Kinds of collective.  ``bytes`` is always that of the full (gathered, unscattered) buffer."""
+"""Kinds of collective.  ``bytes`` is that of the full (gathered, unscattered) buffer; for all_to_all what one rank
+sends, its own part included."""
 
-ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER = map(COLLECTIVES.index, ("all_reduce", "all_gather", "reduce_scatter"))
+ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL = map(
+    COLLECTIVES.index, ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+)
 
 
 class Transfer(NamedTuple):

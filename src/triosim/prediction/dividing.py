@@ -77,17 +77,13 @@ def divided(
     Raises:
         InputError: the workload and the plan do not go together.
     """
-    found = None
     of = repeated(workload) if all(is_ours(type(rule)) and not isinstance(rule, ByModule) for rule in rules) else None
     if of is not None:
         try:
-            found = _of_short(of, workload, rules, mesh, plan, placed, stack)
+            return _of_short(of, workload, rules, mesh, plan, placed, stack)
         except (NotRepeating, InputError):  # what is wrong is told of the long step
-            found = None
-    if found is None:
-        found = Divided(*_road(workload, rules, mesh, plan, placed, stack))
-    step = completed(rules, found.step, mesh)
-    return Divided(found.workload, found.whole, step, found.short if step is found.step else None)
+            pass
+    return Divided(*_road(workload, rules, mesh, plan, placed, stack))
 
 
 def _road(
@@ -97,10 +93,11 @@ def _road(
     """The workload as the plan runs it, one micro-batch, one rank's share."""
     workload = suited(rules, workload, mesh)
     if stack is not None:
-        scattered = plan.zero >= 2 and mesh.replicas > 1
+        scattered = placed.weights and placed.ranks(mesh) > 1
         workload = with_main_gradients(workload, stack, mesh.micro_batches, scattered)
     whole = _at_batch(workload, mesh, plan)
-    return workload, whole, sharded(partition(whole, mesh, rules, of), mesh, placed)
+    step = completed(rules, partition(whole, mesh, rules, of), mesh)
+    return workload, whole, sharded(step, mesh, placed)
 
 
 def _of_short(

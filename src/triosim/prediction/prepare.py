@@ -218,8 +218,8 @@ def arrange(
     mesh = resolve(plan, system.devices, None if named else _samples(workload), workload.meta.micro_batches)
     rules = rules_of(plan, named)
     mesh = rebatched(plan, arranged(rules, mesh))
-    stack = plan.stack or ASSUMED
     placed = replication(rules, mesh)
+    stack = plan.stack or ASSUMED
     if placed.away and not plan.training:
         raise PlanError(f"offload {placed.away[0]}: inference has nothing to bring back: leave it out")
     if placed.rooted and mesh.micro_batches > 1:

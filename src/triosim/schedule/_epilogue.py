@@ -76,20 +76,22 @@ def reductions(of: StageFacts, part: PartFacts, offset: int, final: Final) -> tu
                 scattered = offset + units.reduce(number, max(unit.backward[1], -1))
                 reduced.update(dict.fromkeys(unit.gradients, scattered))
         units.finish(None, False)
-    elif not part.units and of.mesh.replicas > 1:
+    elif not part.units and of.job.sharing > 1:
         groups = part.groups()
         for group, last in zip(groups, sink(groups), strict=True):
             after = {int(final.ready[g.ready]) for g in group if final.ready[g.ready] >= 0}
             after.update(final.exchanged.values())
             before, stream = [of_iteration(row) for row in sorted(after)], DP
-            for what, axis, parts in of.job.reductions:
+            apart = group[0].parameter in of.job.step.apart
+            row = -1
+            for what, axis, parts in of.job.reductions_apart if apart else of.job.reductions:
                 row = builder.add(
                     Op.COLLECTIVE, of.stream(stream), operator=last, size=-(-total_bytes(group) // parts),
                     what=what, axis=axis, before=before,
                 )  # fmt: skip
                 before, stream = [row], REPLICAS
-            row += offset
-            reduced.update({g.storage: row for g in group})
+            if row >= 0:
+                reduced.update({g.storage: row + offset for g in group})
     return Fragment(builder.build(), uses=recorder.build()), reduced
 
 
@@ -129,7 +131,7 @@ class _Update:
         """All of it."""
         self._share_tied_weights()
         updated = self._update_on_host() if "optimizer" in self.job.replication.away else self._optimize()
-        if self.job.replication.states and not self.of.sharded and self.mesh.replicas > 1:
+        if self.job.replication.states and not self.of.sharded and self.job.sharing > 1:
             self._gather_parameters()
         recorder = Recorder()
         for part in self.of.parts:
@@ -142,13 +144,16 @@ class _Update:
         """All-gather the parameters that each rank has updated a part of, in the groups of their gradients."""
         size = self.job.step.trace.values.bytes()
         for group in reversed(self.of.groups()):
+            axis = self.job.gathering_axis(group[0].parameter)
+            if self.mesh.size(axis) == 1:
+                continue
             self.builder.add(
                 Op.COLLECTIVE,
                 COMPUTE,
                 operator=self.of.optimizer[-1] if self.of.optimizer else group[0].ready,
                 size=int(sum(size[g.parameter] for g in group)),
                 what=ALL_GATHER,
-                axis=self.mesh.row(self.job.replication.axis),
+                axis=self.mesh.row(axis),
             )
 
     def _share_tied_weights(self) -> None:

@@ -65,8 +65,11 @@ class JobFacts:
         self.skipped_elsewhere = (operators.view | root_only).tolist()
         self.update_s_per_byte = costs.update_s_per_byte
         self.replication = step.replication
+        self.sharing = self.replication.ranks(mesh)
         self.ways, self.reductions = self.replication.ways(mesh), self.replication.reductions(mesh)
-        gathers = self.replication.weights and mesh.replicas > 1
+        divided = step.apart and mesh.size(self.replication.apart) > 1
+        self.reductions_apart = self.replication.of_apart().reductions(mesh) if divided else ()
+        gathers = self.replication.weights and self.sharing > 1
         self.modules = UnitsByModule(step.trace, self.ways) if gathers else None
         self.phase = operators.phase.tolist()
         self.skipped = operators.view.tolist()
@@ -93,6 +96,10 @@ class JobFacts:
             self.needed_before.setdefault(before, []).append(number)
             if before < len(self.phase) and self.phase[before] == Phase.OPTIMIZER:
                 self.once.add(number)  # gradients are exchanged when they are complete
+
+    def gathering_axis(self, parameter: int) -> str:
+        """The axis along which the shards of an updated parameter are brought together."""
+        return self.replication.apart if parameter in self.step.apart else self.replication.axis
 
     def running(self, schedule: Schedule, mesh: JobMesh) -> JobFacts:
         """The same job under another schedule, with other micro-batches."""
@@ -198,9 +205,16 @@ class PartFacts:
         """Gradients that are reduced together."""
         if not self.grads:
             return []
-        if self.plan.overlap:
-            return by_bytes(self.grads, self.job.replication.first_bytes, self.job.replication.bytes)
-        return [list(self.grads)]
+        apart, first, others = self.job.step.apart, self.job.replication.first_bytes, self.job.replication.bytes
+        if not apart:
+            return by_bytes(self.grads, first, others) if self.plan.overlap else [list(self.grads)]
+        found = []
+        for own in (
+            [g for g in self.grads if g.parameter not in apart],
+            [g for g in self.grads if g.parameter in apart],
+        ):
+            found += by_bytes(own, first, others) if self.plan.overlap else [own] * bool(own)
+        return sorted(found, key=lambda group: max(g.ready for g in group))
 
 
 class StageFacts:
@@ -245,7 +259,7 @@ class StageFacts:
         """Whether gradients are copied to buckets; main gradients are reduced where they are (Megatron-LM's
         ``param_and_grad_buffer.py``)."""
         plan, main = self.plan, self.plan.stack is not None and self.plan.stack.gradients != "parameter"
-        reduced = self.mesh.replicas > 1 and plan.training and plan.overlap
+        reduced = self.job.sharing > 1 and plan.training and plan.overlap
         return reduced and not self.job.replication.states and not main
 
     def _blocks(self, numbers: list[int]) -> RankBlocks:
@@ -280,7 +294,7 @@ class StageFacts:
         """Gradients that go to the host beside the last backward: those that no other rank has a part of."""
         shared = any(self.elsewhere(g) for g in self.grads)
         whole = len(self.parts) == 1 and not self.job.schedule.splits_backward
-        alone = self.mesh.replicas == 1 and not shared
+        alone = self.job.sharing == 1 and not shared
         if "optimizer" not in self.job.replication.away or not alone or not self.plan.overlap or not whole:
             return []
         return gradient_trips(

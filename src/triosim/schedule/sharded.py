@@ -34,11 +34,11 @@ def sharded(step: Step, mesh: Mesh, placed: Replication) -> Step:
     Raises:
         PlanError: the step has neither gradients nor an optimizer to divide.
     """
-    return _sharded(step, placed.ways(mesh), placed)
+    return _sharded(step, placed.ways(mesh), mesh.size(placed.apart) if step.apart else 1, placed)
 
 
 @kept(64, room=ROOM, size=lambda step: len(step.trace))
-def _sharded(step: Step, ways: int, placed: Replication) -> Step:
+def _sharded(step: Step, ways: int, ways_apart: int, placed: Replication) -> Step:
     step = replace(step, replication=placed)
     if not placed.states:
         return step
@@ -47,10 +47,21 @@ def _sharded(step: Step, ways: int, placed: Replication) -> Step:
     notes = step.notes
     if placed.weights and ways > 1 and not len(blocks(step.trace)):
         notes = (*notes, "zero: no repeated blocks were found, so all parameters are gathered at once")
-    return replace(step, trace=shard_optimizer(step.trace, ways, placed.weights), notes=notes)
+    parts: int | NDArray[np.int64] = ways
+    if step.apart:
+        parts = _ways_of(step.trace.values, step.apart, ways, ways_apart)
+    return replace(step, trace=shard_optimizer(step.trace, parts, placed.weights), notes=notes)
 
 
-def shard_optimizer(trace: Trace, ways: int, by_rows: bool) -> Trace:
+def _ways_of(values: Values, apart: frozenset[int], ways: int, ways_apart: int) -> NDArray[np.int64]:
+    """For each value the ranks among which its parameter is divided, shape ``(values,)``."""
+    own = np.isin(values.storage, values.storage[sorted(apart)])
+    own |= (values.of >= 0) & own[np.maximum(values.of, 0)]
+    own |= np.isin(values.storage, values.storage[own])
+    return np.where(own, ways_apart, ways)
+
+
+def shard_optimizer(trace: Trace, ways: int | NDArray[np.int64], by_rows: bool) -> Trace:
     """The step with an optimizer that updates one rank's part of every parameter.
 
     Operators of the optimizer work element by element, so each tensor that they touch is replaced by the part of the
@@ -58,12 +69,12 @@ def shard_optimizer(trace: Trace, ways: int, by_rows: bool) -> Trace:
 
     Args:
         trace: one rank's step.
-        ways: ranks on the data axis.
+        ways: ranks on the data axis, or for each value those among which its parameter is divided.
         by_rows: cut the first dimension (FSDP2), else all elements evenly.
     """
     operators, values = trace.operators, trace.values
     update = operators.phase == Phase.OPTIMIZER
-    if ways == 1 or not update.any():
+    if np.all(ways == 1) or not update.any():
         return trace
     count = len(values)
     touched, made, elsewhere = np.zeros(count, bool), np.zeros(count, bool), np.zeros(count, bool)
@@ -89,7 +100,7 @@ def shard_optimizer(trace: Trace, ways: int, by_rows: bool) -> Trace:
     return count_work(replace(trace, values=extended, operators=operators))
 
 
-def _parts(shape: Ragged, ways: int, by_rows: bool) -> Ragged:
+def _parts(shape: Ragged, ways: int | NDArray[np.int64], by_rows: bool) -> Ragged:
     """Shapes of the lowest rank's parts: fewer rows, or as many elements in the first dimension."""
     extents, starts = shape.values.astype(np.int64), shape.offsets[:-1][shape.lengths() > 0]
     if by_rows:
@@ -97,7 +108,7 @@ def _parts(shape: Ragged, ways: int, by_rows: bool) -> Ragged:
     else:
         first = shape.products()[shape.lengths() > 0]
         extents = np.minimum(extents, 1)  # an empty tensor stays empty
-    extents[starts] = -(-first // ways)
+    extents[starts] = -(-first // (ways[shape.lengths() > 0] if isinstance(ways, np.ndarray) else ways))
     return Ragged(extents, shape.offsets)
 
 

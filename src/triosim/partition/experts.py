@@ -1,0 +1,202 @@
+"""One rank's experts of a step, and the rows that travel to them and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.core.caching import kept
+from triosim.core.columns import Ragged
+from triosim.core.errors import PlanError
+from triosim.operators import ExpertsWork, work
+from triosim.partition.facts import Facts
+from triosim.partition.step import Step
+from triosim.partition.transfers import ALL_TO_ALL, Transfer, Transfers
+from triosim.trace.calls import calls_of, count_work
+from triosim.trace.tables import NONE, Category, Phase, Trace, Values
+
+FEW = 8
+"""Inputs of an operator on one tensor, at most: a parameter, its gradient and states."""
+
+
+@dataclass(frozen=True)
+class ExpertPass:
+    """One pass through the experts of a layer: its forward, its backward, or its forward run again.
+
+    Attributes:
+        rows: operators that multiply by the experts' weights or make their gradients.
+        experts: how many there are.
+        tokens: rows of the products, each a token and an expert that it takes.
+        given, made: what goes in, tokens or gradients, and what comes out, as value ids; -1 where that is not found.
+        sent_after: operator that makes what goes in.
+        needed_before: first operator that reads what comes out (as many as operators where none does).
+        back_after: operator that makes what comes out.
+        elements: of what one rank sends.
+    """
+
+    rows: tuple[int, ...]
+    experts: int
+    tokens: int
+    given: int
+    made: int
+    sent_after: int
+    back_after: int
+    needed_before: int
+    elements: int
+
+
+@kept(8)
+def spread(step: Step, size: int, axis: int, imbalance: float) -> Step:
+    """The step of a rank that has one part of the experts.
+
+    Args:
+        step: with all experts.
+        size: ranks among which the experts are divided.
+        axis: row of the mesh's axes.
+        imbalance: rows of the fullest rank over the mean.
+
+    Raises:
+        PlanError: there are no experts, or they do not divide.
+    """
+    trace = step.trace
+    passes = list(_passes(trace))
+    name = trace.meta.workload or "the trace"
+    if not passes:
+        raise PlanError(f"experts: {name} has no layer of experts: leave ep out")
+    counts = {one.experts for one in passes}
+    if any(count % size for count in counts):
+        near = ", ".join(str(n) for n in range(1, min(counts) + 1) if not any(count % n for count in counts))
+        raise PlanError(
+            f"experts: the {' and '.join(map(str, sorted(counts)))} experts of {name} do not divide by ep {size}: "
+            f"sizes that do are {near}"
+        )
+    parameters, held = _held(trace, passes)
+    width = trace.values.bytes() / np.maximum(trace.values.elements(), 1)
+    sent = []
+    for one in passes if size > 1 else ():
+        bytes_ = math.ceil(one.elements * width[one.given] * imbalance)
+        sent.append(Transfer(one.sent_after, one.rows[0], ALL_TO_ALL, axis, bytes_, one.given))
+        sent.append(Transfer(one.back_after, one.needed_before, ALL_TO_ALL, axis, bytes_, one.made))
+    values = _cut(trace.values, held, size)
+    if imbalance > 1 and size > 1:
+        values = _crowded(values, trace, passes, imbalance)
+    count = len(step.homes.values)
+    homes = replace(step.homes, values=_cut(step.homes.values, held[held < count], size))
+    return replace(
+        step, trace=count_work(replace(trace, values=values)), homes=homes, apart=frozenset(parameters),
+        transfers=step.transfers.with_more(Transfers.of(sent)),
+    )  # fmt: skip
+
+
+def _cut(values: Values, held: NDArray[np.int64], size: int) -> Values:
+    """Values with their first dimension cut into ``size`` parts."""
+    extents = values.shape.values.copy()
+    extents[values.shape.offsets[held]] //= size
+    return replace(values, shape=Ragged(extents, values.shape.offsets))
+
+
+def _crowded(values: Values, trace: Trace, passes: Iterable[ExpertPass], imbalance: float) -> Values:
+    """Values with more rows between dispatch and combine, on the rank that has most of them."""
+    inputs, outputs, lists = trace.operators.inputs.lists(), trace.operators.outputs.lists(), trace.values.shape.lists()
+    places: dict[int, None] = {}
+    for one in passes:
+        for row in range(one.rows[0], one.rows[-1] + 1):
+            for value in (*inputs[row], *outputs[row]):
+                shape = lists[value]
+                if len(shape) == 2 and one.tokens in shape:
+                    places[int(values.shape.offsets[value]) + list(shape).index(one.tokens)] = None
+    at = np.array(list(places), np.int64)
+    extents = values.shape.values.copy()
+    extents[at] = np.ceil(extents[at] * imbalance).astype(extents.dtype)
+    return replace(values, shape=Ragged(extents, values.shape.offsets))
+
+
+def _held(trace: Trace, passes: Iterable[ExpertPass]) -> tuple[set[int], NDArray[np.int64]]:
+    """Parameters of experts, and all values whose first dimension is the experts: weights, gradients, states.
+
+    What an operator makes of such a value in the same shape (a cast, a sum of gradients) is one too.  Biases lie beside
+    the weights in a module and have as many rows.
+    """
+    facts, count = Facts(trace), {row: one.experts for one in passes for row in one.rows}
+    shapes, storage, name = facts.shapes, facts.storage, trace.values.name
+    first = {storage[v]: v for v in trace.weights().tolist()}
+    parameters: dict[int, int] = {}
+    storages: dict[int, int] = {}
+    for row, experts in count.items():
+        for value in facts.inputs[row]:
+            weight = facts.parameter(value)
+            if facts.category[weight] == Category.WEIGHT and shapes[weight][:1] == (experts,):
+                parameters[first.get(storage[weight], weight)] = experts
+        storages.update((storage[v], experts) for v in facts.outputs[row] if len(shapes[v]) == 3)
+    homes = {(name[p].rpartition(".")[0], experts) for p, experts in parameters.items() if name[p]}
+    for weight in first.values():
+        home = name[weight].rpartition(".")[0]
+        if name[weight] and (home, *shapes[weight][:1]) in homes:
+            parameters[weight] = shapes[weight][0]
+    storages.update((storage[p], experts) for p, experts in parameters.items())
+    for value, of in enumerate(facts.of):
+        owner = first.get(storage[of], of) if of >= 0 else NONE
+        if owner in parameters:
+            storages[storage[value]] = parameters[owner]
+    for row, (reads, writes) in enumerate(zip(facts.inputs, facts.outputs, strict=True)):
+        if row not in count and len(reads) <= FEW:  # an optimizer of all tensors at once tells nothing of a single one
+            made = {shapes[v]: storages[storage[v]] for v in reads if storage[v] in storages and len(shapes[v]) > 1}
+            for value in writes:
+                if shapes[value] in made:
+                    storages.setdefault(storage[value], made[shapes[value]])
+    held = [v for v, where in enumerate(storage) if where in storages and shapes[v][:1] == (storages[where],)]
+    return set(parameters), np.array(held, np.int64)
+
+
+def _passes(trace: Trace) -> Iterator[ExpertPass]:
+    """Passes through experts in order of their first operator: operators of one module and phase."""
+    calls, operators = calls_of(trace), trace.operators
+    found: dict[tuple[int, int, int], list[int]] = {}
+    turns: dict[tuple[int, int], int] = {}
+    before: tuple[int, int] | None = None
+    works: dict[int, ExpertsWork] = {}
+    for row, phase in enumerate(operators.phase.tolist()):
+        if phase == Phase.OPTIMIZER or calls[row].kind != "experts":
+            continue
+        known = work(calls[row])
+        if not isinstance(known, ExpertsWork):
+            continue
+        works[row] = known
+        key = int(operators.module[row]), phase
+        turns[key] = turns.get(key, 0) + (key != before)  # a module that runs several times passes several times
+        before = key
+        found.setdefault((*key, turns[key]), []).append(row)
+    for (_, phase, _), rows in found.items():
+        one = _expert_pass(trace, rows, works, phase)
+        if one is not None:
+            yield one
+
+
+def _expert_pass(trace: Trace, rows: list[int], works: dict[int, ExpertsWork], phase: int) -> ExpertPass | None:
+    """What goes in and what comes out; None where that is not found."""
+    inputs, outputs, storage = trace.operators.inputs.lists(), trace.operators.outputs.lists(), trace.values.storage
+    writers, shapes = trace.writers(), trace.values.shape.lists()
+    known, own = works[rows[0]], set(rows)
+    tokens = round(known.tokens)
+    phases = trace.operators.phase
+    given = [
+        (writer, value) for value, writer in zip(inputs[rows[0]], writers[rows[0]], strict=True)
+        if writer >= 0 and phases[writer] == phase and len(shapes[value]) == 2 and tokens in shapes[value]
+    ]  # fmt: skip
+    made = [(row, v) for row in rows for v in outputs[row] if len(shapes[v]) == 2 and shapes[v][0] == tokens]
+    if not given or not made:
+        return None
+    sent_after, value = max(given)
+    back_after, result = made[-1]
+    where = storage[result]
+    readers = (
+        row for row in range(back_after + 1, len(trace))
+        if row not in own and any(storage[v] == where for v in inputs[row])
+    )  # fmt: skip
+    last = next(readers, len(trace))
+    elements = math.prod(shapes[value]) * (round(known.topk) if known.matrices > 1 else 1)
+    return ExpertPass(tuple(rows), round(known.experts), tokens, value, result, sent_after, back_after, last, elements)

@@ -1,0 +1,75 @@
+"""Expert parallelism: the ranks of a group have the experts among them, and tokens travel to those that they chose.
+
+The axis ``ep`` is taken from the data axis.  Every rank works on samples of its own; before the experts of a layer each
+sends the rows of its tokens to the ranks that have their experts (*dispatch*, an all-to-all), and gets them back after
+(*combine*); the backward sends gradients the same way, a recomputation sends again.  With ``T`` tokens of ``h``
+elements that take ``k`` experts each, one of the four sends ``T k h`` elements a rank, ``(ep - 1) / ep`` of them to
+others.  A rank keeps ``experts / ep`` of the experts, their gradients and optimizer states; those gradients are
+reduced along ``edp`` alone, the ranks that have the same experts.
+
+Sources: Lepikhin et al., GShard (arXiv:2006.16668), section 3; Fedus et al., Switch Transformer (arXiv:2101.03961);
+Megatron-LM's ``--expert-model-parallel-size``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from triosim.core.errors import PlanError
+from triosim.core.registry import registered
+from triosim.partition.experts import spread
+from triosim.partition.mesh import Mesh
+from triosim.partition.replication import Replication
+from triosim.partition.rule import M, Rule
+from triosim.partition.step import Step
+
+
+@registered
+@dataclass(frozen=True)
+class ExpertParallelism(Rule):
+    """Divides the experts of every layer among neighbouring ranks of the data axis.
+
+    Attributes:
+        ep: ranks that have all experts among them.
+        imbalance: rows of the fullest rank over the mean, 1 or more; all wait for that rank.
+    """
+
+    ep: int = 8
+    imbalance: float = 1.0
+
+    def arranged(self, mesh: M) -> M:
+        """With the axes ``edp`` and ``ep``, the latter innermost.
+
+        Raises:
+            PlanError: the replicas cannot be divided into groups of so many.
+        """
+        replicas = mesh.size("dp")
+        if self.ep < 1 or replicas % self.ep:
+            near = ", ".join(str(n) for n in range(1, replicas + 1) if replicas % n == 0)
+            raise PlanError(
+                f"experts: dp {replicas} cannot be divided into groups of ep {self.ep}: sizes that fit are {near}"
+            )
+        if not 1 <= self.imbalance < math.inf:
+            raise PlanError(
+                f"experts: imbalance {self.imbalance:g} is no load of the fullest rank over the mean: give 1 or more"
+            )
+        return mesh.resplit(("dp",), (("edp", replicas // self.ep), ("ep", self.ep)))
+
+    def replicate(self, mesh: Mesh, placed: Replication) -> Replication:
+        """Gradients of experts are reduced along ``edp``.
+
+        Raises:
+            PlanError: the replicas divide whole parameters, or do not reduce gradients among all of them.
+        """
+        if placed.weights or placed.rooted or placed.away or placed.path or placed.replicas:
+            raise PlanError("experts: ep goes with zero 0 or 1, without offload, hsdp and dataparallel")
+        return replace(placed, apart="edp")
+
+    def completed(self, step: Step, mesh: Mesh) -> Step:
+        """With one rank's experts, and what is sent to and from them.
+
+        Raises:
+            PlanError: there are no experts, or they do not divide.
+        """
+        return spread(step, mesh.size("ep"), mesh.row("ep"), self.imbalance)

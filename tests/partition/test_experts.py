@@ -1,0 +1,162 @@
+"""Experts divided among ranks of the data axis: what is sent, what is kept, what is reduced where."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import triosim
+from tests.asked import asked
+from tests.command import run
+from triosim import PlanError
+from triosim.partition.transfers import COLLECTIVES
+from triosim.prediction.prepare import Prepared, prepare
+from triosim.trace.tables import Category, Phase
+
+LAYERS, LENGTH, HIDDEN, INNER, EXPERTS, CHOSEN, BATCH, BF16 = 2, 64, 256, 512, 8, 2, 3, 2
+SIZES = {
+    "num_hidden_layers": LAYERS, "hidden_size": HIDDEN, "intermediate_size": INNER, "num_local_experts": EXPERTS,
+    "num_experts_per_tok": CHOSEN, "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 512,
+}  # fmt: skip
+WEIGHTS = LAYERS * EXPERTS * 3 * HIDDEN * INNER
+"""Parameters of all experts: gate, up and down."""
+ROWS = BATCH * LENGTH * CHOSEN
+
+
+def _job(ep: int, nodes: int = 2, name: str = "mixtral-8x7b", sizes: dict | None = None, **plan) -> Prepared:
+    trace = triosim.model(name, sequence_length=LENGTH, configuration=SIZES if sizes is None else sizes)
+    options = {"ep": ep, **plan.pop("options", {})}
+    plan = {"parallelism": ("experts",), "parallelism_options": options, "batch_size": BATCH, **plan}
+    return prepare(trace, triosim.system("dgx-h100", nodes=nodes), *asked(host="none", **plan))
+
+
+def _sent(job: Prepared) -> Counter:
+    """Axis, kind, phase of what needs it and bytes -> how often."""
+    sent, phases = job.step.transfers, np.append(job.step.trace.operators.phase, -1)
+    rows = zip(sent.axis, sent.what, sent.before, sent.bytes.tolist(), strict=True)
+    return Counter((job.mesh.names[axis], COLLECTIVES[what], int(phases[b]), size) for axis, what, b, size in rows)
+
+
+def test_tokens_go_to_their_experts_and_come_back_in_each_pass() -> None:
+    one = ROWS * HIDDEN * BF16
+    assert _sent(_job(8)) == {
+        ("ep", "all_to_all", Phase.FORWARD, one): 2 * LAYERS,
+        ("ep", "all_to_all", Phase.BACKWARD, one): 2 * LAYERS,
+    }
+    again = _sent(_job(8, recompute="full"))
+    assert again[("ep", "all_to_all", Phase.RECOMPUTE, one)] + again[("ep", "all_to_all", Phase.BACKWARD, one)] == (
+        4 * LAYERS
+    )
+
+
+@pytest.mark.parametrize("ep", [2, 4, 8])
+def test_a_rank_has_a_part_of_the_experts_and_the_work_of_a_mean_one(ep: int) -> None:
+    whole, part = _job(1), _job(ep)
+    weights = [int(job.step.trace.values.elements()[job.step.trace.weights()].sum()) for job in (whole, part)]
+    assert weights[0] - weights[1] == WEIGHTS - WEIGHTS // ep
+    products = [np.nansum(job.step.trace.operators.flop) for job in (whole, part)]
+    other = [job.step.trace.operators.phase != Phase.OPTIMIZER for job in (whole, part)]
+    products = [np.nansum(job.step.trace.operators.flop[rows]) for job, rows in zip((whole, part), other, strict=True)]
+    assert products[0] == products[1]
+
+
+def _states(job: Prepared) -> int:
+    values = job.step.trace.values
+    update = job.step.trace.operators.phase == Phase.OPTIMIZER
+    touched = np.zeros(len(values), bool)
+    touched[job.step.trace.operators.inputs.values[update[job.step.trace.operators.inputs.rows()]]] = True
+    own = np.flatnonzero(touched & (values.category == Category.OPTIMIZER_STATE) & (values.version == 0))
+    return int(values.elements()[own].sum())
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_states_and_gradients_of_experts_are_those_of_the_ranks_that_have_them(zero: int) -> None:
+    """16 replicas, 8 of which have all experts: theirs are reduced by two, the others' by sixteen."""
+    whole, job = _job(1, zero=zero), _job(8, zero=zero)
+    all_weights = int(whole.step.trace.values.elements()[whole.step.trace.weights()].sum())
+    others = all_weights - WEIGHTS
+    ways, apart = (16, 2) if zero else (1, 1)
+    expected = 3 * (WEIGHTS // 8 // apart + others / ways)
+    assert _states(job) == pytest.approx(expected, rel=0.01)  # float32 weights and two moments; parts are rounded up
+    sent: Counter = Counter()
+    for row in triosim.simulate(*_asked(8, zero)).collectives:
+        sent[row.axis, row.kind, row.group_size] += row.bytes * row.count
+    kind = "reduce_scatter" if zero else "all_reduce"
+    assert sent["edp", kind, 2] == WEIGHTS // 8 * BF16
+    assert sent["dp", kind, 16] == others * BF16
+    if zero:
+        assert sent["edp", "all_gather", 2] == WEIGHTS // 8 * BF16
+        assert sent["dp", "all_gather", 16] == others * BF16
+
+
+def _asked(ep: int, zero: int):
+    trace = triosim.model("mixtral-8x7b", sequence_length=LENGTH, configuration=SIZES)
+    plan = {"parallelism": ("experts",), "parallelism_options": {"ep": ep}, "batch_size": BATCH, "zero": zero}
+    return trace, triosim.system("dgx-h100", nodes=2), *asked(host="none", **plan)
+
+
+def test_with_all_replicas_in_a_group_experts_are_reduced_by_nobody() -> None:
+    kinds = {(row.axis, row.kind) for row in triosim.simulate(*_asked(8, 0)).collectives}
+    assert ("edp", "all_reduce") in kinds
+    trace, _, *rest = _asked(8, 1)
+    alone = triosim.simulate(trace, triosim.system("dgx-h100"), *rest).collectives
+    assert {row.axis for row in alone} == {"dp", "ep"}
+
+
+def test_one_rank_a_group_is_data_parallel() -> None:
+    trace, system, plan, fidelity = _asked(1, 1)
+    with_rule = triosim.simulate(trace, system, plan, fidelity)
+    without = triosim.simulate(trace, system, plan.replaced(parallelism=(), parallelism_options={}), fidelity)
+    assert with_rule.memory.allocated_bytes == without.memory.allocated_bytes
+    sums = [sum(row.bytes * row.count for row in r.collectives) for r in (with_rule, without)]
+    assert sums[0] == sums[1]
+
+
+def test_the_fullest_rank_has_more_rows() -> None:
+    even, skewed = _job(4), _job(4, options={"imbalance": 1.5})
+    flop = [job.step.trace.operators.flop[job.step.trace.operators.phase == Phase.FORWARD] for job in (even, skewed)]
+    more = np.nansum(flop[1]) - np.nansum(flop[0])
+    products = LAYERS * 3 * 2 * ROWS * HIDDEN * INNER
+    assert more == pytest.approx(0.5 * products, rel=0.02)  # and what lies between the products
+    assert max(size for *_, size in _sent(skewed)) == 1.5 * max(size for *_, size in _sent(even))
+
+
+@pytest.mark.parametrize("name", ["gpt-oss-20b", "deepseek-v2-lite", "qwen3-30b-a3b"])
+def test_other_families(name: str) -> None:
+    """Shared experts and routers stay whole; biases of experts go with them."""
+    few = {"num_hidden_layers": 2}
+    whole, part = (_job(ep, name=name, sizes=few, batch_size=1) for ep in (1, 4))
+    values = whole.step.trace.values
+    elements = values.elements()
+    experts = sum(int(elements[w]) for w in whole.step.trace.weights().tolist() if ".experts." in values.name[w])
+    kept = part.step.trace.values.elements()[part.step.trace.weights()].sum()
+    assert experts
+    assert elements[whole.step.trace.weights()].sum() - kept == experts - experts // 4
+    assert len(part.step.transfers) % 4 == 0
+    assert len(part.step.transfers)
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        ({"ep": 3}, "dp 16 cannot be divided into groups of ep 3: sizes that fit are 1, 2, 4, 8, 16"),
+        ({"ep": 16}, "the 8 experts of mixtral-8x7b, bfloat16 do not divide by ep 16: sizes that do are 1, 2, 4, 8"),
+        ({"ep": 4, "zero": 3}, "ep goes with zero 0 or 1"),
+        ({"ep": 4, "options": {"imbalance": 0.5}}, "imbalance 0.5 is no load"),
+        ({"ep": 4, "name": "gpt2", "sizes": {"n_layer": 1}}, "has no layer of experts: leave ep out"),
+    ],
+)
+def test_what_does_not_go_is_a_sentence(plan: dict, words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        _job(**plan)
+
+
+def test_a_pipeline_of_experts_on_the_command_line() -> None:
+    job = ("train", "mixtral-8x7b", "--seq-len", "64", "--system", "dgx-h100", "--nodes", "2", "--json", "-")
+    done = run(*job, "--pp", "2", "--ep", "4", "--zero", "1", "--micro-batches", "4", "--recompute", "full")
+    assert done.returncode == 0, done.stderr
+    assert '"ep"' in done.stdout
+    swept = run(*job[:-2], "--sweep", "ep=1,8", "zero=1")
+    assert swept.returncode == 0, swept.stderr
