@@ -19,7 +19,7 @@ from triosim.partition.local_trace import with_copies
 from triosim.partition.step import Step
 from triosim.partition.transfers import ALL_TO_ALL, Transfer, Transfers
 from triosim.trace.calls import count_work
-from triosim.trace.tables import ITEM_BYTES, NONE, Phase, Trace, Values
+from triosim.trace.tables import ITEM_BYTES, NONE, Phase, Trace
 
 HEADS, QUERIES, KEYS, WIDTHS = "h", "s", "t", ("d", "e")
 """Names of dimensions of an attention that is one operator (:mod:`triosim.operators.attention`)."""
@@ -59,8 +59,8 @@ class _Exchange:
         self.inputs = [list(row) for row in self.facts.inputs]
         self.outputs = [list(row) for row in self.facts.outputs]
         self.rows = [
-            row for row, call in enumerate(self.facts.calls)
-            if call.kind == "attention" and self.facts.phase[row] != Phase.OPTIMIZER
+            row for row, phase in enumerate(self.facts.phase)
+            if phase != Phase.OPTIMIZER and self.facts.calls[row].kind == "attention"
         ]  # fmt: skip
         self.by_heads: dict[tuple[Region, tuple[int, ...]], int] = {}
         """Part of a storage and shape by tokens -> the value by heads."""
@@ -128,7 +128,7 @@ class _Exchange:
         )
 
     def _base(self, value: int, names: Sequence[str]) -> int:
-        """The part of a value that a rank has, of the gathered copy or the summand of it; other values are themselves."""
+        """The part that a rank has of what a gathered copy or a summand is of; other values are themselves."""
         origin = self.facts.copy_of.get(value)
         if origin is None:
             return value
@@ -149,8 +149,8 @@ class _Exchange:
                 heads = shape[at]
                 fits = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
                 raise PlanError(
-                    f"context: the {heads} heads of keys or queries that a rank has do not divide by cp {self.size} for "
-                    f"cp-style ulysses: sizes that do are {fits}; gather takes any"
+                    f"context: the {heads} heads of keys or queries that a rank has do not divide by cp {self.size} "
+                    f"for cp-style ulysses: sizes that do are {fits}; gather takes any"
                 )
             if name == HEADS:
                 shape[at] //= self.size
