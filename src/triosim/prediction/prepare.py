@@ -40,6 +40,7 @@ from triosim.network.routes import Router, router_of
 from triosim.partition.main_gradients import often, with_main_gradients
 from triosim.partition.partition import partition
 from triosim.partition.resolve import JobMesh, arranged, completed, rebatched, replication, resolve, rules_of, suited
+from triosim.partition.shards import sharded
 from triosim.partition.step import Step
 from triosim.plan import Plan
 from triosim.prediction.timeline import CATEGORIES
@@ -47,7 +48,6 @@ from triosim.schedule.actions import SCHEDULES, Schedule, check
 from triosim.schedule.backward import split_backward
 from triosim.schedule.job import Costs, programs
 from triosim.schedule.program import Op, Program
-from triosim.schedule.sharded import sharded
 from triosim.schedule.stages import Stages, split
 from triosim.stacks import ASSUMED
 from triosim.trace.blocks import blocks
@@ -228,7 +228,7 @@ def arrange(
     tell("dividing the step")
     whole = _at_batch(workload, mesh, plan)
     if placed.away and not plan.training:
-        raise PlanError(f"offload {placed.away[0]}: inference has nothing to bring back: leave it out")
+        raise PlanError(f"{placed.away[0].name}: inference has nothing to bring back: leave it out")
     if placed.rooted and mesh.micro_batches > 1:
         raise PlanError("dp-style dataparallel runs the batch in one piece: use micro-batches 1, or dp-style ddp")
     step = sharded(completed(rules, partition(whole, mesh, rules), mesh), mesh, placed)
@@ -441,7 +441,7 @@ def _programs(
         gathered_job = replace(job, trace=gathered, device=system.models[base])
         at_once = price(gathered_job, fidelity.operator_times, fidelity.operator_options).seconds
     copies = copy_s_per_byte(system.models[base]) if step.replication.weights else 0.0
-    update = update_s_per_byte(system, placement.devices) if "optimizer" in step.replication.away else 0.0
+    update = update_s_per_byte(system, placement.devices) if step.replication.updates_on_host else 0.0
     costs = Costs(times[base].seconds, at_once, copy_s_per_byte=copies, update_s_per_byte=update)
     made = programs(step, costs, stages, schedule, plan, mesh)
     if len(times) == 1:
