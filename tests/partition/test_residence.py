@@ -81,19 +81,21 @@ def test_modules_are_gathered_so_far_ahead(rule: str, ahead: int) -> None:
     plan = Plan(parallelism=(rule,), parallelism_options={"ahead": ahead})
     (program,) = prepare(_small(), triosim.system("dgx-a100"), plan).programs
     gather = COLLECTIVES.index("all_gather")
-    launched, copied, most = 0, 0, 0
+    launched, copied, most = list[int](), list[int](), 0
     first_scatter = next(n for n in range(len(program)) if program.op[n] == Op.COLLECTIVE and program.what[n] != gather)
     for n in range(first_scatter):
         if program.what[n] == gather:
-            launched += program.op[n] == Op.COLLECTIVE
-            copied += program.op[n] == Op.COMPUTE
-            most = max(most, launched - copied)
-    assert launched == copied == 2 * LAYERS + 1
+            rows = launched if program.op[n] == Op.COLLECTIVE else copied
+            rows.append(int(program.operator[n]))
+            most = max(most, len(launched) - len(copied))
+    assert len(launched) == len(copied) == 2 * LAYERS + 1
     assert most == max(ahead, 1)
+    early = sum(at < needed for at, needed in zip(launched, copied, strict=True))
+    assert early == (2 * LAYERS if ahead else 0) - (ahead > 0)  # the rest and the first module begin together
 
 
 def test_a_module_that_does_not_exist_is_a_sentence(rule: str) -> None:
-    with pytest.raises(PlanError, match="'layers.\\*' to be gathered: none is called so; there are transformer"):
+    with pytest.raises(PlanError, match=r"'layers\.\*' to be gathered: none is called so; there are transformer"):
         _run(parallelism=(rule,), parallelism_options={"modules": "layers.*"})
 
 
