@@ -91,7 +91,7 @@ def test_modules_are_gathered_so_far_ahead(rule: str, ahead: int) -> None:
     assert len(launched) == len(copied) == 2 * LAYERS + 1
     assert most == max(ahead, 1)
     early = sum(at < needed for at, needed in zip(launched, copied, strict=True))
-    assert early == (2 * LAYERS if ahead else 0) - (ahead > 0)  # the rest and the first module begin together
+    assert early == (2 * LAYERS if ahead else 0)  # all but the first of the forward
 
 
 def test_a_module_that_does_not_exist_is_a_sentence(rule: str) -> None:
