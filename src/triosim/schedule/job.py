@@ -9,6 +9,7 @@ for all micro-batches and iterations at once.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from triosim.core.dtypes import DTYPE_CODE
 from triosim.core.errors import PlanError
 from triosim.memory.liveness import Recorder, ScheduledFragment, liveness
 from triosim.partition.gradients import Gradient, gradients
+from triosim.partition.residence import HOST as HOST_PLACE
 from triosim.partition.resolve import JobMesh
 from triosim.partition.step import Step
 from triosim.plan import Plan
@@ -27,8 +29,7 @@ from triosim.schedule.actions import Pass, Schedule
 from triosim.schedule.costs import ScheduleCosts as Costs
 from triosim.schedule.fragments import Fragment, Placed, concatenate
 from triosim.schedule.gathering import Missing, missing
-from triosim.schedule.offload import HOST as HOST_PLACE
-from triosim.schedule.offload import Shuttle
+from triosim.schedule.host_copies import Shuttle
 from triosim.schedule.program import COMPUTE, COPY, SEND, TP, Op, Program, of_iteration
 from triosim.schedule.stages import Boundary, Stages
 from triosim.trace.tables import ITEM_BYTES, Category, Phase, Trace
@@ -73,7 +74,14 @@ class _FragmentedIteration:
 
 
 def programs(step: Step, costs: Costs, stages: Stages, schedule: Schedule, plan: Plan, mesh: JobMesh) -> list[Program]:
-    """One program for each pipeline stage.
+    """One program for each pipeline stage; see :func:`each_program`."""
+    return list(each_program(step, costs, stages, schedule, plan, mesh))
+
+
+def each_program(
+    step: Step, costs: Costs, stages: Stages, schedule: Schedule, plan: Plan, mesh: JobMesh
+) -> Iterator[Program]:
+    """One program for each pipeline stage, written out when it is asked for.
 
     Args:
         step: one rank's share of a micro-batch.
@@ -99,7 +107,7 @@ def programs(step: Step, costs: Costs, stages: Stages, schedule: Schedule, plan:
     job = JobFacts(step, costs, stages, schedule, plan, mesh, grads)
     if schedule.splits_backward:
         away = job.replication.away
-        whole = f"offload {away[0]}" if away else f"zero {plan.zero}" if job.modules else ""
+        whole = away[0].name if away else job.replication.name if job.modules else ""
         if whole:
             raise PlanError(
                 f"schedule {plan.schedule} splits the backward in two, and {whole} is bound to whole ones: use "
@@ -107,7 +115,7 @@ def programs(step: Step, costs: Costs, stages: Stages, schedule: Schedule, plan:
             )
     kinds = ((True, False) if mesh.replicas > 1 else (True,)) if step.replication.rooted else (None,)
     written = [StageWriter(StageFacts(job, stage, root)) for stage in range(mesh.stages) for root in kinds]
-    return [stage.program() for stage in written]  # tags are known when all stages have been written
+    return (stage.program() for stage in written)  # tags are known when all stages have been written
 
 
 def _reduced_in(gradient: Gradient, trace: Trace, item: float) -> Gradient:
