@@ -143,8 +143,8 @@ class StepOptions:
     )
     cp_style: str = _option(
         DIVISION, "--cp-style", "STYLE",
-        "What attention gets of other ranks: gather (keys, values) or ulysses (heads; default gather).",
-        default="gather", complete=choices("gather", "ulysses"),
+        "How attention gets what other ranks have: gather, ring or ulysses (default gather).",
+        default="gather", complete=choices("gather", "ring", "ulysses"),
     )  # fmt: skip
     ep: int = _option(
         DIVISION, "--ep", "N", "Ranks of the data axis that have the experts of each layer among them.", default=1

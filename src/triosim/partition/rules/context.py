@@ -6,6 +6,8 @@ Gradients of parameters are sums over ``dp`` and ``cp``, reduced and sharded alo
 * ``gather``: keys and values of a layer are all-gathered before it, their gradients reduce-scattered after its
   backward; with ``T`` tokens of ``h`` elements of keys each is ``T h`` elements, as all ranks together have.  Parts are
   taken to be dealt out so that causal attention is the same work on each (one from the front with one from the back);
+* ``ring``: blocks of keys and values go round beside the attention (:mod:`triosim.partition.ring_attention`), parts
+  dealt out likewise;
 * ``ulysses``: all-to-alls give each rank all positions of a part of the heads (:mod:`triosim.partition.ulysses`).
 
 Sources: Llama team, "The Llama 3 Herd of Models" (arXiv:2407.21783), section 3.3.2; PyTorch's
@@ -25,13 +27,14 @@ from triosim.operators import SPREAD
 from triosim.partition.facts import Facts
 from triosim.partition.mesh import Mesh
 from triosim.partition.replication import Replication
+from triosim.partition.ring_attention import in_blocks, passed_round
 from triosim.partition.rule import M, Placing, Rule
 from triosim.partition.rules.sequence import sequence_of
 from triosim.partition.step import Step
 from triosim.partition.ulysses import exchanged
 from triosim.trace.calls import calls_of, count_work
 from triosim.trace.symbols import follow
-from triosim.trace.tables import PERSISTENT
+from triosim.trace.tables import PERSISTENT, Trace
 
 
 @registered
@@ -48,7 +51,7 @@ class Context(Rule):
     cuts_inputs: ClassVar[bool] = True
 
     cp: int = 2
-    cp_style: Literal["gather", "ulysses"] = "gather"
+    cp_style: Literal["gather", "ulysses", "ring"] = "gather"
 
     def arranged(self, mesh: M) -> M:
         """With the axis ``cp`` within the data axis, and ``dp_cp`` for both.
@@ -104,14 +107,21 @@ class Context(Rule):
         )
 
     def completed(self, step: Step, mesh: Mesh) -> Step:
-        """With attention by heads, or one that knows that its queries are from all over the sequence.
+        """With attention by heads, by blocks, or one that knows that its queries are from all over the sequence.
 
         Raises:
             PlanError: it cannot be had so.
         """
-        if mesh.size("cp") == 1:
+        size = mesh.size("cp")
+        if size == 1:
             return step
-        return exchanged(step, mesh.size("cp"), mesh.row("cp")) if self.cp_style == "ulysses" else _spread(step)
+        if self.cp_style == "ulysses":
+            return exchanged(step, size, mesh.row("cp"))
+        return passed_round(step, size, mesh.row("cp")) if self.cp_style == "ring" else _spread(step)
+
+    def suited(self, trace: Trace, mesh: Mesh) -> Trace:
+        """With attention in blocks where those go round."""
+        return in_blocks(trace, mesh.size("cp")) if self.cp_style == "ring" and mesh.size("cp") > 1 else trace
 
 
 @kept(8)
