@@ -22,7 +22,7 @@ import numpy as np
 
 from triosim.collectives import uneven
 from triosim.core.columns import Ragged
-from triosim.engine.graph import CAPACITY_PER_BYTE, Collective, Graph, Task, Wires
+from triosim.engine.graph import CAPACITY_PER_BYTE, Collective, EngineNetwork, Graph, Task
 from triosim.engine.play import ENGINES
 
 GB = 10**9 * CAPACITY_PER_BYTE  # GB/s in the unit of the engine
@@ -41,7 +41,7 @@ CASES: dict[str, tuple[int, int | None, int]] = {
 """Devices, peers at a time (all if None), oversubscription of the leaves."""
 
 
-def fat_tree(devices: int, oversubscription: int) -> Wires:
+def fat_tree(devices: int, oversubscription: int) -> EngineNetwork:
     """Routes from each device to each: links out of devices, into devices, up from leaves, down to leaves."""
     leaves = devices // LEAF
     inner = LEAF * 50 * GB // oversubscription
@@ -54,10 +54,10 @@ def fat_tree(devices: int, oversubscription: int) -> Wires:
     crossed[source == target] = False
     counts = crossed.sum(axis=1)
     offsets = np.concatenate([[0], np.cumsum(counts)])
-    return Wires(capacity, Ragged(hops[crossed].astype(np.int32), offsets), counts * US)
+    return EngineNetwork(capacity, Ragged(hops[crossed].astype(np.int32), offsets), counts * US)
 
 
-def all_to_all(devices: int, peers: int | None, oversubscription: int) -> tuple[Graph, Wires]:
+def all_to_all(devices: int, peers: int | None, oversubscription: int) -> tuple[Graph, EngineNetwork]:
     """One collective of all devices; parts are drawn evenly, always the same."""
     sizes = np.random.default_rng(1).integers(10**5, 2_100_000, (devices, devices))
     pattern = uneven.schedule("all_to_all", sizes, peers).pattern

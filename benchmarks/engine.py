@@ -28,12 +28,12 @@ import numpy as np
 from triosim.collectives.pattern import ring
 from triosim.core.columns import Ragged
 from triosim.engine import reference
-from triosim.engine.graph import CAPACITY_PER_BYTE, Collective, Graph, Played, Task, Wires
+from triosim.engine.graph import CAPACITY_PER_BYTE, Collective, EngineNetwork, Graph, Played, Task
 from triosim.engine.play import ENGINES
 
 US = 10**6  # ticks
 GB = 10**9 * CAPACITY_PER_BYTE  # GB/s in the unit of the engine
-NO_WIRES = Wires(np.zeros(0, np.int64), Ragged.empty(0, np.int32), np.zeros(0, np.int64))
+NO_WIRES = EngineNetwork(np.zeros(0, np.int64), Ragged.empty(0, np.int32), np.zeros(0, np.int64))
 
 Once = Callable[[], object]
 Row = dict[str, object]
@@ -211,11 +211,11 @@ class Flows:
         """The flows that start first."""
         return Flows(self.tree, self.ends[:count], self.starts[:count], self.bytes[:count])
 
-    def lowered(self) -> tuple[Graph, Wires]:
+    def lowered(self) -> tuple[Graph, EngineNetwork]:
         """As the engine plays them: a task that lasts until the start, then the transfer."""
         n = len(self.ends)
         routes, latency = zip(*(self.tree.route(a, b) for a, b in self.ends), strict=True)
-        wires = Wires(
+        wires = EngineNetwork(
             np.array(self.tree.capacity, np.int64) * GB, Ragged.of(routes, np.int32), np.array(latency, np.int64)
         )
         graph = replace(
@@ -304,9 +304,9 @@ def flows(runs: int, scale: float) -> Iterator[Row]:
 # ------------------------------------------------------------------------------------------- rings
 
 
-def all_reduce(members: int, size: int = 10**9) -> tuple[Graph, Wires]:
+def all_reduce(members: int, size: int = 10**9) -> tuple[Graph, EngineNetwork]:
     """A ring all-reduce of so many bytes, every hop alike."""
-    wires = Wires(
+    wires = EngineNetwork(
         np.full(members, 50 * GB, np.int64),
         Ragged.of([[hop] for hop in range(members)], np.int32),
         np.full(members, US, np.int64),

@@ -63,7 +63,7 @@ ROAD = (
          "pipeline schedule", "Program"),
     Stop(("memory",), "What is held when?", "", "Program, Footprint"),
     Stop(("network", "collectives"), "Which ranks are alike?  Who sends what over which links?",
-         "topology, routing, collective algorithm", "Graph, Wires"),
+         "topology, routing, collective algorithm", "Graph, EngineNetwork"),
     Stop(("engine",), "When does everything happen?", "network model", "Played"),
     Stop(("prediction",), "What does it add up to, and how wide is the interval?", "", "Result"),
     Stop(("report", "cli"), "What does the user see?", "", "text, JSON, timeline, page"),
@@ -225,7 +225,7 @@ def _graph(run: Run, unfolded: int) -> str:
         f"Graph: {len(lowered.graph)} tasks of {lowered.cells} cell of {lowered.count[0]} ranks ({unfolded:,} tasks "
         f"for all ranks)\n"
         f"collective 0: {lowered.how[0][0]}, each member sends {pattern.count[0]} x {pattern.bytes[0]:,} bytes\n"
-        f"Wires: routes of {lowered.wires.latency[0] / 1e6:g} us"
+        f"network: routes of {lowered.wires.latency[0] / 1e6:g} us"
     )
 
 

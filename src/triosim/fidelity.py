@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from triosim.core.checked import Checked, FrozenDict, Within
-from triosim.core.errors import PlanError, quoted
+from triosim.core.errors import InputError, PlanError, quoted
 
 HOST_MODES = ("recorded", "eager", "large-model", "compiled", "graph", "none")
 
@@ -34,8 +34,8 @@ class Fidelity(Checked):
         seed: of the draws that the interval comes from.
     """
 
-    error: ClassVar = PlanError
-    noun: ClassVar = "a fidelity"
+    error: ClassVar[type[InputError]] = PlanError
+    noun: ClassVar[str] = "a fidelity"
 
     operator_times: str = "auto"
     operator_options: Mapping[str, str | bool | int | float] = field(default_factory=FrozenDict)

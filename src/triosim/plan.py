@@ -63,8 +63,8 @@ class Plan(Checked):
         stack: what the framework does besides, see :mod:`triosim.stacks`; unset assumes plain PyTorch.
     """
 
-    error: ClassVar = PlanError
-    noun: ClassVar = "a plan"
+    error: ClassVar[type[InputError]] = PlanError
+    noun: ClassVar[str] = "a plan"
 
     dp: Count | None = None
     tp: Count = 1

@@ -33,12 +33,12 @@ from tests.engine.graphs import (
 )
 from triosim.collectives import uneven
 from triosim.core.registry import of_file
-from triosim.engine.graph import Graph, Played, Stuck, Wires
+from triosim.engine.graph import EngineNetwork, Graph, Played, Stuck
 from triosim.engine.solver import SOLVERS, NetworkModel
 
 Player = Callable[..., Played]
 Outcome = tuple[object, ...]
-Case = tuple[Graph, Wires]
+Case = tuple[Graph, EngineNetwork]
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "smallest_first.py"
 
@@ -64,14 +64,16 @@ def on(name: str) -> OnNodes:
     kinds = [any_direct] if name in DIRECT_ONLY else [any_direct, any_switch, any_switch, any_ring]
     weights = MODELS[name].weighted and name not in OVERLOADS
 
-    def network(draw: Random, nodes: int) -> Wires:
+    def network(draw: Random, nodes: int) -> EngineNetwork:
         made = draw.choice(kinds)(draw, nodes)
         return made if weights else replace(made, weights=None)
 
     return network
 
 
-def outcome(play: Player, graph: Graph, network: Wires, model: type[NetworkModel], closed_form: bool) -> Outcome:
+def outcome(
+    play: Player, graph: Graph, network: EngineNetwork, model: type[NetworkModel], closed_form: bool
+) -> Outcome:
     """All that can be seen of a run, or how it failed."""
     try:
         played = play(graph, network, model(), _closed_form=closed_form)
@@ -82,7 +84,7 @@ def outcome(play: Player, graph: Graph, network: Wires, model: type[NetworkModel
 
 
 def agree(
-    one: Player, other: Player, graph: Graph, network: Wires, name: str = "", ways: Sequence[str] = ("",)
+    one: Player, other: Player, graph: Graph, network: EngineNetwork, name: str = "", ways: Sequence[str] = ("",)
 ) -> None:
     """Both engines give the same, with and without what is worked out instead of played.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from triosim.engine.graph import Wires
+from triosim.engine.graph import EngineNetwork
 from triosim.engine.solver import NEVER, WORK_PER_BYTE, Flow, NetworkModel
 
 
@@ -19,7 +19,7 @@ class Sent(NamedTuple):
 
 def drive(
     model: NetworkModel,
-    wires: Wires,
+    wires: EngineNetwork,
     sent: Sequence[Sent],
     numbers: Sequence[int] | None = None,
     backward: bool = False,
@@ -63,7 +63,7 @@ def drive(
     return [end for _, end in sorted((place[number], end) for number, end in done.items())]
 
 
-def flow(wires: Wires, number: int, sent: Sent) -> Flow:
+def flow(wires: EngineNetwork, number: int, sent: Sent) -> Flow:
     """What the model is told of something that is sent."""
     first, last = wires.routes.offsets[sent.route : sent.route + 2].tolist()
     weights = [1] * (last - first) if wires.weights is None else wires.weights[first:last].tolist()
@@ -71,6 +71,6 @@ def flow(wires: Wires, number: int, sent: Sent) -> Flow:
     return Flow(number, links, tuple(weights), sent.bytes * WORK_PER_BYTE, int(wires.latency[sent.route]))
 
 
-def narrowest(wires: Wires, flow: Flow) -> int:
+def narrowest(wires: EngineNetwork, flow: Flow) -> int:
     """What a flow alone can have of its links."""
     return min(int(wires.capacity[link]) // weight for link, weight in zip(flow.links, flow.weights, strict=True))

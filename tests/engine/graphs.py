@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from triosim.collectives.pattern import chain, exchange, from_first, ring, rounds, to_first
 from triosim.core.columns import Ragged
-from triosim.engine.graph import ALL, CAPACITY_PER_BYTE, UNLIMITED, Collective, Graph, Pattern, Task, Wires
+from triosim.engine.graph import ALL, CAPACITY_PER_BYTE, UNLIMITED, Collective, EngineNetwork, Graph, Pattern, Task
 
 GB_PER_S = 10**9 * CAPACITY_PER_BYTE
 US = 10**6  # ticks; 1000 bytes at 1 GB/s take 1 us
@@ -97,10 +97,10 @@ def wires(
     routes: Sequence[Sequence[int]],
     latency: Sequence[int] | int = 0,
     weights: Sequence[Sequence[int]] | None = None,
-) -> Wires:
-    """Wires from Python lists; capacities in the engine's unit."""
+) -> EngineNetwork:
+    """A network from Python lists; capacities in the engine's unit."""
     latencies = [latency] * len(routes) if isinstance(latency, int) else list(latency)
-    return Wires(
+    return EngineNetwork(
         np.array(capacity, np.int64),
         Ragged.of(routes, np.int32),
         np.array(latencies, np.int64),
@@ -108,7 +108,7 @@ def wires(
     )
 
 
-def switch(nodes: int, capacity: Sequence[int] | int, latency: Sequence[int] | int = 0) -> Wires:
+def switch(nodes: int, capacity: Sequence[int] | int, latency: Sequence[int] | int = 0) -> EngineNetwork:
     """``nodes`` nodes on a switch: links 2p up and 2p + 1 down; see :func:`route` for the routes."""
     capacities = [capacity] * (2 * nodes) if isinstance(capacity, int) else capacity
     pairs = [(p, q) for p in range(nodes) for q in range(nodes)]
@@ -163,7 +163,7 @@ SIZES = [0, 1, 1000, 1000, 1500, 3000]
 CAPACITIES = [GB_PER_S, GB_PER_S, GB_PER_S, 2 * GB_PER_S, 3 * GB_PER_S + 7, UNLIMITED]
 TICKS = [0, 0, US, US, US // 2, 1, 777]
 
-OnNodes = Callable[[Random, int], Wires]
+OnNodes = Callable[[Random, int], EngineNetwork]
 Made = TypeVar("Made")
 
 
@@ -212,20 +212,20 @@ def alike_or_not(draw: Random, values: Sequence[int], count: int) -> list[int]:
     return [draw.choice(values)] * count if draw.random() < 0.5 else [draw.choice(values) for _ in range(count)]
 
 
-def any_switch(draw: Random, nodes: int) -> Wires:
+def any_switch(draw: Random, nodes: int) -> EngineNetwork:
     """A switch whose links and latencies may all be alike or differ, and on which flows may count several times."""
     capacity, latency = alike_or_not(draw, CAPACITIES, 2 * nodes), alike_or_not(draw, TICKS, nodes * nodes)
     network = switch(nodes, capacity, latency)
     return any_weights(draw, network) if draw.random() < 0.25 else network
 
 
-def any_weights(draw: Random, network: Wires) -> Wires:
+def any_weights(draw: Random, network: EngineNetwork) -> EngineNetwork:
     """The network with flows that count several times."""
     weights = [draw.choice([1, 1, 2, 3]) for _ in range(len(network.routes.values))]
     return replace(network, weights=np.array(weights, np.int32))
 
 
-def any_direct(draw: Random, nodes: int) -> Wires:
+def any_direct(draw: Random, nodes: int) -> EngineNetwork:
     """A network in which each node has a link of its own to each other; routes are numbered as on :func:`switch`."""
     pairs = [(p, q) for p in range(nodes) for q in range(nodes)]
     links = [(p, q) for p, q in pairs if p != q]
@@ -234,7 +234,7 @@ def any_direct(draw: Random, nodes: int) -> Wires:
     return replace(wires(capacity, routes, latency), ends=np.array(links, np.int32))
 
 
-def any_ring(draw: Random, nodes: int) -> Wires:
+def any_ring(draw: Random, nodes: int) -> EngineNetwork:
     """Nodes in a ring of links in one direction, many hops between most; routes are numbered as on :func:`switch`.
 
     Some links are so fast that they serve a message in less than a tick.
@@ -251,7 +251,7 @@ def note(free: list[int], b: Builder) -> None:
         free.append(len(b.rows) - 1)
 
 
-def any_graph(draw: Random, max_tasks: int = 14, on: OnNodes = any_switch) -> tuple[Graph, Wires]:
+def any_graph(draw: Random, max_tasks: int = 14, on: OnNodes = any_switch) -> tuple[Graph, EngineNetwork]:
     """Any graph that can be played to its end: rows depend on rows before them only.
 
     Args:
@@ -301,7 +301,7 @@ def any_graph(draw: Random, max_tasks: int = 14, on: OnNodes = any_switch) -> tu
     return b.graph(), network
 
 
-def any_interruption(draw: Random, on: OnNodes = any_switch) -> tuple[Graph, Wires]:
+def any_interruption(draw: Random, on: OnNodes = any_switch) -> tuple[Graph, EngineNetwork]:
     """Collectives on links of their own, into which at some tick a few transfers or another collective break."""
     nodes = draw.randint(2, 6)
     network = on(draw, nodes)
@@ -324,16 +324,16 @@ def any_interruption(draw: Random, on: OnNodes = any_switch) -> tuple[Graph, Wir
     return b.graph(), network
 
 
-def networks(nodes: int) -> st.SearchStrategy[Wires]:
+def networks(nodes: int) -> st.SearchStrategy[EngineNetwork]:
     """See :func:`any_switch`."""
     return from_random(any_switch, nodes)
 
 
-def graphs(max_tasks: int = 14, on: OnNodes = any_switch) -> st.SearchStrategy[tuple[Graph, Wires]]:
+def graphs(max_tasks: int = 14, on: OnNodes = any_switch) -> st.SearchStrategy[tuple[Graph, EngineNetwork]]:
     """See :func:`any_graph`."""
     return from_random(any_graph, max_tasks, on)
 
 
-def interrupted() -> st.SearchStrategy[tuple[Graph, Wires]]:
+def interrupted() -> st.SearchStrategy[tuple[Graph, EngineNetwork]]:
     """See :func:`any_interruption`."""
     return from_random(any_interruption)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from triosim.engine.graph import ALL, UNLIMITED, Graph, Task, Wires
+from triosim.engine.graph import ALL, UNLIMITED, EngineNetwork, Graph, Task
 
 WORK = 1024 * 10**12
 
@@ -55,7 +55,7 @@ def equal_split(capacity: Sequence[int], flows: Sequence[Crossed]) -> list[int]:
 
 
 class Oracle:
-    def __init__(self, graph: Graph, wires: Wires, share: Share = max_min) -> None:
+    def __init__(self, graph: Graph, wires: EngineNetwork, share: Share = max_min) -> None:
         self.g, self.w, self.share = graph, wires, share
         self.capacity = wires.capacity.tolist()
         n = len(graph)

@@ -13,18 +13,18 @@ from tests.engine.graphs import GB_PER_S, Builder, wires
 from triosim.collectives.pattern import ring
 from triosim.core.columns import Ragged
 from triosim.engine.check import check
-from triosim.engine.graph import Graph, Wires
+from triosim.engine.graph import EngineNetwork, Graph
 from triosim.engine.many import play_many
 from triosim.engine.solvers.max_min import MaxMin
 from triosim.engine.turns import Does
 from triosim.memory.footprint import played
-from triosim.network.cells import Cells, Traffic, refined
+from triosim.network.cells import RankClasses, Traffic, refined
 
 _native = pytest.importorskip("triosim.engine._native", reason="no compiler was there at installation")
 _allocator = pytest.importorskip("triosim.memory._allocator", reason="no compiler was there at installation")
 
 
-def job() -> tuple[Graph, Wires]:
+def job() -> tuple[Graph, EngineNetwork]:
     """A graph in which every column has something to say."""
     b = Builder(tokens=[1, 0])
     first = b.compute(5, stream=0)
@@ -172,7 +172,7 @@ def test_columns_of_traffic() -> None:
             given = changed(TRAFFIC, path, value)
             if not refused(lambda given=given: _native.refine(given)):
                 assert readable(value, column), f"{path}: {what}"
-                cells, python = Cells(*_native.refine(given)), refined(given)  # type: ignore[arg-type]
+                cells, python = RankClasses(*_native.refine(given)), refined(given)  # type: ignore[arg-type]
                 assert all(np.array_equal(getattr(cells, f.name), getattr(python, f.name)) for f in fields(cells))
 
 

@@ -11,10 +11,10 @@ from tests.engine.graphs import GB_PER_S, Builder, edges, routes_of, switch, wir
 from triosim.collectives.pattern import ring, rounds
 from triosim.core.columns import Ragged
 from triosim.engine.check import carried, check
-from triosim.engine.graph import ALL, Graph, Pattern, Wires
+from triosim.engine.graph import ALL, EngineNetwork, Graph, Pattern
 
 
-def two_tasks() -> tuple[Graph, Wires]:
+def two_tasks() -> tuple[Graph, EngineNetwork]:
     b = Builder()
     b.compute(1, stream=0)
     b.transfer(0, 8, before=[0])
@@ -61,7 +61,7 @@ def test_a_graph_that_makes_no_sense_is_refused(column: str, values: object, mes
         (replace(wires([GB_PER_S], [[0]]), ends=np.zeros((2, 2), np.int32)), "wires.ends has shape"),
     ],
 )
-def test_wires_that_make_no_sense_are_refused(network: Wires, message: str) -> None:
+def test_wires_that_make_no_sense_are_refused(network: EngineNetwork, message: str) -> None:
     graph, _ = two_tasks()
     with pytest.raises(ValueError, match=message):
         check(graph, network)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from triosim.core.columns import Ragged
 from triosim.core.errors import InputError
-from triosim.engine.graph import Wires
+from triosim.engine.graph import EngineNetwork
 from triosim.engine.solver import NEVER, SOLVERS, WORK_PER_BYTE, Flow
 from triosim.engine.solvers.circuit import Circuit
 
@@ -22,13 +22,13 @@ Transfer = tuple[int, int, int, int]
 """(tick, source, target, bytes)"""
 
 
-def full(devices: int) -> Wires:
+def full(devices: int) -> EngineNetwork:
     """A link of 1 GB/s from each device to each other."""
     ends = list(permutations(range(devices), 2))
     count = len(ends)
     routes = Ragged.of([[link] for link in range(count)], np.int32)
     capacity = np.full(count, 1024 * 10**9, np.int64)
-    return Wires(capacity, routes, np.zeros(count, np.int64), ends=np.array(ends, np.int32))
+    return EngineNetwork(capacity, routes, np.zeros(count, np.int64), ends=np.array(ends, np.int32))
 
 
 def carry(model: Circuit, devices: int, transfers: Sequence[Transfer]) -> list[int]:
@@ -155,7 +155,7 @@ def test_a_network_without_nodes_or_without_direct_links_is_refused() -> None:
     wires = full(3)
     model = Circuit()
     with pytest.raises(InputError, match="which two devices"):
-        model.start(Wires(wires.capacity, wires.routes, wires.latency))
+        model.start(EngineNetwork(wires.capacity, wires.routes, wires.latency))
     model.start(wires)
     with pytest.raises(InputError, match="--topology full"):
         model.change(0, [Flow(0, (0, 3), (1, 1), WORK_PER_BYTE, 0)], [])

@@ -32,7 +32,7 @@ from tests.engine.graphs import (
 )
 from triosim.core.columns import Ragged
 from triosim.engine import reference
-from triosim.engine.graph import UNLIMITED, Wires
+from triosim.engine.graph import UNLIMITED, EngineNetwork
 from triosim.engine.join import join
 from triosim.engine.solver import WORK_PER_BYTE, Flow, Sharing
 
@@ -42,7 +42,7 @@ WEIGHTED = [name for name, model in MODELS.items() if model.weighted]
 
 
 @st.composite
-def traffic(draw: st.DrawFn, name: str) -> tuple[Wires, list[Sent]]:
+def traffic(draw: st.DrawFn, name: str) -> tuple[EngineNetwork, list[Sent]]:
     """A network whose links all limit, and what is sent over it, with many ties."""
     nodes = draw(st.integers(2, 4))
     network = draw(from_random(on(name), nodes))
@@ -53,7 +53,7 @@ def traffic(draw: st.DrawFn, name: str) -> tuple[Wires, list[Sent]]:
     return replace(network, capacity=capacity), draw(st.lists(sent, min_size=1, max_size=8))
 
 
-def flows(network: Wires, sent: Sequence[Sent]) -> list[Flow]:
+def flows(network: EngineNetwork, sent: Sequence[Sent]) -> list[Flow]:
     return [flow(network, number, one) for number, one in enumerate(sent)]
 
 
@@ -72,7 +72,7 @@ def test_every_flow_ends_and_none_is_faster_than_its_narrowest_link(name: str, d
         assert end > one.tick
 
 
-def overloaded(network: Wires, sent: Sequence[Sent], ends: Sequence[int]) -> bool:
+def overloaded(network: EngineNetwork, sent: Sequence[Sent], ends: Sequence[int]) -> bool:
     """Whether a link carried more between two ticks than it can, rounding each flow by a tick."""
     for link, capacity in enumerate(network.capacity.tolist()):
         on_it = [
@@ -98,7 +98,7 @@ def test_no_link_carries_more_than_it_can(name: str, data: st.DataObject) -> Non
 
 @pytest.mark.parametrize("name", sorted(OVERLOADS))
 def test_models_that_overload_links_do(name: str) -> None:
-    network = Wires(np.array([1024 * 10**9]), Ragged.of([[0]], np.int32), np.zeros(1, np.int64))
+    network = EngineNetwork(np.array([1024 * 10**9]), Ragged.of([[0]], np.int32), np.zeros(1, np.int64))
     sent = [Sent(0, 0, 1000)] * 3
     assert overloaded(network, sent, drive(MODELS[name](), network, sent))
 
@@ -247,7 +247,7 @@ def watched(name: str) -> Sharing:
     """A model that notes what every flow is given, and holds links to their capacity at every instant."""
 
     class Watched(MODELS[name]):
-        def start(self, wires: Wires) -> None:
+        def start(self, wires: EngineNetwork) -> None:
             super().start(wires)
             self.given: dict[int, int] = {}
             self.known: dict[int, Flow] = {}

@@ -13,7 +13,7 @@ from tests.engine.conftest import Player
 from tests.engine.graphs import GB_PER_S, US, Builder, graphs, routes_of, switch, wires
 from triosim.collectives.pattern import ring
 from triosim.engine.check import check
-from triosim.engine.graph import Graph, Wires
+from triosim.engine.graph import EngineNetwork, Graph
 from triosim.engine.join import Job, join
 
 
@@ -79,7 +79,9 @@ def test_jobs_must_agree_on_the_links() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(drawn=st.lists(graphs(max_tasks=6), min_size=1, max_size=3), order=st.permutations(range(3)))
-def test_the_order_of_jobs_does_not_matter(play: Player, drawn: list[tuple[Graph, Wires]], order: list[int]) -> None:
+def test_the_order_of_jobs_does_not_matter(
+    play: Player, drawn: list[tuple[Graph, EngineNetwork]], order: list[int]
+) -> None:
     links = np.full(max(len(network.capacity) for _, network in drawn), GB_PER_S, np.int64)
     jobs = [(graph, replace(network, capacity=links)) for graph, network in drawn]
     order = [number for number in order if number < len(jobs)]

@@ -14,7 +14,7 @@ from triosim.collectives.pattern import ring
 from triosim.core.columns import Ragged
 from triosim.core.errors import InputError
 from triosim.engine import reference
-from triosim.engine.graph import Graph, Wires
+from triosim.engine.graph import EngineNetwork, Graph
 from triosim.engine.play import ENGINES
 from triosim.engine.solver import Flow, NetworkModel
 from triosim.engine.solvers.max_min import MaxMin
@@ -26,31 +26,31 @@ RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 @RELAXED
 @given(graphs())
-def test_any_graph_is_played_alike(case: tuple[Graph, Wires]) -> None:
+def test_any_graph_is_played_alike(case: tuple[Graph, EngineNetwork]) -> None:
     agree(reference.play, native.play, *case)
 
 
 @RELAXED
 @given(interrupted())
-def test_collectives_that_are_broken_into_are_played_alike(case: tuple[Graph, Wires]) -> None:
+def test_collectives_that_are_broken_into_are_played_alike(case: tuple[Graph, EngineNetwork]) -> None:
     agree(reference.play, native.play, *case)
 
 
 @RELAXED
 @given(from_random(crowd))
-def test_flows_whose_rates_differ_by_rounding_are_served_alike(case: tuple[Graph, Wires]) -> None:
+def test_flows_whose_rates_differ_by_rounding_are_served_alike(case: tuple[Graph, EngineNetwork]) -> None:
     agree(reference.play, native.play, *case)
 
 
 @settings(RELAXED, max_examples=40)
 @given(from_random(exchanges))
-def test_exchanges_are_played_alike_in_every_way(case: tuple[Graph, Wires]) -> None:
+def test_exchanges_are_played_alike_in_every_way(case: tuple[Graph, EngineNetwork]) -> None:
     agree(reference.play, native.play, *case, ways=("", *native.WAYS))
 
 
 @RELAXED
 @given(from_random(defective))
-def test_what_is_no_graph_is_refused_in_the_same_words(case: tuple[Graph, Wires]) -> None:
+def test_what_is_no_graph_is_refused_in_the_same_words(case: tuple[Graph, EngineNetwork]) -> None:
     agree(reference.play, native.play, *case)
 
 
@@ -64,14 +64,14 @@ class Asked(MaxMin):
 
 @settings(RELAXED, max_examples=50)
 @given(graphs())
-def test_a_model_written_in_python_is_asked_the_same_questions(case: tuple[Graph, Wires]) -> None:
+def test_a_model_written_in_python_is_asked_the_same_questions(case: tuple[Graph, EngineNetwork]) -> None:
     assert outcome(native.play, *case, Asked, True) == outcome(reference.play, *case, MaxMin, True)
 
 
 class Wrong(NetworkModel):
     """A model that answers with what cannot be."""
 
-    def start(self, wires: Wires) -> None:
+    def start(self, wires: EngineNetwork) -> None:
         """Nothing to keep."""
 
     def change(self, now: int, joined: list[Flow], left: list[int]) -> list[tuple[int, object]]:
@@ -97,7 +97,7 @@ class Breaking(Wrong):
         raise ZeroDivisionError("a defect")
 
 
-def one_transfer(size: int = 1000) -> tuple[Graph, Wires]:
+def one_transfer(size: int = 1000) -> tuple[Graph, EngineNetwork]:
     b = Builder()
     b.transfer(0, size)
     return b.graph(), wires([GB_PER_S], [[0]])
@@ -166,14 +166,14 @@ def test_columns_that_make_no_sense_are_refused(change: dict[str, object], messa
 
 def test_a_route_that_does_not_follow_its_offsets_is_refused() -> None:
     graph, network = one_transfer()
-    broken = Wires(network.capacity, Ragged(network.routes.values, np.array([0, 2])), network.latency)
+    broken = EngineNetwork(network.capacity, Ragged(network.routes.values, np.array([0, 2])), network.latency)
     with pytest.raises(ValueError, match=r"wires\.routes: offsets must go up from 0"):
         native.play(graph, broken)
 
 
 @RELAXED
 @given(interrupted())
-def test_what_a_formula_says_is_what_playing_the_transfers_gives(case: tuple[Graph, Wires]) -> None:
+def test_what_a_formula_says_is_what_playing_the_transfers_gives(case: tuple[Graph, EngineNetwork]) -> None:
     played, known = native.play(*case, _formulas=False), native.play(*case)
     assert played.finish.tolist() == known.finish.tolist()
     assert played.events == known.events

@@ -12,7 +12,7 @@ from tests.engine.graphs import GB_PER_S, US, Builder, graphs, interrupted, rout
 from triosim.collectives.pattern import chain, ring
 from triosim.core.errors import InputError
 from triosim.engine import reference
-from triosim.engine.graph import Graph, Pattern, Played, Stuck, Wires
+from triosim.engine.graph import EngineNetwork, Graph, Pattern, Played, Stuck
 from triosim.engine.reference import play
 from triosim.engine.solver import NEVER, Flow, NetworkModel, Sharing
 from triosim.engine.solvers.equal_split import EqualSplit
@@ -23,7 +23,7 @@ def same(one: Played, other: Played) -> bool:
     return one.flows == other.flows and all((getattr(one, c) == getattr(other, c)).all() for c in columns)
 
 
-def chain_and_a_flow_that_comes_as_its_first_member_ends() -> tuple[Graph, Wires]:
+def chain_and_a_flow_that_comes_as_its_first_member_ends() -> tuple[Graph, EngineNetwork]:
     b = Builder()
     rule = chain(3, 1000, 2)
     later = b.compute(2 * US)
@@ -35,7 +35,9 @@ def chain_and_a_flow_that_comes_as_its_first_member_ends() -> tuple[Graph, Wires
 @settings(max_examples=150, deadline=None)
 @given(drawn=st.one_of(graphs(), interrupted()), order=st.permutations(range(9)))
 @example(drawn=chain_and_a_flow_that_comes_as_its_first_member_ends(), order=[8, 7, 6, 5, 4, 3, 2, 1, 0])
-def test_the_order_of_what_happens_at_one_tick_does_not_matter(drawn: tuple[Graph, Wires], order: list[int]) -> None:
+def test_the_order_of_what_happens_at_one_tick_does_not_matter(
+    drawn: tuple[Graph, EngineNetwork], order: list[int]
+) -> None:
     played = play(*drawn)
     names = ("_DUE", "_END", "_COUNT", "_JOIN", "_STEP", "_BEGIN", "_WAKE", "_PUT", "_TAKE")
     with pytest.MonkeyPatch.context() as patch:
@@ -71,7 +73,7 @@ class SetUp(Sharing):
 
     alone_at_capacity = False
 
-    def start(self, wires: Wires) -> None:
+    def start(self, wires: EngineNetwork) -> None:
         super().start(wires)
         self.waiting: dict[int, tuple[int, Sequence[int]]] = {}
 
@@ -90,7 +92,7 @@ class Takes(NetworkModel):
 
     pays_latency = True
 
-    def start(self, wires: Wires) -> None:
+    def start(self, wires: EngineNetwork) -> None:
         self.asked: list[int] = []
 
     def change(self, now: int, joined: Sequence[Flow], left: Sequence[int]) -> Iterable[tuple[int, int]]:
@@ -176,7 +178,7 @@ class Answers(NetworkModel):
     def __init__(self, *answer: tuple[int, object]) -> None:
         self.answer = answer
 
-    def start(self, wires: Wires) -> None:
+    def start(self, wires: EngineNetwork) -> None:
         pass
 
     def change(self, now: int, joined: Sequence[Flow], left: Sequence[int]) -> Iterable[tuple[int, int]]:

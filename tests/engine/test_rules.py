@@ -27,7 +27,7 @@ from tests.engine.oracle import Oracle, Share, equal_split, max_min
 from triosim.collectives.pattern import chain, ring, to_first
 from triosim.core.columns import Ragged
 from triosim.core.errors import InputError
-from triosim.engine.graph import ALL, UNLIMITED, Graph, Played, Stuck, Task, Wires
+from triosim.engine.graph import ALL, UNLIMITED, EngineNetwork, Graph, Played, Stuck, Task
 from triosim.engine.join import join
 from triosim.engine.solver import Sharing
 from triosim.engine.solvers.equal_split import EqualSplit
@@ -358,7 +358,7 @@ def test_an_empty_graph_takes_no_time(play: Player) -> None:
     how=st.sampled_from([(MaxMin, max_min), (MaxMin, max_min), (EqualSplit, equal_split)]),
 )
 def test_every_tick_is_that_of_the_oracle(
-    play: Player, drawn: tuple[Graph, Wires], how: tuple[type[Sharing], Share]
+    play: Player, drawn: tuple[Graph, EngineNetwork], how: tuple[type[Sharing], Share]
 ) -> None:
     start, begin, finish = Oracle(*drawn, how[1]).run()
     played = play(*drawn, how[0]())
@@ -373,7 +373,7 @@ def test_every_tick_is_that_of_the_oracle(
 @settings(max_examples=100, deadline=None)
 @given(drawn=graphs())
 def test_streams_never_overlap_and_nothing_starts_before_what_it_waits_for(
-    play: Player, drawn: tuple[Graph, Wires]
+    play: Player, drawn: tuple[Graph, EngineNetwork]
 ) -> None:
     graph, _ = drawn
     played = play(*drawn)
@@ -391,7 +391,7 @@ def test_streams_never_overlap_and_nothing_starts_before_what_it_waits_for(
 @settings(max_examples=100, deadline=None)
 @given(drawn=graphs(), data=st.data())
 def test_names_of_links_routes_and_streams_do_not_matter(
-    play: Player, drawn: tuple[Graph, Wires], data: st.DataObject
+    play: Player, drawn: tuple[Graph, EngineNetwork], data: st.DataObject
 ) -> None:
     graph, network = drawn
     links = np.array(data.draw(st.permutations(range(len(network.capacity)))), np.int32)
@@ -399,7 +399,7 @@ def test_names_of_links_routes_and_streams_do_not_matter(
     capacity = np.empty_like(network.capacity)
     capacity[links] = network.capacity
     routes = Ragged(links[network.routes.values], network.routes.offsets)
-    relabelled = Wires(capacity, routes, network.latency, network.weights)
+    relabelled = EngineNetwork(capacity, routes, network.latency, network.weights)
     played, other = play(graph, network), play(replace(graph, stream=streams[graph.stream]), relabelled)
     assert ticks(other) == ticks(played)
     assert other.link_bytes[links].tolist() == played.link_bytes.tolist()
@@ -408,7 +408,7 @@ def test_names_of_links_routes_and_streams_do_not_matter(
 @settings(max_examples=100, deadline=None)
 @given(drawn=graphs(), other=graphs())
 def test_an_unrelated_graph_beside_it_changes_nothing(
-    play: Player, drawn: tuple[Graph, Wires], other: tuple[Graph, Wires]
+    play: Player, drawn: tuple[Graph, EngineNetwork], other: tuple[Graph, EngineNetwork]
 ) -> None:
     alone, beside = play(*drawn), play(*beside_each_other(*drawn, *other))
     n, links = len(drawn[0]), len(drawn[1].capacity)
@@ -420,7 +420,7 @@ def test_an_unrelated_graph_beside_it_changes_nothing(
 @settings(max_examples=100, deadline=None)
 @given(drawn=graphs(), data=st.data())
 def test_shorter_tasks_never_make_a_run_longer_where_nothing_contends(
-    play: Player, drawn: tuple[Graph, Wires], data: st.DataObject
+    play: Player, drawn: tuple[Graph, EngineNetwork], data: st.DataObject
 ) -> None:
     graph, network = drawn
     network = replace(network, capacity=np.full_like(network.capacity, UNLIMITED))
@@ -450,7 +450,7 @@ def test_order_of_transfers_that_start_together_does_not_matter(
     assert finish[0][list(order)].tolist() == finish[1].tolist()
 
 
-def beside_each_other(a: Graph, aw: Wires, b: Graph, bw: Wires) -> tuple[Graph, Wires]:
+def beside_each_other(a: Graph, aw: EngineNetwork, b: Graph, bw: EngineNetwork) -> tuple[Graph, EngineNetwork]:
     """Two graphs as one, each on links of its own."""
     links = np.concatenate([aw.capacity, bw.capacity])
     other = Ragged(bw.routes.values + len(aw.capacity), bw.routes.offsets)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from triosim.core.columns import Ragged
 from triosim.engine import turns
-from triosim.engine.graph import Graph, Stuck, Task, Wires
+from triosim.engine.graph import EngineNetwork, Graph, Stuck, Task
 from triosim.engine.play import play
 from triosim.engine.turns import Cast, Does, Piece, Turns
 
@@ -95,7 +95,7 @@ def test_turns_are_what_the_engine_plays(native: bool, job: Turns) -> None:
     needs_compiler(native)
     found = turns.play(job, native)
     graph, where = as_graph(job)
-    wires = Wires(np.zeros(0, np.int64), Ragged.empty(0, np.int32), np.zeros(0, np.int64))
+    wires = EngineNetwork(np.zeros(0, np.int64), Ragged.empty(0, np.int32), np.zeros(0, np.int64))
     finish = play(graph, wires).finish
     free = np.zeros((len(job.cast), STREAMS), np.int64)
     for (worker, lane), end in zip(where, finish.tolist(), strict=True):

@@ -16,7 +16,7 @@ from tests.serving.fleets import blocks, replica
 from tests.serving.test_laws import conserved, tables
 from triosim.core.columns import Ragged
 from triosim.core.errors import InputError
-from triosim.engine.graph import CAPACITY_PER_BYTE, UNLIMITED, Graph, Task, Wires
+from triosim.engine.graph import CAPACITY_PER_BYTE, UNLIMITED, EngineNetwork, Graph, Task
 from triosim.engine.live import LiveNetwork
 from triosim.engine.reference import play as play_graph
 from triosim.hardware.machine import system
@@ -57,7 +57,9 @@ def test_transfers_at_run_time_end_as_those_of_a_graph(data: st.DataObject) -> N
         np.array([x for place in range(n) for x in (0, place)], np.int32), np.zeros(2 * n, np.int32),
         Ragged.of([x for place in range(n) for x in ([], [2 * place])], np.int32), 2 * n,
     )  # fmt: skip
-    wires = Wires(capacity, Ragged.of([way for _, way, _, _ in sent], np.int32), np.array([x for _, _, x, _ in sent]))
+    wires = EngineNetwork(
+        capacity, Ragged.of([way for _, way, _, _ in sent], np.int32), np.array([x for _, _, x, _ in sent])
+    )
     expected = play_graph(graph, wires).finish[1::2].tolist()
     live, ends = LiveNetwork(capacity), dict.fromkeys(range(n), -1)
     ahead = sorted(range(n), key=lambda place: sent[place][0])

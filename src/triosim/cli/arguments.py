@@ -138,8 +138,11 @@ class StepOptions:
         DIVISION, "--sequence-parallel", None,
         "Also divide what is between the layers that --tp divides, along the sequence.", default=False,
     )  # fmt: skip
+    cp: int = _option(
+        DIVISION, "--cp", "N", "Ranks of the data axis that share each sequence (context parallelism).", default=1
+    )
     ep: int = _option(
-        DIVISION, "--ep", "N", "Ranks of the data axis among which the experts of each layer are divided.", default=1
+        DIVISION, "--ep", "N", "Ranks of the data axis that have the experts of each layer among them.", default=1
     )
     parallelism: list[str] | None = _option(
         DIVISION, "--parallelism", "NAME|FILE.py", "Another rule of parallelism, also one of yours; repeatable.",

@@ -168,11 +168,13 @@ def plan_of(options: Options, training: bool) -> Plan:
         from triosim.hardware.description import read_table
 
         fields["tp_plan"] = read_table(Path(options.tp_plan))
-    built_in = [*(["sequence"] if options.sequence_parallel else []), *(["experts"] if options.ep != 1 else [])]
-    rules = [*built_in, *(options.parallelism or ())]
-    rule_options = named(options.parallelism_option, "--parallelism-option", "regather=off")
-    if options.ep != 1:
-        rule_options = {"ep": str(options.ep), **rule_options}
+    sizes = {name: getattr(options, axis) for name, axis in (("context", "cp"), ("experts", "ep"))}
+    asked = [name for name, size in sizes.items() if size != 1]
+    rules = [*(["sequence"] if options.sequence_parallel else []), *asked, *(options.parallelism or ())]
+    rule_options = {
+        **{axis: str(sizes[name]) for name, axis in (("context", "cp"), ("experts", "ep")) if name in asked},
+        **named(options.parallelism_option, "--parallelism-option", "regather=off"),
+    }
     return Plan(
         **fields,
         parallelism=tuple(dict.fromkeys(rules)),

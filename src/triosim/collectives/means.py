@@ -54,7 +54,7 @@ class CollectiveMeans:
         )
 
     def collective(self, kind: str, devices: NDArray[np.int64], size: int, root: int) -> RoutedCollective:
-        """See :class:`triosim.network.traffic.Means`."""
+        """See :class:`triosim.network.traffic.CommunicationModel`."""
         made = self.collectives.schedule(kind, self._group(devices), size, root)
         delay = made.delay_s if self.measured is None else self.measured.collective(kind, devices, size)
         # The network of a group in one server is that server's switch, wherever the group is.
@@ -63,7 +63,7 @@ class CollectiveMeans:
         return RoutedCollective(made.pattern, made.order, ticks, places, made.algorithm, made.protocol, made.source)
 
     def transfer(self, source: int, target: int, size: int) -> int:
-        """See :class:`triosim.network.traffic.Means`."""
+        """See :class:`triosim.network.traffic.CommunicationModel`."""
         if self.measured is not None:
             added = self.measured.transfer(size)
         else:

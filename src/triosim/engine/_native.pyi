@@ -3,7 +3,7 @@ from typing import Any
 from numpy import float64, int32, int64
 from numpy.typing import NDArray
 
-from triosim.engine.graph import Graph, Wires
+from triosim.engine.graph import EngineNetwork, Graph
 from triosim.engine.solver import NetworkModel
 
 _Ticks = NDArray[int64]
@@ -12,7 +12,7 @@ class Refused(ValueError):
     """Columns that make no sense; :mod:`triosim.engine.check` says which."""
 
 def play(
-    graph: Graph, wires: Wires, model: NetworkModel | str, alone: bool, formulas: bool
+    graph: Graph, wires: EngineNetwork, model: NetworkModel | str, alone: bool, formulas: bool
 ) -> tuple[_Ticks, _Ticks, _Ticks, NDArray[int64], int, int, bool, bool, int]:
     """Play.
 
@@ -32,7 +32,7 @@ def play(
 
 def play_many(
     graph: Graph,
-    wires: Wires,
+    wires: EngineNetwork,
     model: str,
     kind: NDArray[int32],
     factors: NDArray[float64],

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from triosim.core.columns import Ragged
 from triosim.core.errors import InputError
-from triosim.engine.graph import ALL, UNLIMITED, Graph, Pattern, Task, TooLong, Wires
+from triosim.engine.graph import ALL, UNLIMITED, EngineNetwork, Graph, Pattern, Task, TooLong
 from triosim.engine.widths import fitted
 
 MOST = 2**30
@@ -22,7 +22,7 @@ MOST_BYTES = 2**63 - 1
 """What one link can carry in a run."""
 
 
-def check(graph: Graph, wires: Wires) -> None:
+def check(graph: Graph, wires: EngineNetwork) -> None:
     """Whether the columns make sense; cycles, members that never come and tokens that are never put are found in
     playing.
 
@@ -62,7 +62,7 @@ def _refer(graph: Graph, what: str, rows: NDArray[np.bool_], count: int) -> None
     _rows(f"{what} does not exist", rows & ((graph.what < 0) | (graph.what >= count)))
 
 
-def _check_wires(wires: Wires) -> None:
+def _check_wires(wires: EngineNetwork) -> None:
     routes, links, rows = len(wires.routes), wires.routes.values, wires.routes.rows()
     if len(wires.latency) != routes:
         raise ValueError(f"wires.latency has {len(wires.latency)} rows, wires.routes has {routes}")
@@ -143,7 +143,7 @@ def _rows(what: str, wrong: NDArray[Any], where: str = "task") -> None:
         raise ValueError(f"{where} {int(np.argmax(wrong))}: {what}")
 
 
-def carried(graph: Graph, wires: Wires) -> tuple[NDArray[np.int64], int]:
+def carried(graph: Graph, wires: EngineNetwork) -> tuple[NDArray[np.int64], int]:
     """Bytes that each link carries (each weight counts), and the number of transfers, those inside collectives
     included.
 
@@ -165,7 +165,9 @@ def carried(graph: Graph, wires: Wires) -> tuple[NDArray[np.int64], int]:
     return link_bytes.astype(np.int64), min(flows, MOST_BYTES)
 
 
-def _carried(graph: Graph, wires: Wires, moves: NDArray[np.bool_], times: list[int], number: type) -> NDArray[Any]:
+def _carried(
+    graph: Graph, wires: EngineNetwork, moves: NDArray[np.bool_], times: list[int], number: type
+) -> NDArray[Any]:
     """Bytes of each link, in this type of number; ``times`` is how often each collective is run."""
     route_bytes: NDArray[Any] = np.zeros(len(wires.routes), number)
     np.add.at(route_bytes, graph.what[moves], graph.amount[moves].astype(number))

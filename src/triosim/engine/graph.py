@@ -115,7 +115,7 @@ class Collective:
 
     Attributes:
         pattern: who sends what to whom.
-        route: route of each edge, row of ``Wires.routes``, shape ``(edges,)``, int32.
+        route: route of each edge, row of ``EngineNetwork.routes``, shape ``(edges,)``, int32.
         delay: ticks from the arrival of the last member to the first transfer.
     """
 
@@ -125,7 +125,7 @@ class Collective:
 
 
 @dataclass(frozen=True)
-class Wires:
+class EngineNetwork:
     """The network as the engine sees it.
 
     Attributes:

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.columns import Ragged
-from triosim.engine.graph import Graph, Task, Wires
+from triosim.engine.graph import EngineNetwork, Graph, Task
 
-Job = tuple[Graph, Wires]
+Job = tuple[Graph, EngineNetwork]
 
 
 def join(jobs: Sequence[Job]) -> Job:
@@ -47,7 +47,7 @@ def join(jobs: Sequence[Job]) -> Job:
     return graph, _wires([wires for _, wires in jobs])
 
 
-def _sizes(graph: Graph, wires: Wires) -> list[int]:
+def _sizes(graph: Graph, wires: EngineNetwork) -> list[int]:
     """How many there are of what :func:`_moved` moves."""
     collectives, instances, counters = len(graph.collectives), len(graph.instances), len(graph.tokens)
     return [graph.streams, len(graph), len(wires.routes), collectives, instances, counters]
@@ -70,7 +70,7 @@ def _moved(
     )
 
 
-def _wires(networks: Sequence[Wires]) -> Wires:
+def _wires(networks: Sequence[EngineNetwork]) -> EngineNetwork:
     """The common links, with the routes of all."""
     first = networks[0]
     for number, other in enumerate(networks):
@@ -78,7 +78,7 @@ def _wires(networks: Sequence[Wires]) -> Wires:
             raise ValueError(f"job {number} has other links than job 0: all must be made for one network")
         if other.ends is not None and first.ends is not None and not np.array_equal(other.ends, first.ends):
             raise ValueError(f"the links of job {number} join other nodes than those of job 0")
-    return Wires(
+    return EngineNetwork(
         first.capacity,
         Ragged.stacked([network.routes for network in networks]),
         np.concatenate([network.latency for network in networks]),

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.columns import Ragged
-from triosim.engine.graph import UNLIMITED, Wires
+from triosim.engine.graph import UNLIMITED, EngineNetwork
 from triosim.engine.solver import NEVER, WORK_PER_BYTE, Flow, NetworkModel
 from triosim.engine.solvers.max_min import MaxMin
 
@@ -40,7 +40,7 @@ class LiveNetwork:
         if self._model.pays_latency:
             raise ValueError(f"{type(self._model).__name__} counts latencies itself: no transfer can enter at run time")
         self._limited = (capacity != UNLIMITED).tolist()
-        self._model.start(Wires(capacity, Ragged.empty(0, np.int32), np.zeros(0, np.int64)))
+        self._model.start(EngineNetwork(capacity, Ragged.empty(0, np.int32), np.zeros(0, np.int64)))
         self._joining: list[tuple[int, int, tuple[int, ...], int]] = []  # (tick, number, links, work)
         self._ends: list[tuple[int, int]] = []
         self._end_of: dict[int, int] = {}  # flow -> the tick at which it ends as things are

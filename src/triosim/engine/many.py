@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.engine.graph import BEYOND, UNLIMITED, Graph, Task, TooLong, Wires
+from triosim.engine.graph import BEYOND, UNLIMITED, EngineNetwork, Graph, Task, TooLong
 from triosim.engine.play import chosen, play
 from triosim.engine.solver import NetworkModel
 from triosim.engine.widths import column
@@ -16,7 +16,7 @@ from triosim.engine.widths import column
 
 def play_many(
     graph: Graph,
-    wires: Wires,
+    wires: EngineNetwork,
     model: NetworkModel,
     kind: NDArray[np.int32],
     factors: NDArray[np.float64],

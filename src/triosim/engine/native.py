@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import triosim.engine._native as _native
 from triosim.engine.check import check, too_long, too_much, why_stuck
-from triosim.engine.graph import Graph, Played, Stuck, Wires
+from triosim.engine.graph import EngineNetwork, Graph, Played, Stuck
 from triosim.engine.solver import NetworkModel
 from triosim.engine.solvers.equal_split import EqualSplit
 from triosim.engine.solvers.max_min import MaxMin
@@ -27,7 +27,7 @@ upwards (native/levels.hpp), or by these in turn."""
 
 def play(
     graph: Graph,
-    wires: Wires,
+    wires: EngineNetwork,
     model: NetworkModel | None = None,
     *,
     _closed_form: bool = True,
@@ -74,7 +74,7 @@ def play(
 
 def play_many(
     graph: Graph,
-    wires: Wires,
+    wires: EngineNetwork,
     model: NetworkModel,
     kind: NDArray[np.int32],
     factors: NDArray[np.float64],
@@ -100,7 +100,7 @@ def play_many(
         raise _why_refused(graph, wires, error) from None
 
 
-def _why_refused(graph: Graph, wires: Wires, error: ValueError) -> ValueError:
+def _why_refused(graph: Graph, wires: EngineNetwork, error: ValueError) -> ValueError:
     """What makes no sense in columns that the engine did not take."""
     check(graph, wires)
     return error

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from triosim.core.errors import InputError
 from triosim.engine import reference
-from triosim.engine.graph import Graph, Played, Wires
+from triosim.engine.graph import EngineNetwork, Graph, Played
 from triosim.engine.solver import SOLVERS, NetworkModel
 
-Engine = Callable[[Graph, Wires, NetworkModel | None], Played]
+Engine = Callable[[Graph, EngineNetwork, NetworkModel | None], Played]
 
 VARIABLE = "TRIOSIM_ENGINE"
 """Environment variable that names the engine to use instead of the fastest."""
@@ -49,7 +49,7 @@ def chosen() -> str:
     return name
 
 
-def play(graph: Graph, wires: Wires, solver: NetworkModel | str = "max-min") -> Played:
+def play(graph: Graph, wires: EngineNetwork, solver: NetworkModel | str = "max-min") -> Played:
     """Play the graph from tick 0 until everything has ended, on the fastest engine that is here.
 
     Args:

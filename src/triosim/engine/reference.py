@@ -30,7 +30,7 @@ from triosim.core.columns import Ragged
 from triosim.core.errors import InputError
 from triosim.engine.alone import Alone, alone
 from triosim.engine.check import carried, check, successors, too_long, why_stuck
-from triosim.engine.graph import BEYOND, UNLIMITED, Collective, Graph, Played, Stuck, Task, Wires
+from triosim.engine.graph import BEYOND, UNLIMITED, Collective, EngineNetwork, Graph, Played, Stuck, Task
 from triosim.engine.solver import NEVER, WORK_PER_BYTE, Flow, NetworkModel
 from triosim.engine.solvers.max_min import MaxMin
 from triosim.engine.stepped import PatternEdges, Stepping
@@ -41,7 +41,7 @@ _DUE, _END, _COUNT, _JOIN, _STEP, _BEGIN, _WAKE, _PUT, _TAKE = range(9)
 NOT_YET = -1
 
 
-def play(graph: Graph, wires: Wires, model: NetworkModel | None = None, *, _closed_form: bool = True) -> Played:
+def play(graph: Graph, wires: EngineNetwork, model: NetworkModel | None = None, *, _closed_form: bool = True) -> Played:
     """Play the graph from tick 0 until everything has ended.
 
     Args:
@@ -116,7 +116,7 @@ class _Running(NamedTuple):
 class _ReferenceRun:
     """One run: where every task stands, what is under way, and the queue of what happens next."""
 
-    def __init__(self, graph: Graph, wires: Wires, model: NetworkModel, closed_form: bool) -> None:
+    def __init__(self, graph: Graph, wires: EngineNetwork, model: NetworkModel, closed_form: bool) -> None:
         if wires.weights is not None and not model.weighted:
             raise ValueError(f"{type(model).__name__} does not understand weights: unfold the job")
         self.graph, self.wires, self.model = graph, wires, model

@@ -18,7 +18,7 @@ from typing import NamedTuple, SupportsIndex
 from triosim.core.errors import InputError
 from triosim.core.registry import Registry
 from triosim.core.units import PICOSECONDS_PER_SECOND
-from triosim.engine.graph import CAPACITY_PER_BYTE, Wires
+from triosim.engine.graph import CAPACITY_PER_BYTE, EngineNetwork
 
 WORK_PER_BYTE = CAPACITY_PER_BYTE * PICOSECONDS_PER_SECOND
 """What serving one byte takes, in units of (1/1024 byte per second) x (1 picosecond)."""
@@ -74,7 +74,7 @@ class NetworkModel(ABC):
     wake: int | None = None
 
     @abstractmethod
-    def start(self, wires: Wires) -> None:
+    def start(self, wires: EngineNetwork) -> None:
         """A run begins at tick 0 with no flows: forget everything before."""
 
     @abstractmethod
@@ -102,7 +102,7 @@ class Sharing(NetworkModel):
     Rates are whole multiples of 1/1024 byte per second.
     """
 
-    def start(self, wires: Wires) -> None:
+    def start(self, wires: EngineNetwork) -> None:
         """See :meth:`NetworkModel.start`; ``capacity`` holds that of each link."""
         self.capacity: list[int] = wires.capacity.tolist()
         self._served: dict[int, tuple[int, int, int]] = {}  # flow -> (rate, work left, since)

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from triosim.core.columns import Ragged
-from triosim.engine.graph import Collective, Graph, Pattern, Wires
+from triosim.engine.graph import Collective, EngineNetwork, Graph, Pattern
 
-T = TypeVar("T", Graph, Wires, Pattern, Collective, Ragged)
+T = TypeVar("T", Graph, EngineNetwork, Pattern, Collective, Ragged)
 
 _WIDTHS: dict[str, DTypeLike] = {
     **dict.fromkeys(["kind"], np.int8),
@@ -24,7 +24,7 @@ _WIDTHS: dict[str, DTypeLike] = {
 _NUMBERS = ("streams", "members", "places", "delay")
 
 
-def fitted(graph: Graph, wires: Wires) -> tuple[Graph, Wires]:
+def fitted(graph: Graph, wires: EngineNetwork) -> tuple[Graph, EngineNetwork]:
     """The same graph and network with every column, those of collectives included, as an engine reads it.
 
     Raises:

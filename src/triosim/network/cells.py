@@ -53,7 +53,7 @@ class Traffic:
 
 
 @dataclass(frozen=True)
-class Cells:
+class RankClasses:
     """Which cell everything is in; cells are numbered in the order of their first members.
 
     Attributes:
@@ -66,15 +66,15 @@ class Cells:
     group: NDArray[np.int64]
 
 
-def separate(traffic: Traffic) -> Cells:
+def separate(traffic: Traffic) -> RankClasses:
     """A cell for everything: nothing is folded."""
     sizes = (traffic.party_like, traffic.source, traffic.link_like, traffic.members)
-    return Cells(*(np.arange(len(size)) for size in sizes))
+    return RankClasses(*(np.arange(len(size)) for size in sizes))
 
 
-def refine(traffic: Traffic) -> Cells:
+def refine(traffic: Traffic) -> RankClasses:
     """The coarsest cells that are equitable."""
-    return refined(traffic) if _refine is None else Cells(*_refine(_fitted(traffic)))
+    return refined(traffic) if _refine is None else RankClasses(*_refine(_fitted(traffic)))
 
 
 def _fitted(t: Traffic) -> Traffic:
@@ -93,7 +93,7 @@ def _fitted(t: Traffic) -> Traffic:
     )  # fmt: skip
 
 
-def refined(traffic: Traffic) -> Cells:
+def refined(traffic: Traffic) -> RankClasses:
     """The same, without a compiler."""
     t = traffic
     parties, ways, links, groups = len(t.party_like), len(t.source), len(t.link_like), len(t.members)
@@ -121,10 +121,10 @@ def refined(traffic: Traffic) -> Cells:
         known = found
     link_cell = np.full(links, -1, np.int64)
     link_cell[used] = _numbered(link[used])
-    return Cells(_numbered(party), _numbered(way), link_cell, _numbered(group))
+    return RankClasses(_numbered(party), _numbered(way), link_cell, _numbered(group))
 
 
-def weights(traffic: Traffic, cells: Cells) -> tuple[Ragged, NDArray[np.int32]]:
+def weights(traffic: Traffic, cells: RankClasses) -> tuple[Ragged, NDArray[np.int32]]:
     """Routes of the ways' cells over the links' cells, and how often a flow of each counts on each.
 
     A flow stands for all of its cell, a link for all of its: it counts as often as each link is crossed by them.

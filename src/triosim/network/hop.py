@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from triosim.core.columns import Ragged
 from triosim.core.errors import InputError
 from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds
-from triosim.engine.graph import Graph, Played, Stuck, Task, Wires
+from triosim.engine.graph import EngineNetwork, Graph, Played, Stuck, Task
 from triosim.engine.play import play
 from triosim.engine.solver import NetworkModel
 from triosim.hardware.system import System
@@ -103,7 +103,7 @@ def play_hop(
     return _settle(hop, wires, ticks, update_bytes, model)
 
 
-def _settle(hop: Hop, wires: Wires, ticks: NDArray[np.int64], size: int, model: NetworkModel | str) -> HopRun:
+def _settle(hop: Hop, wires: EngineNetwork, ticks: NDArray[np.int64], size: int, model: NetworkModel | str) -> HopRun:
     """Play until a run leads to the decisions with which it was played."""
     decisions: Decisions = frozenset()
     known: Decisions = frozenset()  # those among them that are right whatever comes later

@@ -16,11 +16,11 @@ from triosim.core.caching import kept
 from triosim.core.columns import Ragged
 from triosim.core.limits import check_tasks
 from triosim.core.units import picoseconds
-from triosim.engine.graph import Collective, Graph, Pattern, Played, Task, Wires
-from triosim.network.cells import Cells, refine, separate, weights
+from triosim.engine.graph import Collective, EngineNetwork, Graph, Pattern, Played, Task
+from triosim.network.cells import RankClasses, refine, separate, weights
 from triosim.network.placement import Placement
 from triosim.network.routes import Router
-from triosim.network.traffic import Means, Shape, Sort, Talk, Ways, classes, talk, ways
+from triosim.network.traffic import CommunicationModel, GroupClass, Routes, Shape, Talk, classes, talk, ways
 from triosim.partition.mesh import Digit, Mesh
 from triosim.schedule.program import STREAMS, Op, Program
 
@@ -51,7 +51,7 @@ class Lowered:
     """
 
     graph: Graph
-    wires: Wires
+    wires: EngineNetwork
     first: NDArray[np.int64]
     program: NDArray[np.int32]
     ranks: Ragged
@@ -85,7 +85,7 @@ class Lowered:
 
 
 def lower(
-    programs: Sequence[Program], placement: Placement, router: Router, means: Means, fold: bool = True
+    programs: Sequence[Program], placement: Placement, router: Router, means: CommunicationModel, fold: bool = True
 ) -> Lowered:
     """Instantiate the programs on their devices.
 
@@ -136,9 +136,9 @@ class JobMeetings:
         parties: who takes part in them, group by group.
     """
 
-    ways: Ways
-    cells: Cells
-    wires: Wires
+    ways: Routes
+    cells: RankClasses
+    wires: EngineNetwork
     ranks: Ragged
     program: NDArray[np.int32]
     collectives: tuple[Collective, ...]
@@ -160,7 +160,7 @@ def _meeting(
     derived: tuple[tuple[str, tuple[Digit, ...]], ...],
     devices: bytes,
     router: Router,
-    means: Means,
+    means: CommunicationModel,
     fold: bool,
 ) -> JobMeetings:
     """What :func:`lower` finds of classes that say this.
@@ -187,29 +187,29 @@ def _meeting(
     )  # fmt: skip
 
 
-def _wires(router: Router, found: Ways, cells: Cells, fold: bool) -> Wires:
+def _wires(router: Router, found: Routes, cells: RankClasses, fold: bool) -> EngineNetwork:
     """The network of the cells."""
     system, capacity = router.system, router.capacity
     ends = np.stack([system.edge_source, system.edge_target], axis=1).astype(np.int32)
     if not fold:
-        return Wires(capacity, found.traffic.routes, found.latency, ends=ends)
+        return EngineNetwork(capacity, found.traffic.routes, found.latency, ends=ends)
     routes, weight = weights(found.traffic, cells)
     used = np.flatnonzero(cells.link >= 0)
     link = used[_firsts(cells.link[used])]
-    return Wires(capacity[link], routes, found.latency[_firsts(cells.way)], weight, ends[link])
+    return EngineNetwork(capacity[link], routes, found.latency[_firsts(cells.way)], weight, ends[link])
 
 
 class _Folding:
     """Collects the collectives of cells of groups."""
 
-    def __init__(self, found: Ways, cells: Cells, cell: NDArray[np.int64]) -> None:
+    def __init__(self, found: Routes, cells: RankClasses, cell: NDArray[np.int64]) -> None:
         self.ways, self.cells, self.cell = found, cells, cell
         self.collectives: list[Collective] = []
         self.how: list[tuple[str, str]] = []
         self.groups: list[NDArray] = []
         self.parties: list[tuple[_Party, ...]] = []
 
-    def meet(self, sort: Sort) -> None:
+    def meet(self, sort: GroupClass) -> None:
         """The collectives of groups that lie alike, once for each cell of groups."""
         patterns: dict[tuple, Pattern] = {}
         for at in _firsts(self.cells.group[sort.number]).tolist():

@@ -12,7 +12,7 @@ from triosim.core.caching import kept
 from triosim.core.columns import Ragged
 from triosim.core.errors import InputError
 from triosim.core.units import MOST_TICKS, picoseconds, whole_ticks
-from triosim.engine.graph import CAPACITY_PER_BYTE, UNLIMITED, Wires
+from triosim.engine.graph import CAPACITY_PER_BYTE, UNLIMITED, EngineNetwork
 from triosim.hardware.system import System, Tier
 from triosim.network.alike import SystemParts, levels
 from triosim.network.hops import Hops
@@ -179,7 +179,7 @@ class Router:
         """The network without what joins the devices of a server."""
         return RouteSearch(self.system, without=Tier.SCALE_UP)
 
-    def wires(self, pairs: Iterable[tuple[int, int]]) -> Wires:
+    def wires(self, pairs: Iterable[tuple[int, int]]) -> EngineNetwork:
         """The network for transfers between these pairs of nodes: links are the edges of the System, route i is that
         of pair i.
 
@@ -187,7 +187,7 @@ class Router:
             InputError: no links lead from one to the other, or a link has a bandwidth that cannot be counted.
         """
         routes = self.routes(*_columns(pairs))
-        return Wires(self.capacity, routes, self.latency(routes))
+        return EngineNetwork(self.capacity, routes, self.latency(routes))
 
     def latency(self, routes: Ragged) -> NDArray[np.int64]:
         """Latency of each route in picoseconds: the sum over its links.

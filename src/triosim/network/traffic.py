@@ -42,10 +42,10 @@ class RoutedCollective(NamedTuple):
     source: str = ""
 
 
-class Means(Protocol):
+class CommunicationModel(Protocol):
     """How collectives and transfers are done, and what software adds to what the links take.
 
-    Means that are equal and have the same hash give equal answers: what was found with the one is used for the other.
+    Models that are equal and have the same hash give equal answers: what was found with the one is used for the other.
     """
 
     def collective(self, kind: str, devices: NDArray[np.int64], size: int, root: int) -> RoutedCollective:
@@ -78,7 +78,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Sort:
+class GroupClass:
     """Groups along one axis that lie alike on servers and whose members run the same programs.
 
     Attributes:
@@ -99,7 +99,7 @@ class Sort:
 
 
 @dataclass(frozen=True)
-class Ways:
+class Routes:
     """The ways of a job and where to find them.
 
     Attributes:
@@ -115,7 +115,7 @@ class Ways:
 
     traffic: Traffic
     latency: NDArray[np.int64]
-    sorts: tuple[Sort, ...]
+    sorts: tuple[GroupClass, ...]
     sends: dict[tuple[int, int, int], NDArray[np.int64]]
     fetches: dict[tuple[int, int, bool], NDArray[np.int64]]
     sources: tuple[str, ...]
@@ -208,7 +208,7 @@ def distinct_rows(*columns: NDArray) -> tuple[NDArray[np.int64], NDArray[np.int6
 _MOST_CODES = 2**62
 
 
-def ways(talks: Sequence[Talk], placement: Placement, router: Router, means: Means) -> Ways:
+def ways(talks: Sequence[Talk], placement: Placement, router: Router, means: CommunicationModel) -> Routes:
     """All ways on which rank classes send.
 
     Raises:
@@ -258,7 +258,7 @@ class _RouteColumns:
 class _Survey:
     """Goes through what the classes say and notes every way once."""
 
-    def __init__(self, talks: Sequence[Talk], placement: Placement, router: Router, means: Means) -> None:
+    def __init__(self, talks: Sequence[Talk], placement: Placement, router: Router, means: CommunicationModel) -> None:
         self.talks, self.placement, self.router, self.means = talks, placement, router, means
         self.system = router.system
         self.ranks = [said.members for said in talks]
@@ -271,7 +271,7 @@ class _Survey:
         self._known: dict[tuple, RoutedCollective] = {}
         self._transfers: dict[tuple, int] = {}
 
-    def ways(self) -> Ways:
+    def ways(self) -> Routes:
         sends = self._sends()
         fetches = self._fetches()
         sorts = tuple(sort for axis in range(len(self.placement.mesh.names)) for sort in self._sorts(axis))
@@ -291,7 +291,7 @@ class _Survey:
         )
         latency = router.latency(routes) + np.concatenate([none, *table.added])
         sources = tuple(dict.fromkeys(one.source for one in self._known.values() if one.source))
-        return Ways(traffic, latency, sorts, sends, fetches, sources)
+        return Routes(traffic, latency, sorts, sends, fetches, sources)
 
     # --- from rank to rank --------------------------------------------------------------------------------------------
 
@@ -372,7 +372,7 @@ class _Survey:
 
     # --- within groups ------------------------------------------------------------------------------------------------
 
-    def _sorts(self, axis: int) -> list[Sort]:
+    def _sorts(self, axis: int) -> list[GroupClass]:
         """The groups along an axis that have collectives, sorted by what they are like."""
         calls = [said.distinct(axis) for said in self.talks]
         if not any(len(table) for table in calls):
@@ -393,7 +393,7 @@ class _Survey:
             for at in np.sort(first).tolist()
         ]
 
-    def _sort(self, axis: int, ranks: NDArray[np.int64], calls: list[NDArray[np.int64]]) -> Sort:
+    def _sort(self, axis: int, ranks: NDArray[np.int64], calls: list[NDArray[np.int64]]) -> GroupClass:
         """Groups that are alike.
 
         The collectives of a group along one axis are matched by their order, as communicators do: the k-th that one
@@ -415,7 +415,7 @@ class _Survey:
             if key not in shapes:
                 shapes[key] = self._shape([s for s, k in zip(scheduled, keys, strict=True) if k == key], ranks)
         rows = {key: row for row, key in enumerate(shapes)}
-        return Sort(axis, number, ranks, scheduled, tuple(rows[key] for key in keys), tuple(shapes.values()))
+        return GroupClass(axis, number, ranks, scheduled, tuple(rows[key] for key in keys), tuple(shapes.values()))
 
     def _scheduled(self, devices: NDArray[np.int64], kind: str, size: int, root: int) -> RoutedCollective:
         system = self.system

@@ -39,6 +39,7 @@ from triosim.operators._names import (
 )
 from triosim.operators._work import (
     ATTENTION_KERNELS,
+    SPREAD,
     STREAMS,
     AttentionWork,
     ConvolutionWork,
@@ -53,6 +54,7 @@ __all__ = [
     "GRADIENT_ROLES",
     "KINDS",
     "NO_LABEL",
+    "SPREAD",
     "STREAMS",
     "AttentionWork",
     "Call",

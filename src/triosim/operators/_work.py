@@ -70,6 +70,10 @@ ATTENTION_KERNELS = ("auto", "torch", "cudnn", "flash1", "flash2", "flash3")
 ``flash_attn`` brings, which are its second version; cuDNN's; or a version of FlashAttention that was asked for."""
 
 
+SPREAD = "spread"
+"""Argument that a rule adds where it has dealt out the positions of a sequence so that all ranks see equally many."""
+
+
 class AttentionWork(NamedTuple):
     """One attention as :class:`triosim.kernels.work.attention.AttentionCalls` has it in columns.
 

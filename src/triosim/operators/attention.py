@@ -8,7 +8,7 @@ from triosim.core.registry import registered
 from triosim.operators._call import Call, CallResult
 from triosim.operators._dims import GRADIENT_ROLES, Dims, Output, Row, bounded, in_each, in_gradient, unknown
 from triosim.operators._kind import Kind, Need, gradients_of, unmet
-from triosim.operators._work import ATTENTION_KERNELS, AttentionWork
+from triosim.operators._work import ATTENTION_KERNELS, SPREAD, AttentionWork
 
 _POSITIONS_FIRST = ("_flash_attention", "_efficient_attention")
 """Operators that take (batch, positions, heads, size); the others take (..., heads, positions, size)."""
@@ -97,7 +97,11 @@ class Attention(Kind):
         return _pairs(one) * 2 * one.head
 
     def work(self, call: Call) -> AttentionWork:
-        """``window_size_left`` gives a window; sequences packed one after another are taken for equally long."""
+        """``window_size_left`` gives a window; sequences packed one after another are taken for equally long.
+
+        Of causal attention whose queries are a part of the positions the argument :data:`SPREAD` says that they are
+        from all over the sequence.
+        """
         query, key, value = call.shape("query", "q"), call.shape("key", "k"), call.shape("value", "v")
         if not query or not key:
             return AttentionWork.cube(math.nan)
@@ -109,9 +113,12 @@ class Attention(Kind):
             batch, queries, keys = batch * queries / longest[0], float(longest[0]), float(longest[1])
         left = call.args.get("window_size_left")  # positions before its own that a query sees; -1 for all
         window = float(left + 1) if type(left) is int and left >= 0 else 0.0
+        causal = bool(call.args.get("is_causal"))
+        if causal and queries < keys and call.args.get(SPREAD):
+            keys = min((keys + 1) / 2, window or keys)  # what a query sees on average
         return AttentionWork(
             batch, queries, keys, float(query[at_heads]), float(max(key[at_heads], 1)), float(query[-1]),
-            float((value or query)[-1]), window, bool(call.args.get("is_causal")) and queries == keys, call.backward,
+            float((value or query)[-1]), window, causal and queries == keys, call.backward,
             _kernel(call),
         )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from triosim.operators import NO_LABEL, Call, Dims
@@ -10,7 +11,7 @@ from triosim.trace.calls import calls_of
 from triosim.trace.tables import Category, Phase, Trace
 
 Shape = tuple[int, ...]
-_WEIGHTED = ("linear", "matmul", "convolution", "embedding")
+_WEIGHTED = ("linear", "matmul", "convolution", "embedding", "experts")
 FOLLOWS = (int(Category.WEIGHT), int(Category.BUFFER))
 """What is Shard for good when a Shard value meets it: biases, the weights of norms, running statistics."""
 _CASTS = ("to", "_to_copy", "clone", "detach", "alias", "contiguous")
@@ -40,10 +41,17 @@ class WeightUse:
 
 
 class Facts:
-    """A trace's columns as lists, with dimensions found once and parameters told from what is made of them."""
+    """A trace's columns as lists, with dimensions found once and parameters told from what is made of them.
 
-    def __init__(self, trace: Trace) -> None:
+    Args:
+        trace: the step, or one rank's share of it on another axis.
+        origin: of a share, the value that each of the last values is a copy of.
+    """
+
+    def __init__(self, trace: Trace, origin: Sequence[int] = ()) -> None:
         self.trace = trace
+        self.copy_of = dict(enumerate(origin, len(trace.values) - len(origin)))
+        """Value that transfers along another axis have made -> what it is a copy of."""
         values, operators = trace.values, trace.operators
         self.shapes: list[Shape] = [tuple(s) for s in values.shape.lists()]
         self.storage: list[int] = values.storage.tolist()
@@ -70,6 +78,12 @@ class Facts:
         ]
         self.layer_of = self._layers_of_rows()
         """Row -> the layer that it runs, runs again or differentiates."""
+
+    def home(self, value: int) -> int:
+        """The storage that a value is on, or that of what it is a copy of."""
+        while value in self.copy_of:
+            value = self.copy_of[value]
+        return self.storage[value]
 
     def dims(self, row: int) -> Dims:
         """Dimensions of an operator."""

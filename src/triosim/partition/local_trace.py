@@ -10,7 +10,7 @@ import numpy as np
 from triosim.core.columns import Ragged
 from triosim.partition.placements import Placement, Shard
 from triosim.trace.calls import count_work
-from triosim.trace.tables import Trace, Values
+from triosim.trace.tables import NONE, Trace, Values
 
 
 def cut(trace: Trace, shards: Mapping[int, int], size: int) -> Trace:
@@ -36,7 +36,7 @@ class LocalTrace:
         self.alias: dict[int, int] = {}
         self.made_as: dict[int, Placement] = {}
         self._shapes = [tuple(s) for s in trace.values.shape.lists()]
-        self._wholes: dict[tuple[Hashable, tuple[int, ...]], int] = {}
+        self._wholes: dict[tuple[Hashable, tuple[int, ...], int], int] = {}
         self._parts: dict[tuple[int, Shard], int] = {}
         self._extra: list[tuple[int, tuple[int, ...], Hashable]] = []  # origin, shape, key of its storage
         self._regions: set[Hashable] = set()
@@ -48,9 +48,11 @@ class LocalTrace:
     def whole(self, value: int, region: Hashable) -> int:
         """A value in the whole copy of a region of a storage."""
         self._regions.add(region)
-        key = (region, self._shapes[value])
+        shape = self._shapes[value]
+        square = len(shape) == 2 and shape[0] == shape[1]  # may be the transpose of another value there
+        key = (region, shape, value if square else NONE)
         if key not in self._wholes:
-            self._wholes[key] = self._add(value, self._shapes[value], region)
+            self._wholes[key] = self._add(value, shape, region)
         return self._wholes[key]
 
     def part(self, value: int, own: Shard, size: int) -> int:

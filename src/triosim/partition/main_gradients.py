@@ -34,9 +34,8 @@ _PRODUCTS = ("aten::mm",)
 _SIXTEEN = (DTYPE_CODE["float16"], DTYPE_CODE["bfloat16"])
 
 
-@kept(8)
 def with_main_gradients(trace: Trace, stack: Stack, micro_batches: int, sharded: bool) -> Trace:
-    """The step with what ``stack`` does with its gradients.
+    """The step with what ``stack`` does with its gradients; one object for all plans that do the same with them.
 
     Args:
         trace: a training step of one micro-batch.
@@ -45,6 +44,12 @@ def with_main_gradients(trace: Trace, stack: Stack, micro_batches: int, sharded:
         sharded: whether gradients are scattered among the replicas as soon as they are made, so that nothing whole is
             added up.
     """
+    return _with_main_gradients(trace, stack, micro_batches > 1, sharded)
+
+
+@kept(8)
+def _with_main_gradients(trace: Trace, stack: Stack, several: bool, sharded: bool) -> Trace:
+    """The step where there are several micro-batches, or one."""
     found = gradients(trace)
     if not found or not np.any(trace.operators.phase == Phase.OPTIMIZER):
         return trace
@@ -54,7 +59,7 @@ def with_main_gradients(trace: Trace, stack: Stack, micro_batches: int, sharded:
         if mode != "parameter":
             for g in found:
                 edit.to_main(g, latest, fused=mode == "float32-fused")
-        elif micro_batches > 1:
+        elif several:
             for g in found:
                 edit.add_in_place(g, latest)
     order = [g.parameter for g in found]

@@ -40,7 +40,7 @@ def partition(trace: Trace, mesh: Mesh, rules: Sequence[Rule]) -> Step:
     if not placing:
         return Step.whole(trace)
     step = _whole(trace)
-    for name in dict.fromkeys(rule.axis for rule in placing):
+    for name in dict.fromkeys(rule.axis for rule in sorted(placing, key=lambda rule: not rule.cuts_inputs)):
         own = [rule for rule in placing if rule.axis == name]
         step = _divided(step, name, mesh.size(name), own, mesh.row(name) if name in mesh.names else -1)
     return step
@@ -60,7 +60,7 @@ def _divided(step: Step, name: str, size: int, rules: Sequence[Rule], axis: int)
         idle = [type(rule).__name__.lower() for rule in rules if rule.needs_ranks]
         notes = (f"{' and '.join(idle)}: {name} is 1, so there is nothing to divide",) if idle else ()
         return replace(step, notes=(*step.notes, *notes))
-    facts = Facts(trace)
+    facts = Facts(trace, step.origin)
     placing = Placing(name, size)
     for rule in rules:
         placing = checked_placing(rule, rule.place(facts, placing), facts)
@@ -72,6 +72,10 @@ def _divided(step: Step, name: str, size: int, rules: Sequence[Rule], axis: int)
         )
         raise PlanError(f"{name} {size} cannot divide any layer of {trace.meta.workload or 'the trace'}{why}")
     share, weights, shards = propagate(facts, placing, axis, step.origin)
+    length = trace.meta.sequence_length
+    if length and any(rule.cuts_inputs for rule in rules):  # what divides the share further sees sequences of its own
+        meta = replace(trace.meta, sequence_length=length // size)
+        share = replace(share, trace=replace(share.trace, meta=meta), homes=replace(share.homes, meta=meta))
     told = [] if placing.inputs and not placing.weights else _notes(trace, placing, weights)
     if not len(step.transfers):
         return replace(share, notes=(*step.notes, *told))

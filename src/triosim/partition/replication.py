@@ -34,7 +34,8 @@ class Replication:
     """Placements among the replicas.
 
     Attributes:
-        axis: the axis along which Shards are cut.
+        axis: the axis along which Shards are cut: that of the replicas, or of them and the ranks that share their
+            samples.
         replicas: axis along which those Shards are replicated, ``""`` where ``axis`` has all replicas.
         states: whether optimizer states are Shard.
         weights: whether gradients and parameters are Shard too.
@@ -67,6 +68,10 @@ class Replication:
     def ways(self, mesh: Mesh) -> int:
         """Parts into which what is Shard is cut."""
         return mesh.size(self.axis)
+
+    def ranks(self, mesh: Mesh) -> int:
+        """Ranks whose gradients are added up."""
+        return mesh.size(self.axis) * mesh.size(self.replicas)
 
     def of_apart(self) -> Replication:
         """The placements of parameters of which replicas have different ones."""

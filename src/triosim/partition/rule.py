@@ -45,6 +45,8 @@ class Placing:
             value becomes).
         per_rank: kinds of operator that each rank runs on what it has, so that what they sum up is Varying instead of
             Partial: ``"loss"`` where every rank has tokens or samples of its own.
+        left: whether gradients of parameters that are Partial are left to what reduces those of all replicas
+            (:meth:`Rule.replicate`), instead of being added up along this axis before the optimizer.
         regathers: whether a copy that a forward gathered is freed after it and gathered again in the backward.
         refused: what could not be placed, and why, for people.
         chosen: whether the user chose layer by layer, so that what is left whole is so on purpose.
@@ -60,6 +62,7 @@ class Placing:
     inputs: Mapping[int, Shard] = field(default_factory=dict)
     stationary: Literal["weights", "activations"] = "weights"
     per_rank: frozenset[str] = frozenset()
+    left: bool = False
     regathers: bool = False
     refused: tuple[str, ...] = ()
     chosen: bool = False
@@ -85,10 +88,12 @@ class Rule:
 
     Attributes:
         axis: name of the axis that :meth:`place` is about.
+        cuts_inputs: whether it divides what the step is given, so that other axes divide a part of it.
         needs_ranks: whether it is told when that axis has one rank only, for who asks for this rule expects more.
     """
 
     axis: ClassVar[str] = "tp"
+    cuts_inputs: ClassVar[bool] = False
     needs_ranks: ClassVar[bool] = False
 
     def arranged(self, mesh: M) -> M:

@@ -17,7 +17,7 @@ from triosim.composition.interference import Tasks, settle
 from triosim.composition.residual import CalibratedOverhead, Coefficients, JobSizes, fit, sizes
 from triosim.core.errors import InputError
 from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds
-from triosim.engine.graph import Graph, Played, Wires
+from triosim.engine.graph import EngineNetwork, Graph, Played
 from triosim.engine.play import play
 from triosim.engine.solver import NetworkModel
 from triosim.fidelity import Fidelity
@@ -55,7 +55,7 @@ class Iteration:
     """
 
     graph: Graph
-    wires: Wires
+    wires: EngineNetwork
     model: NetworkModel
     seconds: NDArray[np.float64]
     issues: NDArray[np.int64]

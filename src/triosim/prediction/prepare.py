@@ -219,14 +219,14 @@ def arrange(
     rules = rules_of(plan, named)
     mesh = rebatched(plan, arranged(rules, mesh))
     workload = suited(rules, workload, mesh)
+    placed = replication(rules, mesh)
     stack = plan.stack or ASSUMED
     if named and plan.training:
-        scattered = plan.zero >= 2 and mesh.replicas > 1
+        scattered = placed.weights and placed.ranks(mesh) > 1
         workload = with_main_gradients(workload, stack, mesh.micro_batches, scattered)
 
     tell("dividing the step")
     whole = _at_batch(workload, mesh, plan)
-    placed = replication(rules, mesh)
     if placed.away and not plan.training:
         raise PlanError(f"offload {placed.away[0]}: inference has nothing to bring back: leave it out")
     if placed.rooted and mesh.micro_batches > 1:

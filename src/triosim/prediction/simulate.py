@@ -15,7 +15,7 @@ from triosim.composition.interference import Tasks, settle
 from triosim.core.errors import InputError, PlanError
 from triosim.energy.options import EnergyOptions
 from triosim.engine.check import carried
-from triosim.engine.graph import Graph, Played, Wires
+from triosim.engine.graph import EngineNetwork, Graph, Played
 from triosim.engine.join import join
 from triosim.engine.play import play
 from triosim.engine.solver import NetworkModel
@@ -185,7 +185,7 @@ def lowered_job(
 
 
 def _settled(
-    parts: Sequence[tuple[Prepared, Lowered]], graph: Graph, wires: Wires, model: NetworkModel
+    parts: Sequence[tuple[Prepared, Lowered]], graph: Graph, wires: EngineNetwork, model: NetworkModel
 ) -> tuple[Played, NDArray[np.int64]]:
     """The played graph of one job or several, and its amounts as played.
 

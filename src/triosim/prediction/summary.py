@@ -102,14 +102,14 @@ class Summary:
 
     def _cost(self, energy: Energy, seconds: float, speed: Throughput) -> Cost:
         """What the job costs, and emits."""
-        system, trace = self.of.system, self.of.step.trace
+        system = self.of.system
         models = np.bincount(system.device_model[self.of.placement.devices], minlength=len(system.models)).tolist()
         used = Usage(
             devices=tuple((m.name, float(n)) for m, n in zip(system.models, models, strict=True) if n),
             hours=seconds / SECONDS_PER_HOUR, it_j=energy.node_j, pue=energy.pue,
             samples=speed.samples_per_s * seconds if speed.samples_per_s else None,
             tokens=speed.tokens_per_s * seconds if speed.tokens_per_s else None,
-            sample=sample_name(self.of.plan.training, trace.meta.sequence_length),
+            sample=sample_name(self.of.plan.training, self.of.whole.meta.sequence_length),
         )  # fmt: skip
         return cost(used, self.energy.cost)
 
@@ -133,7 +133,7 @@ class Summary:
             or self.of.plan.global_batch_size
         )
         samples = self.of.mesh.global_batch_size / seconds if known and seconds else None
-        length = self.of.step.trace.meta.sequence_length
+        length = self.of.whole.meta.sequence_length
         return Throughput(samples, samples * length if samples and length else None)
 
     def _interval(self, seconds: float, parts: Breakdown) -> Interval:
@@ -185,7 +185,7 @@ class Summary:
         )
 
     def _workload(self) -> Workload:
-        meta, trace = self.of.job.recorded.meta, self.of.step.trace
+        meta = self.of.job.recorded.meta
         weights = self.of.job.recorded.weights()
         return Workload(
             name=meta.workload,
@@ -195,7 +195,7 @@ class Summary:
             recorded_micro_batches=meta.micro_batches,
             batch_size_guessed=bool(meta.batch_guess),
             batch_size=self.of.mesh.batch_size,
-            sequence_length=trace.meta.sequence_length,
+            sequence_length=self.of.whole.meta.sequence_length,
             parameters=int(self.of.job.recorded.values.elements()[weights].sum()),
             operators=len(self.of.job.recorded),
             recorded_time_s=self._recorded_time() if meta.clock != "none" else None,
@@ -217,7 +217,7 @@ class Summary:
             **{name: size for name, size in mesh.axes if name in AXES}, "batch_size": mesh.batch_size,
             "global_batch_size": mesh.global_batch_size, "micro_batches": mesh.micro_batches,
             "micro_batch_size": mesh.micro_batch_size, "ranks": mesh.ranks,
-            "sequence_length": self.of.step.trace.meta.sequence_length,
+            "sequence_length": self.of.whole.meta.sequence_length,
             "stages": tuple(self.of.stages.firsts) if mesh.stages > 1 else None,
         }  # fmt: skip
         return RunPlan(**{**self.of.plan.asdict(), **run})

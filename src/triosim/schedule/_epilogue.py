@@ -76,7 +76,7 @@ def reductions(of: StageFacts, part: PartFacts, offset: int, final: Final) -> tu
                 scattered = offset + units.reduce(number, max(unit.backward[1], -1))
                 reduced.update(dict.fromkeys(unit.gradients, scattered))
         units.finish(None, False)
-    elif not part.units and of.mesh.replicas > 1:
+    elif not part.units and of.job.sharing > 1:
         groups = part.groups()
         for group, last in zip(groups, sink(groups), strict=True):
             after = {int(final.ready[g.ready]) for g in group if final.ready[g.ready] >= 0}
@@ -131,7 +131,7 @@ class _Update:
         """All of it."""
         self._share_tied_weights()
         updated = self._update_on_host() if "optimizer" in self.job.replication.away else self._optimize()
-        if self.job.replication.states and not self.of.sharded and self.mesh.replicas > 1:
+        if self.job.replication.states and not self.of.sharded and self.job.sharing > 1:
             self._gather_parameters()
         recorder = Recorder()
         for part in self.of.parts:

@@ -65,10 +65,11 @@ class JobFacts:
         self.skipped_elsewhere = (operators.view | root_only).tolist()
         self.update_s_per_byte = costs.update_s_per_byte
         self.replication = step.replication
+        self.sharing = self.replication.ranks(mesh)
         self.ways, self.reductions = self.replication.ways(mesh), self.replication.reductions(mesh)
         divided = step.apart and mesh.size(self.replication.apart) > 1
         self.reductions_apart = self.replication.of_apart().reductions(mesh) if divided else ()
-        gathers = self.replication.weights and mesh.replicas > 1
+        gathers = self.replication.weights and self.sharing > 1
         self.modules = UnitsByModule(step.trace, self.ways) if gathers else None
         self.phase = operators.phase.tolist()
         self.skipped = operators.view.tolist()
@@ -258,7 +259,7 @@ class StageFacts:
         """Whether gradients are copied to buckets; main gradients are reduced where they are (Megatron-LM's
         ``param_and_grad_buffer.py``)."""
         plan, main = self.plan, self.plan.stack is not None and self.plan.stack.gradients != "parameter"
-        reduced = self.mesh.replicas > 1 and plan.training and plan.overlap
+        reduced = self.job.sharing > 1 and plan.training and plan.overlap
         return reduced and not self.job.replication.states and not main
 
     def _blocks(self, numbers: list[int]) -> RankBlocks:
@@ -293,7 +294,7 @@ class StageFacts:
         """Gradients that go to the host beside the last backward: those that no other rank has a part of."""
         shared = any(self.elsewhere(g) for g in self.grads)
         whole = len(self.parts) == 1 and not self.job.schedule.splits_backward
-        alone = self.mesh.replicas == 1 and not shared
+        alone = self.job.sharing == 1 and not shared
         if "optimizer" not in self.job.replication.away or not alone or not self.plan.overlap or not whole:
             return []
         return gradient_trips(

@@ -26,7 +26,9 @@ _FIELDS = {
     "protocol": "collective_protocol", "seq-len": "sequence_length",
 }  # fmt: skip
 """Options of the command line that are not named as their field."""
-_DERIVED = ("micro-batch-size", "sequence-parallel", "ep")
+_RULES = {"cp": "context", "ep": "experts"}
+"""Axes that a rule of parallelism brings: their size is its option."""
+_DERIVED = ("micro-batch-size", "sequence-parallel", *_RULES)
 _WHOLE = ("training", "placement", "stages", "tp_plan", "places", "axis_order")
 """Fields whose values are lists, or which are not for a sweep to change."""
 
@@ -35,9 +37,9 @@ def axes_of(texts: Sequence[str], option: str = "--sweep") -> dict[str, tuple[An
     """What a sweep is to try, from words such as ``tp=1,2,4`` or ``schedule.chunks=2,4``.
 
     A name is that of a field of :class:`Plan` (``-`` or ``_``), ``micro-batch-size`` (samples, instead of
-    micro-batches), ``sequence-parallel`` (``on`` or ``off``), ``ep`` (ranks among which experts are divided), or an
-    option of a part: ``schedule.NAME``, ``parallelism.NAME``, ``operator.NAME``, ``solver.NAME``.  Lists within a value
-    are joined by ``+``, and ``none`` is the empty one: ``offload=none,optimizer,optimizer+activations``.
+    micro-batches), ``sequence-parallel`` (``on`` or ``off``), ``cp`` and ``ep`` (ranks that share sequences, experts),
+    or an option of a part: ``schedule.NAME``, ``parallelism.NAME``, ``operator.NAME``, ``solver.NAME``.  Lists within a
+    value are joined by ``+``, and ``none`` is the empty one: ``offload=none,optimizer,optimizer+activations``.
 
     Raises:
         InputError: a word is none of that, or an axis is given twice.
@@ -78,7 +80,7 @@ def _value(field: str, word: str, where: str) -> Any:
         return word
     if field == "sequence-parallel":
         return _switch(word, where)
-    if field in ("micro-batch-size", "ep"):
+    if field in ("micro-batch-size", *_RULES):
         if not word.isdecimal() or not int(word):
             raise InputError(f"{where} must be whole numbers of at least 1, got {quoted(word)}")
         return int(word)
@@ -154,11 +156,11 @@ def asked_of(base: Plan, fidelity: Fidelity, asked: Mapping[str, Any], devices: 
         elif name == "sequence-parallel":
             others = tuple(rule for rule in given.get("parallelism", ()) if rule != "sequence")
             given["parallelism"] = (*(["sequence"] if value else []), *others)
-        elif name == "ep":
-            others = tuple(rule for rule in given.get("parallelism", ()) if rule != "experts")
-            given["parallelism"] = (*others, *(["experts"] if value > 1 else []))
-            options = {key: v for key, v in given.get("parallelism_options", {}).items() if key != "ep"}
-            given["parallelism_options"] = {**options, **({"ep": str(value)} if value > 1 else {})}
+        elif name in _RULES:
+            others = tuple(rule for rule in given.get("parallelism", ()) if rule != _RULES[name])
+            options = {key: v for key, v in given.get("parallelism_options", {}).items() if key != name}
+            given["parallelism"] = (*others, *([_RULES[name]] if value > 1 else []))
+            given["parallelism_options"] = {**options, **({name: str(value)} if value > 1 else {})}
         elif name != "micro-batch-size":
             given[name] = value
     if "batch_size" in asked and "global_batch_size" not in asked:

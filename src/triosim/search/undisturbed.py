@@ -18,7 +18,7 @@ from triosim.hardware.system import System
 from triosim.network.lowering import Lowered, lower
 from triosim.network.placement import place
 from triosim.network.routes import Router
-from triosim.network.traffic import Means
+from triosim.network.traffic import CommunicationModel
 from triosim.partition.mesh import Mesh
 from triosim.schedule.program import HOST, SEND, TP, Op, Program, ProgramBuilder
 
@@ -59,7 +59,7 @@ def undisturbed(
     calls: tuple[Call, ...],
     sends: tuple[Send, ...],
     how: tuple[str, str, bool],
-    make: Callable[[System, Router, tuple[str, str, bool]], Means],
+    make: Callable[[System, Router, tuple[str, str, bool]], CommunicationModel],
 ) -> Undisturbed:
     """Play each collective and each send of a mesh alone.
 

@@ -120,6 +120,7 @@ def follow(trace: Trace, seeds: dict[int, Segment], extent: int) -> PropagatedSy
     latest: dict[int, int] = {storage[v]: v for v in seeds}  # last decided value of each storage
     undecided: list[int] = []
     constant = {int(c) for c in PERSISTENT}
+    otherwise: dict[int, list[Segment]] = {}  # value seen through a view that was not recorded -> where else it may be
 
     def look_up(value: int) -> tuple[Segment, ...]:
         if value in found:
@@ -127,8 +128,12 @@ def follow(trace: Trace, seeds: dict[int, Segment], extent: int) -> PropagatedSy
         result: tuple[Segment, ...] = ()
         known = latest.get(storage[value])
         if known is not None and category[value] not in constant:  # another view of a decided storage
-            moved = (_same_storage(s, shapes[known], shapes[value]) for s in found[known])
+            moved = [_same_storage(s, shapes[known], shapes[value]) for s in found[known]]
             result = tuple(s for s in moved if s is not None)
+            if len(moved) == 1:
+                others = [s for s in _as_matrix(found[known][0], shapes[known], shapes[value]) if s != moved[0]]
+                result = result or tuple(others[:1])
+                otherwise[value] = others
         found[value] = result
         return result
 
@@ -158,7 +163,14 @@ def follow(trace: Trace, seeds: dict[int, Segment], extent: int) -> PropagatedSy
                 undecided.append(row)
             continue
         rule = calls.dims(row)
-        decided = rule.known and not _contradiction(rule, states, call.inputs)
+        contradicts = _contradiction(rule, states, call.inputs)
+        if contradicts and rule.known:
+            for at, value in enumerate(inputs[row]):
+                for other in otherwise.get(value, ()):
+                    tried = [*states[:at], (other,), *states[at + 1 :]]
+                    if contradicts and not _contradiction(rule, tried, call.inputs):
+                        states, contradicts, found[value] = tried, False, (other,)
+        decided = rule.known and not contradicts
         for at, value in enumerate(outputs[row]):
             if rule.reshape:
                 moved = [relocate(s, call.inputs[0], shapes[value]) for s in states[0]]
@@ -184,6 +196,41 @@ def _same_storage(segment: Segment, before: Shape, after: Shape) -> Segment | No
     if len(before) == 2 and after == before[::-1]:
         return segment._replace(dim=1 - segment.dim)
     return relocate(segment, before, after)
+
+
+def _as_matrix(segment: Segment, before: Shape, after: Shape) -> list[Segment]:
+    """Where a segment may be in a matrix that shows the storage of an activation, tokens by features or transposed.
+
+    Of (batch, heads, positions, size) and (batch, positions, size) the features are what is not batch or position.  A
+    square matrix may be either.
+    """
+    tokens: tuple[int, ...] = {4: (0, 2), 3: (0, 1), 2: (0,)}.get(len(before), ())
+    if len(after) != 2 or segment.dim not in tokens:
+        return []
+    features = math.prod(before) // max(math.prod(before[d] for d in tokens), 1)
+    rows = math.prod(before[d] for d in tokens)
+    outer = math.prod(before[d] for d in tokens if d < segment.dim) * segment.outer
+    inner = math.prod(before[d] for d in tokens if d > segment.dim) * segment.inner
+    dims = [dim for dim, shape in ((0, (rows, features)), (1, (features, rows))) if shape == after]
+    return [Segment(dim, outer, segment.size, inner) for dim in dims]
+
+
+def in_matrix(segment: Segment, before: Shape, after: Shape) -> Segment | None:
+    """Where heads or their elements, of (batch, heads, positions, size), are in a matrix of a part of the tokens.
+
+    Args:
+        segment: of ``before``, not of its batch or positions.
+        before: shape of all tokens.
+        after: shape of the matrix, tokens by features or transposed.
+    """
+    if len(before) != 4 or len(after) != 2 or segment.dim not in (1, 3):
+        return None
+    features, tokens = before[1] * before[3], before[0] * before[2]
+    outer, inner = (before[1], 1) if segment.dim == 3 else (1, before[3])
+    for dim in (0, 1):
+        if after[dim] == features and tokens % after[1 - dim] == 0 and after[1 - dim] != features:
+            return Segment(dim, outer * segment.outer, segment.size, segment.inner * inner)
+    return None
 
 
 def _through(rule: Dims, at: int, states: Sequence[tuple[Segment, ...]], shape: Shape) -> tuple[Segment, ...] | None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triosim.core.columns import Ragged
-from triosim.engine.graph import CAPACITY_PER_BYTE, Graph, Played, Task, Wires
+from triosim.engine.graph import CAPACITY_PER_BYTE, EngineNetwork, Graph, Played, Task
 from triosim.engine.play import play
 from triosim.engine.solvers.store_and_forward import StoreAndForward
 from triosim.engine.solvers.uncontended import Uncontended
@@ -16,13 +16,13 @@ from triosim.engine.solvers.uncontended import Uncontended
 NS = 1000
 
 
-def wires(rates: list[int], routes: list[list[int]], latency: list[int]) -> Wires:
+def wires(rates: list[int], routes: list[list[int]], latency: list[int]) -> EngineNetwork:
     """Links of whole bytes per nanosecond."""
     capacity = np.array(rates, np.int64) * CAPACITY_PER_BYTE * 10**9
-    return Wires(capacity, Ragged.of(routes, np.int32), np.array(latency, np.int64))
+    return EngineNetwork(capacity, Ragged.of(routes, np.int32), np.array(latency, np.int64))
 
 
-def send(net: Wires, messages: list[tuple[int, int, int]], model) -> Played:
+def send(net: EngineNetwork, messages: list[tuple[int, int, int]], model) -> Played:
     """(start, bytes, route) of each message; each starts after a computation of its own."""
     n = len(messages)
     kind = np.repeat(np.array([Task.COMPUTE, Task.TRANSFER], np.int8), n)
@@ -33,7 +33,7 @@ def send(net: Wires, messages: list[tuple[int, int, int]], model) -> Played:
     return play(graph, net, model)
 
 
-def ends(net: Wires, messages: list[tuple[int, int, int]], model) -> list[int]:
+def ends(net: EngineNetwork, messages: list[tuple[int, int, int]], model) -> list[int]:
     return send(net, messages, model).finish[len(messages) :].tolist()
 
 

@@ -20,7 +20,7 @@ from itertools import groupby
 from triosim.core.errors import InputError, quoted
 from triosim.core.registry import registered
 from triosim.core.units import parse_bytes, parse_time, picoseconds
-from triosim.engine.graph import Wires
+from triosim.engine.graph import EngineNetwork
 from triosim.engine.solver import WORK_PER_BYTE, Flow, Sharing
 
 
@@ -87,7 +87,7 @@ class Circuit(Sharing):
         if self.receive_buffer == 0:
             raise InputError("receive buffer of 0 bytes: a device must be able to take something in, give 1B or more")
 
-    def start(self, wires: Wires) -> None:
+    def start(self, wires: EngineNetwork) -> None:
         """See :meth:`NetworkModel.start`; ``wires.ends`` must be known."""
         super().start(wires)
         if wires.ends is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from triosim.core.registry import registered
-from triosim.engine.graph import Wires
+from triosim.engine.graph import EngineNetwork
 from triosim.engine.solver import Flow, Sharing
 
 
@@ -21,7 +21,7 @@ class EqualSplit(Sharing):
     alone_at_capacity = True
     weighted = True
 
-    def start(self, wires: Wires) -> None:
+    def start(self, wires: EngineNetwork) -> None:
         """See :meth:`NetworkModel.start`."""
         super().start(wires)
         self._flows: dict[int, Flow] = {}

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
 from triosim.core.registry import registered
-from triosim.engine.graph import Wires
+from triosim.engine.graph import EngineNetwork
 from triosim.engine.solver import Flow, Sharing
 
 Crossed = Sequence[tuple[int, int]]
@@ -76,7 +76,7 @@ class MaxMin(Sharing):
     alone_at_capacity = True
     weighted = True
 
-    def start(self, wires: Wires) -> None:
+    def start(self, wires: EngineNetwork) -> None:
         """See :meth:`NetworkModel.start`."""
         super().start(wires)
         self._flows: dict[int, Crossed] = {}

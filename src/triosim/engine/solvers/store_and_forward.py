@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from triosim.core.registry import registered
-from triosim.engine.graph import Wires
+from triosim.engine.graph import EngineNetwork
 from triosim.engine.solver import NEVER, Flow, NetworkModel
 
 
@@ -36,7 +36,7 @@ class StoreAndForward(NetworkModel):
     def __init__(self, clock: int = 1) -> None:
         self.clock = clock
 
-    def start(self, wires: Wires) -> None:
+    def start(self, wires: EngineNetwork) -> None:
         """See :meth:`NetworkModel.start`."""
         self._capacity: list[int] = wires.capacity.tolist()
         self._free = [0] * len(self._capacity)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from triosim.core.registry import registered
-from triosim.engine.graph import Wires
+from triosim.engine.graph import EngineNetwork
 from triosim.engine.solver import Flow, NetworkModel
 
 
@@ -27,7 +27,7 @@ class Uncontended(NetworkModel):
     def __init__(self, clock: int = 1) -> None:
         self.clock = clock
 
-    def start(self, wires: Wires) -> None:
+    def start(self, wires: EngineNetwork) -> None:
         """See :meth:`NetworkModel.start`."""
         self._capacity: list[int] = wires.capacity.tolist()
 

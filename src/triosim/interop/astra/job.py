@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from triosim.core.columns import Ragged
 from triosim.core.errors import InputError
 from triosim.core.units import picoseconds, whole_ticks
-from triosim.engine.graph import Collective, Graph, Pattern, Task, Wires
+from triosim.engine.graph import Collective, EngineNetwork, Graph, Pattern, Task
 from triosim.interop.astra import stages
 from triosim.interop.astra.meetings import REPLAYED, AstraCollective, AstraGroup, meetings, plan
 from triosim.interop.astra.memory import RemoteMemory
@@ -69,7 +69,7 @@ class AstraGraph:
     """
 
     graph: Graph
-    wires: Wires
+    wires: EngineNetwork
     work: tuple[NDArray[np.int64], ...]
     collectives: int
 

@@ -12,13 +12,13 @@ from itertools import pairwise
 import numpy as np
 
 from triosim.core.columns import Ragged
-from triosim.engine.graph import Wires
+from triosim.engine.graph import EngineNetwork
 from triosim.hardware.system import System
 from triosim.interop.astra.network import AstraNetwork
 from triosim.network.routes import Router
 
 
-def wires(network: AstraNetwork, pairs: Iterable[tuple[int, int]]) -> Wires:
+def wires(network: AstraNetwork, pairs: Iterable[tuple[int, int]]) -> EngineNetwork:
     """Links of the network and the routes of these pairs of NPUs."""
     system = network.system()
     edges = zip(system.edge_source.tolist(), system.edge_target.tolist(), strict=True)
@@ -31,7 +31,7 @@ def wires(network: AstraNetwork, pairs: Iterable[tuple[int, int]]) -> Wires:
     routes = Ragged.of(rows, np.int32)
     router = Router(system)
     ends = np.stack([system.edge_source, system.edge_target], axis=1)
-    return Wires(router.wires([]).capacity, routes, router.latency(routes), ends=ends)
+    return EngineNetwork(router.wires([]).capacity, routes, router.latency(routes), ends=ends)
 
 
 def _switches(network: AstraNetwork, system: System) -> dict[tuple[int, int], int]:

@@ -34,7 +34,7 @@ class _PairSearch:
         self.last_use: dict[int, int] = {}
         for row, reads in enumerate(facts.inputs):
             if facts.phase[row] == Phase.FORWARD:
-                self.last_use.update((facts.storage[v], row) for v in reads)
+                self.last_use.update((facts.home(v), row) for v in reads)
 
     def run(self) -> Placing:
         groups: dict[int, list[WeightUse]] = {}
@@ -71,7 +71,7 @@ class _PairSearch:
         while row <= end:
             reads = facts.inputs[row]
             member = members.get(row)
-            touched = member is not None or any(facts.storage[v] in live for v in reads)
+            touched = member is not None or any(facts.home(v) in live for v in reads)
             if facts.phase[row] == Phase.FORWARD and touched:
                 before = [self._placement(v, placed, live, followed) for v in reads]
                 if member is not None:
@@ -95,8 +95,8 @@ class _PairSearch:
                 for value, placement in zip(facts.outputs[row], found.outputs, strict=True):
                     placed[value] = placement
                     if isinstance(placement, Shard):
-                        live[facts.storage[value]] = value
-                        end = max(end, self.last_use.get(facts.storage[value], row))
+                        live[facts.home(value)] = value
+                        end = max(end, self.last_use.get(facts.home(value), row))
             row += 1
         return closing
 
@@ -120,10 +120,13 @@ class _PairSearch:
         if facts.parameter(value) in followed:
             dim = facts.dim_of(value, followed[facts.parameter(value)])
             return Shard.whole(dim, facts.shapes[value][dim])
-        known = live.get(facts.storage[value])
+        known = live.get(facts.home(value))
         placement = placed[known] if known is not None else REPLICATE
         if known is None or not isinstance(placement, Shard):
             return REPLICATE
+        before, after = facts.shapes[known], facts.shapes[value]
+        if value in facts.copy_of and len(before) == len(after) and before[placement.dim] == after[placement.dim]:
+            return placement  # what another axis has gathered along another dimension
         return relocate(placement, facts.shapes[known], facts.shapes[value]) or REPLICATE
 
 

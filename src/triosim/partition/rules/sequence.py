@@ -44,7 +44,7 @@ class Sequence(Rule):
         if placing.gathered or not placing.weights:
             raise PlanError(f"{about} rests between pairs of layers, and there are none: use tp-style megatron")
         length = facts.trace.meta.sequence_length
-        seeds = _seeds(facts, length) if length else {}
+        seeds = sequence_of(facts, length) if length else {}
         if not length or not seeds:
             raise PlanError(
                 f"{about}: which dimension of {facts.trace.meta.workload or 'the trace'} is the sequence is not known: "
@@ -67,8 +67,13 @@ class Sequence(Rule):
         return replace(placing, resting=resting, regathers=self.regather, at_boundaries=False)
 
 
-def _seeds(facts: Facts, length: int) -> dict[int, Shard]:
-    """Where the sequence is in what the step is given: the second dimension, else the first of that extent."""
+def sequence_of(facts: Facts, length: int) -> dict[int, Shard]:
+    """Where the sequence is in what the step is given: the second dimension, else the first of that extent.
+
+    Args:
+        facts: of the step.
+        length: tokens of a sequence.
+    """
     given = [v for v, category in enumerate(facts.category) if category in (Category.INPUT, Category.LABEL)]
     seeds = {}
     for value in given:

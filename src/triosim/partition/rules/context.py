@@ -1,0 +1,113 @@
+"""Context parallelism: the ranks of a group have a part of each sequence, and attention gathers keys and values.
+
+The axis ``cp`` is taken from the data axis.  Everything but attention works token by token, on a rank's own part.  Keys
+and values of a layer are all-gathered before its attention, their gradients reduce-scattered after its backward; with
+``T`` tokens of ``h`` elements of keys each is ``T h`` elements, as all ranks together have.  Parts are taken to be
+dealt out so that causal attention is the same work on each (one from the front with one from the back).  Gradients of
+parameters are sums over ``dp`` and ``cp``, reduced and sharded along both at once.
+
+Sources: Llama team, "The Llama 3 Herd of Models" (arXiv:2407.21783), section 3.3.2; PyTorch's
+``torch.distributed.tensor.experimental.context_parallel`` with ``allgather``.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from triosim.core.caching import kept
+from triosim.core.errors import PlanError
+from triosim.core.registry import registered
+from triosim.operators import SPREAD
+from triosim.partition.facts import Facts
+from triosim.partition.mesh import Mesh
+from triosim.partition.replication import Replication
+from triosim.partition.rule import M, Placing, Rule
+from triosim.partition.rules.sequence import sequence_of
+from triosim.partition.step import Step
+from triosim.trace.calls import calls_of, count_work
+from triosim.trace.symbols import follow
+from triosim.trace.tables import PERSISTENT
+
+
+@registered
+@dataclass(frozen=True)
+class Context(Rule):
+    """Cuts what a replica is given along the sequence.
+
+    Attributes:
+        cp: ranks that share the sequences of a replica.
+    """
+
+    axis: ClassVar[str] = "cp"
+    cuts_inputs: ClassVar[bool] = True
+
+    cp: int = 2
+
+    def arranged(self, mesh: M) -> M:
+        """With the axis ``cp`` within the data axis, and ``dp_cp`` for both.
+
+        Raises:
+            PlanError: the data axis does not divide so.
+        """
+        return mesh.carved("dp", "cp", self.cp).joined("dp_cp", ("dp", "cp"))
+
+    def replicate(self, mesh: Mesh, placed: Replication) -> Replication:
+        """Gradients are reduced, and what is Shard is so, along both axes.
+
+        Raises:
+            PlanError: replicas are arranged otherwise.
+        """
+        if placed.axis != "dp" or placed.path or placed.rooted or placed.apart:
+            raise PlanError("context: cp goes with ZeRO and plain data parallelism, without hsdp, ep and dataparallel")
+        return replace(placed, axis="dp_cp")
+
+    def place(self, facts: Facts, placing: Placing) -> Placing:
+        """Inputs and labels along the sequence, and where activations wait.
+
+        Raises:
+            PlanError: the sequence is not known, or does not divide.
+        """
+        name, length = facts.trace.meta.workload or "the trace", facts.trace.meta.sequence_length
+        seeds = sequence_of(facts, length) if length else {}
+        if not length or not seeds:
+            raise PlanError(
+                f"context: which dimension of {name} is the sequence is not known: record it with its sequence_length, "
+                "or name a model and give --seq-len"
+            )
+        if any(call.kind == "experts" for call in facts.calls.unique):
+            raise PlanError(f"context: tokens of {name} choose experts among all of a rank: use ep, and leave cp out")
+        if length % (2 * placing.size):
+            unit = 2 * placing.size
+            near = " or ".join(str(n) for n in (length // unit * unit, -(-length // unit) * unit) if n)
+            raise PlanError(
+                f"context: sequence length {length} does not divide into two parts for each of cp {placing.size} ranks:"
+                f" nearest that do are {near}"
+            )
+        found = follow(facts.trace, seeds, length).segments
+        resting = {
+            value: shard
+            for value, shards in enumerate(found)
+            if shards and facts.category[value] not in PERSISTENT
+            if (shard := next(iter(shards))).size % placing.size == 0
+        }
+        return replace(
+            placing, inputs=seeds, resting=resting, stationary="activations", per_rank=frozenset({"loss"}), left=True
+        )
+
+    def completed(self, step: Step, mesh: Mesh) -> Step:
+        """With attention that knows that its queries are from all over the sequence."""
+        return _spread(step) if mesh.size("cp") > 1 else step
+
+
+@kept(8)
+def _spread(step: Step) -> Step:
+    operators, calls = step.trace.operators, calls_of(step.trace)
+    args = tuple(
+        json.dumps({**calls[row].args, SPREAD: True}, sort_keys=True, separators=(",", ":"))
+        if calls[row].kind == "attention"
+        else text
+        for row, text in enumerate(operators.args)
+    )
+    return replace(step, trace=count_work(replace(step.trace, operators=replace(operators, args=args))))

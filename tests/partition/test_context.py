@@ -1,0 +1,129 @@
+"""Sequences shared by the ranks of an axis: what is sent, what is computed, what is reduced where."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import triosim
+from tests.asked import asked
+from tests.command import run
+from triosim import PlanError
+from triosim.partition.transfers import COLLECTIVES
+from triosim.prediction.prepare import Prepared, prepare
+from triosim.trace.tables import Phase
+
+LAYERS, LENGTH, KEYS, BF16 = 2, 1024, 512, 2
+SYSTEM = triosim.system("dgx-a100")
+
+
+def _asked(cp: int, **plan):
+    trace = triosim.model("llama-3.2-1b", sequence_length=LENGTH, configuration={"num_hidden_layers": LAYERS})
+    rules = (*plan.pop("rules", ()), *(("context",) if cp else ()))
+    options = {"cp": cp} if cp else {}
+    return trace, SYSTEM, *asked(parallelism=rules, parallelism_options=options, host="none", **plan)
+
+
+def _flop(job: Prepared) -> float:
+    operators = job.step.trace.operators
+    return float(np.nansum(operators.flop[operators.phase != Phase.OPTIMIZER]))
+
+
+def _sent(job: Prepared, axis: str) -> Counter:
+    """Kind, phase of what needs it and bytes -> how often, along an axis."""
+    sent, phases = job.step.transfers, np.append(job.step.trace.operators.phase, -1)
+    rows = zip(sent.axis, sent.what, sent.before, sent.bytes.tolist(), strict=True)
+    return Counter((COLLECTIVES[w], int(phases[b]), n) for a, w, b, n in rows if job.mesh.names[a] == axis)
+
+
+@pytest.mark.parametrize("cp", [2, 4, 8])
+@pytest.mark.parametrize("more", [{}, {"tp": 2}, {"tp": 2, "rules": ("sequence",)}])
+def test_a_rank_has_its_part_of_all_work(cp: int, more: dict) -> None:
+    """Causal attention too: a rank's queries are from all over the sequence."""
+    if cp == 8 and more:
+        pytest.skip("8 devices")
+    whole, part = prepare(*_asked(0, dp=1, idle_ok=True, **more)), prepare(*_asked(cp, **more))
+    assert _flop(part) * cp == pytest.approx(_flop(whole), rel=1e-4)  # tables of positions are whole
+    assert part.whole.meta.sequence_length == LENGTH
+
+
+@pytest.mark.parametrize("more", [{}, {"tp": 2}, {"tp": 2, "rules": ("sequence",)}])
+def test_keys_and_values_are_gathered_and_their_gradients_scattered(more: dict) -> None:
+    job = prepare(*_asked(4, **more))
+    each = LENGTH * KEYS * BF16 // more.get("tp", 1)
+    assert _sent(job, "cp") == {
+        ("all_gather", Phase.FORWARD, each): 2 * LAYERS,
+        ("reduce_scatter", Phase.BACKWARD, each): 2 * LAYERS,
+    }
+
+
+def test_the_tensor_axis_sends_a_part_of_the_sequence() -> None:
+    """As without, of sequences a fourth as long; the loss reduces a number for each of the own rows."""
+    whole, part = (prepare(*_asked(cp, tp=2, rules=("sequence",), **plan)) for cp, plan in ((0, {}), (4, {})))
+    sizes = [sorted(_sent(job, "tp").elements()) for job in (whole, part)]
+    norms = [[row for row in rows if row[1] == Phase.OPTIMIZER] for rows in sizes]  # their gradients: no tokens
+    tokens = [[row for row in rows if row[1] != Phase.OPTIMIZER] for rows in sizes]
+    assert norms[0] == norms[1]
+    assert sorted((kind, phase, n // 4) for kind, phase, n in tokens[0]) == sorted(tokens[1])
+
+
+@pytest.mark.parametrize("zero", [0, 1, 3])
+def test_gradients_are_reduced_along_both_axes_at_once(zero: int) -> None:
+    trace, system, plan, fidelity = _asked(4, zero=zero)
+    result = triosim.simulate(trace, system, plan, fidelity)
+    whole = int(trace.values.bytes()[trace.weights()].sum())
+    sent: Counter = Counter()
+    for row in result.collectives:
+        sent[row.axis, row.kind, row.group_size] += row.bytes * row.count
+    reduced = ("dp_cp", "reduce_scatter" if zero else "all_reduce", 8)
+    assert sent[reduced] == whole
+    assert {axis for axis, *_ in sent} == {"cp", "dp_cp"}
+
+
+@pytest.mark.parametrize(
+    "more", [{"pp": 2, "micro_batches": 4}, {"micro_batches": 2, "zero": 1}, {"recompute": "full"}]
+)
+def test_with_pipelines_micro_batches_and_recomputation(more: dict) -> None:
+    trace, system, plan, fidelity = _asked(2, global_batch_size=16, **more)
+    result = triosim.simulate(trace, system, plan, fidelity)
+    without = triosim.simulate(trace, system, plan.replaced(parallelism=(), parallelism_options={}), fidelity)
+    assert result.throughput.tokens_per_s == pytest.approx(16 * LENGTH / result.iteration_time_s)
+    assert result.iteration_time_s < 2 * without.iteration_time_s
+    assert result.memory.allocated_bytes == pytest.approx(without.memory.allocated_bytes, rel=0.01)  # gathered keys
+
+
+def test_one_rank_is_data_parallel() -> None:
+    trace, system, plan, fidelity = _asked(1, zero=1)
+    one = triosim.simulate(trace, system, plan, fidelity)
+    none = triosim.simulate(trace, system, plan.replaced(parallelism=(), parallelism_options={}), fidelity)
+    assert one.iteration_time_s == none.iteration_time_s
+    assert one.memory.allocated_bytes == none.memory.allocated_bytes
+
+
+@pytest.mark.parametrize(
+    ("words", "plan"),
+    [
+        ("dp 8 has no room for an axis cp of 3: sizes that fit are 1, 2, 4, 8", {"cp": 3}),
+        ("does not divide into two parts for each of cp 8 ranks: nearest that do are 1008 or 1024",
+         {"cp": 8, "sequence_length": 1016}),
+        ("cp goes with ZeRO and plain data parallelism, without hsdp", {"cp": 2, "zero": 1, "rules": ("hsdp",)}),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_is_a_sentence(words: str, plan: dict) -> None:
+    with pytest.raises(PlanError, match=words):
+        prepare(*_asked(**plan))
+
+
+def test_on_the_command_line() -> None:
+    job = ("train", "llama-3.2-1b", "--seq-len", "256", "--system", "dgx-a100")
+    done = run(*job, "--tp", "2", "--sequence-parallel", "--cp", "2", "--zero", "1", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["workload"]["sequence_length"] == 256
+    assert "dp_cp" in done.stdout
+    swept = run(*job, "--sweep", "cp=1,2,4", "tp=1,2")
+    assert swept.returncode == 0, swept.stderr
+    assert "cp" in swept.stdout
