@@ -10,6 +10,7 @@ import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +18,13 @@ from numpy.typing import NDArray
 from triosim.core.errors import InputError
 from triosim.core.units import MOST_SUM
 from triosim.serving import native
-from triosim.serving.disaggregation import HandOver
 from triosim.serving.quantiles import Samples
 from triosim.serving.replica import Replica
 from triosim.serving.requests import Request, RequestTable
 from triosim.serving.router import RequestRouter
+
+if TYPE_CHECKING:
+    from triosim.serving.disaggregation import HandOver
 
 Progress = Callable[[int, int], None]
 """Given the requests that are done and all of them."""

@@ -12,15 +12,18 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.errors import InputError
 from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds
-from triosim.serving.communication import ReplicaCommunication
 from triosim.serving.kernel_times import ServingKernels
 from triosim.serving.step_times import StepShape, StepTimes
+
+if TYPE_CHECKING:
+    from triosim.serving.communication import ReplicaCommunication
 
 GRAPH_TOKENS = 512
 """Tokens up to which vLLM captures graphs by default: 1, 2, 4 and multiples of 8."""
@@ -57,6 +60,8 @@ CHUNKS = np.unique(np.concatenate([[1], np.arange(16, 129, 16), _edges(128, 2048
 CACHED = np.unique(np.concatenate([np.arange(0, 2048, 128), _geometric(2048, 1 << 20, 1.1)]))
 
 
+TOKENS_FILLED, SEQUENCES_FILLED = 2048, 256
+"""Up to which the ends of steps are priced all at once."""
 KERNELS_A_STEP = 5
 """Beside those of layers: embedding, last norm, logits, sampler, and what prepares the step's inputs."""
 
@@ -225,7 +230,19 @@ class ModelTimes(StepTimes):
         chunks, cached = np.meshgrid(CHUNKS, CACHED, indexing="ij")
         prefill = scale * self.kernels.prefill(chunks.ravel(), cached.ravel()).reshape(chunks.shape)
         self._prefill = prefill.tolist()
+        if self.stages == 1:
+            self._fill_ends()
         self._chunk_sizes, self._cached_sizes, self._keys = CHUNKS.tolist(), CACHED.tolist(), KEYS.tolist()
+
+    def _fill_ends(self) -> None:
+        """The embedding of as many tokens, and the sampling of as many positions, as most steps have."""
+        for price, most, sign in (
+            (self.kernels.embedding, TOKENS_FILLED, 1),
+            (self.kernels.sampling, SEQUENCES_FILLED, -1),
+        ):
+            counts = np.arange(1, most + 1)
+            ticks = picoseconds(price(counts), lambda row: "the ends of a step")
+            self._sampling |= dict(zip((sign * counts).tolist(), ticks.tolist(), strict=True))
 
     def _beyond(self, tokens: int) -> float:
         return self._own * float(self._of_tokens(np.array([tokens]))[0]) * PICOSECONDS_PER_SECOND
