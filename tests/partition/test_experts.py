@@ -160,6 +160,25 @@ def test_experts_are_divided_on_the_tensor_axis_as_other_pairs_are(sequence: boo
         assert sum(sent.values()) == 4 * LAYERS + 2  # attention and experts, both ways; table and head
 
 
+@pytest.mark.parametrize(("name", "queries"), [("deepseek-v2-lite", "q_proj"), ("deepseek-v3", "q_b_proj")])
+def test_latent_attention_is_divided_by_heads(name: str, queries: str) -> None:
+    """Queries and what keys and values are made of are cut together, though two values feed them."""
+    sizes = {"num_hidden_layers": 1, "first_k_dense_replace": 1}
+    trace = triosim.model(name, sequence_length=LENGTH, configuration=sizes)
+    whole, part = (
+        prepare(trace, triosim.system("dgx-h100"), *asked(host="none", batch_size=1, **plan))
+        for plan in ({"dp": 1, "idle_ok": True}, {"tp": 2})
+    )
+    values = part.step.trace.values
+    shares = {}
+    for weight in part.step.trace.weights().tolist():
+        share = values.elements()[weight] / whole.step.trace.values.elements()[weight]
+        shares[values.name[weight].removeprefix("model.layers.0.").removesuffix(".weight")] = share
+    cut = {f"self_attn.{name}" for name in (queries, "kv_b_proj", "o_proj")}
+    assert {name for name, share in shares.items() if name.startswith("self_attn") and share == 0.5} == cut
+    assert not part.step.notes
+
+
 def test_both_ways_of_dividing_experts_go_together() -> None:
     """Each rank of the tensor axis sends its tokens to parts of experts like its own."""
     job = _job(4, tp=2)

@@ -6,8 +6,8 @@ Here the road goes from the workload through parallelism and kernels to priced p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from triosim.composition.residual import CalibratedOverhead
 from triosim.composition.residual import load as residual_of
 from triosim.composition.update import update_s_per_byte
 from triosim.core.errors import InputError, PlanError, quoted
+from triosim.core.latest import Latest, Same, content
 from triosim.core.limits import check_tasks
 from triosim.core.options import configured
 from triosim.core.registry import is_ours
@@ -37,17 +38,17 @@ from triosim.kernels.pricing import price
 from triosim.memory.footprint import Footprint, footprint
 from triosim.network.placement import Placement, place
 from triosim.network.routes import Router, router_of
-from triosim.partition.main_gradients import often, with_main_gradients
-from triosim.partition.partition import partition
-from triosim.partition.resolve import JobMesh, arranged, completed, rebatched, replication, resolve, rules_of, suited
+from triosim.partition.main_gradients import often
+from triosim.partition.resolve import JobMesh, arranged, rebatched, replication, resolve, rules_of
 from triosim.partition.step import Step
 from triosim.plan import Plan
+from triosim.prediction.dividing import divided
+from triosim.prediction.pricing import priced
 from triosim.prediction.timeline import CATEGORIES
 from triosim.schedule.actions import SCHEDULES, Schedule, check
 from triosim.schedule.backward import split_backward
-from triosim.schedule.job import Costs, programs
+from triosim.schedule.job import Costs, each_program
 from triosim.schedule.program import Op, Program
-from triosim.schedule.sharded import sharded
 from triosim.schedule.stages import Stages, split
 from triosim.stacks import ASSUMED
 from triosim.trace.blocks import blocks
@@ -178,12 +179,18 @@ def prepare(
     tell("writing the programs of the ranks")
     chunks = made.schedule.chunks_per_stage
     _check_length(step.trace, made.plan, mesh, chunks, made.launching.mode)
-    classes = _programs(
-        step, made.all_times, made.stages, made.schedule, made.plan, mesh, system, placement, made.jobs[models[0]],
-        made.fidelity,
+    costs = _costs(
+        step, made.all_times, made.plan, mesh, system, placement, made.jobs[models[0]], made.fidelity
     )  # fmt: skip
-    classes = launch(classes, step.trace, made.launching)
-    feet = [footprint(p.lifetimes, len(CATEGORIES)) for p in classes if p.lifetimes is not None]
+
+    def write() -> tuple[list[Program], list[Footprint]]:
+        classes = _programs(
+            step, costs, made.all_times, made.stages, made.schedule, made.plan, mesh, system, placement,
+            made.launching,
+        )  # fmt: skip
+        return classes, [footprint(p.lifetimes, len(CATEGORIES)) for p in classes if p.lifetimes is not None]
+
+    classes, feet = _WRITTEN.get(_what_is_written(made, costs), write) if is_ours(type(made.schedule)) else write()
     devices = [system.model(int(placement.devices[p.ranks.min()])) for p in classes]
     return made.prepared(classes, feet, [interference(device, made.fidelity.slowdown) for device in devices])
 
@@ -218,20 +225,15 @@ def arrange(
     mesh = resolve(plan, system.devices, None if named else _samples(workload), workload.meta.micro_batches)
     rules = rules_of(plan, named)
     mesh = rebatched(plan, arranged(rules, mesh))
-    workload = suited(rules, workload, mesh)
     placed = replication(rules, mesh)
     stack = plan.stack or ASSUMED
-    if named and plan.training:
-        scattered = placed.weights and placed.ranks(mesh) > 1
-        workload = with_main_gradients(workload, stack, mesh.micro_batches, scattered)
-
-    tell("dividing the step")
-    whole = _at_batch(workload, mesh, plan)
     if placed.away and not plan.training:
         raise PlanError(f"offload {placed.away[0]}: inference has nothing to bring back: leave it out")
     if placed.rooted and mesh.micro_batches > 1:
         raise PlanError("dp-style dataparallel runs the batch in one piece: use micro-batches 1, or dp-style ddp")
-    step = sharded(completed(rules, partition(whole, mesh, rules), mesh), mesh, placed)
+    tell("dividing the step")
+    made = divided(workload, rules, mesh, plan, placed, stack if named and plan.training else None)
+    workload, whole, step = made.workload, made.whole, made.step
     placement = place(mesh, system.devices, plan.placement)
     system, recorded_on = _devices(workload, system)
     router = router_of(system)
@@ -242,7 +244,7 @@ def arrange(
     for device in {m: system.models[m] for m in models}.values():
         check_attention(step.trace, device)
     residual = residual_of(fidelity.composition) if fidelity.composition else None
-    times = {m: price(job, fidelity.operator_times, fidelity.operator_options) for m, job in jobs.items()}
+    times = {m: priced(job, fidelity, made.short) for m, job in jobs.items()}
     if named and plan.training:
         share = often(step.trace, stack, mesh.micro_batches)
         times = {m: replace(found, seconds=found.seconds * share) for m, found in times.items()}
@@ -354,15 +356,6 @@ def _unsplit(trace: Trace, stages: Stages, seconds: NDArray[np.float64], schedul
     )
 
 
-def _at_batch(workload: Trace, mesh: JobMesh, plan: Plan) -> Trace:
-    """The step of one micro-batch."""
-    unknown = workload.meta.batch_size is None
-    as_recorded = mesh.micro_batches == workload.meta.micro_batches
-    if unknown and plan.batch_size is None and plan.global_batch_size is None and as_recorded:
-        return rescale(workload, None, plan.sequence_length)
-    return rescale(workload, mesh.micro_batch_size, plan.sequence_length)
-
-
 def _recording(workload: Trace, other: Trace) -> MeasuredTrace:
     """Another recording of the workload, on the device that it names.
 
@@ -421,19 +414,17 @@ def _by_stage(times: dict[int, Estimates], system: System, placement: Placement,
     return np.stack([times[max(own.tolist(), key=total.__getitem__)].seconds for own in models])
 
 
-def _programs(
+def _costs(
     step: Step,
     times: dict[int, Estimates],
-    stages: Stages,
-    schedule: Schedule,
     plan: Plan,
     mesh: JobMesh,
     system: System,
     placement: Placement,
     job: PricingJob,
     fidelity: Fidelity,
-) -> list[Program]:
-    """Programs of all rank classes; ranks of a class on different devices become classes of their own."""
+) -> Costs:
+    """What programs need to know of times, on the first of the devices."""
     base = next(iter(times))
     at_once = None
     if step.root_only:
@@ -442,10 +433,50 @@ def _programs(
         at_once = price(gathered_job, fidelity.operator_times, fidelity.operator_options).seconds
     copies = copy_s_per_byte(system.models[base]) if step.replication.weights else 0.0
     update = update_s_per_byte(system, placement.devices) if "optimizer" in step.replication.away else 0.0
-    costs = Costs(times[base].seconds, at_once, copy_s_per_byte=copies, update_s_per_byte=update)
-    made = programs(step, costs, stages, schedule, plan, mesh)
+    return Costs(times[base].seconds, at_once, copy_s_per_byte=copies, update_s_per_byte=update)
+
+
+MOST_KEPT = 2_000_000
+"""Programs of up to so many instructions are kept for the next prediction; more need gigabytes."""
+
+_WRITTEN = Latest[tuple[list[Program], list[Footprint]]](1, MOST_KEPT, lambda made: sum(map(len, made[0])))
+
+
+def _what_is_written(made: Arranged, costs: Costs) -> Hashable:
+    """All that the programs of a job depend on."""
+    step, placement = made.step, made.placement
+    traces = tuple(
+        Same(getattr(part, column.name))
+        for trace in (step.trace, step.homes)
+        for part in (trace.operators, trace.values, trace.modules)
+        for column in fields(part)
+    )
+    divided = tuple((m, content(found.seconds)) for m, found in made.all_times.items())
+    devices = content(made.system.device_model[placement.devices]) if len(divided) > 1 else None
+    steps = content((step.transfers, step.replication, step.root_only, step.origin, step.apart))
+    return (
+        traces, steps, divided, devices, content(costs), content(made.stages), type(made.schedule), made.plan,
+        made.mesh, content(made.launching),
+    )  # fmt: skip
+
+
+def _programs(
+    step: Step,
+    costs: Costs,
+    times: dict[int, Estimates],
+    stages: Stages,
+    schedule: Schedule,
+    plan: Plan,
+    mesh: JobMesh,
+    system: System,
+    placement: Placement,
+    launching: HostCosts,
+) -> list[Program]:
+    """Programs of all rank classes; ranks of a class on different devices become classes of their own."""
+    base = next(iter(times))
+    made = each_program(step, costs, stages, schedule, plan, mesh)
     if len(times) == 1:
-        return made
+        return launch(made, step.trace, launching)
     divided = []
     for program in made:
         models = system.device_model[placement.devices[program.ranks]]
@@ -456,4 +487,4 @@ def _programs(
             computes = program.op == Op.COMPUTE
             seconds = np.where(computes, program.seconds * ratio[np.maximum(program.operator, 0)], program.seconds)
             divided.append(replace(program, ranks=program.ranks[models == model], seconds=seconds))
-    return divided
+    return launch(divided, step.trace, launching)
