@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.serving.fleets import MS, Linear, blocks, replica
 from triosim.core.columns import Ragged
+from triosim.core.errors import InputError
 from triosim.hardware import catalog
 from triosim.serving import native, quantiles
 from triosim.serving.engines.vllm import Vllm
@@ -177,6 +178,19 @@ def test_the_core_is_used_where_it_can_be(engine: str) -> None:
     again = play(table, [replica(engine)], ROUTERS.get("round-robin")(), core=False)
     assert found.rows["finished"].tolist() == again.finished.tolist()
     assert (one.steps, one.busy, one.tokens) == (again.steps[0], [again.busy[0]], again.computed[0])
+
+
+def test_the_engine_that_is_asked_for_plays(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = RequestTable.of([0.0], [20], [3])
+    router = ROUTERS.get("round-robin")()
+    monkeypatch.setenv("TRIOSIM_ENGINE", "reference")
+    assert native.play(table, [replica("vllm")], router) is None
+    assert play(table, [replica("vllm")], router).finished[0] > 0
+    monkeypatch.setenv("TRIOSIM_ENGINE", "native")
+    assert native.play(table, [replica("vllm")], router) is not None
+    monkeypatch.setenv("TRIOSIM_ENGINE", "warp")
+    with pytest.raises(InputError, match="TRIOSIM_ENGINE=warp: unknown engine"):
+        play(table, [replica("vllm")], router)
 
 
 @pytest.mark.parametrize("engine", native.ENGINES)

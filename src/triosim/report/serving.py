@@ -58,7 +58,8 @@ def _rows(result: ServingResult) -> list[tuple[str, str]]:
         rows.append(("goodput", good))
     for goal, reached, met in found.goals:
         rows.append(("goal", f"{goal}: {format_time(reached)}, {'met' if met else 'missed'}"))
-    rows.append(("devices", f"busy {format_share(figures['utilisation'] or 0)} of the time, {figures['steps']:,} steps"))
+    busy = format_share(figures["utilisation"] or 0)
+    rows.append(("devices", f"busy {busy} of the time, {figures['steps']:,} steps"))
     beside = ""
     if (kept := result.memory[0]) is not None and len(result.memory) == 1:
         beside = f" ({format_bytes(kept.cache)} beside {format_bytes(kept.weights)} of weights)"
@@ -68,7 +69,8 @@ def _rows(result: ServingResult) -> list[tuple[str, str]]:
         rows.append(("prefixes", f"{format_share(figures['prefix_hit_rate'] or 0)} of the tokens looked up were found"))
     if figures["sent_bytes"]:
         rows.append(("sent", f"{format_bytes(figures['sent_bytes'])} of KV caches, from prefill to decode"))
-    rows.append(("padding", f"{format_share(figures['padding_share'] or 0)} of the tokens computed fill captured graphs"))
+    padding = format_share(figures["padding_share"] or 0)
+    rows.append(("padding", f"{padding} of the tokens computed fill captured graphs"))
     lost = f"{figures['preemptions']:,}, {figures['recomputed_tokens']:,} tokens computed again"
     rows.append(("preemptions", lost))
     if result.dollars_per_million_tokens is not None:

@@ -7,6 +7,7 @@ is a run that cannot go on: Python knows to say why.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -109,7 +110,15 @@ class NativeRun:
 
 
 def available() -> bool:
-    """Whether C++ is there."""
+    """Whether C++ is there, and ``TRIOSIM_ENGINE`` does not ask for Python.
+
+    Raises:
+        InputError: the variable names no engine that is here.
+    """
+    if os.environ.get("TRIOSIM_ENGINE", "").strip():
+        from triosim.engine.play import chosen  # which loads all engines
+
+        return chosen() == "native" and _native is not None
     return _native is not None
 
 
@@ -127,7 +136,7 @@ def play(
     Returns:
         None, and nothing is changed, where Python has to play it.
     """
-    if _native is None or not all(_suits(replica, replicas[0]) for replica in replicas):
+    if not available() or not all(_suits(replica, replicas[0]) for replica in replicas):
         return None
     name = _name(router, "triosim.serving.routers.", ROUTERS)
     end = table.prompt + table.output
