@@ -14,6 +14,7 @@ from tests.command import run
 from triosim import PlanError
 from triosim.partition.transfers import COLLECTIVES
 from triosim.prediction.prepare import Prepared, prepare
+from triosim.trace.calls import calls_of
 from triosim.trace.tables import Phase
 
 LAYERS, LENGTH, KEYS, BF16 = 2, 1024, 512, 2
@@ -23,7 +24,7 @@ SYSTEM = triosim.system("dgx-a100")
 def _asked(cp: int, **plan):
     trace = triosim.model("llama-3.2-1b", sequence_length=LENGTH, configuration={"num_hidden_layers": LAYERS})
     rules = (*plan.pop("rules", ()), *(("context",) if cp else ()))
-    options = {"cp": cp} if cp else {}
+    options = {"cp": cp, "cp_style": plan.pop("style", "gather")} if cp else {}
     return trace, SYSTEM, *asked(parallelism=rules, parallelism_options=options, host="none", **plan)
 
 
@@ -41,11 +42,12 @@ def _sent(job: Prepared, axis: str) -> Counter:
 
 @pytest.mark.parametrize("cp", [2, 4, 8])
 @pytest.mark.parametrize("more", [{}, {"tp": 2}, {"tp": 2, "rules": ("sequence",)}])
-def test_a_rank_has_its_part_of_all_work(cp: int, more: dict) -> None:
+@pytest.mark.parametrize("style", ["gather", "ulysses"])
+def test_a_rank_has_its_part_of_all_work(cp: int, more: dict, style: str) -> None:
     """Causal attention too: a rank's queries are from all over the sequence."""
     if cp == 8 and more:
         pytest.skip("8 devices")
-    whole, part = prepare(*_asked(0, dp=1, idle_ok=True, **more)), prepare(*_asked(cp, **more))
+    whole, part = prepare(*_asked(0, dp=1, idle_ok=True, **more)), prepare(*_asked(cp, style=style, **more))
     assert _flop(part) * cp == pytest.approx(_flop(whole), rel=1e-4)  # tables of positions are whole
     assert part.whole.meta.sequence_length == LENGTH
 
@@ -58,6 +60,26 @@ def test_keys_and_values_are_gathered_and_their_gradients_scattered(more: dict) 
         ("all_gather", Phase.FORWARD, each): 2 * LAYERS,
         ("reduce_scatter", Phase.BACKWARD, each): 2 * LAYERS,
     }
+
+
+@pytest.mark.parametrize("more", [{}, {"tp": 2}, {"tp": 2, "rules": ("sequence",)}])
+def test_heads_are_exchanged_for_positions(more: dict) -> None:
+    """Of queries, keys, values and the result a rank sends what it has, and of their gradients."""
+    job = prepare(*_asked(4, style="ulysses", **more))
+    keys = LENGTH // 4 * KEYS * BF16 // more.get("tp", 1)
+    queries = 4 * keys  # 32 heads of queries, 8 of keys
+    assert _sent(job, "cp") == {
+        ("all_to_all", phase, n): 2 * LAYERS for phase in (Phase.FORWARD, Phase.BACKWARD) for n in (keys, queries)
+    }
+    operators, calls = job.step.trace.operators, calls_of(job.step.trace)
+    shapes = {calls[row].shape("key")[-3:-1] for row in range(len(operators)) if calls[row].kind == "attention"}
+    assert shapes == {(8 // 4 // more.get("tp", 1), LENGTH)}
+
+
+def test_a_recomputed_attention_is_exchanged_again() -> None:
+    once, again = (prepare(*_asked(4, style="ulysses", recompute=how)) for how in ("none", "full"))
+    kinds = [Counter(kind for kind, *_ in _sent(job, "cp").elements()) for job in (once, again)]
+    assert kinds[1]["all_to_all"] - kinds[0]["all_to_all"] == 4 * LAYERS
 
 
 def test_the_tensor_axis_sends_a_part_of_the_sequence() -> None:
@@ -115,6 +137,22 @@ def test_one_rank_is_data_parallel() -> None:
 def test_what_does_not_go_is_a_sentence(words: str, plan: dict) -> None:
     with pytest.raises(PlanError, match=words):
         prepare(*_asked(**plan))
+
+
+@pytest.mark.parametrize(
+    ("words", "how"),
+    [
+        ("the 4 heads of keys or queries that a rank has do not divide by cp 8 for cp-style ulysses: sizes that do are "
+         "1, 2, 4; gather takes any", {"configuration": {"num_hidden_layers": 1, "num_key_value_heads": 4}}),
+        ("attention of .* is several operators, .*give --attention flash2",
+         {"configuration": {"num_hidden_layers": 1}, "attention": "unfused"}),
+    ],
+)  # fmt: skip
+def test_heads_that_cannot_be_exchanged_are_a_sentence(words: str, how: dict) -> None:
+    trace = triosim.model("llama-3.2-1b", sequence_length=LENGTH, **how)
+    plan = asked(parallelism=("context",), parallelism_options={"cp": 8, "cp_style": "ulysses"}, host="none")
+    with pytest.raises(PlanError, match=words):
+        prepare(trace, SYSTEM, *plan)
 
 
 def test_on_the_command_line() -> None:
