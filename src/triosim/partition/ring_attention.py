@@ -13,7 +13,6 @@ parallelism by point-to-point messages.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -23,7 +22,7 @@ from triosim.operators import BLOCKS, SHARE
 from triosim.partition.attention_share import KEYS, QUERIES, AttentionShare, is_sent
 from triosim.partition.step import Step
 from triosim.partition.transfers import ALL_GATHER, REDUCE_SCATTER
-from triosim.trace.calls import calls_of, count_work
+from triosim.trace.calls import calls_of, count_work, with_arguments
 from triosim.trace.tables import NONE, Phase, Trace
 
 
@@ -48,7 +47,7 @@ def in_blocks(trace: Trace, parts: int) -> Trace:
     share = np.where(divided, np.where(is_first, (parts - 1) / parts, 1 / parts), 1.0)
     args = [operators.args[row] for row in source.tolist()]
     for row in np.flatnonzero(divided).tolist():
-        args[row] = _with(args[row], **{SHARE: float(share[row])})
+        args[row] = with_arguments(args[row], **{SHARE: float(share[row])})
     known = operators.forward[source]
     of = np.where(is_first & divided, first[known], last[known])
     lists = operators.inputs.take(source), operators.roles.take(source), operators.outputs.take(source)
@@ -91,7 +90,7 @@ def passed_round(step: Step, size: int, axis: int) -> Step:
     args = list(step.trace.operators.args)
     for row in share.rows:
         some = round(share.facts.calls[row].args[SHARE] * size)
-        args[row] = _with(args[row], **{SHARE: None, BLOCKS: [some, size]})
+        args[row] = with_arguments(args[row], **{SHARE: None, BLOCKS: [some, size]})
     for first, last in zip(share.rows[::2], share.rows[1::2], strict=True):
         reads, writes = share.names[last]
         starts = max(_made(share, value, first) for value in share.inputs[first])
@@ -110,9 +109,3 @@ def _made(share: AttentionShare, value: int, row: int) -> int:
     """The operator before ``row`` that made a value."""
     before = dict(zip(share.inputs[row], share.facts.trace.writers()[row], strict=True))[value]
     return before if before != NONE else share.writer(value, row)
-
-
-def _with(text: str, **more: object) -> str:
-    """Arguments of an operator with others; None for what is left out."""
-    args = {key: value for key, value in {**json.loads(text), **more}.items() if value is not None}
-    return json.dumps(args, sort_keys=True, separators=(",", ":"))

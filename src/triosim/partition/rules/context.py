@@ -16,7 +16,6 @@ Sources: Llama team, "The Llama 3 Herd of Models" (arXiv:2407.21783), section 3.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -32,7 +31,7 @@ from triosim.partition.rule import M, Placing, Rule
 from triosim.partition.rules.sequence import sequence_of
 from triosim.partition.step import Step
 from triosim.partition.ulysses import exchanged
-from triosim.trace.calls import calls_of, count_work
+from triosim.trace.calls import calls_of, count_work, with_arguments
 from triosim.trace.symbols import follow
 from triosim.trace.tables import PERSISTENT, Trace
 
@@ -128,9 +127,7 @@ class Context(Rule):
 def _spread(step: Step) -> Step:
     operators, calls = step.trace.operators, calls_of(step.trace)
     args = tuple(
-        json.dumps({**calls[row].args, SPREAD: True}, sort_keys=True, separators=(",", ":"))
-        if calls[row].kind == "attention"
-        else text
+        with_arguments(text, **{SPREAD: True}) if calls[row].kind == "attention" else text
         for row, text in enumerate(operators.args)
     )
     return replace(step, trace=count_work(replace(step.trace, operators=replace(operators, args=args))))
