@@ -19,6 +19,7 @@ from triosim.partition.replication import Replication
 from triosim.partition.step import Step
 from triosim.trace.blocks import blocks
 from triosim.trace.calls import count_work
+from triosim.trace.repeated import ROOM
 from triosim.trace.tables import ITEM_BYTES, Category, Phase, Trace, Values
 
 
@@ -36,16 +37,16 @@ def sharded(step: Step, mesh: Mesh, placed: Replication) -> Step:
     return _sharded(step, placed.ways(mesh), mesh.size(placed.apart) if step.apart else 1, placed)
 
 
-@kept(8)
+@kept(64, room=ROOM, size=lambda step: len(step.trace))
 def _sharded(step: Step, ways: int, ways_apart: int, placed: Replication) -> Step:
     step = replace(step, replication=placed)
     if not placed.states:
         return step
     if not np.any(step.trace.operators.phase == Phase.BACKWARD):
-        raise PlanError("zero divides gradients and optimizer states, which inference has not: use zero 0")
+        raise PlanError(f"{placed.name} divides gradients and optimizer states, which inference has not: leave it out")
     notes = step.notes
-    if placed.weights and ways > 1 and not len(blocks(step.trace)):
-        notes = (*notes, "zero: no repeated blocks were found, so all parameters are gathered at once")
+    if placed.weights and ways > 1 and not placed.modules.modules and not len(blocks(step.trace)):
+        notes = (*notes, f"{placed.name}: no repeated blocks were found, so all parameters are gathered at once")
     parts: int | NDArray[np.int64] = ways
     if step.apart:
         parts = _ways_of(step.trace.values, step.apart, ways, ways_apart)
