@@ -75,4 +75,7 @@ def test_tokens_keep_their_label():
     product = dims(call("aten::_grouped_mm", [(1000, 64), (8, 64, 96), (8,)], [(1000, 96)]))
     assert product.inputs == ((0, 1), (NO_LABEL, 1, 2), (NO_LABEL,))
     assert product.outputs[0].labels == (0, 2)
-    assert not dims(call("aten::_grouped_mm", [(64, 64), (64, 96), (8,)], [(8, 64, 96)])).known
+    gradient = dims(call("aten::_grouped_mm", [(32, 1000), (1000, 96), (8,)], [(8, 32, 96)]))
+    assert gradient.inputs[:2] == ((0, 1), (1, 2))  # the sum is over the tokens
+    assert gradient.outputs[0].labels == (NO_LABEL, 0, 2)
+    assert not dims(call("aten::_grouped_mm", [(32, 1000), (900, 96), (8,)], [(8, 32, 96)])).known

@@ -138,6 +138,56 @@ def test_other_families(name: str) -> None:
     assert len(part.step.transfers)
 
 
+def _whole(**plan) -> Prepared:
+    trace = triosim.model("mixtral-8x7b", sequence_length=LENGTH, configuration=SIZES)
+    return prepare(trace, triosim.system("dgx-h100"), *asked(host="none", batch_size=BATCH, **plan))
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+def test_experts_are_divided_on_the_tensor_axis_as_other_pairs_are(sequence: bool) -> None:
+    """Column, then row; added up once tokens are in order again, as many rows as tokens: like a dense layer."""
+    rules = ("sequence",) if sequence else ()
+    whole, part = _whole(dp=1, idle_ok=True), _whole(tp=2, parallelism=rules)
+    flop = [np.nansum(job.step.trace.operators.flop[job.step.trace.operators.phase == 0]) for job in (whole, part)]
+    assert flop[1] * 2 == pytest.approx(flop[0], rel=0.005)  # the router is whole
+    values = part.step.trace.values
+    for weight in part.step.trace.weights().tolist():
+        if "experts" in values.name[weight]:
+            assert 2 * values.elements()[weight] == whole.step.trace.values.elements()[weight]
+    sent = Counter({row: n for row, n in _sent(part).items() if row[3] == BATCH * LENGTH * HIDDEN * BF16})
+    if not sequence:
+        assert sent["tp", "all_reduce", Phase.FORWARD, BATCH * LENGTH * HIDDEN * BF16] == 2 * LAYERS + 1
+        assert sum(sent.values()) == 4 * LAYERS + 2  # attention and experts, both ways; table and head
+
+
+@pytest.mark.parametrize(("name", "queries"), [("deepseek-v2-lite", "q_proj"), ("deepseek-v3", "q_b_proj")])
+def test_latent_attention_is_divided_by_heads(name: str, queries: str) -> None:
+    """Queries and what keys and values are made of are cut together, though two values feed them."""
+    sizes = {"num_hidden_layers": 1, "first_k_dense_replace": 1}
+    trace = triosim.model(name, sequence_length=LENGTH, configuration=sizes)
+    whole, part = (
+        prepare(trace, triosim.system("dgx-h100"), *asked(host="none", batch_size=1, **plan))
+        for plan in ({"dp": 1, "idle_ok": True}, {"tp": 2})
+    )
+    values = part.step.trace.values
+    shares = {}
+    for weight in part.step.trace.weights().tolist():
+        share = values.elements()[weight] / whole.step.trace.values.elements()[weight]
+        shares[values.name[weight].removeprefix("model.layers.0.").removesuffix(".weight")] = share
+    cut = {f"self_attn.{name}" for name in (queries, "kv_b_proj", "o_proj")}
+    assert {name for name, share in shares.items() if name.startswith("self_attn") and share == 0.5} == cut
+    assert not part.step.notes
+
+
+def test_both_ways_of_dividing_experts_go_together() -> None:
+    """Each rank of the tensor axis sends its tokens to parts of experts like its own."""
+    job = _job(4, tp=2)
+    values = job.step.trace.values
+    kept = sum(int(values.elements()[w]) for w in job.step.trace.weights().tolist() if "experts" in values.name[w])
+    assert kept == WEIGHTS // 8
+    assert sum(n for row, n in _sent(job).items() if row[0] == "ep") == 4 * LAYERS
+
+
 @pytest.mark.parametrize(
     ("plan", "words"),
     [

@@ -155,8 +155,8 @@ def _lacks(line: Mapping[str, str]) -> str:
     told = {
         f"{', '.join(missing)} not published": bool(missing),
         "no time published": not (line["iter_time_s"] or line["gpu"].startswith("TPU")),
-        "experts and their parallelism": experts or _int(line, "ep") > 1,
-        "context parallel": _int(line, "cp") > 1,
+        "sizes of its experts": experts and not line["model"].startswith("deepseek"),
+        "experts beside context parallel": experts and _int(line, "cp") > 1,
         f"products in {line['precision']}": bool(re.search(r"fp8|float8|fp4", line["precision"], re.I)),
         "recompute not published": line["recompute"].startswith("see recipe"),
         f"recompute {line['recompute']}": line["recompute"] in ("minimal", "qkv_proj_offloaded", "selective (per-op)"),
@@ -184,6 +184,10 @@ def _model(line: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
     length, inner = int(line["seq_len"]), int(line["ffn_hidden"] or 4 * width)
     vocabulary = math.ceil(_int(line, "vocab", VOCABULARY) / (128 * tp)) * 128 * tp
     named = line["model"].lower()
+    if named.startswith("deepseek"):
+        # of the truncated models one layer is dense and the rest have experts: what memory is published says so
+        name = "deepseek_v3" if named.startswith("deepseekv3") else "deepseek_v2"
+        return name, {"num_hidden_layers": layers, "first_k_dense_replace": 1}
     if "llama" in named or "internlm" in named or source.startswith("MaxText"):
         maxtext = source.startswith("MaxText")
         return "llama", {
@@ -208,21 +212,25 @@ def _model(line: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
 
 def _plan(line: Mapping[str, str]) -> dict[str, Any]:
     tp, pp, devices = _int(line, "tp"), _int(line, "pp"), int(line["n_gpus"])
-    dp = devices // (tp * pp)
-    batch = int(line["global_batch"])
+    dp, context, experts = devices // (tp * pp), _int(line, "cp"), _int(line, "ep")
+    batch, replicas = int(line["global_batch"]), dp // context
     shard = line["shard"]
     zero = int(shard[4]) if shard.startswith("zero") else 0
     recompute = line["recompute"].split(" ")[0] if line["recompute"] else "none"
     plan: dict[str, Any] = {
-        "dp": dp, "tp": tp, "pp": pp, "batch_size": batch // dp, "zero": zero if dp > 1 else 0, "recompute": recompute,
-        "micro_batches": max(1, batch // dp // int(line["micro_batch"])), "idle_ok": True,
+        "dp": dp, "tp": tp, "pp": pp, "batch_size": batch // replicas, "zero": zero if dp > 1 else 0,
+        "micro_batches": max(1, batch // replicas // int(line["micro_batch"])), "idle_ok": True, "recompute": recompute,
         "overlap": not re.search(r"no overlap|no gradient bucketing|^off|^none$", line["overlap"]),
     }  # fmt: skip
     if line["sp"].startswith("on") and tp > 1:
         plan["parallelism"] = ["sequence"]
+    for axis, rule, size in (("cp", "context", context), ("ep", "experts", experts)):
+        if size > 1:
+            plan["parallelism"] = [*plan.get("parallelism", []), rule]
+            plan["parallelism_options"] = {**plan.get("parallelism_options", {}), axis: size}
     if (group := re.search(r"shard group (\d+)", shard)) and dp > int(group[1]):
         plan["parallelism"] = [*plan.get("parallelism", []), "hsdp"]
-        plan["parallelism_options"] = {"dp_replicate": dp // int(group[1])}
+        plan["parallelism_options"] = {**plan.get("parallelism_options", {}), "dp_replicate": dp // int(group[1])}
     chunks = _int(line, "vpp")
     if pp > 1:
         if chunks > 1:
@@ -239,7 +247,8 @@ def _cuts(line: Mapping[str, str], parts: int) -> tuple[str, ...]:
     depth = (layers + 2) // parts if short else -(-layers // parts)
     at = [min(number * depth - short, layers) for number in range(1, parts)]
     family, _ = _model(line)
-    block, last = ("model.layers", "model.norm") if family == "llama" else ("transformer.h", "transformer.ln_f")
+    llama = family == "llama" or family.startswith("deepseek")
+    block, last = ("model.layers", "model.norm") if llama else ("transformer.h", "transformer.ln_f")
     return tuple(f"{block}.{n}" if n < layers else last for n in at)
 
 

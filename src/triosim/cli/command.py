@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -102,9 +102,9 @@ def command(app: typer.Typer, name: str, **settings: Any) -> Callable[[F], F]:
     """
 
     def add(function: F) -> F:
-        signature = inspect.signature(function)
-        hints = get_type_hints(function, include_extras=True)
-        own = [p.replace(annotation=hints.get(p.name, p.annotation)) for p in signature.parameters.values()]
+        # Not get_type_hints: Python 3.10's puts an Optional around what has None as default, and typer then
+        # loses what the parameter is called.
+        own = list(inspect.signature(function, eval_str=True).parameters.values())
         common = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
             for name, (annotation, default) in _COMMON.items()

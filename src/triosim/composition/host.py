@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from typing import NamedTuple
@@ -200,7 +200,7 @@ def _us(seconds: float) -> str:
     return f"{seconds * 1e6:.3g} us"
 
 
-def launch(programs: Sequence[Program], trace: Trace, cost: HostCosts) -> list[Program]:
+def launch(programs: Iterable[Program], trace: Trace, cost: HostCosts) -> list[Program]:
     """The programs with the host's work put before what it launches.
 
     Every operator, collective, send and fetch is preceded by an ISSUE on the host's stream; after an operator at which

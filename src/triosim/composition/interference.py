@@ -131,6 +131,7 @@ def settle(tasks: Tasks, play: Callable[[NDArray[np.int64]], Played]) -> Played:
         stretched, amount = wanted, tasks.amount.copy()
         for one in stretched:
             amount[one.tasks] += one.longer
+        del played  # so that two results of a large job are never there at once
         played = play(amount)
     return played
 

@@ -183,11 +183,12 @@ def _converted(kind: Any, value: Any) -> Any:
         return chosen
     if kind in _PLAIN:
         return _PLAIN[kind](value)
-    if isinstance(kind, type) and issubclass(kind, Enum):
+    is_class = isinstance(kind, type) and origin is None  # on Python 3.10 dict[str, int] is a type as well
+    if is_class and issubclass(kind, Enum):
         return _member(kind, value)
     if origin in _SEQUENCES or kind in (list, tuple):
         return _several(origin or kind, parts, value)
-    if isinstance(value, str) or (isinstance(kind, type) and not isinstance(value, kind)):
+    if isinstance(value, str) or (is_class and not isinstance(value, kind)):
         raise _Unfit(f"{getattr(kind, '__name__', kind)}, which cannot be given as text")
     return value
 

@@ -66,7 +66,7 @@ class Lowered:
 
     def worked(self, played: Played) -> Played:
         """When the work of each task was done, the gap after it left out."""
-        return replace(played, finish=played.finish - self.gap)
+        return replace(played, finish=played.finish - self.gap) if self.gap.any() else played
 
     @property
     def cells(self) -> int:
@@ -129,15 +129,18 @@ class JobMeetings:
     """Who meets whom over what in a job, whatever it computes and however often they meet.
 
     Attributes:
-        ways: all ways.
-        cells: what nothing tells apart.
-        wires, link, ranks, program, groups, how: as of :class:`Lowered`.
+        sends: (program, peer stage, bytes) -> route of each of its cells.
+        fetches: (program, row of its places, whether it is a STORE) -> the same.
+        cell, link, wires, ranks, program, groups, how, sources: as of :class:`Lowered`.
         collectives: of all cells of groups.
         parties: who takes part in them, group by group.
     """
 
-    ways: Routes
-    cells: RankClasses
+    sends: dict[tuple[int, int, int], NDArray[np.int64]]
+    fetches: dict[tuple[int, int, bool], NDArray[np.int64]]
+    cell: NDArray[np.int64]
+    link: NDArray[np.int64]
+    sources: tuple[str, ...]
     wires: EngineNetwork
     ranks: Ragged
     program: NDArray[np.int32]
@@ -177,13 +180,25 @@ def _meeting(
     cell = cells.party[: placement.ranks]
     order = np.argsort(cell, kind="stable")
     ranks = Ragged(order, np.concatenate([[0], np.cumsum(np.bincount(cell))]))
-    program = classes([said.members for said in talks], placement.ranks)[order[ranks.offsets[:-1]]]
+    members = [said.members for said in talks]
+    lowest = order[ranks.offsets[:-1]]
+    program = classes(members, placement.ranks)[lowest]
     folding = _Folding(found, cells, cell)
     for sort in found.sorts:
         folding.meet(sort)
+
+    def routes(number: int, own: NDArray[np.int64]) -> NDArray[np.int64]:
+        """One for each cell of a program, from the ways of its ranks."""
+        by_rank = np.argsort(members[number])
+        mine = by_rank[np.searchsorted(members[number][by_rank], lowest[program == number])]
+        return cells.way[own[mine]]
+
     return JobMeetings(
-        found, cells, _wires(router, found, cells, fold), ranks, program, tuple(folding.collectives),
-        Ragged.of([g.tolist() for g in folding.groups], np.int32), tuple(folding.how), tuple(folding.parties),
+        {key: routes(key[0], own) for key, own in found.sends.items()},
+        {key: routes(key[0], own) for key, own in found.fetches.items()},
+        cell.copy(), cells.link, found.sources, _wires(router, found, cells, fold), ranks, program,
+        tuple(folding.collectives), Ragged.of([g.tolist() for g in folding.groups], np.int32), tuple(folding.how),
+        tuple(folding.parties),
     )  # fmt: skip
 
 
@@ -251,9 +266,8 @@ class _Lowering:
         orders: Sequence[dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]]],
     ) -> None:
         self.programs, self.placement, self.router = programs, placement, router
-        self.meeting, self.ways, self.cells, self.orders = meeting, meeting.ways, meeting.cells, orders
+        self.meeting, self.orders, self.cell = meeting, orders, meeting.cell
         self.class_of = classes([p.ranks.astype(np.int64) for p in programs], placement.ranks)
-        self.cell = self.cells.party[: placement.ranks]
         self.lowest, self.program = meeting.lowest, meeting.program
         self.lengths = np.array([len(p) for p in programs], np.int64)
         self.first = np.concatenate([[0], np.cumsum(self.lengths[self.program])])
@@ -298,8 +312,8 @@ class _Lowering:
         )
         made = self.meeting
         return Lowered(
-            graph, made.wires, self.first, self.program, made.ranks, self.cell, self.cells.link, self.group,
-            made.groups, self.pair, made.how, self.ways.sources, gap,
+            graph, made.wires, self.first, self.program, made.ranks, self.cell, made.link, self.group,
+            made.groups, self.pair, made.how, made.sources, gap,
         )  # fmt: skip
 
     # --- transfers ----------------------------------------------------------------------------------------------------
@@ -308,26 +322,19 @@ class _Lowering:
         """Tasks of these rows of a program in each of its cells, shape ``(cells, rows)``."""
         return self.first[self.within[number]][:, None] + rows
 
-    def _way_of_cells(self, number: int, ways: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Routes, one for each cell of a program, from the ways of its ranks."""
-        ranks = self.programs[number].ranks
-        order = np.argsort(ranks)
-        mine = order[np.searchsorted(ranks[order], self.lowest[self.within[number]])]
-        return self.cells.way[ways[mine]]
-
     def _transfers(self) -> list[NDArray[np.int64]]:
         """Routes of what is sent and fetched; returns for each program the tasks that send what its cells RECEIVE,
         shape ``(cells, receives)``."""
-        for (number, stage, size), own in self.ways.sends.items():
+        for (number, stage, size), own in self.meeting.sends.items():
             program = self.programs[number]
             rows = program.rows(Op.SEND)
             rows = rows[(program.peer[rows] == stage) & (program.bytes[rows] == size)]
-            self.what[self._tasks(number, rows)] = self._way_of_cells(number, own)[:, None]
-        for (number, place, stores), own in self.ways.fetches.items():
+            self.what[self._tasks(number, rows)] = own[:, None]
+        for (number, place, stores), own in self.meeting.fetches.items():
             program = self.programs[number]
             rows = program.rows(Op.STORE if stores else Op.FETCH)
             rows = rows[program.peer[rows] == place]
-            self.what[self._tasks(number, rows)] = self._way_of_cells(number, own)[:, None]
+            self.what[self._tasks(number, rows)] = own[:, None]
         sends = [self.programs[p].rows(Op.SEND) + first for p, first in zip(self.program, self.first[:-1], strict=True)]
         self.pair[np.concatenate(sends)] = np.arange(sum(map(len, sends)))
         mesh, found = self.placement.mesh, []

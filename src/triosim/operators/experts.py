@@ -65,6 +65,9 @@ class GroupedProducts(Kind):
     def dims(self, call: Call) -> Dims:
         """Rows keep their labels through the experts; which expert a weight is of follows nothing."""
         found = self.work(call)
+        gradient = _gradient_dims(call)
+        if gradient is not None:
+            return gradient
         source = next((at for at, s in enumerate(call.inputs) if len(s) >= 2), -1)
         if found is None or found.weight < 0 or math.prod(call.inputs[source][:-1]) != found.tokens:
             return unknown(call)
@@ -82,6 +85,22 @@ class GroupedProducts(Kind):
         )
         linear = (at_once(source), at_once(found.weight)) if found.matrices == 1 else ()
         return Dims(tuple(ins), outs, linear=linear)
+
+
+def _gradient_dims(call: Call) -> Dims | None:
+    """Of the gradient of weights: (m, tokens) x (tokens, n) -> (experts, m, n); None for another call."""
+    matrices = [(at, s) for at, s in enumerate(call.inputs) if len(s) == 2 and all(s)][:2]
+    made = call.outputs[0] if call.outputs else ()
+    if "grouped_mm" not in call.name or call.backward or len(matrices) < 2 or len(made) != 3:
+        return None
+    (first, a), (second, b) = matrices
+    if a[1] != b[0] or made[1:] != (a[0], b[1]):
+        return None
+    m, rows, n = 0, 1, 2
+    ins: list[tuple[int, ...]] = [(NO_LABEL,) * len(s) for s in call.inputs]
+    ins[first], ins[second] = (m, rows), (rows, n)
+    outs = (Output((NO_LABEL, m, n)), *(Output((NO_LABEL,) * len(s)) for s in call.outputs[1:]))
+    return Dims(tuple(ins), outs, linear=(at_once(first), at_once(second)))
 
 
 def _single(call: Call) -> ExpertsWork | None:

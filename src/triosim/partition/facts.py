@@ -11,7 +11,7 @@ from triosim.trace.calls import calls_of
 from triosim.trace.tables import Category, Phase, Trace
 
 Shape = tuple[int, ...]
-_WEIGHTED = ("linear", "matmul", "convolution", "embedding")
+_WEIGHTED = ("linear", "matmul", "convolution", "embedding", "experts")
 FOLLOWS = (int(Category.WEIGHT), int(Category.BUFFER))
 """What is Shard for good when a Shard value meets it: biases, the weights of norms, running statistics."""
 _CASTS = ("to", "_to_copy", "clone", "detach", "alias", "contiguous")

@@ -30,6 +30,8 @@ from triosim.trace.symbols import in_matrix, relocate
 from triosim.trace.tables import ITEM_BYTES, NONE, Category, Phase
 
 _CARRIES_PARTIAL = ("clone", "detach", "alias", "contiguous", "to", "_to_copy")
+LONGEST_CHAIN = 8
+"""Operators from the last product of an expert to the sum over a token's experts, at most."""
 ROW_REDUCTION_BYTES = 4
 """A loss over a vocabulary in parts exchanges one float32 per row."""
 
@@ -68,6 +70,7 @@ class _Walk:
         self.latest: dict[int, int] = {}  # storage -> the value last written or seen there
         self.producer: dict[int, int] = {}  # storage -> the operator that made what is there
         self.summed: dict[int, list[int]] = {}  # storage -> operators that made or passed on the summands there
+        self.of_experts: set[int] = set()  # storages that hold summands which products of experts have made
         self.local = LocalTrace(facts.trace, facts.inputs, facts.outputs)
         self.transfers: list[Transfer] = []
         self.readers: dict[int, list[int]] = {}
@@ -96,6 +99,10 @@ class _Walk:
         reads = facts.inputs[row]
         before = [self._placement(v) for v in reads]
         if any(isinstance(p, Partial) for p in before):
+            if facts.storage[reads[0]] in self.of_experts and facts.dims(row).creates:  # reads a shape, no elements
+                for value in facts.outputs[row]:
+                    self._settle(value, REPLICATE, row)
+                return
             if self._stays_partial(row, before):
                 self._pass_on(row, before)
                 return
@@ -125,6 +132,8 @@ class _Walk:
                 self._take_columns(row, at, home, local)
             self._settle(value, home, row)
             if isinstance(self.placed[value], Partial):
+                if facts.calls[row].kind == "experts":
+                    self.of_experts.add(facts.storage[value])
                 self.summed.setdefault(facts.storage[value], []).append(row)
                 if self.placing.at_boundaries:
                     self._resolve(value, self._next_reader(value, row))
@@ -151,8 +160,11 @@ class _Walk:
             self.local.whole(v, ("widened", row, v)) if isinstance(p, Shard) else v
             for v, p in zip(reads, before, strict=True)
         ]
+        experts = any(facts.storage[value] in self.of_experts for value in reads)
         for value in writes:
             self._settle(value, PARTIAL, made)
+            if experts:
+                self.of_experts.add(facts.storage[value])
         for value in (*reads, *writes):
             if isinstance(self.placed[value], Partial):
                 self.summed.setdefault(facts.storage[value], []).append(row)
@@ -214,10 +226,40 @@ class _Walk:
         call = self.facts.calls[row]
         if call.kind == "view" or call.name in _CARRIES_PARTIAL:
             return len(before) == 1
+        partial = [at for at, p in enumerate(before) if isinstance(p, Partial)]
         shards = [at for at, p in enumerate(before) if isinstance(p, Shard)]
+        if len(partial) == 1 and not shards and self._shrinks(row, self.facts.inputs[row][partial[0]]):
+            return True
         if call.name not in ("add", "sub") or call.backward or len(self._resting(row, before)[0]) < len(shards):
             return False
         return self.facts.phase[row] == Phase.BACKWARD or all(isinstance(p, Partial) for p in before)
+
+    def _shrinks(self, row: int, value: int) -> bool:
+        """Whether linear operators make something smaller of the summands of experts: a row for each token instead of
+        one for each token and expert.  So Megatron-LM and torchtitan, too, add up after tokens are back in order."""
+        facts, size = self.facts, math.prod(self.facts.shapes[value])
+        if facts.storage[value] not in self.of_experts:
+            return False
+        phase = facts.phase[row]
+        for _ in range(LONGEST_CHAIN):
+            at = [i for i, v in enumerate(facts.inputs[row]) if facts.storage[v] == facts.storage[value]]
+            if len(at) != 1 or len(facts.outputs[row]) != 1 or not self._linear(row, at[0]):
+                return False
+            value = facts.outputs[row][0]
+            if math.prod(facts.shapes[value]) < size:
+                return True
+            row = self._next_reader(value, row)
+            if row >= len(facts.inputs) or facts.phase[row] != phase:
+                return False
+        return False
+
+    def _linear(self, row: int, at: int) -> bool:
+        """Whether an operator is linear in one input, the others as they are."""
+        facts = self.facts
+        if facts.calls[row].name == "index_put" and facts.calls[row].args.get("accumulate"):
+            target = self.producer.get(facts.storage[facts.inputs[row][0]], -1)  # rows are added to nothing
+            return at == len(facts.inputs[row]) - 1 and target >= 0 and facts.calls[target].kind == "create"
+        return frozenset({at}) in facts.dims(row).linear
 
     # --- placements ---------------------------------------------------------------------------------------------------
 

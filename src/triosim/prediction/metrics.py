@@ -47,6 +47,16 @@ class Run:
         """End of the run in picoseconds."""
         return int(self.played.finish.max(initial=0))
 
+    @cached_property
+    def spent(self) -> tuple[Occupied, ...]:
+        """How each cell spent the run."""
+        return tuple(occupied(self, cell) for cell in range(self.lowered.cells))
+
+    @cached_property
+    def active(self) -> int:
+        """Picoseconds with at least one device or transfer busy."""
+        return active(self)
+
     def tasks(self, cell: int) -> slice:
         """Tasks of a cell of ranks."""
         return slice(int(self.lowered.first[cell]), int(self.lowered.first[cell + 1]))

@@ -6,8 +6,8 @@ Here the road goes from the workload through parallelism and kernels to priced p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from triosim.composition.residual import CalibratedOverhead
 from triosim.composition.residual import load as residual_of
 from triosim.composition.update import update_s_per_byte
 from triosim.core.errors import InputError, PlanError, quoted
+from triosim.core.latest import Latest, Same, content
 from triosim.core.limits import check_tasks
 from triosim.core.options import configured
 from triosim.core.registry import is_ours
@@ -46,7 +47,7 @@ from triosim.prediction.pricing import priced
 from triosim.prediction.timeline import CATEGORIES
 from triosim.schedule.actions import SCHEDULES, Schedule, check
 from triosim.schedule.backward import split_backward
-from triosim.schedule.job import Costs, programs
+from triosim.schedule.job import Costs, each_program
 from triosim.schedule.program import Op, Program
 from triosim.schedule.stages import Stages, split
 from triosim.stacks import ASSUMED
@@ -178,12 +179,18 @@ def prepare(
     tell("writing the programs of the ranks")
     chunks = made.schedule.chunks_per_stage
     _check_length(step.trace, made.plan, mesh, chunks, made.launching.mode)
-    classes = _programs(
-        step, made.all_times, made.stages, made.schedule, made.plan, mesh, system, placement, made.jobs[models[0]],
-        made.fidelity,
+    costs = _costs(
+        step, made.all_times, made.plan, mesh, system, placement, made.jobs[models[0]], made.fidelity
     )  # fmt: skip
-    classes = launch(classes, step.trace, made.launching)
-    feet = [footprint(p.lifetimes, len(CATEGORIES)) for p in classes if p.lifetimes is not None]
+
+    def write() -> tuple[list[Program], list[Footprint]]:
+        classes = _programs(
+            step, costs, made.all_times, made.stages, made.schedule, made.plan, mesh, system, placement,
+            made.launching,
+        )  # fmt: skip
+        return classes, [footprint(p.lifetimes, len(CATEGORIES)) for p in classes if p.lifetimes is not None]
+
+    classes, feet = _WRITTEN.get(_what_is_written(made, costs), write) if is_ours(type(made.schedule)) else write()
     devices = [system.model(int(placement.devices[p.ranks.min()])) for p in classes]
     return made.prepared(classes, feet, [interference(device, made.fidelity.slowdown) for device in devices])
 
@@ -407,19 +414,17 @@ def _by_stage(times: dict[int, Estimates], system: System, placement: Placement,
     return np.stack([times[max(own.tolist(), key=total.__getitem__)].seconds for own in models])
 
 
-def _programs(
+def _costs(
     step: Step,
     times: dict[int, Estimates],
-    stages: Stages,
-    schedule: Schedule,
     plan: Plan,
     mesh: JobMesh,
     system: System,
     placement: Placement,
     job: PricingJob,
     fidelity: Fidelity,
-) -> list[Program]:
-    """Programs of all rank classes; ranks of a class on different devices become classes of their own."""
+) -> Costs:
+    """What programs need to know of times, on the first of the devices."""
     base = next(iter(times))
     at_once = None
     if step.root_only:
@@ -428,10 +433,50 @@ def _programs(
         at_once = price(gathered_job, fidelity.operator_times, fidelity.operator_options).seconds
     copies = copy_s_per_byte(system.models[base]) if step.replication.weights else 0.0
     update = update_s_per_byte(system, placement.devices) if "optimizer" in step.replication.away else 0.0
-    costs = Costs(times[base].seconds, at_once, copy_s_per_byte=copies, update_s_per_byte=update)
-    made = programs(step, costs, stages, schedule, plan, mesh)
+    return Costs(times[base].seconds, at_once, copy_s_per_byte=copies, update_s_per_byte=update)
+
+
+MOST_KEPT = 2_000_000
+"""Programs of up to so many instructions are kept for the next prediction; more need gigabytes."""
+
+_WRITTEN = Latest[tuple[list[Program], list[Footprint]]](1, MOST_KEPT, lambda made: sum(map(len, made[0])))
+
+
+def _what_is_written(made: Arranged, costs: Costs) -> Hashable:
+    """All that the programs of a job depend on."""
+    step, placement = made.step, made.placement
+    traces = tuple(
+        Same(getattr(part, column.name))
+        for trace in (step.trace, step.homes)
+        for part in (trace.operators, trace.values, trace.modules)
+        for column in fields(part)
+    )
+    divided = tuple((m, content(found.seconds)) for m, found in made.all_times.items())
+    devices = content(made.system.device_model[placement.devices]) if len(divided) > 1 else None
+    steps = content((step.transfers, step.replication, step.root_only, step.origin, step.apart))
+    return (
+        traces, steps, divided, devices, content(costs), content(made.stages), type(made.schedule), made.plan,
+        made.mesh, content(made.launching),
+    )  # fmt: skip
+
+
+def _programs(
+    step: Step,
+    costs: Costs,
+    times: dict[int, Estimates],
+    stages: Stages,
+    schedule: Schedule,
+    plan: Plan,
+    mesh: JobMesh,
+    system: System,
+    placement: Placement,
+    launching: HostCosts,
+) -> list[Program]:
+    """Programs of all rank classes; ranks of a class on different devices become classes of their own."""
+    base = next(iter(times))
+    made = each_program(step, costs, stages, schedule, plan, mesh)
     if len(times) == 1:
-        return made
+        return launch(made, step.trace, launching)
     divided = []
     for program in made:
         models = system.device_model[placement.devices[program.ranks]]
@@ -442,4 +487,4 @@ def _programs(
             computes = program.op == Op.COMPUTE
             seconds = np.where(computes, program.seconds * ratio[np.maximum(program.operator, 0)], program.seconds)
             divided.append(replace(program, ranks=program.ranks[models == model], seconds=seconds))
-    return divided
+    return launch(divided, step.trace, launching)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +14,13 @@ from triosim.collectives.measured import MeasuredCollectives
 from triosim.collectives.scheduling import Collectives
 from triosim.composition.interference import Tasks, settle
 from triosim.core.errors import InputError, PlanError
+from triosim.core.latest import Latest, Same, content
+from triosim.core.registry import is_ours
 from triosim.energy.options import EnergyOptions
 from triosim.engine.check import carried
 from triosim.engine.graph import EngineNetwork, Graph, Played
 from triosim.engine.join import join
-from triosim.engine.play import play
+from triosim.engine.play import chosen, play
 from triosim.engine.solver import NetworkModel
 from triosim.engine.stats import Stopwatch
 from triosim.fidelity import Fidelity
@@ -28,7 +31,7 @@ from triosim.network.sharing import network_model
 from triosim.plan import Plan
 from triosim.prediction import metrics as tally
 from triosim.prediction.largest_batch import fullest, largest_batch
-from triosim.prediction.prepare import Prepared, Progress, prepare
+from triosim.prediction.prepare import MOST_KEPT, Prepared, Progress, prepare
 from triosim.prediction.result import Result
 from triosim.prediction.summary import Summary
 from triosim.prediction.uncertainty import Uncertainty, uncertainty
@@ -77,15 +80,54 @@ def simulate(
 
     tell("lowering the programs")
     model = network_model(fidelity.solver, fidelity.solver_options)
-    lowered, sources = lowered_job(job, fidelity.fold and model.weighted, measured)
-    tell("playing the job")
-    played, amount = _settled([(job, lowered)], lowered.graph, lowered.wires, model)
-    run = tally.Run(job.programs, lowered, lowered.worked(played), plan.iterations)
+    means = _means(job, measured)
+    fold = fidelity.fold and model.weighted
+
+    def make() -> _PlayedJob:
+        lowered, sources = _LOWERED.get(_what_is_lowered(job, means, fold), lambda: _lowered(job, means, fold))
+        tell("playing the job")
+        played, amount = _settled([(job, lowered)], lowered.graph, lowered.wires, model)
+        run = tally.Run(job.programs, lowered, lowered.worked(played), plan.iterations)
+        return _PlayedJob(run, sources, played, amount)
+
+    known = _PLAYED.get(_what_is_played(job, means, fold, plan.iterations), make) if is_ours(type(model)) else make()
+    run, sources, played, amount = known
+    lowered = run.lowered
     if keep is not None:
         keep(run, job.placement, job.system, job.step.trace)
 
     tell("adding up")
     return _result(job, run, sources, clock, largest, lambda: uncertainty(job, lowered, played, amount, model), energy)
+
+
+class _PlayedJob(NamedTuple):
+    """A job that has been played.
+
+    Attributes:
+        run: its tasks and when their work was done.
+        sources: where the costs of its collectives are from.
+        played, amount: when its tasks ended, and how long they took, as played.
+    """
+
+    run: tally.Run
+    sources: tuple[str, ...]
+    played: Played
+    amount: NDArray[np.int64]
+
+
+_LOWERED = Latest[tuple[Lowered, tuple[str, ...]]](1, MOST_KEPT, lambda made: len(made[0].graph))
+_PLAYED = Latest[_PlayedJob](1, MOST_KEPT, lambda job: len(job.amount))
+
+
+def _what_is_lowered(job: Prepared, means: CollectiveMeans, fold: bool) -> Hashable:
+    """All that the tasks of a job depend on."""
+    return tuple(map(Same, job.programs)), content(job.placement), means, fold
+
+
+def _what_is_played(job: Prepared, means: CollectiveMeans, fold: bool, iterations: int) -> Hashable:
+    """All that the times of the tasks of a job depend on; the network model must be one of ours."""
+    asked, slowed = job.fidelity, tuple(interferes.slowdown for interferes in job.interferes)
+    return (_what_is_lowered(job, means, fold), iterations, asked.solver, asked.solver_options, slowed, chosen())
 
 
 def _largest_batch(
@@ -175,12 +217,20 @@ def lowered_job(
     job: Prepared, fold: bool, measured: MeasuredCollectives | None = None
 ) -> tuple[Lowered, tuple[str, ...]]:
     """The tasks of a job, and where the costs of its collectives are from."""
+    return _lowered(job, _means(job, measured), fold)
+
+
+def _means(job: Prepared, measured: MeasuredCollectives | None) -> CollectiveMeans:
+    """How the collectives of a job are done."""
     fidelity = job.fidelity
     collectives = Collectives(fidelity.collective_algorithm, fidelity.collective_protocol, job.system.ideal)
     more = job.residual.terms.collective_s if job.residual is not None else 0.0
-    means = CollectiveMeans(job.system, job.router, collectives, measured, more)
+    return CollectiveMeans(job.system, job.router, collectives, measured, more)
+
+
+def _lowered(job: Prepared, means: CollectiveMeans, fold: bool) -> tuple[Lowered, tuple[str, ...]]:
     lowered = lower(job.programs, job.placement, job.router, means, fold=fold)
-    own = (measured.source,) if measured is not None else ()
+    own = (means.measured.source,) if means.measured is not None else ()
     return lowered, tuple(dict.fromkeys((*own, *lowered.sources)))
 
 

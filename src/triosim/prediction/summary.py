@@ -68,7 +68,7 @@ class Summary:
     def result(self) -> Result:
         """The prediction."""
         run, trace = self.run, self.of.step.trace
-        spent = [tally.occupied(run, cell) for cell in range(run.lowered.cells)]
+        spent = run.spent
         parts = tally.breakdown(run, spent)
         seconds = run.end * tally.S / run.iterations
         memory, throughput = self._memory(), self.throughput(seconds)
@@ -76,7 +76,7 @@ class Summary:
         return Result(
             iteration_time_s=seconds,
             confidence=CONFIDENCE,
-            active_time_s=tally.active(run) * tally.S / run.iterations,
+            active_time_s=run.active * tally.S / run.iterations,
             throughput=throughput,
             efficiency=efficiency(self.of, seconds, throughput.tokens_per_s),
             breakdown_s=parts,

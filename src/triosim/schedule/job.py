@@ -9,6 +9,7 @@ for all micro-batches and iterations at once.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -73,7 +74,14 @@ class _FragmentedIteration:
 
 
 def programs(step: Step, costs: Costs, stages: Stages, schedule: Schedule, plan: Plan, mesh: JobMesh) -> list[Program]:
-    """One program for each pipeline stage.
+    """One program for each pipeline stage; see :func:`each_program`."""
+    return list(each_program(step, costs, stages, schedule, plan, mesh))
+
+
+def each_program(
+    step: Step, costs: Costs, stages: Stages, schedule: Schedule, plan: Plan, mesh: JobMesh
+) -> Iterator[Program]:
+    """One program for each pipeline stage, written out when it is asked for.
 
     Args:
         step: one rank's share of a micro-batch.
@@ -107,7 +115,7 @@ def programs(step: Step, costs: Costs, stages: Stages, schedule: Schedule, plan:
             )
     kinds = ((True, False) if mesh.replicas > 1 else (True,)) if step.replication.rooted else (None,)
     written = [StageWriter(StageFacts(job, stage, root)) for stage in range(mesh.stages) for root in kinds]
-    return [stage.program() for stage in written]  # tags are known when all stages have been written
+    return (stage.program() for stage in written)  # tags are known when all stages have been written
 
 
 def _reduced_in(gradient: Gradient, trace: Trace, item: float) -> Gradient:

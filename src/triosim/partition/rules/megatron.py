@@ -19,7 +19,10 @@ from triosim.partition.outcome import Outcomes
 from triosim.partition.placements import REPLICATE, Partial, Placement, Shard
 from triosim.partition.rule import Placing, Rule
 from triosim.trace.symbols import relocate
-from triosim.trace.tables import Phase
+from triosim.trace.tables import NONE, Phase
+
+FARTHEST = 40
+"""Operators between a layer and what is made of it, at most."""
 
 
 class _PairSearch:
@@ -35,6 +38,8 @@ class _PairSearch:
         for row, reads in enumerate(facts.inputs):
             if facts.phase[row] == Phase.FORWARD:
                 self.last_use.update((facts.home(v), row) for v in reads)
+        self.maker = {value: row for row, writes in enumerate(facts.outputs) for value in writes}
+        self.met = NONE  # the value that had to be whole where a walk ended
 
     def run(self) -> Placing:
         groups: dict[int, list[WeightUse]] = {}
@@ -45,12 +50,47 @@ class _PairSearch:
             for option in [group] if len(group) == 1 else [group, *([layer] for layer in group)]:
                 free = all(layer.weight not in self.weights for layer in option)
                 if free and all(self._divides(layer, layer.out_dim) for layer in option):
-                    closing = self._closing(option)
+                    opening, closing = self._pair(option)
                     if closing:
-                        self.weights.update({layer.weight: layer.out_dim for layer in option})
+                        self.weights.update({layer.weight: layer.out_dim for layer in opening})
                         self.weights.update({layer.weight: layer.in_dim for layer in closing})
                         break
         return self.placing.sharding(self.weights).refusing(*self.refused)
+
+    def _pair(self, group: Sequence[WeightUse]) -> tuple[Sequence[WeightUse], list[WeightUse]]:
+        """A group, with another layer where only both together can be cut by column, and the layers to cut by row.
+
+        So it is with latent attention: queries are made of one value, keys and values of another.
+        """
+        self.met = NONE
+        closing = self._closing(group)
+        met = self.met
+        for layer in self._layers_before(met) if met != NONE else ():
+            free = layer.weight not in self.weights and layer not in group
+            if free and not self.placing.refusal(self.facts, layer, layer.out_dim):
+                found = self._closing([*group, layer])
+                if found:
+                    return [*group, layer], found
+        return group, closing
+
+    def _layers_before(self, value: int) -> list[WeightUse]:
+        """The nearest layers of which a value is made."""
+        waiting, found, seen = [value], list[WeightUse](), set[int]()
+        while waiting and len(seen) < FARTHEST:
+            row = self.maker.get(waiting.pop(0), NONE)
+            if row == NONE or row in seen:
+                continue
+            seen.add(row)
+            if row in self.layer_at and not self.layer_at[row].embedding:
+                found.append(self.layer_at[row])
+            else:
+                waiting += self.facts.inputs[row]
+        return found
+
+    def _same_for_all(self, value: int) -> bool:
+        """Whether a value repeats another along a dimension: any part of it is there without more memory."""
+        row = self.maker.get(value, NONE)
+        return row != NONE and self.facts.calls[row].name == "expand"
 
     def _divides(self, layer: WeightUse, dim: int) -> bool:
         """Whether a layer's weight can be Shard along a dimension; notes why not."""
@@ -90,6 +130,9 @@ class _PairSearch:
                     return []
                 for at, own in found.take.items():
                     if facts.category[reads[at]] not in FOLLOWS and reads[at] not in facts.parameter_of:
+                        if self._same_for_all(reads[at]):
+                            continue
+                        self.met = reads[at]
                         return []  # a Shard value meets a whole one: a residual connection
                     followed[facts.parameter(reads[at])] = own.dim
                 for value, placement in zip(facts.outputs[row], found.outputs, strict=True):
