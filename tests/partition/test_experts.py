@@ -11,6 +11,7 @@ import triosim
 from tests.asked import asked
 from tests.command import run
 from triosim import PlanError
+from triosim.partition.shards import resident
 from triosim.partition.transfers import COLLECTIVES
 from triosim.prediction.prepare import Prepared, prepare
 from triosim.trace.tables import Category, Phase
@@ -91,10 +92,76 @@ def test_states_and_gradients_of_experts_are_those_of_the_ranks_that_have_them(z
         assert sent["dp", "all_gather", 16] == others * BF16
 
 
-def _asked(ep: int, zero: int):
+def _asked(ep: int, zero: int, rules: tuple[str, ...] = (), **options):
     trace = triosim.model("mixtral-8x7b", sequence_length=LENGTH, configuration=SIZES)
-    plan = {"parallelism": ("experts",), "parallelism_options": {"ep": ep}, "batch_size": BATCH, "zero": zero}
+    plan = {"parallelism": (*rules, "experts"), "parallelism_options": {"ep": ep, **options.pop("options", {})},
+            "batch_size": BATCH, "zero": zero, **options}  # fmt: skip
     return trace, triosim.system("dgx-h100", nodes=2), *asked(host="none", **plan)
+
+
+def _sums(ep: int, zero: int, rules: tuple[str, ...] = (), **options) -> tuple[dict[tuple[str, str], int], int]:
+    """Bytes of each kind along each axis in an iteration, and of the parameters that are no experts."""
+    trace, *rest = _asked(ep, zero, rules, **options)
+    elements, sent = trace.values.elements()[trace.weights()], Counter[tuple[str, str]]()
+    for row in triosim.simulate(trace, *rest).collectives:
+        sent[row.axis, row.kind] += row.bytes * row.count
+    return dict(sent), (int(elements.sum()) - WEIGHTS) * BF16
+
+
+@pytest.mark.parametrize("ep", [2, 4, 8])
+@pytest.mark.parametrize("zero", [2, 3])
+def test_experts_are_gathered_among_the_ranks_that_have_them(ep: int, zero: int) -> None:
+    """With fewer experts on a rank than ranks that share them they are cut along their second dimension."""
+    sent, others = _sums(ep, zero)
+    own, times = WEIGHTS // ep * BF16, zero - 1
+    again = (4 * HIDDEN * HIDDEN + EXPERTS * HIDDEN + 2 * HIDDEN) * LAYERS * BF16 if zero == 3 else 0
+    assert sent["edp", "all_gather"] == times * own
+    assert sent["edp", "reduce_scatter"] == own
+    padded = LAYERS * (16 - EXPERTS) * HIDDEN * BF16  # a router's 8 rows, to 16 ranks
+    assert sent["dp", "all_gather"] == others + again + padded * times
+    assert not {("dp", "all_reduce"), ("edp", "all_reduce")} & sent.keys()
+
+
+def test_with_nobody_to_share_experts_with_they_are_gathered_by_nobody() -> None:
+    trace, _, *rest = _asked(8, 3)
+    system = triosim.system("dgx-h100")
+    alone = triosim.simulate(trace, system, *rest)
+    assert {row.axis for row in alone.collectives} == {"dp", "ep"}
+    assert alone.memory.allocated_bytes < triosim.simulate(*_asked(1, 0)).memory.allocated_bytes
+
+
+@pytest.mark.parametrize("ep", [2, 4, 8])
+def test_experts_within_the_groups_of_hybrid_sharding(ep: int) -> None:
+    """2 groups of 8 ranks: gathered and scattered within a group, what is left all-reduced between the two."""
+    sent, _ = _sums(ep, 3, ("hsdp",), options={"dp_replicate": 2})
+    plain, _ = _sums(1, 3, ("hsdp",), options={"dp_replicate": 2})
+    own, shared = WEIGHTS // ep * BF16, 8 // ep
+    assert sent.get(("edp", "all_gather"), 0) == (2 * own if shared > 1 else 0)
+    assert sent.get(("edp", "reduce_scatter"), 0) == (own if shared > 1 else 0)
+    assert (
+        plain["dp_replicate", "all_reduce"] - sent["dp_replicate", "all_reduce"] == WEIGHTS * BF16 // 8 - own // shared
+    )
+
+
+def test_a_part_of_the_experts_rests_on_a_rank() -> None:
+    job = _job(4, zero=3)
+    trace, apart = job.step.trace, job.step.apart
+    of, size = resident(trace, 16, apart, 4)
+    held = dict(zip(of.tolist(), size.tolist(), strict=True))
+    assert sum(held[trace.values.storage[p]] for p in apart) == WEIGHTS // 16 * BF16
+    whole = _job(1).step.trace
+    assert _states(job) == pytest.approx(3 / 16 * int(whole.values.elements()[whole.weights()].sum()), rel=0.01)
+
+
+@pytest.mark.parametrize("options", [{}, {"pp": 2, "micro_batches": 3}])
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_states_of_experts_wait_on_the_host(zero: int, options: dict) -> None:
+    trace, system, plan, fidelity = _asked(4, zero, **options)
+    here = triosim.simulate(trace, system, plan, fidelity)
+    there = triosim.simulate(trace, system, plan.replaced(offload=("optimizer",)), fidelity)
+    assert there.memory.allocated_bytes < here.memory.allocated_bytes
+    sums = [sum(row.bytes * row.count for row in r.collectives) for r in (here, there)]
+    assert sums[0] == sums[1]
 
 
 def test_with_all_replicas_in_a_group_experts_are_reduced_by_nobody() -> None:
@@ -193,7 +260,12 @@ def test_both_ways_of_dividing_experts_go_together() -> None:
     [
         ({"ep": 3}, "dp 16 cannot be divided into groups of ep 3: sizes that fit are 1, 2, 4, 8, 16"),
         ({"ep": 16}, "the 8 experts of mixtral-8x7b, bfloat16 do not divide by ep 16: sizes that do are 1, 2, 4, 8"),
-        ({"ep": 4, "zero": 3}, "ep goes with zero 0 or 1"),
+        ({"ep": 4, "dp_style": "dataparallel"}, "ep does not go with dataparallel"),
+        (
+            {"ep": 8, "parallelism": ("hsdp", "experts"), "options": {"dp_replicate": 4}, "zero": 3},
+            "dp_shard 4 cannot be divided into groups of ep 8",
+        ),
+        ({"ep": 2, "parallelism": ("experts", "hsdp"), "options": {"dp_replicate": 4}, "zero": 3}, "name it before"),
         ({"ep": 4, "options": {"imbalance": 0.5}}, "imbalance 0.5 is no load"),
         ({"ep": 4, "name": "gpt2", "sizes": {"n_layer": 1}}, "has no layer of experts: leave ep out"),
     ],

@@ -60,7 +60,9 @@ class Context(Rule):
             PlanError: replicas are arranged otherwise.
         """
         if placed.axis != "dp" or placed.path or placed.rooted or placed.apart:
-            raise PlanError("context: cp goes with ZeRO and plain data parallelism, without hsdp, ep and dataparallel")
+            raise PlanError(
+                "context: cp goes with ZeRO and plain data parallelism, without hsdp and dataparallel, before experts"
+            )
         return replace(placed, axis="dp_cp")
 
     def place(self, facts: Facts, placing: Placing) -> Placing:
