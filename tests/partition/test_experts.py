@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -282,3 +283,68 @@ def test_a_pipeline_of_experts_on_the_command_line() -> None:
     assert '"ep"' in done.stdout
     swept = run(*job[:-2], "--sweep", "ep=1,8", "zero=1")
     assert swept.returncode == 0, swept.stderr
+
+
+def _flop(job: Prepared) -> float:
+    operators = job.step.trace.operators
+    return float(np.nansum(operators.flop[operators.phase != Phase.OPTIMIZER]))
+
+
+@pytest.mark.parametrize("batch", [1, 3, 4])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_ranks_that_share_sequences_sort_tokens_of_their_own(batch: int, recompute: str) -> None:
+    """Only keys and values are sent along the axis; a rank's tokens choose experts as they do without it."""
+    whole, part = (
+        _job(1, nodes=1, parallelism=rules, options=options, batch_size=batch, recompute=recompute)
+        for rules, options in ((("experts",), {}), (("context", "experts"), {"cp": 2}))
+    )
+    assert _flop(part) * 2 == pytest.approx(_flop(whole), rel=1e-4)
+    each = batch * LENGTH * HIDDEN * BF16
+    sent = Counter((row[0], row[1], row[3]) for row in _sent(part).elements())
+    passes = 1 + (recompute == "full")
+    assert sent == {("cp", "all_gather", each): 2 * LAYERS * passes, ("cp", "reduce_scatter", each): 2 * LAYERS}
+    rows = [shape[0] for shape in part.step.trace.values.shape.lists() if shape[1:] == (INNER,)]
+    assert rows.count(batch * LENGTH * CHOSEN // 2) == len([n for n in rows if n not in (EXPERTS, HIDDEN)])
+
+
+@pytest.mark.parametrize(("name", "more"), [
+    ("gpt-oss-20b", {}), ("deepseek-v2-lite", {"first_k_dense_replace": 1}), ("qwen1.5-moe-a2.7b", {}),
+])  # fmt: skip
+def test_other_families_share_sequences(name: str, more: dict) -> None:
+    """Biases of experts, shared experts and choices among groups, too, are worked on by each rank for itself."""
+    sizes = {"num_hidden_layers": 2, **more}
+    whole, part = (
+        _job(1, nodes=1, name=name, sizes=sizes, parallelism=rules, options=options, batch_size=1)
+        for rules, options in ((("experts",), {}), (("context", "experts"), {"cp": 2}))
+    )
+    assert _flop(part) * 2 == pytest.approx(_flop(whole), rel=1e-4)
+    kinds = Counter((row[0], row[1]) for row in _sent(part).elements())
+    assert kinds == {("cp", "all_gather"): 4, ("cp", "reduce_scatter"): 4}
+
+
+@pytest.mark.parametrize(("ep", "zero"), [(2, 0), (4, 1), (8, 3)])
+def test_experts_are_divided_among_ranks_that_share_sequences_too(ep: int, zero: int) -> None:
+    """16 ranks, pairs of which share sequences: experts are reduced by 16 / ep, the others by all."""
+    rules, options = ("context",), {"cp": 2}
+    job = _job(ep, parallelism=(*rules, "experts"), options=options, zero=zero)
+    one = ROWS // 2 * HIDDEN * BF16
+    assert {row: n for row, n in _sent(job).items() if row[0] == "ep"} == {
+        ("ep", "all_to_all", Phase.FORWARD, one): 2 * LAYERS,
+        ("ep", "all_to_all", Phase.BACKWARD, one): 2 * LAYERS,
+    }
+    assert job.mesh.groups("ep")[0] == list(range(ep))
+    assert job.mesh.groups("cp")[0] == [0, 1]
+    sent, others = _sums(ep, zero, rules, options=options)
+    kind = "reduce_scatter" if zero else "all_reduce"
+    assert sent["edp", kind] == WEIGHTS // ep * BF16
+    assert sent["dp_cp", kind] == pytest.approx(others, rel=0.02)  # padded from ZeRO 2 on
+    assert not any(axis == "dp" for axis, _ in sent)
+    assert job.mesh.size("edp") == 16 // ep
+
+
+def test_what_chooses_experts_is_known_by_its_module() -> None:
+    trace = triosim.model("mixtral-8x7b", sequence_length=LENGTH, configuration=SIZES)
+    nameless = replace(trace, operators=replace(trace.operators, module=np.full(len(trace), -1, np.int32)))
+    plan = asked(host="none", parallelism=("context",), parallelism_options={"cp": 2}, batch_size=1)
+    with pytest.raises(PlanError, match="tokens of mixtral-8x7b, bfloat16 choose experts, and where is not known"):
+        prepare(nameless, triosim.system("dgx-h100"), *plan)

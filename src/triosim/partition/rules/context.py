@@ -20,6 +20,7 @@ from triosim.core.caching import kept
 from triosim.core.errors import PlanError
 from triosim.core.registry import registered
 from triosim.operators import SPREAD
+from triosim.partition.experts import routed
 from triosim.partition.facts import Facts
 from triosim.partition.mesh import Mesh
 from triosim.partition.replication import Replication
@@ -78,8 +79,6 @@ class Context(Rule):
                 f"context: which dimension of {name} is the sequence is not known: record it with its sequence_length, "
                 "or name a model and give --seq-len"
             )
-        if any(call.kind == "experts" for call in facts.calls.unique):
-            raise PlanError(f"context: tokens of {name} choose experts among all of a rank: use ep, and leave cp out")
         if length % (2 * placing.size):
             unit = 2 * placing.size
             near = " or ".join(str(n) for n in (length // unit * unit, -(-length // unit) * unit) if n)
@@ -87,6 +86,7 @@ class Context(Rule):
                 f"context: sequence length {length} does not divide into two parts for each of cp {placing.size} ranks:"
                 f" nearest that do are {near}"
             )
+        alone, own = routed(facts, next(iter(seeds.items())))
         found = follow(facts.trace, seeds, length).segments
         resting = {
             value: shard
@@ -95,8 +95,9 @@ class Context(Rule):
             if (shard := next(iter(shards))).size % placing.size == 0
         }
         return replace(
-            placing, inputs=seeds, resting=resting, stationary="activations", per_rank=frozenset({"loss"}), left=True
-        )
+            placing, inputs=seeds, resting={**own, **resting}, stationary="activations", per_rank=frozenset({"loss"}),
+            alone=alone, left=True,
+        )  # fmt: skip
 
     def completed(self, step: Step, mesh: Mesh) -> Step:
         """With attention that knows that its queries are from all over the sequence."""
