@@ -71,3 +71,21 @@ def test_a_second_prediction_is_that_of_the_first() -> None:
     assert len(set(once)) == len(once)
     renamed = replace(trace, operators=replace(trace.operators))
     assert triosim.simulate(renamed, system, plans[0]).iteration_time_s == once[0]
+
+
+def test_large_results_leave_room_for_few() -> None:
+    calls: list[int] = []
+
+    @kept(10, room=10, size=len)
+    def zeros(length: int) -> tuple[int, ...]:
+        calls.append(length)
+        return (0,) * length
+
+    for length in (1, 2, 3, 4, 1, 2, 3, 4):
+        zeros(length)
+    assert calls == [1, 2, 3, 4]  # together they just fit
+    zeros(8)
+    assert len(zeros(20)) == 20  # too large for all of it, and kept as the only one
+    calls.clear()
+    zeros(20), zeros(1)
+    assert calls == [1]

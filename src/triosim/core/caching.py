@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import fields, is_dataclass
@@ -28,8 +29,15 @@ class _Same:
         return isinstance(other, _Same) and other.what is self.what
 
 
-def kept(most: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Keeps the results of the last ``most`` different calls of a function.
+def kept(
+    most: int, room: float = math.inf, size: Callable[[Any], float] = lambda result: 1
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Keeps the results of the last ``most`` different calls of a function, as far as there is room for them.
+
+    Args:
+        most: results.
+        room: what all of them together may measure; the last one is kept however large.
+        size: what a result measures.
 
     The function must be pure: its result depends on its arguments only, and nobody changes either.  Arguments count by
     value where they can be hashed, mappings and dataclasses by what they consist of, and anything else, as the columns
@@ -50,8 +58,9 @@ def kept(most: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
             found = function(*args, **options)
             with lock:
                 results[key] = found
-                while len(results) > most:
-                    results.popitem(last=False)
+                taken = sum(map(size, results.values())) if room < math.inf else 0
+                while len(results) > most or (taken > room and len(results) > 1):
+                    taken -= size(results.popitem(last=False)[1])
             return found
 
         cast(Any, call).forget = results.clear

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from triosim.core.dtypes import DTYPE_BYTES
@@ -77,11 +79,20 @@ class Call:
 
     def read(self) -> int:
         """Bytes of all inputs, each value once."""
-        return sum(self.input_bytes(at) for at in range(len(self.inputs)) if at not in self.repeats)
+        return _total(self.inputs, self.dtypes, self.repeats)
 
     def written(self) -> int:
         """Bytes of all outputs, each value once."""
-        return sum(self.output_bytes(at) for at in range(len(self.outputs)) if at not in self.output_repeats)
+        return _total(self.outputs, self.output_dtypes, self.output_repeats)
+
+
+def _total(shapes: Sequence[Shape], dtypes: Sequence[str], repeats: tuple[int, ...]) -> int:
+    """Bytes of tensors without the repeated ones; equal ones once, for an optimizer may touch thousands."""
+    types = (*dtypes[: len(shapes)], *repeat("unknown", len(shapes) - len(dtypes)))
+    again = set(repeats)
+    there = zip(shapes, types, strict=True)
+    count = Counter([pair for at, pair in enumerate(there) if at not in again] if again else there)
+    return sum(n * math.ceil(math.prod(shape) * DTYPE_BYTES[dtype]) for (shape, dtype), n in count.items())
 
 
 class CallResult(NamedTuple):

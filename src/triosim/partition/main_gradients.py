@@ -25,6 +25,7 @@ from triosim.core.dtypes import DTYPE_CODE
 from triosim.partition.gradients import Gradient, gradients
 from triosim.stacks import Stack
 from triosim.trace.calls import count_work
+from triosim.trace.repeated import ROOM
 from triosim.trace.tables import NONE, Category, Phase, Trace
 
 ADDS = "aten::add_"
@@ -47,7 +48,7 @@ def with_main_gradients(trace: Trace, stack: Stack, micro_batches: int, sharded:
     return _with_main_gradients(trace, stack, micro_batches > 1, sharded)
 
 
-@kept(8)
+@kept(64, room=ROOM, size=len)
 def _with_main_gradients(trace: Trace, stack: Stack, several: bool, sharded: bool) -> Trace:
     """The step where there are several micro-batches, or one."""
     found = gradients(trace)

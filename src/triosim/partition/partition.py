@@ -17,6 +17,7 @@ from triosim.partition.mesh import Mesh
 from triosim.partition.propagate import propagate
 from triosim.partition.rule import Placing, Rule
 from triosim.partition.step import Step
+from triosim.trace.repeated import ROOM, Repeated
 from triosim.trace.tables import Trace
 
 LEAST_SHARE = 0.02
@@ -25,16 +26,18 @@ MOST_NOTES = 4
 """Refusals that are told."""
 
 
-def partition(trace: Trace, mesh: Mesh, rules: Sequence[Rule]) -> Step:
+def partition(trace: Trace, mesh: Mesh, rules: Sequence[Rule], of: Repeated | None = None) -> Step:
     """One rank's share of a step.
 
     Args:
         trace: the whole step.
         mesh: the ranks.
         rules: what places values on the axes, in order.
+        of: where ``trace`` is short, how it repeats: what is told then counts all blocks.
 
     Raises:
         PlanError: nothing can be divided, or a rule cannot do what is asked.
+        NotRepeating: what is told of the blocks does not repeat.
     """
     placing = [rule for rule in rules if type(rule).place is not Rule.place]
     if not placing:
@@ -42,18 +45,18 @@ def partition(trace: Trace, mesh: Mesh, rules: Sequence[Rule]) -> Step:
     step = _whole(trace)
     for name in dict.fromkeys(rule.axis for rule in sorted(placing, key=lambda rule: not rule.cuts_inputs)):
         own = [rule for rule in placing if rule.axis == name]
-        step = _divided(step, name, mesh.size(name), own, mesh.row(name) if name in mesh.names else -1)
+        step = _divided(step, name, mesh.size(name), own, mesh.row(name) if name in mesh.names else -1, of)
     return step
 
 
-@kept(4)
+@kept(64, room=ROOM, size=lambda step: len(step.trace))
 def _whole(trace: Trace) -> Step:
     """The step that nothing divides yet: one for each trace, so that what is divided further is found again."""
     return Step.whole(trace)
 
 
-@kept(8)
-def _divided(step: Step, name: str, size: int, rules: Sequence[Rule], axis: int) -> Step:
+@kept(64, room=ROOM, size=lambda step: len(step.trace))
+def _divided(step: Step, name: str, size: int, rules: Sequence[Rule], axis: int, of: Repeated | None) -> Step:
     """The share of a step, as other axes have divided it, on the axis ``name``, row ``axis`` of the mesh."""
     trace = step.trace
     if size == 1:
@@ -76,7 +79,7 @@ def _divided(step: Step, name: str, size: int, rules: Sequence[Rule], axis: int)
     if length and any(rule.cuts_inputs for rule in rules):  # what divides the share further sees sequences of its own
         meta = replace(trace.meta, sequence_length=length // size)
         share = replace(share, trace=replace(share.trace, meta=meta), homes=replace(share.homes, meta=meta))
-    told = [] if placing.inputs and not placing.weights else _notes(trace, placing, weights)
+    told = [] if placing.inputs and not placing.weights else _notes(trace, placing, weights, of)
     if not len(step.transfers):
         return replace(share, notes=(*step.notes, *told))
     sent = step.transfers
@@ -89,15 +92,16 @@ def _divided(step: Step, name: str, size: int, rules: Sequence[Rule], axis: int)
     return replace(share, transfers=sent.with_more(share.transfers), homes=homes, notes=(*step.notes, *told))
 
 
-def _notes(trace: Trace, placing: Placing, weights: Mapping[int, int]) -> list[str]:
+def _notes(trace: Trace, placing: Placing, weights: Mapping[int, int], of: Repeated | None) -> list[str]:
     """What is left whole on every rank, and why where that is known; not what the user leaves whole.
 
     Weights of one dimension (norms, biases) stay whole in every division and are not told.
     """
     about = f"{placing.axis} {placing.size}: "
-    found = [f"{about}left whole, because {why}" for why in dict.fromkeys(placing.refused)][:MOST_NOTES]
+    refused = of.sentences(placing.refused) if of else placing.refused
+    found = [f"{about}left whole, because {why}" for why in dict.fromkeys(refused)][:MOST_NOTES]
     everything = trace.weights().tolist()
-    elements = trace.values.elements()
+    elements = trace.values.elements() * (of.times(trace) if of else 1)
     rank = np.diff(trace.values.shape.offsets)
     whole = [w for w in everything if w not in weights and rank[w] > 1]
     share = elements[whole].sum() / max(int(elements[everything].sum()), 1)

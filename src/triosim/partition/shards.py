@@ -21,6 +21,7 @@ from triosim.partition.replication import Replication
 from triosim.partition.step import Step
 from triosim.trace.blocks import blocks
 from triosim.trace.calls import count_work
+from triosim.trace.repeated import ROOM
 from triosim.trace.tables import ITEM_BYTES, Category, Phase, Trace, Values
 
 
@@ -38,7 +39,7 @@ def sharded(step: Step, mesh: Mesh, placed: Replication) -> Step:
     return _sharded(step, placed.ways(mesh), placed.of_apart().ways(mesh) if step.apart else 1, placed)
 
 
-@kept(8)
+@kept(64, room=ROOM, size=lambda step: len(step.trace))
 def _sharded(step: Step, ways: int, ways_apart: int, placed: Replication) -> Step:
     step = replace(step, replication=placed)
     if not placed.states:

@@ -38,12 +38,12 @@ from triosim.kernels.pricing import price
 from triosim.memory.footprint import Footprint, footprint
 from triosim.network.placement import Placement, place
 from triosim.network.routes import Router, router_of
-from triosim.partition.main_gradients import often, with_main_gradients
-from triosim.partition.partition import partition
-from triosim.partition.resolve import JobMesh, arranged, completed, rebatched, replication, resolve, rules_of, suited
-from triosim.partition.shards import sharded
+from triosim.partition.main_gradients import often
+from triosim.partition.resolve import JobMesh, arranged, rebatched, replication, resolve, rules_of
 from triosim.partition.step import Step
 from triosim.plan import Plan
+from triosim.prediction.dividing import divided
+from triosim.prediction.pricing import priced
 from triosim.prediction.timeline import CATEGORIES
 from triosim.schedule.actions import SCHEDULES, Schedule, check
 from triosim.schedule.backward import split_backward
@@ -225,20 +225,15 @@ def arrange(
     mesh = resolve(plan, system.devices, None if named else _samples(workload), workload.meta.micro_batches)
     rules = rules_of(plan, named)
     mesh = rebatched(plan, arranged(rules, mesh))
-    workload = suited(rules, workload, mesh)
     placed = replication(rules, mesh)
     stack = plan.stack or ASSUMED
-    if named and plan.training:
-        scattered = placed.weights and placed.ranks(mesh) > 1
-        workload = with_main_gradients(workload, stack, mesh.micro_batches, scattered)
-
-    tell("dividing the step")
-    whole = _at_batch(workload, mesh, plan)
     if placed.away and not plan.training:
         raise PlanError(f"{placed.away[0].name}: inference has nothing to bring back: leave it out")
     if placed.rooted and mesh.micro_batches > 1:
         raise PlanError("dp-style dataparallel runs the batch in one piece: use micro-batches 1, or dp-style ddp")
-    step = sharded(completed(rules, partition(whole, mesh, rules), mesh), mesh, placed)
+    tell("dividing the step")
+    made = divided(workload, rules, mesh, plan, placed, stack if named and plan.training else None)
+    workload, whole, step = made.workload, made.whole, made.step
     placement = place(mesh, system.devices, plan.placement)
     system, recorded_on = _devices(workload, system)
     router = router_of(system)
@@ -249,7 +244,7 @@ def arrange(
     for device in {m: system.models[m] for m in models}.values():
         check_attention(step.trace, device)
     residual = residual_of(fidelity.composition) if fidelity.composition else None
-    times = {m: price(job, fidelity.operator_times, fidelity.operator_options) for m, job in jobs.items()}
+    times = {m: priced(job, fidelity, made.short) for m, job in jobs.items()}
     if named and plan.training:
         share = often(step.trace, stack, mesh.micro_batches)
         times = {m: replace(found, seconds=found.seconds * share) for m, found in times.items()}
@@ -359,15 +354,6 @@ def _unsplit(trace: Trace, stages: Stages, seconds: NDArray[np.float64], schedul
         f"schedule {schedule}: {share:.0%} of the backward computes gradients of inputs and of weights in one operator "
         f"(as {trace.operators.name[fused[0]]!r}), which cannot be split: trace the operators below autograd",
     )
-
-
-def _at_batch(workload: Trace, mesh: JobMesh, plan: Plan) -> Trace:
-    """The step of one micro-batch."""
-    unknown = workload.meta.batch_size is None
-    as_recorded = mesh.micro_batches == workload.meta.micro_batches
-    if unknown and plan.batch_size is None and plan.global_batch_size is None and as_recorded:
-        return rescale(workload, None, plan.sequence_length)
-    return rescale(workload, mesh.micro_batch_size, plan.sequence_length)
 
 
 def _recording(workload: Trace, other: Trace) -> MeasuredTrace:

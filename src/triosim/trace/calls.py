@@ -19,9 +19,12 @@ from triosim import operators as rules
 from triosim.core.columns import Ragged
 from triosim.core.dtypes import DTYPES
 from triosim.operators import AttentionWork, Call, ConvolutionWork, Dims, ExpertsWork, ProductWork
-from triosim.trace.tables import NONE, Kernels, Trace
+from triosim.trace.tables import NONE, Kernels, Operators, Trace, Values
 
 W = TypeVar("W", ProductWork, ConvolutionWork, AttentionWork, ExpertsWork)
+
+MANY = 32
+"""Tensors of an operator from which on they are looked up together."""
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -38,7 +41,7 @@ class Calls:
     def __init__(self, trace: Trace) -> None:
         _, self.first, self.row = np.unique(_fingerprints(trace), return_index=True, return_inverse=True)
         self.row = self.row.ravel()
-        self.unique: list[Call] = [_call(trace, row) for row in self.first.tolist()]
+        self.unique: list[Call] = [call_of(trace.operators, trace.values, row) for row in self.first.tolist()]
         """The calls by number."""
         self._of_row: list[int] = self.row.tolist()
         self._dims: list[Dims | None] = [None] * len(self.unique)
@@ -126,24 +129,40 @@ def unique_calls(trace: Trace, *others: NDArray[Any]) -> tuple[Trace, NDArray[np
     return _only(trace, first), row.ravel()
 
 
-def _call(trace: Trace, row: int) -> Call:
-    operators, values = trace.operators, trace.values
+def call_of(operators: Operators, values: Values, row: int) -> Call:
+    """The call of one operator."""
     name = operators.name[row]
     base, backward = rules.canonical(name)
-    reads, writes = operators.inputs[row].tolist(), operators.outputs[row].tolist()
+    read, written = operators.inputs[row], operators.outputs[row]
+    reads, writes = read.tolist(), written.tolist()
+    names = operators.role_names
     return Call(
-        base, backward, rules.kind(name), tuple(operators.role_names[r] for r in operators.roles[row].tolist()),
-        tuple(tuple(values.shape[v].tolist()) for v in reads), tuple(tuple(values.shape[v].tolist()) for v in writes),
-        _arguments(operators.args[row]), name, tuple(DTYPES[d] for d in values.dtype[reads].tolist()),
-        tuple(DTYPES[d] for d in values.dtype[writes].tolist()), _repeats(reads), _repeats(writes),
+        base, backward, rules.kind(name), tuple([names[r] for r in operators.roles[row].tolist()]),
+        _shapes(values, read), _shapes(values, written),
+        _arguments(operators.args[row]), name, tuple([DTYPES[d] for d in values.dtype[read].tolist()]),
+        tuple([DTYPES[d] for d in values.dtype[written].tolist()]), _repeats(reads), _repeats(writes),
         bool(operators.view[row]),
     )  # fmt: skip
+
+
+def _shapes(values: Values, rows: NDArray[np.int32]) -> tuple[tuple[int, ...], ...]:
+    """Shapes of values."""
+    shape = values.shape
+    if len(rows) > MANY:
+        return tuple(map(tuple, shape.take(rows).lists()))
+    return tuple([tuple(shape.values[shape.offsets[row] : shape.offsets[row + 1]].tolist()) for row in rows.tolist()])
 
 
 @functools.lru_cache(maxsize=8192)
 def _arguments(text: str) -> dict[str, Any]:
     """The arguments that are not tensors, from their JSON text."""
     return {} if text == "{}" else json.loads(text)
+
+
+def with_arguments(text: str, **more: object) -> str:
+    """An operator's arguments, JSON text, with others; None leaves one out."""
+    args = {key: value for key, value in {**_arguments(text), **more}.items() if value is not None}
+    return json.dumps(args, sort_keys=True, separators=(",", ":"))
 
 
 def _repeats(values: list[int]) -> tuple[int, ...]:

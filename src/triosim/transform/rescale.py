@@ -19,6 +19,7 @@ from triosim.core.columns import Ragged
 from triosim.core.errors import InputError, quoted
 from triosim.trace.builder import MOST_BITS
 from triosim.trace.calls import count_work
+from triosim.trace.repeated import ROOM
 from triosim.trace.symbols import batch_seeds, follow
 from triosim.trace.tables import BATCH, GUESSES, SEQUENCE, UNDECIDED, VOCABULARY, Phase, Trace
 
@@ -119,7 +120,7 @@ def undecided(trace: Trace) -> NDArray[np.int64]:
     return np.unique(outputs.rows()[marked[outputs.values]])
 
 
-@kept(8)
+@kept(64, room=ROOM, size=len)
 def rescale(trace: Trace, batch_size: int | None = None, sequence_length: int | None = None) -> Trace:
     """The trace at another batch size and sequence length; row for row the same operators.
 
@@ -205,7 +206,7 @@ VOCABULARY_MULTIPLE = 128
 (``--make-vocab-size-divisible-by``, default 128), so that each rank's part suits the matrix units."""
 
 
-@kept(8)
+@kept(64, room=ROOM, size=len)
 def padded_vocabulary(trace: Trace, ranks: int) -> Trace:
     """The trace with its vocabulary padded as Megatron-LM pads it, where it does not divide among ``ranks``.
 

@@ -1,0 +1,136 @@
+"""The first stage of a prediction: the workload as the plan runs it, and one rank's share of one micro-batch of it.
+
+Where blocks repeat, a short step with each kind of block is taken through the whole stage, and what comes out is
+repeated (:mod:`triosim.trace.repeated`); the result is the one that the long step would give, column by column.  Where
+that cannot be said, because blocks differ or a part of somebody else's takes part, the long step is divided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from triosim.core.caching import kept
+from triosim.core.errors import InputError
+from triosim.core.registry import is_ours
+from triosim.core.tiling import NotRepeating
+from triosim.partition.main_gradients import with_main_gradients
+from triosim.partition.partition import partition
+from triosim.partition.repeated import LongStep, long_step
+from triosim.partition.replication import Replication
+from triosim.partition.resolve import JobMesh, completed, suited
+from triosim.partition.rule import Rule
+from triosim.partition.rules.by_module import ByModule
+from triosim.partition.shards import sharded
+from triosim.partition.step import Step
+from triosim.plan import Plan
+from triosim.stacks import Stack
+from triosim.trace.repeated import Repeated, repeated
+from triosim.trace.tables import Trace
+from triosim.transform.rescale import rescale
+
+
+@dataclass(frozen=True)
+class ShortShare:
+    """What a divided step was repeated from.
+
+    Attributes:
+        workload, step: the workload as the plan runs it and one rank's share, of the short step.
+        of_long: the share of the long step, and where its operators come from.
+    """
+
+    workload: Trace
+    step: Step
+    of_long: LongStep
+
+
+@dataclass(frozen=True)
+class Divided:
+    """A workload that was divided.
+
+    Attributes:
+        workload: as the plan runs it, with the shapes that it was recorded with.
+        whole: one micro-batch of a replica.
+        step: one rank's share of it.
+        short: what the step was repeated from, None where nothing was.
+    """
+
+    workload: Trace
+    whole: Trace
+    step: Step
+    short: ShortShare | None = None
+
+
+def divided(
+    workload: Trace, rules: Sequence[Rule], mesh: JobMesh, plan: Plan, placed: Replication, stack: Stack | None
+) -> Divided:
+    """Divide a workload.
+
+    Args:
+        workload: the step on one device, with what it runs again.
+        rules: of the plan, in order.
+        mesh: the ranks and the batch.
+        plan: how the work is divided.
+        placed: what the replicas divide among them.
+        stack: what does something with the gradients of a model by name; None for a recorded step.
+
+    Raises:
+        InputError: the workload and the plan do not go together.
+    """
+    of = repeated(workload) if all(is_ours(type(rule)) and not isinstance(rule, ByModule) for rule in rules) else None
+    if of is not None:
+        try:
+            return _of_short(of, workload, rules, mesh, plan, placed, stack)
+        except (NotRepeating, InputError):  # what is wrong is told of the long step
+            pass
+    return Divided(*_road(workload, rules, mesh, plan, placed, stack))
+
+
+def _road(
+    workload: Trace, rules: Sequence[Rule], mesh: JobMesh, plan: Plan, placed: Replication, stack: Stack | None,
+    of: Repeated | None = None,
+) -> tuple[Trace, Trace, Step]:  # fmt: skip
+    """The workload as the plan runs it, one micro-batch, one rank's share."""
+    workload = suited(rules, workload, mesh)
+    if stack is not None:
+        scattered = placed.weights and placed.ranks(mesh) > 1
+        workload = with_main_gradients(workload, stack, mesh.micro_batches, scattered)
+    whole = _at_batch(workload, mesh, plan)
+    step = completed(rules, partition(whole, mesh, rules, of), mesh)
+    return workload, whole, sharded(step, mesh, placed)
+
+
+def _of_short(
+    of: Repeated, workload: Trace, rules: Sequence[Rule], mesh: JobMesh, plan: Plan, placed: Replication,
+    stack: Stack | None,
+) -> Divided:  # fmt: skip
+    """The same by way of the short step.
+
+    Raises:
+        NotRepeating: something does not repeat.
+        InputError: as of :func:`divided`.
+    """
+    short, whole, step = _road(of.short, rules, mesh, plan, placed, stack, of)
+    run = workload if short is of.short else _long(of, short)
+    batch = run if whole is short else _at_batch(run, mesh, plan)
+    found = _long_step(of, step, whole, batch)
+    return Divided(run, batch, found.step, ShortShare(short, step, found))
+
+
+@kept(8)
+def _long(of: Repeated, made: Trace) -> Trace:
+    return of.long(made)
+
+
+@kept(8)
+def _long_step(of: Repeated, step: Step, short: Trace, long: Trace) -> LongStep:
+    return long_step(of, step, short, long)
+
+
+def _at_batch(workload: Trace, mesh: JobMesh, plan: Plan) -> Trace:
+    """The step of one micro-batch."""
+    unknown = workload.meta.batch_size is None
+    as_recorded = mesh.micro_batches == workload.meta.micro_batches
+    if unknown and plan.batch_size is None and plan.global_batch_size is None and as_recorded:
+        return rescale(workload, None, plan.sequence_length)
+    return rescale(workload, mesh.micro_batch_size, plan.sequence_length)
