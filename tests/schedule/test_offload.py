@@ -13,9 +13,9 @@ from tests.traces import chain
 from triosim import Fidelity, Plan
 from triosim.composition.update import EFFICIENCY
 from triosim.core.errors import PlanError
+from triosim.partition.passes.visits import update_of
 from triosim.prediction.prepare import prepare
 from triosim.prediction.result import Result
-from triosim.schedule.offload import update_of
 from triosim.schedule.program import Op
 from triosim.trace.tables import Category, Trace
 

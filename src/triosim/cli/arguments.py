@@ -141,6 +141,11 @@ class StepOptions:
     cp: int = _option(
         DIVISION, "--cp", "N", "Ranks of the data axis that share each sequence (context parallelism).", default=1
     )
+    cp_style: str = _option(
+        DIVISION, "--cp-style", "STYLE",
+        "How attention gets what other ranks have: gather, ring or ulysses (default gather).",
+        default="gather", complete=choices("gather", "ring", "ulysses"),
+    )  # fmt: skip
     ep: int = _option(
         DIVISION, "--ep", "N", "Ranks of the data axis that have the experts of each layer among them.", default=1
     )

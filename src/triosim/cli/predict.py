@@ -173,6 +173,7 @@ def plan_of(options: Options, training: bool) -> Plan:
     rules = [*(["sequence"] if options.sequence_parallel else []), *asked, *(options.parallelism or ())]
     rule_options = {
         **{axis: str(sizes[name]) for name, axis in (("context", "cp"), ("experts", "ep")) if name in asked},
+        **({"cp-style": options.cp_style} if options.cp != 1 else {}),
         **named(options.parallelism_option, "--parallelism-option", "regather=off"),
     }
     return Plan(

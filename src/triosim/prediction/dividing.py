@@ -21,9 +21,9 @@ from triosim.partition.replication import Replication
 from triosim.partition.resolve import JobMesh, completed, suited
 from triosim.partition.rule import Rule
 from triosim.partition.rules.by_module import ByModule
+from triosim.partition.shards import sharded
 from triosim.partition.step import Step
 from triosim.plan import Plan
-from triosim.schedule.sharded import sharded
 from triosim.stacks import Stack
 from triosim.trace.repeated import Repeated, repeated
 from triosim.trace.tables import Trace

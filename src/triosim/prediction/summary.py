@@ -243,7 +243,7 @@ class Summary:
             found.append("network: links as given, taken as exact")
         for m, (clock, brake) in self.of.clocks.items():
             found.append(_held(self.of.system.models[m], clock, brake))
-        if "optimizer" in self.of.plan.offload:
+        if self.of.step.replication.updates_on_host:
             found.append(update.source(self.of.system))
         found += [f"collectives: {source}" for source in self.network]
         slowed = {i for i in self.of.interferes if i.slowdown > 1} if self.of.mesh.ranks > 1 else set()

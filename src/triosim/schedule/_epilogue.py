@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from triosim.memory.liveness import Recorder
 from triosim.partition.gradients import total_bytes
 from triosim.partition.passes.sink import sink
+from triosim.partition.residence import HOST as HOST_PLACE
 from triosim.partition.transfers import ALL_GATHER
 from triosim.schedule._stage import PartFacts, StageFacts
 from triosim.schedule.fragments import Fragment
 from triosim.schedule.gathering import Missing
-from triosim.schedule.offload import HOST as HOST_PLACE
 from triosim.schedule.program import (
     COMPUTE,
     COPY,
@@ -130,7 +130,7 @@ class _Update:
     def fragment(self) -> Fragment:
         """All of it."""
         self._share_tied_weights()
-        updated = self._update_on_host() if "optimizer" in self.job.replication.away else self._optimize()
+        updated = self._update_on_host() if self.job.replication.updates_on_host else self._optimize()
         if self.job.replication.states and not self.of.sharded and self.job.sharing > 1:
             self._gather_parameters()
         recorder = Recorder()

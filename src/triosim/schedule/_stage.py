@@ -14,7 +14,17 @@ from triosim.memory.blocks import Extra, RankBlocks, StepStorages
 from triosim.memory.liveness import BlockLifetime, Recorder
 from triosim.partition.gradients import Gradient, total_bytes
 from triosim.partition.passes.fuse import Unit, UnitsByModule, by_bytes
+from triosim.partition.passes.visits import (
+    Trip,
+    Update,
+    activation_trips,
+    gradient_trips,
+    parameter_trips,
+    update_of,
+)
+from triosim.partition.residence import HOST
 from triosim.partition.resolve import JobMesh
+from triosim.partition.shards import resident
 from triosim.partition.step import Step
 from triosim.partition.transfers import ALL_GATHER
 from triosim.plan import Plan
@@ -23,18 +33,8 @@ from triosim.schedule.backward import split_backward
 from triosim.schedule.costs import ScheduleCosts
 from triosim.schedule.fragments import Tags
 from triosim.schedule.gathering import Gathering, Missing, UnitBlocks
-from triosim.schedule.offload import (
-    HOST,
-    Trip,
-    Update,
-    activation_trips,
-    gradient_trips,
-    on_host,
-    parameter_trips,
-    update_of,
-)
+from triosim.schedule.host_copies import on_host
 from triosim.schedule.program import COMPUTE, ProgramBuilder
-from triosim.schedule.sharded import resident
 from triosim.schedule.stages import Boundary, Stages
 from triosim.trace.tables import Category, Phase
 
@@ -71,7 +71,7 @@ class JobFacts:
         divided = step.apart and mesh.size(self.replication.apart) > 1
         self.reductions_apart = self.replication.of_apart().reductions(mesh) if divided else ()
         gathers = self.replication.weights and self.sharing > 1
-        self.modules = UnitsByModule(step.trace, self.ways) if gathers else None
+        self.modules = UnitsByModule(step.trace, self.ways, self.replication.modules.modules) if gathers else None
         self.phase = operators.phase.tolist()
         self.skipped = operators.view.tolist()
         self.storage = values.storage.tolist()
@@ -190,17 +190,17 @@ class PartFacts:
 
     def _trips(self) -> dict[bool, list[Trip]]:
         """What travels to the host and back in forwards (False) and backwards (True)."""
-        trace, away = self.job.step.trace, self.job.replication.away
+        trace, placed = self.job.step.trace, self.job.replication
         trips: dict[bool, list[Trip]] = {False: [], True: []}
-        if "activations" in away:
+        if (stay := placed.stay(Category.ACTIVATION)) is not None:
             sent = {b.storage for boundaries in self.leaving.values() for b in boundaries}
-            kept = activation_trips(trace, self.forward, self.backward, sent)
+            kept = activation_trips(trace, self.forward, self.backward, sent, stay)
             trips[False] += kept
             trips[True] += kept
-        if "parameters" in away:
+        if (stay := placed.stay(Category.WEIGHT)) is not None:
             mine = {p: users for p, users in self.job.stages.parameters.items() if self.number in users}
             for backward, visits in zip(
-                (False, True), parameter_trips(trace, self.forward, self.backward, mine), strict=True
+                (False, True), parameter_trips(trace, self.forward, self.backward, mine, stay), strict=True
             ):
                 trips[backward] += visits
         return trips
@@ -277,12 +277,12 @@ class StageFacts:
             blocks.stays([gradient.storage for gradient in self.grads])
         elif self._copies_gradients():
             buckets = Extra(total_bytes(self.grads), Category.COMMUNICATION, scope=BlockLifetime.RESIDENT)
-            blocks.add("buckets", buckets)  # what DDP copies gradients to
+            blocks.add("buckets", buckets)  # what gradients are copied to
         for part in self.parts:
             blocks.gradients_here(part.summands)
         if job.replication.away:
             trips = [trip for part in self.parts for trip in part.trips[False]]
-            on_host(blocks, trips, self.update() if "optimizer" in job.replication.away else None)
+            on_host(blocks, trips, self.update() if job.replication.updates_on_host else None)
         return blocks
 
     def elsewhere(self, gradient: Gradient) -> list[int]:
@@ -299,10 +299,14 @@ class StageFacts:
         shared = any(self.elsewhere(g) for g in self.grads)
         whole = len(self.parts) == 1 and not self.job.schedule.splits_backward
         alone = self.job.sharing == 1 and not shared
-        if "optimizer" not in self.job.replication.away or not alone or not self.plan.overlap or not whole:
+        stay = self.job.replication.stay(Category.OPTIMIZER_STATE)
+        if stay is None or not alone or not self.plan.overlap or not whole:
             return []
         return gradient_trips(
-            self.groups(), self.update().gradients, [row for row in self.parts[0].backward if not self.job.skipped[row]]
+            self.groups(),
+            self.update().gradients,
+            [row for row in self.parts[0].backward if not self.job.skipped[row]],
+            stay.waiting,
         )
 
     def update(self) -> Update:
@@ -331,5 +335,5 @@ class StageFacts:
         return Gathering(
             part.units, part.blocks, self.blocks.stands_for, builder, recorder, backward, needs, scatters,
             self.plan.overlap, self.job.ways, self.job.copy_s_per_byte, self.mesh.row(self.job.replication.axis),
-            self.job.reductions, start,
+            self.job.reductions, self.job.replication.modules, start,
         )  # fmt: skip

@@ -27,12 +27,10 @@ from triosim.memory.liveness import Recorder
 from triosim.partition.passes.fuse import Unit
 from triosim.partition.passes.hoist import hoist
 from triosim.partition.replication import GradientReduction
+from triosim.partition.residence import GatheredModules
 from triosim.partition.transfers import ALL_GATHER, REDUCE_SCATTER
 from triosim.schedule.program import COMPUTE, DP, REPLICAS, Op, ProgramBuilder, of_iteration
 from triosim.trace.tables import Category
-
-BACKWARD_PREFETCH = 1
-"""Units ahead that a backward launches (``FSDPParamGroup._prefetch_unshard``); a forward launches each at its own."""
 
 
 class Missing(NamedTuple):
@@ -109,6 +107,7 @@ class Gathering:
         copy_s_per_byte: what copying a byte takes.
         axis: row of the axis in the mesh along which parameters are gathered.
         reductions: what becomes of gradients.
+        modules: how far ahead parameters are gathered.
         start: row of the iteration at which the fragment begins, if rows of it are to be named by that
             (:class:`triosim.schedule.fragments.Fragment`); else -1.
     """
@@ -128,6 +127,7 @@ class Gathering:
         copy_s_per_byte: float,
         axis: int,
         reductions: Sequence[GradientReduction],
+        modules: GatheredModules,
         start: int = -1,
     ) -> None:
         self.units, self.builder, self.backward, self.overlap, self.start = units, builder, backward, overlap, start
@@ -140,7 +140,8 @@ class Gathering:
         order = sorted(ran, key=lambda n: (reach[n][0], not units[n].root))
         self.gathers = [n for n in order if units[n] in needs]
         self.prefetched: dict[int, list[int]] = {}  # unit -> those that are launched when it has been copied out
-        for n, at in zip(self.gathers, hoist(self.gathers, BACKWARD_PREFETCH if backward else 0), strict=True):
+        early = modules.backward_ahead if backward else modules.forward_ahead
+        for n, at in zip(self.gathers, hoist(self.gathers, early), strict=True):
             if at != n:
                 self.prefetched.setdefault(at, []).append(n)
         self.begins: dict[int, list[int]] = {}

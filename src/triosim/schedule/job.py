@@ -20,6 +20,7 @@ from triosim.core.dtypes import DTYPE_CODE
 from triosim.core.errors import PlanError
 from triosim.memory.liveness import Recorder, ScheduledFragment, liveness
 from triosim.partition.gradients import Gradient, gradients
+from triosim.partition.residence import HOST as HOST_PLACE
 from triosim.partition.resolve import JobMesh
 from triosim.partition.step import Step
 from triosim.plan import Plan
@@ -29,8 +30,7 @@ from triosim.schedule.actions import Pass, Schedule
 from triosim.schedule.costs import ScheduleCosts as Costs
 from triosim.schedule.fragments import Fragment, Placed, concatenate
 from triosim.schedule.gathering import Missing, missing
-from triosim.schedule.offload import HOST as HOST_PLACE
-from triosim.schedule.offload import Shuttle
+from triosim.schedule.host_copies import Shuttle
 from triosim.schedule.program import COMPUTE, COPY, SEND, TP, Op, Program, of_iteration
 from triosim.schedule.stages import Boundary, Stages
 from triosim.trace.tables import ITEM_BYTES, Category, Phase, Trace
@@ -108,7 +108,7 @@ def each_program(
     job = JobFacts(step, costs, stages, schedule, plan, mesh, grads)
     if schedule.splits_backward:
         away = job.replication.away
-        whole = f"offload {away[0]}" if away else f"zero {plan.zero}" if job.modules else ""
+        whole = away[0].name if away else job.replication.name if job.modules else ""
         if whole:
             raise PlanError(
                 f"schedule {plan.schedule} splits the backward in two, and {whole} is bound to whole ones: use "

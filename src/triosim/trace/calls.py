@@ -164,6 +164,12 @@ def _arguments(text: str) -> dict[str, Any]:
     return {} if text == "{}" else json.loads(text)
 
 
+def with_arguments(text: str, **more: object) -> str:
+    """An operator's arguments, JSON text, with others; None leaves one out."""
+    args = {key: value for key, value in {**_arguments(text), **more}.items() if value is not None}
+    return json.dumps(args, sort_keys=True, separators=(",", ":"))
+
+
 def _repeats(values: list[int]) -> tuple[int, ...]:
     if len(set(values)) == len(values):
         return ()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from triosim.core.errors import PlanError, quoted
 from triosim.partition.gradients import Gradient
 from triosim.trace.blocks import blocks
-from triosim.trace.tables import NONE, Trace
+from triosim.trace.tables import NONE, Phase, Trace
 
 
 def by_bytes(grads: Sequence[Gradient], first_bytes: int, bytes_: int) -> list[list[Gradient]]:
@@ -62,21 +64,44 @@ class Unit:
 
 
 class UnitsByModule:
-    """The parameters of every repeated block of a step are one unit, and so is the rest.
+    """The parameters of every repeated block of a step, or of every module that is asked for, are one unit, as is the
+    rest.
 
     Args:
         trace: one rank's step.
         ways: parts into which parameters are cut, by rows: what is sent is padded to a multiple of them.
+        modules: see :class:`triosim.partition.residence.GatheredModules`.
+
+    Raises:
+        PlanError: a pattern fits no module.
     """
 
-    def __init__(self, trace: Trace, ways: int) -> None:
+    def __init__(self, trace: Trace, ways: int, modules: Sequence[str] = ()) -> None:
         self.trace, self.ways = trace, ways
-        found = blocks(trace)
-        self.paths = found.path
-        self.block = found.of(trace).tolist()
-        self.parameters = _blocks_of_parameters(trace, found.path, self.block)
+        if modules:
+            self.paths, self.block = _modules_asked_for(trace, modules)
+        else:
+            found = blocks(trace)
+            self.paths, self.block = found.path, found.of(trace).tolist()
+        self.parameters = _blocks_of_parameters(trace, self.paths, self.block)
+        if modules:
+            self._keep_what_others_read()
         shapes, self._size = trace.values.shape.lists(), trace.values.bytes().tolist()
         self._rows = [max(shape[0], 1) if shape else 1 for shape in shapes]
+
+    def _keep_what_others_read(self) -> None:
+        """Parameters that an operator outside of their module reads too (tied weights) are in no unit."""
+        values, operators = self.trace.values, self.trace.operators
+        storage, unit = values.storage.tolist(), {}
+        for parameter, block in self.parameters.items():
+            unit[storage[parameter]] = block
+        elsewhere = {
+            storage[value]
+            for block, phase, reads in zip(self.block, operators.phase.tolist(), operators.inputs.lists(), strict=True)
+            for value in reads
+            if phase != Phase.OPTIMIZER and unit.get(storage[value], block) != block
+        }
+        self.parameters = {p: NONE if storage[p] in elsewhere else block for p, block in self.parameters.items()}
 
     def padded(self, parameter: int, size: int) -> int:
         """Bytes of something of a parameter's shape when its first dimension is made a multiple of the ranks."""
@@ -130,6 +155,24 @@ class UnitsByModule:
         return reach
 
 
+def _modules_asked_for(trace: Trace, patterns: Sequence[str]) -> tuple[tuple[str, ...], list[int]]:
+    """Paths of the modules that fit, and for each operator the innermost of them that it runs in, -1 for none.
+
+    Raises:
+        PlanError: a pattern fits none.
+    """
+    fits = [re.compile(re.escape(pattern).replace(r"\*", r"[^.]+")) for pattern in patterns]
+    above = [[".".join(path.split(".")[:n]) for n in range(path.count(".") + 1, 0, -1)] for path in trace.modules.path]
+    everything = dict.fromkeys(path for paths in above for path in reversed(paths) if path)
+    for pattern, fit in zip(patterns, fits, strict=True):
+        if not any(fit.fullmatch(path) for path in everything):
+            near = ", ".join(list(everything)[:3])
+            raise PlanError(f"modules {quoted(pattern)} to be gathered: none is called so; there are {near}, ...")
+    number = {p: i for i, p in enumerate(path for path in everything if any(fit.fullmatch(path) for fit in fits))}
+    inside = [next((number[p] for p in paths if p in number), NONE) for paths in above]
+    return tuple(number), [inside[module] if module != NONE else NONE for module in trace.operators.module.tolist()]
+
+
 def _blocks_of_parameters(trace: Trace, paths: Sequence[str], block: Sequence[int]) -> dict[int, int]:
     """Block of each parameter, by its name or, if it has none, by the first operator that reads it; -1 for none."""
     values = trace.values
@@ -141,7 +184,7 @@ def _blocks_of_parameters(trace: Trace, paths: Sequence[str], block: Sequence[in
     found = {}
     for parameter in trace.weights().tolist():
         parts = values.name[parameter].split(".")
-        prefixes = (".".join(parts[:n]) for n in range(1, len(parts)))
+        prefixes = (".".join(parts[:n]) for n in range(len(parts) - 1, 0, -1))
         named = next((number[p] for p in prefixes if p in number), NONE)
         found[parameter] = named if values.name[parameter] else reader.get(storage[parameter], NONE)
     return found

@@ -43,10 +43,10 @@ def _sharded(step: Step, ways: int, ways_apart: int, placed: Replication) -> Ste
     if not placed.states:
         return step
     if not np.any(step.trace.operators.phase == Phase.BACKWARD):
-        raise PlanError("zero divides gradients and optimizer states, which inference has not: use zero 0")
+        raise PlanError(f"{placed.name} divides gradients and optimizer states, which inference has not: leave it out")
     notes = step.notes
-    if placed.weights and ways > 1 and not len(blocks(step.trace)):
-        notes = (*notes, "zero: no repeated blocks were found, so all parameters are gathered at once")
+    if placed.weights and ways > 1 and not placed.modules.modules and not len(blocks(step.trace)):
+        notes = (*notes, f"{placed.name}: no repeated blocks were found, so all parameters are gathered at once")
     parts: int | NDArray[np.int64] = ways
     if step.apart:
         parts = _ways_of(step.trace.values, step.apart, ways, ways_apart)
