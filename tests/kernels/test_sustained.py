@@ -78,6 +78,7 @@ def test_trainings_are_priced_as_sustained(monkeypatch: pytest.MonkeyPatch) -> N
     system = triosim.system(devices=1, device="B200")
     how = triosim.Plan(batch_size=4, micro_batches=1, recompute="full"), triosim.Fidelity(host="none")
     result = triosim.simulate(trace, system, *how, fit=False)
-    monkeypatch.setattr("triosim.prediction.prepare.sustained", lambda trace, device, times: times)
-    burst = triosim.simulate(trace, system, *how, fit=False)
+    monkeypatch.setattr("triosim.prediction.pricing.sustained", lambda trace, device, times: times)
+    another = triosim.Fidelity(host="none", seed=1)  # times that were found before are kept
+    burst = triosim.simulate(trace, system, how[0], another, fit=False)
     assert 1.1 * burst.breakdown_s.compute < result.breakdown_s.compute < 1.45 * burst.breakdown_s.compute

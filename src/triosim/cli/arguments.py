@@ -143,8 +143,8 @@ class StepOptions:
     )
     cp_style: str = _option(
         DIVISION, "--cp-style", "STYLE",
-        "What attention gets of other ranks: gather (keys, values) or ulysses (heads; default gather).",
-        default="gather", complete=choices("gather", "ulysses"),
+        "How attention gets what other ranks have: gather, ring or ulysses (default gather).",
+        default="gather", complete=choices("gather", "ring", "ulysses"),
     )  # fmt: skip
     ep: int = _option(
         DIVISION, "--ep", "N", "Ranks of the data axis that have the experts of each layer among them.", default=1
@@ -265,8 +265,10 @@ class StepOptions:
         OUTPUT, "--json", "FILE", "Write the result as JSON; - writes it, and nothing else, to the terminal.",
         complete=completion.files,
     )  # fmt: skip
-    timeline: Path | None = _option(
-        OUTPUT, "--timeline", "FILE", "Write the timeline for Perfetto or Chrome (.json, .json.gz).",
+    timeline: str | None = _option(
+        OUTPUT, "--timeline", "FILE",
+        "Write the timeline for Perfetto (.pftrace), or for Chrome and tools of PyTorch (.json, .json.gz); FOLDER/ for "
+        "one file per rank.",
         complete=completion.files,
     )  # fmt: skip
     report: Path | None = _option(

@@ -170,7 +170,7 @@ def plan_of(options: Options, training: bool) -> Plan:
         fields["tp_plan"] = read_table(Path(options.tp_plan))
     sizes = {name: getattr(options, axis) for name, axis in (("context", "cp"), ("experts", "ep"))}
     asked = [name for name, size in sizes.items() if size != 1]
-    rules = [*(["sequence"] if options.sequence_parallel else []), *asked, *(options.parallelism or ())]
+    rules = [*(["sequence"] if options.sequence_parallel else []), *(options.parallelism or ()), *asked]
     rule_options = {
         **{axis: str(sizes[name]) for name, axis in (("context", "cp"), ("experts", "ep")) if name in asked},
         **({"cp-style": options.cp_style} if options.cp != 1 else {}),
@@ -299,6 +299,11 @@ def _check_outputs(options: Options) -> None:
         *(("--also", path) for path in options.also or ()),
     ]  # fmt: skip
     check_distinct({**outputs, "--chakra": options.chakra}, inputs, recognised)
+    if options.timeline is not None:
+        from triosim.report import pictures
+
+        if pictures.is_folder(options.timeline):
+            check_folder(options.timeline, pictures.belongs)
     if options.chakra is not None:
         from triosim.interop.chakra.export import belongs
 
@@ -317,11 +322,14 @@ def _write(result: Result, options: Options) -> list[str]:
             file.write(result.to_json())
         lines += written("result", options.json)
     if options.timeline is not None:
-        from triosim.report import chrome
+        from triosim.report import pictures
 
-        paths = chrome.write(result.timeline, options.timeline)
+        paths = pictures.write(result.timeline, options.timeline)
         more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-        lines += written("timeline", paths[0], f"{more}  (open in ui.perfetto.dev or chrome://tracing)")
+        viewers = (
+            "ui.perfetto.dev" if options.timeline.endswith(pictures.BINARY) else "ui.perfetto.dev or chrome://tracing"
+        )
+        lines += written("timeline", paths[0], f"{more}  (open in {viewers})")
     if options.report is not None:
         from triosim.report import html
 

@@ -11,6 +11,7 @@ from triosim.kernels.model import PricingJob
 from triosim.kernels.pricing import price
 from triosim.kernels.sustained import sustained
 from triosim.prediction.dividing import ShortShare
+from triosim.trace.calls import only
 
 BY_CALL = ("auto", "physical", "roofline")
 """Operator models that price a call, where nothing was recorded, by nothing but the call."""
@@ -41,13 +42,12 @@ def _lasting(job: PricingJob, fidelity: Fidelity) -> Estimates:
 @kept(32)
 def _priced_once(job: PricingJob, fidelity: Fidelity, short: ShortShare) -> Estimates:
     """Operator times of the long step from those of the short one; what spans all blocks is priced by itself."""
-
     few = _lasting(replace(job, trace=short.step.trace, recorded=short.workload), fidelity)
     source, rows = short.of_long.source, short.of_long.spanning
     names = ("seconds", "spread", "source", "limit")
     columns = {name: getattr(few, name)[source] for name in names}
     if rows.size:
-        own = _lasting(replace(job, trace=job.trace.select(rows), recorded=job.recorded.select(rows)), fidelity)
+        own = _lasting(replace(job, trace=only(job.trace, rows), recorded=only(job.recorded, rows)), fidelity)
         if not set(own.notes) <= set(few.notes) or not set(own.warnings) <= set(few.warnings):
             return _lasting(job, fidelity)
         for name in names:

@@ -7,20 +7,24 @@ whole picoseconds, so equal input gives equal output to the last digit.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.errors import InputError
 from triosim.core.units import MOST_SUM
-from triosim.serving.disaggregation import HandOver
+from triosim.serving import native
 from triosim.serving.quantiles import Samples
 from triosim.serving.replica import Replica
 from triosim.serving.requests import Request, RequestTable
 from triosim.serving.router import RequestRouter
+
+if TYPE_CHECKING:
+    from triosim.serving.disaggregation import HandOver
 
 Progress = Callable[[int, int], None]
 """Given the requests that are done and all of them."""
@@ -91,7 +95,7 @@ class Served:
 
 def play(
     table: RequestTable, replicas: Sequence[Replica], router: RequestRouter | None = None,
-    progress: Progress | None = None, groups: Sequence[ReplicaGroup] = (),
+    progress: Progress | None = None, groups: Sequence[ReplicaGroup] = (), core: bool = True,
 ) -> Served:  # fmt: skip
     """Serve all requests.
 
@@ -101,6 +105,7 @@ def play(
         router: chooses among them when a request arrives.
         progress: told now and then.
         groups: of these replicas, by the model of a request; all of them serve any request where there is none.
+        core: whether what C++ can play is played there (:mod:`triosim.serving.native`), to the same result.
 
     Raises:
         InputError: a request can never run, a policy broke a rule, or the run is longer than can be counted.
@@ -110,6 +115,10 @@ def play(
     if not groups:
         assert router is not None
         groups = (ReplicaGroup(replicas, router),)
+    if core and len(groups) == 1 and groups[0].hand_over is None:
+        played = native.play(table, replicas, groups[0].router, progress)
+        if played is not None:
+            return _served(table, replicas, played.rows)
     return _Run(table, replicas, groups, progress).served()
 
 
@@ -270,36 +279,36 @@ class _Run:
 
     def _table(self) -> Served:
         live = [request for request in self.live if request is not None]
-        replicas = self.replicas
-
-        def column(name: str) -> NDArray[np.int64]:
-            return np.array([getattr(request, name) for request in live], np.int64)
-
+        names = ("arrived", "scheduled", "first_token", "finished", "waited", "restarts", "cached")
+        rows = {name: np.array([getattr(request, name) for request in live], np.int64) for name in names}
         transfer = np.full(len(live), -1, np.int64)
         for over in self.hand_overs:
             transfer[list(over.transfer)] = list(over.transfer.values())
-        return Served(
-            requests=self.table,
-            replica=self.chosen,
-            arrived=column("arrived"),
-            scheduled=column("scheduled"),
-            first_token=column("first_token"),
-            finished=column("finished"),
-            waited=column("waited"),
-            restarts=column("restarts"),
-            cached=column("cached"),
-            gaps=Samples.joined(replica.gaps for replica in replicas),
-            steps=np.array([replica.steps for replica in replicas], np.int64),
-            busy=np.array([sum(replica.busy) / replica.stages for replica in replicas]),
-            computed=np.array([replica.tokens for replica in replicas], np.int64),
-            padding=np.array([replica.padding for replica in replicas], np.int64),
-            peak_blocks=np.array([replica.cache.peak for replica in replicas], np.int64),
-            blocks=np.array([replica.cache.blocks for replica in replicas], np.int64),
-            hit_tokens=sum(replica.cache.hit_tokens for replica in replicas),
-            looked_up_tokens=sum(replica.cache.looked_up_tokens for replica in replicas),
-            transfer=transfer,
-            sent_bytes=sum(over.bytes for over in self.hand_overs),
-        )
+        sent = sum(over.bytes for over in self.hand_overs)
+        return _served(self.table, self.replicas, rows | {"replica": self.chosen}, transfer, sent)
+
+
+def _served(
+    table: RequestTable, replicas: Sequence[Replica], rows: Mapping[str, NDArray[np.int64]],
+    transfer: NDArray[np.int64] | None = None, sent: int = 0,
+) -> Served:  # fmt: skip
+    """What became of each request, by column, and what the replicas say of themselves."""
+    caches = [replica.cache for replica in replicas]
+    return Served(
+        requests=table,
+        **rows,
+        gaps=Samples.joined(replica.gaps for replica in replicas),
+        steps=np.array([replica.steps for replica in replicas], np.int64),
+        busy=np.array([sum(replica.busy) / replica.stages for replica in replicas]),
+        computed=np.array([replica.tokens for replica in replicas], np.int64),
+        padding=np.array([replica.padding for replica in replicas], np.int64),
+        peak_blocks=np.array([cache.peak for cache in caches], np.int64),
+        blocks=np.array([cache.blocks for cache in caches], np.int64),
+        hit_tokens=sum(cache.hit_tokens for cache in caches),
+        looked_up_tokens=sum(cache.looked_up_tokens for cache in caches),
+        transfer=np.full(len(table), -1, np.int64) if transfer is None else transfer,
+        sent_bytes=sent,
+    )
 
 
 def block_keys(table: RequestTable, size: int) -> list[Sequence[int]]:

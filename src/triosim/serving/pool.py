@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from triosim.composition.host import issue_seconds
 from triosim.core.dtypes import DTYPE_BYTES
@@ -14,14 +14,15 @@ from triosim.core.registry import Registry
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.system import System
 from triosim.serving.capacity import UTILISATION, ReplicaMemory, memory
-from triosim.serving.communication import ReplicaCommunication
-from triosim.serving.disaggregation import Place
 from triosim.serving.kernel_times import NOTHING_MOVED, Moved, ServingKernels
 from triosim.serving.kv_cache import KVCache, PrefixCache
 from triosim.serving.model import ServedModel, kv_type_of, precision_of, served_model
 from triosim.serving.model_times import ModelTimes
 from triosim.serving.policy import ENGINES, Policy
 from triosim.serving.replica import Replica
+
+if TYPE_CHECKING:
+    from triosim.serving.disaggregation import Place
 
 T = TypeVar("T")
 
@@ -90,8 +91,14 @@ class Pool:
 
     def place(self, model: ServedModel, first: int) -> Place:
         """Of a replica that begins at this device of the network between replicas."""
+        from triosim.serving.disaggregation import Place
+
         head = 2 * model.head * DTYPE_BYTES[kv_type_of(self.kv_cache)]
         return Place(first, self.tensor_parallel, self.stages, model.layers, model.kv_heads, head)
+
+
+PricedPools = dict[tuple[int, str, Moved], ModelTimes]
+"""Step times by pool, device and how far off kernels are; the pools must live as long."""
 
 
 def checked(own: Pool) -> ServedModel:
@@ -145,8 +152,16 @@ def refuse_idle(replicas: int, size: int, devices: int, many: bool = True) -> No
     )
 
 
-def replicas_of(own: Pool, model: ServedModel, number: int, moved: Moved) -> tuple[list[Replica], ReplicaMemory | None]:
+def replicas_of(
+    own: Pool, model: ServedModel, number: int, moved: Moved, priced: PricedPools | None = None
+) -> tuple[list[Replica], ReplicaMemory | None]:
     """Fresh replicas, numbered from ``number`` on, and the memory of the fullest kind of device.
+
+    Args:
+        own, model: of which they are made.
+        number: of the first.
+        moved: how far off their kernels are.
+        priced: step times of earlier runs of the same pools; those found here are added.
 
     Raises:
         InputError: the devices of one differ, or have too little memory.
@@ -158,7 +173,12 @@ def replicas_of(own: Pool, model: ServedModel, number: int, moved: Moved) -> tup
         policy = part(ENGINES, own.engine, own.engine_options, "engine")
         device = device_of(own, first)
         if device.name not in kinds:
-            kinds[device.name] = step_times(own, model, first, moved), _memory(own, model, device, policy)
+            key = id(own), device.name, moved
+            times = priced.get(key) if priced is not None else None
+            times = times or step_times(own, model, first, moved)
+            if priced is not None:
+                priced[key] = times
+            kinds[device.name] = times, _memory(own, model, device, policy)
         times, kept = kinds[device.name]
         blocks = own.blocks if kept is None else kept.blocks
         reuses = policy.finds_prefixes if own.prefix_caching is None else own.prefix_caching
@@ -199,6 +219,8 @@ def step_times(own: Pool, model: ServedModel, first: int = 0, moved: Moved = NOT
     )  # fmt: skip
     between = None
     if own.size > 1:
+        from triosim.serving.communication import ReplicaCommunication  # nobody else needs collectives
+
         between = ReplicaCommunication(own.system, own.tensor_parallel, own.stages, first, moved.network)
     issue = issue_seconds(own.host)
     return ModelTimes(kernels, between, own.stages, graphs=issue == 0, host_s=own.host_s, issue_s=issue)
