@@ -170,7 +170,7 @@ def plan_of(options: Options, training: bool) -> Plan:
         fields["tp_plan"] = read_table(Path(options.tp_plan))
     sizes = {name: getattr(options, axis) for name, axis in (("context", "cp"), ("experts", "ep"))}
     asked = [name for name, size in sizes.items() if size != 1]
-    rules = [*(["sequence"] if options.sequence_parallel else []), *asked, *(options.parallelism or ())]
+    rules = [*(["sequence"] if options.sequence_parallel else []), *(options.parallelism or ()), *asked]
     rule_options = {
         **{axis: str(sizes[name]) for name, axis in (("context", "cp"), ("experts", "ep")) if name in asked},
         **({"cp-style": options.cp_style} if options.cp != 1 else {}),

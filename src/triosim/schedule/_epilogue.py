@@ -76,15 +76,15 @@ def reductions(of: StageFacts, part: PartFacts, offset: int, final: Final) -> tu
                 scattered = offset + units.reduce(number, max(unit.backward[1], -1))
                 reduced.update(dict.fromkeys(unit.gradients, scattered))
         units.finish(None, False)
-    elif not part.units and of.job.sharing > 1:
-        groups = part.groups()
+    if of.job.sharing > 1:
+        gathered = of.job.modules if part.units else None
+        groups = [group for group in part.groups() if gathered is None or group[0].parameter not in gathered]
         for group, last in zip(groups, sink(groups), strict=True):
             after = {int(final.ready[g.ready]) for g in group if final.ready[g.ready] >= 0}
             after.update(final.exchanged.values())
             before, stream = [of_iteration(row) for row in sorted(after)], DP
-            apart = group[0].parameter in of.job.step.apart
             row = -1
-            for what, axis, parts in of.job.reductions_apart if apart else of.job.reductions:
+            for what, axis, parts in of.job.reductions(group[0].parameter):
                 row = builder.add(
                     Op.COLLECTIVE, of.stream(stream), operator=last, size=-(-total_bytes(group) // parts),
                     what=what, axis=axis, before=before,
@@ -167,7 +167,7 @@ class _Update:
                 after = self.reduced.get(gradient.storage, last)
                 operator, size = gradient.ready, gradient.bytes
                 if self.job.replication.states:  # each rank has its part of both
-                    size = -(-size // self.job.ways)
+                    size = -(-size // self.job.shared[0].ways)
                 for peer in peers:
                     tag = self.job.tags("tied", gradient.parameter, self.of.stage, peer)
                     self.builder.add(

@@ -7,6 +7,7 @@ A stage runs one *part* of the model, or several (chunks) under schedules that i
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from triosim.partition.passes.visits import (
     parameter_trips,
     update_of,
 )
+from triosim.partition.replication import GradientReduction
 from triosim.partition.residence import HOST
 from triosim.partition.resolve import JobMesh
 from triosim.partition.shards import resident
@@ -61,16 +63,20 @@ class JobFacts:
         root_only = np.isin(np.arange(len(operators)), list(step.root_only))
         at_once = root_only & (operators.phase != Phase.OPTIMIZER)
         seconds = costs.seconds if costs.gathered_seconds is None else costs.gathered_seconds
-        self.seconds, self.copy_s_per_byte = np.where(at_once, seconds, costs.seconds).tolist(), costs.copy_s_per_byte
+        self.takes_s = np.where(at_once, seconds, costs.seconds)
+        self.seconds, self.copy_s_per_byte = self.takes_s.tolist(), costs.copy_s_per_byte
         self.skipped_elsewhere = (operators.view | root_only).tolist()
         self.update_s_per_byte = costs.update_s_per_byte
         self.replication = step.replication
         self.sharing = self.replication.ranks(mesh)
-        self.ways, self.reductions = self.replication.ways(mesh), self.replication.reductions(mesh)
-        divided = step.apart and mesh.size(self.replication.apart) > 1
-        self.reductions_apart = self.replication.of_apart().reductions(mesh) if divided else ()
-        gathers = self.replication.weights and self.sharing > 1
-        self.modules = UnitsByModule(step.trace, self.ways, self.replication.modules.modules) if gathers else None
+        apart = self.replication.of_apart() if step.apart else self.replication
+        self.shared = (self.replication.sharing(mesh), apart.sharing(mesh))
+        if apart.ranks(mesh) == 1:
+            self.shared = (self.shared[0], replace(self.shared[1], reductions=()))
+        self.modules: UnitsByModule | None = None
+        if self.replication.weights and self.sharing > 1:
+            ways, ways_apart = (shared.ways for shared in self.shared)
+            self.modules = UnitsByModule(step.trace, ways, self.replication.modules.modules, step.apart, ways_apart)
         self.phase = operators.phase.tolist()
         self.skipped = operators.view.tolist()
         self.storage = values.storage.tolist()
@@ -96,10 +102,17 @@ class JobFacts:
             self.needed_before.setdefault(before, []).append(number)
             if before < len(self.phase) and self.phase[before] == Phase.OPTIMIZER:
                 self.once.add(number)  # gradients are exchanged when they are complete
+        self.around = np.zeros(len(operators) + 1, bool)  # operators next to which something is exchanged
+        for rows in (self.issued_after, self.issued_before, self.needed_before):
+            self.around[list(rows)] = True
 
     def gathering_axis(self, parameter: int) -> str:
         """The axis along which the shards of an updated parameter are brought together."""
         return self.replication.apart if parameter in self.step.apart else self.replication.axis
+
+    def reductions(self, parameter: int) -> tuple[GradientReduction, ...]:
+        """What becomes of the gradient of a parameter, in order."""
+        return self.shared[parameter in self.step.apart].reductions
 
     def running(self, schedule: Schedule, mesh: JobMesh) -> JobFacts:
         """The same job under another schedule, with other micro-batches."""
@@ -252,8 +265,7 @@ class StageFacts:
         self.sent = self._sent_gradients()
         self.blocks = self._blocks(numbers)
         for part in self.parts:
-            part.blocks = [UnitBlocks.of(unit, (part.number, n), self.blocks, job.ways)
-                           for n, unit in enumerate(part.units)]  # fmt: skip
+            part.blocks = [UnitBlocks.of(unit, (part.number, n), self.blocks) for n, unit in enumerate(part.units)]
 
     def _copies_gradients(self) -> bool:
         """Whether gradients are copied to buckets; main gradients are reduced where they are (Megatron-LM's
@@ -269,8 +281,9 @@ class StageFacts:
         mine = {p: not set(users).isdisjoint(numbers) for p, users in job.stages.parameters.items()}
         blocks = RankBlocks(job.storages, mine, rows, 0 in numbers, self.mesh.micro_batches)
         if job.modules is not None:
-            blocks.shrinks(*resident(trace, job.ways))
-            blocks.stays([gradient.storage for gradient in self.grads])
+            ways, ways_apart = (shared.ways for shared in job.shared)
+            blocks.shrinks(*resident(trace, ways, job.step.apart, ways_apart))
+            blocks.stays([gradient.storage for gradient in self.grads if gradient.parameter in job.modules])
         elif self._copies_gradients():
             buckets = Extra(total_bytes(self.grads), Category.COMMUNICATION, scope=BlockLifetime.RESIDENT)
             blocks.add("buckets", buckets)  # what gradients are copied to
@@ -330,6 +343,5 @@ class StageFacts:
         """Writes what belongs to the units of a part into a fragment, see :class:`Gathering`."""
         return Gathering(
             part.units, part.blocks, self.blocks.stands_for, builder, recorder, backward, needs, scatters,
-            self.plan.overlap, self.job.ways, self.job.copy_s_per_byte, self.mesh.row(self.job.replication.axis),
-            self.job.reductions, self.job.replication.modules, start,
+            self.plan.overlap, self.job.copy_s_per_byte, self.job.shared, self.job.replication.modules, start,
         )  # fmt: skip
