@@ -428,7 +428,7 @@ def _costs(
     base = next(iter(times))
     at_once = None
     if step.root_only:
-        gathered = rescale(job.recorded, mesh.global_batch_size, plan.sequence_length)
+        gathered = rescale(job.recorded, batch=mesh.global_batch_size, sequence=plan.sequence_length)
         gathered_job = replace(job, trace=gathered, device=system.models[base])
         at_once = price(gathered_job, fidelity.operator_times, fidelity.operator_options).seconds
     copies = copy_s_per_byte(system.models[base]) if step.replication.weights else 0.0
