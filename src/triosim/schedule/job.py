@@ -29,7 +29,7 @@ from triosim.schedule.actions import Pass, Schedule
 from triosim.schedule.costs import ScheduleCosts as Costs
 from triosim.schedule.fragments import Fragment, Placed, concatenate
 from triosim.schedule.gathering import Missing, missing
-from triosim.schedule.host_copies import Shuttle
+from triosim.schedule.host_copies import CopyWriter
 from triosim.schedule.program import COMPUTE, COPY, SEND, TP, Op, Program, of_iteration
 from triosim.schedule.stages import Boundary, Stages
 from triosim.trace.tables import ITEM_BYTES, Category, Phase, Trace
@@ -224,9 +224,15 @@ class StageWriter:
         units = (
             self.of.gathering(part, builder, recorder, backward, kind.needs, backward and alone) if part.units else None
         )
-        trips = part.trips[backward] + (self.of.sent if backward and kind.final else [])
-        shuttle = Shuttle(
-            trips, backward, builder, recorder, self.of.blocks, self.of.places.get(HOST_PLACE, -1), self.of.stream(COPY)
+        copies = part.host_copies[backward] + (self.of.sent if backward and kind.final else [])
+        copy_writer = CopyWriter(
+            copies,
+            backward,
+            builder,
+            recorder,
+            self.of.blocks,
+            self.of.places.get(HOST_PLACE, -1),
+            self.of.stream(COPY),
         )
         at, arrivals = np.full(len(job.phase), -1, np.int64), {}
         previous = -1
@@ -245,13 +251,13 @@ class StageWriter:
                 before = before + self._fetched_for(row)
             if units is not None:
                 units.before(row, previous)
-            before = before + shuttle.before(row, previous)
+            before = before + copy_writer.before(row, previous)
             if self.of.skipped[row]:
                 waits = before
             else:
                 previous = builder.add(Op.COMPUTE, COMPUTE, operator=row, seconds=job.seconds[row], before=before)
             at[row] = previous
-            shuttle.after(row, previous)
+            copy_writer.after(row, previous)
             if units is not None:
                 units.after(row)
             for number in job.issued_after.get(row, ()):
@@ -266,7 +272,7 @@ class StageWriter:
         if units is not None:
             units.finish(at, alone if backward else job.replication.regathers)
         uses = recorder.build(job.storages.uses(part.rows[kind.what], at, arrivals))
-        return Fragment(builder.build(), at, uses, self.done, shuttle.sent)
+        return Fragment(builder.build(), at, uses, self.done, copy_writer.sent)
 
     def _exchange(self, number: int, row: int, after: list[int]) -> None:
         size, what, axis = self.job.exchanged[number]
