@@ -137,8 +137,10 @@ class StepOptions:
         OUTPUT, "--json", "FILE", "Write the result as JSON; - writes it, and nothing else, to the terminal.",
         complete=completion.files,
     )  # fmt: skip
-    timeline: Path | None = _option(
-        OUTPUT, "--timeline", "FILE", "Write the timeline for Perfetto or Chrome (.json, .json.gz).",
+    timeline: str | None = _option(
+        OUTPUT, "--timeline", "FILE",
+        "Write the timeline for Perfetto (.pftrace), or for Chrome and tools of PyTorch (.json, .json.gz); FOLDER/ for "
+        "one file per rank.",
         complete=completion.files,
     )  # fmt: skip
     report: Path | None = _option(

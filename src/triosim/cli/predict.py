@@ -266,6 +266,11 @@ def _check_outputs(options: Options) -> None:
         *(("--also", path) for path in options.also or ()),
     ]  # fmt: skip
     check_distinct({**outputs, "--chakra": options.chakra}, inputs, recognised)
+    if options.timeline is not None:
+        from triosim.report import pictures
+
+        if pictures.is_folder(options.timeline):
+            check_folder(options.timeline, pictures.belongs)
     if options.chakra is not None:
         from triosim.interop.chakra.export import belongs
 
@@ -284,11 +289,14 @@ def _write(result: Result, options: Options) -> list[str]:
             file.write(result.to_json())
         lines += written("result", options.json)
     if options.timeline is not None:
-        from triosim.report import chrome
+        from triosim.report import pictures
 
-        paths = chrome.write(result.timeline, options.timeline)
+        paths = pictures.write(result.timeline, options.timeline)
         more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-        lines += written("timeline", paths[0], f"{more}  (open in ui.perfetto.dev or chrome://tracing)")
+        viewers = (
+            "ui.perfetto.dev" if options.timeline.endswith(pictures.BINARY) else "ui.perfetto.dev or chrome://tracing"
+        )
+        lines += written("timeline", paths[0], f"{more}  (open in {viewers})")
     if options.report is not None:
         from triosim.report import html
 

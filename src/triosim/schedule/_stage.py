@@ -63,7 +63,8 @@ class JobFacts:
         root_only = np.isin(np.arange(len(operators)), list(step.root_only))
         at_once = root_only & (operators.phase != Phase.OPTIMIZER)
         seconds = costs.seconds if costs.gathered_seconds is None else costs.gathered_seconds
-        self.seconds, self.copy_s_per_byte = np.where(at_once, seconds, costs.seconds).tolist(), costs.copy_s_per_byte
+        self.takes_s = np.where(at_once, seconds, costs.seconds)
+        self.seconds, self.copy_s_per_byte = self.takes_s.tolist(), costs.copy_s_per_byte
         self.skipped_elsewhere = (operators.view | root_only).tolist()
         self.update_s_per_byte = costs.update_s_per_byte
         self.replication = step.replication
@@ -101,6 +102,9 @@ class JobFacts:
             self.needed_before.setdefault(before, []).append(number)
             if before < len(self.phase) and self.phase[before] == Phase.OPTIMIZER:
                 self.once.add(number)  # gradients are exchanged when they are complete
+        self.around = np.zeros(len(operators) + 1, bool)  # operators next to which something is exchanged
+        for rows in (self.issued_after, self.issued_before, self.needed_before):
+            self.around[list(rows)] = True
 
     def gathering_axis(self, parameter: int) -> str:
         """The axis along which the shards of an updated parameter are brought together."""

@@ -46,6 +46,10 @@ class CopyWriter:
         self.called, self.needed, self.dropped = (_by(coming, name) for name in ("called", "needed", "dropped"))
         self.copies: dict[HostCopy, int] = {}
 
+    def rows(self) -> tuple[Iterable[int], ...]:
+        """Operators before or after which something is due."""
+        return (self.leaves, self.gone, self.called, self.needed, self.dropped)
+
     def before(self, row: int, previous: int) -> list[int]:
         """Call back what is due and return the copies that operator ``row`` waits for; ``previous`` has run last."""
         waits = []
