@@ -13,7 +13,7 @@ from tests.traces import chain
 from triosim import Fidelity, Plan
 from triosim.composition.update import EFFICIENCY
 from triosim.core.errors import PlanError
-from triosim.partition.passes.offloading import update_of
+from triosim.partition.passes.host_copies import update_of
 from triosim.prediction.prepare import prepare
 from triosim.prediction.result import Result
 from triosim.schedule.program import Op

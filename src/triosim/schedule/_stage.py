@@ -15,7 +15,7 @@ from triosim.memory.blocks import Extra, RankBlocks, StepStorages
 from triosim.memory.liveness import BlockLifetime, Recorder
 from triosim.partition.gradients import Gradient, total_bytes
 from triosim.partition.passes.fuse import Unit, UnitsByModule, by_bytes
-from triosim.partition.passes.offloading import (
+from triosim.partition.passes.host_copies import (
     HostCopy,
     Update,
     activation_copies,

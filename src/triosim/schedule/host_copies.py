@@ -8,7 +8,7 @@ import numpy as np
 
 from triosim.memory.blocks import Extra, RankBlocks
 from triosim.memory.liveness import BlockLifetime, Recorder
-from triosim.partition.passes.offloading import HostCopy, Update
+from triosim.partition.passes.host_copies import HostCopy, Update
 from triosim.schedule.program import COPY, Op, ProgramBuilder
 from triosim.trace.tables import NONE, Category
 

@@ -242,7 +242,7 @@ class StageWriter:
         rows = np.array(part.rows[kind.what], np.int64)
         marked = np.ones(len(rows), bool)
         if units is None and not self.fetches:
-            marked = self._marked(part, backward, shuttle)[rows]
+            marked = self._marked(part, backward, copy_writer)[rows]
         for place in [*np.flatnonzero(marked).tolist(), len(rows)]:
             if end < place:  # nothing happens next to these
                 between = rows[end:place]
@@ -292,11 +292,11 @@ class StageWriter:
         uses = recorder.build(job.storages.uses(part.rows[kind.what], at, arrivals))
         return Fragment(builder.build(), at, uses, self.done, copy_writer.sent)
 
-    def _marked(self, part: PartFacts, backward: bool, shuttle: Shuttle) -> NDArray[np.bool_]:
+    def _marked(self, part: PartFacts, backward: bool, copy_writer: CopyWriter) -> NDArray[np.bool_]:
         """Operators next to which something else than operators happens."""
         marked = self.job.around.copy()
         crossing = part.returning if backward else part.leaving
-        for rows in (part.arriving, crossing, *shuttle.rows()):
+        for rows in (part.arriving, crossing, *copy_writer.rows()):
             marked[list(rows)] = True
         return marked
 
