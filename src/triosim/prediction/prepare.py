@@ -39,7 +39,7 @@ from triosim.memory.footprint import Footprint, footprint
 from triosim.network.placement import Placement, place
 from triosim.network.routes import Router, router_of
 from triosim.partition.main_gradients import often
-from triosim.partition.resolve import JobMesh, arranged, rebatched, replication, resolve, rules_of
+from triosim.partition.resolve import JobMesh, replication, resolve, rules_of
 from triosim.partition.step import Step
 from triosim.plan import Plan
 from triosim.prediction.dividing import divided
@@ -226,9 +226,9 @@ def arrange(
         raise InputError(f"trace {quoted(workload.meta.workload)}: none of its operators runs: record a whole step")
     workload = recomputed(workload, plan.recompute)
     named = workload.meta.made_by == "triosim.model"
-    mesh = resolve(plan, system.devices, None if named else _samples(workload), workload.meta.micro_batches)
     rules = rules_of(plan, named)
-    mesh = rebatched(plan, arranged(rules, mesh))
+    own_batch = None if named else _samples(workload)
+    mesh = resolve(plan, system.devices, own_batch, workload.meta.micro_batches, rules)
     placed = replication(rules, mesh)
     stack = plan.stack or ASSUMED
     if placed.away and not plan.training:
