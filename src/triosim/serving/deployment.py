@@ -274,10 +274,16 @@ def _played(
         capacity = np.maximum(np.rint(routes.capacity / slower), 1)
         live = LiveNetwork(np.where(limited, capacity, UNLIMITED).astype(np.int64))
     names = list(dict.fromkeys(pool.model for pool in own.pools))
+    tiers = None
+    if any(pool.tiers for pool in own.pools):
+        from triosim.serving.communication import link_factor
+        from triosim.serving.tiers import tiers_of
+
+        tiers = tiers_of(own.pools, models, replicas, link_factor(own.pools[0].system, moved.network))
     groups = [_group(own, by_role, name, places, routes, live) for name in names]
     if len(names) > 1 or requests.models:
         groups = _asked_for(requests, names, groups)
-    return play(requests, replicas, progress=progress, groups=groups), tuple(memories)
+    return play(requests, replicas, progress=progress, groups=groups, tiers=tiers), tuple(memories)
 
 
 def _group(

@@ -209,5 +209,9 @@ def _figures(
         "delayed_requests": int((served.waited > 0).sum()),
         "kv_peak": float((served.peak_blocks / served.blocks).max()),
         "sent_bytes": served.sent_bytes,
+        "swapped_blocks": served.swapped_blocks,
+        "kv_reloads": served.reloads,
+        "kv_loaded_bytes": served.loaded_bytes,
+        "kv_written_bytes": served.written_bytes,
         "prefix_hit_rate": served.hit_tokens / served.looked_up_tokens if served.looked_up_tokens else None,
     }

@@ -6,6 +6,7 @@ What a policy answers is checked before anything is done: :class:`PolicyError` n
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from triosim.core.errors import InputError
 from triosim.serving.kv_cache import KVCache
@@ -13,6 +14,9 @@ from triosim.serving.policy import Batch, Policy
 from triosim.serving.quantiles import Samples
 from triosim.serving.requests import Request
 from triosim.serving.step_times import StepShape, StepTimes
+
+if TYPE_CHECKING:
+    from triosim.serving.tiers import TierTraffic
 
 Steps = Callable[[Batch, int, int], None]
 """Told of a step that begins: its batch before it is computed, and when it begins and ends."""
@@ -37,6 +41,8 @@ class Replica:
         on_step: told of each step, if anybody is.
         keeps: whether the blocks of a request that is done are kept until :meth:`let_go`, for somebody who reads them.
         receiving: requests for whose KV cache, which is on its way here, blocks are held.
+        tiers: of KV cache behind the device's own, if there are any.
+        loading: requests whose blocks are on their way from there.
         outstanding: requests that it has and are not done.
         steps: begun.
         busy: picoseconds that each stage computed.
@@ -59,7 +65,8 @@ class Replica:
         self.free_at = [0] * self.stages
         self.on_step: Steps | None = None
         self.keeps = False
-        self.receiving = 0
+        self.receiving = self.loading = 0
+        self.tiers: TierTraffic | None = None
         self._kept: dict[int, Request] = {}
         self.outstanding = self.steps = self.tokens = self.padding = 0
         self.busy = [0] * self.stages
@@ -120,6 +127,20 @@ class Replica:
         """Nobody reads the blocks of a request any more that is done and was kept."""
         self.cache.release(self._kept.pop(request.row))
 
+    def loaded(self, request: Request) -> None:
+        """Blocks of a request have come from another tier: it waits in its place again, and will find them."""
+        self.loading -= 1
+        request.computed = request.blocks * self.cache.block_tokens
+        self.cache.store(request)
+        self.cache.release(request)
+        request.computed = 0
+        waiting = self.policy.waiting
+        if self.policy.by_priority:
+            self.policy.queue(request)
+        else:
+            later = (place for place, other in enumerate(waiting) if other.number > request.number)
+            waiting.insert(next(later, len(waiting)), request)
+
     def start(self, now: int, horizon: int = 0) -> int:
         """Begin a step, if a stage has room for one and the policy has one.
 
@@ -136,11 +157,15 @@ class Replica:
         """
         if len(self.in_flight) >= self.stages:
             return -1
+        if self.tiers is not None:
+            self.tiers.fetch(self, now)
         batch = self.policy.schedule()
         if not batch:
             return -1
+        if copying := self.cache.copying():
+            now = max(now, self.free_at[0]) + copying
         shape = self._taken(batch, now)
-        if shape.decodes == len(batch) == len(self.policy.running) and self._steady:
+        if shape.decodes == len(batch) == len(self.policy.running) and self._steady and self.tiers is None:
             shape, now = self._decoded(batch, shape, now, horizon)
         end, begin = now, max(now, self.free_at[0])
         for stage in range(self.stages):
@@ -283,6 +308,8 @@ class Replica:
                 self.policy.finish(request)
                 self.on_finished(request)
         gaps.add(gap, times)
+        if self.tiers is not None:
+            self.tiers.write(self, now)
 
     def stuck(self) -> PolicyError | None:
         """An error if the policy leaves requests waiting for ever: nothing runs, and nobody else will come."""
