@@ -137,6 +137,12 @@ class ServeOptions:
     swap_space: str | None = option(
         "--swap-space", help="Host memory for that, for each device (default 4 GiB).", group=ENGINE, metavar="SIZE"
     )
+    speculate: str | None = option(
+        "--speculate",
+        help="Draft tokens: ngram|eagle|medusa, or draft,model=NAME; with tokens=4,acceptance=0.8 or, by position, "
+        "0.8/0.7/0.6/0.5.",
+        group=ENGINE, metavar="HOW",
+    )  # fmt: skip
     kv_tier: list[str] | None = option(
         "--kv-tier",
         help="More KV cache, whose reloads are transfers: host:200GB, peer:40GB,device=7, "
@@ -291,6 +297,7 @@ def _deployment(options: ServeOptions) -> Deployment:
             eviction=options.eviction,
             preemption=options.preemption,
             swap_bytes=_swap_bytes(options),
+            speculation=options.speculate,
             tiers=tuple(options.kv_tier or ()),
             longest=options.max_length,
             blocks=options.kv_blocks,

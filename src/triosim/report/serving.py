@@ -74,6 +74,9 @@ def _rows(result: ServingResult) -> list[tuple[str, str]]:
             f"{format_bytes(figures['kv_written_bytes'])} written, {format_bytes(figures['kv_loaded_bytes'])} sent back"
         )
         rows.append(("KV tiers", f"{moved} to {figures['kv_reloads']:,} requests"))
+    if figures["drafted_tokens"]:
+        held = format_share((figures["accepted_tokens"] or 0) / figures["drafted_tokens"])
+        rows.append(("drafts", f"{held} accepted, {figures['tokens_per_verification']:.3g} tokens of a request a step"))
     padding = format_share(figures["padding_share"] or 0)
     rows.append(("padding", f"{padding} of the tokens computed fill captured graphs"))
     lost = f"{figures['preemptions']:,}, {figures['recomputed_tokens']:,} tokens computed again"

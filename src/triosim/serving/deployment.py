@@ -255,6 +255,9 @@ def _played(
         made, kept = replicas_of(pool, model, len(replicas), moved, priced)
         replicas += made
         memories.append(kept)
+        for one in made:
+            if one.speculation is not None:
+                one.speculation.seed = own.seed
         by_role.setdefault((pool.model, pool.role), []).extend(made)
         if own.disaggregated:
             begin = pool.first if own.network is None else device

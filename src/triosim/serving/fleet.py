@@ -71,6 +71,8 @@ class Served:
         transfer: between its first token and the arrival of its KV cache where it decodes, -1 where it stayed.
         sent_bytes: of KV caches.
         swapped_blocks: copied to the host and back.
+        drafted, accepted, verifications: tokens that were drafted, of these accepted, and steps of single requests in
+            which they were.
         reloads: requests whose blocks came from other tiers of KV cache.
         loaded_bytes, written_bytes: from these and to them.
     """
@@ -96,6 +98,9 @@ class Served:
     transfer: NDArray[np.int64]
     sent_bytes: int = 0
     swapped_blocks: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    verifications: int = 0
     reloads: int = 0
     loaded_bytes: int = 0
     written_bytes: int = 0
@@ -315,6 +320,7 @@ def _served(
 ) -> Served:  # fmt: skip
     """What became of each request, by column, and what the replicas say of themselves."""
     caches = [replica.cache for replica in replicas]
+    speculations = [replica.speculation for replica in replicas if replica.speculation is not None]
     return Served(
         requests=table,
         **rows,
@@ -329,6 +335,9 @@ def _served(
         looked_up_tokens=sum(cache.looked_up_tokens for cache in caches),
         transfer=np.full(len(table), -1, np.int64) if transfer is None else transfer,
         sent_bytes=sent,
+        drafted=sum(one.drafted for one in speculations),
+        accepted=sum(one.accepted for one in speculations),
+        verifications=sum(one.steps for one in speculations),
         reloads=0 if tiers is None else tiers.reloads,
         loaded_bytes=0 if tiers is None else tiers.loaded,
         written_bytes=0 if tiers is None else tiers.written,

@@ -75,6 +75,7 @@ class _Pool(_Machine):
     eviction: str = "lru"
     preemption: str = "recompute"
     swap_space: str = f"{SWAP_BYTES}"
+    speculate: str | None = None
     kv_tier: Sequence[str] = ()
     max_length: Count | None = None
     kv_blocks: Count | None = None
@@ -185,6 +186,7 @@ def _pool(own: _Pool, model: str | None, system: System, first: int, place: int)
         eviction=own.eviction,
         preemption=own.preemption,
         swap_bytes=parse_bytes(own.swap_space, f"{own.name or 'pool'}: swap_space"),
+        speculation=own.speculate,
         tiers=own.kv_tier,
         longest=own.max_length,
         blocks=own.kv_blocks,

@@ -20,10 +20,12 @@ from triosim.serving.model import ServedModel, kv_type_of, precision_of, served_
 from triosim.serving.model_times import ModelTimes
 from triosim.serving.policy import ENGINES, Policy
 from triosim.serving.replica import Replica
+from triosim.serving.step_times import StepTimes
 from triosim.serving.swap import SWAP_BYTES, HostCopies, SwappingCache
 
 if TYPE_CHECKING:
     from triosim.serving.disaggregation import Place
+    from triosim.serving.speculation import Drafter, SpeculationPlan
 
 T = TypeVar("T")
 
@@ -59,6 +61,7 @@ class Pool:
         blocks: of each replica's cache; what memory allows if None.
         preemption: what becomes of requests that give way, one of :data:`PREEMPTIONS`.
         swap_bytes: of host memory for each device.
+        speculation: how tokens are drafted, as typed (:func:`triosim.serving.speculation.parse_speculation`).
         tiers: of KV cache behind the device's own, as typed (:func:`triosim.serving.tiers.parse_tier`).
         utilisation: share of a device's memory that is the engine's.
         host_s: seconds that the host needs for a step, while the device runs one.
@@ -81,6 +84,7 @@ class Pool:
     eviction: str = "lru"
     preemption: str = "recompute"
     swap_bytes: float = SWAP_BYTES
+    speculation: str | None = None
     tiers: Sequence[str] = ()
     longest: int | None = None
     blocks: int | None = None
@@ -179,7 +183,7 @@ def replicas_of(
     Raises:
         InputError: the devices of one differ, or have too little memory.
     """
-    kinds: dict[str, tuple[ModelTimes, ReplicaMemory | None]] = {}
+    kinds: dict[str, tuple[ModelTimes, SpeculationPlan | None, Drafter | None, ReplicaMemory | None]] = {}
     replicas = []
     for place in range(own.replicas):
         first = own.first + place * own.size
@@ -191,11 +195,17 @@ def replicas_of(
             times = times or step_times(own, model, first, moved)
             if priced is not None:
                 priced[key] = times
-            kinds[device.name] = times, _memory(own, model, device, policy)
-        times, kept = kinds[device.name]
+            plan, drafter = _drafter(own, model, device, moved, times)
+            kinds[device.name] = times, plan, drafter, _memory(own, model, device, policy, drafter)
+        times, plan, drafter, kept = kinds[device.name]
         cache = _cache(own, model, first, policy, (own.blocks if kept is None else kept.blocks) or 0, moved)
-        replicas.append(Replica(number + place, policy, cache, times, own.longest or model.longest))
-    all_kept = [kept for _, kept in kinds.values() if kept is not None]
+        replica = Replica(number + place, policy, cache, _with_drafts(times, drafter), own.longest or model.longest)
+        if plan is not None:
+            from triosim.serving.speculation import Speculation
+
+            replica.speculation = Speculation(plan)
+        replicas.append(replica)
+    all_kept = [kept for *_, kept in kinds.values() if kept is not None]
     return replicas, min(all_kept, key=lambda kept: kept.blocks, default=None)
 
 
@@ -237,7 +247,40 @@ def _cache(own: Pool, model: ServedModel, first: int, policy: Policy, blocks: in
     return SwappingCache(blocks, policy.block_tokens, int(own.swap_bytes // block), block, copies)
 
 
-def _memory(own: Pool, model: ServedModel, device: Accelerator, policy: Policy) -> ReplicaMemory | None:
+def _drafter(
+    own: Pool, model: ServedModel, device: Accelerator, moved: Moved, times: ModelTimes
+) -> tuple[SpeculationPlan | None, Drafter | None]:
+    """What drafts beside the model, if anything does.
+
+    Raises:
+        InputError: it cannot.
+    """
+    if own.speculation is None:
+        return None, None
+    from triosim.serving.speculation import drafter_of, parse_speculation
+
+    plan = parse_speculation(own.speculation)
+    if own.stages > 1 or own.role != "both":
+        raise InputError(
+            "speculation is of replicas on one pipeline stage that both prefill and decode: leave it out, or --pp and "
+            "the other roles"
+        )
+    return plan, drafter_of(
+        plan, model, device, precision_of(own.weights), kv_type_of(own.kv_cache), own.tensor_parallel, moved, times
+    )
+
+
+def _with_drafts(times: ModelTimes, drafter: Drafter | None) -> StepTimes:
+    if drafter is None:
+        return times
+    from triosim.serving.speculation import SpeculativeTimes
+
+    return SpeculativeTimes(times, drafter)
+
+
+def _memory(
+    own: Pool, model: ServedModel, device: Accelerator, policy: Policy, drafter: Drafter | None
+) -> ReplicaMemory | None:
     """None where the blocks are given."""
     if own.blocks is not None:
         return None
@@ -245,6 +288,7 @@ def _memory(own: Pool, model: ServedModel, device: Accelerator, policy: Policy) 
         model, device, precision_of(own.weights), kv_type_of(own.kv_cache), block_tokens=policy.block_tokens,
         tokens=policy.max_tokens or NO_BUDGET, sequences=min(policy.max_running, MOST_SAMPLED),
         tensor_parallel=own.tensor_parallel, stages=own.stages, utilisation=own.utilisation,
+        beside=drafter.weights if drafter else 0.0, kv_beside=drafter.kv_token if drafter else 0.0,
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from triosim.serving.requests import Request
 from triosim.serving.step_times import StepShape, StepTimes
 
 if TYPE_CHECKING:
+    from triosim.serving.speculation import Speculation
     from triosim.serving.tiers import TierTraffic
 
 Steps = Callable[[Batch, int, int], None]
@@ -42,6 +43,7 @@ class Replica:
         keeps: whether the blocks of a request that is done are kept until :meth:`let_go`, for somebody who reads them.
         receiving: requests for whose KV cache, which is on its way here, blocks are held.
         tiers: of KV cache behind the device's own, if there are any.
+        speculation: drafts of requests that decode, if they are.
         loading: requests whose blocks are on their way from there.
         outstanding: requests that it has and are not done.
         steps: begun.
@@ -67,6 +69,8 @@ class Replica:
         self.keeps = False
         self.receiving = self.loading = 0
         self.tiers: TierTraffic | None = None
+        self.speculation: Speculation | None = None
+        self._drafts: list[int] = []
         self._kept: dict[int, Request] = {}
         self.outstanding = self.steps = self.tokens = self.padding = 0
         self.busy = [0] * self.stages
@@ -165,7 +169,9 @@ class Replica:
         if copying := self.cache.copying():
             now = max(now, self.free_at[0]) + copying
         shape = self._taken(batch, now)
-        if shape.decodes == len(batch) == len(self.policy.running) and self._steady and self.tiers is None:
+        if self.speculation is not None:
+            shape = self._speculated(batch, shape, self.speculation)
+        if shape.decodes == len(batch) == len(self.policy.running) and self._steady and self._every_step_alike:
             shape, now = self._decoded(batch, shape, now, horizon)
         end, begin = now, max(now, self.free_at[0])
         for stage in range(self.stages):
@@ -220,6 +226,30 @@ class Replica:
                 assert held  # the blocks were counted before
                 self.cache.store(request)
         return shape, now
+
+    @property
+    def _every_step_alike(self) -> bool:
+        """Whether steps of the same decodes differ in their lengths alone."""
+        return self.tiers is None and self.speculation is None
+
+    def _speculated(self, batch: Batch, shape: StepShape, speculation: Speculation) -> StepShape:
+        """Give those that decode drafts to verify: as many as there are blocks, and room in the step, for."""
+        most, size = self.policy.max_tokens, self.cache.block_tokens
+        left = None if most is None else most - shape.tokens
+        drafts = []
+        for request, _ in batch:
+            count = 0
+            if request.decoding and request.lacks == 1:
+                count = speculation.most(request)
+                count = count if left is None else min(count, left)
+                if not self.cache.hold(request, request.known + count):
+                    count = min(count, request.blocks * size - request.known)
+                left = None if left is None else left - count
+            drafts.append(count)
+        self._drafts = drafts
+        total = sum(drafts)
+        by_place = tuple(sum(count > place for count in drafts) for place in range(max(drafts, default=0)))
+        return shape._replace(tokens=shape.tokens + total, sampled=shape.sampled + total, drafted=by_place)
 
     def _taken(self, batch: Batch, now: int) -> StepShape:
         """Check a batch and mark its requests."""
@@ -283,10 +313,16 @@ class Replica:
         store = self.cache.store if self.cache.reuses else None
         gaps = self.gaps
         gap = times = 0
-        for request, count in batch:
+        speculation = self.speculation
+        for place, (request, count) in enumerate(batch):
             request.busy = False
             request.last_end = now
             request.computed += count
+            if speculation is not None and request.first_token >= 0 and self._drafts[place]:
+                held = speculation.verified(request, self._drafts[place])
+                request.computed += held
+                request.known += held
+                gaps.add(0, held)
             if store is not None:
                 store(request)
             if request.computed < request.known:
@@ -302,6 +338,8 @@ class Replica:
             request.last_token = now
             if request.known == request.end:
                 request.finished = now
+                if speculation is not None:
+                    speculation.forget(request)
                 self.outstanding -= 1
                 if self.keeps:
                     self._kept[request.row] = request.without_blocks()
