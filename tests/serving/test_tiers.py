@@ -22,7 +22,7 @@ from triosim.serving.policy import ENGINES
 from triosim.serving.replica import Replica
 from triosim.serving.requests import PromptHashes, RequestTable
 from triosim.serving.router import ROUTERS
-from triosim.serving.tiers import Tier, TieredCache, TierTraffic, parse_tier
+from triosim.serving.tiers import CacheTier, TieredCache, TierTraffic, parse_tier
 
 BLOCK = 1_000_000.0
 HUGE = 1e15
@@ -38,7 +38,7 @@ def tiered(engine: str, blocks: int, number: int = 0, block_tokens: int = 16) ->
 
 
 def served(
-    table: RequestTable, replicas: Sequence[Replica], tiers: Sequence[Tier] = (Tier("host", HUGE),),
+    table: RequestTable, replicas: Sequence[Replica], tiers: Sequence[CacheTier] = (CacheTier("host", HUGE),),
     system: System | None = None, router: str = "round-robin",
 ) -> tuple[Served, TierTraffic]:  # fmt: skip
     traffic = TierTraffic(system or node(len(replicas)))
@@ -73,7 +73,7 @@ def test_a_reload_alone_takes_its_bytes_and_the_latency() -> None:
     system = machine.system(None, device="H100-SXM5-80GB", devices=1, host_link="1GB/s")
     found, _ = served(PUSHED_OUT, [tiered("vllm", 11)], system=system)
     assert found.scheduled[2] - found.arrived[2] == 10 * MS
-    far = Tier("nvme", HUGE, bandwidth=5e8, latency=0.003)
+    far = CacheTier("nvme", HUGE, bandwidth=5e8, latency=0.003)
     found, _ = served(PUSHED_OUT, [tiered("vllm", 11)], [far], system)
     assert found.scheduled[2] - found.arrived[2] == 20 * MS + 3 * MS
 
@@ -117,7 +117,7 @@ def test_tokens_and_blocks_are_conserved(asked: list[tuple[int, int]], blocks: i
     rows = [range(kind * 1000, kind * 1000 + count) for kind, count in asked]
     table = asks([gap * place for place in range(len(rows))], rows)
     one = tiered("vllm", blocks)
-    found, traffic = served(table, [one], [Tier("host", held * BLOCK)])
+    found, traffic = served(table, [one], [CacheTier("host", held * BLOCK)])
     assert one.cache.free == blocks
     assert one.loading == 0
     assert (found.finished > 0).all()
@@ -149,7 +149,7 @@ def test_a_host_is_shared_by_the_replicas_of_a_server() -> None:
 
 
 def test_each_block_comes_from_the_first_tier_that_has_it() -> None:
-    near, far = Tier("host", 4 * BLOCK), Tier("nvme", HUGE, bandwidth=5e8)
+    near, far = CacheTier("host", 4 * BLOCK), CacheTier("nvme", HUGE, bandwidth=5e8)
     table = asks([0, 1, 2, 3], [range(10), range(100, 104), range(200, 210), range(100, 104)])
     found, traffic = served(table, [tiered("vllm", 11)], [near, far])
     assert found.cached.tolist() == [0, 0, 0, 64]
@@ -203,4 +203,4 @@ def test_a_peers_memory_is_reached_over_their_link() -> None:
     seconds = (found.scheduled[2] - found.arrived[2]) / 1e12
     assert 10e9 / 450e9 < seconds < 10e9 / 300e9  # NVLink 4: 450 GB/s a direction
     with pytest.raises(InputError, match="not even one block"):
-        traffic.attach(tiered("vllm", 12, 1), 1, 1, [Tier("peer", 1e6, device=7)], 1e9, 0)
+        traffic.attach(tiered("vllm", 12, 1), 1, 1, [CacheTier("peer", 1e6, device=7)], 1e9, 0)

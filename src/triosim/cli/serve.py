@@ -143,6 +143,9 @@ class ServeOptions:
         "0.8/0.7/0.6/0.5.",
         group=ENGINE, metavar="HOW",
     )  # fmt: skip
+    lora: str | None = option(
+        "--lora", help="Adapters that requests ask for, as 64,rank=16,slots=8,zipf=1.", group=ENGINE, metavar="HOW"
+    )
     kv_tier: list[str] | None = option(
         "--kv-tier",
         help="More KV cache, whose reloads are transfers: host:200GB, peer:40GB,device=7, "
@@ -298,6 +301,7 @@ def _deployment(options: ServeOptions) -> Deployment:
             preemption=options.preemption,
             swap_bytes=_swap_bytes(options),
             speculation=options.speculate,
+            adapters=options.lora,
             tiers=tuple(options.kv_tier or ()),
             longest=options.max_length,
             blocks=options.kv_blocks,

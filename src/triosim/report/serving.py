@@ -77,6 +77,8 @@ def _rows(result: ServingResult) -> list[tuple[str, str]]:
     if figures["drafted_tokens"]:
         held = format_share((figures["accepted_tokens"] or 0) / figures["drafted_tokens"])
         rows.append(("drafts", f"{held} accepted, {figures['tokens_per_verification']:.3g} tokens of a request a step"))
+    if figures["adapter_loads"]:
+        rows.append(("adapters", f"loaded {figures['adapter_loads']:,} times"))
     padding = format_share(figures["padding_share"] or 0)
     rows.append(("padding", f"{padding} of the tokens computed fill captured graphs"))
     lost = f"{figures['preemptions']:,}, {figures['recomputed_tokens']:,} tokens computed again"

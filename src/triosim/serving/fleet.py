@@ -73,6 +73,7 @@ class Served:
         swapped_blocks: copied to the host and back.
         drafted, accepted, verifications: tokens that were drafted, of these accepted, and steps of single requests in
             which they were.
+        adapter_loads: adapters that were copied to devices.
         reloads: requests whose blocks came from other tiers of KV cache.
         loaded_bytes, written_bytes: from these and to them.
     """
@@ -101,6 +102,7 @@ class Served:
     drafted: int = 0
     accepted: int = 0
     verifications: int = 0
+    adapter_loads: int = 0
     reloads: int = 0
     loaded_bytes: int = 0
     written_bytes: int = 0
@@ -338,6 +340,7 @@ def _served(
         drafted=sum(one.drafted for one in speculations),
         accepted=sum(one.accepted for one in speculations),
         verifications=sum(one.steps for one in speculations),
+        adapter_loads=sum(replica.slots.loads for replica in replicas if replica.slots is not None),
         reloads=0 if tiers is None else tiers.reloads,
         loaded_bytes=0 if tiers is None else tiers.loaded,
         written_bytes=0 if tiers is None else tiers.written,

@@ -76,6 +76,7 @@ class _Pool(_Machine):
     preemption: str = "recompute"
     swap_space: str = f"{SWAP_BYTES}"
     speculate: str | None = None
+    lora: str | None = None
     kv_tier: Sequence[str] = ()
     max_length: Count | None = None
     kv_blocks: Count | None = None
@@ -187,6 +188,7 @@ def _pool(own: _Pool, model: str | None, system: System, first: int, place: int)
         preemption=own.preemption,
         swap_bytes=parse_bytes(own.swap_space, f"{own.name or 'pool'}: swap_space"),
         speculation=own.speculate,
+        adapters=own.lora,
         tiers=own.kv_tier,
         longest=own.max_length,
         blocks=own.kv_blocks,

@@ -143,6 +143,29 @@ class ServingKernels:
         size = n * self.model.width
         return product + self._stream("elementwise", 2 * size, size)
 
+    def adapted(self, tokens: int, adapters: int, rank: int) -> float:
+        """Seconds of what adapters add to a layer: for each group of products a kernel down to the rank and one up.
+
+        Args:
+            tokens: of the step, each with an adapter.
+            adapters: different ones among them.
+            rank: of each.
+        """
+        model, (heads, kv_heads) = self.model, self._heads
+        query, keys, inner = heads * model.head, kv_heads * model.head, model.inner / self.tensor_parallel
+        groups = (  # what goes in, how many products, what comes out of all
+            (model.width, 3, query + 2 * keys),
+            (query, 1, float(model.width)),
+            (model.width, 2 if model.gated else 1, (2 if model.gated else 1) * inner),
+            (inner, 1, float(model.width)),
+        )
+        down_in = np.array([tokens * come + adapters * rank * come * count for come, count, _ in groups])
+        between = np.array([float(tokens * rank * count) for _, count, _ in groups])
+        leave = np.array([tokens * out for _, _, out in groups])
+        up_in = between + leave + np.array([adapters * rank * out for _, _, out in groups])
+        down, up = self._stream("elementwise", down_in, between), self._stream("elementwise", up_in, leave)
+        return float(down.sum() + up.sum())
+
     def passes(self, queries: int) -> int:
         """How often decode attention reads the keys when each sequence has so many queries: a tile of its kernel has
         :data:`TILE_ROWS` rows, of the heads that share a key head and their queries."""

@@ -214,6 +214,7 @@ def _figures(
         "drafted_tokens": served.drafted,
         "accepted_tokens": served.accepted,
         "tokens_per_verification": 1 + served.accepted / served.verifications if served.verifications else None,
+        "adapter_loads": served.adapter_loads,
         "kv_reloads": served.reloads,
         "kv_loaded_bytes": served.loaded_bytes,
         "kv_written_bytes": served.written_bytes,

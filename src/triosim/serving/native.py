@@ -177,6 +177,7 @@ def _suits(replica: Replica, first: Replica) -> bool:
         and cache.block_tokens == first.cache.block_tokens == policy.block_tokens
         and replica.on_step is None
         and replica.speculation is None
+        and replica.slots is None
         and not (replica.steps or replica.outstanding)
     )
 

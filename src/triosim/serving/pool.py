@@ -13,6 +13,7 @@ from triosim.core.options import configured
 from triosim.core.registry import Registry
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.system import System
+from triosim.serving.adapters import AdaptedTimes, check_adapters, parse_adapters
 from triosim.serving.capacity import UTILISATION, ReplicaMemory, memory
 from triosim.serving.kernel_times import NOTHING_MOVED, Moved, ServingKernels
 from triosim.serving.kv_cache import KVCache, PrefixCache
@@ -62,6 +63,7 @@ class Pool:
         preemption: what becomes of requests that give way, one of :data:`PREEMPTIONS`.
         swap_bytes: of host memory for each device.
         speculation: how tokens are drafted, as typed (:func:`triosim.serving.speculation.parse_speculation`).
+        adapters: that requests ask for, as typed (:func:`triosim.serving.adapters.parse_adapters`).
         tiers: of KV cache behind the device's own, as typed (:func:`triosim.serving.tiers.parse_tier`).
         utilisation: share of a device's memory that is the engine's.
         host_s: seconds that the host needs for a step, while the device runs one.
@@ -85,6 +87,7 @@ class Pool:
     preemption: str = "recompute"
     swap_bytes: float = SWAP_BYTES
     speculation: str | None = None
+    adapters: str | None = None
     tiers: Sequence[str] = ()
     longest: int | None = None
     blocks: int | None = None
@@ -185,6 +188,10 @@ def replicas_of(
     """
     kinds: dict[str, tuple[ModelTimes, SpeculationPlan | None, Drafter | None, ReplicaMemory | None]] = {}
     replicas = []
+    adapters = None
+    if own.adapters is not None:
+        check_adapters(own.stages, own.role)
+        adapters = parse_adapters(own.adapters)
     for place in range(own.replicas):
         first = own.first + place * own.size
         policy = part(ENGINES, own.engine, own.engine_options, "engine")
@@ -204,6 +211,8 @@ def replicas_of(
             from triosim.serving.speculation import Speculation
 
             replica.speculation = Speculation(plan)
+        if adapters is not None:
+            replica.times = AdaptedTimes(replica.times, times.kernels, adapters)
         replicas.append(replica)
     all_kept = [kept for *_, kept in kinds.values() if kept is not None]
     return replicas, min(all_kept, key=lambda kept: kept.blocks, default=None)
@@ -284,11 +293,15 @@ def _memory(
     """None where the blocks are given."""
     if own.blocks is not None:
         return None
+    beside = drafter.weights if drafter else 0.0
+    if own.adapters is not None:
+        plan = parse_adapters(own.adapters)
+        beside += plan.slots * plan.bytes(model, own.tensor_parallel)
     return memory(
         model, device, precision_of(own.weights), kv_type_of(own.kv_cache), block_tokens=policy.block_tokens,
         tokens=policy.max_tokens or NO_BUDGET, sequences=min(policy.max_running, MOST_SAMPLED),
         tensor_parallel=own.tensor_parallel, stages=own.stages, utilisation=own.utilisation,
-        beside=drafter.weights if drafter else 0.0, kv_beside=drafter.kv_token if drafter else 0.0,
+        beside=beside, kv_beside=drafter.kv_token if drafter else 0.0,
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from triosim.serving.requests import Request
 from triosim.serving.step_times import StepShape, StepTimes
 
 if TYPE_CHECKING:
+    from triosim.serving.adapters import AdapterSlots
     from triosim.serving.speculation import Speculation
     from triosim.serving.tiers import TierTraffic
 
@@ -44,6 +45,7 @@ class Replica:
         receiving: requests for whose KV cache, which is on its way here, blocks are held.
         tiers: of KV cache behind the device's own, if there are any.
         speculation: drafts of requests that decode, if they are.
+        slots: of adapters that requests ask for, if they do.
         loading: requests whose blocks are on their way from there.
         outstanding: requests that it has and are not done.
         steps: begun.
@@ -70,6 +72,7 @@ class Replica:
         self.receiving = self.loading = 0
         self.tiers: TierTraffic | None = None
         self.speculation: Speculation | None = None
+        self.slots: AdapterSlots | None = None
         self._drafts: list[int] = []
         self._kept: dict[int, Request] = {}
         self.outstanding = self.steps = self.tokens = self.padding = 0
@@ -163,14 +166,16 @@ class Replica:
             return -1
         if self.tiers is not None:
             self.tiers.fetch(self, now)
-        batch = self.policy.schedule()
+        batch, copying = self._scheduled()
         if not batch:
             return -1
-        if copying := self.cache.copying():
+        if copying:
             now = max(now, self.free_at[0]) + copying
         shape = self._taken(batch, now)
         if self.speculation is not None:
             shape = self._speculated(batch, shape, self.speculation)
+        if self.slots is not None:
+            shape = shape._replace(adapters=self.slots.count(batch))
         if shape.decodes == len(batch) == len(self.policy.running) and self._steady and self._every_step_alike:
             shape, now = self._decoded(batch, shape, now, horizon)
         end, begin = now, max(now, self.free_at[0])
@@ -230,7 +235,18 @@ class Replica:
     @property
     def _every_step_alike(self) -> bool:
         """Whether steps of the same decodes differ in their lengths alone."""
-        return self.tiers is None and self.speculation is None
+        return self.tiers is None and self.speculation is None and self.slots is None
+
+    def _scheduled(self) -> tuple[Batch, int]:
+        """The policy's step, and for how long it waits for copies."""
+        slots = self.slots
+        if slots is None:
+            batch = self.policy.schedule()
+            return batch, self.cache.copying() if batch else 0
+        slots.pass_over(self.policy)
+        batch = self.policy.schedule()
+        slots.put_back(self.policy)
+        return batch, (self.cache.copying() + slots.load(batch, self.policy.running) if batch else 0)
 
     def _speculated(self, batch: Batch, shape: StepShape, speculation: Speculation) -> StepShape:
         """Give those that decode drafts to verify: as many as there are blocks, and room in the step, for."""

@@ -62,7 +62,7 @@ class SpeculationPlan:
 
 
 @dataclass(frozen=True)
-class _Typed:
+class _DraftOptions:
     tokens: Annotated[int, AtLeast(1)] = 4
     acceptance: str = ""
     model: str | None = None
@@ -77,7 +77,7 @@ def parse_speculation(text: str) -> SpeculationPlan:
     kind, *options = text.split(",")
     if kind not in KINDS:
         raise InputError(f"speculation by {quoted(kind)} is not known: give {', '.join(KINDS)}")
-    typed = configured(_Typed, dict(one.partition("=")[::2] for one in options), f"speculation {kind}")
+    typed = configured(_DraftOptions, dict(one.partition("=")[::2] for one in options), f"speculation {kind}")
     if (typed.model is None) == (kind == "draft"):
         raise InputError("a draft, and nothing else, has a model: as draft,model=llama-3.2-1b,acceptance=0.8")
     try:

@@ -22,6 +22,7 @@ class StepShape(NamedTuple):
         sampled: positions at which the step gives a token, drafts included.
         drafted: of the decodes, how many verify at least one draft, at least two, and so on; drafts are among the
             tokens.
+        adapters: different ones that its requests ask for.
     """
 
     tokens: int
@@ -30,6 +31,7 @@ class StepShape(NamedTuple):
     context: int
     sampled: int
     drafted: tuple[int, ...] = ()
+    adapters: int = 0
 
 
 class StepTimes(ABC):

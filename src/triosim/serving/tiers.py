@@ -40,7 +40,7 @@ TIERS = ("host", "peer", "nvme", "remote")
 
 
 @dataclass(frozen=True)
-class Tier:
+class CacheTier:
     """A store of blocks.
 
     Attributes:
@@ -60,7 +60,7 @@ class Tier:
 
 
 @dataclass(frozen=True)
-class _Typed:
+class _TierOptions:
     """What may follow a tier's size."""
 
     device: int | None = None
@@ -68,7 +68,7 @@ class _Typed:
     latency: str | None = None
 
 
-def parse_tier(text: str) -> Tier:
+def parse_tier(text: str) -> CacheTier:
     """A tier as it is typed: ``host:200GB``, ``peer:40GB,device=7``, ``nvme:2TB,bandwidth=7GB/s,latency=80us``.
 
     Raises:
@@ -82,7 +82,7 @@ def parse_tier(text: str) -> Tier:
             "nvme:2TB,bandwidth=7GB/s"
         )
     pairs = dict(one.partition("=")[::2] for one in options)
-    typed = configured(_Typed, pairs, f"tier {text}")
+    typed = configured(_TierOptions, pairs, f"tier {text}")
     far = kind in ("nvme", "remote")
     if (typed.device is None) == (kind == "peer"):
         raise InputError(f"tier {quoted(text)}: a peer, and nothing else, has a device: as peer:40GB,device=7")
@@ -91,7 +91,7 @@ def parse_tier(text: str) -> Tier:
             f"tier {quoted(text)}: a drive and a remote store, and nothing else, have a bandwidth: as "
             "nvme:2TB,bandwidth=7GB/s"
         )
-    return Tier(
+    return CacheTier(
         kind,
         parse_bytes(size, f"tier {kind}"),
         typed.device,
@@ -134,7 +134,7 @@ def tiers_of(
     return traffic
 
 
-def _check_peer(tier: Tier, system: System, serving: Collection[int]) -> None:
+def _check_peer(tier: CacheTier, system: System, serving: Collection[int]) -> None:
     """Whether a peer has memory to give.
 
     Raises:
@@ -250,7 +250,7 @@ class TierTraffic:
         self.loaded = self.written = self.reloads = 0
 
     def attach(
-        self, replica: Replica, first: int, devices: int, tiers: Sequence[Tier], block: float, pool: int
+        self, replica: Replica, first: int, devices: int, tiers: Sequence[CacheTier], block: float, pool: int
     ) -> None:
         """Give a replica its tiers.
 
@@ -277,7 +277,7 @@ class TierTraffic:
         self._homes[replica.number] = _Home(tuple(stores), tuple(ways), block)
         replica.tiers = self
 
-    def _way(self, device: int, tier: Tier, place: int) -> _Way:
+    def _way(self, device: int, tier: CacheTier, place: int) -> _Way:
         if tier.kind == "peer":
             assert tier.device is not None
             return self._between(device, tier.device)
