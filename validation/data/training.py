@@ -228,6 +228,8 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
         if size > 1:
             plan["parallelism"] = [*plan.get("parallelism", []), rule]
             plan["parallelism_options"] = {**plan.get("parallelism_options", {}), axis: size}
+    if context > 1 and "torchtitan" not in line["source"]:  # Megatron-LM's --cp-comm-type is p2p, torchtitan gathers
+        plan["parallelism_options"] |= {"cp_style": "ring"}
     if (group := re.search(r"shard group (\d+)", shard)) and dp > int(group[1]):
         plan["parallelism"] = [*plan.get("parallelism", []), "hsdp"]
         plan["parallelism_options"] = {**plan.get("parallelism_options", {}), "dp_replicate": dp // int(group[1])}
