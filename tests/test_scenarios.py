@@ -6,7 +6,6 @@ import math
 from pathlib import Path
 
 import pytest
-
 from validation.judge import scenarios
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "scenarios.md"
