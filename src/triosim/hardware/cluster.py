@@ -364,7 +364,7 @@ def device_of(given: str | DeviceTable) -> Accelerator:
             assert base.design is not None
             base = replace(base, design=replace(base.design, bandwidth_stated=True))
     else:
-        base = Accelerator(given.name or "")
+        base = Accelerator(given.name)
     said = given.model_dump(
         exclude={"like", "memory", "cache", "design", "vector_flops"}, exclude_none=True
     )  # fmt: skip

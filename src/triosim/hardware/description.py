@@ -127,17 +127,25 @@ class DeviceTable(_DescriptionTable):
         vector_flops: of a design, what is no product.
     """
 
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, data: Any) -> Any:
+        """A design without a name is called as its first file."""
+        if not isinstance(data, dict) or "name" in data:
+            return data
+        first = data.get("design")
+        first = first[0] if isinstance(first, list) and first else first
+        return {**data, "name": Path(first).stem} if isinstance(first, str) and Path(first).stem else data
+
     @model_validator(mode="after")
     def _whole(self) -> DeviceTable:
-        if self.name is None and self.design is None:
-            raise ValueError("name is missing")
         if self.design is not None and self.like is not None:
             raise ValueError("like and design both say what the device is: give one of them")
         if self.vector_flops is not None and self.design is None:
             raise ValueError("vector_flops belongs to a design: give design too, or peak_flops")
         return self
 
-    name: Name | None = None
+    name: Name
     like: str | None = None
     design: DesignFiles | None = None
     vector_flops: Flops | None = None

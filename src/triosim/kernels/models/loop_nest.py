@@ -35,7 +35,7 @@ from triosim.trace.tables import ITEM_BYTES, Trace
 
 @registered
 @dataclass(frozen=True)
-class LoopNest(OperatorModel):
+class LoopNestModel(OperatorModel):
     """See the module's docstring.
 
     Attributes:
@@ -65,7 +65,7 @@ class LoopNest(OperatorModel):
         found = designs.contents(device)
         calls, row = unique_calls(job.trace, np.ones(len(job.trace)))
         classified = classify(calls, device)
-        columns = _Columns(len(calls))
+        columns = _DesignColumns(len(calls))
         mapped: dict[object, EinsumCost] = {}
         for name, groups in GROUPS.items():
             at = np.flatnonzero(np.isin(classified.group, groups))
@@ -86,7 +86,7 @@ class LoopNest(OperatorModel):
         return columns.taken(row, self._notes(found, len(mapped), calls, classified.dtype))
 
     def _mapped(
-        self, to: _Columns, call: int, parts: Einsums, found: Contents, device: Accelerator,
+        self, to: _DesignColumns, call: int, parts: Einsums, found: Contents, device: Accelerator,
         mapped: dict[object, EinsumCost],
     ) -> None:  # fmt: skip
         """Adds the einsums of one call."""
@@ -106,7 +106,7 @@ class LoopNest(OperatorModel):
         to.limit[call] = Limit.COMPUTE if bound[True] >= bound[False] else Limit.MEMORY
 
     def _moved(
-        self, to: _Columns, calls: Trace, at: NDArray[np.int64], moved: NDArray[np.float64],
+        self, to: _DesignColumns, calls: Trace, at: NDArray[np.int64], moved: NDArray[np.float64],
         written: NDArray[np.float64], device: Accelerator, found: Contents,
     ) -> None:  # fmt: skip
         """What is no einsum: FLOP, or an operation for each element that is written where none are counted."""
@@ -123,7 +123,12 @@ class LoopNest(OperatorModel):
         to.joules[2, at] = moved / takes.word_bytes * takes.word_j
 
     def _softmax(
-        self, to: _Columns, at: NDArray[np.int64], pairs: NDArray[np.float64], device: Accelerator, found: Contents
+        self,
+        to: _DesignColumns,
+        at: NDArray[np.int64],
+        pairs: NDArray[np.float64],
+        device: Accelerator,
+        found: Contents,
     ) -> None:
         """The softmax between the products of attention: :data:`SOFTMAX_FLOP` for each pair of query and key."""
         assert device.design is not None
@@ -152,7 +157,7 @@ SOFTMAX_FLOP = 5.0
 """Of each score: the largest, a difference, an exponential, a sum, a division."""
 
 
-class _Columns:
+class _DesignColumns:
     """Estimates of different calls while they are made."""
 
     def __init__(self, count: int) -> None:
