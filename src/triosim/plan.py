@@ -179,17 +179,14 @@ class Plan(Checked):
             )
         if self.dp_style == "dataparallel" and (self.micro_batches or 1) > 1:
             raise PlanError("dp-style dataparallel runs the batch in one piece: use micro-batches 1, or dp-style ddp")
-        if self.zero and self.dp_style == "dataparallel":
-            raise PlanError(
-                f"dp-style dataparallel keeps everything whole and cannot be combined with zero {self.zero}: use "
-                "dp-style ddp, or zero 0"
-            )
         if self.zero >= 2 and "weight" in self.places:
             raise PlanError(
                 f"zero {self.zero} gathers parameters from their shards and cannot be combined with weights placed "
                 f"on {self.places['weight']}: use zero 1 or 0, or leave weights where they are"
             )
-        self._offload_is_possible()
+        for name, category in (("optimizer", "optimizer_state"), ("parameters", "weight")):
+            if name in self.offload and category in self.places:
+                raise PlanError(f"offload {name} and a place for {category} both say where they are: give only one")
         if self.stages is not None and (len(self.stages) + 1) % self.pp:
             raise PlanError(
                 f"stages names {len(self.stages)} cut(s) but pp {self.pp} needs {self.pp - 1}: name the module at "
@@ -197,22 +194,6 @@ class Plan(Checked):
             )
         if self.batch_size is not None and self.micro_batches and self.batch_size % self.micro_batches:
             raise PlanError(micro_batch_conflict(self.batch_size, self.micro_batches))
-
-    def _offload_is_possible(self) -> None:
-        if self.offload and self.dp_style == "dataparallel":
-            raise PlanError("dp-style dataparallel keeps everything on its devices: use dp-style ddp, or no offload")
-        if "parameters" in self.offload and "optimizer" not in self.offload:
-            raise PlanError(
-                "offload parameters needs them updated where they are: use offload optimizer as well, or not parameters"
-            )
-        if "parameters" in self.offload and self.zero >= 2:
-            raise PlanError(
-                f"offload parameters and zero {self.zero} both say where parameters come from: use zero 1 or 0, or "
-                "offload optimizer only"
-            )
-        for name, category in (("optimizer", "optimizer_state"), ("parameters", "weight")):
-            if name in self.offload and category in self.places:
-                raise PlanError(f"offload {name} and a place for {category} both say where they are: give only one")
 
     def _places_exist(self) -> None:
         categories = ("weight", "buffer", "input", "label", "optimizer_state")

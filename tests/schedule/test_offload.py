@@ -225,8 +225,9 @@ def test_the_next_iteration_waits_for_the_new_parameters() -> None:
     ],
 )
 def test_plans_that_contradict_themselves_are_refused(plan: dict, words: str) -> None:
+    system = triosim.system(devices=2, link="1GB/s", host_link="63GB/s")
     with pytest.raises(PlanError, match=words):
-        Plan(**plan)
+        triosim.simulate(chain(), system, Plan(**plan))
 
 
 def test_what_the_workload_or_the_system_does_not_allow_is_refused() -> None:

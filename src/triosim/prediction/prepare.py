@@ -272,6 +272,8 @@ def arrange(
     driven = mesh.replicas if step.replication.rooted else 1
     alone = driven * crowding(_processes(placement, system) // driven, system.server_cores)
     launching = host(step.trace, mode, alone, why) if residual is None else residual.host(step.trace, alone)
+    if named and stack.blocking_launches and launching.mode != "none":
+        launching = replace(launching, blocking=True)
     return Arranged(
         whole, jobs[slowest], step, system, plan, fidelity, mesh, placement, times[slowest], stages, launching,
         residual, router, schedule, tuple(models), jobs, times,

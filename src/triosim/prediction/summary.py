@@ -31,7 +31,7 @@ from triosim.prediction.largest_batch import fullest
 from triosim.prediction.prepare import Prepared
 from triosim.prediction.result import Breakdown, Interval, Memory, Result, Throughput, Workload
 from triosim.prediction.timeline import CATEGORIES
-from triosim.prediction.uncertainty import CATALOG_LINK_SPREAD, Uncertainty
+from triosim.prediction.uncertainty import Uncertainty, link_spread
 from triosim.stacks import ASSUMED
 from triosim.trace.tables import Phase
 from triosim.transform.rescale import grown_share, guessed_batch
@@ -151,7 +151,7 @@ class Summary:
             spread = self.of.residual.spread_of(self._sizes())
             return Interval(seconds * float(np.exp(-spread)), seconds * float(np.exp(spread)))
         operators = total_half_width(self.of.times, self.of.step.trace)
-        network = CATALOG_LINK_SPREAD if any(self.of.system.edge_name) else 0.0
+        network = link_spread(self.of.system, self.of.placement)
         shares = (
             (seconds - parts.exposed_communication - parts.host, operators),
             (parts.exposed_communication, network),
@@ -241,7 +241,7 @@ class Summary:
         if any(self.of.system.edge_name):
             found.append(
                 "network: links of the catalog at the efficiency that large messages reach "
-                f"(90 % within a factor {np.exp(CATALOG_LINK_SPREAD):.2f})"
+                f"(90 % within a factor {np.exp(link_spread(self.of.system, self.of.placement)):.2f})"
             )
         elif self.of.mesh.ranks > 1:
             found.append("network: links as given, taken as exact")

@@ -219,14 +219,15 @@ class PartFacts:
         if not self.grads:
             return []
         apart, first, others = self.job.step.apart, self.job.replication.first_bytes, self.job.replication.bytes
+        beside = self.plan.overlap and (self.plan.stack is None or self.plan.stack.overlap_gradients)
         if not apart:
-            return by_bytes(self.grads, first, others) if self.plan.overlap else [list(self.grads)]
+            return by_bytes(self.grads, first, others) if beside else [list(self.grads)]
         found = []
         for own in (
             [g for g in self.grads if g.parameter not in apart],
             [g for g in self.grads if g.parameter in apart],
         ):
-            found += by_bytes(own, first, others) if self.plan.overlap else [own] * bool(own)
+            found += by_bytes(own, first, others) if beside else [own] * bool(own)
         return sorted(found, key=lambda group: max(g.ready for g in group))
 
 
