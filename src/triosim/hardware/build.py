@@ -12,7 +12,7 @@ import numpy as np
 
 from triosim.core.errors import no_such_file, says_where
 from triosim.core.units import parse_time
-from triosim.hardware import catalog, shipped
+from triosim.hardware import catalog, designed, shipped
 from triosim.hardware.accelerator import UNNAMED, Accelerator
 from triosim.hardware.catalog import LinkFacts
 from triosim.hardware.cluster import at, checked_count, cluster, device_of, numbered, prefix, sources, switch_names
@@ -85,7 +85,11 @@ def accelerator(name_or_path: str | Path) -> Accelerator:
         InputError: no such device, or the file is wrong.
     """
     name = os.fspath(name_or_path)
-    if catalog.has_accelerator(name) or not is_file(name):
+    if catalog.has_accelerator(name):
+        return catalog.accelerator(name)
+    if designed.is_design(name):
+        return designed.device((name,))
+    if not is_file(name):
         return catalog.accelerator(name)
     from triosim.hardware.description import read_device  # loads pydantic
 

@@ -155,6 +155,7 @@ def describe(estimates: Estimates, trace: Trace, job: PricingJob | None = None, 
         Source.WAVES: f"recorded times{there} scaled by waves of thread blocks",
         Source.TABLE: f"a table of kernels measured{here}",
         Source.EXTERNAL: "external times",
+        Source.DESIGN: f"loop nests{here}: mapped, or by its vector unit and bytes",
         Source.OWN: f"the model {model!r}{here}",
     }
     shares = {source: float(estimates.seconds[estimates.source == source].sum()) / total for source in words}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from triosim.core.caching import kept
 from triosim.fidelity import Fidelity
@@ -13,7 +14,7 @@ from triosim.kernels.sustained import sustained
 from triosim.prediction.dividing import ShortShare
 from triosim.trace.calls import only
 
-BY_CALL = ("auto", "physical", "roofline")
+BY_CALL = ("auto", "physical", "roofline", "loop-nest")
 """Operator models that price a call, where nothing was recorded, by nothing but the call."""
 
 
@@ -45,11 +46,15 @@ def _priced_once(job: PricingJob, fidelity: Fidelity, short: ShortShare) -> Esti
     few = _lasting(replace(job, trace=short.step.trace, recorded=short.workload), fidelity)
     source, rows = short.of_long.source, short.of_long.spanning
     names = ("seconds", "spread", "source", "limit")
-    columns = {name: getattr(few, name)[source] for name in names}
+    columns: dict[str, Any] = {name: getattr(few, name)[source] for name in names}
+    joules = None if few.joules is None else few.joules.take(source)
     if rows.size:
         own = _lasting(replace(job, trace=only(job.trace, rows), recorded=only(job.recorded, rows)), fidelity)
         if not set(own.notes) <= set(few.notes) or not set(own.warnings) <= set(few.warnings):
             return _lasting(job, fidelity)
         for name in names:
             columns[name][rows] = getattr(own, name)
-    return replace(few, **columns)
+        if joules is not None and own.joules is not None:
+            for name in ("compute", "chip", "memory"):
+                getattr(joules, name)[rows] = getattr(own.joules, name)
+    return replace(few, **columns, joules=joules)
