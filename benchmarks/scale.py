@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -122,7 +123,9 @@ def main() -> None:
         command = [sys.executable, __file__, "--case", name, "--runs", str(options.runs), "--data", str(options.data)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            print(f"{name:40} {(done.stderr.strip().splitlines() or ['failed'])[-1]}", flush=True)
+            said = (done.stderr.strip().splitlines() or ["failed"])[-1]
+            needs = re.search(r"would take about (.*?) of memory", said)
+            print(f"{name:40} {f'not here: needs {needs[1]}' if needs else said}", flush=True)
             continue
         row = rows[name] = json.loads(done.stdout)
         again = f"{row['again_s']:6.2f} s" if row["again_s"] is not None else 8 * " "

@@ -338,8 +338,8 @@ def page_of(found: Sequence[Shown]) -> str:
         "A survey of 25 performance tools describes 36 scenarios, of which no tool ran more than a quarter.  Those of",
         "training follow, each with the commands that were typed and what was published of it;",
         "`python -m validation.judge.scenarios --write docs/scenarios.md` writes this page.  Differences are of",
-        "prediction over publication; *holds* says whether they are within what the survey's runner lets pass.  Figures of",
-        "Llama-2 and DeepSeek are averages over months, with everything that happened in them.\n",
+        "prediction over publication; *holds* says whether they are within what the survey's runner lets pass.",
+        "Figures of Llama-2 and DeepSeek are averages over months, with everything that happened in them.\n",
     ]  # fmt: skip
     for one in found:
         text.append(f"## {one.id}: {one.title}\n")

@@ -128,6 +128,30 @@ class ServeOptions:
         "--eviction", help="What prefix caching gives up first: lru or lfu (default lru).", default="lru",
         group=ENGINE, metavar="RULE", complete=completion.choices("lru", "lfu"),
     )  # fmt: skip
+    preemption: str = option(
+        "--preemption",
+        help="What becomes of requests that give way: recompute, or swap, to host memory (vllm, vllm-2023, sarathi; "
+        "default recompute).",
+        default="recompute", group=ENGINE, metavar="HOW", complete=completion.choices("recompute", "swap"),
+    )  # fmt: skip
+    swap_space: str | None = option(
+        "--swap-space", help="Host memory for that, for each device (default 4 GiB).", group=ENGINE, metavar="SIZE"
+    )
+    speculate: str | None = option(
+        "--speculate",
+        help="Draft tokens: ngram|eagle|medusa, or draft,model=NAME; with tokens=4,acceptance=0.8 or, by position, "
+        "0.8/0.7/0.6/0.5.",
+        group=ENGINE, metavar="HOW",
+    )  # fmt: skip
+    lora: str | None = option(
+        "--lora", help="Adapters that requests ask for, as 64,rank=16,slots=8,zipf=1.", group=ENGINE, metavar="HOW"
+    )
+    kv_tier: list[str] | None = option(
+        "--kv-tier",
+        help="More KV cache, whose reloads are transfers: host:200GB, peer:40GB,device=7, "
+        "nvme:2TB,bandwidth=7GB/s[,latency=80us], remote:...; repeatable.",
+        group=ENGINE, metavar="TIER",
+    )  # fmt: skip
     kv_blocks: int | None = option(
         "--kv-blocks", help="Blocks of each replica's cache (default: what memory leaves).", group=ENGINE, metavar="N"
     )
@@ -274,6 +298,11 @@ def _deployment(options: ServeOptions) -> Deployment:
             kv_cache=options.kv_cache,
             prefix_caching=None if options.prefix_caching is None else options.prefix_caching == "on",
             eviction=options.eviction,
+            preemption=options.preemption,
+            swap_bytes=_swap_bytes(options),
+            speculation=options.speculate,
+            adapters=options.lora,
+            tiers=tuple(options.kv_tier or ()),
             longest=options.max_length,
             blocks=options.kv_blocks,
             utilisation=options.memory_utilisation,
@@ -290,6 +319,17 @@ def _deployment(options: ServeOptions) -> Deployment:
         local=options.local_prefill or 0,
         idle_ok=options.idle_ok,
     )
+
+
+def _swap_bytes(options: ServeOptions) -> float:
+    from triosim.core.units import parse_bytes
+    from triosim.serving.swap import SWAP_BYTES
+
+    if options.swap_space is None:
+        return SWAP_BYTES
+    if options.preemption != "swap":
+        raise InputError("--swap-space is of --preemption swap: give that too, or leave it out")
+    return parse_bytes(options.swap_space, "--swap-space")
 
 
 _OF_FLEET = {MODEL, MACHINE, ENGINE}

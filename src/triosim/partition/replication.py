@@ -36,12 +36,12 @@ class ReplicaSharing:
     """How some parameters are shared: resolved on a mesh.
 
     Attributes:
-        ways: parts into which what is Shard is cut.
+        shards: parts into which what is Shard is cut.
         axis: row of the mesh's axes along which it is.
         reductions: what becomes of a gradient, in order.
     """
 
-    ways: int
+    shards: int
     axis: int
     reductions: tuple[GradientReduction, ...]
 
@@ -95,7 +95,7 @@ class Replication:
         """Whether the host's processor updates, for the states are there."""
         return self.stay(Category.OPTIMIZER_STATE) is not None
 
-    def ways(self, mesh: Mesh) -> int:
+    def shards(self, mesh: Mesh) -> int:
         """Parts into which what is Shard is cut."""
         return mesh.size(self.axis)
 
@@ -109,7 +109,7 @@ class Replication:
 
     def sharing(self, mesh: Mesh) -> ReplicaSharing:
         """How the parameters that all replicas have are shared among them."""
-        return ReplicaSharing(self.ways(mesh), mesh.row(self.axis), self.reductions(mesh))
+        return ReplicaSharing(self.shards(mesh), mesh.row(self.axis), self.reductions(mesh))
 
     def reductions(self, mesh: Mesh) -> tuple[GradientReduction, ...]:
         """What makes a gradient that is Partial over all replicas what its optimizer state needs, in order."""

@@ -36,20 +36,20 @@ def sharded(step: Step, mesh: Mesh, placed: Replication) -> Step:
     Raises:
         PlanError: the step has neither gradients nor an optimizer to divide.
     """
-    return _sharded(step, placed.ways(mesh), placed.of_apart().ways(mesh) if step.apart else 1, placed)
+    return _sharded(step, placed.shards(mesh), placed.of_apart().shards(mesh) if step.apart else 1, placed)
 
 
 @kept(64, room=ROOM, size=lambda step: len(step.trace))
-def _sharded(step: Step, ways: int, ways_apart: int, placed: Replication) -> Step:
+def _sharded(step: Step, shards: int, shards_apart: int, placed: Replication) -> Step:
     step = replace(step, replication=placed)
     if not placed.states:
         return step
     if not np.any(step.trace.operators.phase == Phase.BACKWARD):
         raise PlanError(f"{placed.name} divides gradients and optimizer states, which inference has not: leave it out")
     notes = step.notes
-    if placed.weights and ways > 1 and not placed.modules.modules and not len(blocks(step.trace)):
+    if placed.weights and shards > 1 and not placed.modules.modules and not len(blocks(step.trace)):
         notes = (*notes, f"{placed.name}: no repeated blocks were found, so all parameters are gathered at once")
-    cut = _Cut.of(step.trace.values, ways, step.apart, ways_apart)
+    cut = _Cut.of(step.trace.values, shards, step.apart, shards_apart)
     return replace(step, trace=shard_optimizer(step.trace, cut, placed.weights), notes=notes)
 
 
@@ -58,34 +58,36 @@ class _Cut:
     """How values are cut.
 
     Attributes:
-        ways: ranks among which the parameter of each is divided, shape ``(values,)``.
+        shards: ranks among which the parameter of each is divided, shape ``(values,)``.
         dim: the dimension along which FSDP2 does so, shape ``(values,)``.
     """
 
-    ways: NDArray[np.int64]
+    shards: NDArray[np.int64]
     dim: NDArray[np.int64]
 
     @staticmethod
-    def of(values: Values, ways: int, apart: frozenset[int], ways_apart: int) -> _Cut:
+    def of(values: Values, shards: int, apart: frozenset[int], shards_apart: int) -> _Cut:
         """Values of parameters of which replicas have different ones, theirs and those of the others."""
         own = np.isin(values.storage, values.storage[sorted(apart)])
         own |= (values.of >= 0) & own[np.maximum(values.of, 0)]
         own |= np.isin(values.storage, values.storage[own])
-        return _Cut(np.where(own, ways_apart, ways), shard_dims(values.shape, ways_apart, np.flatnonzero(own).tolist()))
+        return _Cut(
+            np.where(own, shards_apart, shards), shard_dims(values.shape, shards_apart, np.flatnonzero(own).tolist())
+        )
 
 
-def shard_dims(shape: Ragged, ways_apart: int, apart: Collection[int]) -> NDArray[np.int64]:
+def shard_dims(shape: Ragged, shards_apart: int, apart: Collection[int]) -> NDArray[np.int64]:
     """The dimension of each value along which it is cut, shape ``(values,)``.
 
     Args:
         shape: of the values.
-        ways_apart: ranks that share the values ``apart``, a rank's experts.
+        shards_apart: ranks that share the values ``apart``, a rank's experts.
         apart: those.
     """
     dim = np.zeros(len(shape), np.int64)
     own = np.array(sorted(apart), np.int64)
     own = own[shape.lengths()[own] > 1]
-    dim[own] = shape.values[shape.offsets[own]] < ways_apart
+    dim[own] = shape.values[shape.offsets[own]] < shards_apart
     return dim
 
 
@@ -102,7 +104,7 @@ def shard_optimizer(trace: Trace, cut: _Cut, by_rows: bool) -> Trace:
     """
     operators, values = trace.operators, trace.values
     update = operators.phase == Phase.OPTIMIZER
-    if np.all(cut.ways == 1) or not update.any():
+    if np.all(cut.shards == 1) or not update.any():
         return trace
     count = len(values)
     touched, made, elsewhere = np.zeros(count, bool), np.zeros(count, bool), np.zeros(count, bool)
@@ -138,7 +140,7 @@ def _parts(shape: Ragged, cut: _Cut, by_rows: bool) -> Ragged:
     else:
         whole = shape.products()[some]
         extents = np.minimum(extents, 1)  # an empty tensor stays empty
-    extents[starts] = -(-whole // cut.ways[some])
+    extents[starts] = -(-whole // cut.shards[some])
     return Ragged(extents, shape.offsets)
 
 
@@ -158,18 +160,18 @@ def _extended(values: Values, origins: NDArray[np.int64], shapes: Ragged) -> Val
 
 
 def resident(
-    trace: Trace, ways: int, apart: frozenset[int] = frozenset(), ways_apart: int = 1
+    trace: Trace, shards: int, apart: frozenset[int] = frozenset(), shards_apart: int = 1
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Storages of parameters, and the bytes of them that a rank keeps from ZeRO 2 on.
 
     Args:
         trace: one rank's step.
-        ways: parts into which parameters are cut.
+        shards: parts into which parameters are cut.
         apart: parameters of which replicas have different ones.
-        ways_apart: parts into which those are cut.
+        shards_apart: parts into which those are cut.
     """
     weights = trace.weights()
     values = trace.values
-    elements = _parts(values.shape, _Cut.of(values, ways, apart, ways_apart), by_rows=True).products()[weights]
+    elements = _parts(values.shape, _Cut.of(values, shards, apart, shards_apart), by_rows=True).products()[weights]
     size = np.ceil(elements * ITEM_BYTES[values.dtype[weights]]).astype(np.int64)
     return values.storage[weights].astype(np.int64), size

@@ -99,11 +99,13 @@ class Arranged:
     full_clock: Mapping[int, Estimates] = field(default_factory=dict)
     clocks: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
-    def prepared(self, programs: list[Program], feet: list[Footprint], interferes: list[Interference]) -> Prepared:
+    def prepared(
+        self, programs: list[Program], footprints: list[Footprint], interferes: list[Interference]
+    ) -> Prepared:
         """With its programs."""
         return Prepared(
             self.whole, self.job, self.step, self.system, self.plan, self.fidelity, self.mesh, self.placement,
-            self.times, self.stages, self.launching, self.residual, programs, feet, self.router, interferes,
+            self.times, self.stages, self.launching, self.residual, programs, footprints, self.router, interferes,
             self.warnings, self.full_clock, self.clocks,
         )  # fmt: skip
 
@@ -120,7 +122,7 @@ class Prepared:
         system, plan, fidelity, mesh, placement: on what and how.
         times: operator times on the slowest device.
         programs: one for each rank class.
-        feet: memory of each program.
+        footprints: memory of each program.
         router: finds routes on the system.
         interferes: what collectives cost what computes beside them, for each program.
         warnings: what is not as a user would expect of operator times, on any of the devices.
@@ -142,7 +144,7 @@ class Prepared:
     launching: HostCosts
     residual: CalibratedOverhead | None
     programs: list[Program]
-    feet: list[Footprint]
+    footprints: list[Footprint]
     router: Router
     interferes: list[Interference]
     warnings: tuple[str, ...] = ()
@@ -190,9 +192,11 @@ def prepare(
         )  # fmt: skip
         return classes, [footprint(p.lifetimes, len(CATEGORIES)) for p in classes if p.lifetimes is not None]
 
-    classes, feet = _WRITTEN.get(_what_is_written(made, costs), write) if is_ours(type(made.schedule)) else write()
+    classes, footprints = (
+        _WRITTEN.get(_what_is_written(made, costs), write) if is_ours(type(made.schedule)) else write()
+    )
     devices = [system.model(int(placement.devices[p.ranks.min()])) for p in classes]
-    return made.prepared(classes, feet, [interference(device, made.fidelity.slowdown) for device in devices])
+    return made.prepared(classes, footprints, [interference(device, made.fidelity.slowdown) for device in devices])
 
 
 def arrange(
@@ -268,6 +272,8 @@ def arrange(
     driven = mesh.replicas if step.replication.rooted else 1
     alone = driven * crowding(_processes(placement, system) // driven, system.server_cores)
     launching = host(step.trace, mode, alone, why) if residual is None else residual.host(step.trace, alone)
+    if named and stack.blocking_launches and launching.mode != "none":
+        launching = replace(launching, blocking=True)
     return Arranged(
         whole, jobs[slowest], step, system, plan, fidelity, mesh, placement, times[slowest], stages, launching,
         residual, router, schedule, tuple(models), jobs, times,
@@ -428,7 +434,7 @@ def _costs(
     base = next(iter(times))
     at_once = None
     if step.root_only:
-        gathered = rescale(job.recorded, mesh.global_batch_size, plan.sequence_length)
+        gathered = rescale(job.recorded, batch=mesh.global_batch_size, sequence=plan.sequence_length)
         gathered_job = replace(job, trace=gathered, device=system.models[base])
         at_once = price(gathered_job, fidelity.operator_times, fidelity.operator_options).seconds
     copies = copy_s_per_byte(system.models[base]) if step.replication.weights else 0.0

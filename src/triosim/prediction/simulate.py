@@ -272,8 +272,8 @@ def _result(
     sources: tuple[str, ...],
     clock: Stopwatch,
     largest: int | None = None,
-    sure: Callable[[], Uncertainty | None] = lambda: None,
+    uncertainty: Callable[[], Uncertainty | None] = lambda: None,
     energy: EnergyOptions | None = None,
 ) -> Result:
     stats = lambda: clock.stats(run.played.engine)  # noqa: E731
-    return Summary(job, run, sources, stats, largest, sure, energy or EnergyOptions()).result()
+    return Summary(job, run, sources, stats, largest, uncertainty, energy or EnergyOptions()).result()

@@ -19,17 +19,25 @@ from triosim.composition import update
 from triosim.engine.graph import Played
 from triosim.engine.many import play_many
 from triosim.engine.solver import NetworkModel
+from triosim.hardware import catalog
+from triosim.hardware.system import Labels, System, Tier
 from triosim.kernels.classes import GROUPS, by_name, group_of_name
 from triosim.kernels.estimate import Z90, Source
 from triosim.network.lowering import Lowered
+from triosim.network.placement import Placement
 from triosim.prediction.prepare import Prepared
 from triosim.prediction.result import Cause
 from triosim.schedule.program import Op
 
 CATALOG_LINK_SPREAD = 0.3
-"""Natural logarithm of the 90 % interval's factor of a transfer over links of the catalog: large-message efficiency and
-latency are those of one collective library and message size each (see the sources in the catalog).  Links that the user
-describes are taken at their word."""
+"""Natural logarithm of the 90 % interval's factor of a transfer over links of the catalog of a family whose collectives
+were measured on several machines: efficiency and latency are those of one collective library and message size each (see
+the sources in the catalog).  Links that the user describes are taken at their word."""
+MEASURED_FAMILIES = ("NVLink", "InfiniBand")
+UNMEASURED_LINK_SPREAD = 0.7
+"""The same of all other families: what PCIe servers (11 to 21 GB/s where a copy reaches 25.8, by how many sockets and
+switches lie between: MooreThreads/SimuMax, configs/system/a100_pcie.json) and an Omni-Path cluster (5.1 to 10.6 GB/s of
+50: BigScience, experiments/bandwidth) reach is within a factor of two of the middle."""
 
 DRAWS = 200
 FEWEST = 50
@@ -89,7 +97,7 @@ def uncertainty(
     """
     graph = replace(lowered.graph, amount=amount)
     names, of, reach, column = _tasks(job, lowered)
-    network = CATALOG_LINK_SPREAD if any(job.system.edge_name) else 0.0
+    network = link_spread(job.system, job.placement)
     names = [*names, NETWORK]
     each = TASK * len(graph) + EVENT * played.events
     matter = np.append(_weights(column, of, reach, amount, len(names) - 1) > LEAST, network > 0)
@@ -116,6 +124,30 @@ def uncertainty(
     found = np.sort(logarithms(np.vstack([half, -half])) - ends[0])  # with every draw its mirror image
     low, high = found[int(np.floor(TAIL * (draws + 1))) - 1], found[int(np.ceil((1 - TAIL) * (draws + 1))) - 1]
     return Uncertainty(float(np.exp(min(low, 0.0))), float(np.exp(max(high, 0.0))), causes, draws)
+
+
+def link_spread(system: System, placement: Placement) -> float:
+    """Natural logarithm of the 90 % interval's factor of transfers between the devices of a job; 0 of links as given.
+
+    Args:
+        system: with its links.
+        placement: the devices that take part.
+    """
+    if not any(system.edge_name):
+        return 0.0
+    found = _families(system, Tier.SCALE_UP)
+    if len(np.unique(system.device_server[placement.devices])) > 1:
+        found |= _families(system, Tier.SCALE_OUT) - {"PCIe"}  # a NIC's slot is as wide as its port
+    return CATALOG_LINK_SPREAD if found <= set(MEASURED_FAMILIES) else UNMEASURED_LINK_SPREAD
+
+
+def _families(system: System, tier: Tier) -> set[str]:
+    """Families of the links of a tier."""
+    edges = np.flatnonzero(system.edge_tier == tier)
+    if isinstance(system.edge_name, Labels):
+        edges = edges[np.unique(system.edge_name.rows[edges], return_index=True)[1]]
+    names = {system.edge_name[edge] for edge in edges.tolist()}
+    return {catalog.link_facts(name).family for name in names if name}
 
 
 def _weights(

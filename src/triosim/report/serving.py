@@ -69,9 +69,21 @@ def _rows(result: ServingResult) -> list[tuple[str, str]]:
         rows.append(("prefixes", f"{format_share(figures['prefix_hit_rate'] or 0)} of the tokens looked up were found"))
     if figures["sent_bytes"]:
         rows.append(("sent", f"{format_bytes(figures['sent_bytes'])} of KV caches, from prefill to decode"))
+    if figures["kv_written_bytes"]:
+        moved = (
+            f"{format_bytes(figures['kv_written_bytes'])} written, {format_bytes(figures['kv_loaded_bytes'])} sent back"
+        )
+        rows.append(("KV tiers", f"{moved} to {figures['kv_reloads']:,} requests"))
+    if figures["drafted_tokens"]:
+        held = format_share((figures["accepted_tokens"] or 0) / figures["drafted_tokens"])
+        rows.append(("drafts", f"{held} accepted, {figures['tokens_per_verification']:.3g} tokens of a request a step"))
+    if figures["adapter_loads"]:
+        rows.append(("adapters", f"loaded {figures['adapter_loads']:,} times"))
     padding = format_share(figures["padding_share"] or 0)
     rows.append(("padding", f"{padding} of the tokens computed fill captured graphs"))
     lost = f"{figures['preemptions']:,}, {figures['recomputed_tokens']:,} tokens computed again"
+    if figures["swapped_blocks"]:
+        lost += f", {figures['swapped_blocks']:,} blocks copied to the host and back"
     rows.append(("preemptions", lost))
     if result.dollars_per_million_tokens is not None:
         rows.append(("cost", f"${result.dollars_per_million_tokens:.4g} for a million tokens"))

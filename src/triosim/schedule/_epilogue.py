@@ -167,7 +167,7 @@ class _Update:
                 after = self.reduced.get(gradient.storage, last)
                 operator, size = gradient.ready, gradient.bytes
                 if self.job.replication.states:  # each rank has its part of both
-                    size = -(-size // self.job.shared[0].ways)
+                    size = -(-size // self.job.shared[0].shards)
                 for peer in peers:
                     tag = self.job.tags("tied", gradient.parameter, self.of.stage, peer)
                     self.builder.add(
@@ -186,7 +186,7 @@ class _Update:
 
         Gradients travel in the groups in which they are reduced; a group's parameters do while the next is updated.
         """
-        of, trips = self.of, [trip for part in self.of.parts for trip in part.trips[False]]
+        of, copies = self.of, [copy for part in self.of.parts for copy in part.host_copies[False]]
         touched, place = of.update(), of.places[HOST_PLACE]
         stream = COMPUTE if of.sharded else of.stream(COPY)  # the backward of units ends with waiting for them
         last = of.optimizer[-1] if of.optimizer else -1
@@ -207,7 +207,7 @@ class _Update:
                         before=[of_iteration(row) for row in sorted(after) if row >= 0],
                     )
                 )  # fmt: skip
-        visiting = {storage for trip in trips if trip.leaves < 0 for storage in trip.storages}
+        visiting = {storage for copy in copies if copy.leaves < 0 for storage in copy.storages}
         storage = self.job.storage
         staying = 1.0
         if visiting:  # parameters of blocks are on the host already

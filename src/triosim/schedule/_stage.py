@@ -15,12 +15,12 @@ from triosim.memory.blocks import Extra, RankBlocks, StepStorages
 from triosim.memory.liveness import BlockLifetime, Recorder
 from triosim.partition.gradients import Gradient, total_bytes
 from triosim.partition.passes.fuse import Unit, UnitsByModule, by_bytes
-from triosim.partition.passes.visits import (
-    Trip,
+from triosim.partition.passes.host_copies import (
+    HostCopy,
     Update,
-    activation_trips,
-    gradient_trips,
-    parameter_trips,
+    activation_copies,
+    gradient_copies,
+    parameter_copies,
     update_of,
 )
 from triosim.partition.replication import GradientReduction
@@ -75,8 +75,8 @@ class JobFacts:
             self.shared = (self.shared[0], replace(self.shared[1], reductions=()))
         self.modules: UnitsByModule | None = None
         if self.replication.weights and self.sharing > 1:
-            ways, ways_apart = (shared.ways for shared in self.shared)
-            self.modules = UnitsByModule(step.trace, ways, self.replication.modules.modules, step.apart, ways_apart)
+            shards, shards_apart = (shared.shards for shared in self.shared)
+            self.modules = UnitsByModule(step.trace, shards, self.replication.modules.modules, step.apart, shards_apart)
         self.phase = operators.phase.tolist()
         self.skipped = operators.view.tolist()
         self.storage = values.storage.tolist()
@@ -174,7 +174,7 @@ class PartFacts:
         if job.modules is not None:
             used = [p for p, users in stages.parameters.items() if number in users]
             self.units = job.modules.units(used, self.grads, self.forward, self.backward)
-        self.trips = self._trips()
+        self.host_copies = self._host_copies()
 
     def _summands(self) -> dict[int, int]:
         """Storages of gradients -> those of the summands that this part has of them.
@@ -197,36 +197,37 @@ class PartFacts:
         rows = self.rows.get(Pass.INPUT_GRADIENT, self.backward)
         return max((row for row in rows if row <= boundary.returned), default=boundary.returned)
 
-    def _trips(self) -> dict[bool, list[Trip]]:
+    def _host_copies(self) -> dict[bool, list[HostCopy]]:
         """What travels to the host and back in forwards (False) and backwards (True)."""
         trace, placed = self.job.step.trace, self.job.replication
-        trips: dict[bool, list[Trip]] = {False: [], True: []}
+        copies: dict[bool, list[HostCopy]] = {False: [], True: []}
         if (stay := placed.stay(Category.ACTIVATION)) is not None:
             sent = {b.storage for boundaries in self.leaving.values() for b in boundaries}
-            kept = activation_trips(trace, self.forward, self.backward, sent, stay)
-            trips[False] += kept
-            trips[True] += kept
+            kept = activation_copies(trace, self.forward, self.backward, sent, stay)
+            copies[False] += kept
+            copies[True] += kept
         if (stay := placed.stay(Category.WEIGHT)) is not None:
             mine = {p: users for p, users in self.job.stages.parameters.items() if self.number in users}
-            for backward, visits in zip(
-                (False, True), parameter_trips(trace, self.forward, self.backward, mine, stay), strict=True
+            for backward, own in zip(
+                (False, True), parameter_copies(trace, self.forward, self.backward, mine, stay), strict=True
             ):
-                trips[backward] += visits
-        return trips
+                copies[backward] += own
+        return copies
 
     def groups(self) -> list[list[Gradient]]:
         """Gradients that are reduced together."""
         if not self.grads:
             return []
         apart, first, others = self.job.step.apart, self.job.replication.first_bytes, self.job.replication.bytes
+        beside = self.plan.overlap and (self.plan.stack is None or self.plan.stack.overlap_gradients)
         if not apart:
-            return by_bytes(self.grads, first, others) if self.plan.overlap else [list(self.grads)]
+            return by_bytes(self.grads, first, others) if beside else [list(self.grads)]
         found = []
         for own in (
             [g for g in self.grads if g.parameter not in apart],
             [g for g in self.grads if g.parameter in apart],
         ):
-            found += by_bytes(own, first, others) if self.plan.overlap else [own] * bool(own)
+            found += by_bytes(own, first, others) if beside else [own] * bool(own)
         return sorted(found, key=lambda group: max(g.ready for g in group))
 
 
@@ -281,8 +282,8 @@ class StageFacts:
         mine = {p: not set(users).isdisjoint(numbers) for p, users in job.stages.parameters.items()}
         blocks = RankBlocks(job.storages, mine, rows, 0 in numbers, self.mesh.micro_batches)
         if job.modules is not None:
-            ways, ways_apart = (shared.ways for shared in job.shared)
-            blocks.shrinks(*resident(trace, ways, job.step.apart, ways_apart))
+            shards, shards_apart = (shared.shards for shared in job.shared)
+            blocks.shrinks(*resident(trace, shards, job.step.apart, shards_apart))
             blocks.stays([gradient.storage for gradient in self.grads if gradient.parameter in job.modules])
         elif self._copies_gradients():
             buckets = Extra(total_bytes(self.grads), Category.COMMUNICATION, scope=BlockLifetime.RESIDENT)
@@ -290,8 +291,8 @@ class StageFacts:
         for part in self.parts:
             blocks.gradients_here(part.summands)
         if job.replication.away:
-            trips = [trip for part in self.parts for trip in part.trips[False]]
-            on_host(blocks, trips, self.update() if job.replication.updates_on_host else None)
+            copies = [copy for part in self.parts for copy in part.host_copies[False]]
+            on_host(blocks, copies, self.update() if job.replication.updates_on_host else None)
         return blocks
 
     def elsewhere(self, gradient: Gradient) -> list[int]:
@@ -303,7 +304,7 @@ class StageFacts:
         """Gradients that are reduced together, the last chunk's first."""
         return [group for part in reversed(self.parts) for group in part.groups()]
 
-    def _sent_gradients(self) -> list[Trip]:
+    def _sent_gradients(self) -> list[HostCopy]:
         """Gradients that go to the host beside the last backward: those that no other rank has a part of."""
         shared = any(self.elsewhere(g) for g in self.grads)
         whole = len(self.parts) == 1 and not self.job.schedule.splits_backward
@@ -311,7 +312,7 @@ class StageFacts:
         stay = self.job.replication.stay(Category.OPTIMIZER_STATE)
         if stay is None or not alone or not self.plan.overlap or not whole:
             return []
-        return gradient_trips(
+        return gradient_copies(
             self.groups(),
             self.update().gradients,
             [row for row in self.parts[0].backward if not self.job.skipped[row]],

@@ -87,7 +87,7 @@ class UnitBlocks(NamedTuple):
             blocks.add((key, "received"), Extra(whole, buffer, storage)),
             blocks.add((key, "copy"), Extra(whole, Category.WEIGHT, storage)),
             blocks.add((key, "sent"), Extra(unit.scatter_bytes, buffer, storage)),
-            blocks.add((key, "shard"), Extra(unit.scatter_bytes // unit.ways, Category.GRADIENT, storage)),
+            blocks.add((key, "shard"), Extra(unit.scatter_bytes // unit.shards, Category.GRADIENT, storage)),
         )
 
 
@@ -235,7 +235,7 @@ class Gathering:
         if n not in self.launched:
             size = self.units[n].gather_bytes
             if not self.overlap:
-                self._copy(size // self.units[n].ways, row, ALL_GATHER, [])
+                self._copy(size // self.units[n].shards, row, ALL_GATHER, [])
             begun = [*self.launched.values()][-1:]
             blocks = not (before or begun)
             axis = self.shared[self.units[n].apart].axis

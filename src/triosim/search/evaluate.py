@@ -85,6 +85,7 @@ def why_not(plan: Plan, fidelity: Fidelity) -> str:
         (not plan.training, "inference"),
         (not plan.overlap, "no overlap"),
         (fidelity.host == "graph", "a graph that is launched once"),
+        (plan.stack is not None and plan.stack.blocking_launches, "launches that wait for their kernels"),
     )
     return next((why for holds, why in reasons if holds), "")
 

@@ -255,6 +255,11 @@ def _played(
         made, kept = replicas_of(pool, model, len(replicas), moved, priced)
         replicas += made
         memories.append(kept)
+        for one in made:
+            if one.speculation is not None:
+                one.speculation.seed = own.seed
+        if pool.adapters is not None:
+            _give_slots(own, pool, model, made, requests, moved)
         by_role.setdefault((pool.model, pool.role), []).extend(made)
         if own.disaggregated:
             begin = pool.first if own.network is None else device
@@ -274,10 +279,33 @@ def _played(
         capacity = np.maximum(np.rint(routes.capacity / slower), 1)
         live = LiveNetwork(np.where(limited, capacity, UNLIMITED).astype(np.int64))
     names = list(dict.fromkeys(pool.model for pool in own.pools))
+    tiers = None
+    if any(pool.tiers for pool in own.pools):
+        from triosim.serving.communication import link_factor
+        from triosim.serving.tiers import tiers_of
+
+        tiers = tiers_of(own.pools, models, replicas, link_factor(own.pools[0].system, moved.network))
     groups = [_group(own, by_role, name, places, routes, live) for name in names]
     if len(names) > 1 or requests.models:
         groups = _asked_for(requests, names, groups)
-    return play(requests, replicas, progress=progress, groups=groups), tuple(memories)
+    return play(requests, replicas, progress=progress, groups=groups, tiers=tiers), tuple(memories)
+
+
+def _give_slots(
+    own: Deployment, pool: Pool, model: ServedModel, made: Sequence[Replica], requests: RequestTable, moved: Moved
+) -> None:
+    """Slots for adapters, each filled from the host of its replica."""
+    from triosim.serving.adapters import AdapterSlots, parse_adapters
+    from triosim.serving.communication import link_factor
+    from triosim.serving.swap import HostCopies
+
+    assert pool.adapters is not None
+    plan = parse_adapters(pool.adapters)
+    asked = plan.asked(len(requests), own.seed).tolist()
+    slower = link_factor(pool.system, moved.network)
+    for place, one in enumerate(made):
+        copies = HostCopies.of(pool.system, pool.first + place * pool.size, slower)
+        one.slots = AdapterSlots(plan, asked, copies, plan.bytes(model, pool.tensor_parallel))
 
 
 def _group(

@@ -28,6 +28,7 @@ class KVCache:
         free: blocks that nobody holds.
         peak: most blocks held at a time.
         hit_tokens, looked_up_tokens: prompt tokens found and looked for.
+        moved: blocks copied to other memory and back.
 
     Raises:
         InputError: there is no block, or a block has no token.
@@ -43,7 +44,7 @@ class KVCache:
             )
         self.blocks = self.free = blocks
         self.block_tokens = block_tokens
-        self.peak = self.hit_tokens = self.looked_up_tokens = 0
+        self.peak = self.hit_tokens = self.looked_up_tokens = self.moved = 0
 
     @property
     def tokens(self) -> int:
@@ -74,6 +75,14 @@ class KVCache:
     def start(self, request: Request, tokens: int) -> bool:
         """Admit a request: as :meth:`hold`, and what :meth:`match` finds counts as computed."""
         return self.hold(request, tokens)
+
+    def put_away(self, request: Request) -> bool:
+        """Keep what a request that gives way has computed somewhere else; False where it is lost."""
+        return False
+
+    def copying(self) -> int:
+        """Picoseconds that the next step waits for copies of blocks; told once."""
+        return 0
 
     def receive(self, request: Request, tokens: int) -> int:
         """Hold blocks for ``tokens`` tokens of a request that was computed elsewhere; tokens that are here already, -1

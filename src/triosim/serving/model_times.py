@@ -141,7 +141,7 @@ class ModelTimes(StepTimes):
 
     def ticks(self, step: StepShape, stage: int) -> int:
         """See the module's docstring."""
-        if not step.chunks and self.stages == 1:
+        if not step.chunks and not step.drafted and self.stages == 1:
             base = self.decodes_but_attention(step.decodes)
             attention = round(self._decode(step.decodes, step.context / step.decodes))
             return max(base + attention, self.host_ticks) + self._gap
@@ -154,7 +154,8 @@ class ModelTimes(StepTimes):
             total += self._scale * self.kernels.together(step.chunks, step.decodes, context)
         else:
             if step.decodes:
-                total += self._decode(step.decodes, step.context / step.decodes)
+                passes = self.kernels.passes(1 + len(step.drafted)) if step.drafted else 1
+                total += passes * self._decode(step.decodes, step.context / step.decodes)
             if step.chunks:
                 total += self._chunks(step.chunks)
         ticks = round(total)

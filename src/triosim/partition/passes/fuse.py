@@ -48,7 +48,7 @@ class Unit:
         scatter_bytes: the same of a reduce-scatter of the gradients.
         forward, backward: its first and last operator in each phase, -1 for none; what is in no module (the loss) runs
             after the forward and before the backward of the whole.
-        ways: parts into which its parameters are cut.
+        shards: parts into which its parameters are cut.
         apart: whether replicas have different ones of it (experts).
     """
 
@@ -59,7 +59,7 @@ class Unit:
     scatter_bytes: int
     forward: tuple[int, int]
     backward: tuple[int, int]
-    ways: int
+    shards: int
     apart: bool
 
     @property
@@ -75,10 +75,10 @@ class UnitsByModule:
 
     Args:
         trace: one rank's step.
-        ways: parts into which parameters are cut: what is sent is padded to a multiple of them.
+        shards: parts into which parameters are cut: what is sent is padded to a multiple of them.
         modules: see :class:`triosim.partition.residence.GatheredModules`.
         apart: parameters of which replicas have different ones.
-        ways_apart: parts into which those are cut.
+        shards_apart: parts into which those are cut.
 
     Raises:
         PlanError: a pattern fits no module.
@@ -87,12 +87,12 @@ class UnitsByModule:
     def __init__(
         self,
         trace: Trace,
-        ways: int,
+        shards: int,
         modules: Sequence[str] = (),
         apart: frozenset[int] = frozenset(),
-        ways_apart: int = 1,
+        shards_apart: int = 1,
     ) -> None:
-        self.trace, self.ways, self.ways_apart = trace, ways, ways_apart
+        self.trace, self.shards, self.shards_apart = trace, shards, shards_apart
         if modules:
             self.paths, self.block = _modules_asked_for(trace, modules)
         else:
@@ -106,7 +106,7 @@ class UnitsByModule:
         if apart:
             self._units_apart(apart)
         shapes, self._size = trace.values.shape.lists(), trace.values.bytes().tolist()
-        dims = shard_dims(trace.values.shape, ways_apart, apart).tolist()
+        dims = shard_dims(trace.values.shape, shards_apart, apart).tolist()
         self._rows = [max(shape[dim], 1) if shape else 1 for shape, dim in zip(shapes, dims, strict=True)]
 
     def _units_apart(self, apart: frozenset[int]) -> None:
@@ -146,12 +146,12 @@ class UnitsByModule:
 
     def padded(self, parameter: int, size: int) -> int:
         """Bytes of something of a parameter's shape when the dimension that is cut is made a multiple of the ranks."""
-        rows, ways = self._rows[parameter], self.ways_apart if parameter in self.apart else self.ways
-        return size // rows * (-(-rows // ways) * ways)
+        rows, shards = self._rows[parameter], self.shards_apart if parameter in self.apart else self.shards
+        return size // rows * (-(-rows // shards) * shards)
 
     def __contains__(self, parameter: int) -> bool:
         """Whether a parameter is in a unit."""
-        return self.ways_apart > 1 or parameter not in self.apart
+        return self.shards_apart > 1 or parameter not in self.apart
 
     def units(
         self, parameters: Iterable[int], grads: Sequence[Gradient], forward: Sequence[int], backward: Sequence[int]
@@ -189,7 +189,7 @@ class UnitsByModule:
                 sum(self.padded(g.parameter, g.bytes) for g in reduced.get(block, ())),
                 whole if block == NONE else in_forward[block],
                 after if block == NONE else in_backward.get(block, (NONE, NONE)),
-                self.ways_apart if block in apart else self.ways,
+                self.shards_apart if block in apart else self.shards,
                 block in apart,
             )
             for block in order

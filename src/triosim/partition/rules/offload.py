@@ -58,8 +58,15 @@ class Offload(Rule):
             raise PlanError(f"offload: {quoted(wrong[0])} cannot be on the host; what can is {', '.join(STAYS)}")
         away = tuple(dict.fromkeys((*placed.away, *(STAYS[one] for one in self.what))))
         if placed.rooted:
-            raise PlanError("dataparallel keeps everything on its devices: use dp-style ddp, or no offload")
+            raise PlanError("dp-style dataparallel keeps everything on its devices: use dp-style ddp, or no offload")
         placed = replace(placed, away=away)
-        if placed.stay(Category.WEIGHT) and (not placed.updates_on_host or placed.weights):
-            raise PlanError("offload parameters needs offload optimizer as well, and zero 1 or 0")
+        if placed.stay(Category.WEIGHT) and not placed.updates_on_host:
+            raise PlanError(
+                "offload parameters needs them updated where they are: use offload optimizer as well, or not parameters"
+            )
+        if placed.stay(Category.WEIGHT) and placed.weights:
+            raise PlanError(
+                f"offload parameters and {placed.name} both say where parameters come from: use zero 1 or 0, or "
+                "offload optimizer only"
+            )
         return placed
