@@ -207,7 +207,7 @@ def test_the_kind_is_counted_rescaled_and_priced(outside: Path) -> None:
     assert operators.results(call)[0].shape == (16, 32)
     found = operators.dims(call)
     assert (found.inputs, [out.labels for out in found.outputs]) == (((0, 1), (1, 2), (2,)), [(0, 2)])
-    assert rescale(trace, batch_size=48).operators.flop.tolist() == [2 * 48 * 64 * 32]
+    assert rescale(trace, batch=48).operators.flop.tolist() == [2 * 48 * 64 * 32]
     odd = TraceBuilder()
     values = [odd.value((8,), "float32", Category.INPUT) for _ in range(2)]
     odd.operator("packed::matmul", values, [], roles=("input", "weight"), phase=Phase.FORWARD)

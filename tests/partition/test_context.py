@@ -167,6 +167,12 @@ def test_with_pipelines_micro_batches_and_recomputation(more: dict, style: str) 
     assert result.memory.allocated_bytes == pytest.approx(without.memory.allocated_bytes, rel=0.01)  # gathered keys
 
 
+def test_a_global_batch_is_that_of_the_replicas_that_are_left() -> None:
+    """8 samples in 8 micro-batches: the 8 ranks are one replica."""
+    job = prepare(*_asked(8, global_batch_size=8, micro_batches=8))
+    assert (job.mesh.replicas, job.mesh.batch_size, job.mesh.micro_batch_size) == (1, 8, 1)
+
+
 def test_one_rank_is_data_parallel() -> None:
     trace, system, plan, fidelity = _asked(1, zero=1)
     one = triosim.simulate(trace, system, plan, fidelity)

@@ -13,7 +13,7 @@ from tests.traces import chain
 from triosim import Fidelity, Plan
 from triosim.composition.update import EFFICIENCY
 from triosim.core.errors import PlanError
-from triosim.partition.passes.visits import update_of
+from triosim.partition.passes.host_copies import update_of
 from triosim.prediction.prepare import prepare
 from triosim.prediction.result import Result
 from triosim.schedule.program import Op
@@ -150,8 +150,8 @@ def test_gradients_leave_while_the_backward_goes_on_unless_others_have_a_part_of
     parameters = int(trace.values.bytes()[trace.weights()].sum())
 
     def most(**plan) -> int:
-        (foot,) = prepare(trace, system, *asked(idle_ok=True, offload=("optimizer",), **plan)).feet
-        return int(foot.held[:, Category.GRADIENT].max())
+        (footprint,) = prepare(trace, system, *asked(idle_ok=True, offload=("optimizer",), **plan)).footprints
+        return int(footprint.held[:, Category.GRADIENT].max())
 
     small = {"bucket_bytes": 1 << 20}
     assert most(dp=1, **small) < 0.3 * parameters

@@ -135,12 +135,25 @@ class Registry(Generic[T]):
     def _entry_points(self) -> dict[str, EntryPoint]:
         points: dict[str, EntryPoint] = {}
         files = self._files()
-        for point in entry_points(group=self.group):
+        for point in installed(self.group):
             key = _key(point.name)
             if key in points or key in files:
                 raise RuntimeError(f"{self.what} {point.name!r} is registered twice (entry point {point.value})")
             points[key] = point
         return points
+
+
+_installed: tuple[Any, Any] = (None, None)
+
+
+def installed(group: str) -> Iterator[EntryPoint]:
+    """The entry points of a group; those of all distributions are read once, for as long as the folders in which Python
+    looks for them stay as they are."""
+    global _installed
+    folders = tuple((path, os.stat(path).st_mtime_ns if os.path.exists(path) else 0) for path in sys.path)
+    if _installed[0] != folders:
+        _installed = (folders, entry_points())
+    return iter(_installed[1].select(group=group))
 
 
 # --- files of the user's own ------------------------------------------------------------------------------------------

@@ -32,6 +32,21 @@ class GradientReduction(NamedTuple):
 
 
 @dataclass(frozen=True)
+class ReplicaSharing:
+    """How some parameters are shared: resolved on a mesh.
+
+    Attributes:
+        shards: parts into which what is Shard is cut.
+        axis: row of the mesh's axes along which it is.
+        reductions: what becomes of a gradient, in order.
+    """
+
+    shards: int
+    axis: int
+    reductions: tuple[GradientReduction, ...]
+
+
+@dataclass(frozen=True)
 class Replication:
     """Placements among the replicas.
 
@@ -80,7 +95,7 @@ class Replication:
         """Whether the host's processor updates, for the states are there."""
         return self.stay(Category.OPTIMIZER_STATE) is not None
 
-    def ways(self, mesh: Mesh) -> int:
+    def shards(self, mesh: Mesh) -> int:
         """Parts into which what is Shard is cut."""
         return mesh.size(self.axis)
 
@@ -90,7 +105,11 @@ class Replication:
 
     def of_apart(self) -> Replication:
         """The placements of parameters of which replicas have different ones."""
-        return replace(self, axis=self.apart, replicas="", path=(), apart="")
+        return replace(self, axis=self.apart, path=(), apart="")
+
+    def sharing(self, mesh: Mesh) -> ReplicaSharing:
+        """How the parameters that all replicas have are shared among them."""
+        return ReplicaSharing(self.shards(mesh), mesh.row(self.axis), self.reductions(mesh))
 
     def reductions(self, mesh: Mesh) -> tuple[GradientReduction, ...]:
         """What makes a gradient that is Partial over all replicas what its optimizer state needs, in order."""
@@ -106,5 +125,7 @@ class Replication:
         """The collectives that follow from the placements."""
         if not self.states:
             return (("all_reduce", self.axis),)
+        if mesh.size(self.axis) == 1 < mesh.size(self.replicas):
+            return (("all_reduce", self.replicas),)
         scattered = ("reduce_scatter", self.axis)
         return (scattered,) if mesh.size(self.replicas) == 1 else (scattered, ("all_reduce", self.replicas))

@@ -132,5 +132,5 @@ def _at_batch(workload: Trace, mesh: JobMesh, plan: Plan) -> Trace:
     unknown = workload.meta.batch_size is None
     as_recorded = mesh.micro_batches == workload.meta.micro_batches
     if unknown and plan.batch_size is None and plan.global_batch_size is None and as_recorded:
-        return rescale(workload, None, plan.sequence_length)
-    return rescale(workload, mesh.micro_batch_size, plan.sequence_length)
+        return rescale(workload, sequence=plan.sequence_length)
+    return rescale(workload, batch=mesh.micro_batch_size, sequence=plan.sequence_length)

@@ -87,9 +87,9 @@ class Run:
         """How many equal instructions each of a program stands for; None where each is one."""
         return None
 
-    def memory(self, number: int, foot: Footprint) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def memory(self, number: int, footprint: Footprint) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """When the memory of the first rank of a class changes, ticks, and bytes that it holds from then on."""
-        return _memory_times(self, self.programs[number], foot), foot.total
+        return _memory_times(self, self.programs[number], footprint), footprint.total
 
     def began(self, number: int, row: int) -> tuple[int, int]:
         """When an instruction of a program began on its first rank, ticks; and the row where that instruction is."""
@@ -204,10 +204,10 @@ def any_busy(run: Run) -> Spans:
     return together(*found)
 
 
-def device_rows(run: Run, spent: Sequence[Occupied], feet: Sequence[Footprint]) -> tuple[DeviceRow, ...]:
+def device_rows(run: Run, spent: Sequence[Occupied], footprints: Sequence[Footprint]) -> tuple[DeviceRow, ...]:
     """One row per rank class, mean over its ranks."""
     rows = []
-    for number, (program, foot) in enumerate(zip(run.programs, feet, strict=True)):
+    for number, (program, footprint) in enumerate(zip(run.programs, footprints, strict=True)):
         cells = run.cells(number)
         rows.append(
             DeviceRow(
@@ -218,8 +218,8 @@ def device_rows(run: Run, spent: Sequence[Occupied], feet: Sequence[Footprint]) 
                 communication_s=_mean(run, spent, cells, "communication"),
                 idle_s=_mean(run, spent, cells, "idle"),
                 host_cpu_s=_mean(run, spent, cells, "host"),
-                allocated_bytes=foot.peak_bytes,
-                reserved_bytes=foot.reserved_bytes,
+                allocated_bytes=footprint.peak_bytes,
+                reserved_bytes=footprint.reserved_bytes,
             )
         )
     return tuple(sorted(rows, key=lambda r: r.rank))
@@ -371,7 +371,7 @@ MOST_RANKS_SHOWN = 64
 
 
 def timeline(
-    run: Run, trace: Trace, system: System, placement: Placement, feet: Sequence[Footprint], account: Account
+    run: Run, trace: Trace, system: System, placement: Placement, footprints: Sequence[Footprint], account: Account
 ) -> Timeline:
     """What ran where and when, in seconds.
 
@@ -380,7 +380,7 @@ def timeline(
         trace: one rank's step.
         system: the machine.
         placement: device of each rank.
-        feet: memory of each program.
+        footprints: memory of each program.
         account: what it takes.
     """
     lowered, played = run.lowered, run.played
@@ -411,7 +411,9 @@ def timeline(
     for program in run.programs:
         stage[program.ranks] = program.stage
     slices = Slices(**{key: np.concatenate(parts) for key, parts in columns.items()})
-    tracks = tuple(_memory_track(run, program, foot) for program, foot in zip(run.programs, feet, strict=True))
+    tracks = tuple(
+        _memory_track(run, program, footprint) for program, footprint in zip(run.programs, footprints, strict=True)
+    )
     ends = zip(system.edge_source.tolist(), system.edge_target.tolist(), strict=True)
     carried = np.where(lowered.link >= 0, played.link_bytes[lowered.link], 0)
     links = LinkUse(
@@ -491,9 +493,9 @@ def _rank_name(system: System, device: int) -> str:
     return f"{system.node_names[device]} ({model})" if model else system.node_names[device]
 
 
-def peak(run: Run, number: int, foot: Footprint, trace: Trace) -> Peak:
+def peak(run: Run, number: int, footprint: Footprint, trace: Trace) -> Peak:
     """When the first rank of a class holds most."""
-    row, program = foot.peak_row, run.programs[number]
+    row, program = footprint.peak_row, run.programs[number]
     if not 0 <= row < run.length(number):
         return Peak("", "", "", 0.0)
     began, row = run.began(number, row)
@@ -517,9 +519,9 @@ CURVE_STEPS = 200
 """Steps of a memory curve in the result; each shows the most within it, so that no peak is lost."""
 
 
-def memory_curve(run: Run, number: int, foot: Footprint) -> MemoryCurve:
+def memory_curve(run: Run, number: int, footprint: Footprint) -> MemoryCurve:
     """What the first rank of a class holds over the run."""
-    when, held = run.memory(number, foot)
+    when, held = run.memory(number, footprint)
     if not len(held):
         return MemoryCurve((), ())
     starts = np.unique(np.linspace(0, len(held) - 1, min(CURVE_STEPS, len(held))).astype(np.int64))
@@ -527,18 +529,18 @@ def memory_curve(run: Run, number: int, foot: Footprint) -> MemoryCurve:
     return MemoryCurve(tuple(seconds(when[starts]).tolist()), tuple(most.tolist()))
 
 
-def _memory_track(run: Run, program: Program, foot: Footprint) -> MemoryTrack:
+def _memory_track(run: Run, program: Program, footprint: Footprint) -> MemoryTrack:
     """Memory of the first rank of a class over time."""
-    return MemoryTrack(int(program.ranks.min()), seconds(_memory_times(run, program, foot)), foot.held)
+    return MemoryTrack(int(program.ranks.min()), seconds(_memory_times(run, program, footprint)), footprint.held)
 
 
-def _memory_times(run: Run, program: Program, foot: Footprint) -> NDArray[np.int64]:
+def _memory_times(run: Run, program: Program, footprint: Footprint) -> NDArray[np.int64]:
     """Ticks at which the memory of the first rank of a class changes; what comes with a row comes when the row begins
     or has ended."""
-    if not len(foot.rows) or not len(program):
-        return np.zeros(len(foot.rows), np.int64)
+    if not len(footprint.rows) or not len(program):
+        return np.zeros(len(footprint.rows), np.int64)
     first = run.tasks(run.first_cell(program)).start
-    inside = (foot.rows >= 0) & (foot.rows < len(program))
-    task = first + np.clip(foot.rows, 0, len(program) - 1)
-    when = np.where(foot.ended, run.played.finish[task], run.played.start[task])
+    inside = (footprint.rows >= 0) & (footprint.rows < len(program))
+    task = first + np.clip(footprint.rows, 0, len(program) - 1)
+    when = np.where(footprint.ended, run.played.finish[task], run.played.start[task])
     return np.maximum.accumulate(np.where(inside, when, 0))

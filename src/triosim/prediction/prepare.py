@@ -39,7 +39,7 @@ from triosim.memory.footprint import Footprint, footprint
 from triosim.network.placement import Placement, place
 from triosim.network.routes import Router, router_of
 from triosim.partition.main_gradients import often
-from triosim.partition.resolve import JobMesh, arranged, rebatched, replication, resolve, rules_of
+from triosim.partition.resolve import JobMesh, replication, resolve, rules_of
 from triosim.partition.step import Step
 from triosim.plan import Plan
 from triosim.prediction.dividing import divided
@@ -99,11 +99,13 @@ class Arranged:
     full_clock: Mapping[int, Estimates] = field(default_factory=dict)
     clocks: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
-    def prepared(self, programs: list[Program], feet: list[Footprint], interferes: list[Interference]) -> Prepared:
+    def prepared(
+        self, programs: list[Program], footprints: list[Footprint], interferes: list[Interference]
+    ) -> Prepared:
         """With its programs."""
         return Prepared(
             self.whole, self.job, self.step, self.system, self.plan, self.fidelity, self.mesh, self.placement,
-            self.times, self.stages, self.launching, self.residual, programs, feet, self.router, interferes,
+            self.times, self.stages, self.launching, self.residual, programs, footprints, self.router, interferes,
             self.warnings, self.full_clock, self.clocks,
         )  # fmt: skip
 
@@ -120,7 +122,7 @@ class Prepared:
         system, plan, fidelity, mesh, placement: on what and how.
         times: operator times on the slowest device.
         programs: one for each rank class.
-        feet: memory of each program.
+        footprints: memory of each program.
         router: finds routes on the system.
         interferes: what collectives cost what computes beside them, for each program.
         warnings: what is not as a user would expect of operator times, on any of the devices.
@@ -142,7 +144,7 @@ class Prepared:
     launching: HostCosts
     residual: CalibratedOverhead | None
     programs: list[Program]
-    feet: list[Footprint]
+    footprints: list[Footprint]
     router: Router
     interferes: list[Interference]
     warnings: tuple[str, ...] = ()
@@ -203,9 +205,9 @@ def written(made: Arranged, tell: Progress = lambda words: None, memory: bool = 
         return classes, footprints(classes) if memory else []
 
     key = (_what_is_written(made, costs), memory)
-    classes, feet = _WRITTEN.get(key, write) if is_ours(type(made.schedule)) else write()
+    classes, found = _WRITTEN.get(key, write) if is_ours(type(made.schedule)) else write()
     devices = [system.model(int(placement.devices[p.ranks.min()])) for p in classes]
-    return made.prepared(classes, feet, [interference(device, made.fidelity.slowdown) for device in devices])
+    return made.prepared(classes, found, [interference(device, made.fidelity.slowdown) for device in devices])
 
 
 def footprints(programs: Sequence[Program]) -> list[Footprint]:
@@ -240,9 +242,9 @@ def arrange(
         raise InputError(f"trace {quoted(workload.meta.workload)}: none of its operators runs: record a whole step")
     workload = recomputed(workload, plan.recompute)
     named = workload.meta.made_by == "triosim.model"
-    mesh = resolve(plan, system.devices, None if named else _samples(workload), workload.meta.micro_batches)
     rules = rules_of(plan, named)
-    mesh = rebatched(plan, arranged(rules, mesh))
+    own_batch = None if named else _samples(workload)
+    mesh = resolve(plan, system.devices, own_batch, workload.meta.micro_batches, rules)
     placed = replication(rules, mesh)
     stack = plan.stack or ASSUMED
     if placed.away and not plan.training:
@@ -446,7 +448,7 @@ def _costs(
     base = next(iter(times))
     at_once = None
     if step.root_only:
-        gathered = rescale(job.recorded, mesh.global_batch_size, plan.sequence_length)
+        gathered = rescale(job.recorded, batch=mesh.global_batch_size, sequence=plan.sequence_length)
         gathered_job = replace(job, trace=gathered, device=system.models[base])
         at_once = price(gathered_job, fidelity.operator_times, fidelity.operator_options).seconds
     copies = copy_s_per_byte(system.models[base]) if step.replication.weights else 0.0

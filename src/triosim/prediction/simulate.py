@@ -159,11 +159,11 @@ def _played_short(
         run = SteadyRun(programs, lowered, lowered.worked(played), 1, short, period)
         return _PlayedJob(run, sources, played, amount), footprints(programs)
 
-    known, feet = _SHORT.get((_what_is_played(job, means, fold, 1), short.added), make)
+    known, found = _SHORT.get((_what_is_played(job, means, fold, 1), short.added), make)
     mesh = short.made.mesh
     parts = mesh.micro_batches + short.added
     mesh = replace(mesh, micro_batches=parts, batch_size=mesh.micro_batch_size * parts)
-    return replace(job, mesh=mesh, programs=list(known.run.programs), feet=feet), known
+    return replace(job, mesh=mesh, programs=list(known.run.programs), footprints=found), known
 
 
 class _PlayedJob(NamedTuple):
@@ -355,8 +355,8 @@ def _result(
     sources: tuple[str, ...],
     clock: Stopwatch,
     largest: int | None = None,
-    sure: Callable[[], Uncertainty | None] = lambda: None,
+    uncertainty: Callable[[], Uncertainty | None] = lambda: None,
     energy: EnergyOptions | None = None,
 ) -> Result:
     stats = lambda: clock.stats(run.played.engine)  # noqa: E731
-    return Summary(job, run, sources, stats, largest, sure, energy or EnergyOptions()).result()
+    return Summary(job, run, sources, stats, largest, uncertainty, energy or EnergyOptions()).result()

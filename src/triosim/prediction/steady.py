@@ -413,13 +413,15 @@ class SteadyRun(tally.Run):
         turn = self._turn(number)
         return len(self.programs[number]) + self.job.added * (turn.stop - turn.start)
 
-    def memory(self, number: int, foot: Footprint) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def memory(self, number: int, footprint: Footprint) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """When the memory of the first rank of a class changes in the whole run, and bytes that it holds from then."""
-        inside = (foot.rows >= 0) & (foot.rows < self.length(number))
-        row, periods = self._short(number, np.clip(foot.rows, 0, self.length(number) - 1))
+        inside = (footprint.rows >= 0) & (footprint.rows < self.length(number))
+        row, periods = self._short(number, np.clip(footprint.rows, 0, self.length(number) - 1))
         task = self.tasks(self.first_cell(self.programs[number])).start + row
-        when = np.where(foot.ended, self.played.finish[task], self.played.start[task]) + periods * self.period.ticks
-        return np.maximum.accumulate(np.where(inside, when, 0)), foot.total
+        when = (
+            np.where(footprint.ended, self.played.finish[task], self.played.start[task]) + periods * self.period.ticks
+        )
+        return np.maximum.accumulate(np.where(inside, when, 0)), footprint.total
 
     def began(self, number: int, row: int) -> tuple[int, int]:
         """When an instruction of the whole program began, ticks; and the row of the short one where it is."""

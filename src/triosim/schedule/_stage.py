@@ -7,6 +7,7 @@ A stage runs one *part* of the model, or several (chunks) under schedules that i
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,14 +15,15 @@ from triosim.memory.blocks import Extra, RankBlocks, StepStorages
 from triosim.memory.liveness import BlockLifetime, Recorder
 from triosim.partition.gradients import Gradient, total_bytes
 from triosim.partition.passes.fuse import Unit, UnitsByModule, by_bytes
-from triosim.partition.passes.visits import (
-    Trip,
+from triosim.partition.passes.host_copies import (
+    HostCopy,
     Update,
-    activation_trips,
-    gradient_trips,
-    parameter_trips,
+    activation_copies,
+    gradient_copies,
+    parameter_copies,
     update_of,
 )
+from triosim.partition.replication import GradientReduction
 from triosim.partition.residence import HOST
 from triosim.partition.resolve import JobMesh
 from triosim.partition.shards import resident
@@ -67,11 +69,14 @@ class JobFacts:
         self.update_s_per_byte = costs.update_s_per_byte
         self.replication = step.replication
         self.sharing = self.replication.ranks(mesh)
-        self.ways, self.reductions = self.replication.ways(mesh), self.replication.reductions(mesh)
-        divided = step.apart and mesh.size(self.replication.apart) > 1
-        self.reductions_apart = self.replication.of_apart().reductions(mesh) if divided else ()
-        gathers = self.replication.weights and self.sharing > 1
-        self.modules = UnitsByModule(step.trace, self.ways, self.replication.modules.modules) if gathers else None
+        apart = self.replication.of_apart() if step.apart else self.replication
+        self.shared = (self.replication.sharing(mesh), apart.sharing(mesh))
+        if apart.ranks(mesh) == 1:
+            self.shared = (self.shared[0], replace(self.shared[1], reductions=()))
+        self.modules: UnitsByModule | None = None
+        if self.replication.weights and self.sharing > 1:
+            shards, shards_apart = (shared.shards for shared in self.shared)
+            self.modules = UnitsByModule(step.trace, shards, self.replication.modules.modules, step.apart, shards_apart)
         self.phase = operators.phase.tolist()
         self.skipped = operators.view.tolist()
         self.storage = values.storage.tolist()
@@ -104,6 +109,10 @@ class JobFacts:
     def gathering_axis(self, parameter: int) -> str:
         """The axis along which the shards of an updated parameter are brought together."""
         return self.replication.apart if parameter in self.step.apart else self.replication.axis
+
+    def reductions(self, parameter: int) -> tuple[GradientReduction, ...]:
+        """What becomes of the gradient of a parameter, in order."""
+        return self.shared[parameter in self.step.apart].reductions
 
     def running(self, schedule: Schedule, mesh: JobMesh) -> JobFacts:
         """The same job under another schedule, with other micro-batches."""
@@ -165,7 +174,7 @@ class PartFacts:
         if job.modules is not None:
             used = [p for p, users in stages.parameters.items() if number in users]
             self.units = job.modules.units(used, self.grads, self.forward, self.backward)
-        self.trips = self._trips()
+        self.host_copies = self._host_copies()
 
     def _summands(self) -> dict[int, int]:
         """Storages of gradients -> those of the summands that this part has of them.
@@ -188,22 +197,22 @@ class PartFacts:
         rows = self.rows.get(Pass.INPUT_GRADIENT, self.backward)
         return max((row for row in rows if row <= boundary.returned), default=boundary.returned)
 
-    def _trips(self) -> dict[bool, list[Trip]]:
+    def _host_copies(self) -> dict[bool, list[HostCopy]]:
         """What travels to the host and back in forwards (False) and backwards (True)."""
         trace, placed = self.job.step.trace, self.job.replication
-        trips: dict[bool, list[Trip]] = {False: [], True: []}
+        copies: dict[bool, list[HostCopy]] = {False: [], True: []}
         if (stay := placed.stay(Category.ACTIVATION)) is not None:
             sent = {b.storage for boundaries in self.leaving.values() for b in boundaries}
-            kept = activation_trips(trace, self.forward, self.backward, sent, stay)
-            trips[False] += kept
-            trips[True] += kept
+            kept = activation_copies(trace, self.forward, self.backward, sent, stay)
+            copies[False] += kept
+            copies[True] += kept
         if (stay := placed.stay(Category.WEIGHT)) is not None:
             mine = {p: users for p, users in self.job.stages.parameters.items() if self.number in users}
-            for backward, visits in zip(
-                (False, True), parameter_trips(trace, self.forward, self.backward, mine, stay), strict=True
+            for backward, own in zip(
+                (False, True), parameter_copies(trace, self.forward, self.backward, mine, stay), strict=True
             ):
-                trips[backward] += visits
-        return trips
+                copies[backward] += own
+        return copies
 
     def groups(self) -> list[list[Gradient]]:
         """Gradients that are reduced together."""
@@ -256,8 +265,7 @@ class StageFacts:
         self.sent = self._sent_gradients()
         self.blocks = self._blocks(numbers)
         for part in self.parts:
-            part.blocks = [UnitBlocks.of(unit, (part.number, n), self.blocks, job.ways)
-                           for n, unit in enumerate(part.units)]  # fmt: skip
+            part.blocks = [UnitBlocks.of(unit, (part.number, n), self.blocks) for n, unit in enumerate(part.units)]
 
     def _copies_gradients(self) -> bool:
         """Whether gradients are copied to buckets; main gradients are reduced where they are (Megatron-LM's
@@ -273,16 +281,17 @@ class StageFacts:
         mine = {p: not set(users).isdisjoint(numbers) for p, users in job.stages.parameters.items()}
         blocks = RankBlocks(job.storages, mine, rows, 0 in numbers, self.mesh.micro_batches)
         if job.modules is not None:
-            blocks.shrinks(*resident(trace, job.ways))
-            blocks.stays([gradient.storage for gradient in self.grads])
+            shards, shards_apart = (shared.shards for shared in job.shared)
+            blocks.shrinks(*resident(trace, shards, job.step.apart, shards_apart))
+            blocks.stays([gradient.storage for gradient in self.grads if gradient.parameter in job.modules])
         elif self._copies_gradients():
             buckets = Extra(total_bytes(self.grads), Category.COMMUNICATION, scope=BlockLifetime.RESIDENT)
             blocks.add("buckets", buckets)  # what gradients are copied to
         for part in self.parts:
             blocks.gradients_here(part.summands)
         if job.replication.away:
-            trips = [trip for part in self.parts for trip in part.trips[False]]
-            on_host(blocks, trips, self.update() if job.replication.updates_on_host else None)
+            copies = [copy for part in self.parts for copy in part.host_copies[False]]
+            on_host(blocks, copies, self.update() if job.replication.updates_on_host else None)
         return blocks
 
     def elsewhere(self, gradient: Gradient) -> list[int]:
@@ -294,7 +303,7 @@ class StageFacts:
         """Gradients that are reduced together, the last chunk's first."""
         return [group for part in reversed(self.parts) for group in part.groups()]
 
-    def _sent_gradients(self) -> list[Trip]:
+    def _sent_gradients(self) -> list[HostCopy]:
         """Gradients that go to the host beside the last backward: those that no other rank has a part of."""
         shared = any(self.elsewhere(g) for g in self.grads)
         whole = len(self.parts) == 1 and not self.job.schedule.splits_backward
@@ -302,7 +311,7 @@ class StageFacts:
         stay = self.job.replication.stay(Category.OPTIMIZER_STATE)
         if stay is None or not alone or not self.plan.overlap or not whole:
             return []
-        return gradient_trips(
+        return gradient_copies(
             self.groups(),
             self.update().gradients,
             [row for row in self.parts[0].backward if not self.job.skipped[row]],
@@ -334,6 +343,5 @@ class StageFacts:
         """Writes what belongs to the units of a part into a fragment, see :class:`Gathering`."""
         return Gathering(
             part.units, part.blocks, self.blocks.stands_for, builder, recorder, backward, needs, scatters,
-            self.plan.overlap, self.job.ways, self.job.copy_s_per_byte, self.mesh.row(self.job.replication.axis),
-            self.job.reductions, self.job.replication.modules, start,
+            self.plan.overlap, self.job.copy_s_per_byte, self.job.shared, self.job.replication.modules, start,
         )  # fmt: skip

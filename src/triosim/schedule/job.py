@@ -30,7 +30,7 @@ from triosim.schedule.actions import Pass, Schedule
 from triosim.schedule.costs import ScheduleCosts as Costs
 from triosim.schedule.fragments import Fragment, Placed, concatenate
 from triosim.schedule.gathering import Missing, missing
-from triosim.schedule.host_copies import Shuttle
+from triosim.schedule.host_copies import CopyWriter
 from triosim.schedule.program import COMPUTE, COPY, SEND, TP, Op, Program, of_iteration
 from triosim.schedule.stages import Boundary, Stages
 from triosim.trace.tables import ITEM_BYTES, Category, Phase, Trace
@@ -226,9 +226,15 @@ class StageWriter:
         units = (
             self.of.gathering(part, builder, recorder, backward, kind.needs, backward and alone) if part.units else None
         )
-        trips = part.trips[backward] + (self.of.sent if backward and kind.final else [])
-        shuttle = Shuttle(
-            trips, backward, builder, recorder, self.of.blocks, self.of.places.get(HOST_PLACE, -1), self.of.stream(COPY)
+        copies = part.host_copies[backward] + (self.of.sent if backward and kind.final else [])
+        copy_writer = CopyWriter(
+            copies,
+            backward,
+            builder,
+            recorder,
+            self.of.blocks,
+            self.of.places.get(HOST_PLACE, -1),
+            self.of.stream(COPY),
         )
         at, arrivals = np.full(len(job.phase), -1, np.int64), {}
         previous, end = -1, 0
@@ -236,7 +242,7 @@ class StageWriter:
         rows = np.array(part.rows[kind.what], np.int64)
         marked = np.ones(len(rows), bool)
         if units is None and not self.fetches:
-            marked = self._marked(part, backward, shuttle)[rows]
+            marked = self._marked(part, backward, copy_writer)[rows]
         for place in [*np.flatnonzero(marked).tolist(), len(rows)]:
             if end < place:  # nothing happens next to these
                 between = rows[end:place]
@@ -263,13 +269,13 @@ class StageWriter:
                 before = before + self._fetched_for(row)
             if units is not None:
                 units.before(row, previous)
-            before = before + shuttle.before(row, previous)
+            before = before + copy_writer.before(row, previous)
             if self.of.skipped[row]:
                 waits = before
             else:
                 previous = builder.add(Op.COMPUTE, COMPUTE, operator=row, seconds=job.seconds[row], before=before)
             at[row] = previous
-            shuttle.after(row, previous)
+            copy_writer.after(row, previous)
             if units is not None:
                 units.after(row)
             for number in job.issued_after.get(row, ()):
@@ -284,13 +290,13 @@ class StageWriter:
         if units is not None:
             units.finish(at, alone if backward else job.replication.regathers)
         uses = recorder.build(job.storages.uses(part.rows[kind.what], at, arrivals))
-        return Fragment(builder.build(), at, uses, self.done, shuttle.sent)
+        return Fragment(builder.build(), at, uses, self.done, copy_writer.sent)
 
-    def _marked(self, part: PartFacts, backward: bool, shuttle: Shuttle) -> NDArray[np.bool_]:
+    def _marked(self, part: PartFacts, backward: bool, copy_writer: CopyWriter) -> NDArray[np.bool_]:
         """Operators next to which something else than operators happens."""
         marked = self.job.around.copy()
         crossing = part.returning if backward else part.leaving
-        for rows in (part.arriving, crossing, *shuttle.rows()):
+        for rows in (part.arriving, crossing, *copy_writer.rows()):
             marked[list(rows)] = True
         return marked
 

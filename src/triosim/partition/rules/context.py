@@ -23,6 +23,7 @@ from triosim.core.caching import kept
 from triosim.core.errors import PlanError
 from triosim.core.registry import registered
 from triosim.operators import SPREAD
+from triosim.partition.experts import routed
 from triosim.partition.facts import Facts
 from triosim.partition.mesh import Mesh
 from triosim.partition.replication import Replication
@@ -67,7 +68,9 @@ class Context(Rule):
             PlanError: replicas are arranged otherwise.
         """
         if placed.axis != "dp" or placed.path or placed.rooted or placed.apart:
-            raise PlanError("context: cp goes with ZeRO and plain data parallelism, without hsdp, ep and dataparallel")
+            raise PlanError(
+                "context: cp goes with ZeRO and plain data parallelism, without hsdp and dataparallel, before experts"
+            )
         return replace(placed, axis="dp_cp")
 
     def place(self, facts: Facts, placing: Placing) -> Placing:
@@ -83,8 +86,6 @@ class Context(Rule):
                 f"context: which dimension of {name} is the sequence is not known: record it with its sequence_length, "
                 "or name a model and give --seq-len"
             )
-        if any(call.kind == "experts" for call in facts.calls.unique):
-            raise PlanError(f"context: tokens of {name} choose experts among all of a rank: use ep, and leave cp out")
         parts = 1 if self.cp_style == "ulysses" else 2
         if length % (parts * placing.size):
             unit = parts * placing.size
@@ -94,6 +95,7 @@ class Context(Rule):
                 f"context: sequence length {length} does not divide into {each} for each of cp {placing.size} ranks:"
                 f" nearest that do are {near}"
             )
+        alone, own = routed(facts, next(iter(seeds.items())))
         found = follow(facts.trace, seeds, length).segments
         resting = {
             value: shard
@@ -102,8 +104,9 @@ class Context(Rule):
             if (shard := next(iter(shards))).size % placing.size == 0
         }
         return replace(
-            placing, inputs=seeds, resting=resting, stationary="activations", per_rank=frozenset({"loss"}), left=True
-        )
+            placing, inputs=seeds, resting={**own, **resting}, stationary="activations", per_rank=frozenset({"loss"}),
+            alone=alone, left=True,
+        )  # fmt: skip
 
     def completed(self, step: Step, mesh: Mesh) -> Step:
         """With attention by heads, by blocks, or one that knows that its queries are from all over the sequence.

@@ -1,6 +1,6 @@
-"""Fill the outputs of docs/energy.md and docs/cost.md from real runs.
+"""Fill the outputs of docs/energy.md, docs/cost.md and docs/jobs.md from real runs.
 
-    python docs/make_energy.py [--data ../shared/data]
+    python docs/make_outputs.py [--data ../shared/data]
 
 Each passage between ``<!-- run: COMMAND -->`` and ``<!-- end -->`` becomes what the command prints, one run after
 another in one folder; ``<!-- judge: NAME -->`` what that judge prints, where there is measured data.
@@ -18,13 +18,13 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("energy.md", "cost.md")
+PAGES = ("energy.md", "cost.md", "jobs.md")
 WIDTH = "100"
 PASSAGE = re.compile(r"<!-- (run|judge): (.*?) -->\n.*?<!-- end -->", re.DOTALL)
 
 
 def main() -> None:
-    """Rewrite both pages."""
+    """Rewrite the pages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     data: Path = parser.parse_args().data.resolve()

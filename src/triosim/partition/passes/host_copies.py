@@ -24,7 +24,7 @@ from triosim.trace.blocks import blocks
 from triosim.trace.tables import NONE, Category, Phase, Trace
 
 
-class Trip(NamedTuple):
+class HostCopy(NamedTuple):
     """Storages that travel together.
 
     Attributes:
@@ -54,9 +54,9 @@ class _Reach(NamedTuple):
     backward: tuple[int, int]
 
 
-def activation_trips(
+def activation_copies(
     trace: Trace, forward: Sequence[int], backward: Sequence[int], sent: set[int], stay: HostStay
-) -> list[Trip]:
+) -> list[HostCopy]:
     """What the blocks of a stage keep for the backward, as it leaves and comes back.
 
     Args:
@@ -89,7 +89,7 @@ def activation_trips(
         if user >= 1:  # the first to run backward cannot call ahead
             found.setdefault((at, user), []).append(storage_)
     return [
-        Trip(
+        HostCopy(
             tuple(storages), int(size[storages].sum()), leaves=reach[at].forward[1],
             gone=reach[at + stay.waiting].forward[0], called=called[user],
             needed=min(wanted[s] for s in storages),
@@ -98,9 +98,9 @@ def activation_trips(
     ]  # fmt: skip
 
 
-def parameter_trips(
+def parameter_copies(
     trace: Trace, forward: Sequence[int], backward: Sequence[int], parameters: Mapping[int, object], stay: HostStay
-) -> tuple[list[Trip], list[Trip]]:
+) -> tuple[list[HostCopy], list[HostCopy]]:
     """Parameters of the blocks of a stage, as they visit in its forward and in its backward.
 
     Args:
@@ -123,16 +123,16 @@ def parameter_trips(
         block = next((of_path[p] for n in range(1, len(parts)) if (p := ".".join(parts[:n])) in of_path), NONE)
         mine.setdefault(block, []).append(storage[value])
 
-    def trips(rows: list[tuple[int, int, int]]) -> list[Trip]:
+    def copies(rows: list[tuple[int, int, int]]) -> list[HostCopy]:
         made = []
         for (first, last, block), (called, _, _) in zip(rows, hoist(rows, stay.ahead), strict=True):
             if block in mine:
-                made.append(Trip(tuple(mine[block]), int(size[mine[block]].sum()), NONE, NONE, called, first, last))
+                made.append(HostCopy(tuple(mine[block]), int(size[mine[block]].sum()), NONE, NONE, called, first, last))
         return made
 
     return (
-        trips(sorted((*b.forward, b.block) for b in reach)),
-        trips(sorted((*b.backward, b.block) for b in reach if b.backward[0] >= 0)),
+        copies(sorted((*b.forward, b.block) for b in reach)),
+        copies(sorted((*b.backward, b.block) for b in reach if b.backward[0] >= 0)),
     )
 
 
@@ -185,9 +185,9 @@ def _first_touched(
     return first
 
 
-def gradient_trips(
+def gradient_copies(
     groups: Sequence[Sequence[Gradient]], sizes: Mapping[int, int], backward: Sequence[int], waiting: int
-) -> list[Trip]:
+) -> list[HostCopy]:
     """Complete gradients on their way to the host, beside the last backward.
 
     Args:
@@ -197,14 +197,14 @@ def gradient_trips(
         waiting: so many groups wait to leave before the backward waits for the first of them.
     """
     ready = sink(groups)
-    trips = []
+    copies = []
     for at, group in enumerate(groups):
         later = max(ready[at : at + waiting])
         gone = next((row for row in backward if row > later), NONE) if at + waiting <= len(groups) else NONE
         storages = tuple(g.storage for g in group if g.storage in sizes)
         if storages:
-            trips.append(Trip(storages, sum(sizes[s] for s in storages), ready[at], gone, NONE, NONE))
-    return trips
+            copies.append(HostCopy(storages, sum(sizes[s] for s in storages), ready[at], gone, NONE, NONE))
+    return copies
 
 
 @dataclass(frozen=True)
