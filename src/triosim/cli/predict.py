@@ -69,7 +69,7 @@ def _predict(options: Options, training: bool) -> None:
         def predict(machine: System) -> Result:
             return simulate(
                 trace, machine, plan, fidelity, progress=tell, keep=keep, fit=options.fit or None, also=also,
-                energy=told,
+                energy=told, at_once=True,
             )  # fmt: skip
 
         found = best_of(options, predict, system)

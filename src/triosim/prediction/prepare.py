@@ -175,9 +175,21 @@ def prepare(
     Raises:
         InputError: the workload, the system and the plan do not go together; the message says how they would.
     """
-    made = arrange(workload, system, plan, fidelity, tell, also, drawn)
-    step, mesh, system, placement, models = made.step, made.mesh, made.system, made.placement, made.models
+    return written(arrange(workload, system, plan, fidelity, tell, also, drawn), tell)
 
+
+def written(made: Arranged, tell: Progress = lambda words: None, memory: bool = True) -> Prepared:
+    """A job with its programs.
+
+    Args:
+        made: as it was arranged.
+        tell: as of :func:`prepare`.
+        memory: whether the footprints are wanted too.
+
+    Raises:
+        InputError: as of :func:`prepare`.
+    """
+    step, mesh, system, placement, models = made.step, made.mesh, made.system, made.placement, made.models
     tell("writing the programs of the ranks")
     chunks = made.schedule.chunks_per_stage
     _check_length(step.trace, made.plan, mesh, chunks, made.launching.mode)
@@ -190,13 +202,17 @@ def prepare(
             step, costs, made.all_times, made.stages, made.schedule, made.plan, mesh, system, placement,
             made.launching,
         )  # fmt: skip
-        return classes, [footprint(p.lifetimes, len(CATEGORIES)) for p in classes if p.lifetimes is not None]
+        return classes, footprints(classes) if memory else []
 
-    classes, footprints = (
-        _WRITTEN.get(_what_is_written(made, costs), write) if is_ours(type(made.schedule)) else write()
-    )
+    key = (_what_is_written(made, costs), memory)
+    classes, found = _WRITTEN.get(key, write) if is_ours(type(made.schedule)) else write()
     devices = [system.model(int(placement.devices[p.ranks.min()])) for p in classes]
-    return made.prepared(classes, footprints, [interference(device, made.fidelity.slowdown) for device in devices])
+    return made.prepared(classes, found, [interference(device, made.fidelity.slowdown) for device in devices])
+
+
+def footprints(programs: Sequence[Program]) -> list[Footprint]:
+    """Memory of each program that has any."""
+    return [footprint(p.lifetimes, len(CATEGORIES)) for p in programs if p.lifetimes is not None]
 
 
 def arrange(

@@ -90,8 +90,8 @@ class Summary:
             fidelity=self._fidelity(),
             sources=self._sources(),
             warnings=self.warnings(memory.fits),
-            tasks=len(run.lowered.graph),
-            flows=run.played.flows,
+            tasks=run.played_tasks,
+            flows=run.flows,
             make_interval=lambda: self._interval(seconds, parts),
             make_energy=account.energy,
             make_cost=lambda energy: self._cost(energy, seconds, throughput),
@@ -181,9 +181,9 @@ class Summary:
             categories={
                 name: int(size) for name, size in zip(CATEGORIES, footprint.at_peak.tolist(), strict=True) if size
             },
-            peak=tally.peak(run, program, footprint, trace),
+            peak=tally.peak(run, found.program, footprint, trace),
             holders=holders(program.lifetimes, footprint.peak_row, trace)[:HOLDERS],
-            curve=tally.memory_curve(run, program, footprint),
+            curve=tally.memory_curve(run, found.program, footprint),
             host_bytes=program.host_bytes,
             largest_batch=self.largest_batch,
         )
