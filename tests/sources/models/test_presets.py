@@ -20,7 +20,6 @@ PUBLISHED = {
     "resnet101": 44_549_160, "resnet152": 60_192_808, "resnext50-32x4d": 25_028_904, "resnext101-32x8d": 88_791_336,
     "wide-resnet50-2": 68_883_240, "densenet121": 7_978_856, "densenet161": 28_681_000, "densenet169": 14_149_480,
     "densenet201": 20_013_928, "vgg11": 132_863_336, "vgg13": 133_047_848, "vgg16": 138_357_544, "vgg19": 143_667_240,
-    "vit-base-16": 86_567_656, "vit-large-16": 304_326_632,  # torchvision's table has the same two
     # Hugging Face's counts of the stored parameters
     "mixtral-8x7b": 46_702_792_704, "mixtral-8x22b": 140_620_634_112, "qwen2.5-0.5b": 494_032_768,
     "qwen2.5-1.5b": 1_543_714_304, "qwen2.5-3b": 3_085_938_688, "qwen2.5-7b": 7_615_616_512,

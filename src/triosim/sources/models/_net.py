@@ -164,28 +164,6 @@ class Net(Tape):
         self.derivative(row, (y,), lambda g: self.give(x, self.transpose(g, dim0, dim1)))
         return y
 
-    def permute(self, x: Tensor, dims: Sequence[int]) -> Tensor:
-        """The dimensions of ``x`` in another order."""
-        y = self.alias(x, tuple(x.shape[d] for d in dims))
-        row = self.operator("aten::permute", ("self",), (x,), (y,), {"dims": list(dims)}, view=True)
-        back = [list(dims).index(d) for d in range(len(dims))]
-        self.derivative(row, (y,), lambda g: self.give(x, self.permute(g, back)))
-        return y
-
-    def select(self, x: Tensor, dim: int, index: int) -> Tensor:
-        """What is at ``index`` of one dimension."""
-        y = self.alias(x, (*x.shape[:dim], *x.shape[dim + 1 :]), index * math.prod(x.shape[dim + 1 :]))
-        args = {"dim": dim, "index": index}
-        row = self.operator("aten::select", ("self",), (x,), (y,), args, view=True)
-
-        def rule(g: Tensor) -> None:
-            whole = self.tensor(x.shape, x.dtype)
-            self.operator("aten::select_backward", ("grad_output",), (g,), (whole,), args)
-            self.give(x, whole)
-
-        self.derivative(row, (y,), rule)
-        return y
-
     def unsqueeze(self, x: Tensor, dim: int) -> Tensor:
         """A dimension of size one put in; for tensors that need no gradient."""
         y = self.alias(x, (*x.shape[:dim], 1, *x.shape[dim:]))
@@ -300,22 +278,6 @@ class Net(Tape):
             gradients = [(x, self.to(self.mul(g, other), x.dtype)) for x, other in ((a, b), (b, a)) if x.needs_grad]
             for x, gradient in gradients:
                 self.give(x, gradient)
-
-        self.derivative(row, (y,), rule)
-        return y
-
-    def scaled_by(self, x: Tensor, weight: Tensor, copied: bool = False) -> Tensor:
-        """``x`` [..., width] times a parameter [width]; ``copied`` as ``strided_gradient`` of :meth:`view`."""
-        y = self._like(x)
-        row = self.operator("aten::mul", ("self", "other"), (weight, x), (y,))
-
-        def rule(g: Tensor) -> None:
-            dx, parts = self.mul(g, weight), self.mul(g, x)
-            ones = (1,) * (len(x.shape) - 1)
-            dw = self.tensor((*ones, *weight.shape), x.dtype)
-            self.operator("aten::sum", ("self",), (parts,), (dw,), {"dim": list(range(len(ones))), "keepdim": True})
-            self.give(weight, self.view(dw, weight.shape))
-            self.give(x, self.clone(dx) if copied else dx)
 
         self.derivative(row, (y,), rule)
         return y
@@ -761,19 +723,6 @@ class Net(Tape):
         row = self.operator("aten::mean", ("self",), (x,), (y,), {"dim": [-1, -2], "keepdim": True})
 
         def rule(g: Tensor) -> None:  # divides what it spreads over the window
-            dx = self._like(x, False)
-            self.operator("aten::div", ("self",), (g,), (dx,), {"other": x.shape[2] * x.shape[3]})
-            self.give(x, dx)
-
-        self.derivative(row, (y,), rule)
-        return y
-
-    def mean_of_pixels(self, x: Tensor) -> Tensor:
-        """The mean [batch, channels] of [batch, channels, height, width]."""
-        y = self.tensor(x.shape[:2], x.dtype, needs_grad=x.needs_grad)
-        row = self.operator("aten::mean", ("self",), (x,), (y,), {"dim": [-2, -1], "keepdim": False})
-
-        def rule(g: Tensor) -> None:
             dx = self._like(x, False)
             self.operator("aten::div", ("self",), (g,), (dx,), {"other": x.shape[2] * x.shape[3]})
             self.give(x, dx)
