@@ -1,15 +1,14 @@
-"""What the fullest stage of an evaluated job reserves, from as few micro-batches as show it.
+"""What the fullest stage of an evaluated job reserves.
 
-Allocations of a pass are those of every other pass of its kind, so memory depends on how many passes are under way and
-no more on how often they come: the peak is that of the shortest run of the schedule in which as many are.  Of stages of
-one kind the one with most passes under way is the fullest.
+Of stages of one kind the one with most passes under way is the fullest.  All its passes are played: although each of a
+kind allocates the same, what the allocator has reused and split shifts its blocks for many micro-batches (gpt2 in four
+stages, 8 micro-batches, full recomputation: a segment of 2 MiB more than 6 micro-batches need).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from triosim.core.errors import PlanError
 from triosim.memory.footprint import footprint
 from triosim.memory.liveness import ScheduledFragment, liveness
 from triosim.prediction.timeline import CATEGORIES
@@ -18,9 +17,6 @@ from triosim.schedule.actions import Schedule
 from triosim.schedule.fragments import Fragment
 from triosim.search.order import Order, order_of
 from triosim.search.stage_kinds import StageKind
-
-STEADY = 2
-"""Micro-batches beyond those under way at once, for the allocator to have reused what was freed."""
 
 
 def fullest(job: JobFacts, schedule: Schedule, of: Sequence[int], written: Mapping[int, StageKind]) -> int:
@@ -36,27 +32,10 @@ def fullest(job: JobFacts, schedule: Schedule, of: Sequence[int], written: Mappi
     orders = [order_of(schedule, stage, mesh.stages, mesh.micro_batches) for stage in range(mesh.stages)]
     for kind, runs in written.items():
         stage = max((s for s, k in enumerate(of) if k == kind), key=lambda s: orders[s].depth)
-        order = _shortest(schedule, stage, mesh.stages, orders[stage], mesh.micro_batches)
-        scheduled, length = _scheduled(runs, order)
+        scheduled, length = _scheduled(runs, orders[stage])
         held = liveness(runs.writer.of.blocks.build(), scheduled, mesh.micro_batches, length)
         reserved = max(reserved, footprint(held.on(host=False), len(CATEGORIES)).reserved_bytes)
     return reserved
-
-
-def _shortest(schedule: Schedule, stage: int, stages: int, whole: Order, micro_batches: int) -> Order:
-    """The order with fewest micro-batches in which as many passes are under way."""
-    depth = whole.depth
-    if schedule.chunks_per_stage > 1:
-        return whole  # chunks of different sizes leave holes that fill differently for many rounds
-    for fewer in (depth + STEADY, *(rounds * stages for rounds in (2, 3, 4))):
-        if fewer < micro_batches and fewer >= STEADY:
-            try:
-                found = order_of(schedule, stage, stages, fewer)
-            except PlanError:
-                continue
-            if found.depth == depth:
-                return found
-    return whole
 
 
 def _scheduled(runs: StageKind, order: Order) -> tuple[list[ScheduledFragment], int]:
