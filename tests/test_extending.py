@@ -323,3 +323,11 @@ def test_climbing_finds_what_trying_everything_finds(outside: Path) -> None:
         for name in ("exhaustive", "climbing")
     )
     assert climbed.best.edp == pytest.approx(best.best.edp, rel=0.02)
+
+
+def test_a_data_card_is_a_device(outside: Path) -> None:
+    found = triosim.system(devices=2, device=str(outside / "small.card"), link="10GB/s").models[0]
+    assert (found.name, found.peak_flops["float32"], found.memory_bytes) == ("small-1", 20e12, 64_000_000_000)
+    broken = outside / "broken.card"
+    broken.write_text("small-1 fast\n")
+    assert "give NAME FLOP/s B/s BYTES" in run("train", "gpt2", "--device", broken, code=2).stderr
