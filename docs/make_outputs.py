@@ -45,7 +45,8 @@ def main() -> None:
             if most:
                 shown = "".join([*shown.splitlines(keepends=True)[: int(most)], "...\n"])
             language = "console" if kind == "run" and ".json" not in words else "text"
-            return f"<!-- {kind}{' ' + most if most else ''}: {words} -->\n```{language}\n$ {command}\n{shown}```\n<!-- end -->"
+            marked = f"{kind} {most}" if most else kind
+            return f"<!-- {marked}: {words} -->\n```{language}\n$ {command}\n{shown}```\n<!-- end -->"
 
         for name in PAGES:
             page = ROOT / "docs" / name
