@@ -59,6 +59,8 @@ class Plan(Checked):
         parallelism_options: what those rules take, by name.
         recompute: ``"full"`` runs each repeated block's forward again before its backward instead of keeping its
             activations, ``"selective"`` the attention cores only; ``"none"`` keeps them.
+        quantize: products of the repeated blocks in 8 or 4 bits, by the recipe of that name
+            (:mod:`triosim.transform.quantization`); ``"none"`` leaves them as they are.
         offload: what is in host memory until it is needed: ``"optimizer"`` states, which the host's processor updates,
             ``"activations"`` and ``"parameters"`` of the repeated blocks.
         places: value category -> where its values start: ``"host"``, ``"pool"`` or ``"device:N"``.
@@ -136,6 +138,10 @@ class Plan(Checked):
     recompute: Literal["none", "full", "selective"] = asked(
         "none", MEMORY, "WHAT",
         "Run again instead of keeping activations: full (repeated blocks), selective (attention) or none.",
+    )  # fmt: skip
+    quantize: Literal["none", "fp8-delayed", "fp8-current", "fp8-block", "mxfp8", "nvfp4"] = asked(
+        "none", WORKLOAD, "RECIPE",
+        "Multiply in 8 or 4 bits in the blocks: fp8-delayed, fp8-current, fp8-block, mxfp8, nvfp4 or none.",
     )  # fmt: skip
     offload: tuple[Literal["optimizer", "activations", "parameters"], ...] = asked(
         (), MEMORY, "WHAT", "Keep in host memory: optimizer, activations or parameters (of the blocks); repeatable.",

@@ -170,9 +170,15 @@ def predict(row: Row, stacked: bool = True) -> Any:
         options = {"attention": stack.attention, "fused": stack.fused, "fused_softmax": softmax}
     trace = triosim.model(
         row.family, batch_size=1, sequence_length=row.sequence, precision=row.precision, optimizer="adam",
-        configuration=row.configuration, **options,
+        configuration=row.configuration or None, **options,
     )  # fmt: skip
-    return triosim.simulate(trace, system(**row.system), plan, fit=False)
+    machine = system(**row.system)
+    least = ("none", "selective", "full") if "recompute" in row.assumed else (plan.recompute,)
+    for recompute in least:
+        result = triosim.simulate(trace, machine, plan.replaced(recompute=recompute), fit=False)
+        if result.memory.fits is not False:
+            break
+    return result
 
 
 @functools.lru_cache(maxsize=64)

@@ -26,6 +26,7 @@ from triosim.core.errors import PlanError
 from triosim.operators import kind
 from triosim.trace.blocks import blocks
 from triosim.trace.tables import NONE, PERSISTENT, Category, Phase, Trace
+from triosim.transform.rewriting import categorised
 
 Recompute = Literal["none", "full", "selective"]
 
@@ -327,7 +328,7 @@ def _woven(facts: _Facts, parts: Sequence[_Part]) -> Trace:
             stream=kernels.stream[again],
         )  # fmt: skip
     communications = trace.communications.unplaced()
-    return _categorised(replace(trace, values=more, operators=taken, kernels=kernels, communications=communications))
+    return categorised(replace(trace, values=more, operators=taken, kernels=kernels, communications=communications))
 
 
 def _merged(first: Sequence[int], now: Sequence[int], then: Sequence[int]) -> list[int]:
@@ -349,23 +350,3 @@ def _kernels(
     extra = [(new, k) for new in np.flatnonzero(is_copy).tolist() for k in by_row.get(int(source[new]), ())]
     rows = np.array([*new_row[of].tolist(), *(new for new, _ in extra)], np.int32)
     return rows, np.array([*range(len(of)), *(k for _, k in extra)], np.int64)
-
-
-def _categorised(trace: Trace) -> Trace:
-    """Activations are what a forward made and a later phase reads, or a recomputation made and the backward reads."""
-    operators, values = trace.operators, trace.values
-    storages = int(values.storage.max(initial=-1)) + 1
-    born = np.full(storages, len(operators), np.int64)
-    row = operators.outputs.rows()
-    np.minimum.at(born, values.storage[operators.outputs.values], row)
-    made_in = np.append(operators.phase, np.int8(Phase.OPTIMIZER))[born]
-    kept = np.zeros(storages, bool)
-    row, where = operators.inputs.rows(), values.storage[operators.inputs.values]
-    reader = operators.phase[row]
-    kept[where[reader == Phase.BACKWARD]] = True
-    kept[where[(reader == Phase.RECOMPUTE) & (made_in[where] == Phase.FORWARD)]] = True
-    kept &= np.isin(made_in, (Phase.FORWARD, Phase.RECOMPUTE))
-    category = values.category.copy()
-    loose = np.isin(category, (Category.ACTIVATION, Category.TEMPORARY))
-    category[loose] = np.where(kept[values.storage[loose]], Category.ACTIVATION, Category.TEMPORARY)
-    return replace(trace, values=replace(values, category=category))
