@@ -47,6 +47,9 @@ SYSTEMS = {
     "B300": "hgx-b300", "GB200": "gb200-nvl72", "GB300": "gb300-nvl72",
 }  # fmt: skip
 """Ready systems of the catalog, by the GPU that a row names."""
+RACK, USED_OF_RACK = 72, 64
+"""GPUs of an NVL72, and those that jobs of several racks use of each: groups of powers of two then stay within a rack,
+as the groups of 64 experts of Megatron-Bridge's rows do."""
 FABRICS = {
     "800 Gb/s per node": ("InfiniBand-HDR", 4), "1600 Gb/s per node": ("RoCEv2-200G", 8),
     "4x 100 Gb/s RoCE": ("RoCEv2-100G", 4), "4x Omni-Path 100": ("Omni-Path-100", 4),
@@ -61,6 +64,8 @@ RECIPES = (
 """Recipes of :mod:`triosim.transform.quantization` by the words of a row's precision.  ``fp8`` alone is
 delayed scaling in NeMo 2 and Composer (Transformer Engine's default), and tensor by tensor in Megatron-Bridge, whose
 tables call it FP8-CS."""
+POLICIES = {"minimal": "pointwise", "selective (per-op)": "operators"}
+"""What MaxText and torchtitan call their policies of recomputation."""
 MODELS = {
     "deepseekv3": ("deepseek-v3", {}), "gpt oss 120b": ("gpt-oss-120b", {}), "qwen3_235b_a22b": ("qwen3-235b-a22b", {}),
     "qwen3_30b_a3b": ("qwen3-30b-a3b", {}),
@@ -207,7 +212,7 @@ def _lacks(line: Mapping[str, str]) -> str:
         "experts beside context parallel": experts and _int(line, "cp") > 1,
         f"products in {line['precision']}": not _recipe(line),
         "frozen weights (LoRA)": "lora" in line["model"].lower(),
-        f"recompute {line['recompute']}": line["recompute"] in ("minimal", "qkv_proj_offloaded", "selective (per-op)"),
+        f"recompute {line['recompute']}": line["recompute"] == "qkv_proj_offloaded",
         "schedule ZB-2p": "ZB-2p" in line["overlap"],
         "collectives within products (async TP)": bool(re.search("async ?TP", line["overlap"], re.I)),
         "a network between slices of TPUs": multi_slice,
@@ -269,7 +274,7 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
     batch, replicas = int(line["global_batch"]), dp // context
     shard = line["shard"]
     zero = int(shard[4]) if shard.startswith("zero") else 0
-    recompute = line["recompute"].split(" ")[0] if line["recompute"] else "none"
+    recompute = POLICIES.get(line["recompute"], line["recompute"].split(" ")[0] or "none")
     plan: dict[str, Any] = {
         "dp": dp, "tp": tp, "pp": pp, "batch_size": batch // replicas, "zero": zero if dp > 1 else 0,
         "micro_batches": max(1, batch // replicas // _int(line, "micro_batch")), "idle_ok": True,
@@ -322,6 +327,8 @@ def _system(line: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {"like": like, "devices": devices, "per_node": int(line["gpus_per_node"] or 8)}
     if gpu not in SYSTEMS:
         found["model"] = "H100-SXM5-96GB-HBM2e"
+    if like.endswith("nvl72") and devices > RACK and devices % USED_OF_RACK == 0:
+        found["count"] = USED_OF_RACK
     for words, fabric in FABRICS.items():
         if words in line["inter_node_link"]:
             found["fabric"] = fabric
