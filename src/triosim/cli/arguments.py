@@ -14,10 +14,11 @@ from triosim.cli import completion
 from triosim.cli.completion import Complete, choices, parts
 from triosim.cli.energy_options import PowerFields
 from triosim.cli.fields import argument, option, with_fields_of
+from triosim.cli.outputs import OUTPUT
 from triosim.fidelity import NETWORK, PREDICTION, Fidelity
 from triosim.plan import BATCH, DIVISION, MEMORY, WORKLOAD, Plan
 
-MACHINE, SEARCH, OUTPUT, REQUEST = "Machine", "Many plans", "Output", "One request with its cache"
+MACHINE, SEARCH, REQUEST = "Machine", "Many plans", "One request with its cache"
 GROUPS = (WORKLOAD, MACHINE, DIVISION, BATCH, MEMORY, NETWORK, PREDICTION, SEARCH, OUTPUT)
 
 

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from triosim.cli import completion
-from triosim.cli.command import command, say, wants_summary
+from triosim.cli.command import command, say
+from triosim.cli.outputs import OUTPUT, JsonFile, present
 from triosim.core.errors import unknown
 
 UNITS = ("iteration", "sample")
@@ -45,19 +46,11 @@ def compare(
             metavar="FILE.html",
             help="Write a page that opens offline.",
             show_default=False,
+            rich_help_panel=OUTPUT,
             autocompletion=completion.files,
         ),
     ] = None,
-    json: Annotated[
-        str | None,
-        typer.Option(
-            "--json",
-            metavar="FILE",
-            help="Write it as JSON; - writes it, and nothing else, to the terminal.",
-            show_default=False,
-            autocompletion=completion.files,
-        ),
-    ] = None,
+    json: JsonFile = None,
 ) -> None:
     """What makes the difference: each prediction against the first, part by part.
 
@@ -67,27 +60,14 @@ def compare(
     from triosim.cli.streams import written
     from triosim.core.outputs import check_distinct, text_output
     from triosim.prediction.comparison import compare as compared
+    from triosim.report.comparison import page, show, to_dict
 
     if per not in UNITS:
         raise unknown("unit", per, UNITS)
     check_distinct({"--report": report, "--json": json}, [(str(path), path) for path in results])
     found = compared(results, per_sample=per == "sample")
-    if json is not None:
-        from json import dumps
-
-        from triosim.report.comparison import to_dict
-
-        with text_output(json) as file:
-            file.write(dumps(to_dict(found), indent=1, allow_nan=False) + "\n")
     if report is not None:
-        from triosim.report.comparison import page
-
         with text_output(report) as file:
             file.write(page(found))
-    if wants_summary(json):
-        from triosim.cli.streams import rich_console
-        from triosim.report.comparison import show
-
-        show(found, rich_console())
-    files = {"comparison": json, "page": report}
-    say([line for what, path in files.items() if path is not None for line in written(what, path)], json)
+    present(found, "comparison", json, to_dict, show)
+    say(written("page", report), json)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from triosim.cli import completion
-from triosim.cli.command import command, say, wants_summary
+from triosim.cli.command import command
+from triosim.cli.outputs import JsonFile, present
 from triosim.core.errors import InputError, quoted
 
 if TYPE_CHECKING:
@@ -75,26 +76,17 @@ def job(
     ] = None,
     runs: Annotated[int, typer.Option("--runs", metavar="N", help="Random runs.")] = 1000,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of the random numbers.")] = 0,
-    json: Annotated[
-        str | None,
-        typer.Option(
-            "--json",
-            metavar="FILE",
-            help="Write it as JSON; - writes it, and nothing else, to the terminal.",
-            show_default=False,
-            autocompletion=completion.files,
-        ),
-    ] = None,
+    json: JsonFile = None,
 ) -> None:
     """How long a whole job takes, with its checkpoints and failures, and how often to write checkpoints.
 
     The iteration is that of a result that train --json wrote; nothing is simulated again.
     """
-    from triosim.cli.streams import written
     from triosim.core.outputs import check_distinct
     from triosim.core.units import parse_bandwidth, parse_bytes, parse_time
     from triosim.job.prediction import DETECT_S, DEVICE_MTBF_S, RESTART_S, JobOptions, predict
     from triosim.job.reading import read
+    from triosim.report.job import show, to_dict
 
     check_distinct({"--json": json}, [("RESULT", result)])
     if (repair is None) != (spares is None):
@@ -113,20 +105,7 @@ def job(
         runs=_at_least(runs, "--runs") or 1, seed=seed,
     )  # fmt: skip
     found = predict(read(result), options)
-    if json is not None:
-        from json import dumps
-
-        from triosim.core.outputs import text_output
-        from triosim.report.job import to_dict
-
-        with text_output(json) as file:
-            file.write(dumps(to_dict(found), indent=1, allow_nan=False) + "\n")
-    if wants_summary(json):
-        from triosim.cli.streams import rich_console
-        from triosim.report.job import show
-
-        show(found, rich_console())
-    say(written("job", json) if json is not None else [], json)
+    present(found, "job", json, to_dict, show)
 
 
 def _number(text: str | None) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import Field, dataclass, fields
@@ -15,6 +14,7 @@ from triosim.cli import completion
 from triosim.cli.command import command, progress, say, wants_summary
 from triosim.cli.fields import argument, named, option
 from triosim.cli.fields import command as function_of
+from triosim.cli.outputs import OUTPUT, present, write_json
 from triosim.core.errors import InputError, no_such_file, quoted
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
     command(app, "serve")(function_of(ServeOptions, _serve, about))
 
 
-MACHINE, MODEL, ENGINE, TRAFFIC, OUTPUT = "Machine", "Model", "Engine and fleet", "Traffic", "Output"
+MACHINE, MODEL, ENGINE, TRAFFIC = "Machine", "Model", "Engine and fleet", "Traffic"
 
 
 @dataclass(frozen=True)
@@ -201,8 +201,7 @@ class ServeOptions:
 
 
 def _serve(options: ServeOptions) -> None:
-    from triosim.cli.streams import rich_console, written
-    from triosim.core.outputs import check_distinct, text_output
+    from triosim.core.outputs import check_distinct
     from triosim.report.serving import summary
     from triosim.serving.deployment import serve
     from triosim.serving.metrics import parse_slo
@@ -220,18 +219,11 @@ def _serve(options: ServeOptions) -> None:
             lambda done, total: tell(f"serving: {done:,} of {total:,} requests"),
             None if options.interval is None else options.interval == "on",
         )  # fmt: skip
-    if options.json is not None:
-        with text_output(options.json) as file:
-            json.dump(result.table(), file, indent=1, allow_nan=False)
-            file.write("\n")
-    if wants_summary(options.json):
-        summary(result, rich_console())
-    say(written("result", options.json), options.json)
+    present(result, "result", options.json, lambda result: result.table(), summary)
 
 
 def _find(options: ServeOptions, deployment: Deployment, table: RequestTable, goals: Sequence[Slo]) -> None:
     from triosim.cli.streams import rich_console, written
-    from triosim.core.outputs import text_output
     from triosim.report.serving import summary
     from triosim.serving.find import highest_rate
 
@@ -240,10 +232,8 @@ def _find(options: ServeOptions, deployment: Deployment, table: RequestTable, go
     with progress() as tell:
         found = highest_rate(deployment, table, goals, options.tpot, tell)
     if options.json is not None:
-        with text_output(options.json) as file:
-            tried = [{"requests_per_s": rate, "kept": kept} for rate, kept in found.tried]
-            json.dump({"rate": found.rate, "tried": tried, **found.result.table()}, file, indent=1, allow_nan=False)
-            file.write("\n")
+        tried = [{"requests_per_s": rate, "kept": kept} for rate, kept in found.tried]
+        write_json({"rate": found.rate, "tried": tried, **found.result.table()}, options.json)
     if wants_summary(options.json):
         words = (
             f"{found.rate:.4g} requests/s is the highest rate that keeps them" if found.rate else "no rate keeps them"

@@ -7,12 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from triosim.core import guarded
 from triosim.core.dtypes import DTYPE_BYTES
 from triosim.core.errors import InputError
+from triosim.core.result_file import check_result, read_result, undamaged
 from triosim.job.prediction import JobIteration
-
-SCHEMA = "triosim/result/1"
 
 
 def read(path: Path) -> JobIteration:
@@ -21,7 +19,7 @@ def read(path: Path) -> JobIteration:
     Raises:
         InputError: the file cannot be read, or is no result of a training.
     """
-    return iteration_of(guarded.document(path, "a result that --json wrote"), str(path))
+    return iteration_of(read_result(path, "train"), str(path))
 
 
 def iteration_of(document: Mapping[str, Any], where: str = "the result") -> JobIteration:
@@ -34,14 +32,9 @@ def iteration_of(document: Mapping[str, Any], where: str = "the result") -> JobI
     Raises:
         InputError: it is no result of a training, or a damaged one.
     """
-    if document.get("schema") != SCHEMA:
-        raise InputError(f"{where} is no result of triosim ({SCHEMA}): give what train --json wrote")
-    try:
+    check_result(document, where, "train")
+    with undamaged(where):
         return _iteration(document, where)
-    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{where} is a damaged result: {error!r:.60} is missing or no number") from None
 
 
 def _iteration(document: Mapping[str, Any], where: str) -> JobIteration:

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from triosim.core import guarded
 from triosim.core.errors import InputError
+from triosim.core.result_file import read_result, undamaged
 
-SCHEMA = "triosim/result/1"
 PHASES = ("forward", "backward", "recompute", "optimizer")
 PARTS = (*PHASES, "exposed communication", "host", "idle")
 """What an iteration consists of, mean over all devices: computing by phase, waiting for transfers and for the host, and
@@ -104,15 +103,9 @@ def compare(paths: Sequence[Path], per_sample: bool = False) -> Comparison:
 
 
 def _read(path: Path, per_sample: bool) -> ComparedResult:
-    document = guarded.document(path, "a result that --json wrote")
-    if document.get("schema") != SCHEMA:
-        raise InputError(f"{path} is no result of triosim ({SCHEMA}): give what train or infer --json wrote")
-    try:
+    document = read_result(path)
+    with undamaged(str(path)):
         return compared(document, str(path), per_sample)
-    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path} is a damaged result: {error!r:.60} is missing or no number") from None
 
 
 def compared(document: Mapping[str, Any], label: str, per_sample: bool = False) -> ComparedResult:

@@ -17,8 +17,9 @@ from triosim.composition.interference import Interference, interference
 from triosim.composition.residual import CalibratedOverhead
 from triosim.composition.residual import load as residual_of
 from triosim.composition.update import update_s_per_byte
+from triosim.core.caching import Same
 from triosim.core.errors import InputError, PlanError, quoted
-from triosim.core.latest import Latest, Same, content
+from triosim.core.latest import Latest, content
 from triosim.core.limits import check_tasks
 from triosim.core.options import configured
 from triosim.core.registry import is_ours

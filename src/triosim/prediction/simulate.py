@@ -14,8 +14,9 @@ from triosim.collectives.means import CollectiveMeans
 from triosim.collectives.measured import MeasuredCollectives
 from triosim.collectives.scheduling import Collectives
 from triosim.composition.interference import Tasks, settle
+from triosim.core.caching import Same
 from triosim.core.errors import InputError, PlanError
-from triosim.core.latest import Latest, Same, content
+from triosim.core.latest import Latest, content
 from triosim.core.registry import is_ours
 from triosim.energy.options import EnergyOptions
 from triosim.engine.check import carried
