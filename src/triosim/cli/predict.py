@@ -146,8 +146,8 @@ def stack_of(options: Options) -> Stack | None:
 
 def plan_of(options: Options, training: bool) -> Plan:
     """The plan that the options ask for."""
+    from triosim.core import guarded
     from triosim.core.units import parse_bytes
-    from triosim.hardware.description import read_table
     from triosim.plan import Plan
 
     sizes = {name: getattr(options, axis) for name, axis in (("context", "cp"), ("experts", "ep"))}
@@ -159,7 +159,7 @@ def plan_of(options: Options, training: bool) -> Plan:
     }
     fields = answers(Plan, options, {
         "bucket_bytes": lambda: parse_bytes(options.bucket_size, "--bucket-size"),
-        "tp_plan": lambda: read_table(Path(options.tp_plan)),
+        "tp_plan": lambda: guarded.document(Path(options.tp_plan), "a table of modules and styles"),
         "placement": lambda: _placement(options),
         "places": lambda: dict(_placed(place) for place in options.place),
         "stack": lambda: stack_of(options),
@@ -242,9 +242,13 @@ def machine(options: Options, trace: Trace, at_least: int) -> System:
 
 def _calibrated(operator_times: str) -> Accelerator | None:
     """The device of a calibration, None where operator times are something else."""
-    from triosim.kernels.calibration.pack import is_calibration_file, load
+    from triosim.kernels.pack import is_calibration_file
 
-    return load(operator_times).calibration.device if is_calibration_file(operator_times) else None
+    if not is_calibration_file(operator_times):
+        return None
+    from triosim.kernels.calibration.pack import load
+
+    return load(operator_times).calibration.device
 
 
 def _check_outputs(options: Options) -> None:

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.accelerator import designs
 from triosim.core.dtypes import DTYPES
 from triosim.energy.constants import EnergyConstants
 from triosim.hardware import power
@@ -108,6 +107,8 @@ def _of_design(device: Accelerator) -> DeviceEnergy | None:
     """
     if device.clock_hz is None or device.memory_bandwidth is None or not device.compute_units:
         return None
+    from triosim.accelerator import designs  # takes long to load, and few devices are designs
+
     takes = designs.joules(designs.contents(device), device.clock_hz)
     memory_j = takes.word_j / takes.word_bytes
     most = device.compute_units * takes.compute_j * device.clock_hz + memory_j * device.memory_bandwidth

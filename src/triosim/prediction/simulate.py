@@ -38,7 +38,7 @@ from triosim.prediction.prepare import MOST_KEPT, Prepared, Progress, arrange, f
 from triosim.prediction.result import Result
 from triosim.prediction.steady import NotSteady, ShortJob, SteadyRun, regular, shortened
 from triosim.prediction.summary import Summary
-from triosim.prediction.uncertainty import Uncertainty, uncertainty
+from triosim.prediction.uncertainty import Uncertainty, steady_uncertainty, uncertainty
 from triosim.schedule.program import Op
 from triosim.trace.tables import Trace
 
@@ -86,8 +86,21 @@ def simulate(
     model = network_model(fidelity.solver, fidelity.solver_options)
     fold = fidelity.fold and model.weighted
     made = arrange(workload, system, plan, fidelity, tell, also, energy.known())
-    short = shortened(made) if keep is None and not at_once and is_ours(type(model)) else None
-    if short is not None:
+    short = shortened(made) if keep is None and is_ours(type(model)) else None
+
+    @functools.cache
+    def unsure_by_turns() -> Uncertainty | None:
+        """From a pipeline of few turns, where that says what one of many does and that is too long to be drawn."""
+        if short is None:
+            return None
+        try:
+            job, known = _played_short(short, measured, model, fold, lambda words: None)
+        except NotSteady:
+            return None
+        assert isinstance(known.run, SteadyRun)
+        return steady_uncertainty(job, known.run, known.amount, model)
+
+    if short is not None and not at_once:
         try:
             job, known = _played_short(short, measured, model, fold, tell)
         except NotSteady:
@@ -110,9 +123,11 @@ def simulate(
                     at_once=True,
                 )
 
+            found = _result(job, known.run, known.sources, clock, largest, unsure_by_turns, energy)
             return replace(
-                _result(job, known.run, known.sources, clock, largest, energy=energy),
-                make_interval=lambda: whole().make_interval(), make_energy=lambda: whole().energy,
+                found,
+                make_interval=lambda: (found if unsure_by_turns() else whole()).make_interval(),
+                make_energy=lambda: whole().energy,
                 make_cost=lambda used: whole().make_cost(used), make_layers=lambda: whole().layers,
                 make_timeline=lambda: whole().timeline,
             )  # fmt: skip
@@ -136,7 +151,11 @@ def simulate(
         keep(run, job.placement, job.system, job.step.trace)
 
     tell("adding up")
-    return _result(job, run, sources, clock, largest, lambda: uncertainty(job, lowered, played, amount, model), energy)
+
+    def unsure() -> Uncertainty | None:
+        return unsure_by_turns() or uncertainty(job, lowered, played, amount, model)
+
+    return _result(job, run, sources, clock, largest, unsure, energy)
 
 
 def _played_short(

@@ -371,6 +371,49 @@ class SteadyRun(tally.Run):
         all_three = both + host - beside
         return tally.Occupied(compute, self._long(moving), host, both - compute, all_three - both, self.end - all_three)
 
+    # --- the same run with other durations ------------------------------------------------------------------------
+
+    @property
+    def _span(self) -> int:
+        """Turns over which a pace is measured."""
+        return self.job.made.mesh.stages
+
+    @cached_property
+    def landmarks(self) -> NDArray[np.int64]:
+        """Tasks of each cell whose ends say how long the whole run takes with other durations, shape ``(cells, 5)``.
+
+        The first instruction of the device in the last turn, and as many turns before it as there are stages; the
+        last of the host in each of these; and the last of the host that waits for no device.  Where there is none of
+        the host, the first of the device stands for it.
+        """
+        found, span = [], self._span
+        for cell in range(self.lowered.cells):
+            program, first = self.program(cell), self.tasks(cell).start
+            turns = _Turns.of(self.job, program)
+            before, last = turns.device[[-1 - span, -1], 0].tolist()
+            host, free = turns.host, self.period.free[cell]
+            paces = host[[-1 - span, -1], -1].tolist() if host.shape[1] else [before, before]
+            chain = int(program.rows(Op.ISSUE)[free - 1]) if free else before
+            found.append([row + first for row in (before, last, *paces, chain)])
+        return np.array(found, np.int64).reshape(-1, 5)
+
+    def ends(self, short: NDArray[np.float64], found: NDArray[np.float64]) -> NDArray[np.float64]:
+        """When the whole run ends, from the ends of the short one.
+
+        Turns follow each other at the pace of the slowest cell, or of its host.  They need not be equally long: what
+        holds up a stage can be what another did a turn or two before, and comes round after as many turns as there are
+        stages in the round.  The pace is the mean over as many turns as there are stages.
+
+        Args:
+            short: ends of short runs, shape ``(draws,)``.
+            found: of the :attr:`landmarks` in them, shape ``(draws, 5 * cells)``.
+        """
+        before, last, paused, issued, chain = found.reshape(len(short), -1, 5).transpose(2, 0, 1)  # (draws, cells)
+        turns = self.job.added / self._span
+        device = short + turns * (last - before).max(axis=1)
+        host = (chain + turns * (issued - paused)).max(axis=1)
+        return np.maximum(device, host)
+
     # --- what counts often ----------------------------------------------------------------------------------------
 
     def _turn(self, number: int) -> slice:

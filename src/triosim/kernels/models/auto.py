@@ -13,7 +13,6 @@ from triosim.kernels.changes import changed, growth, same_device, undecided, wor
 from triosim.kernels.estimate import Estimates, Limit, Source
 from triosim.kernels.model import OperatorModel, PricingJob
 from triosim.kernels.models._recording import nothing
-from triosim.kernels.models.loop_nest import LoopNestModel
 from triosim.kernels.models.physical import Physics
 from triosim.kernels.transfer import combined, launches, logarithm, transferred
 
@@ -48,6 +47,8 @@ class Auto(OperatorModel):
             InputError: the device has no datasheet figures and is not that of the recording.
         """
         if job.device.design is not None:  # nobody has recorded on it
+            from triosim.kernels.models.loop_nest import LoopNestModel  # takes long to load
+
             return LoopNestModel().price(job)
         here = job.recorded_on is not None and same_device(job.device, job.recorded_on)
         if not here or job.device.priced:
