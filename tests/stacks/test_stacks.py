@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,7 +142,7 @@ def test_parts_are_sent_and_gathered() -> None:
     """The bytes between stages fall by the tensor-parallel size; beside sequence parallelism nothing changes."""
     trace, system = triosim.model("gpt2", batch_size=1, sequence_length=1024), triosim.system("dgx-a100", nodes=2)
 
-    def moved(scatters: bool, **plan: object) -> tuple[dict[str, int], float]:
+    def moved(scatters: bool, **plan: Any) -> tuple[dict[str, int], float]:
         asked = Plan(
             dp=1, tp=4, pp=4, idle_ok=True, micro_batches=4, batch_size=4,
             stack=Stack(scattered_transfers=scatters), **plan,
