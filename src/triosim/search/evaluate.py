@@ -86,6 +86,8 @@ def why_not(plan: Plan, fidelity: Fidelity) -> str:
         (not plan.overlap, "no overlap"),
         (fidelity.host == "graph", "a graph that is launched once"),
         (plan.stack is not None and plan.stack.blocking_launches, "launches that wait for their kernels"),
+        (plan.stack is not None and plan.stack.blocking_transfers, "a host that waits for transfers"),
+        (plan.stack is not None and plan.stack.scattered_transfers, "transfers in parts"),
     )
     return next((why for holds, why in reasons if holds), "")
 
