@@ -91,11 +91,11 @@ def often(trace: Trace, stack: Stack, micro_batches: int) -> NDArray[np.float64]
     if _mode(trace, stack) != "parameter" or micro_batches < 2:
         return out
     operators, values = trace.operators, trace.values
-    for row in np.flatnonzero(operators.phase == Phase.BACKWARD).tolist():
-        if operators.name[row] == ADDS:
-            made = operators.outputs[row]
-            if len(made) and values.category[made[0]] == Category.GRADIENT and values.of[made[0]] >= 0:
-                out[row] = (micro_batches - 1) / micro_batches
+    adds = np.array([name == ADDS for name in operators.name], bool)
+    rows = np.flatnonzero(adds & (operators.phase == Phase.BACKWARD) & (operators.outputs.lengths() > 0))
+    made = operators.outputs.values[operators.outputs.offsets[rows]]
+    summed = (values.category[made] == Category.GRADIENT) & (values.of[made] >= 0)
+    out[rows[summed]] = (micro_batches - 1) / micro_batches
     return out
 
 

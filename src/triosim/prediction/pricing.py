@@ -10,6 +10,7 @@ from triosim.kernels.estimate import Estimates
 from triosim.kernels.model import PricingJob
 from triosim.kernels.pricing import price
 from triosim.prediction.dividing import ShortShare
+from triosim.trace.calls import only
 
 BY_CALL = ("auto", "physical", "roofline")
 """Operator models that price a call, where nothing was recorded, by nothing but the call."""
@@ -44,7 +45,7 @@ def _priced_once(job: PricingJob, fidelity: Fidelity, short: ShortShare) -> Esti
     names = ("seconds", "spread", "source", "limit")
     columns = {name: getattr(few, name)[source] for name in names}
     if rows.size:
-        own = of(replace(job, trace=job.trace.select(rows), recorded=job.recorded.select(rows)))
+        own = of(replace(job, trace=only(job.trace, rows), recorded=only(job.recorded, rows)))
         if not set(own.notes) <= set(few.notes) or not set(own.warnings) <= set(few.warnings):
             return of(job)
         for name in names:

@@ -415,23 +415,25 @@ def _shared_out(trace: Trace, of: bytes, count: int) -> tuple[dict[int, tuple[in
 
 
 def _stages_of_parameters(trace: Trace, of: NDArray[np.int32]) -> dict[int, tuple[int, ...]]:
-    storage = trace.values.storage.tolist()
-    weights = {storage[v]: v for v in trace.weights().tolist()}
-    users: dict[int, set[int]] = {v: set() for v in weights.values()}
-    phases, views = trace.operators.phase.tolist(), trace.operators.view.tolist()
-    for row, reads in enumerate(trace.operators.inputs.lists()):
-        if phases[row] == Phase.FORWARD and not views[row]:
-            for value in reads:
-                if storage[value] in weights:
-                    users[weights[storage[value]]].add(int(of[row]))
-    return {v: tuple(sorted(s)) or (0,) for v, s in users.items()}
+    operators, storage = trace.operators, trace.values.storage
+    weights = trace.weights()
+    owner = np.full(int(storage.max(initial=NONE)) + 1, NONE, np.int64)
+    owner[storage[weights]] = weights
+    row = operators.inputs.rows()
+    runs = ((operators.phase == Phase.FORWARD) & ~operators.view)[row]
+    read = owner[storage[operators.inputs.values]]
+    used = np.unique(np.stack([read, of[row]])[:, runs & (read >= 0)], axis=1)  # by parameter, then by stage
+    stages: dict[int, list[int]] = {v: [] for v in dict.fromkeys(owner[storage[weights]].tolist())}
+    for parameter, stage in used.T.tolist():
+        stages[parameter].append(stage)
+    return {parameter: tuple(own) or (0,) for parameter, own in stages.items()}
 
 
 def _optimizer_share(trace: Trace, parameters: dict[int, tuple[int, ...]], count: int) -> NDArray[np.float64]:
     """Optimizer operators work on lists of tensors; each stage runs the part for its own parameters, by bytes."""
     values = trace.values
-    size, storage = values.bytes().tolist(), values.storage.tolist()
-    by_storage = {storage[v]: v for v in parameters}
+    size, storage = values.bytes(), values.storage
+    by_storage = {int(storage[v]): v for v in parameters}
     overall = np.zeros(count)
     for parameter, stages in parameters.items():
         for stage in stages:
@@ -445,7 +447,7 @@ def _optimizer_share(trace: Trace, parameters: dict[int, tuple[int, ...]], count
         part[row, list(parameters[parameter])] = 1
     owner = known[values.storage]
     owner = np.where((owner == 0) & (values.of >= 0), owner[values.of], owner)
-    sizes = values.bytes().astype(np.float64)
+    sizes = size.astype(np.float64)
     inputs, outputs = trace.operators.inputs, trace.operators.outputs
     for row in np.flatnonzero(trace.operators.phase == Phase.OPTIMIZER).tolist():
         own = np.unique(np.concatenate([inputs[row], outputs[row]]))

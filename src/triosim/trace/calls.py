@@ -126,7 +126,7 @@ def unique_calls(trace: Trace, *others: NDArray[Any]) -> tuple[Trace, NDArray[np
     for column in (trace.operators.flop, trace.operators.bytes, *others):
         prints = mixed(prints ^ _bits(column))
     _, first, row = np.unique(prints, return_index=True, return_inverse=True)
-    return _only(trace, first), row.ravel()
+    return only(trace, first), row.ravel()
 
 
 def call_of(operators: Operators, values: Values, row: int) -> Call:
@@ -149,7 +149,10 @@ def _shapes(values: Values, rows: NDArray[np.int32]) -> tuple[tuple[int, ...], .
     """Shapes of values."""
     shape = values.shape
     if len(rows) > MANY:
-        return tuple(map(tuple, shape.take(rows).lists()))
+        many = shape.take(rows)
+        _, first, at = np.unique(_rows(many, mixed(many.values.astype(np.uint64))), return_index=True, return_inverse=True)
+        few = [tuple(many[row].tolist()) for row in first.tolist()]
+        return tuple([few[row] for row in at.ravel().tolist()])
     return tuple([tuple(shape.values[shape.offsets[row] : shape.offsets[row + 1]].tolist()) for row in rows.tolist()])
 
 
@@ -222,7 +225,8 @@ def _rows(table: Ragged, prints: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return mixed(out)
 
 
-def _only(trace: Trace, rows: NDArray[np.int64]) -> Trace:
+def only(trace: Trace, rows: NDArray[np.int64]) -> Trace:
+    """These operators with their values; they keep neither modules nor kernels nor links to forward operators."""
     operators, values = trace.operators, trace.values
     inputs, outputs = operators.inputs.take(rows), operators.outputs.take(rows)
     kept, at = np.unique(np.concatenate([inputs.values, outputs.values]), return_inverse=True)
