@@ -167,6 +167,14 @@ class ProgramBuilder:
         self._before.append(before if before is not None else [])
         return len(self._rows) - 1
 
+    def row(self, number: int) -> tuple[Any, ...]:
+        """Columns of an instruction, in the order of :class:`Program` from ``op`` to ``tag``."""
+        return self._rows[number]
+
+    def before(self, number: int) -> list[int]:
+        """Rows that an instruction waits for."""
+        return self._before[number]
+
     def build(self) -> Program:
         """The program's columns."""
         columns = list(zip(*self._rows, strict=True)) if self._rows else [()] * len(self._COLUMNS)

@@ -8,14 +8,18 @@ one kind the one with most passes under way is the fullest.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from triosim.core.errors import PlanError
 from triosim.memory.footprint import footprint
-from triosim.memory.liveness import ScheduledFragment, liveness
+from triosim.memory.liveness import BlockLifetime, MemoryBlocks, ScheduledFragment, liveness
 from triosim.prediction.timeline import CATEGORIES
-from triosim.schedule._stage import JobFacts
+from triosim.schedule._stage import JobFacts, StageFacts
 from triosim.schedule.actions import Schedule
 from triosim.schedule.fragments import Fragment
+from triosim.schedule.job import StageWriter
 from triosim.search.order import Order, order_of
 from triosim.search.stage_kinds import StageKind
 
@@ -38,7 +42,7 @@ def fullest(job: JobFacts, schedule: Schedule, of: Sequence[int], written: Mappi
         stage = max((s for s, k in enumerate(of) if k == kind), key=lambda s: orders[s].depth)
         order = _shortest(schedule, stage, mesh.stages, orders[stage], mesh.micro_batches)
         scheduled, length = _scheduled(runs, order)
-        held = liveness(runs.writer.of.blocks.build(), scheduled, mesh.micro_batches, length)
+        held = liveness(_all_given(runs.writer.of, mesh.micro_batches), scheduled, mesh.micro_batches, length)
         reserved = max(reserved, footprint(held.on(host=False), len(CATEGORIES)).reserved_bytes)
     return reserved
 
@@ -76,3 +80,38 @@ def _scheduled(runs: StageKind, order: Order) -> tuple[list[ScheduledFragment], 
             add(runs.reductions[action.chunk].fragment, last_of_all)
     add(runs.update.fragment, last_of_all)
     return found, length
+
+
+def fullest_gathered(job: JobFacts, schedule: Schedule, of: Sequence[int]) -> int:
+    """The same where parameters are gathered and passes differ with what has been gathered before them.
+
+    Args:
+        job: what is run.
+        schedule: in which order.
+        of: kind of each stage.
+    """
+    mesh, reserved = job.mesh, 0
+    orders = [order_of(schedule, stage, mesh.stages, mesh.micro_batches) for stage in range(mesh.stages)]
+    for kind in sorted(set(of)):
+        stage = max((s for s, k in enumerate(of) if k == kind), key=lambda s: orders[s].depth)
+        order = _shortest(schedule, stage, mesh.stages, orders[stage], mesh.micro_batches)
+        parts = 1 + max(action.micro_batch for action in order.actions)
+        fewer = replace(mesh, micro_batches=parts, batch_size=mesh.micro_batch_size * parts)
+        writer = StageWriter(StageFacts(job.running(schedule, fewer), stage))
+        made = writer.iterations[0]
+        scheduled = [
+            ScheduledFragment(fragment.uses, start, micro_batch)
+            for fragment, start, micro_batch in zip(made.fragments, made.start, made.micro_batch, strict=True)
+        ]
+        held = liveness(_all_given(writer.of, mesh.micro_batches), scheduled, parts, made.length)
+        reserved = max(reserved, footprint(held.on(host=False), len(CATEGORIES)).reserved_bytes)
+    return reserved
+
+
+def _all_given(of: StageFacts, micro_batches: int) -> MemoryBlocks:
+    """The blocks of a stage that was written for fewer micro-batches, with the whole input batch."""
+    blocks, known = of.blocks.build(), of.blocks.storages
+    given = np.zeros(len(blocks.size), bool)
+    given[: len(known)] = known.given & ~known.persistent & (blocks.scope[: len(known)] == BlockLifetime.RESIDENT)
+    size = np.where(given, blocks.size // of.mesh.micro_batches * micro_batches, blocks.size)
+    return replace(blocks, size=size)
