@@ -95,10 +95,9 @@ def test_without_a_compiler_it_is_the_same(
 def test_plans_that_are_bound_by_their_hosts_are_left_to_others(
     workload: triosim.Trace, machine: triosim.System
 ) -> None:
+    run = both_of(tp=2, pp=2, micro_batches=4, batch_size=4, sequence_length=64, host="eager")
     with pytest.raises(NotEvaluated, match="bound by their host"):
-        outlined(
-            workload, machine, *both_of(tp=2, pp=2, micro_batches=4, batch_size=4, sequence_length=64, host="eager")
-        )
+        outlined(workload, machine, *run)
 
 
 def test_a_sweep_takes_it(workload: triosim.Trace, machine: triosim.System) -> None:

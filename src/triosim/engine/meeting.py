@@ -1,8 +1,8 @@
 """Turns whose transfers meet: pieces of programs on a few workers, with what they share as rates instead of flows.
 
 Like :mod:`triosim.engine.turns`, but for what contends.  A *piece* is a few rows: work, moves (collectives that a
-worker takes part in), sends and receives.  Each stream of a worker is in order; a row begins when its stream is free and the
-rows that it waits for have ended, work besides not before its turn is released.
+worker takes part in), sends and receives.  Each stream of a worker is in order; a row begins when its stream is free
+and the rows that it waits for have ended, work besides not before its turn is released.
 
 * Work takes ``stretch`` times as long while a move of its worker is under way, or what it sends to itself.
 * Moves and sends belong to a *class* that uses parts of *resources*; where those under way use more than all of one,

@@ -1,8 +1,8 @@
 """Passes of a kind of stage in a few rows: what nobody else sees is one stretch of work.
 
 What :class:`triosim.schedule.job.StageWriter` writes operator by operator is written here from event to event: work
-until something is sent, received, gathered or reduced.  Parameters that are gathered and gradients that are scattered come
-from the same :class:`triosim.schedule.gathering.Gathering`.
+until something is sent, received, gathered or reduced.  Parameters that are gathered and gradients that are scattered
+come from the same :class:`triosim.schedule.gathering.Gathering`.
 """
 
 from __future__ import annotations
