@@ -141,7 +141,7 @@ def main() -> None:
     small = layer(8, 1024)
     times = max(arguments.operators // len(small), 1)
     recorded = repeated(small, times)
-    grown = repeated(rescale(small, batch_size=16), times)
+    grown = repeated(rescale(small, batch=16), times)
     device = catalog.accelerator("H100")
     results = {}
     for name in MODELS:

@@ -15,25 +15,35 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import subprocess
 import sys
 from pathlib import Path
 
-GPT = "model:gpt3-175b"
+GPT, LLAMA = "model:gpt3-175b", "model:llama-3-8b"
 CASES: dict[str, dict] = {
     "ResNet-50 DDP, 32 GPUs, every rank": {"workload": "resnet50", "devices": 32, "fold": False},
     "ResNet-50 DDP, 64 GPUs, every rank": {"workload": "resnet50", "devices": 64, "fold": False},
     "ResNet-50 DDP, 1,024 GPUs, every rank": {"workload": "resnet50", "devices": 1024, "fold": False},
     "ResNet-50 DDP, 1,024 GPUs": {"workload": "resnet50", "devices": 1024},
     "GPT-3 175B, 1,024 A100": {"workload": GPT, "nodes": 128, "pp": 8, "dp": 16, "machine": "dgx-a100", "parts": 96},
+    "GPT-3 175B, 1,024 A100, TP 4": {
+        "workload": GPT,
+        "nodes": 128,
+        "machine": "dgx-a100",
+        "plan": {"tp": 4, "pp": 8, "micro_batches": 96},
+    },
+    "Llama-3-8B DDP, 1,024 H100": {"workload": LLAMA, "nodes": 128, "plan": {}},
+    "Llama-3-8B DDP, 8,192 H100": {"workload": LLAMA, "nodes": 1024, "plan": {}},
+    "Llama-3-8B DDP, 131,072 H100": {"workload": LLAMA, "nodes": 16384, "plan": {}},
     "GPT-3 175B, 2,048 GPUs": {"workload": GPT, "nodes": 256, "dp": 16},
     "GPT-3 175B, 2,048 GPUs, every rank": {"workload": GPT, "nodes": 256, "dp": 16, "fold": False, "runs": 1},
     "GPT-3 175B, 16,384 GPUs": {"workload": GPT, "nodes": 2048, "dp": 128},
     "GPT-3 175B, 131,072 GPUs": {"workload": GPT, "nodes": 16384, "dp": 1024},
 }
-"""Tensor parallel 8, pipeline 16 (on A100 8), 1F1B with 64 micro-batches (96) for GPT-3; a ring of 25 GB/s links for
-ResNet-50."""
+"""Tensor parallel 8, pipeline 16 (on A100 8), 1F1B with 64 micro-batches (96) for GPT-3 unless the case says otherwise;
+data parallel alone for Llama; a ring of 25 GB/s links for ResNet-50."""
 
 
 def _one(case: dict, runs: int, data: Path) -> dict:
@@ -48,7 +58,8 @@ def _one(case: dict, runs: int, data: Path) -> dict:
     if case["workload"].startswith("model:"):
         trace = triosim.model(case["workload"].removeprefix("model:"))
         system = triosim.system(case.get("machine", "dgx-h100"), nodes=case["nodes"])
-        plan = triosim.Plan(tp=8, pp=case.get("pp", 16), dp=case["dp"], micro_batches=case.get("parts", 64))
+        sizes = {"tp": 8, "pp": case.get("pp", 16), "dp": case.get("dp"), "micro_batches": case.get("parts", 64)}
+        plan = triosim.Plan(**case.get("plan", sizes))
     else:
         folder = data / "triosim-h100" / case["workload"]
         trace = triosim.load(folder if folder.exists() else Path("examples/resnet50-cpu.triosim"))
@@ -94,6 +105,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--only", help="cases with this in their names")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.case:
@@ -107,11 +119,13 @@ def main() -> None:
     rows = {}
     kinds = "".join(f" {kind:>8}" for kind in ("call", "first", "again", "memory"))
     print(f"{'':40} {'tasks':>10} {'flows':>10} {'engine':>9}{kinds}  iteration")
-    for name in CASES:
+    for name in (name for name in CASES if (options.only or "") in name):
         command = [sys.executable, __file__, "--case", name, "--runs", str(options.runs), "--data", str(options.data)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            print(f"{name:40} {(done.stderr.strip().splitlines() or ['failed'])[-1]}", flush=True)
+            said = (done.stderr.strip().splitlines() or ["failed"])[-1]
+            needs = re.search(r"would take about (.*?) of memory", said)
+            print(f"{name:40} {f'not here: needs {needs[1]}' if needs else said}", flush=True)
             continue
         row = rows[name] = json.loads(done.stdout)
         again = f"{row['again_s']:6.2f} s" if row["again_s"] is not None else 8 * " "

@@ -212,7 +212,7 @@ def _program(job: Prepared, row: int) -> str:
 
 
 def _footprint(job: Prepared) -> str:
-    (foot,) = job.feet
+    (foot,) = job.footprints
     sizes = enumerate((foot.at_peak / 2**20).tolist())
     held = [f"{CATEGORIES[at]} {size:.0f} MiB" for at, size in sizes if size >= 1]
     return f"Footprint: {foot.peak_bytes / 2**20:.0f} MiB at instruction {foot.peak_row}\n  {', '.join(held)}"

@@ -12,6 +12,7 @@
 #include "columns.hpp"
 #include "engine.hpp"
 #include "equal_split.hpp"
+#include "longest_way.hpp"
 #include "maxmin.hpp"
 #include "meeting.hpp"
 #include "turns.hpp"
@@ -166,10 +167,11 @@ private:
     Tick wake_ = NEVER;
 };
 
-nb::object array(std::vector<std::int64_t>&& values) {
-    auto* kept = new std::vector<std::int64_t>(std::move(values));
-    nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<std::int64_t>*>(p); });
-    return nb::cast(nb::ndarray<nb::numpy, std::int64_t, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
+template <class T>
+nb::object array(std::vector<T>&& values) {
+    auto* kept = new std::vector<T>(std::move(values));
+    nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+    return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
 }
 
 std::unique_ptr<Network> built_in(const std::string& name, const Roads& roads) {
@@ -294,6 +296,57 @@ nb::object play_many(nb::object py_graph, nb::object py_wires, const std::string
         }
     }
     return array(std::move(ends));
+}
+
+// See triosim/engine/replay.py.
+nb::tuple replay(nb::object py_graph, nb::object py_kind, nb::object py_fixed, nb::object py_shared,
+                 nb::object py_factors, nb::object py_links, nb::object py_at) {
+    Reader reader;
+    Columns columns;
+    const Graph graph = reader.graph(py_graph);
+    const auto kind = columns.flat<std::int32_t>(py_kind, "kind");
+    const auto fixed = columns.flat<double>(py_fixed, "fixed"), shared = columns.flat<double>(py_shared, "shared");
+    const auto [factors, kinds] = columns.rows<double>(py_factors, "factors");
+    const auto links = columns.flat<double>(py_links, "links");
+    const auto at = columns.flat<std::int64_t>(py_at, "at");
+    const std::size_t draws = links.size();
+    std::vector<double> ends(draws, 0), found(draws * at.size(), 0);
+    bool complete = false;
+    {
+        const nb::gil_scoped_release release;
+        const auto tasks = static_cast<std::int64_t>(graph.size());
+        const auto runs = static_cast<std::int64_t>(graph.instances.size());
+        bool good = graph.stream.size() == graph.size() && graph.what.size() == graph.size() &&
+                    graph.before.size() == graph.size() && well_formed(graph.before) &&
+                    within(graph.before.values, 0, tasks) && within(graph.stream, -1, graph.streams) &&
+                    kind.size() == graph.size() && fixed.size() == graph.size() && shared.size() == graph.size() &&
+                    factors.size() == draws * kinds && within(kind, -1, static_cast<std::int64_t>(kinds)) &&
+                    within(at, 0, tasks) && tasks + runs < MOST && graph.streams < MOST;
+        for (std::size_t task = 0; good && task < graph.size(); ++task) {
+            if (static_cast<Task>(graph.kind[task]) == Task::collective) {
+                good = graph.what[task] >= 0 && graph.what[task] < runs;
+            }
+        }
+        if (!good) throw Refused("columns that make no sense together");
+        LongestWay all(graph, kind, fixed, shared);
+        complete = all.complete();
+        std::vector<Lanes> factor(kinds), asked(at.size());
+        for (std::size_t first = 0; complete && first < draws; first += LANES) {
+            Lanes link{}, end{};
+            const std::size_t count = std::min(LANES, draws - first);
+            for (std::size_t lane = 0; lane < count; ++lane) {
+                link[lane] = links[first + lane];
+                for (std::size_t of = 0; of < kinds; ++of) factor[of][lane] = factors[(first + lane) * kinds + of];
+            }
+            all.play(factor, link, at, end, asked);
+            for (std::size_t lane = 0; lane < count; ++lane) {
+                ends[first + lane] = end[lane];
+                for (std::size_t i = 0; i < at.size(); ++i) found[(first + lane) * at.size() + i] = asked[i][lane];
+            }
+            poll();
+        }
+    }
+    return nb::make_tuple(array(std::move(ends)), array(std::move(found)), complete);
 }
 
 Pieces pieces_of(Columns& columns, nb::tuple pieces) {
@@ -435,6 +488,8 @@ NB_MODULE(_native, m) {
     m.def("play", &play, "graph"_a, "wires"_a, "model"_a, "alone"_a, "formulas"_a);
     m.def("play_many", &play_many, "graph"_a, "wires"_a, "model"_a, "kind"_a.none(), "factors"_a.none(),
           "links"_a.none());
+    m.def("replay", &replay, "graph"_a, "kind"_a.none(), "fixed"_a.none(), "shared"_a.none(), "factors"_a.none(),
+          "links"_a.none(), "at"_a.none());
     m.def("steady", &steady_turn, "pieces"_a, "streams"_a);
     m.def("turns", &turns, "pieces"_a, "played"_a, "streams"_a, "messages"_a);
     m.def("meeting", &meeting, "pieces"_a, "played"_a, "ways"_a, "streams"_a, "messages"_a, "labels"_a);

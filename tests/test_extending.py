@@ -207,7 +207,7 @@ def test_the_kind_is_counted_rescaled_and_priced(outside: Path) -> None:
     assert operators.results(call)[0].shape == (16, 32)
     found = operators.dims(call)
     assert (found.inputs, [out.labels for out in found.outputs]) == (((0, 1), (1, 2), (2,)), [(0, 2)])
-    assert rescale(trace, batch_size=48).operators.flop.tolist() == [2 * 48 * 64 * 32]
+    assert rescale(trace, batch=48).operators.flop.tolist() == [2 * 48 * 64 * 32]
     odd = TraceBuilder()
     values = [odd.value((8,), "float32", Category.INPUT) for _ in range(2)]
     odd.operator("packed::matmul", values, [], roles=("input", "weight"), phase=Phase.FORWARD)
@@ -323,3 +323,11 @@ def test_climbing_finds_what_trying_everything_finds(outside: Path) -> None:
         for name in ("exhaustive", "climbing")
     )
     assert climbed.best.edp == pytest.approx(best.best.edp, rel=0.02)
+
+
+def test_a_data_card_is_a_device(outside: Path) -> None:
+    found = triosim.system(devices=2, device=str(outside / "small.card"), link="10GB/s").models[0]
+    assert (found.name, found.peak_flops["float32"], found.memory_bytes) == ("small-1", 20e12, 64_000_000_000)
+    broken = outside / "broken.card"
+    broken.write_text("small-1 fast\n")
+    assert "give NAME FLOP/s B/s BYTES" in run("train", "gpt2", "--device", broken, code=2).stderr

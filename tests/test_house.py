@@ -13,7 +13,7 @@ SOURCE = Path(triosim.__file__).parent
 ORDER = (
     "core", "fidelity", "stacks", "plan", "hardware", "accelerator", "operators", "trace", "transform", "sources",
     "partition", "kernels", "memory", "schedule", "composition", "engine", "network", "collectives", "energy",
-    "interop", "prediction", "search", "serving", "report", "validate", "cli", "__main__",
+    "job", "interop", "prediction", "search", "serving", "report", "validate", "cli", "__main__",
 )  # fmt: skip
 HEAVY = {"torch", "pyarrow", "pandas", "google", "transformers"}
 OPTIONAL_HOMES = {

@@ -6,11 +6,15 @@ top, so that an interruption while the rest is being imported is caught too.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
 EXIT_INPUT = 2
 EXIT_INTERRUPTED = 130
+COLLECT = 100_000
+"""Objects more than before at which Python looks for circles among them.  Modules and tables are hundreds of thousands
+that stay, and looking through them at every 700th took a tenth of a short command."""
 
 
 def main() -> None:
@@ -29,6 +33,7 @@ def _run() -> int | str | None:
     from triosim.core.errors import InputError, printable
     from triosim.core.outputs import terminable
 
+    gc.set_threshold(COLLECT, *gc.get_threshold()[1:])
     prepare()
     if registry := sys.modules.get("triosim.core.registry"):  # of a command that ran in this process before
         registry.forget()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from triosim.core.checked import Checked, FrozenDict, Within
+from triosim.core.checked import Checked, FrozenDict, Within, asked
 from triosim.core.errors import InputError, PlanError, quoted
+
+NETWORK, PREDICTION = "Communication", "How it is predicted"
+"""Groups of options as help lists them."""
 
 HOST_MODES = ("recorded", "eager", "large-model", "compiled", "graph", "none")
 
@@ -37,17 +40,52 @@ class Fidelity(Checked):
     error: ClassVar[type[InputError]] = PlanError
     noun: ClassVar[str] = "a fidelity"
 
-    operator_times: str = "auto"
-    operator_options: Mapping[str, str | bool | int | float] = field(default_factory=FrozenDict)
-    host: Literal["recorded", "eager", "large-model", "compiled", "graph", "none"] | None = None
-    interference: Annotated[float, Within(1)] | Literal["auto", "off"] = "auto"
-    composition: str | None = None
-    collective_algorithm: str = "auto"
-    collective_protocol: str = "auto"
-    solver: str = "max-min"
-    solver_options: Mapping[str, str | bool | int | float] = field(default_factory=FrozenDict)
-    fold: bool = True
-    seed: Annotated[int, Within(0)] = 0
+    operator_times: str = asked(
+        "auto", PREDICTION, "NAME|FILE",
+        "auto, recorded, proportional, physical, roofline, li, habitat, a PACK.json (triosim calibrate), a table "
+        "of kernels (JSON), a file of external times, or FILE.py with a model of yours (default auto).",
+        offers="triosim.kernels.model:MODELS", own=True,
+    )  # fmt: skip
+    operator_options: Mapping[str, str | bool | int | float] = asked(
+        FrozenDict(), PREDICTION, "NAME=VALUE", "Of the operator model; repeatable.", option="operator-option",
+        repeats=True, example="scale=2",
+    )  # fmt: skip
+    host: Literal["recorded", "eager", "large-model", "compiled", "graph", "none"] | None = asked(
+        None, PREDICTION, "MODE",
+        "Cost of launching: recorded, eager, large-model, compiled, graph or none (default: as the devices).",
+    )  # fmt: skip
+    interference: Annotated[float, Within(1)] | Literal["auto", "off"] = asked(
+        "auto", NETWORK, "X",
+        "What computes beside a collective takes so many times as long: auto (as the device), off, or a number "
+        "(default auto).",
+    )  # fmt: skip
+    composition: str | None = asked(
+        None, PREDICTION, "FILE",
+        "What measured iterations taught of composition (a residual, JSON); replaces --host.", offers="files",
+    )  # fmt: skip
+    collective_algorithm: str = asked(
+        "auto", NETWORK, "NAME", "Of collectives: ring, tree, nvls, ... (default: as NCCL chooses).",
+        option="algorithm", words=("auto",), offers="triosim.collectives.algorithm:ALGORITHMS",
+    )  # fmt: skip
+    collective_protocol: str = asked(
+        "auto", NETWORK, "NAME", "Of collectives: LL, LL128 or Simple (default: as NCCL chooses).",
+        option="protocol", words=("auto", "LL", "LL128", "Simple"),
+    )  # fmt: skip
+    solver: str = asked(
+        "max-min", NETWORK, "NAME|FILE.py",
+        "Network model: max-min, equal-split, circuit, ... or one of yours (default max-min).",
+        offers="triosim.engine.solver:SOLVERS", own=True,
+    )  # fmt: skip
+    solver_options: Mapping[str, str | bool | int | float] = asked(
+        FrozenDict(), NETWORK, "NAME=VALUE", "Of the network model, as setup=80us of circuit; repeatable.",
+        option="solver-option", repeats=True, example="setup=80us",
+    )  # fmt: skip
+    fold: bool = asked(
+        True, NETWORK, "on|off", "on: play ranks that nothing tells apart once; off: all, to the same result."
+    )
+    seed: Annotated[int, Within(0)] = asked(
+        0, PREDICTION, "N", "Of the draws that the interval comes from (default 0)."
+    )
 
     def __init__(self, **values: object) -> None:
         asked = values.get("interference", "auto")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from triosim.core.checked import Checked, FrozenDict, Within
+from triosim.core.checked import Checked, FrozenDict, Within, asked
 from triosim.core.errors import InputError, PlanError, quoted
+from triosim.fidelity import NETWORK, PREDICTION
 from triosim.stacks import Stack
 
 AXES = ("pp", "dp", "tp")
@@ -15,6 +16,9 @@ AXES = ("pp", "dp", "tp")
 
 MOST = 10**12
 """More of anything that a plan counts is a slip."""
+
+WORKLOAD, DIVISION, BATCH, MEMORY = "Workload", "How it is divided", "Batch", "Memory"
+"""Groups of options as help lists them."""
 
 Count = Annotated[int, Within(1, MOST)]
 Options = Mapping[str, str | bool | int | float]
@@ -66,34 +70,92 @@ class Plan(Checked):
     error: ClassVar[type[InputError]] = PlanError
     noun: ClassVar[str] = "a plan"
 
-    dp: Count | None = None
-    tp: Count = 1
-    pp: Count = 1
-    axis_order: tuple[str, ...] = AXES
-    idle_ok: bool = False
-    batch_size: Count | None = None
-    global_batch_size: Count | None = None
-    sequence_length: Count | None = None
-    micro_batches: Count | None = None
-    iterations: Count = 1
-    schedule: str = "1f1b"
-    schedule_options: Options = field(default_factory=FrozenDict)
-    stages: tuple[str, ...] | None = None
-    overlap: bool = True
-    dp_style: Literal["ddp", "dataparallel"] = "ddp"
-    zero: Literal[0, 1, 2, 3] = 0
-    bucket_bytes: Count = 26_214_400
+    dp: Count | None = asked(None, DIVISION, "N", "Data-parallel replicas (default: fills the devices).")
+    tp: Count = asked(1, DIVISION, "N", "Tensor-parallel ranks (default 1).")
+    pp: Count = asked(1, DIVISION, "N", "Pipeline stages (default 1).")
+    axis_order: tuple[str, ...] = asked(
+        AXES, DIVISION, "LIST",
+        "Axes of the mesh, outermost first; the last has neighbours in the machine (default pp,dp,tp).",
+    )  # fmt: skip
+    idle_ok: bool = asked(False, DIVISION, None, "Leave devices without a rank if the plan needs fewer.")
+    batch_size: Count | None = asked(
+        None, BATCH, "N", "Samples per replica and iteration (default: the trace's; of a model, its micro-batches)."
+    )
+    global_batch_size: Count | None = asked(None, BATCH, "N", "Samples over all replicas, instead of --batch-size.")
+    sequence_length: Count | None = asked(
+        None, WORKLOAD, "N", "Tokens per sample (default: the workload's).", option="seq-len"
+    )
+    micro_batches: Count | None = asked(
+        None, BATCH, "N", "Parts of a replica's batch (default: those of the recorded step, else 1)."
+    )
+    iterations: Count = asked(1, BATCH, "N", "Iterations to play (default 1).")
+    schedule: str = asked(
+        "1f1b", DIVISION, "NAME|FILE.py",
+        "Of a pipeline: 1f1b, gpipe, interleaved-1f1b, zb-h1 or one of yours (default 1f1b).",
+        offers="triosim.schedule.actions:SCHEDULES", own=True,
+    )  # fmt: skip
+    schedule_options: Options = asked(
+        FrozenDict(), DIVISION, "NAME=VALUE", "Of the schedule, as chunks=4 of interleaved-1f1b; repeatable.",
+        option="schedule-option", repeats=True, example="chunks=4",
+    )  # fmt: skip
+    stages: tuple[str, ...] | None = asked(
+        None, DIVISION, "LIST",
+        "Modules at which stages after the first begin, comma separated (default: balanced by time).",
+    )  # fmt: skip
+    overlap: bool = asked(
+        True, NETWORK, "on|off", "on: communicate while computing; off: every transfer blocks (default on)."
+    )
+    dp_style: Literal["ddp", "dataparallel"] = asked(
+        "ddp", DIVISION, "STYLE", "ddp, or dataparallel for torch's DataParallel."
+    )
+    zero: Literal[0, 1, 2, 3] = asked(
+        0, DIVISION, "0..3",
+        "What data-parallel ranks divide: 1 optimizer states, 2 gradients too, 3 parameters too, as FSDP "
+        "(default 0, nothing).",
+    )  # fmt: skip
+    bucket_bytes: Count = asked(
+        26_214_400, DIVISION, "SIZE", "Capacity of DDP's gradient buckets (default 25MiB).", option="bucket-size",
+        text=True,
+    )  # fmt: skip
     first_bucket_bytes: Count = 1_048_576
-    tp_style: Literal["megatron", "gather"] = "megatron"
-    tp_plan: Mapping[str, Literal["colwise", "rowwise", "gather", "vocab", "replicate"]] | None = None
-    parallelism: tuple[str, ...] = ()
-    parallelism_options: Options = field(default_factory=FrozenDict)
-    recompute: Literal["none", "full", "selective"] = "none"
-    offload: tuple[Literal["optimizer", "activations", "parameters"], ...] = ()
-    places: Mapping[str, str] = field(default_factory=FrozenDict)
-    placement: tuple[Annotated[int, Within(0)], ...] | None = None
+    tp_style: Literal["megatron", "gather"] = asked(
+        "megatron", DIVISION, "STYLE", "megatron (column, then row) or gather (every layer) (default megatron)."
+    )
+    tp_plan: Mapping[str, Literal["colwise", "rowwise", "gather", "vocab", "replicate"]] | None = asked(
+        None, DIVISION, "FILE", "TOML, YAML or JSON: module pattern -> colwise, rowwise, gather, vocab or replicate.",
+        text=True, offers="files",
+    )  # fmt: skip
+    parallelism: tuple[str, ...] = asked(
+        (), DIVISION, "NAME|FILE.py", "Another rule of parallelism, also one of yours; repeatable.", repeats=True,
+        offers="files",
+    )  # fmt: skip
+    parallelism_options: Options = asked(
+        FrozenDict(), DIVISION, "NAME=VALUE", "Of such a rule, as regather=off of sequence; repeatable.",
+        option="parallelism-option", repeats=True, example="regather=off",
+    )  # fmt: skip
+    recompute: Literal["none", "full", "selective"] = asked(
+        "none", MEMORY, "WHAT",
+        "Run again instead of keeping activations: full (repeated blocks), selective (attention) or none.",
+    )  # fmt: skip
+    offload: tuple[Literal["optimizer", "activations", "parameters"], ...] = asked(
+        (), MEMORY, "WHAT", "Keep in host memory: optimizer, activations or parameters (of the blocks); repeatable.",
+        repeats=True,
+    )  # fmt: skip
+    places: Mapping[str, str] = asked(
+        FrozenDict(), MEMORY, "WHAT=WHERE",
+        "Where values start: CATEGORY=host|pool|device:N, as weight=host; repeatable.", option="place", repeats=True,
+    )  # fmt: skip
+    placement: tuple[Annotated[int, Within(0)], ...] | None = asked(
+        None, DIVISION, "LIST",
+        "Devices of the ranks in order, as 0,2,1,3; or grid-cycle: along a ring through the --shape of a mesh.",
+    )  # fmt: skip
     training: bool = True
-    stack: Stack | None = None
+    stack: Stack | None = asked(
+        None, PREDICTION, "NAME|FILE.toml",
+        "What the framework does around a model by name: megatron-core, llm-foundry, ... (docs/stacks.md; default: "
+        "plain PyTorch).",
+        text=True, offers="stacks",
+    )  # fmt: skip
 
     @property
     def replica_ranks(self) -> int:
@@ -117,17 +179,14 @@ class Plan(Checked):
             )
         if self.dp_style == "dataparallel" and (self.micro_batches or 1) > 1:
             raise PlanError("dp-style dataparallel runs the batch in one piece: use micro-batches 1, or dp-style ddp")
-        if self.zero and self.dp_style == "dataparallel":
-            raise PlanError(
-                f"dp-style dataparallel keeps everything whole and cannot be combined with zero {self.zero}: use "
-                "dp-style ddp, or zero 0"
-            )
         if self.zero >= 2 and "weight" in self.places:
             raise PlanError(
                 f"zero {self.zero} gathers parameters from their shards and cannot be combined with weights placed "
                 f"on {self.places['weight']}: use zero 1 or 0, or leave weights where they are"
             )
-        self._offload_is_possible()
+        for name, category in (("optimizer", "optimizer_state"), ("parameters", "weight")):
+            if name in self.offload and category in self.places:
+                raise PlanError(f"offload {name} and a place for {category} both say where they are: give only one")
         if self.stages is not None and (len(self.stages) + 1) % self.pp:
             raise PlanError(
                 f"stages names {len(self.stages)} cut(s) but pp {self.pp} needs {self.pp - 1}: name the module at "
@@ -135,22 +194,6 @@ class Plan(Checked):
             )
         if self.batch_size is not None and self.micro_batches and self.batch_size % self.micro_batches:
             raise PlanError(micro_batch_conflict(self.batch_size, self.micro_batches))
-
-    def _offload_is_possible(self) -> None:
-        if self.offload and self.dp_style == "dataparallel":
-            raise PlanError("dp-style dataparallel keeps everything on its devices: use dp-style ddp, or no offload")
-        if "parameters" in self.offload and "optimizer" not in self.offload:
-            raise PlanError(
-                "offload parameters needs them updated where they are: use offload optimizer as well, or not parameters"
-            )
-        if "parameters" in self.offload and self.zero >= 2:
-            raise PlanError(
-                f"offload parameters and zero {self.zero} both say where parameters come from: use zero 1 or 0, or "
-                "offload optimizer only"
-            )
-        for name, category in (("optimizer", "optimizer_state"), ("parameters", "weight")):
-            if name in self.offload and category in self.places:
-                raise PlanError(f"offload {name} and a place for {category} both say where they are: give only one")
 
     def _places_exist(self) -> None:
         categories = ("weight", "buffer", "input", "label", "optimizer_state")

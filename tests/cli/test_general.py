@@ -79,6 +79,15 @@ def test_help_loads_no_command_and_nothing_heavy() -> None:
     assert not loaded & {"triosim.cli.predict", "triosim.plan", "triosim.core.registry", *heavy}
 
 
+def test_a_prediction_loads_nothing_heavy_that_it_does_not_use() -> None:
+    code = "import sys; sys.argv = ['triosim', 'train', 'bert-base', '--system', 'dgx-h100', '--tp', '2']\n"
+    code += "from triosim.__main__ import main\ntry:\n    main()\nfinally:\n    print(*sys.modules, file=sys.stderr)"
+    loaded = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr.split())
+    assert "triosim.report.terminal" in loaded
+    heavy = {"pydantic", "yaml", "torch", "pandas", "triosim.accelerator.designs", "triosim.kernels.calibration.pack"}
+    assert not loaded & {"triosim.search.clock", "triosim.hardware.description", *heavy}
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

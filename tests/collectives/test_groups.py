@@ -51,8 +51,8 @@ def test_links_between_which_pcie_is_narrow_are_shared() -> None:
     half, whole = group(system, [0, 1, 2, 3]), group(system, list(range(8)))
     assert half.intra is not None
     assert whole.intra is not None
-    assert half.intra.family == whole.intra.family == "PCIe"
-    assert whole.intra.bandwidth == half.intra.bandwidth
+    assert half.intra.family == "PCIe"
+    assert whole.intra.bandwidth < half.intra.bandwidth, "the link between the sockets is narrower"
     assert whole.intra.latency > half.intra.latency
 
 

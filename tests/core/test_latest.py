@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from triosim.core.latest import Latest, Same, content
+from triosim.core.caching import Same
+from triosim.core.latest import Latest, content
 
 
 @dataclass(frozen=True)

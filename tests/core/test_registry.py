@@ -58,7 +58,7 @@ def test_a_file_ends_in_one_registered_class(folder: Registry, name: str) -> Non
 
 def test_other_distributions_add_parts(folder: Registry, monkeypatch) -> None:
     point = EntryPoint("spiral", "pathlib:Path", "triosim.shapes_for_test")
-    monkeypatch.setattr(registry, "entry_points", lambda group: [point] if group == folder.group else [])
+    monkeypatch.setattr(registry, "installed", lambda group: [point] if group == folder.group else [])
     assert "spiral" in folder.names()
     assert folder.get("spiral") is Path
 
@@ -66,7 +66,7 @@ def test_other_distributions_add_parts(folder: Registry, monkeypatch) -> None:
 @pytest.mark.parametrize("names", [("round_one",), ("spiral", "spiral")])
 def test_a_name_given_twice_is_an_error(folder: Registry, monkeypatch, names: tuple[str, ...]) -> None:
     points = [EntryPoint(name, "pathlib:Path", folder.group) for name in names]
-    monkeypatch.setattr(registry, "entry_points", lambda group: points)
+    monkeypatch.setattr(registry, "installed", lambda group: points)
     with pytest.raises(RuntimeError, match="registered twice"):
         folder.names()
 
@@ -101,7 +101,7 @@ class Half(Base):
 def typed(folder: Registry, monkeypatch) -> Callable[[str], Registry[Base]]:
     def with_entry_point(value: str) -> Registry[Base]:
         point = EntryPoint("spiral", value, folder.group)
-        monkeypatch.setattr(registry, "entry_points", lambda group: [point])
+        monkeypatch.setattr(registry, "installed", lambda group: [point])
         return Registry(folder.package, folder.group, folder.what, Base)
 
     return with_entry_point

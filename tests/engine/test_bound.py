@@ -199,6 +199,22 @@ def test_columns_of_turns() -> None:
                     assert readable(value, column), f"{which}, {at}: {what}"
 
 
+def test_columns_of_replays() -> None:
+    given = (KIND, *(np.ones(len(GRAPH)) for _ in ["fixed,", "shared"]), FACTORS, LINKS, np.array([0, 3]))
+    assert _native.replay(GRAPH, *given)[2]
+    for at, column in enumerate(given):
+        for what, value in wrong(column):
+            changed_ = (*given[:at], value, *given[at + 1 :])
+            if not refused(lambda changed_=changed_: _native.replay(GRAPH, *changed_)):
+                assert readable(value, column), f"{at}: {what}"
+    for path, column in columns(GRAPH):
+        for what, value in wrong(column):
+            graph = changed(GRAPH, path, value)
+            optional = path == ("need",) and (value is None or np.size(value) == 0)
+            if not refused(lambda graph=graph: _native.replay(graph, *given)):
+                assert optional or readable(value, column), f"{path}: {what}"
+
+
 def test_columns_of_a_steady_turn() -> None:
     alone = (np.array([0, 2]), *(column[:2] for column in PIECES[1:6]), np.array([0, 0, 1]), PIECES[7][:1])
     start, finish = _native.steady(alone, 3)
@@ -328,5 +344,5 @@ def test_these_are_all_that_is_bound() -> None:
             name for name in dir(module) if not name.startswith("_") and not isinstance(getattr(module, name), type)
         }
 
-    assert functions(_native) == {"play", "play_many", "refine", "steady", "turns"}
+    assert functions(_native) == {"play", "play_many", "refine", "replay", "steady", "turns"}
     assert functions(_allocator) == {"reserved"}

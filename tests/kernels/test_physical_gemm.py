@@ -68,6 +68,22 @@ def test_large_products_run_at_what_power_allows():
     assert sustained(replace(chip, tdp=2 * chip.tdp), c, 2048.0) > cap
 
 
+def test_batches_whose_rows_are_not_aligned_run_on_the_vector_units():
+    """Heads of 108 take an A100's matrix units away; 104 and 112 do not, nor does a single product."""
+    a100 = catalog.accelerator("A100")
+    m, n, k = (np.array([float(size)] * 4) for size in (2048, 2048, 0))
+    k[:] = [104, 108, 112, 108]
+    batch = np.array([128.0, 128.0, 128.0, 1.0])
+    found = seconds(m, n, k, "float16", batch, a100)
+    assert found[1] > 4 * found[[0, 2]].max()
+    vector = seconds(m[:1], n[:1], k[1:2], "float32", 128.0, a100)[0]
+    assert found[1] == pytest.approx(vector, rel=0.05), "its bytes are fewer"
+    values = seconds(m[:2], np.array([108.0, 112.0]), m[:2], "float16", 128.0, a100)
+    assert values[0] > 4 * values[1]
+    amd = seconds(m, n, k, "float16", batch, catalog.accelerator("MI300X"))
+    assert amd[1] < 1.2 * amd[2]
+
+
 def test_limits():
     work = gemm([16384, 1, 1], [16384, 16384, 32], [16384, 16384, 32], "bfloat16")
     assert predict(work, H100, load().constants).limit.tolist() == [Limit.COMPUTE, Limit.MEMORY, Limit.LAUNCH]

@@ -36,7 +36,7 @@ def test_holders_add_up_to_the_peak_by_category(plan: dict) -> None:
 
     job = prepare(trace, system, *asked(**plan))
     at = [int(p.ranks.min()) for p in job.programs].index(memory.rank)
-    found = holders(job.programs[at].lifetimes, job.feet[at].peak_row, job.step.trace)
+    found = holders(job.programs[at].lifetimes, job.footprints[at].peak_row, job.step.trace)
     for category, size in memory.categories.items():
         held = sum(h.bytes for h in found if h.category == category)
         count = int(np.sum(job.programs[at].lifetimes.bytes > 0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ import triosim
 from tests.asked import asked
 from tests.command import run
 from triosim import PlanError
+from triosim.partition.ring_attention import in_blocks
 from triosim.partition.transfers import COLLECTIVES
 from triosim.prediction.prepare import Prepared, prepare
+from triosim.trace.calls import calls_of
 from triosim.trace.tables import Phase
 
 LAYERS, LENGTH, KEYS, BF16 = 2, 1024, 512, 2
@@ -23,7 +26,7 @@ SYSTEM = triosim.system("dgx-a100")
 def _asked(cp: int, **plan):
     trace = triosim.model("llama-3.2-1b", sequence_length=LENGTH, configuration={"num_hidden_layers": LAYERS})
     rules = (*plan.pop("rules", ()), *(("context",) if cp else ()))
-    options = {"cp": cp} if cp else {}
+    options = {"cp": cp, "cp_style": plan.pop("style", "gather")} if cp else {}
     return trace, SYSTEM, *asked(parallelism=rules, parallelism_options=options, host="none", **plan)
 
 
@@ -41,11 +44,12 @@ def _sent(job: Prepared, axis: str) -> Counter:
 
 @pytest.mark.parametrize("cp", [2, 4, 8])
 @pytest.mark.parametrize("more", [{}, {"tp": 2}, {"tp": 2, "rules": ("sequence",)}])
-def test_a_rank_has_its_part_of_all_work(cp: int, more: dict) -> None:
+@pytest.mark.parametrize("style", ["gather", "ring", "ulysses"])
+def test_a_rank_has_its_part_of_all_work(cp: int, more: dict, style: str) -> None:
     """Causal attention too: a rank's queries are from all over the sequence."""
     if cp == 8 and more:
         pytest.skip("8 devices")
-    whole, part = prepare(*_asked(0, dp=1, idle_ok=True, **more)), prepare(*_asked(cp, **more))
+    whole, part = prepare(*_asked(0, dp=1, idle_ok=True, **more)), prepare(*_asked(cp, style=style, **more))
     assert _flop(part) * cp == pytest.approx(_flop(whole), rel=1e-4)  # tables of positions are whole
     assert part.whole.meta.sequence_length == LENGTH
 
@@ -58,6 +62,73 @@ def test_keys_and_values_are_gathered_and_their_gradients_scattered(more: dict) 
         ("all_gather", Phase.FORWARD, each): 2 * LAYERS,
         ("reduce_scatter", Phase.BACKWARD, each): 2 * LAYERS,
     }
+
+
+@pytest.mark.parametrize("more", [{}, {"tp": 2}, {"tp": 2, "rules": ("sequence",)}])
+def test_heads_are_exchanged_for_positions(more: dict) -> None:
+    """Of queries, keys, values and the result a rank sends what it has, and of their gradients."""
+    job = prepare(*_asked(4, style="ulysses", **more))
+    keys = LENGTH // 4 * KEYS * BF16 // more.get("tp", 1)
+    queries = 4 * keys  # 32 heads of queries, 8 of keys
+    assert _sent(job, "cp") == {
+        ("all_to_all", phase, n): 2 * LAYERS for phase in (Phase.FORWARD, Phase.BACKWARD) for n in (keys, queries)
+    }
+    operators, calls = job.step.trace.operators, calls_of(job.step.trace)
+    shapes = {calls[row].shape("key")[-3:-1] for row in range(len(operators)) if calls[row].kind == "attention"}
+    assert shapes == {(8 // 4 // more.get("tp", 1), LENGTH)}
+
+
+@pytest.mark.parametrize("more", [{}, {"tp": 2}, {"tp": 2, "rules": ("sequence",)}])
+def test_keys_and_values_go_round_beside_attention(more: dict) -> None:
+    """All but the last block is computed while they do, in the backward with their gradients."""
+    job = prepare(*_asked(4, style="ring", **more))
+    each = LENGTH * KEYS * BF16 // more.get("tp", 1)
+    assert _sent(job, "cp") == {
+        ("all_gather", Phase.FORWARD, each): 2 * LAYERS,
+        ("all_gather", Phase.BACKWARD, each): 2 * LAYERS,
+        ("reduce_scatter", Phase.BACKWARD, each): 2 * LAYERS,
+    }
+    calls, sent = calls_of(job.step.trace), job.step.transfers
+    rows = [row for row in range(len(job.step.trace)) if calls[row].kind == "attention"]
+    assert [calls[row].args["blocks"] for row in rows] == [[3, 4], [1, 4]] * (2 * LAYERS)
+    assert {calls[row].shape("key")[-2] for row in rows} == {LENGTH // 4}
+    assert len(rows) == len(set(rows[::2]) | {row - 1 for row in rows[1::2]}) * 2  # one right after the other
+    for first, last in zip(rows[::2], rows[1::2], strict=True):
+        beside = np.flatnonzero((sent.after < first) & (sent.before >= last) & (sent.after > first - 10))
+        assert len(beside) >= 2
+        assert not np.any(sent.before[beside] == first)
+
+
+def test_attention_in_blocks_is_what_it_was() -> None:
+    """Of a step that nobody divides too: each part of the work, and of the time that was recorded."""
+    trace = triosim.model("llama-3.2-1b", sequence_length=LENGTH, configuration={"num_hidden_layers": LAYERS})
+    seconds = np.linspace(1e-6, 2e-6, len(trace))
+    timed = replace(trace, operators=replace(trace.operators, device_s=seconds))
+    made = in_blocks(timed, 4)
+    attention = [row for row in range(len(trace)) if calls_of(trace)[row].kind == "attention"]
+    assert len(made) == len(trace) + len(attention)
+    assert made.operators.device_s.sum() == pytest.approx(seconds.sum())
+    assert np.nansum(made.operators.flop) == pytest.approx(np.nansum(trace.operators.flop))
+    was, now = trace.operators.forward, made.operators.forward
+    assert np.count_nonzero(now >= 0) >= np.count_nonzero(was >= 0)
+    for row in np.flatnonzero(now >= 0).tolist():
+        assert made.operators.module[now[row]] == made.operators.module[row]
+
+
+def test_ring_keeps_no_gathered_keys_and_hides_what_is_sent() -> None:
+    """Long sequences: the time of the transfers is hidden, where gathering is not."""
+    found = {}
+    for style in ("gather", "ring"):
+        trace, system, plan, fidelity = _asked(8, style=style, sequence_length=32768, batch_size=1)
+        found[style] = triosim.simulate(trace, system, plan, fidelity)
+    assert found["ring"].memory.allocated_bytes < found["gather"].memory.allocated_bytes
+    assert found["ring"].iteration_time_s < found["gather"].iteration_time_s
+
+
+def test_a_recomputed_attention_is_exchanged_again() -> None:
+    once, again = (prepare(*_asked(4, style="ulysses", recompute=how)) for how in ("none", "full"))
+    kinds = [Counter(kind for kind, *_ in _sent(job, "cp").elements()) for job in (once, again)]
+    assert kinds[1]["all_to_all"] - kinds[0]["all_to_all"] == 4 * LAYERS
 
 
 def test_the_tensor_axis_sends_a_part_of_the_sequence() -> None:
@@ -83,16 +154,23 @@ def test_gradients_are_reduced_along_both_axes_at_once(zero: int) -> None:
     assert {axis for axis, *_ in sent} == {"cp", "dp_cp"}
 
 
+@pytest.mark.parametrize("style", ["gather", "ring", "ulysses"])
 @pytest.mark.parametrize(
     "more", [{"pp": 2, "micro_batches": 4}, {"micro_batches": 2, "zero": 1}, {"recompute": "full"}]
 )
-def test_with_pipelines_micro_batches_and_recomputation(more: dict) -> None:
-    trace, system, plan, fidelity = _asked(2, global_batch_size=16, **more)
+def test_with_pipelines_micro_batches_and_recomputation(more: dict, style: str) -> None:
+    trace, system, plan, fidelity = _asked(2, global_batch_size=16, style=style, **more)
     result = triosim.simulate(trace, system, plan, fidelity)
     without = triosim.simulate(trace, system, plan.replaced(parallelism=(), parallelism_options={}), fidelity)
     assert result.throughput.tokens_per_s == pytest.approx(16 * LENGTH / result.iteration_time_s)
     assert result.iteration_time_s < 2 * without.iteration_time_s
     assert result.memory.allocated_bytes == pytest.approx(without.memory.allocated_bytes, rel=0.01)  # gathered keys
+
+
+def test_a_global_batch_is_that_of_the_replicas_that_are_left() -> None:
+    """8 samples in 8 micro-batches: the 8 ranks are one replica."""
+    job = prepare(*_asked(8, global_batch_size=8, micro_batches=8))
+    assert (job.mesh.replicas, job.mesh.batch_size, job.mesh.micro_batch_size) == (1, 8, 1)
 
 
 def test_one_rank_is_data_parallel() -> None:
@@ -115,6 +193,22 @@ def test_one_rank_is_data_parallel() -> None:
 def test_what_does_not_go_is_a_sentence(words: str, plan: dict) -> None:
     with pytest.raises(PlanError, match=words):
         prepare(*_asked(**plan))
+
+
+@pytest.mark.parametrize(
+    ("words", "how"),
+    [
+        ("the 4 heads of keys or queries that a rank has do not divide by cp 8 for cp-style ulysses: sizes that do are "
+         "1, 2, 4; gather and ring take any", {"configuration": {"num_hidden_layers": 1, "num_key_value_heads": 4}}),
+        ("attention of .* is several operators, .*give --attention flash2",
+         {"configuration": {"num_hidden_layers": 1}, "attention": "unfused"}),
+    ],
+)  # fmt: skip
+def test_heads_that_cannot_be_exchanged_are_a_sentence(words: str, how: dict) -> None:
+    trace = triosim.model("llama-3.2-1b", sequence_length=LENGTH, **how)
+    plan = asked(parallelism=("context",), parallelism_options={"cp": 8, "cp_style": "ulysses"}, host="none")
+    with pytest.raises(PlanError, match=words):
+        prepare(trace, SYSTEM, *plan)
 
 
 def test_on_the_command_line() -> None:

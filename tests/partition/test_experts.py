@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import triosim
 from tests.asked import asked
 from tests.command import run
 from triosim import PlanError
+from triosim.partition.shards import resident
 from triosim.partition.transfers import COLLECTIVES
 from triosim.prediction.prepare import Prepared, prepare
 from triosim.trace.tables import Category, Phase
@@ -91,10 +93,76 @@ def test_states_and_gradients_of_experts_are_those_of_the_ranks_that_have_them(z
         assert sent["dp", "all_gather", 16] == others * BF16
 
 
-def _asked(ep: int, zero: int):
+def _asked(ep: int, zero: int, rules: tuple[str, ...] = (), **options):
     trace = triosim.model("mixtral-8x7b", sequence_length=LENGTH, configuration=SIZES)
-    plan = {"parallelism": ("experts",), "parallelism_options": {"ep": ep}, "batch_size": BATCH, "zero": zero}
+    plan = {"parallelism": (*rules, "experts"), "parallelism_options": {"ep": ep, **options.pop("options", {})},
+            "batch_size": BATCH, "zero": zero, **options}  # fmt: skip
     return trace, triosim.system("dgx-h100", nodes=2), *asked(host="none", **plan)
+
+
+def _sums(ep: int, zero: int, rules: tuple[str, ...] = (), **options) -> tuple[dict[tuple[str, str], int], int]:
+    """Bytes of each kind along each axis in an iteration, and of the parameters that are no experts."""
+    trace, *rest = _asked(ep, zero, rules, **options)
+    elements, sent = trace.values.elements()[trace.weights()], Counter[tuple[str, str]]()
+    for row in triosim.simulate(trace, *rest).collectives:
+        sent[row.axis, row.kind] += row.bytes * row.count
+    return dict(sent), (int(elements.sum()) - WEIGHTS) * BF16
+
+
+@pytest.mark.parametrize("ep", [2, 4, 8])
+@pytest.mark.parametrize("zero", [2, 3])
+def test_experts_are_gathered_among_the_ranks_that_have_them(ep: int, zero: int) -> None:
+    """With fewer experts on a rank than ranks that share them they are cut along their second dimension."""
+    sent, others = _sums(ep, zero)
+    own, times = WEIGHTS // ep * BF16, zero - 1
+    again = (4 * HIDDEN * HIDDEN + EXPERTS * HIDDEN + 2 * HIDDEN) * LAYERS * BF16 if zero == 3 else 0
+    assert sent["edp", "all_gather"] == times * own
+    assert sent["edp", "reduce_scatter"] == own
+    padded = LAYERS * (16 - EXPERTS) * HIDDEN * BF16  # a router's 8 rows, to 16 ranks
+    assert sent["dp", "all_gather"] == others + again + padded * times
+    assert not {("dp", "all_reduce"), ("edp", "all_reduce")} & sent.keys()
+
+
+def test_with_nobody_to_share_experts_with_they_are_gathered_by_nobody() -> None:
+    trace, _, *rest = _asked(8, 3)
+    system = triosim.system("dgx-h100")
+    alone = triosim.simulate(trace, system, *rest)
+    assert {row.axis for row in alone.collectives} == {"dp", "ep"}
+    assert alone.memory.allocated_bytes < triosim.simulate(*_asked(1, 0)).memory.allocated_bytes
+
+
+@pytest.mark.parametrize("ep", [2, 4, 8])
+def test_experts_within_the_groups_of_hybrid_sharding(ep: int) -> None:
+    """2 groups of 8 ranks: gathered and scattered within a group, what is left all-reduced between the two."""
+    sent, _ = _sums(ep, 3, ("hsdp",), options={"dp_replicate": 2})
+    plain, _ = _sums(1, 3, ("hsdp",), options={"dp_replicate": 2})
+    own, shared = WEIGHTS // ep * BF16, 8 // ep
+    assert sent.get(("edp", "all_gather"), 0) == (2 * own if shared > 1 else 0)
+    assert sent.get(("edp", "reduce_scatter"), 0) == (own if shared > 1 else 0)
+    assert (
+        plain["dp_replicate", "all_reduce"] - sent["dp_replicate", "all_reduce"] == WEIGHTS * BF16 // 8 - own // shared
+    )
+
+
+def test_a_part_of_the_experts_rests_on_a_rank() -> None:
+    job = _job(4, zero=3)
+    trace, apart = job.step.trace, job.step.apart
+    of, size = resident(trace, 16, apart, 4)
+    held = dict(zip(of.tolist(), size.tolist(), strict=True))
+    assert sum(held[trace.values.storage[p]] for p in apart) == WEIGHTS // 16 * BF16
+    whole = _job(1).step.trace
+    assert _states(job) == pytest.approx(3 / 16 * int(whole.values.elements()[whole.weights()].sum()), rel=0.01)
+
+
+@pytest.mark.parametrize("options", [{}, {"pp": 2, "micro_batches": 3}])
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_states_of_experts_wait_on_the_host(zero: int, options: dict) -> None:
+    trace, system, plan, fidelity = _asked(4, zero, **options)
+    here = triosim.simulate(trace, system, plan, fidelity)
+    there = triosim.simulate(trace, system, plan.replaced(offload=("optimizer",)), fidelity)
+    assert there.memory.allocated_bytes < here.memory.allocated_bytes
+    sums = [sum(row.bytes * row.count for row in r.collectives) for r in (here, there)]
+    assert sums[0] == sums[1]
 
 
 def test_with_all_replicas_in_a_group_experts_are_reduced_by_nobody() -> None:
@@ -193,7 +261,12 @@ def test_both_ways_of_dividing_experts_go_together() -> None:
     [
         ({"ep": 3}, "dp 16 cannot be divided into groups of ep 3: sizes that fit are 1, 2, 4, 8, 16"),
         ({"ep": 16}, "the 8 experts of mixtral-8x7b, bfloat16 do not divide by ep 16: sizes that do are 1, 2, 4, 8"),
-        ({"ep": 4, "zero": 3}, "ep goes with zero 0 or 1"),
+        ({"ep": 4, "dp_style": "dataparallel"}, "ep does not go with dataparallel"),
+        (
+            {"ep": 8, "parallelism": ("hsdp", "experts"), "options": {"dp_replicate": 4}, "zero": 3},
+            "dp_shard 4 cannot be divided into groups of ep 8",
+        ),
+        ({"ep": 2, "parallelism": ("experts", "hsdp"), "options": {"dp_replicate": 4}, "zero": 3}, "name it before"),
         ({"ep": 4, "options": {"imbalance": 0.5}}, "imbalance 0.5 is no load"),
         ({"ep": 4, "name": "gpt2", "sizes": {"n_layer": 1}}, "has no layer of experts: leave ep out"),
     ],
@@ -210,3 +283,68 @@ def test_a_pipeline_of_experts_on_the_command_line() -> None:
     assert '"ep"' in done.stdout
     swept = run(*job[:-2], "--sweep", "ep=1,8", "zero=1")
     assert swept.returncode == 0, swept.stderr
+
+
+def _flop(job: Prepared) -> float:
+    operators = job.step.trace.operators
+    return float(np.nansum(operators.flop[operators.phase != Phase.OPTIMIZER]))
+
+
+@pytest.mark.parametrize("batch", [1, 3, 4])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_ranks_that_share_sequences_sort_tokens_of_their_own(batch: int, recompute: str) -> None:
+    """Only keys and values are sent along the axis; a rank's tokens choose experts as they do without it."""
+    whole, part = (
+        _job(1, nodes=1, parallelism=rules, options=options, batch_size=batch, recompute=recompute)
+        for rules, options in ((("experts",), {}), (("context", "experts"), {"cp": 2}))
+    )
+    assert _flop(part) * 2 == pytest.approx(_flop(whole), rel=1e-4)
+    each = batch * LENGTH * HIDDEN * BF16
+    sent = Counter((row[0], row[1], row[3]) for row in _sent(part).elements())
+    passes = 1 + (recompute == "full")
+    assert sent == {("cp", "all_gather", each): 2 * LAYERS * passes, ("cp", "reduce_scatter", each): 2 * LAYERS}
+    rows = [shape[0] for shape in part.step.trace.values.shape.lists() if shape[1:] == (INNER,)]
+    assert rows.count(batch * LENGTH * CHOSEN // 2) == len([n for n in rows if n not in (EXPERTS, HIDDEN)])
+
+
+@pytest.mark.parametrize(("name", "more"), [
+    ("gpt-oss-20b", {}), ("deepseek-v2-lite", {"first_k_dense_replace": 1}), ("qwen1.5-moe-a2.7b", {}),
+])  # fmt: skip
+def test_other_families_share_sequences(name: str, more: dict) -> None:
+    """Biases of experts, shared experts and choices among groups, too, are worked on by each rank for itself."""
+    sizes = {"num_hidden_layers": 2, **more}
+    whole, part = (
+        _job(1, nodes=1, name=name, sizes=sizes, parallelism=rules, options=options, batch_size=1)
+        for rules, options in ((("experts",), {}), (("context", "experts"), {"cp": 2}))
+    )
+    assert _flop(part) * 2 == pytest.approx(_flop(whole), rel=1e-4)
+    kinds = Counter((row[0], row[1]) for row in _sent(part).elements())
+    assert kinds == {("cp", "all_gather"): 4, ("cp", "reduce_scatter"): 4}
+
+
+@pytest.mark.parametrize(("ep", "zero"), [(2, 0), (4, 1), (8, 3)])
+def test_experts_are_divided_among_ranks_that_share_sequences_too(ep: int, zero: int) -> None:
+    """16 ranks, pairs of which share sequences: experts are reduced by 16 / ep, the others by all."""
+    rules, options = ("context",), {"cp": 2}
+    job = _job(ep, parallelism=(*rules, "experts"), options=options, zero=zero)
+    one = ROWS // 2 * HIDDEN * BF16
+    assert {row: n for row, n in _sent(job).items() if row[0] == "ep"} == {
+        ("ep", "all_to_all", Phase.FORWARD, one): 2 * LAYERS,
+        ("ep", "all_to_all", Phase.BACKWARD, one): 2 * LAYERS,
+    }
+    assert job.mesh.groups("ep")[0] == list(range(ep))
+    assert job.mesh.groups("cp")[0] == [0, 1]
+    sent, others = _sums(ep, zero, rules, options=options)
+    kind = "reduce_scatter" if zero else "all_reduce"
+    assert sent["edp", kind] == WEIGHTS // ep * BF16
+    assert sent["dp_cp", kind] == pytest.approx(others, rel=0.02)  # padded from ZeRO 2 on
+    assert not any(axis == "dp" for axis, _ in sent)
+    assert job.mesh.size("edp") == 16 // ep
+
+
+def test_what_chooses_experts_is_known_by_its_module() -> None:
+    trace = triosim.model("mixtral-8x7b", sequence_length=LENGTH, configuration=SIZES)
+    nameless = replace(trace, operators=replace(trace.operators, module=np.full(len(trace), -1, np.int32)))
+    plan = asked(host="none", parallelism=("context",), parallelism_options={"cp": 2}, batch_size=1)
+    with pytest.raises(PlanError, match="tokens of mixtral-8x7b, bfloat16 choose experts, and where is not known"):
+        prepare(nameless, triosim.system("dgx-h100"), *plan)

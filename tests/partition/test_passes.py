@@ -15,7 +15,7 @@ from triosim.partition.passes.sink import sink
 def test_a_unit_is_launched_so_many_before(units: list[int], ahead: int) -> None:
     launched = hoist(units, ahead)
     assert [units.index(unit) - units.index(at) for unit, at in zip(units, launched, strict=True)] == [
-        ahead if place >= ahead else 0 for place in range(len(units))
+        min(place, ahead) for place in range(len(units))
     ]
 
 

@@ -56,10 +56,10 @@ def test_a_rule_by_name_is_the_same_as_its_option() -> None:
 @pytest.mark.parametrize(
     ("plan", "words"),
     [
-        ({"parallelism": ("dataparallel",), "zero": 1}, "keeps everything whole on its devices"),
+        ({"parallelism": ("dataparallel",), "zero": 1}, "keeps everything whole"),
         ({"parallelism": ("dataparallel", "offload")}, "keeps everything on its devices"),
         ({"parallelism": ("offload",), "parallelism_options": {"what": "weights"}}, "'weights' cannot be on the host"),
-        ({"parallelism": ("offload",), "parallelism_options": {"what": "parameters"}}, "needs offload optimizer"),
+        ({"parallelism": ("offload",), "parallelism_options": {"what": "parameters"}}, "use offload optimizer as well"),
         ({"parallelism": ("zero",), "parallelism_options": {"level": 4}}, "level"),
     ],
 )

@@ -63,7 +63,7 @@ def _different(a: Arranged, b: Arranged) -> list[str]:
     [
         ("gpt2", True), ("llama-3.2-1b", True), ("qwen2.5-0.5b", True), ("qwen3-0.6b", True), ("mixtral-8x7b", True),
         ("gemma-2-2b", True), ("gemma-3-1b", True), ("bert-base", True), ("deepseek-v2-lite", True),
-        ("resnet50", False),
+        ("gpt-oss-20b", True), ("resnet50", False),
     ],
 )  # fmt: skip
 def test_a_model_of_many_layers_is_taken_as_a_short_one(name: str, repeats: bool) -> None:
@@ -123,6 +123,24 @@ def test_the_short_step_gives_the_long_one(
     if name == "mixtral-8x7b" and "context" in asked.get("parallelism", ()):  # type: ignore[operator]
         asked = {"parallelism": ("experts",), "parallelism_options": {"ep": 4}, "zero": 1}
     plan = Plan(batch_size=8, micro_batches=4).replaced(**asked)
+    short, long = _both(monkeypatch, model(name), plan)
+    assert _different(short, long) == []
+
+
+@pytest.mark.parametrize("name", ["deepseek-v2-lite", "qwen3-30b-a3b", "gpt-oss-20b"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"tp": 2}, {"tp": 4, "pp": 2, "recompute": "full"}, {"parallelism_options": {"ep": 8}, "zero": 1},
+        {"tp": 2, "pp": 2, "recompute": "selective", "parallelism_options": {"ep": 2}}, {"zero": 3},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_experts_and_latent_attention_give_the_same(
+    name: str, asked: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = ("experts",) if "parallelism_options" in asked else ()
+    plan = Plan(batch_size=8, micro_batches=1).replaced(**asked, parallelism=rules)
     short, long = _both(monkeypatch, model(name), plan)
     assert _different(short, long) == []
 

@@ -201,7 +201,9 @@ def test_a_browser_draws_the_page_without_complaint(case: str, tmp_path: Path) -
     assert int(canvas[1]) > 1000
     assert int(canvas[2]) >= 40
     assert len(re.findall(r'<div class="card">', body)) == 5
-    assert len(re.findall(r'<path d="M', body)) == len(embedded(html.render(result))["tracks"][0]["categories"])
+    data = embedded(html.render(result))
+    areas = len(data["tracks"][0]["categories"]) + (result.energy is not None)  # memory by kind, and power over time
+    assert len(re.findall(r'<path d="M', body)) == areas
     rows = re.search(r'<table id="modules-table">.*?</table>', body, re.S)
     assert rows
     assert rows[0].count("<tr>") > 5

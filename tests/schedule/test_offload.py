@@ -13,9 +13,9 @@ from tests.traces import chain
 from triosim import Fidelity, Plan
 from triosim.composition.update import EFFICIENCY
 from triosim.core.errors import PlanError
+from triosim.partition.passes.host_copies import update_of
 from triosim.prediction.prepare import prepare
 from triosim.prediction.result import Result
-from triosim.schedule.offload import update_of
 from triosim.schedule.program import Op
 from triosim.trace.tables import Category, Trace
 
@@ -150,8 +150,8 @@ def test_gradients_leave_while_the_backward_goes_on_unless_others_have_a_part_of
     parameters = int(trace.values.bytes()[trace.weights()].sum())
 
     def most(**plan) -> int:
-        (foot,) = prepare(trace, system, *asked(idle_ok=True, offload=("optimizer",), **plan)).feet
-        return int(foot.held[:, Category.GRADIENT].max())
+        (footprint,) = prepare(trace, system, *asked(idle_ok=True, offload=("optimizer",), **plan)).footprints
+        return int(footprint.held[:, Category.GRADIENT].max())
 
     small = {"bucket_bytes": 1 << 20}
     assert most(dp=1, **small) < 0.3 * parameters
@@ -225,8 +225,9 @@ def test_the_next_iteration_waits_for_the_new_parameters() -> None:
     ],
 )
 def test_plans_that_contradict_themselves_are_refused(plan: dict, words: str) -> None:
+    system = triosim.system(devices=2, link="1GB/s", host_link="63GB/s")
     with pytest.raises(PlanError, match=words):
-        Plan(**plan)
+        triosim.simulate(chain(), system, Plan(**plan))
 
 
 def test_what_the_workload_or_the_system_does_not_allow_is_refused() -> None:

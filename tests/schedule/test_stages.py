@@ -89,7 +89,9 @@ def test_pipelines_on_different_devices_are_balanced_by_the_time_on_each(tmp_pat
         assert first == pytest.approx(second, rel=0.25), "the optimizer is not balanced"
         even = plan.replaced(stages=("model.layers.16",))
         other = triosim.simulate(trace, system, even, no_host, fit=False)
-        assert result.iteration_time_s < 0.85 * other.iteration_time_s
+        slow = max(row.compute_s for row in other.stages)
+        assert max(first, second) < 0.8 * slow, "the A100 has fewer layers"
+        assert result.iteration_time_s < 0.87 * other.iteration_time_s
 
 
 def test_backward_runs_where_forward_ran() -> None:

@@ -126,6 +126,13 @@ def test_any_plan_ends_when_it_does(
     assert found.reserved == whole.memory.reserved_bytes
 
 
+def test_memory_is_that_of_all_micro_batches(workload: triosim.Trace, machine: triosim.System) -> None:
+    """Two micro-batches more shift the allocator's blocks by a segment."""
+    run = both_of(pp=4, micro_batches=8, batch_size=8, zero=1, recompute="full", interference="off")
+    whole = simulate(workload, machine, *run, fit=False)
+    assert evaluated(workload, machine, *run).reserved == whole.memory.reserved_bytes
+
+
 def test_without_a_compiler_it_is_the_same(
     workload: triosim.Trace, machine: triosim.System, monkeypatch: pytest.MonkeyPatch
 ) -> None:

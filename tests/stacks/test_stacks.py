@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+import triosim
+from triosim import Fidelity, Plan
 from triosim.core.errors import InputError
 from triosim.stacks import FOLDER, Stack, load, names
 
 WANTED = (
     "megatron-2021", "megatron-core", "megatron-deepspeed", "deepspeed-zero3", "llm-foundry", "torch-eager",
-    "torch-compile", "torchtitan", "internevo", "maxtext", "apex-o2", "nemo",
+    "torch-compile", "torchtitan", "internevo", "maxtext", "apex-o2", "nemo", "megatron-2023", "bigscience",
 )  # fmt: skip
 
 
@@ -66,3 +68,35 @@ def test_a_stack_of_ones_own(tmp_path: Path) -> None:
     assert load(str(file)) == Stack(
         name="own", about="ours", gradients="float32", sources=(("gradients", "we wrote it"),)
     )
+
+
+def test_launches_that_block_add_the_host_to_the_device() -> None:
+    """Nothing of issuing hides behind the device where every launch waits for its kernel."""
+    trace = triosim.model("gpt2", batch_size=1, sequence_length=256)
+    system = triosim.system(devices=1, device="A100")
+    host = Fidelity(host="compiled")
+    free, blocks = (
+        triosim.simulate(trace, system, Plan(batch_size=8, stack=Stack(blocking_launches=b)), host, fit=False)
+        for b in (False, True)
+    )
+    parts = blocks.breakdown_s
+    launches = int((~trace.operators.view).sum())
+    assert blocks.iteration_time_s == pytest.approx(parts.compute + parts.host, rel=0.03), "gaps between kernels"
+    assert parts.host > 0.9 * launches * 6e-6
+    assert free.breakdown_s.host < 0.5 * parts.host
+    assert "every launch waits" in " ".join(blocks.sources)
+
+
+def test_gradients_may_be_reduced_after_the_backward() -> None:
+    trace = triosim.model("gpt2", batch_size=1, sequence_length=256)
+    system = triosim.system("dgx-a100")
+    beside, after = (
+        triosim.simulate(
+            trace, system, Plan(dp=8, batch_size=1, stack=Stack(overlap_gradients=o)), Fidelity(host="none"), fit=False
+        )
+        for o in (True, False)
+    )
+    assert len(beside.collectives) > 1
+    assert sum(row.count for row in after.collectives) == 1
+    assert sum(row.bytes * row.count for row in after.collectives) == sum(r.bytes * r.count for r in beside.collectives)
+    assert after.breakdown_s.exposed_communication > beside.breakdown_s.exposed_communication

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -184,6 +185,21 @@ class TestFile:
         table = pq.read_table(io.BytesIO(members(tmp_path / "x")["operators.parquet"]))
         assert table.column("name").to_pylist() == ["aten::linear"]
         assert table.column("inputs").to_pylist() == [[1, 0]]
+
+    def test_pandas_is_not_imported_to_read_a_trace(self, trace, tmp_path):
+        """Where it happens to be installed it would take longer than the reading."""
+        save(trace, tmp_path / "a.triosim")
+        (tmp_path / "pandas.py").write_text("raise SystemExit('pandas is imported')")
+        program = "from pathlib import Path; from triosim.trace.store import load; load(Path('a.triosim'))"
+        path = os.pathsep.join([str(tmp_path), *sys.path])
+        run = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+        )
+        assert run.returncode == 0, run.stderr
 
     def test_recognised_by_content(self, trace, tmp_path):
         save(trace, tmp_path / "anything.bin")

@@ -16,8 +16,8 @@ from triosim import Fidelity, InputError, Plan
 from triosim.core.columns import Ragged
 from triosim.trace.builder import TraceBuilder
 from triosim.trace.symbols import Segment, follow, relocate
-from triosim.trace.tables import BATCH, Category, Meta, Phase
-from triosim.transform.rescale import establish_symbols, padded_vocabulary, rescale, symbols_from, undecided
+from triosim.trace.tables import BATCH, SYMBOLS, Category, Meta, Phase
+from triosim.transform.rescale import establish_symbols, padded_vocabulary, rescale, size_of, symbols_from, undecided
 
 SMALL = {"gpt2": {"n_layer": 2}, "llama-3-8b": {"num_hidden_layers": 2}}
 
@@ -143,7 +143,26 @@ def test_a_trace_that_does_not_say_its_batch_is_refused() -> None:
 
 def test_the_sequence_of_a_trace_that_does_not_know_it_cannot_change() -> None:
     with pytest.raises(InputError, match="which dimensions follow the sequence is not known"):
-        rescale(chain(), sequence_length=128)
+        rescale(chain(), sequence=128)
+
+
+def test_a_symbol_that_does_not_exist_is_a_sentence() -> None:
+    with pytest.raises(InputError, match="unknown symbol 'squence': did you mean sequence"):
+        rescale(chain(), squence=128)
+
+
+def test_symbols_are_taken_to_their_sizes_in_any_order() -> None:
+    small = triosim.model("gpt2", batch_size=1, sequence_length=32, configuration=SMALL["gpt2"])
+    vocabulary = 2 * size_of(small, "vocabulary")
+    at_once = rescale(small, batch=3, sequence=64, vocabulary=vocabulary)
+    one_by_one = rescale(rescale(rescale(small, vocabulary=vocabulary), sequence=64), batch=3)
+    built = triosim.model(
+        "gpt2", batch_size=3, sequence_length=64, configuration={**SMALL["gpt2"], "vocab_size": vocabulary}
+    )
+    for found in (at_once, one_by_one):
+        assert found.values.shape.values.tolist() == built.values.shape.values.tolist()
+        assert np.array_equal(found.operators.flop, built.operators.flop, equal_nan=True)
+        assert [size_of(found, name) for name in SYMBOLS] == [3, 64, vocabulary]
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama-3-8b"])

@@ -139,3 +139,9 @@ def _compute(compute: Compute, nanometres: float, node: str) -> tuple[Compute, A
 
 def _said(value: float, text: str) -> str:
     return f"{value / _PICO:.3g} pJ an access: {text}"
+
+
+def dram_j(bits: int) -> float:
+    """Joules of ``bits`` read from or written to a DRAM: the middle, in logarithms, of the published range."""
+    low, high, _ = _dram_j("DRAM", bits)
+    return math.sqrt(low * high)

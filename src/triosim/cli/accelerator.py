@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from triosim.cli.command import CommandGroup, command, progress, say, wants_summary
+from triosim.cli.outputs import JsonFile, write_json
 
 if TYPE_CHECKING:
     from triosim.accelerator.reading import Contents
@@ -31,11 +32,6 @@ Timing = Annotated[
     typer.Option("--timing", help="ideal (loops alone), bandwidth (and what moves, beside them) or double-buffer "
                  "(stores with one copy of a tile wait while it is filled)."),
 ]  # fmt: skip
-Json = Annotated[
-    str | None,
-    typer.Option("--json", help="Write the result as JSON; - writes it, and nothing else, to the terminal.",
-                 show_default=False),
-]  # fmt: skip
 
 
 def register(app: typer.Typer) -> None:
@@ -49,16 +45,6 @@ def _contents(design: str, files: list[Path], also: list[Path] | None) -> Conten
     from triosim.accelerator.reading import read
 
     return read([presets.known(design), *files, *(also or [])])
-
-
-def _json(value: dict[str, Any], path: str) -> None:
-    import json
-
-    from triosim.core.outputs import text_output
-
-    with text_output(path) as file:
-        json.dump(value, file, indent=1)
-        file.write("\n")
 
 
 @command(accelerator_app, "evaluate", short_help="What a mapping costs on a design: cycles, energy, traffic.")
@@ -77,7 +63,7 @@ def evaluate(
     form: Annotated[
         str, typer.Option("--form", help="Closed form of systolic arrays: scale-sim (the tool's) or paper.")
     ] = "scale-sim",
-    json: Json = None,
+    json: JsonFile = None,
     stats: Annotated[
         Path | None, typer.Option("--stats", help="Write the fields of Timeloop's statistics, or SCALE-Sim's "
                                   "COMPUTE_REPORT of a systolic array.", show_default=False)
@@ -114,8 +100,7 @@ def evaluate(
                 if thinned:
                     report.sparse_evaluation(thinned, rich_console())
             _text(writing.ert(architecture), ert)
-        if json is not None:
-            _json(_together(rows), json)
+        write_json(_together(rows), json)
         _text("\n".join(texts), stats)
     say(outputs, json, stats, ert)
     say((f"note: {note}" for note in found.notes), json, stats, ert)
@@ -152,7 +137,7 @@ def _evaluate_array(
         raise InputError("the files hold no problem: give a file with one")
     runs = [systolic.run(found.array, systolic.product_of(p), form, timing) for p in found.problems]
     if json is not None:
-        _json(systolic.as_json(found.array, runs, form, timing), json)
+        write_json(systolic.as_json(found.array, runs, form, timing), json)
     if wants_summary(json, stats):
         report.runs(runs, found.array, rich_console())
     _text(writing.compute_report(runs), stats)
@@ -187,7 +172,7 @@ def map_(
         int, typer.Option("--workers", help="Processes; they change how long it takes, not what is found.")
     ] = 1,
     timing: Timing = "bandwidth",
-    json: Json = None,
+    json: JsonFile = None,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help="Write the best mapping as TOML, or as Timeloop's YAML (.yaml).",
@@ -244,7 +229,7 @@ def map_(
              "mapping": writing.mapping_rows(best.mapping), **({"sparse": sparse.as_json(thinned)} if thinned else {})}
             for _, result, best, thinned in rows
         ]  # fmt: skip
-        _json(_together(made), json)
+        write_json(_together(made), json)
     if output is not None:
         text = writing.timeloop_mapping if output.suffix in (".yaml", ".yml") else writing.toml_mapping
         with text_output(output) as file:

@@ -10,6 +10,7 @@ import typer
 
 from triosim.cli import completion
 from triosim.cli.command import command, note, progress, say, wants_summary
+from triosim.cli.outputs import JsonFile
 
 if TYPE_CHECKING:
     from triosim.interop.astra.play import AstraResult
@@ -67,16 +68,7 @@ def astra(
             autocompletion=completion.choices("one", "recorded"),
         ),
     ] = "one",
-    json: Annotated[
-        str | None,
-        typer.Option(
-            "--json",
-            metavar="FILE",
-            help="Write the result as JSON; - writes it, and nothing else, to the terminal.",
-            show_default=False,
-            rich_help_panel="Output",
-        ),
-    ] = None,
+    json: JsonFile = None,
 ) -> None:
     """Simulate ASTRA-sim's inputs: Chakra traces, system and network files."""
     from triosim.cli.predict import took

@@ -21,6 +21,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from triosim.cli.plain_values import read_plainly
 from triosim.core.errors import InputError, printable
 from triosim.core.outputs import is_standard_output
 
@@ -129,6 +130,7 @@ class Sentences:
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """See click; what is wrong is an :class:`InputError`."""
+        read_plainly(self.get_params(ctx))  # type: ignore[attr-defined]
         with _sentence(ctx):
             parsed: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]
         return parsed

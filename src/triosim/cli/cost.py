@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from triosim.cli import completion
-from triosim.cli.command import command, say, wants_summary
+from triosim.cli.command import command
+from triosim.cli.outputs import JsonFile, present
 from triosim.core.errors import InputError, quoted
 
 if TYPE_CHECKING:
@@ -128,43 +129,21 @@ def cost(
             show_default=False,
         ),
     ] = None,
-    json: Annotated[
-        str | None,
-        typer.Option(
-            "--json",
-            metavar="FILE",
-            help="Write it as JSON; - writes it, and nothing else, to the terminal.",
-            show_default=False,
-            autocompletion=completion.files,
-        ),
-    ] = None,
+    json: JsonFile = None,
 ) -> None:
     """What a job costs and emits: per iteration, job, million tokens and sample; nothing is simulated.
 
     The job is a result that --json wrote, or so many hours of a device at a nominal power.
     """
-    from triosim.cli.streams import written
     from triosim.core.outputs import check_distinct
     from triosim.energy.cost import cost as costed
+    from triosim.report.cost import show, to_dict
 
     check_distinct({"--json": json}, [("RESULT", result), ("--grid", grid)])
     usage = _usage(result, device, hours, power)
     options = _options(at, grid, market, pue, price, pay, tokens, constant)
     found = costed(usage, options)
-    if json is not None:
-        from json import dumps
-
-        from triosim.core.outputs import text_output
-        from triosim.report.cost import to_dict
-
-        with text_output(json) as file:
-            file.write(dumps(to_dict(found), indent=1, allow_nan=False) + "\n")
-    if wants_summary(json):
-        from triosim.cli.streams import rich_console
-        from triosim.report.cost import show
-
-        show(found, rich_console())
-    say(written("cost", json) if json is not None else [], json)
+    present(found, "cost", json, to_dict, show)
 
 
 def _usage(result: Path | None, device: str | None, hours: str | None, power: str | None) -> Usage:

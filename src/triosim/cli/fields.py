@@ -1,16 +1,25 @@
-"""Options of a command as the fields of a dataclass, from which typer's parameters are made."""
+"""Options of a command as the fields of a dataclass, from which typer's parameters are made.
+
+Some of them are fields of a plan or a fidelity: :func:`with_fields_of` takes those from what they say of themselves
+(:class:`triosim.core.checked.Asked`), and :func:`answers` makes values of what was typed.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, field, fields
-from typing import Annotated, Any, get_type_hints
+from dataclasses import MISSING, Field, field, fields
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import typer
 
-from triosim.cli.completion import Complete
+from triosim.cli import completion
+from triosim.cli.completion import Complete, choices, parts
+from triosim.core.checked import Asked, Checked
 from triosim.core.errors import InputError, quoted
+
+O = TypeVar("O")
 
 
 def option(
@@ -98,3 +107,120 @@ def named(texts: Sequence[str] | None, option: str, example: str) -> dict[str, s
             raise InputError(f"{option} {name} is given twice: keep one")
         found[name] = value
     return found
+
+
+# --- fields of a plan or a fidelity -----------------------------------------------------------------------------------
+
+
+def with_fields_of(*parts: type[Checked], groups: Sequence[str]) -> Callable[[type[O]], type[O]]:
+    """A decorator that adds options to a class that is to become a dataclass: the fields that are asked for.
+
+    Args:
+        parts: of which.
+        groups: in the order in which help lists them; in each the added options come before the class's own.
+    """
+
+    def add(options: type[O]) -> type[O]:
+        own, order = dict(options.__annotations__), list[tuple[int, bool, str]]()
+        for name in own:
+            said = getattr(options, name)
+            order.append((groups.index(said.metadata["group"]) if "group" in said.metadata else -1, True, name))
+        for part in parts:
+            for name, asked in part.asked().items():
+                typed, default = _typed(part.hint(name), part.default(name), asked)
+                option_ = option_name(name, asked)
+                own[option_] = typed
+                setattr(options, option_, _option_of(part, name, asked, default))
+                order.append((groups.index(asked.group), False, option_))
+        order.sort(key=lambda place: place[:2])
+        options.__annotations__ = {name: own[name] for *_, name in order}
+        return options
+
+    return add
+
+
+def answers(part: type[Checked], options: object, read: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+    """Fields of a plan or a fidelity, as they were typed; those that were not are left out.
+
+    Args:
+        part: which of the two.
+        options: what was typed.
+        read: how to read fields that only their command understands.
+
+    Raises:
+        InputError: a value makes no sense.
+    """
+    found = {}
+    for name, asked in part.asked().items():
+        attribute = option_name(name, asked)
+        typed, said = getattr(options, attribute), f"--{attribute.replace('_', '-')}"
+        if typed is None:
+            continue
+        if name in read:
+            found[name] = read[name]()
+        elif part.default(name) is True:
+            if typed not in ("on", "off"):
+                raise InputError(f"{said} must be on or off, got {typed!r}")
+            found[name] = typed == "on"
+        elif asked.repeats and isinstance(part.default(name), Mapping):
+            found[name] = named(typed, said, asked.example)
+        elif asked.repeats:
+            found[name] = tuple(dict.fromkeys(typed))
+        elif _is(part.hint(name), tuple):
+            found[name] = tuple(word.strip() for word in typed.split(",") if word.strip())
+        else:
+            found[name] = typed
+    return found
+
+
+def option_name(name: str, asked: Asked) -> str:
+    """The name of a field's option, as the field of a dataclass."""
+    return (asked.option or name).replace("-", "_")
+
+
+def _option_of(part: type[Checked], name: str, asked: Asked, default: Any) -> Field[Any]:
+    """The option of a field."""
+    said = f"--{option_name(name, asked).replace('_', '-')}"
+    words = (*asked.words, *_words(part.hint(name))) or (("on", "off") if part.default(name) is True else ())
+    complete: Complete | None = choices(*words) if words else None
+    if ":" in asked.offers:
+        complete = parts(asked.offers, more=asked.words, own=asked.own)
+    elif asked.offers:
+        complete = getattr(completion, asked.offers)
+    made: Field[Any] = option(
+        said, help=asked.help, default=default, group=asked.group, metavar=asked.metavar, complete=complete
+    )
+    return made
+
+
+def _typed(hint: Any, default: Any, asked: Asked) -> tuple[Any, Any]:
+    """The type and default that typer gets for a field."""
+    if asked.repeats:
+        return list[str] | None, None
+    if default is False:
+        return bool, False
+    kind = int if not asked.text and _is(hint, int) else str
+    if default is True:
+        return str, "on"
+    return (kind, default) if type(default) is kind else (kind | None, None)
+
+
+def _is(hint: Any, kind: type) -> bool:
+    """Whether a field is of a kind, or a few words of it, or nothing."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _is(inner[0], kind)
+    if origin in (Union, UnionType):
+        return all(_is(part, kind) for part in inner if part is not NoneType)
+    if origin is Literal:
+        return all(isinstance(word, kind) for word in inner)
+    return hint is kind or origin is kind
+
+
+def _words(hint: Any) -> tuple[str, ...]:
+    """The words that a field takes."""
+    if get_origin(hint) is Literal:
+        return tuple(word for word in get_args(hint) if isinstance(word, str))
+    if get_origin(hint) is dict or (isinstance(get_origin(hint), type) and issubclass(get_origin(hint), Mapping)):
+        return ()
+    return tuple(word for inner in get_args(hint) for word in _words(inner))

@@ -35,6 +35,8 @@ COMMANDS = {
     "astra": _Command("Predictions", "astra", "What is ready for ASTRA-sim: Chakra traces and its files."),
     "accelerator": _Command("Predictions", "accelerator", "Designs that do not exist: evaluate and map them."),
     "cost": _Command("Predictions", "cost", "What a predicted job costs and emits, without simulating."),
+    "compare": _Command("Predictions", "compare", "What makes the difference between predictions."),
+    "job": _Command("Predictions", "job", "A whole job of a prediction: failures, checkpoints, days."),
     "systems": _Command("What is known by name", "catalog", "Ready systems: all of them, or one in full."),
     "devices": _Command("What is known by name", "catalog", "Devices: all of them, or one in full."),
     "models": _Command("What is known by name", "catalog", "Models: all of them, or one in full."),

@@ -12,8 +12,8 @@ import typer
 from triosim.cli.arguments import InferOptions, Options
 from triosim.cli.command import command, note, progress, say, wants_summary
 from triosim.cli.energy_options import best_of, energy_options, held_back
+from triosim.cli.fields import answers, named
 from triosim.cli.fields import command as function_of
-from triosim.cli.fields import named
 from triosim.cli.sweep import SweepCommand, check_alone, sweep
 from triosim.core.errors import InputError
 
@@ -69,7 +69,7 @@ def _predict(options: Options, training: bool) -> None:
         def predict(machine: System) -> Result:
             return simulate(
                 trace, machine, plan, fidelity, progress=tell, keep=keep, fit=options.fit or None, also=also,
-                energy=told,
+                energy=told, at_once=True,
             )  # fmt: skip
 
         found = best_of(options, predict, system)
@@ -146,69 +146,37 @@ def stack_of(options: Options) -> Stack | None:
 
 def plan_of(options: Options, training: bool) -> Plan:
     """The plan that the options ask for."""
+    from triosim.core import guarded
     from triosim.core.units import parse_bytes
     from triosim.plan import Plan
 
-    if options.overlap not in ("on", "off"):
-        raise InputError(f"--overlap must be on or off, got {options.overlap!r}")
-    fields: dict[str, Any] = {
-        name: getattr(options, name)
-        for name in (
-            "dp", "tp", "pp", "idle_ok", "batch_size", "global_batch_size", "micro_batches", "iterations", "schedule",
-            "dp_style", "zero", "tp_style", "recompute",
-        )
-    }  # fmt: skip
-    if options.bucket_size is not None:
-        fields["bucket_bytes"] = parse_bytes(options.bucket_size, "--bucket-size")
-    if options.axis_order is not None:
-        fields["axis_order"] = tuple(axis.strip() for axis in options.axis_order.split(",") if axis.strip())
-    if options.stages is not None:
-        fields["stages"] = tuple(s.strip() for s in options.stages.split(",") if s.strip())
-    if options.tp_plan is not None:
-        from triosim.hardware.description import read_table
-
-        fields["tp_plan"] = read_table(Path(options.tp_plan))
     sizes = {name: getattr(options, axis) for name, axis in (("context", "cp"), ("experts", "ep"))}
-    asked = [name for name, size in sizes.items() if size != 1]
-    rules = [*(["sequence"] if options.sequence_parallel else []), *asked, *(options.parallelism or ())]
-    rule_options = {
-        **{axis: str(sizes[name]) for name, axis in (("context", "cp"), ("experts", "ep")) if name in asked},
-        **named(options.parallelism_option, "--parallelism-option", "regather=off"),
+    wanted = [name for name, size in sizes.items() if size != 1]
+    rules = [*(["sequence"] if options.sequence_parallel else []), *(options.parallelism or ()), *wanted]
+    of_rules = {
+        **{axis: str(sizes[name]) for name, axis in (("context", "cp"), ("experts", "ep")) if name in wanted},
+        **({"cp-style": options.cp_style} if options.cp != 1 else {}),
     }
-    return Plan(
+    fields = answers(Plan, options, {
+        "bucket_bytes": lambda: parse_bytes(options.bucket_size, "--bucket-size"),
+        "tp_plan": lambda: guarded.document(Path(options.tp_plan), "a table of modules and styles"),
+        "placement": lambda: _placement(options),
+        "places": lambda: dict(_placed(place) for place in options.place),
+        "stack": lambda: stack_of(options),
+    })  # fmt: skip
+    return Plan(**{
         **fields,
-        parallelism=tuple(dict.fromkeys(rules)),
-        parallelism_options=rule_options,
-        sequence_length=options.seq_len,
-        overlap=options.overlap == "on",
-        schedule_options=named(options.schedule_option, "--schedule-option", "chunks=4"),
-        placement=_placement(options),
-        places=dict(_placed(p) for p in options.place or ()),
-        offload=tuple(dict.fromkeys(options.offload or ())),
-        training=training,
-        stack=stack_of(options),
-    )
+        "parallelism": tuple(dict.fromkeys(rules)),
+        "parallelism_options": {**of_rules, **fields.get("parallelism_options", {})},
+        "training": training,
+    })  # fmt: skip
 
 
 def fidelity_of(options: Options) -> Fidelity:
     """How the options ask for it to be predicted."""
     from triosim.fidelity import Fidelity
 
-    if options.fold not in ("on", "off"):
-        raise InputError(f"--fold must be on or off, got {options.fold!r}")
-    return Fidelity(
-        operator_times=options.operator_times,
-        operator_options=named(options.operator_option, "--operator-option", "scale=2"),
-        host=options.host,
-        interference=_slowdown(options.interference),
-        composition=options.composition,
-        collective_algorithm=options.algorithm,
-        collective_protocol=options.protocol,
-        solver=options.solver,
-        solver_options=named(options.solver_option, "--solver-option", "setup=80us"),
-        fold=options.fold == "on",
-        seed=options.seed,
-    )
+    return Fidelity(**answers(Fidelity, options, {"interference": lambda: _slowdown(options.interference)}))
 
 
 def _slowdown(text: str) -> Any:
@@ -274,9 +242,13 @@ def machine(options: Options, trace: Trace, at_least: int) -> System:
 
 def _calibrated(operator_times: str) -> Accelerator | None:
     """The device of a calibration, None where operator times are something else."""
-    from triosim.kernels.calibration.pack import is_calibration_file, load
+    from triosim.kernels.pack import is_calibration_file
 
-    return load(operator_times).calibration.device if is_calibration_file(operator_times) else None
+    if not is_calibration_file(operator_times):
+        return None
+    from triosim.kernels.calibration.pack import load
+
+    return load(operator_times).calibration.device
 
 
 def _check_outputs(options: Options) -> None:
@@ -298,6 +270,11 @@ def _check_outputs(options: Options) -> None:
         *(("--also", path) for path in options.also or ()),
     ]  # fmt: skip
     check_distinct({**outputs, "--chakra": options.chakra}, inputs, recognised)
+    if options.timeline is not None:
+        from triosim.report import pictures
+
+        if pictures.is_folder(options.timeline):
+            check_folder(options.timeline, pictures.belongs)
     if options.chakra is not None:
         from triosim.interop.chakra.export import belongs
 
@@ -316,11 +293,14 @@ def _write(result: Result, options: Options) -> list[str]:
             file.write(result.to_json())
         lines += written("result", options.json)
     if options.timeline is not None:
-        from triosim.report import chrome
+        from triosim.report import pictures
 
-        paths = chrome.write(result.timeline, options.timeline)
+        paths = pictures.write(result.timeline, options.timeline)
         more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-        lines += written("timeline", paths[0], f"{more}  (open in ui.perfetto.dev or chrome://tracing)")
+        viewers = (
+            "ui.perfetto.dev" if options.timeline.endswith(pictures.BINARY) else "ui.perfetto.dev or chrome://tracing"
+        )
+        lines += written("timeline", paths[0], f"{more}  (open in {viewers})")
     if options.report is not None:
         from triosim.report import html
 

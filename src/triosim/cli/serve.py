@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import Field, dataclass, fields
@@ -15,6 +14,7 @@ from triosim.cli import completion
 from triosim.cli.command import command, progress, say, wants_summary
 from triosim.cli.fields import argument, named, option
 from triosim.cli.fields import command as function_of
+from triosim.cli.outputs import OUTPUT, present, write_json
 from triosim.core.errors import InputError, no_such_file, quoted
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
     command(app, "serve")(function_of(ServeOptions, _serve, about))
 
 
-MACHINE, MODEL, ENGINE, TRAFFIC, OUTPUT = "Machine", "Model", "Engine and fleet", "Traffic", "Output"
+MACHINE, MODEL, ENGINE, TRAFFIC = "Machine", "Model", "Engine and fleet", "Traffic"
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,30 @@ class ServeOptions:
         "--eviction", help="What prefix caching gives up first: lru or lfu (default lru).", default="lru",
         group=ENGINE, metavar="RULE", complete=completion.choices("lru", "lfu"),
     )  # fmt: skip
+    preemption: str = option(
+        "--preemption",
+        help="What becomes of requests that give way: recompute, or swap, to host memory (vllm, vllm-2023, sarathi; "
+        "default recompute).",
+        default="recompute", group=ENGINE, metavar="HOW", complete=completion.choices("recompute", "swap"),
+    )  # fmt: skip
+    swap_space: str | None = option(
+        "--swap-space", help="Host memory for that, for each device (default 4 GiB).", group=ENGINE, metavar="SIZE"
+    )
+    speculate: str | None = option(
+        "--speculate",
+        help="Draft tokens: ngram|eagle|medusa, or draft,model=NAME; with tokens=4,acceptance=0.8 or, by position, "
+        "0.8/0.7/0.6/0.5.",
+        group=ENGINE, metavar="HOW",
+    )  # fmt: skip
+    lora: str | None = option(
+        "--lora", help="Adapters that requests ask for, as 64,rank=16,slots=8,zipf=1.", group=ENGINE, metavar="HOW"
+    )
+    kv_tier: list[str] | None = option(
+        "--kv-tier",
+        help="More KV cache, whose reloads are transfers: host:200GB, peer:40GB,device=7, "
+        "nvme:2TB,bandwidth=7GB/s[,latency=80us], remote:...; repeatable.",
+        group=ENGINE, metavar="TIER",
+    )  # fmt: skip
     kv_blocks: int | None = option(
         "--kv-blocks", help="Blocks of each replica's cache (default: what memory leaves).", group=ENGINE, metavar="N"
     )
@@ -177,8 +201,7 @@ class ServeOptions:
 
 
 def _serve(options: ServeOptions) -> None:
-    from triosim.cli.streams import rich_console, written
-    from triosim.core.outputs import check_distinct, text_output
+    from triosim.core.outputs import check_distinct
     from triosim.report.serving import summary
     from triosim.serving.deployment import serve
     from triosim.serving.metrics import parse_slo
@@ -196,18 +219,11 @@ def _serve(options: ServeOptions) -> None:
             lambda done, total: tell(f"serving: {done:,} of {total:,} requests"),
             None if options.interval is None else options.interval == "on",
         )  # fmt: skip
-    if options.json is not None:
-        with text_output(options.json) as file:
-            json.dump(result.table(), file, indent=1, allow_nan=False)
-            file.write("\n")
-    if wants_summary(options.json):
-        summary(result, rich_console())
-    say(written("result", options.json), options.json)
+    present(result, "result", options.json, lambda result: result.table(), summary)
 
 
 def _find(options: ServeOptions, deployment: Deployment, table: RequestTable, goals: Sequence[Slo]) -> None:
     from triosim.cli.streams import rich_console, written
-    from triosim.core.outputs import text_output
     from triosim.report.serving import summary
     from triosim.serving.find import highest_rate
 
@@ -216,10 +232,8 @@ def _find(options: ServeOptions, deployment: Deployment, table: RequestTable, go
     with progress() as tell:
         found = highest_rate(deployment, table, goals, options.tpot, tell)
     if options.json is not None:
-        with text_output(options.json) as file:
-            tried = [{"requests_per_s": rate, "kept": kept} for rate, kept in found.tried]
-            json.dump({"rate": found.rate, "tried": tried, **found.result.table()}, file, indent=1, allow_nan=False)
-            file.write("\n")
+        tried = [{"requests_per_s": rate, "kept": kept} for rate, kept in found.tried]
+        write_json({"rate": found.rate, "tried": tried, **found.result.table()}, options.json)
     if wants_summary(options.json):
         words = (
             f"{found.rate:.4g} requests/s is the highest rate that keeps them" if found.rate else "no rate keeps them"
@@ -274,6 +288,11 @@ def _deployment(options: ServeOptions) -> Deployment:
             kv_cache=options.kv_cache,
             prefix_caching=None if options.prefix_caching is None else options.prefix_caching == "on",
             eviction=options.eviction,
+            preemption=options.preemption,
+            swap_bytes=_swap_bytes(options),
+            speculation=options.speculate,
+            adapters=options.lora,
+            tiers=tuple(options.kv_tier or ()),
             longest=options.max_length,
             blocks=options.kv_blocks,
             utilisation=options.memory_utilisation,
@@ -290,6 +309,17 @@ def _deployment(options: ServeOptions) -> Deployment:
         local=options.local_prefill or 0,
         idle_ok=options.idle_ok,
     )
+
+
+def _swap_bytes(options: ServeOptions) -> float:
+    from triosim.core.units import parse_bytes
+    from triosim.serving.swap import SWAP_BYTES
+
+    if options.swap_space is None:
+        return SWAP_BYTES
+    if options.preemption != "swap":
+        raise InputError("--swap-space is of --preemption swap: give that too, or leave it out")
+    return parse_bytes(options.swap_space, "--swap-space")
 
 
 _OF_FLEET = {MODEL, MACHINE, ENGINE}

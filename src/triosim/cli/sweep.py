@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from triosim.cli.arguments import Options
 from triosim.cli.command import Command, note, progress, say, wants_summary
+from triosim.cli.outputs import write_json
 from triosim.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -184,8 +185,7 @@ def _write(outcomes: list[PlanOutcome], workload: str, system: str, options: Opt
 
     lines = []
     if options.json is not None:
-        with text_output(options.json) as file:
-            file.write(json.dumps(_finite(ranking.to_dict(outcomes, workload, system)), indent=1) + "\n")
+        write_json(_finite(ranking.to_dict(outcomes, workload, system)), options.json)
         lines += written("sweep", options.json)
     if options.csv is not None:
         with text_output(Path(options.csv)) as file:

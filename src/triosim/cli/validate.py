@@ -9,6 +9,7 @@ import typer
 
 from triosim.cli import completion
 from triosim.cli.command import command, progress, say, wants_summary
+from triosim.cli.outputs import OUTPUT, JsonFile
 from triosim.core.errors import InputError
 
 
@@ -17,7 +18,7 @@ def register(app: typer.Typer) -> None:
     command(app, "validate")(validate)
 
 
-JOBS, RECORDING, OUTPUT = "Jobs", "Recording instead", "Output"
+JOBS, RECORDING = "Jobs", "Recording instead"
 
 
 def validate(
@@ -88,16 +89,7 @@ def validate(
             rich_help_panel=RECORDING,
         ),
     ] = None,
-    json: Annotated[
-        str | None,
-        typer.Option(
-            "--json",
-            metavar="FILE",
-            help="Write everything as JSON; - writes it to the terminal.",
-            show_default=False,
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
+    json: JsonFile = None,
     plot: Annotated[
         Path | None,
         typer.Option(

@@ -27,7 +27,7 @@ from typing import Any
 
 SCHEMA = "triosim/collective-constants/1"
 
-NETWORKS = ("InfiniBand", "Ethernet", "EFA")
+NETWORKS = ("InfiniBand", "Ethernet", "EFA", "Omni-Path")
 """Families of links between servers."""
 
 PROTOCOLS = ("LL", "LL128", "Simple")

@@ -44,6 +44,7 @@ class HostCosts:
         source: where the figures are from.
         send_s: of a transfer to another stage, seconds; None where it costs what a collective does.
         fixed_s: once an iteration, seconds, the device having finished the one before.
+        blocking: whether the host waits for every kernel and collective that it launches.
     """
 
     mode: str
@@ -55,6 +56,7 @@ class HostCosts:
     source: str
     send_s: float | None = None
     fixed_s: float = 0.0
+    blocking: bool = False
 
 
 @functools.cache
@@ -254,6 +256,8 @@ def _issue(program: Program, trace: Trace, cost: HostCosts, folded: NDArray[np.f
         seconds = np.full(n, cost.launch_s)
     rows = np.flatnonzero(launched)
     waits = np.flatnonzero(trace.operators.sync[np.maximum(program.operator, 0)] & operates)
+    if cost.blocking:
+        waits = np.flatnonzero(launched & np.isin(program.op, (Op.COMPUTE, Op.COLLECTIVE)))
     following = np.searchsorted(issue, old[waits])  # the next thing that the host issues
     if cost.fixed_s:
         _, first = np.unique(program.iteration[rows], return_index=True)

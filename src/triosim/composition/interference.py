@@ -98,6 +98,7 @@ class Tasks:
         computes, moves: which tasks compute, and which are collectives.
         amount: ticks of what computes when nothing interferes, ``after`` included.
         after: ticks at the end of a task in which nothing is computed any more.
+        stands_for: how many equal tasks each stands for; None where each is one.
     """
 
     first: NDArray[np.int64]
@@ -106,9 +107,14 @@ class Tasks:
     moves: NDArray[np.bool_]
     amount: NDArray[np.int64]
     after: NDArray[np.int64]
+    stands_for: NDArray[np.int64] | None = None
 
 
-def settle(tasks: Tasks, play: Callable[[NDArray[np.int64]], Played]) -> Played:
+def settle(
+    tasks: Tasks,
+    play: Callable[[NDArray[np.int64]], Played],
+    end: Callable[[Played], int] = lambda played: int(played.finish.max()),
+) -> Played:
     """Play a job so that everything takes as long as what runs beside it lets it.
 
     In the result each task that computes is longer than alone by ``1 - 1 / slowdown`` of the time that collectives of
@@ -117,6 +123,7 @@ def settle(tasks: Tasks, play: Callable[[NDArray[np.int64]], Played]) -> Played:
     Args:
         tasks: what is played.
         play: plays the tasks with other amounts.
+        end: when all of a played job has ended.
     """
     played = play(tasks.amount)
     devices = [_Device.of(tasks, number) for number in np.flatnonzero(tasks.slowdown > 1).tolist()]
@@ -125,8 +132,8 @@ def settle(tasks: Tasks, play: Callable[[NDArray[np.int64]], Played]) -> Played:
     stretched = [_Stretched.nothing() for _ in devices]
     for _ in range(MOST_PLAYS - 1):
         wanted = [device.stretched(played) for device in devices]
-        off = max(now.differs(before) for now, before in zip(wanted, stretched, strict=True))
-        if off <= TOLERANCE * int(played.finish.max()):
+        off = max(now.differs(before, tasks.stands_for) for now, before in zip(wanted, stretched, strict=True))
+        if off <= TOLERANCE * end(played):
             break
         stretched, amount = wanted, tasks.amount.copy()
         for one in stretched:
@@ -147,14 +154,15 @@ class _Stretched(NamedTuple):
         """No task takes longer."""
         return _Stretched(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
-    def differs(self, other: _Stretched) -> int:
-        """Ticks by which the tasks differ, all together."""
+    def differs(self, other: _Stretched, stands_for: NDArray[np.int64] | None = None) -> int:
+        """Ticks by which the tasks differ, all together, each counting as often as it stands for."""
         least = min((int(part.tasks[0]) for part in (self, other) if len(part.tasks)), default=0)
         most = max((int(part.tasks[-1]) for part in (self, other) if len(part.tasks)), default=-1)
         off = np.zeros(most - least + 1, np.int64)
         off[self.tasks - least] = self.longer
         off[other.tasks - least] -= other.longer
-        return int(np.abs(off, out=off).sum())
+        np.abs(off, out=off)
+        return int(off.sum() if stands_for is None else (off * stands_for[least : most + 1]).sum())
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class _Same:
-    """An object as a key: equal to itself only, and alive as long as the key is."""
+class Same:
+    """An object as a part of a key: equal to itself only, and alive as long as the key is."""
 
     __slots__ = ("what",)
 
@@ -26,7 +26,7 @@ class _Same:
         return id(self.what)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.what is self.what
+        return isinstance(other, Same) and other.what is self.what
 
 
 def kept(
@@ -77,10 +77,10 @@ def _key(value: object) -> Hashable:
         return (type(value), *(_part(getattr(value, field.name)) for field in fields(value)))
     if isinstance(value, (list, tuple)):
         return (type(value), *map(_key, value))
-    return (type(value), value) if isinstance(value, Hashable) else _Same(value)  # 1, 1.0 and True are different
+    return (type(value), value) if isinstance(value, Hashable) else Same(value)  # 1, 1.0 and True are different
 
 
 def _part(value: object) -> Hashable:
     if value is None or isinstance(value, (bool, int, float, str)):
         return (type(value), value)
-    return _key(value) if is_dataclass(value) and not isinstance(value, type) else _Same(value)
+    return _key(value) if is_dataclass(value) and not isinstance(value, type) else Same(value)

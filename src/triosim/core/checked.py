@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from triosim.core.errors import InputError, quoted
@@ -42,6 +42,48 @@ class Within:
 
     least: float
     most: float = float("inf")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How the command line asks for a field.
+
+    Attributes:
+        group: under which help lists it.
+        metavar: what stands for its value in help, None for a switch.
+        help: what help says of it.
+        option: its name without the dashes, ``""`` for that of the field.
+        text: whether it is typed as text that the command reads in a way of its own.
+        repeats: whether it may be given several times: items of a tuple, or ``NAME=VALUE`` of a mapping.
+        example: of such a pair, for messages.
+        words: what the shell offers for its value besides the words of a ``Literal``.
+        offers: what else it does: ``"files"``, ``"stacks"``, or a registry as ``"triosim.engine.solver:SOLVERS"``.
+        own: whether a file of the user's own may stand for a part of that registry.
+    """
+
+    group: str
+    metavar: str | None
+    help: str
+    option: str = ""
+    text: bool = False
+    repeats: bool = False
+    example: str = ""
+    words: tuple[str, ...] = ()
+    offers: str = ""
+    own: bool = False
+
+
+def asked(default: Any, group: str, metavar: str | None, help: str, **more: Any) -> Any:
+    """A field for which the command line has an option; see :class:`Asked`.
+
+    Args:
+        default: where it is not given.
+        group, metavar, help, more: fields of :class:`Asked`.
+    """
+    said = {"asked": Asked(group, metavar, help, **more)}
+    if isinstance(default, FrozenDict):
+        return field(default_factory=FrozenDict, metadata=said)
+    return field(default=default, metadata=said)
 
 
 class Checked:
@@ -90,6 +132,16 @@ class Checked:
     def hint(cls, name: str) -> Any:
         """The annotation of a field."""
         return _fields(cls)[name][0]
+
+    @classmethod
+    def asked(cls) -> dict[str, Asked]:
+        """The fields for which the command line has options, in order."""
+        return {f.name: f.metadata["asked"] for f in fields(cls) if "asked" in f.metadata}  # type: ignore[arg-type]
+
+    @classmethod
+    def default(cls, name: str) -> Any:
+        """The default of a field, MISSING where it has none."""
+        return _fields(cls)[name][1]
 
     def asdict(self) -> dict[str, Any]:
         """Its fields by name."""

@@ -105,6 +105,58 @@ def unzipped(raw: bytes, where: str) -> bytes:
         raise InputError(f"{where} is a damaged gzip file ({reason}): copy or record it again") from None
 
 
+def pieces(path: Path, size: int = _PIECE) -> Iterator[bytes]:
+    """A file from beginning to end in pieces of ``size`` bytes, decompressed where it is gzip; the last is shorter.
+
+    Raises:
+        InputError: as :func:`content`.
+    """
+    with _opened(path) as file:
+        there, passed = path.stat().st_size, 0
+        while piece := file.read(size):
+            passed += len(piece)
+            if isinstance(file, gzip.GzipFile):
+                check_unpacked(passed, there, str(path))
+            yield piece
+
+
+def slices(path: Path, places: Iterable[tuple[int, int]]) -> Iterator[bytes]:
+    """Parts of a file, decompressed where it is gzip: offset and length of each, in ascending order.
+
+    Raises:
+        InputError: as :func:`content`.
+    """
+    with _opened(path) as file:
+        at = 0
+        for offset, length in places:
+            while at < offset:  # GzipFile.seek reads in small pieces
+                if not isinstance(file, gzip.GzipFile):
+                    at = file.seek(offset)
+                elif passed := len(file.read(min(offset - at, _PIECE))):
+                    at += passed
+                else:
+                    return
+            found = file.read(length)
+            at += len(found)
+            yield found
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """A file of bytes to read from, decompressed where it is gzip; what goes wrong becomes a sentence."""
+    try:
+        with path.open("rb") as raw:
+            packed = raw.read(2) == _GZIP
+            raw.seek(0)
+            yield gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[misc]
+    except (EOFError, gzip.BadGzipFile, zlib.error, struct.error) as error:
+        reason = "it ends too early" if isinstance(error, EOFError) else str(error)
+        raise InputError(f"{path} is a damaged gzip file ({reason}): copy or record it again") from None
+    except OSError as error:
+        reason = error.strerror or quoted(str(error))
+        raise InputError(f"{path}: cannot be read: {reason}") from None
+
+
 def head(path: Path, size: int) -> bytes:
     """The first ``size`` bytes of a file, decompressed; empty where nothing can be read.  Never raises."""
     try:

@@ -55,21 +55,6 @@ class Latest(Generic[R]):
             self._results.clear()
 
 
-class Same:
-    """An object as a part of a key: equal to itself only, and alive as long as the key is."""
-
-    __slots__ = ("what",)
-
-    def __init__(self, what: object) -> None:
-        self.what = what
-
-    def __hash__(self) -> int:
-        return id(self.what)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and other.what is self.what
-
-
 def content(value: object) -> Hashable:
     """A key that is equal for what consists of equal things: columns count by what is in them, not by which they are.
 

@@ -16,7 +16,7 @@ import os
 import pkgutil
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import util
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -57,6 +57,7 @@ class Registry(Generic[T]):
         self.what = what
         self.base = base
         self._classes: dict[str, type[T]] = {}
+        self._listed: tuple[Any, dict[str, str]] = (None, {})
 
     def names(self) -> list[str]:
         """All known names, sorted; imports none of them."""
@@ -129,18 +130,39 @@ class Registry(Generic[T]):
         spec = util.find_spec(self.package)
         if spec is None or spec.submodule_search_locations is None:
             raise RuntimeError(f"{self.package} is not a package")
-        found = (m.name for m in pkgutil.iter_modules(spec.submodule_search_locations))
-        return {_key(name): name for name in found if not name.startswith("_")}
+        folders = _as_they_are(spec.submodule_search_locations)
+        if self._listed[0] != folders:
+            found = (m.name for m in pkgutil.iter_modules(spec.submodule_search_locations))
+            self._listed = (folders, {_key(name): name for name in found if not name.startswith("_")})
+        return self._listed[1]
 
     def _entry_points(self) -> dict[str, EntryPoint]:
         points: dict[str, EntryPoint] = {}
         files = self._files()
-        for point in entry_points(group=self.group):
+        for point in installed(self.group):
             key = _key(point.name)
             if key in points or key in files:
                 raise RuntimeError(f"{self.what} {point.name!r} is registered twice (entry point {point.value})")
             points[key] = point
         return points
+
+
+def _as_they_are(folders: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    """Folders and when something was last added to each or removed."""
+    return tuple((path, os.stat(path).st_mtime_ns if os.path.exists(path) else 0) for path in folders)
+
+
+_installed: tuple[Any, Any] = (None, None)
+
+
+def installed(group: str) -> Iterator[EntryPoint]:
+    """The entry points of a group; those of all distributions are read once, for as long as the folders in which Python
+    looks for them stay as they are."""
+    global _installed
+    folders = _as_they_are(sys.path)
+    if _installed[0] != folders:
+        _installed = (folders, entry_points())
+    return iter(_installed[1].select(group=group))
 
 
 # --- files of the user's own ------------------------------------------------------------------------------------------

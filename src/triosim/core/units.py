@@ -227,6 +227,11 @@ def format_bandwidth(rate: float | None) -> str:
     return "-" if rate is None else f"{format_count(rate)}B/s" if math.isfinite(rate) else "unlimited"
 
 
+def format_share(part: float) -> str:
+    """A part of a whole: ``"36.5 %"``."""
+    return "<0.1 %" if 0 < part < 0.0005 else f"{part * 100:.1f} %"
+
+
 def format_count(count: float) -> str:
     """A count with a decimal prefix: ``"8.03 G"``."""
     for unit in ("P", "T", "G", "M", "k"):

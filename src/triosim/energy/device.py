@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dtypes import DTYPES
 from triosim.energy.constants import EnergyConstants
 from triosim.hardware import power
 from triosim.hardware.accelerator import Accelerator
@@ -72,6 +73,8 @@ def device_energy(device: Accelerator, constants: EnergyConstants) -> DeviceEner
         device: with the figures of its datasheet.
         constants: the table; what is read of it is noted there.
     """
+    if device.design is not None:
+        return _of_design(device)
     tdp, static = device.tdp_w, power.static_w(device)
     if tdp is None or static is None or not device.priced:
         return None
@@ -93,6 +96,27 @@ def device_energy(device: Accelerator, constants: EnergyConstants) -> DeviceEner
     return DeviceEnergy(
         static, idle, tdp, flop_j, memory_j, max(moving - memory_j, 0.0), spreads,
         f"{device.name or 'the device'}: {DATASHEET}",
+    )  # fmt: skip
+
+
+def _of_design(device: Accelerator) -> DeviceEnergy | None:
+    """What a design draws: leakage while nothing runs, at most all units and its memory at once.
+
+    What runs pays its own leakage (:class:`~triosim.kernels.estimate.OperatorJoules`), so that there is no static power
+    beside it.
+    """
+    if device.clock_hz is None or device.memory_bandwidth is None or not device.compute_units:
+        return None
+    from triosim.accelerator import designs  # takes long to load, and few devices are designs
+
+    takes = designs.joules(designs.contents(device), device.clock_hz)
+    memory_j = takes.word_j / takes.word_bytes
+    most = device.compute_units * takes.compute_j * device.clock_hz + memory_j * device.memory_bandwidth
+    memory, compute, chip = (math.log(factor) for factor in takes.factors)
+    spreads = {"static": 0.0, "idle": 0.0, "flop": compute, "memory": memory, "cache": chip}
+    return DeviceEnergy(
+        0.0, takes.leak_w, device.tdp_w or takes.leak_w + most, np.full(len(DTYPES), takes.compute_j / 2), memory_j,
+        0.0, spreads, f"{device.name}: its design, level by level, and leakage where it is stated",
     )  # fmt: skip
 
 

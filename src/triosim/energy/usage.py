@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from triosim.core import guarded
 from triosim.core.errors import InputError
+from triosim.core.result_file import read_result, undamaged
 from triosim.energy.cost import SECONDS_PER_HOUR, Usage
-
-SCHEMA = "triosim/result/1"
 
 
 def read(path: Path) -> Usage:
@@ -18,18 +18,12 @@ def read(path: Path) -> Usage:
     Raises:
         InputError: the file cannot be read, is no such result, or has no energy.
     """
-    found = guarded.document(path, "a result that --json wrote")
-    if found.get("schema") != SCHEMA:
-        raise InputError(f"{path} is no result of triosim ({SCHEMA}): give what train or infer --json wrote")
-    try:
+    found = read_result(path)
+    with undamaged(str(path)):
         return _usage(found, str(path))
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path} is a damaged result: {error!r:.60} is missing or no number") from None
 
 
-def _usage(found: dict[str, Any], where: str) -> Usage:
+def _usage(found: Mapping[str, Any], where: str) -> Usage:
     energy = found.get("energy")
     if energy is None:
         raise InputError(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dtypes import DTYPE_CODE
 from triosim.energy.device import DeviceEnergy
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import arithmetic
@@ -56,6 +57,10 @@ def operator_work(trace: Trace, device: Accelerator, energy: DeviceEnergy | None
     dtype = classify(trace, device).dtype.astype(np.int64)
     flop = np.where(dtype >= 0, flop, 0.0)
     bound = _bound(device, times, flop, moved, dtype)
+    if times.joules is not None:
+        known, one = times.joules, np.ones(len(seconds))
+        dtype = np.where((dtype < 0) & (known.compute > 0), DTYPE_CODE["float32"], dtype)  # of the vector unit
+        return OperatorWork(seconds, known.compute, known.chip, known.memory, dtype, bound, one)
     if energy is None:
         nothing, one = np.zeros(len(seconds)), np.ones(len(seconds))
         return OperatorWork(seconds, nothing, nothing, nothing, dtype, bound, one)

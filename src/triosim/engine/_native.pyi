@@ -50,6 +50,21 @@ def play_many(
         Refused: the columns make no sense.
     """
 
+def replay(
+    graph: Graph,
+    kind: NDArray[int32],
+    fixed: NDArray[float64],
+    shared: NDArray[float64],
+    factors: NDArray[float64],
+    links: NDArray[float64],
+    at: NDArray[int64],
+) -> tuple[NDArray[float64], NDArray[float64], bool]:
+    """The longest way.  See :func:`triosim.engine.native.replay`.
+
+    Raises:
+        Refused: the columns make no sense together.
+    """
+
 def turns(
     pieces: tuple[NDArray[Any], ...], played: tuple[NDArray[Any], ...], streams: int, messages: int
 ) -> tuple[_Ticks, _Ticks, _Ticks, NDArray[int64], _Ticks, _Ticks, bool]: ...

@@ -100,6 +100,26 @@ def play_many(
         raise _why_refused(graph, wires, error) from None
 
 
+def replay(
+    graph: Graph,
+    kind: NDArray[np.int32],
+    fixed: NDArray[np.float64],
+    shared: NDArray[np.float64],
+    factors: NDArray[np.float64],
+    longer: NDArray[np.float64],
+    at: NDArray[np.int64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64], bool]:
+    """The longest way through the tasks in each of many draws; see :func:`triosim.engine.replay.replay`.
+
+    Returns:
+        Ends of the draws, those of the tasks asked for, flat, and whether all tasks end.
+
+    Raises:
+        ValueError: the columns make no sense.
+    """
+    return _native.replay(graph, kind, fixed, shared, factors, longer, at)
+
+
 def _why_refused(graph: Graph, wires: EngineNetwork, error: ValueError) -> ValueError:
     """What makes no sense in columns that the engine did not take."""
     check(graph, wires)

@@ -12,6 +12,23 @@ MOST_NM = 10_000
 
 
 @dataclass(frozen=True)
+class DesignOf:
+    """The design that a device is, where nobody has built it (:mod:`triosim.accelerator.designs`).
+
+    Attributes:
+        files: paths of its files, a line each.
+        digest: SHA-256 of what they hold.
+        vector_flops: FLOP/s of what is no product.
+        bandwidth_stated: whether the device's memory bandwidth stands in place of the design's.
+    """
+
+    files: str
+    digest: str
+    vector_flops: float
+    bandwidth_stated: bool = False
+
+
+@dataclass(frozen=True)
 class Accelerator:
     """A device that runs operators; SI units, dense peaks (no structured sparsity), None where not known.
 
@@ -35,6 +52,7 @@ class Accelerator:
         links: how many physical scale-up links that are, None where not known.
         host_link: name of its link to the host in the catalog.
         tdp_w, idle_w, price_per_hour: power in watts, rent in US dollars.
+        design: where it is one that nobody has built, None for all others.
         power_cap_w, clock_limit_hz: settings, None where nothing holds the device back (:mod:`triosim.hardware.power`).
         confidence: ``"high"``, ``"medium"`` or ``"low"``: how well the figures are known.
         source: where the figures are from.
@@ -64,6 +82,7 @@ class Accelerator:
     tdp_w: float | None = None
     idle_w: float | None = None
     price_per_hour: float | None = None
+    design: DesignOf | None = None
     power_cap_w: float | None = None
     clock_limit_hz: float | None = None
     confidence: str = ""

@@ -6,19 +6,22 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from triosim.core.errors import no_such_file, says_where
 from triosim.core.units import parse_time
-from triosim.hardware import catalog
+from triosim.hardware import catalog, designed, shipped
 from triosim.hardware.accelerator import UNNAMED, Accelerator
 from triosim.hardware.catalog import LinkFacts
 from triosim.hardware.cluster import at, checked_count, cluster, device_of, numbered, prefix, sources, switch_names
 from triosim.hardware.system import Edges, Link, System, Tier, assemble
 from triosim.hardware.topology import Shape, parse_shape
 from triosim.hardware.wiring import join, own_link, typed_link
+
+if TYPE_CHECKING:
+    from triosim.hardware.description import SystemFile
 
 _SUFFIXES = (".toml", ".yaml", ".yml", ".json")
 
@@ -61,7 +64,7 @@ def ready(name: str, nodes: int | None = None, at_least: int = 1) -> System:
         InputError: as :func:`load`.
     """
     path = catalog.system_file(name)
-    return _described(path, f"system {path.stem}", nodes, at_least)
+    return _clustered(shipped.read(path), path, f"system {path.stem}", nodes, at_least)
 
 
 def from_file(path: str | Path, nodes: int | None = None, at_least: int = 1) -> System:
@@ -70,7 +73,9 @@ def from_file(path: str | Path, nodes: int | None = None, at_least: int = 1) -> 
     Raises:
         InputError: as :func:`load`.
     """
-    return _described(Path(path), str(path), nodes, at_least)
+    from triosim.hardware.description import read_system  # loads pydantic
+
+    return _clustered(read_system(Path(path)), Path(path), str(path), nodes, at_least)
 
 
 def accelerator(name_or_path: str | Path) -> Accelerator:
@@ -80,7 +85,11 @@ def accelerator(name_or_path: str | Path) -> Accelerator:
         InputError: no such device, or the file is wrong.
     """
     name = os.fspath(name_or_path)
-    if catalog.has_accelerator(name) or not is_file(name):
+    if catalog.has_accelerator(name):
+        return catalog.accelerator(name)
+    if designed.is_design(name):
+        return designed.device((name,))
+    if not is_file(name):
         return catalog.accelerator(name)
     from triosim.hardware.description import read_device  # loads pydantic
 
@@ -159,10 +168,7 @@ def flat(
     )
 
 
-def _described(path: Path, where: str, nodes: int | None, at_least: int) -> System:
-    from triosim.hardware.description import read_system  # loads pydantic
-
+def _clustered(file: SystemFile, path: Path, where: str, nodes: int | None, at_least: int) -> System:
     if nodes is not None:
         checked_count(nodes, "nodes")
-    file = read_system(path)
     return cluster(file, where, path.stem, nodes or file.nodes or -(-at_least // file.count))

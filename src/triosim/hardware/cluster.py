@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from triosim.core.errors import InputError, unknown
 from triosim.core.limits import check_memory
-from triosim.hardware import catalog
+from triosim.hardware import catalog, designed
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.names import NodeNames
 from triosim.hardware.system import Edges, Fabric, Link, System, Tier, assemble
@@ -356,8 +356,18 @@ def device_of(given: str | DeviceTable) -> Accelerator:
     """
     if isinstance(given, str):
         return catalog.accelerator(given)
-    base = catalog.accelerator(given.like) if given.like else Accelerator(given.name)
-    said = given.model_dump(exclude={"like", "memory", "cache"}, exclude_none=True)
+    if given.like:
+        base = catalog.accelerator(given.like)
+    elif given.design:
+        base = designed.device(given.design, given.clock_hz, given.vector_flops)
+        if given.memory_bandwidth is not None:
+            assert base.design is not None
+            base = replace(base, design=replace(base.design, bandwidth_stated=True))
+    else:
+        base = Accelerator(given.name)
+    said = given.model_dump(
+        exclude={"like", "memory", "cache", "design", "vector_flops"}, exclude_none=True
+    )  # fmt: skip
     if given.memory is not None:
         said["memory_bytes"] = given.memory
     if given.cache is not None:

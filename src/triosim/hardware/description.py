@@ -111,11 +111,44 @@ def _element_type(name: Any) -> Any:
     return found
 
 
+def _file_names(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+DesignFiles = Annotated[tuple[Name, ...], Field(min_length=1, max_length=64), BeforeValidator(_file_names)]
+
+
 class DeviceTable(_DescriptionTable):
-    """An accelerator; fields as in :class:`triosim.hardware.accelerator.Accelerator`."""
+    """An accelerator; fields as in :class:`triosim.hardware.accelerator.Accelerator`.
+
+    Attributes:
+        design: files of a design (:mod:`triosim.hardware.designed`), relative to the file that names them, or the name
+            of a ready one; the other keys replace what it says.
+        vector_flops: of a design, what is no product.
+    """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, data: Any) -> Any:
+        """A design without a name is called as its first file."""
+        if not isinstance(data, dict) or "name" in data:
+            return data
+        first = data.get("design")
+        first = first[0] if isinstance(first, list) and first else first
+        return {**data, "name": Path(first).stem} if isinstance(first, str) and Path(first).stem else data
+
+    @model_validator(mode="after")
+    def _whole(self) -> DeviceTable:
+        if self.design is not None and self.like is not None:
+            raise ValueError("like and design both say what the device is: give one of them")
+        if self.vector_flops is not None and self.design is None:
+            raise ValueError("vector_flops belongs to a design: give design too, or peak_flops")
+        return self
 
     name: Name
     like: str | None = None
+    design: DesignFiles | None = None
+    vector_flops: Flops | None = None
     vendor: str | None = None
     kind: str | None = None
     architecture: str | None = None
@@ -333,7 +366,26 @@ def read_system(path: Path) -> SystemFile:
     Raises:
         InputError: the file cannot be read or does not describe a system; names file, place and cure.
     """
-    return _validated(SystemFile, read_table(path), str(path))
+    made = _validated(SystemFile, read_table(path), str(path))
+    update: dict[str, Any] = {}
+    if made.devices and isinstance(made.devices.model, DeviceTable):
+        update["devices"] = made.devices.model_copy(update={"model": beside(made.devices.model, path.parent)})
+    if any(isinstance(one.model, DeviceTable) for one in made.device):
+        update["device"] = [
+            one.model_copy(update={"model": beside(one.model, path.parent)})
+            if isinstance(one.model, DeviceTable) else one
+            for one in made.device
+        ]  # fmt: skip
+    return made.model_copy(update=update) if update else made
+
+
+def beside(table: DeviceTable, folder: Path) -> DeviceTable:
+    """The table with its design's files as seen from ``folder``, where they are there."""
+    if table.design is None:
+        return table
+    return table.model_copy(update={"design": tuple(
+        str(folder / name) if (folder / name).is_file() else name for name in table.design
+    )})  # fmt: skip
 
 
 def read_device(path: Path) -> DeviceTable:
@@ -342,7 +394,7 @@ def read_device(path: Path) -> DeviceTable:
     Raises:
         InputError: as :func:`read_system`.
     """
-    return _validated(DeviceTable, read_table(path), str(path))
+    return beside(_validated(DeviceTable, read_table(path), str(path)), path.parent)
 
 
 def read_table(path: Path) -> dict[str, Any]:

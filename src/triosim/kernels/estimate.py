@@ -32,6 +32,8 @@ class Source(IntEnum):
     CALIBRATED = 11
     OWN = 12
     """A model that is none of the program's own."""
+    DESIGN = 13
+    """Loop nests on a device that is a design."""
 
 
 class Limit(IntEnum):
@@ -41,6 +43,25 @@ class Limit(IntEnum):
     COMPUTE = 1
     MEMORY = 2
     LAUNCH = 3
+
+
+@dataclass(frozen=True)
+class OperatorJoules:
+    """Joules of operators on a design, one row each, where its model says them; leakage while they run included.
+
+    Attributes:
+        compute: of multiplications and of the vector unit.
+        chip: of memories on the chip.
+        memory: of the outermost memory.
+    """
+
+    compute: NDArray[np.float64]
+    chip: NDArray[np.float64]
+    memory: NDArray[np.float64]
+
+    def take(self, rows: NDArray[np.int64]) -> OperatorJoules:
+        """These rows."""
+        return OperatorJoules(self.compute[rows], self.chip[rows], self.memory[rows])
 
 
 @dataclass(frozen=True)
@@ -55,6 +76,7 @@ class Estimates:
         limit: :class:`Limit` codes, int8.
         notes: sentences on what a reader of the prediction should know about these times.
         warnings: sentences on what is not as a reader would expect.
+        joules: of the operators, where the model says them; else they follow from what the device draws.
     """
 
     seconds: NDArray[np.float64]
@@ -63,6 +85,7 @@ class Estimates:
     limit: NDArray[np.int8]
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    joules: OperatorJoules | None = None
 
     def __len__(self) -> int:
         return len(self.seconds)

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from triosim.core import guarded
 from triosim.core.errors import InputError, quoted, unknown
 from triosim.hardware.catalog import accelerator
-from triosim.hardware.description import read_table
 
 SUFFIX = ".toml"
 SHAPES = ("trace", "plan")
@@ -65,7 +65,7 @@ def load(path: Path) -> Mapping:
     """
     if path.suffix.lower() != SUFFIX:
         return Mapping(path, (path,))
-    document = read_table(path)
+    document = guarded.document(path, "a table of keys such as match and operators")
     for key in document:
         if key not in _KEYS:
             raise unknown(f"key in mapping file {path}:", key, _KEYS)

@@ -29,6 +29,8 @@ from triosim.kernels.arithmetic import GPUS
 from triosim.kernels.classes import ENGINES, GROUPS, STANDS_IN, Classified
 
 SCHEMA = "triosim/operator-pack/1"
+CALIBRATION = "triosim/calibration/"
+"""How the schema of a calibration begins (:mod:`triosim.kernels.calibration.pack`)."""
 DEFAULT = "roofline"
 """Name of the pack that comes with the program."""
 
@@ -93,6 +95,11 @@ def load(name: str = DEFAULT) -> Pack:
         source = resources.files("triosim.kernels") / "data" / f"{name}.json"
         return _parse(json.loads(source.read_text(encoding="utf-8")), f"{name}.json")
     return _parse(guarded.values(Path(name), ".json"), name)
+
+
+def is_calibration_file(name: str) -> bool:
+    """Whether a JSON file says that it is a calibration; False where it cannot be read."""
+    return guarded.schema(Path(name)).startswith(CALIBRATION)
 
 
 def _parse(document: Any, name: str) -> Pack:

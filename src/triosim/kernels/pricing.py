@@ -16,12 +16,11 @@ from triosim.core.errors import InputError, unknown
 from triosim.core.options import configured
 from triosim.core.registry import is_ours
 from triosim.kernels.arithmetic import MultiplicationMethod, multiplication, refuse
-from triosim.kernels.calibration.pack import is_calibration_file
 from triosim.kernels.changes import growth, undecided
 from triosim.kernels.classes import ATTENTION, ATTENTION_BACKWARD, CONVOLUTION, CONVOLUTION_BACKWARD, classify
 from triosim.kernels.estimate import Estimates, Source, check
 from triosim.kernels.model import MODELS, OperatorModel, PricingJob
-from triosim.kernels.pack import load
+from triosim.kernels.pack import is_calibration_file, load
 from triosim.trace.tables import Trace
 
 _NAMED = 5
@@ -155,6 +154,7 @@ def describe(estimates: Estimates, trace: Trace, job: PricingJob | None = None, 
         Source.WAVES: f"recorded times{there} scaled by waves of thread blocks",
         Source.TABLE: f"a table of kernels measured{here}",
         Source.EXTERNAL: "external times",
+        Source.DESIGN: f"loop nests{here}: mapped, or by its vector unit and bytes",
         Source.OWN: f"the model {model!r}{here}",
     }
     shares = {source: float(estimates.seconds[estimates.source == source].sum()) / total for source in words}

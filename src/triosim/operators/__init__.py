@@ -39,6 +39,8 @@ from triosim.operators._names import (
 )
 from triosim.operators._work import (
     ATTENTION_KERNELS,
+    BLOCKS,
+    SHARE,
     SPREAD,
     STREAMS,
     AttentionWork,
@@ -51,9 +53,11 @@ from triosim.operators._work import (
 
 __all__ = [
     "ATTENTION_KERNELS",
+    "BLOCKS",
     "GRADIENT_ROLES",
     "KINDS",
     "NO_LABEL",
+    "SHARE",
     "SPREAD",
     "STREAMS",
     "AttentionWork",

@@ -72,6 +72,11 @@ ATTENTION_KERNELS = ("auto", "torch", "cudnn", "flash1", "flash2", "flash3")
 
 SPREAD = "spread"
 """Argument that a rule adds where it has dealt out the positions of a sequence so that all ranks see equally many."""
+BLOCKS = "blocks"
+"""Argument that a rule adds where an attention is some of several blocks of keys, ``[2, 4]`` for 2 of 4.  Its queries
+and keys are those of one block, whose positions are dealt out as with :data:`SPREAD`."""
+SHARE = "share"
+"""Argument that a rule adds where an attention does a part of the work of one over all its keys."""
 
 
 class AttentionWork(NamedTuple):

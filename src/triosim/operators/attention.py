@@ -8,7 +8,7 @@ from triosim.core.registry import registered
 from triosim.operators._call import Call, CallResult
 from triosim.operators._dims import GRADIENT_ROLES, Dims, Output, Row, bounded, in_each, in_gradient, unknown
 from triosim.operators._kind import Kind, Need, gradients_of, unmet
-from triosim.operators._work import ATTENTION_KERNELS, SPREAD, AttentionWork
+from triosim.operators._work import ATTENTION_KERNELS, BLOCKS, SHARE, SPREAD, AttentionWork
 
 _POSITIONS_FIRST = ("_flash_attention", "_efficient_attention")
 """Operators that take (batch, positions, heads, size); the others take (..., heads, positions, size)."""
@@ -100,7 +100,7 @@ class Attention(Kind):
         """``window_size_left`` gives a window; sequences packed one after another are taken for equally long.
 
         Of causal attention whose queries are a part of the positions the argument :data:`SPREAD` says that they are
-        from all over the sequence.
+        from all over the sequence, :data:`BLOCKS` that keys are blocks of such positions, of which there are several.
         """
         query, key, value = call.shape("query", "q"), call.shape("key", "k"), call.shape("value", "v")
         if not query or not key:
@@ -116,6 +116,13 @@ class Attention(Kind):
         causal = bool(call.args.get("is_causal"))
         if causal and queries < keys and call.args.get(SPREAD):
             keys = min((keys + 1) / 2, window or keys)  # what a query sees on average
+        if isinstance(share := call.args.get(SHARE), float):
+            batch *= share
+        if isinstance(blocks := call.args.get(BLOCKS), list):
+            some, parts = blocks
+            seen = keys * parts
+            keys = (min((seen + 1) / 2, window or seen) if causal else seen) / parts
+            batch, window, causal = batch * some, 0.0, False
         return AttentionWork(
             batch, queries, keys, float(query[at_heads]), float(max(key[at_heads], 1)), float(query[-1]),
             float((value or query)[-1]), window, causal and queries == keys, call.backward,

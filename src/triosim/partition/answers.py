@@ -10,8 +10,13 @@ from triosim.partition.facts import Facts
 from triosim.partition.mesh import Mesh
 from triosim.partition.placements import Shard
 from triosim.partition.replication import Replication
+from triosim.partition.residence import GatheredModules, HostStay
 from triosim.partition.rule import Placing, Rule
 from triosim.partition.step import Step
+from triosim.trace.tables import Category
+
+TRAVELS = (Category.OPTIMIZER_STATE, Category.ACTIVATION, Category.WEIGHT)
+"""What may stay in host memory."""
 
 
 def checked_placing(rule: Rule, answer: Any, facts: Facts) -> Placing:
@@ -91,9 +96,34 @@ def checked_replication(rule: Rule, answer: Any, mesh: Mesh) -> Replication:
             f"the {mesh.size('dp')} ranks of dp"
         )
     _check_path(where, answer, mesh)
+    _check_residence(where, answer)
     if answer.weights and not answer.states:
         raise PlanError(f"{where}: parameters that are Shard need optimizer states that are Shard too")
     return answer
+
+
+def _check_residence(where: str, placed: Replication) -> None:
+    """Refuse modules and stays that say nothing that can be scheduled.
+
+    Raises:
+        PlanError: one is of another type, is launched too late, or is of a category that never travels.
+    """
+    modules = placed.modules
+    if not isinstance(modules, GatheredModules) or not isinstance(modules.modules, tuple):
+        raise PlanError(f"{where}: modules is {quoted(modules)}, which is no GatheredModules with a tuple of paths")
+    stays = placed.away if isinstance(placed.away, tuple) else (placed.away,)
+    for stay in stays:
+        if not isinstance(stay, HostStay) or stay.category not in TRAVELS:
+            raise PlanError(
+                f"{where}: {quoted(stay)} is no HostStay of {', '.join(c.name.lower() for c in TRAVELS)}, all that "
+                "can wait in host memory"
+            )
+        if stay.waiting < 1 or stay.ahead < 0:
+            raise PlanError(f"{where}: {stay.name} waits at least 1 long and is launched 0 or more blocks ahead")
+    if min(modules.forward_ahead, modules.backward_ahead) < 0:
+        raise PlanError(f"{where}: parameters are gathered 0 or more modules ahead of their use")
+    if placed.stay(Category.WEIGHT) and (placed.weights or not placed.updates_on_host):
+        raise PlanError(f"{where}: parameters on the host need optimizer states there, and are not Shard themselves")
 
 
 def checked_step(rule: Rule, answer: Any, step: Step) -> Step:

@@ -14,10 +14,14 @@ from triosim.core.columns import Ragged
 from triosim.core.errors import PlanError
 from triosim.operators import ExpertsWork, work
 from triosim.partition.facts import Facts
+from triosim.partition.placements import Shard
 from triosim.partition.step import Step
 from triosim.partition.transfers import ALL_TO_ALL, Transfer, Transfers
 from triosim.trace.calls import calls_of, count_work
 from triosim.trace.tables import NONE, Category, Phase, Trace, Values
+
+_COUNTS = ("histc", "bincount")
+"""What they make is as long as there are experts."""
 
 FEW = 8
 """Inputs of an operator on one tensor, at most: a parameter, its gradient and states."""
@@ -90,6 +94,50 @@ def spread(step: Step, size: int, axis: int, imbalance: float) -> Step:
         step, trace=count_work(replace(trace, values=values)), homes=homes, apart=frozenset(parameters),
         transfers=step.transfers.with_more(Transfers.of(sent)),
     )  # fmt: skip
+
+
+def routed(facts: Facts, seed: tuple[int, Shard]) -> tuple[frozenset[int], dict[int, Shard]]:
+    """What ranks that share sequences do each with tokens of their own in layers of experts: sort and take rows.
+
+    Args:
+        facts: of a step.
+        seed: an input and its Shard along the sequence.
+
+    Returns:
+        Rows of the operators, and the Shards of the tokens, and of the experts that each takes, in what they make.
+
+    Raises:
+        PlanError: the layers are not known, for operators have no modules.
+    """
+    trace, (value, shard) = facts.trace, seed
+    module, paths = trace.operators.module.tolist(), trace.modules.path
+    products = [row for row in range(len(trace)) if facts.calls[row].kind == "experts"]
+    layers = {paths[module[row]].rpartition(".")[0] if module[row] != NONE else "" for row in products}
+    if "" in layers:
+        raise PlanError(
+            f"context: tokens of {trace.meta.workload or 'the trace'} choose experts, and where is not known without "
+            "names of modules: leave cp out"
+        )
+    shape = facts.shapes[value]
+    tokens = math.prod(shape[: shard.dim + 1])
+    works = [work(facts.calls[row]) for row in products]
+    counts = {math.prod(shape), *(round(known.tokens) for known in works if isinstance(known, ExpertsWork))}
+    inside = [any(f"{path}.".startswith(f"{layer}.") for layer in layers) for path in paths]
+    rows, places = set[int](), dict[int, Shard]()
+    for row in range(len(trace)):
+        kind = facts.calls[row].kind
+        if module[row] == NONE or not inside[module[row]] or facts.phase[row] == Phase.OPTIMIZER:
+            continue
+        if trace.operators.view[row] or (kind not in ("index", "create") and facts.dims(row).known):
+            continue
+        for made in facts.outputs[row] if facts.calls[row].name not in _COUNTS else ():
+            at = next((dim for dim, extent in enumerate(facts.shapes[made]) if extent in counts), NONE)
+            if at != NONE:
+                inner = facts.shapes[made][at] // tokens
+                places[made] = Shard(at, tokens // shard.size, shard.size, inner)
+        if kind != "create" or any(made in places for made in facts.outputs[row]):
+            rows.add(row)
+    return frozenset(rows), places
 
 
 def _cut(values: Values, held: NDArray[np.int64], size: int) -> Values:

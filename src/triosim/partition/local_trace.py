@@ -21,6 +21,28 @@ def cut(trace: Trace, shards: Mapping[int, int], size: int) -> Trace:
     return replace(trace, values=replace(values, shape=Ragged(extents, values.shape.offsets)))
 
 
+def with_copies(values: Values, copies: Sequence[tuple[int, tuple[int, ...]]], storage: Sequence[int]) -> Values:
+    """With more values at the end.
+
+    Args:
+        values: those that there are.
+        copies: of each more value the one that it is a copy of, and its shape.
+        storage: of each, the number of its storage.
+    """
+    origins = np.array([origin for origin, _ in copies], np.int64)
+    return Values(
+        storage=np.concatenate([values.storage, np.array(storage, np.int32)]).astype(np.int32),
+        version=np.concatenate([values.version, values.version[origins]]),
+        offset=np.concatenate([values.offset, np.zeros(len(origins), np.int64)]),
+        shape=Ragged.stacked([values.shape, Ragged.of([shape for _, shape in copies])]),
+        dtype=np.concatenate([values.dtype, values.dtype[origins]]),
+        category=np.concatenate([values.category, values.category[origins]]),
+        of=np.concatenate([values.of, np.full(len(origins), NONE, np.int32)]),
+        name=(*values.name, *("" for _ in origins)),
+        symbols=Ragged.stacked([values.symbols, values.symbols.take(origins)]),
+    )
+
+
 class LocalTrace:
     """Collects what differs from the undivided step.
 
@@ -100,23 +122,12 @@ class LocalTrace:
     def build(self, homes: Trace) -> Trace:
         """The local trace: extra values appended, inputs and outputs as read and written locally."""
         values = homes.values
-        origins = np.array([origin for origin, _, _ in self._extra], np.int64)
         keys = list(dict.fromkeys(key for _, _, key in self._extra if key is not None))
         number = {key: int(values.storage.max(initial=-1)) + 1 + at for at, key in enumerate(keys)}
         storage = [
             number[key] if key is not None else int(values.storage[origin]) for origin, _, key in self._extra
         ]  # fmt: skip
-        extended = Values(
-            storage=np.concatenate([values.storage, np.array(storage, np.int32)]).astype(np.int32),
-            version=np.concatenate([values.version, values.version[origins]]),
-            offset=np.concatenate([values.offset, np.zeros(len(origins), np.int64)]),
-            shape=Ragged.stacked([values.shape, Ragged.of([shape for _, shape, _ in self._extra])]),
-            dtype=np.concatenate([values.dtype, values.dtype[origins]]),
-            category=np.concatenate([values.category, values.category[origins]]),
-            of=np.concatenate([values.of, np.full(len(origins), -1, np.int32)]),
-            name=(*values.name, *("" for _ in origins)),
-            symbols=Ragged.stacked([values.symbols, values.symbols.take(origins)]),
-        )
+        extended = with_copies(values, [(origin, shape) for origin, shape, _ in self._extra], storage)
         operators = replace(
             homes.operators, inputs=Ragged.of(self.inputs, np.int32), outputs=Ragged.of(self.outputs, np.int32)
         )

@@ -111,8 +111,15 @@ class _Walk:
                     self._resolve(value, row)
             before = [self._placement(v) for v in reads]
         local = self.local.inputs[row] = [self.local.alias.get(v, v) for v in reads]
+        if row in self.placing.alone:
+            other = PARTIAL if facts.phase[row] == Phase.BACKWARD else VARYING
+            for value in facts.outputs[row]:
+                self._settle(value, self.placing.resting.get(value, other), row)
+            return
         resting, of_layer = self._resting(row, before)
         found = self.outcomes(row, before, self.placing.losses_divided, resting, of_layer)
+        if found.gather and facts.dims(row).creates:  # reads a shape, no elements
+            found = Outcome([REPLICATE] * len(facts.outputs[row]))
         while found.gather:
             for at in found.gather:
                 local[at] = self._whole(reads[at], row)

@@ -8,11 +8,13 @@ scattered (all-reduce).  A parameter that is Shard is gathered before it is read
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from triosim.partition.mesh import Mesh
+from triosim.partition.residence import GatheredModules, HostStay
 from triosim.partition.transfers import ALL_GATHER, COLLECTIVES, REDUCE_SCATTER
+from triosim.trace.tables import Category
 
 
 class GradientReduction(NamedTuple):
@@ -30,6 +32,21 @@ class GradientReduction(NamedTuple):
 
 
 @dataclass(frozen=True)
+class ReplicaSharing:
+    """How some parameters are shared: resolved on a mesh.
+
+    Attributes:
+        shards: parts into which what is Shard is cut.
+        axis: row of the mesh's axes along which it is.
+        reductions: what becomes of a gradient, in order.
+    """
+
+    shards: int
+    axis: int
+    reductions: tuple[GradientReduction, ...]
+
+
+@dataclass(frozen=True)
 class Replication:
     """Placements among the replicas.
 
@@ -41,11 +58,13 @@ class Replication:
         weights: whether gradients and parameters are Shard too.
         regathers: whether a parameter that a forward gathered is freed after it and gathered again in the backward
             (``reshard_after_forward`` of PyTorch's ``fully_shard``).
+        modules: which parameters are gathered together, and how far ahead.
         path: collectives that make a gradient which is Partial over all replicas what its state needs, in order, each a
             kind and an axis; empty for those that follow from the placements.
         every: gradients are reduced in every so-manieth iteration only (local updates in between).
         rooted: whether parameters and states are at the first replica only, which drives the others.
-        away: what is in host memory until it is needed: ``"optimizer"`` states, ``"activations"``, ``"parameters"``.
+        away: what is in host memory until it is needed.
+        name: what users call that which says so, for messages (``zero 3``).
         apart: axis of the replicas that have the same of what replicas divide among them (experts), ``""`` where there
             is nothing of the kind.
         first_bytes, bytes: caps of the first and the other groups of gradients that are reduced at once, where
@@ -57,15 +76,26 @@ class Replication:
     states: bool = False
     weights: bool = False
     regathers: bool = False
+    modules: GatheredModules = field(default_factory=GatheredModules)
     path: tuple[tuple[str, str], ...] = ()
     every: int = 1
     rooted: bool = False
-    away: tuple[str, ...] = ()
+    away: tuple[HostStay, ...] = ()
+    name: str = "sharding"
     apart: str = ""
     first_bytes: int = 1_048_576
     bytes: int = 26_214_400
 
-    def ways(self, mesh: Mesh) -> int:
+    def stay(self, category: Category) -> HostStay | None:
+        """How values of a category stay in host memory, None where they do not."""
+        return next((stay for stay in self.away if stay.category == category), None)
+
+    @property
+    def updates_on_host(self) -> bool:
+        """Whether the host's processor updates, for the states are there."""
+        return self.stay(Category.OPTIMIZER_STATE) is not None
+
+    def shards(self, mesh: Mesh) -> int:
         """Parts into which what is Shard is cut."""
         return mesh.size(self.axis)
 
@@ -75,7 +105,11 @@ class Replication:
 
     def of_apart(self) -> Replication:
         """The placements of parameters of which replicas have different ones."""
-        return replace(self, axis=self.apart, replicas="", path=(), apart="")
+        return replace(self, axis=self.apart, path=(), apart="")
+
+    def sharing(self, mesh: Mesh) -> ReplicaSharing:
+        """How the parameters that all replicas have are shared among them."""
+        return ReplicaSharing(self.shards(mesh), mesh.row(self.axis), self.reductions(mesh))
 
     def reductions(self, mesh: Mesh) -> tuple[GradientReduction, ...]:
         """What makes a gradient that is Partial over all replicas what its optimizer state needs, in order."""
@@ -91,5 +125,7 @@ class Replication:
         """The collectives that follow from the placements."""
         if not self.states:
             return (("all_reduce", self.axis),)
+        if mesh.size(self.axis) == 1 < mesh.size(self.replicas):
+            return (("all_reduce", self.replicas),)
         scattered = ("reduce_scatter", self.axis)
         return (scattered,) if mesh.size(self.replicas) == 1 else (scattered, ("all_reduce", self.replicas))

@@ -86,7 +86,9 @@ def _of_stages(
     return tuple(np.split(order, np.cumsum(np.bincount(stage, minlength=mesh.size("pp")))[:-1]))
 
 
-def resolve(plan: Plan, devices: int, default_batch: int | None, recorded_parts: int = 1) -> JobMesh:
+def resolve(
+    plan: Plan, devices: int, default_batch: int | None, recorded_parts: int = 1, rules: Sequence[Rule] = ()
+) -> JobMesh:
     """Fit a plan to the number of devices and the workload's batch.
 
     Args:
@@ -95,6 +97,7 @@ def resolve(plan: Plan, devices: int, default_batch: int | None, recorded_parts:
         default_batch: the workload's own batch size, all its micro-batches together; None when it does not matter or
             is not known.
         recorded_parts: micro-batches of the workload's own step.
+        rules: of the plan; those that take ranks of the data axis leave fewer replicas to share a global batch.
 
     Raises:
         PlanError: the plan does not fit; the message names the nearest plans that do.
@@ -122,11 +125,13 @@ def resolve(plan: Plan, devices: int, default_batch: int | None, recorded_parts:
                 f"{ranks}, or --idle-ok (idle_ok of a Plan) to want it so"
             )
     parts = plan.micro_batches or (1 if plan.dp_style == "dataparallel" else recorded_parts)
-    batch = _batch(plan, dp, default_batch, parts)
+    sizes = {"dp": dp, "tp": plan.tp, "pp": plan.pp}
+    axes = tuple((axis, sizes[axis]) for axis in plan.axis_order)
+    mesh = arranged(rules, JobMesh(axes, devices, batch_size=parts, micro_batches=parts))
+    batch = _batch(plan, mesh.replicas, default_batch, parts)
     if batch % parts:
         raise PlanError(micro_batch_conflict(batch, parts, recorded=plan.micro_batches is None))
-    sizes = {"dp": dp, "tp": plan.tp, "pp": plan.pp}
-    return JobMesh(tuple((axis, sizes[axis]) for axis in plan.axis_order), devices, batch, parts)
+    return replace(mesh, batch_size=batch)
 
 
 def _batch(plan: Plan, dp: int, default: int | None, parts: int) -> int:
@@ -206,20 +211,6 @@ def arranged(rules: Sequence[Rule], mesh: M) -> M:
         checked_mesh(rule, more, mesh)
         mesh = more
     return mesh
-
-
-def rebatched(plan: Plan, mesh: JobMesh) -> JobMesh:
-    """The mesh with the batch of a replica that the global batch leaves where rules have taken ranks of the data axis.
-
-    Raises:
-        PlanError: it does not divide.
-    """
-    if plan.global_batch_size is None or mesh.global_batch_size == plan.global_batch_size:
-        return mesh
-    batch = _batch(plan.replaced(batch_size=None), mesh.replicas, None, mesh.micro_batches)
-    if batch % mesh.micro_batches:
-        raise PlanError(micro_batch_conflict(batch, mesh.micro_batches))
-    return replace(mesh, batch_size=batch)
 
 
 def suited(rules: Sequence[Rule], trace: Trace, mesh: Mesh) -> Trace:

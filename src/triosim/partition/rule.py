@@ -45,6 +45,9 @@ class Placing:
             value becomes).
         per_rank: kinds of operator that each rank runs on what it has, so that what they sum up is Varying instead of
             Partial: ``"loss"`` where every rank has tokens or samples of its own.
+        alone: rows of operators that each rank runs on what it has although their dimensions do not tell that they can
+            be divided so (a rank's own tokens are sorted by expert); what comes out is in its Shard of ``resting``,
+            else Varying, in a backward Partial.
         left: whether gradients of parameters that are Partial are left to what reduces those of all replicas
             (:meth:`Rule.replicate`), instead of being added up along this axis before the optimizer.
         regathers: whether a copy that a forward gathered is freed after it and gathered again in the backward.
@@ -62,6 +65,7 @@ class Placing:
     inputs: Mapping[int, Shard] = field(default_factory=dict)
     stationary: Literal["weights", "activations"] = "weights"
     per_rank: frozenset[str] = frozenset()
+    alone: frozenset[int] = frozenset()
     left: bool = False
     regathers: bool = False
     refused: tuple[str, ...] = ()

@@ -55,6 +55,10 @@ class Transfers:
     def __len__(self) -> int:
         return len(self.after)
 
+    def take(self, rows: NDArray[np.int64]) -> Transfers:
+        """Those of some rows."""
+        return Transfers(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+
     def with_more(self, others: Transfers) -> Transfers:
         """With those of another axis; where both are due the others come after."""
         columns = {f.name: np.concatenate([getattr(self, f.name), getattr(others, f.name)]) for f in fields(self)}

@@ -21,9 +21,9 @@ from triosim.partition.replication import Replication
 from triosim.partition.resolve import JobMesh, completed, suited
 from triosim.partition.rule import Rule
 from triosim.partition.rules.by_module import ByModule
+from triosim.partition.shards import sharded
 from triosim.partition.step import Step
 from triosim.plan import Plan
-from triosim.schedule.sharded import sharded
 from triosim.stacks import Stack
 from triosim.trace.repeated import Repeated, repeated
 from triosim.trace.tables import Trace
@@ -132,5 +132,5 @@ def _at_batch(workload: Trace, mesh: JobMesh, plan: Plan) -> Trace:
     unknown = workload.meta.batch_size is None
     as_recorded = mesh.micro_batches == workload.meta.micro_batches
     if unknown and plan.batch_size is None and plan.global_batch_size is None and as_recorded:
-        return rescale(workload, None, plan.sequence_length)
-    return rescale(workload, mesh.micro_batch_size, plan.sequence_length)
+        return rescale(workload, sequence=plan.sequence_length)
+    return rescale(workload, batch=mesh.micro_batch_size, sequence=plan.sequence_length)

@@ -46,8 +46,8 @@ def fullest(job: Prepared) -> Fullest:
     """The rank class that decides whether a job fits."""
     return max(
         (
-            needed(number, foot.reserved_bytes, job.system.model(int(job.placement.devices[program.ranks.min()])))
-            for number, (program, foot) in enumerate(zip(job.programs, job.feet, strict=True))
+            needed(number, footprint.reserved_bytes, job.system.model(int(job.placement.devices[program.ranks.min()])))
+            for number, (program, footprint) in enumerate(zip(job.programs, job.footprints, strict=True))
         ),
         key=lambda f: (f.fits is False, f.needed_bytes),
     )

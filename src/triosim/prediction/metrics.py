@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.columns import Ragged
-from triosim.core.spans import covered, merged, union
+from triosim.core.spans import covered, merged
 from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.energy.account import Account
 from triosim.engine.graph import Played
@@ -73,6 +73,32 @@ class Run:
         """Cells that run a program."""
         return np.flatnonzero(self.lowered.program == number).tolist()
 
+    @property
+    def played_tasks(self) -> int:
+        """Tasks in the graph."""
+        return len(self.lowered.graph)
+
+    @property
+    def flows(self) -> int:
+        """Transfers, those in collectives included."""
+        return self.played.flows
+
+    def stands_for(self, number: int) -> NDArray[np.int64] | None:
+        """How many equal instructions each of a program stands for; None where each is one."""
+        return None
+
+    def memory(self, number: int, footprint: Footprint) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """When the memory of the first rank of a class changes, ticks, and bytes that it holds from then on."""
+        return _memory_times(self, self.programs[number], footprint), footprint.total
+
+    def began(self, number: int, row: int) -> tuple[int, int]:
+        """When an instruction of a program began on its first rank, ticks; and the row where that instruction is."""
+        return int(self.played.start[self.tasks(self.first_cell(self.programs[number])).start + row]), row
+
+    def length(self, number: int) -> int:
+        """Instructions of a program."""
+        return len(self.programs[number])
+
 
 @dataclass(frozen=True)
 class Occupied:
@@ -98,22 +124,33 @@ def seconds(ticks: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.asarray(ticks * S, np.float64)
 
 
+Spans = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Disjoint intervals, ascending."""
+
+
+def busy(run: Run, cell: int, op: Op) -> Spans:
+    """When a cell ran instructions of a kind."""
+    rows = run.program(cell).rows(op) + run.tasks(cell).start
+    return merged(run.played.start[rows], run.played.finish[rows])
+
+
+def together(*spans: Spans) -> Spans:
+    """The union of some."""
+    return merged(*(np.concatenate(pair) for pair in zip(*spans, strict=True)))
+
+
+def length(spans: Spans) -> int:
+    """Ticks in all."""
+    return int((spans[1] - spans[0]).sum())
+
+
 def occupied(run: Run, cell: int) -> Occupied:
     """How each rank of a cell spent the run."""
-    at, program, played = run.tasks(cell).start, run.program(cell), run.played
-
-    def busy(op: Op) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        rows = program.rows(op) + at
-        return merged(played.start[rows], played.finish[rows])
-
-    def length(spans: tuple[NDArray[np.int64], NDArray[np.int64]]) -> int:
-        return int((spans[1] - spans[0]).sum())
-
-    computing, issuing, moving = busy(Op.COMPUTE), busy(Op.ISSUE), merged(*transfers(run, cell))
+    computing, issuing = busy(run, cell, Op.COMPUTE), busy(run, cell, Op.ISSUE)
+    moving = merged(*transfers(run, cell))
     compute, host, communication = length(computing), length(issuing), length(moving)
     both = communication + compute - int(covered(*moving, *computing).sum())
-    either = merged(*(np.concatenate(pair) for pair in zip(computing, moving, strict=True)))
-    all_three = both + host - int(covered(*issuing, *either).sum())
+    all_three = both + host - int(covered(*issuing, *together(computing, moving)).sum())
     return Occupied(compute, communication, host, both - compute, all_three - both, run.end - all_three)
 
 
@@ -153,21 +190,24 @@ def _mean(run: Run, spent: Sequence[Occupied], cells: Sequence[int], name: str) 
 
 def active(run: Run) -> int:
     """Picoseconds with at least one device or transfer busy."""
-    start, end = [], []
+    return length(any_busy(run))
+
+
+def any_busy(run: Run) -> Spans:
+    """When at least one device or transfer was busy."""
+    found = []
     for cell in range(run.lowered.cells):
         at, program = run.tasks(cell).start, run.program(cell)
         for when, ops in ((run.played.start, (Op.COMPUTE,)), (run.played.begin, _TRANSFERS)):
             rows = program.rows(*ops) + at
-            spans = merged(when[rows], run.played.finish[rows])
-            start.append(spans[0])
-            end.append(spans[1])
-    return union(np.concatenate(start), np.concatenate(end))
+            found.append(merged(when[rows], run.played.finish[rows]))
+    return together(*found)
 
 
-def device_rows(run: Run, spent: Sequence[Occupied], feet: Sequence[Footprint]) -> tuple[DeviceRow, ...]:
+def device_rows(run: Run, spent: Sequence[Occupied], footprints: Sequence[Footprint]) -> tuple[DeviceRow, ...]:
     """One row per rank class, mean over its ranks."""
     rows = []
-    for number, (program, foot) in enumerate(zip(run.programs, feet, strict=True)):
+    for number, (program, footprint) in enumerate(zip(run.programs, footprints, strict=True)):
         cells = run.cells(number)
         rows.append(
             DeviceRow(
@@ -178,8 +218,8 @@ def device_rows(run: Run, spent: Sequence[Occupied], feet: Sequence[Footprint]) 
                 communication_s=_mean(run, spent, cells, "communication"),
                 idle_s=_mean(run, spent, cells, "idle"),
                 host_cpu_s=_mean(run, spent, cells, "host"),
-                allocated_bytes=foot.peak_bytes,
-                reserved_bytes=foot.reserved_bytes,
+                allocated_bytes=footprint.peak_bytes,
+                reserved_bytes=footprint.reserved_bytes,
             )
         )
     return tuple(sorted(rows, key=lambda r: r.rank))
@@ -291,13 +331,15 @@ def collective_rows(run: Run, axes: Sequence[str]) -> tuple[CollectiveRow, ...]:
     """Collectives and stage-to-stage sends by shape, as one rank of each class sees them, per iteration."""
     graph, lowered = run.lowered.graph, run.lowered
     sizes = lowered.groups.lengths()
-    keys, lengths = [], []
-    for program in run.programs:
+    keys, lengths, often = [], [], []
+    for number, program in enumerate(run.programs):
         at = run.tasks(run.first_cell(program))
         rows = program.rows(Op.COLLECTIVE, Op.SEND)
         task, sends = rows + at.start, program.op[rows] == Op.SEND
         instance = np.where(sends, -1 - task, graph.what[task])  # a send counts for itself
         lengths.append(run.played.finish[task] - run.played.begin[task])
+        each = run.stands_for(number)
+        often.append(np.ones(len(rows), np.int64) if each is None else each[rows])
         how = graph.instances[np.where(sends, 0, instance)] if len(graph.instances) else np.zeros(len(rows))
         columns = (
             program.axis[rows], np.where(sends, -1, program.what[rows]),
@@ -305,11 +347,11 @@ def collective_rows(run: Run, axes: Sequence[str]) -> tuple[CollectiveRow, ...]:
             np.where(sends, -1, how), instance,
         )  # fmt: skip
         keys.append(np.stack([np.asarray(column, np.int64) for column in columns]))
-    table, ticks = np.concatenate(keys, axis=1), np.concatenate(lengths)
+    table, ticks, times = np.concatenate(keys, axis=1), np.concatenate(lengths), np.concatenate(often)
     _, once = np.unique(table[-1], return_index=True)  # members of several classes meet in one collective
     _, first, row = np.unique(alike(*table[:-1, once]), return_index=True, return_inverse=True)
-    shapes, count = table[:-1, once[first]], np.bincount(row)
-    total = np.bincount(row, ticks[once].astype(np.float64))
+    shapes, count = table[:-1, once[first]], np.bincount(row, times[once]).astype(np.int64)
+    total = np.bincount(row, (ticks * times)[once].astype(np.float64))
     merged_: dict[tuple[Any, ...], list[float]] = {}
     for (axis, what, members, size, how), calls, spent in zip(
         shapes.T.tolist(), count.tolist(), total.tolist(), strict=True
@@ -329,7 +371,7 @@ MOST_RANKS_SHOWN = 64
 
 
 def timeline(
-    run: Run, trace: Trace, system: System, placement: Placement, feet: Sequence[Footprint], account: Account
+    run: Run, trace: Trace, system: System, placement: Placement, footprints: Sequence[Footprint], account: Account
 ) -> Timeline:
     """What ran where and when, in seconds.
 
@@ -338,7 +380,7 @@ def timeline(
         trace: one rank's step.
         system: the machine.
         placement: device of each rank.
-        feet: memory of each program.
+        footprints: memory of each program.
         account: what it takes.
     """
     lowered, played = run.lowered, run.played
@@ -369,7 +411,9 @@ def timeline(
     for program in run.programs:
         stage[program.ranks] = program.stage
     slices = Slices(**{key: np.concatenate(parts) for key, parts in columns.items()})
-    tracks = tuple(_memory_track(run, program, foot) for program, foot in zip(run.programs, feet, strict=True))
+    tracks = tuple(
+        _memory_track(run, program, footprint) for program, footprint in zip(run.programs, footprints, strict=True)
+    )
     ends = zip(system.edge_source.tolist(), system.edge_target.tolist(), strict=True)
     carried = np.where(lowered.link >= 0, played.link_bytes[lowered.link], 0)
     links = LinkUse(
@@ -449,12 +493,13 @@ def _rank_name(system: System, device: int) -> str:
     return f"{system.node_names[device]} ({model})" if model else system.node_names[device]
 
 
-def peak(run: Run, program: Program, foot: Footprint, trace: Trace) -> Peak:
+def peak(run: Run, number: int, footprint: Footprint, trace: Trace) -> Peak:
     """When the first rank of a class holds most."""
-    row = foot.peak_row
-    if not 0 <= row < len(program):
+    row, program = footprint.peak_row, run.programs[number]
+    if not 0 <= row < run.length(number):
         return Peak("", "", "", 0.0)
-    when = float(run.played.start[run.tasks(run.first_cell(program)).start + row] * S)
+    began, row = run.began(number, row)
+    when = began * S
     operator = int(program.operator[row])
     if operator < 0:
         return Peak("", "", Op(int(program.op[row])).name.lower(), when)
@@ -474,29 +519,28 @@ CURVE_STEPS = 200
 """Steps of a memory curve in the result; each shows the most within it, so that no peak is lost."""
 
 
-def memory_curve(run: Run, program: Program, foot: Footprint) -> MemoryCurve:
+def memory_curve(run: Run, number: int, footprint: Footprint) -> MemoryCurve:
     """What the first rank of a class holds over the run."""
-    held = foot.total
+    when, held = run.memory(number, footprint)
     if not len(held):
         return MemoryCurve((), ())
-    when = _memory_times(run, program, foot)
     starts = np.unique(np.linspace(0, len(held) - 1, min(CURVE_STEPS, len(held))).astype(np.int64))
     most = np.maximum.reduceat(held, starts)
     return MemoryCurve(tuple(seconds(when[starts]).tolist()), tuple(most.tolist()))
 
 
-def _memory_track(run: Run, program: Program, foot: Footprint) -> MemoryTrack:
+def _memory_track(run: Run, program: Program, footprint: Footprint) -> MemoryTrack:
     """Memory of the first rank of a class over time."""
-    return MemoryTrack(int(program.ranks.min()), seconds(_memory_times(run, program, foot)), foot.held)
+    return MemoryTrack(int(program.ranks.min()), seconds(_memory_times(run, program, footprint)), footprint.held)
 
 
-def _memory_times(run: Run, program: Program, foot: Footprint) -> NDArray[np.int64]:
+def _memory_times(run: Run, program: Program, footprint: Footprint) -> NDArray[np.int64]:
     """Ticks at which the memory of the first rank of a class changes; what comes with a row comes when the row begins
     or has ended."""
-    if not len(foot.rows) or not len(program):
-        return np.zeros(len(foot.rows), np.int64)
+    if not len(footprint.rows) or not len(program):
+        return np.zeros(len(footprint.rows), np.int64)
     first = run.tasks(run.first_cell(program)).start
-    inside = (foot.rows >= 0) & (foot.rows < len(program))
-    task = first + np.clip(foot.rows, 0, len(program) - 1)
-    when = np.where(foot.ended, run.played.finish[task], run.played.start[task])
+    inside = (footprint.rows >= 0) & (footprint.rows < len(program))
+    task = first + np.clip(footprint.rows, 0, len(program) - 1)
+    when = np.where(footprint.ended, run.played.finish[task], run.played.start[task])
     return np.maximum.accumulate(np.where(inside, when, 0))

@@ -17,8 +17,9 @@ from triosim.composition.interference import Interference, interference
 from triosim.composition.residual import CalibratedOverhead
 from triosim.composition.residual import load as residual_of
 from triosim.composition.update import update_s_per_byte
+from triosim.core.caching import Same
 from triosim.core.errors import InputError, PlanError, quoted
-from triosim.core.latest import Latest, Same, content
+from triosim.core.latest import Latest, content
 from triosim.core.limits import check_tasks
 from triosim.core.options import configured
 from triosim.core.registry import is_ours
@@ -39,7 +40,7 @@ from triosim.memory.footprint import Footprint, footprint
 from triosim.network.placement import Placement, place
 from triosim.network.routes import Router, router_of
 from triosim.partition.main_gradients import often
-from triosim.partition.resolve import JobMesh, arranged, rebatched, replication, resolve, rules_of
+from triosim.partition.resolve import JobMesh, replication, resolve, rules_of
 from triosim.partition.step import Step
 from triosim.plan import Plan
 from triosim.prediction.dividing import divided
@@ -99,11 +100,13 @@ class Arranged:
     full_clock: Mapping[int, Estimates] = field(default_factory=dict)
     clocks: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
-    def prepared(self, programs: list[Program], feet: list[Footprint], interferes: list[Interference]) -> Prepared:
+    def prepared(
+        self, programs: list[Program], footprints: list[Footprint], interferes: list[Interference]
+    ) -> Prepared:
         """With its programs."""
         return Prepared(
             self.whole, self.job, self.step, self.system, self.plan, self.fidelity, self.mesh, self.placement,
-            self.times, self.stages, self.launching, self.residual, programs, feet, self.router, interferes,
+            self.times, self.stages, self.launching, self.residual, programs, footprints, self.router, interferes,
             self.warnings, self.full_clock, self.clocks,
         )  # fmt: skip
 
@@ -120,7 +123,7 @@ class Prepared:
         system, plan, fidelity, mesh, placement: on what and how.
         times: operator times on the slowest device.
         programs: one for each rank class.
-        feet: memory of each program.
+        footprints: memory of each program.
         router: finds routes on the system.
         interferes: what collectives cost what computes beside them, for each program.
         warnings: what is not as a user would expect of operator times, on any of the devices.
@@ -142,7 +145,7 @@ class Prepared:
     launching: HostCosts
     residual: CalibratedOverhead | None
     programs: list[Program]
-    feet: list[Footprint]
+    footprints: list[Footprint]
     router: Router
     interferes: list[Interference]
     warnings: tuple[str, ...] = ()
@@ -173,9 +176,21 @@ def prepare(
     Raises:
         InputError: the workload, the system and the plan do not go together; the message says how they would.
     """
-    made = arrange(workload, system, plan, fidelity, tell, also, drawn)
-    step, mesh, system, placement, models = made.step, made.mesh, made.system, made.placement, made.models
+    return written(arrange(workload, system, plan, fidelity, tell, also, drawn), tell)
 
+
+def written(made: Arranged, tell: Progress = lambda words: None, memory: bool = True) -> Prepared:
+    """A job with its programs.
+
+    Args:
+        made: as it was arranged.
+        tell: as of :func:`prepare`.
+        memory: whether the footprints are wanted too.
+
+    Raises:
+        InputError: as of :func:`prepare`.
+    """
+    step, mesh, system, placement, models = made.step, made.mesh, made.system, made.placement, made.models
     tell("writing the programs of the ranks")
     chunks = made.schedule.chunks_per_stage
     _check_length(step.trace, made.plan, mesh, chunks, made.launching.mode)
@@ -188,11 +203,17 @@ def prepare(
             step, costs, made.all_times, made.stages, made.schedule, made.plan, mesh, system, placement,
             made.launching,
         )  # fmt: skip
-        return classes, [footprint(p.lifetimes, len(CATEGORIES)) for p in classes if p.lifetimes is not None]
+        return classes, footprints(classes) if memory else []
 
-    classes, feet = _WRITTEN.get(_what_is_written(made, costs), write) if is_ours(type(made.schedule)) else write()
+    key = (_what_is_written(made, costs), memory)
+    classes, found = _WRITTEN.get(key, write) if is_ours(type(made.schedule)) else write()
     devices = [system.model(int(placement.devices[p.ranks.min()])) for p in classes]
-    return made.prepared(classes, feet, [interference(device, made.fidelity.slowdown) for device in devices])
+    return made.prepared(classes, found, [interference(device, made.fidelity.slowdown) for device in devices])
+
+
+def footprints(programs: Sequence[Program]) -> list[Footprint]:
+    """Memory of each program that has any."""
+    return [footprint(p.lifetimes, len(CATEGORIES)) for p in programs if p.lifetimes is not None]
 
 
 def arrange(
@@ -222,13 +243,13 @@ def arrange(
         raise InputError(f"trace {quoted(workload.meta.workload)}: none of its operators runs: record a whole step")
     workload = recomputed(workload, plan.recompute)
     named = workload.meta.made_by == "triosim.model"
-    mesh = resolve(plan, system.devices, None if named else _samples(workload), workload.meta.micro_batches)
     rules = rules_of(plan, named)
-    mesh = rebatched(plan, arranged(rules, mesh))
+    own_batch = None if named else _samples(workload)
+    mesh = resolve(plan, system.devices, own_batch, workload.meta.micro_batches, rules)
     placed = replication(rules, mesh)
     stack = plan.stack or ASSUMED
     if placed.away and not plan.training:
-        raise PlanError(f"offload {placed.away[0]}: inference has nothing to bring back: leave it out")
+        raise PlanError(f"{placed.away[0].name}: inference has nothing to bring back: leave it out")
     if placed.rooted and mesh.micro_batches > 1:
         raise PlanError("dp-style dataparallel runs the batch in one piece: use micro-batches 1, or dp-style ddp")
     tell("dividing the step")
@@ -268,6 +289,8 @@ def arrange(
     driven = mesh.replicas if step.replication.rooted else 1
     alone = driven * crowding(_processes(placement, system) // driven, system.server_cores)
     launching = host(step.trace, mode, alone, why) if residual is None else residual.host(step.trace, alone)
+    if named and stack.blocking_launches and launching.mode != "none":
+        launching = replace(launching, blocking=True)
     return Arranged(
         whole, jobs[slowest], step, system, plan, fidelity, mesh, placement, times[slowest], stages, launching,
         residual, router, schedule, tuple(models), jobs, times,
@@ -428,11 +451,11 @@ def _costs(
     base = next(iter(times))
     at_once = None
     if step.root_only:
-        gathered = rescale(job.recorded, mesh.global_batch_size, plan.sequence_length)
+        gathered = rescale(job.recorded, batch=mesh.global_batch_size, sequence=plan.sequence_length)
         gathered_job = replace(job, trace=gathered, device=system.models[base])
         at_once = price(gathered_job, fidelity.operator_times, fidelity.operator_options).seconds
     copies = copy_s_per_byte(system.models[base]) if step.replication.weights else 0.0
-    update = update_s_per_byte(system, placement.devices) if "optimizer" in step.replication.away else 0.0
+    update = update_s_per_byte(system, placement.devices) if step.replication.updates_on_host else 0.0
     return Costs(times[base].seconds, at_once, copy_s_per_byte=copies, update_s_per_byte=update)
 
 

@@ -1,18 +1,20 @@
-"""The second stage of a prediction: what every operator takes, on each kind of device that takes part."""
+"""The second stage of a prediction: what every operator takes, on each kind of device that takes part, for minutes."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from triosim.core.caching import kept
 from triosim.fidelity import Fidelity
 from triosim.kernels.estimate import Estimates
 from triosim.kernels.model import PricingJob
 from triosim.kernels.pricing import price
+from triosim.kernels.sustained import sustained
 from triosim.prediction.dividing import ShortShare
 from triosim.trace.calls import only
 
-BY_CALL = ("auto", "physical", "roofline")
+BY_CALL = ("auto", "physical", "roofline", "loop-nest")
 """Operator models that price a call, where nothing was recorded, by nothing but the call."""
 
 
@@ -29,25 +31,30 @@ def priced(job: PricingJob, fidelity: Fidelity, short: ShortShare | None) -> Est
     """
     alike = short is not None and job.recorded_on is None and not job.others
     if short is None or not alike or fidelity.operator_times not in BY_CALL:
-        return price(job, fidelity.operator_times, fidelity.operator_options)
+        return _lasting(job, fidelity)
     return _priced_once(job, fidelity, short)
+
+
+def _lasting(job: PricingJob, fidelity: Fidelity) -> Estimates:
+    """Operator times of a job as they are when the device has run for minutes."""
+    return sustained(job.trace, job.device, price(job, fidelity.operator_times, fidelity.operator_options))
 
 
 @kept(32)
 def _priced_once(job: PricingJob, fidelity: Fidelity, short: ShortShare) -> Estimates:
     """Operator times of the long step from those of the short one; what spans all blocks is priced by itself."""
-
-    def of(part: PricingJob) -> Estimates:
-        return price(part, fidelity.operator_times, fidelity.operator_options)
-
-    few = of(replace(job, trace=short.step.trace, recorded=short.workload))
+    few = _lasting(replace(job, trace=short.step.trace, recorded=short.workload), fidelity)
     source, rows = short.of_long.source, short.of_long.spanning
     names = ("seconds", "spread", "source", "limit")
-    columns = {name: getattr(few, name)[source] for name in names}
+    columns: dict[str, Any] = {name: getattr(few, name)[source] for name in names}
+    joules = None if few.joules is None else few.joules.take(source)
     if rows.size:
-        own = of(replace(job, trace=only(job.trace, rows), recorded=only(job.recorded, rows)))
+        own = _lasting(replace(job, trace=only(job.trace, rows), recorded=only(job.recorded, rows)), fidelity)
         if not set(own.notes) <= set(few.notes) or not set(own.warnings) <= set(few.warnings):
-            return of(job)
+            return _lasting(job, fidelity)
         for name in names:
             columns[name][rows] = getattr(own, name)
-    return replace(few, **columns)
+        if joules is not None and own.joules is not None:
+            for name in ("compute", "chip", "memory"):
+                getattr(joules, name)[rows] = getattr(own.joules, name)
+    return replace(few, **columns, joules=joules)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -13,8 +14,9 @@ from triosim.collectives.means import CollectiveMeans
 from triosim.collectives.measured import MeasuredCollectives
 from triosim.collectives.scheduling import Collectives
 from triosim.composition.interference import Tasks, settle
+from triosim.core.caching import Same
 from triosim.core.errors import InputError, PlanError
-from triosim.core.latest import Latest, Same, content
+from triosim.core.latest import Latest, content
 from triosim.core.registry import is_ours
 from triosim.energy.options import EnergyOptions
 from triosim.engine.check import carried
@@ -25,16 +27,18 @@ from triosim.engine.solver import NetworkModel
 from triosim.engine.stats import Stopwatch
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
+from triosim.memory.footprint import Footprint
 from triosim.network.lowering import Lowered, lower
 from triosim.network.placement import Placement
 from triosim.network.sharing import network_model
 from triosim.plan import Plan
 from triosim.prediction import metrics as tally
 from triosim.prediction.largest_batch import fullest, largest_batch
-from triosim.prediction.prepare import MOST_KEPT, Prepared, Progress, prepare
+from triosim.prediction.prepare import MOST_KEPT, Prepared, Progress, arrange, footprints, prepare, written
 from triosim.prediction.result import Result
+from triosim.prediction.steady import NotSteady, ShortJob, SteadyRun, regular, shortened
 from triosim.prediction.summary import Summary
-from triosim.prediction.uncertainty import Uncertainty, uncertainty
+from triosim.prediction.uncertainty import Uncertainty, steady_uncertainty, uncertainty
 from triosim.schedule.program import Op
 from triosim.trace.tables import Trace
 
@@ -53,6 +57,7 @@ def simulate(
     measured: MeasuredCollectives | None = None,
     also: Sequence[Trace] = (),
     energy: EnergyOptions | None = None,
+    at_once: bool = False,
 ) -> Result:
     """Predict time and memory of a workload on a system.
 
@@ -67,6 +72,9 @@ def simulate(
         measured: what collectives and transfers take beside the system's links, as measured on the very machine.
         also: the same step recorded on other devices: operator times are carried over from all recordings.
         energy: constants of energy beside the table's, and what devices draw that were calibrated.
+        at_once: play every micro-batch now.  Else a job whose turns are alike (:mod:`triosim.prediction.steady`) is
+            played as a short one, and as it is when somebody asks for what needs that: interval, energy, rows by
+            module, timeline.  The numbers are the same.
 
     Raises:
         InputError: the workload, the system and the plan do not go together; the message says how they would.
@@ -75,13 +83,59 @@ def simulate(
     tell = progress or (lambda words: None)
     plan, fidelity = plan or Plan(), fidelity or Fidelity()
     energy = energy or EnergyOptions()
-    job = prepare(workload, system, plan, fidelity, tell, also, energy.known())
+    model = network_model(fidelity.solver, fidelity.solver_options)
+    fold = fidelity.fold and model.weighted
+    made = arrange(workload, system, plan, fidelity, tell, also, energy.known())
+    short = shortened(made) if keep is None and is_ours(type(model)) else None
+
+    @functools.cache
+    def unsure_by_turns() -> Uncertainty | None:
+        """From a pipeline of few turns, where that says what one of many does and that is too long to be drawn."""
+        if short is None:
+            return None
+        try:
+            job, known = _played_short(short, measured, model, fold, lambda words: None)
+        except NotSteady:
+            return None
+        assert isinstance(known.run, SteadyRun)
+        return steady_uncertainty(job, known.run, known.amount, model)
+
+    if short is not None and not at_once:
+        try:
+            job, known = _played_short(short, measured, model, fold, tell)
+        except NotSteady:
+            pass
+        else:
+            largest = _largest_batch(workload, system, plan, job, fit, tell)
+            tell("adding up")
+
+            @functools.cache
+            def whole() -> Result:
+                return simulate(
+                    workload,
+                    system,
+                    plan,
+                    fidelity,
+                    fit=False,
+                    measured=measured,
+                    also=also,
+                    energy=energy,
+                    at_once=True,
+                )
+
+            found = _result(job, known.run, known.sources, clock, largest, unsure_by_turns, energy)
+            return replace(
+                found,
+                make_interval=lambda: (found if unsure_by_turns() else whole()).make_interval(),
+                make_energy=lambda: whole().energy,
+                make_cost=lambda used: whole().make_cost(used), make_layers=lambda: whole().layers,
+                make_timeline=lambda: whole().timeline,
+            )  # fmt: skip
+    job = written(made, tell)
     largest = _largest_batch(workload, system, plan, job, fit, tell)
 
     tell("lowering the programs")
-    model = network_model(fidelity.solver, fidelity.solver_options)
     means = _means(job, measured)
-    fold = fidelity.fold and model.weighted
 
     def make() -> _PlayedJob:
         lowered, sources = _LOWERED.get(_what_is_lowered(job, means, fold), lambda: _lowered(job, means, fold))
@@ -97,7 +151,39 @@ def simulate(
         keep(run, job.placement, job.system, job.step.trace)
 
     tell("adding up")
-    return _result(job, run, sources, clock, largest, lambda: uncertainty(job, lowered, played, amount, model), energy)
+
+    def unsure() -> Uncertainty | None:
+        return unsure_by_turns() or uncertainty(job, lowered, played, amount, model)
+
+    return _result(job, run, sources, clock, largest, unsure, energy)
+
+
+def _played_short(
+    short: ShortJob, measured: MeasuredCollectives | None, model: NetworkModel, fold: bool, tell: Progress
+) -> tuple[Prepared, _PlayedJob]:
+    """A job with the programs of the short one, and that one played.
+
+    Raises:
+        NotSteady: it does not say what the whole job does.
+    """
+    job = written(short.made, tell, memory=False)
+    tell("lowering the programs")
+    means = _means(job, measured)
+
+    def make() -> tuple[_PlayedJob, list[Footprint]]:
+        lowered, sources = _LOWERED.get(_what_is_lowered(job, means, fold), lambda: _lowered(job, means, fold))
+        tell("playing the job")
+        played, amount = _settled([(job, lowered)], lowered.graph, lowered.wires, model, short)
+        period = regular(short, job.programs, lowered, played)
+        programs = [short.whole(program) for program in job.programs]
+        run = SteadyRun(programs, lowered, lowered.worked(played), 1, short, period)
+        return _PlayedJob(run, sources, played, amount), footprints(programs)
+
+    known, found = _SHORT.get((_what_is_played(job, means, fold, 1), short.added), make)
+    mesh = short.made.mesh
+    parts = mesh.micro_batches + short.added
+    mesh = replace(mesh, micro_batches=parts, batch_size=mesh.micro_batch_size * parts)
+    return replace(job, mesh=mesh, programs=list(known.run.programs), footprints=found), known
 
 
 class _PlayedJob(NamedTuple):
@@ -117,6 +203,7 @@ class _PlayedJob(NamedTuple):
 
 _LOWERED = Latest[tuple[Lowered, tuple[str, ...]]](1, MOST_KEPT, lambda made: len(made[0].graph))
 _PLAYED = Latest[_PlayedJob](1, MOST_KEPT, lambda job: len(job.amount))
+_SHORT = Latest[tuple[_PlayedJob, list[Footprint]]](1, MOST_KEPT, lambda made: len(made[0].amount))
 
 
 def _what_is_lowered(job: Prepared, means: CollectiveMeans, fold: bool) -> Hashable:
@@ -235,11 +322,18 @@ def _lowered(job: Prepared, means: CollectiveMeans, fold: bool) -> tuple[Lowered
 
 
 def _settled(
-    parts: Sequence[tuple[Prepared, Lowered]], graph: Graph, wires: EngineNetwork, model: NetworkModel
+    parts: Sequence[tuple[Prepared, Lowered]],
+    graph: Graph,
+    wires: EngineNetwork,
+    model: NetworkModel,
+    short: ShortJob | None = None,
 ) -> tuple[Played, NDArray[np.int64]]:
     """The played graph of one job or several, and its amounts as played.
 
     What computes is slowed down by the collectives beside it.
+
+    Raises:
+        NotSteady: the one job is ``short`` and its turns are not alike.
     """
     first, op, slowdown = [np.zeros(1, np.int64)], [], []
     for job, lowered in parts:
@@ -255,6 +349,7 @@ def _settled(
         moves=ops == Op.COLLECTIVE,
         amount=graph.amount,
         after=np.concatenate([lowered.gap for _, lowered in parts]),
+        stands_for=None if short is None else short.stands_for(parts[0][0].programs, parts[0][1]),
     )
     last = graph.amount
 
@@ -263,7 +358,15 @@ def _settled(
         last = amount
         return play(replace(graph, amount=amount), wires, model)
 
-    return settle(tasks, again), last
+    if short is None:
+        return settle(tasks, again), last
+
+    def end(played: Played) -> int:
+        job, lowered = parts[0]
+        more = short.added * regular(short, job.programs, lowered, played).ticks
+        return int(played.finish.max()) + more
+
+    return settle(tasks, again, end), last
 
 
 def _result(
@@ -272,8 +375,8 @@ def _result(
     sources: tuple[str, ...],
     clock: Stopwatch,
     largest: int | None = None,
-    sure: Callable[[], Uncertainty | None] = lambda: None,
+    uncertainty: Callable[[], Uncertainty | None] = lambda: None,
     energy: EnergyOptions | None = None,
 ) -> Result:
     stats = lambda: clock.stats(run.played.engine)  # noqa: E731
-    return Summary(job, run, sources, stats, largest, sure, energy or EnergyOptions()).result()
+    return Summary(job, run, sources, stats, largest, uncertainty, energy or EnergyOptions()).result()

@@ -31,7 +31,7 @@ from triosim.prediction.largest_batch import fullest
 from triosim.prediction.prepare import Prepared
 from triosim.prediction.result import Breakdown, Interval, Memory, Result, Throughput, Workload
 from triosim.prediction.timeline import CATEGORIES
-from triosim.prediction.uncertainty import CATALOG_LINK_SPREAD, Uncertainty
+from triosim.prediction.uncertainty import Uncertainty, link_spread
 from triosim.stacks import ASSUMED
 from triosim.trace.tables import Phase
 from triosim.transform.rescale import grown_share, guessed_batch
@@ -53,7 +53,7 @@ class Summary:
         network: where the costs of collectives are from.
         stats: what the prediction took until now.
         largest_batch: the largest batch that fits in memory, None where it was not looked for.
-        sure: finds how sure the time is; None where that takes too long to play.
+        uncertainty: finds that of the time; None where that takes too long to play.
         energy: constants of energy beside the table's, and what devices draw that were calibrated.
     """
 
@@ -62,7 +62,7 @@ class Summary:
     network: tuple[str, ...]
     stats: Callable[[], Stats]
     largest_batch: int | None = None
-    sure: Callable[[], Uncertainty | None] = lambda: None
+    uncertainty: Callable[[], Uncertainty | None] = lambda: None
     energy: EnergyOptions = field(default_factory=EnergyOptions)
 
     def result(self) -> Result:
@@ -81,7 +81,7 @@ class Summary:
             efficiency=efficiency(self.of, seconds, throughput.tokens_per_s),
             breakdown_s=parts,
             memory=memory,
-            devices=tally.device_rows(run, spent, self.of.feet),
+            devices=tally.device_rows(run, spent, self.of.footprints),
             stages=tally.stage_rows(run, spent),
             collectives=tally.collective_rows(run, self.of.mesh.names),
             workload=self._workload(),
@@ -90,13 +90,15 @@ class Summary:
             fidelity=self._fidelity(),
             sources=self._sources(),
             warnings=self.warnings(memory.fits),
-            tasks=len(run.lowered.graph),
-            flows=run.played.flows,
+            tasks=run.played_tasks,
+            flows=run.flows,
             make_interval=lambda: self._interval(seconds, parts),
             make_energy=account.energy,
             make_cost=lambda energy: self._cost(energy, seconds, throughput),
             make_layers=lambda: tally.layer_rows(run, trace, account),
-            make_timeline=lambda: tally.timeline(run, trace, self.of.system, self.of.placement, self.of.feet, account),
+            make_timeline=lambda: tally.timeline(
+                run, trace, self.of.system, self.of.placement, self.of.footprints, account
+            ),
             make_stats=self.stats,
         )
 
@@ -142,14 +144,14 @@ class Summary:
         With a residual it is what measured iterations that were left out of its fit showed.  Where playing again takes
         too long, operator times, the network and the host err independently of each other, each as a whole.
         """
-        sure = self.sure() if self.of.residual is None else None
-        if sure is not None:
-            return Interval(seconds * sure.low, seconds * sure.high, sure.causes, sure.draws)
+        found = self.uncertainty() if self.of.residual is None else None
+        if found is not None:
+            return Interval(seconds * found.low, seconds * found.high, found.causes, found.draws)
         if self.of.residual is not None:
             spread = self.of.residual.spread_of(self._sizes())
             return Interval(seconds * float(np.exp(-spread)), seconds * float(np.exp(spread)))
         operators = total_half_width(self.of.times, self.of.step.trace)
-        network = CATALOG_LINK_SPREAD if any(self.of.system.edge_name) else 0.0
+        network = link_spread(self.of.system, self.of.placement)
         shares = (
             (seconds - parts.exposed_communication - parts.host, operators),
             (parts.exposed_communication, network),
@@ -167,19 +169,21 @@ class Summary:
     def _memory(self) -> Memory:
         """Memory of the fullest device, judged against its own capacity."""
         run, trace, found = self.run, self.of.step.trace, fullest(self.of)
-        program, foot = run.programs[found.program], self.of.feet[found.program]
+        program, footprint = run.programs[found.program], self.of.footprints[found.program]
         assert program.lifetimes is not None
         return Memory(
             rank=int(program.ranks.min()),
-            allocated_bytes=foot.peak_bytes,
-            reserved_bytes=foot.reserved_bytes,
+            allocated_bytes=footprint.peak_bytes,
+            reserved_bytes=footprint.reserved_bytes,
             capacity_bytes=found.capacity_bytes,
             fits=found.fits,
             context_bytes=found.context_bytes,
-            categories={name: int(size) for name, size in zip(CATEGORIES, foot.at_peak.tolist(), strict=True) if size},
-            peak=tally.peak(run, program, foot, trace),
-            holders=holders(program.lifetimes, foot.peak_row, trace)[:HOLDERS],
-            curve=tally.memory_curve(run, program, foot),
+            categories={
+                name: int(size) for name, size in zip(CATEGORIES, footprint.at_peak.tolist(), strict=True) if size
+            },
+            peak=tally.peak(run, found.program, footprint, trace),
+            holders=holders(program.lifetimes, footprint.peak_row, trace)[:HOLDERS],
+            curve=tally.memory_curve(run, found.program, footprint),
             host_bytes=program.host_bytes,
             largest_batch=self.largest_batch,
         )
@@ -237,13 +241,13 @@ class Summary:
         if any(self.of.system.edge_name):
             found.append(
                 "network: links of the catalog at the efficiency that large messages reach "
-                f"(90 % within a factor {np.exp(CATALOG_LINK_SPREAD):.2f})"
+                f"(90 % within a factor {np.exp(link_spread(self.of.system, self.of.placement)):.2f})"
             )
         elif self.of.mesh.ranks > 1:
             found.append("network: links as given, taken as exact")
         for m, (clock, brake) in self.of.clocks.items():
             found.append(_held(self.of.system.models[m], clock, brake))
-        if "optimizer" in self.of.plan.offload:
+        if self.of.step.replication.updates_on_host:
             found.append(update.source(self.of.system))
         found += [f"collectives: {source}" for source in self.network]
         slowed = {i for i in self.of.interferes if i.slowdown > 1} if self.of.mesh.ranks > 1 else set()

@@ -6,43 +6,61 @@ operator's time is multiplied by ``exp(z * spread / 1.645)`` with the ``z`` of i
 of its 90 % interval, natural logarithm), link rates by the same of the network.  The job is played with each cause
 moved by one standard deviation, and with 200 draws of all together (from ``Plan.seed``): waiting, overlap and pipelines
 make of the errors what they make of the times.
+
+Where so many plays would take too long, transfers share links as they did in the prediction itself, and the rest is
+played as the longest way (:mod:`triosim.engine.replay`); of a pipeline of many turns, as many as it takes to see their
+pace.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.composition import update
-from triosim.engine.graph import Played
+from triosim.engine.graph import Graph, Played
 from triosim.engine.many import play_many
+from triosim.engine.replay import durations, replay, replayable
 from triosim.engine.solver import NetworkModel
+from triosim.hardware import catalog
+from triosim.hardware.system import Labels, System, Tier
 from triosim.kernels.classes import GROUPS, by_name, group_of_name
 from triosim.kernels.estimate import Z90, Source
 from triosim.network.lowering import Lowered
+from triosim.network.placement import Placement
 from triosim.prediction.prepare import Prepared
 from triosim.prediction.result import Cause
+from triosim.prediction.steady import SteadyRun
 from triosim.schedule.program import Op
 
 CATALOG_LINK_SPREAD = 0.3
-"""Natural logarithm of the 90 % interval's factor of a transfer over links of the catalog: large-message efficiency and
-latency are those of one collective library and message size each (see the sources in the catalog).  Links that the user
-describes are taken at their word."""
+"""Natural logarithm of the 90 % interval's factor of a transfer over links of the catalog of a family whose collectives
+were measured on several machines: efficiency and latency are those of one collective library and message size each (see
+the sources in the catalog).  Links that the user describes are taken at their word."""
+MEASURED_FAMILIES = ("NVLink", "InfiniBand")
+UNMEASURED_LINK_SPREAD = 0.7
+"""The same of all other families: what PCIe servers (11 to 21 GB/s where a copy reaches 25.8, by how many sockets and
+switches lie between: MooreThreads/SimuMax, configs/system/a100_pcie.json) and an Omni-Path cluster (5.1 to 10.6 GB/s of
+50: BigScience, experiments/bandwidth) reach is within a factor of two of the middle."""
 
 DRAWS = 200
 FEWEST = 50
-"""Draws below which quantiles say less than the causes one by one, added as if the iteration were linear in them."""
+"""Draws below which quantiles say little."""
 TASK, EVENT = 1, 80
 """What playing a task takes, and solving the sharing of links at one instant, in units of the former: on the native
 engine about 60 ns and 5 us.  How much is played on the side depends on these counts, and not on a clock or on the
 engine, so that a prediction is the same every time."""
 BUDGET = 6_500_000
-"""Draws are as many as fit in this, the causes one by one included: some 0.4 s on the native engine, 15 s on the
-reference engine."""
+"""Draws are as many as fit in this where links are shared anew, the causes one by one included: some 0.4 s on the
+native engine, 15 s on the reference engine."""
+REPLAYS = 1_200_000_000
+"""Tasks of all draws together where transfers share links as they did: some 2 s on the native engine; draws are as many
+as fit.  Where :data:`FEWEST` do not, nothing is played on the side."""
 LIMIT = 5 * BUDGET
-"""Where playing the causes one by one takes more, nothing is played on the side."""
+"""The budget of what can be played with links shared anew only (triosim.engine.replay.replayable)."""
 TAIL = 0.05
 
 HOST, UPDATE, NETWORK = "the host", "the host's update", "the network"
@@ -66,7 +84,7 @@ class Uncertainty:
     Attributes:
         low, high: ends of the 90 % interval over the time itself, factors.
         causes: largest first.
-        draws: times that the job was played with all causes at once; 0 where they were added one by one.
+        draws: times that the job was played with all causes at once.
     """
 
     low: float
@@ -88,34 +106,146 @@ def uncertainty(
         model: how links are shared.
     """
     graph = replace(lowered.graph, amount=amount)
-    names, of, reach, column = _tasks(job, lowered)
-    network = CATALOG_LINK_SPREAD if any(job.system.edge_name) else 0.0
-    names = [*names, NETWORK]
+    causes = _JobCauses.of_job(job, lowered, amount)
     each = TASK * len(graph) + EVENT * played.events
-    matter = np.append(_weights(column, of, reach, amount, len(names) - 1) > LEAST, network > 0)
-    one_by_one = np.vstack([np.zeros(len(names)), np.eye(len(names))[matter]])
-    if each * len(one_by_one) > LIMIT:
+    draws = _draws(each, len(causes.one_by_one), BUDGET)
+    if draws < FEWEST and not replayable(graph):
+        draws = _draws(each, len(causes.one_by_one), LIMIT)
+        if draws < FEWEST:
+            return None
+    if draws >= FEWEST:
+        return causes.uncertainty(job, _played(graph, lowered, model, causes), draws)
+    return _replayed(job, lowered, graph, played, model, causes, None)
+
+
+def steady_uncertainty(
+    job: Prepared, run: SteadyRun, amount: NDArray[np.int64], model: NetworkModel
+) -> Uncertainty | None:
+    """The same of a job whose turns are alike, from the short one that was played; None where playing it all so often
+    does not take long, or even this does.
+
+    Args:
+        job: the whole one.
+        run: the short one.
+        amount: of its tasks, as they were played.
+        model: how links are shared.
+    """
+    lowered, played = run.lowered, run.played
+    causes = _JobCauses.of_job(job, lowered, amount)
+    more = run.played_tasks / len(lowered.graph)
+    each = int(more * (TASK * len(lowered.graph) + EVENT * played.events))
+    if _draws(each, len(causes.one_by_one), BUDGET) >= FEWEST:
         return None
+    return _replayed(job, lowered, replace(lowered.graph, amount=amount), played, model, causes, run)
 
-    def logarithms(z: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Logarithm of when each draw ends, from ``z`` of shape (draws, causes)."""
-        factors = np.exp(z[:, of] * reach / Z90)
-        links = np.exp(-z[:, -1] * network / Z90)
-        ends = play_many(graph, lowered.wires, model, column, factors, links).astype(np.float64)
-        return np.log(np.maximum(ends, 1.0))
 
-    ends = logarithms(one_by_one)
-    moved = np.zeros(len(names))
-    moved[matter] = ends[1:] - ends[0]
-    causes = _causes(job, names, moved)
-    draws = min(DRAWS, (BUDGET // max(each, 1) - len(one_by_one)) // 2 * 2)
+def _draws(each: int, causes: int, budget: int) -> int:
+    """Draws with links shared anew that fit, beside plays for the causes one by one; even."""
+    return min(DRAWS, (budget // max(each, 1) - causes) // 2 * 2)
+
+
+def _played(graph: Graph, lowered: Lowered, model: NetworkModel, causes: _JobCauses) -> _Ends:
+    """Ends of draws in which links are shared anew."""
+
+    def ends(z: NDArray[np.float64]) -> NDArray[np.float64]:
+        return play_many(graph, lowered.wires, model, causes.column, *causes.factors(z)).astype(np.float64)
+
+    return ends
+
+
+def _replayed(
+    job: Prepared, lowered: Lowered, graph: Graph, played: Played, model: NetworkModel, causes: _JobCauses,
+    run: SteadyRun | None,
+) -> Uncertainty | None:  # fmt: skip
+    """Uncertainty from draws in which links are shared as they were; None where there is no time for any."""
+    draws = _draws(len(graph), len(causes.one_by_one), REPLAYS)
     if draws < FEWEST:
-        width = Z90 * float(np.sqrt(np.sum(moved**2)))
-        return Uncertainty(float(np.exp(-width)), float(np.exp(width)), causes, 0)
-    half = np.random.default_rng(job.fidelity.seed).standard_normal((draws // 2, len(names)))
-    found = np.sort(logarithms(np.vstack([half, -half])) - ends[0])  # with every draw its mirror image
-    low, high = found[int(np.floor(TAIL * (draws + 1))) - 1], found[int(np.ceil((1 - TAIL) * (draws + 1))) - 1]
-    return Uncertainty(float(np.exp(min(low, 0.0))), float(np.exp(max(high, 0.0))), causes, draws)
+        return None
+    slower = float(np.exp(-causes.network / Z90)) if causes.network else None
+    took = durations(graph, lowered.wires, model, played, slower)
+    at = np.zeros(0, np.int64) if run is None else run.landmarks.ravel()
+
+    def ends(z: NDArray[np.float64]) -> NDArray[np.float64]:
+        found, marks = replay(graph, took, causes.column, *causes.factors(z), at)
+        return found if run is None else run.ends(found, marks)
+
+    return causes.uncertainty(job, ends, draws)
+
+
+_Ends = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+"""Ticks at which draws end, from ``z`` of shape (draws, causes)."""
+
+
+@dataclass(frozen=True)
+class _JobCauses:
+    """What can be off in a job.
+
+    Attributes:
+        names: of the causes, the network last.
+        of, reach: cause and spread of each kind of task.
+        column: kind of each task, -1 for those that nothing moves.
+        network: spread of the links.
+        matter: which causes are played alone.
+    """
+
+    names: list[str]
+    of: NDArray[np.int64]
+    reach: NDArray[np.float64]
+    column: NDArray[np.int32]
+    network: float
+    matter: NDArray[np.bool_]
+
+    @classmethod
+    def of_job(cls, job: Prepared, lowered: Lowered, amount: NDArray[np.int64]) -> _JobCauses:
+        """Those of a job with such amounts."""
+        names, of, reach, column = _tasks(job, lowered)
+        network = link_spread(job.system, job.placement)
+        matter = np.append(_weights(column, of, reach, amount, len(names)) > LEAST, network > 0)
+        return cls([*names, NETWORK], of, reach, column, network, matter)
+
+    @property
+    def one_by_one(self) -> NDArray[np.float64]:
+        """Draws that move nothing, and then each cause that matters, shape (1 + of these, causes)."""
+        return np.vstack([np.zeros(len(self.names)), np.eye(len(self.names))[self.matter]])
+
+    def factors(self, z: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Factors of kinds of tasks, and of link rates, in draws of shape (draws, causes)."""
+        return np.exp(z[:, self.of] * self.reach / Z90), np.exp(-z[:, -1] * self.network / Z90)
+
+    def uncertainty(self, job: Prepared, ends: _Ends, draws: int) -> Uncertainty:
+        """What so many draws say, with every draw its mirror image."""
+        alone = np.log(np.maximum(ends(self.one_by_one), 1.0))
+        moved = np.zeros(len(self.names))
+        moved[self.matter] = alone[1:] - alone[0]
+        half = np.random.default_rng(job.fidelity.seed).standard_normal((draws // 2, len(self.names)))
+        found = np.sort(np.log(np.maximum(ends(np.vstack([half, -half])), 1.0)) - alone[0])
+        low, high = found[int(np.floor(TAIL * (draws + 1))) - 1], found[int(np.ceil((1 - TAIL) * (draws + 1))) - 1]
+        factors = float(np.exp(min(low, 0.0))), float(np.exp(max(high, 0.0)))
+        return Uncertainty(*factors, _causes(job, self.names, moved), draws)
+
+
+def link_spread(system: System, placement: Placement) -> float:
+    """Natural logarithm of the 90 % interval's factor of transfers between the devices of a job; 0 of links as given.
+
+    Args:
+        system: with its links.
+        placement: the devices that take part.
+    """
+    if not any(system.edge_name):
+        return 0.0
+    found = _families(system, Tier.SCALE_UP)
+    if len(np.unique(system.device_server[placement.devices])) > 1:
+        found |= _families(system, Tier.SCALE_OUT) - {"PCIe"}  # a NIC's slot is as wide as its port
+    return CATALOG_LINK_SPREAD if found <= set(MEASURED_FAMILIES) else UNMEASURED_LINK_SPREAD
+
+
+def _families(system: System, tier: Tier) -> set[str]:
+    """Families of the links of a tier."""
+    edges = np.flatnonzero(system.edge_tier == tier)
+    if isinstance(system.edge_name, Labels):
+        edges = edges[np.unique(system.edge_name.rows[edges], return_index=True)[1]]
+    names = {system.edge_name[edge] for edge in edges.tolist()}
+    return {catalog.link_facts(name).family for name in names if name}
 
 
 def _weights(

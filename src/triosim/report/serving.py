@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from triosim.core.units import format_bytes, format_time
-from triosim.prediction.result.words import share
+from triosim.core.units import format_bytes, format_share, format_time
 from triosim.report.table import Column, TextTable, paragraph
 from triosim.serving.deployment import ServingResult
 from triosim.serving.metrics import QUANTILES
@@ -55,22 +54,36 @@ def _rows(result: ServingResult) -> list[tuple[str, str]]:
     rate = f"{figures['requests_per_s']:.4g} requests/s, {figures['output_tokens_per_s']:.4g} output tokens/s"
     rows = [("throughput", rate)]
     if figures["good_requests_per_s"] is not None:
-        good = f"{figures['good_requests_per_s']:.4g} requests/s, {share(figures['good_share'] or 0)} of all"
+        good = f"{figures['good_requests_per_s']:.4g} requests/s, {format_share(figures['good_share'] or 0)} of all"
         rows.append(("goodput", good))
     for goal, reached, met in found.goals:
         rows.append(("goal", f"{goal}: {format_time(reached)}, {'met' if met else 'missed'}"))
-    rows.append(("devices", f"busy {share(figures['utilisation'] or 0)} of the time, {figures['steps']:,} steps"))
+    busy = format_share(figures["utilisation"] or 0)
+    rows.append(("devices", f"busy {busy} of the time, {figures['steps']:,} steps"))
     beside = ""
     if (kept := result.memory[0]) is not None and len(result.memory) == 1:
         beside = f" ({format_bytes(kept.cache)} beside {format_bytes(kept.weights)} of weights)"
     blocks = f"{min(result.served.blocks):,} blocks a replica{beside}"
-    rows.append(("KV cache", f"{blocks}, at most {share(figures['kv_peak'] or 0)} in use"))
+    rows.append(("KV cache", f"{blocks}, at most {format_share(figures['kv_peak'] or 0)} in use"))
     if figures["prefix_hit_rate"]:
-        rows.append(("prefixes", f"{share(figures['prefix_hit_rate'] or 0)} of the tokens looked up were found"))
+        rows.append(("prefixes", f"{format_share(figures['prefix_hit_rate'] or 0)} of the tokens looked up were found"))
     if figures["sent_bytes"]:
         rows.append(("sent", f"{format_bytes(figures['sent_bytes'])} of KV caches, from prefill to decode"))
-    rows.append(("padding", f"{share(figures['padding_share'] or 0)} of the tokens computed fill captured graphs"))
+    if figures["kv_written_bytes"]:
+        moved = (
+            f"{format_bytes(figures['kv_written_bytes'])} written, {format_bytes(figures['kv_loaded_bytes'])} sent back"
+        )
+        rows.append(("KV tiers", f"{moved} to {figures['kv_reloads']:,} requests"))
+    if figures["drafted_tokens"]:
+        held = format_share((figures["accepted_tokens"] or 0) / figures["drafted_tokens"])
+        rows.append(("drafts", f"{held} accepted, {figures['tokens_per_verification']:.3g} tokens of a request a step"))
+    if figures["adapter_loads"]:
+        rows.append(("adapters", f"loaded {figures['adapter_loads']:,} times"))
+    padding = format_share(figures["padding_share"] or 0)
+    rows.append(("padding", f"{padding} of the tokens computed fill captured graphs"))
     lost = f"{figures['preemptions']:,}, {figures['recomputed_tokens']:,} tokens computed again"
+    if figures["swapped_blocks"]:
+        lost += f", {figures['swapped_blocks']:,} blocks copied to the host and back"
     rows.append(("preemptions", lost))
     if result.dollars_per_million_tokens is not None:
         rows.append(("cost", f"${result.dollars_per_million_tokens:.4g} for a million tokens"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
@@ -12,7 +13,9 @@ from triosim.prediction.result import Peak, Result
 from triosim.prediction.result.words import PARTS, joules, share, speeds, subtitle, title, unsure, use, verdict
 from triosim.report.table import Column, TextTable, paragraph
 from triosim.report.text import module_times
-from triosim.search.clock import BestClock
+
+if TYPE_CHECKING:
+    from triosim.search.clock import BestClock
 
 _GLYPHS = (("blue", "█", "#"), ("dark_orange", "▓", "="), ("magenta", "▒", "+"), ("bright_black", "░", "."))
 """Colour, glyph and glyph where only ASCII can be shown of the parts of an iteration."""

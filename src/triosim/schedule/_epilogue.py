@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from triosim.memory.liveness import Recorder
 from triosim.partition.gradients import total_bytes
 from triosim.partition.passes.sink import sink
+from triosim.partition.residence import HOST as HOST_PLACE
 from triosim.partition.transfers import ALL_GATHER
 from triosim.schedule._stage import PartFacts, StageFacts
 from triosim.schedule.fragments import Fragment
 from triosim.schedule.gathering import Missing
-from triosim.schedule.offload import HOST as HOST_PLACE
 from triosim.schedule.program import (
     COMPUTE,
     COPY,
@@ -76,15 +76,15 @@ def reductions(of: StageFacts, part: PartFacts, offset: int, final: Final) -> tu
                 scattered = offset + units.reduce(number, max(unit.backward[1], -1))
                 reduced.update(dict.fromkeys(unit.gradients, scattered))
         units.finish(None, False)
-    elif not part.units and of.job.sharing > 1:
-        groups = part.groups()
+    if of.job.sharing > 1:
+        gathered = of.job.modules if part.units else None
+        groups = [group for group in part.groups() if gathered is None or group[0].parameter not in gathered]
         for group, last in zip(groups, sink(groups), strict=True):
             after = {int(final.ready[g.ready]) for g in group if final.ready[g.ready] >= 0}
             after.update(final.exchanged.values())
             before, stream = [of_iteration(row) for row in sorted(after)], DP
-            apart = group[0].parameter in of.job.step.apart
             row = -1
-            for what, axis, parts in of.job.reductions_apart if apart else of.job.reductions:
+            for what, axis, parts in of.job.reductions(group[0].parameter):
                 row = builder.add(
                     Op.COLLECTIVE, of.stream(stream), operator=last, size=-(-total_bytes(group) // parts),
                     what=what, axis=axis, before=before,
@@ -130,7 +130,7 @@ class _Update:
     def fragment(self) -> Fragment:
         """All of it."""
         self._share_tied_weights()
-        updated = self._update_on_host() if "optimizer" in self.job.replication.away else self._optimize()
+        updated = self._update_on_host() if self.job.replication.updates_on_host else self._optimize()
         if self.job.replication.states and not self.of.sharded and self.job.sharing > 1:
             self._gather_parameters()
         recorder = Recorder()
@@ -167,7 +167,7 @@ class _Update:
                 after = self.reduced.get(gradient.storage, last)
                 operator, size = gradient.ready, gradient.bytes
                 if self.job.replication.states:  # each rank has its part of both
-                    size = -(-size // self.job.ways)
+                    size = -(-size // self.job.shared[0].shards)
                 for peer in peers:
                     tag = self.job.tags("tied", gradient.parameter, self.of.stage, peer)
                     self.builder.add(
@@ -186,7 +186,7 @@ class _Update:
 
         Gradients travel in the groups in which they are reduced; a group's parameters do while the next is updated.
         """
-        of, trips = self.of, [trip for part in self.of.parts for trip in part.trips[False]]
+        of, copies = self.of, [copy for part in self.of.parts for copy in part.host_copies[False]]
         touched, place = of.update(), of.places[HOST_PLACE]
         stream = COMPUTE if of.sharded else of.stream(COPY)  # the backward of units ends with waiting for them
         last = of.optimizer[-1] if of.optimizer else -1
@@ -207,7 +207,7 @@ class _Update:
                         before=[of_iteration(row) for row in sorted(after) if row >= 0],
                     )
                 )  # fmt: skip
-        visiting = {storage for trip in trips if trip.leaves < 0 for storage in trip.storages}
+        visiting = {storage for copy in copies if copy.leaves < 0 for storage in copy.storages}
         storage = self.job.storage
         staying = 1.0
         if visiting:  # parameters of blocks are on the host already

@@ -7,6 +7,7 @@ A stage runs one *part* of the model, or several (chunks) under schedules that i
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,7 +15,18 @@ from triosim.memory.blocks import Extra, RankBlocks, StepStorages
 from triosim.memory.liveness import BlockLifetime, Recorder
 from triosim.partition.gradients import Gradient, total_bytes
 from triosim.partition.passes.fuse import Unit, UnitsByModule, by_bytes
+from triosim.partition.passes.host_copies import (
+    HostCopy,
+    Update,
+    activation_copies,
+    gradient_copies,
+    parameter_copies,
+    update_of,
+)
+from triosim.partition.replication import GradientReduction
+from triosim.partition.residence import HOST
 from triosim.partition.resolve import JobMesh
+from triosim.partition.shards import resident
 from triosim.partition.step import Step
 from triosim.partition.transfers import ALL_GATHER
 from triosim.plan import Plan
@@ -23,18 +35,8 @@ from triosim.schedule.backward import split_backward
 from triosim.schedule.costs import ScheduleCosts
 from triosim.schedule.fragments import Tags
 from triosim.schedule.gathering import Gathering, Missing, UnitBlocks
-from triosim.schedule.offload import (
-    HOST,
-    Trip,
-    Update,
-    activation_trips,
-    gradient_trips,
-    on_host,
-    parameter_trips,
-    update_of,
-)
+from triosim.schedule.host_copies import on_host
 from triosim.schedule.program import COMPUTE, ProgramBuilder
-from triosim.schedule.sharded import resident
 from triosim.schedule.stages import Boundary, Stages
 from triosim.trace.tables import Category, Phase
 
@@ -61,16 +63,20 @@ class JobFacts:
         root_only = np.isin(np.arange(len(operators)), list(step.root_only))
         at_once = root_only & (operators.phase != Phase.OPTIMIZER)
         seconds = costs.seconds if costs.gathered_seconds is None else costs.gathered_seconds
-        self.seconds, self.copy_s_per_byte = np.where(at_once, seconds, costs.seconds).tolist(), costs.copy_s_per_byte
+        self.takes_s = np.where(at_once, seconds, costs.seconds)
+        self.seconds, self.copy_s_per_byte = self.takes_s.tolist(), costs.copy_s_per_byte
         self.skipped_elsewhere = (operators.view | root_only).tolist()
         self.update_s_per_byte = costs.update_s_per_byte
         self.replication = step.replication
         self.sharing = self.replication.ranks(mesh)
-        self.ways, self.reductions = self.replication.ways(mesh), self.replication.reductions(mesh)
-        divided = step.apart and mesh.size(self.replication.apart) > 1
-        self.reductions_apart = self.replication.of_apart().reductions(mesh) if divided else ()
-        gathers = self.replication.weights and self.sharing > 1
-        self.modules = UnitsByModule(step.trace, self.ways) if gathers else None
+        apart = self.replication.of_apart() if step.apart else self.replication
+        self.shared = (self.replication.sharing(mesh), apart.sharing(mesh))
+        if apart.ranks(mesh) == 1:
+            self.shared = (self.shared[0], replace(self.shared[1], reductions=()))
+        self.modules: UnitsByModule | None = None
+        if self.replication.weights and self.sharing > 1:
+            shards, shards_apart = (shared.shards for shared in self.shared)
+            self.modules = UnitsByModule(step.trace, shards, self.replication.modules.modules, step.apart, shards_apart)
         self.phase = operators.phase.tolist()
         self.skipped = operators.view.tolist()
         self.storage = values.storage.tolist()
@@ -96,10 +102,17 @@ class JobFacts:
             self.needed_before.setdefault(before, []).append(number)
             if before < len(self.phase) and self.phase[before] == Phase.OPTIMIZER:
                 self.once.add(number)  # gradients are exchanged when they are complete
+        self.around = np.zeros(len(operators) + 1, bool)  # operators next to which something is exchanged
+        for rows in (self.issued_after, self.issued_before, self.needed_before):
+            self.around[list(rows)] = True
 
     def gathering_axis(self, parameter: int) -> str:
         """The axis along which the shards of an updated parameter are brought together."""
         return self.replication.apart if parameter in self.step.apart else self.replication.axis
+
+    def reductions(self, parameter: int) -> tuple[GradientReduction, ...]:
+        """What becomes of the gradient of a parameter, in order."""
+        return self.shared[parameter in self.step.apart].reductions
 
     def running(self, schedule: Schedule, mesh: JobMesh) -> JobFacts:
         """The same job under another schedule, with other micro-batches."""
@@ -161,7 +174,7 @@ class PartFacts:
         if job.modules is not None:
             used = [p for p, users in stages.parameters.items() if number in users]
             self.units = job.modules.units(used, self.grads, self.forward, self.backward)
-        self.trips = self._trips()
+        self.host_copies = self._host_copies()
 
     def _summands(self) -> dict[int, int]:
         """Storages of gradients -> those of the summands that this part has of them.
@@ -184,36 +197,37 @@ class PartFacts:
         rows = self.rows.get(Pass.INPUT_GRADIENT, self.backward)
         return max((row for row in rows if row <= boundary.returned), default=boundary.returned)
 
-    def _trips(self) -> dict[bool, list[Trip]]:
+    def _host_copies(self) -> dict[bool, list[HostCopy]]:
         """What travels to the host and back in forwards (False) and backwards (True)."""
-        trace, away = self.job.step.trace, self.job.replication.away
-        trips: dict[bool, list[Trip]] = {False: [], True: []}
-        if "activations" in away:
+        trace, placed = self.job.step.trace, self.job.replication
+        copies: dict[bool, list[HostCopy]] = {False: [], True: []}
+        if (stay := placed.stay(Category.ACTIVATION)) is not None:
             sent = {b.storage for boundaries in self.leaving.values() for b in boundaries}
-            kept = activation_trips(trace, self.forward, self.backward, sent)
-            trips[False] += kept
-            trips[True] += kept
-        if "parameters" in away:
+            kept = activation_copies(trace, self.forward, self.backward, sent, stay)
+            copies[False] += kept
+            copies[True] += kept
+        if (stay := placed.stay(Category.WEIGHT)) is not None:
             mine = {p: users for p, users in self.job.stages.parameters.items() if self.number in users}
-            for backward, visits in zip(
-                (False, True), parameter_trips(trace, self.forward, self.backward, mine), strict=True
+            for backward, own in zip(
+                (False, True), parameter_copies(trace, self.forward, self.backward, mine, stay), strict=True
             ):
-                trips[backward] += visits
-        return trips
+                copies[backward] += own
+        return copies
 
     def groups(self) -> list[list[Gradient]]:
         """Gradients that are reduced together."""
         if not self.grads:
             return []
         apart, first, others = self.job.step.apart, self.job.replication.first_bytes, self.job.replication.bytes
+        beside = self.plan.overlap and (self.plan.stack is None or self.plan.stack.overlap_gradients)
         if not apart:
-            return by_bytes(self.grads, first, others) if self.plan.overlap else [list(self.grads)]
+            return by_bytes(self.grads, first, others) if beside else [list(self.grads)]
         found = []
         for own in (
             [g for g in self.grads if g.parameter not in apart],
             [g for g in self.grads if g.parameter in apart],
         ):
-            found += by_bytes(own, first, others) if self.plan.overlap else [own] * bool(own)
+            found += by_bytes(own, first, others) if beside else [own] * bool(own)
         return sorted(found, key=lambda group: max(g.ready for g in group))
 
 
@@ -252,8 +266,7 @@ class StageFacts:
         self.sent = self._sent_gradients()
         self.blocks = self._blocks(numbers)
         for part in self.parts:
-            part.blocks = [UnitBlocks.of(unit, (part.number, n), self.blocks, job.ways)
-                           for n, unit in enumerate(part.units)]  # fmt: skip
+            part.blocks = [UnitBlocks.of(unit, (part.number, n), self.blocks) for n, unit in enumerate(part.units)]
 
     def _copies_gradients(self) -> bool:
         """Whether gradients are copied to buckets; main gradients are reduced where they are (Megatron-LM's
@@ -269,16 +282,17 @@ class StageFacts:
         mine = {p: not set(users).isdisjoint(numbers) for p, users in job.stages.parameters.items()}
         blocks = RankBlocks(job.storages, mine, rows, 0 in numbers, self.mesh.micro_batches)
         if job.modules is not None:
-            blocks.shrinks(*resident(trace, job.ways))
-            blocks.stays([gradient.storage for gradient in self.grads])
+            shards, shards_apart = (shared.shards for shared in job.shared)
+            blocks.shrinks(*resident(trace, shards, job.step.apart, shards_apart))
+            blocks.stays([gradient.storage for gradient in self.grads if gradient.parameter in job.modules])
         elif self._copies_gradients():
             buckets = Extra(total_bytes(self.grads), Category.COMMUNICATION, scope=BlockLifetime.RESIDENT)
-            blocks.add("buckets", buckets)  # what DDP copies gradients to
+            blocks.add("buckets", buckets)  # what gradients are copied to
         for part in self.parts:
             blocks.gradients_here(part.summands)
         if job.replication.away:
-            trips = [trip for part in self.parts for trip in part.trips[False]]
-            on_host(blocks, trips, self.update() if "optimizer" in job.replication.away else None)
+            copies = [copy for part in self.parts for copy in part.host_copies[False]]
+            on_host(blocks, copies, self.update() if job.replication.updates_on_host else None)
         return blocks
 
     def elsewhere(self, gradient: Gradient) -> list[int]:
@@ -290,15 +304,19 @@ class StageFacts:
         """Gradients that are reduced together, the last chunk's first."""
         return [group for part in reversed(self.parts) for group in part.groups()]
 
-    def _sent_gradients(self) -> list[Trip]:
+    def _sent_gradients(self) -> list[HostCopy]:
         """Gradients that go to the host beside the last backward: those that no other rank has a part of."""
         shared = any(self.elsewhere(g) for g in self.grads)
         whole = len(self.parts) == 1 and not self.job.schedule.splits_backward
         alone = self.job.sharing == 1 and not shared
-        if "optimizer" not in self.job.replication.away or not alone or not self.plan.overlap or not whole:
+        stay = self.job.replication.stay(Category.OPTIMIZER_STATE)
+        if stay is None or not alone or not self.plan.overlap or not whole:
             return []
-        return gradient_trips(
-            self.groups(), self.update().gradients, [row for row in self.parts[0].backward if not self.job.skipped[row]]
+        return gradient_copies(
+            self.groups(),
+            self.update().gradients,
+            [row for row in self.parts[0].backward if not self.job.skipped[row]],
+            stay.waiting,
         )
 
     def update(self) -> Update:
@@ -326,6 +344,5 @@ class StageFacts:
         """Writes what belongs to the units of a part into a fragment, see :class:`Gathering`."""
         return Gathering(
             part.units, part.blocks, self.blocks.stands_for, builder, recorder, backward, needs, scatters,
-            self.plan.overlap, self.job.ways, self.job.copy_s_per_byte, self.mesh.row(self.job.replication.axis),
-            self.job.reductions, start,
+            self.plan.overlap, self.job.copy_s_per_byte, self.job.shared, self.job.replication.modules, start,
         )  # fmt: skip

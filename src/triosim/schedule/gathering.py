@@ -26,13 +26,11 @@ from triosim.memory.blocks import Extra, RankBlocks
 from triosim.memory.liveness import Recorder
 from triosim.partition.passes.fuse import Unit
 from triosim.partition.passes.hoist import hoist
-from triosim.partition.replication import GradientReduction
+from triosim.partition.replication import ReplicaSharing
+from triosim.partition.residence import GatheredModules
 from triosim.partition.transfers import ALL_GATHER, REDUCE_SCATTER
 from triosim.schedule.program import COMPUTE, DP, REPLICAS, Op, ProgramBuilder, of_iteration
 from triosim.trace.tables import Category
-
-BACKWARD_PREFETCH = 1
-"""Units ahead that a backward launches (``FSDPParamGroup._prefetch_unshard``); a forward launches each at its own."""
 
 
 class Missing(NamedTuple):
@@ -81,7 +79,7 @@ class UnitBlocks(NamedTuple):
     shard: int
 
     @staticmethod
-    def of(unit: Unit, key: object, blocks: RankBlocks, ways: int) -> UnitBlocks:
+    def of(unit: Unit, key: object, blocks: RankBlocks) -> UnitBlocks:
         """Those of a unit that is known as ``key``."""
         storage = int(blocks.storages.trace.values.storage[unit.parameters[0]])
         buffer, whole = Category.COMMUNICATION, unit.gather_bytes
@@ -89,7 +87,7 @@ class UnitBlocks(NamedTuple):
             blocks.add((key, "received"), Extra(whole, buffer, storage)),
             blocks.add((key, "copy"), Extra(whole, Category.WEIGHT, storage)),
             blocks.add((key, "sent"), Extra(unit.scatter_bytes, buffer, storage)),
-            blocks.add((key, "shard"), Extra(unit.scatter_bytes // ways, Category.GRADIENT, storage)),
+            blocks.add((key, "shard"), Extra(unit.scatter_bytes // unit.shards, Category.GRADIENT, storage)),
         )
 
 
@@ -105,10 +103,9 @@ class Gathering:
         needs: what has to be gathered.
         scatters: whether gradients are scattered in it.
         overlap: whether transfers run beside compute.
-        ways: ranks on the data axis.
         copy_s_per_byte: what copying a byte takes.
-        axis: row of the axis in the mesh along which parameters are gathered.
-        reductions: what becomes of gradients.
+        shared: how parameters are shared: those that all replicas have, and those of which they have different ones.
+        modules: how far ahead parameters are gathered.
         start: row of the iteration at which the fragment begins, if rows of it are to be named by that
             (:class:`triosim.schedule.fragments.Fragment`); else -1.
     """
@@ -124,15 +121,14 @@ class Gathering:
         needs: Missing,
         scatters: bool,
         overlap: bool,
-        ways: int,
         copy_s_per_byte: float,
-        axis: int,
-        reductions: Sequence[GradientReduction],
+        shared: tuple[ReplicaSharing, ReplicaSharing],
+        modules: GatheredModules,
         start: int = -1,
     ) -> None:
         self.units, self.builder, self.backward, self.overlap, self.start = units, builder, backward, overlap, start
-        self.ways, self.copy_s_per_byte, self.axis = ways, copy_s_per_byte, axis
-        self.reductions, self.blocks, self.recorder, self.stands_for = reductions, blocks, recorder, stands_for
+        self.copy_s_per_byte, self.shared = copy_s_per_byte, shared
+        self.blocks, self.recorder, self.stands_for = blocks, recorder, stands_for
         self.received = -1  # buffer of the last all-gather, to be freed
         self.sent = -1  # that of the last reduce-scatter
         reach = [unit.backward if backward else unit.forward for unit in units]
@@ -140,7 +136,8 @@ class Gathering:
         order = sorted(ran, key=lambda n: (reach[n][0], not units[n].root))
         self.gathers = [n for n in order if units[n] in needs]
         self.prefetched: dict[int, list[int]] = {}  # unit -> those that are launched when it has been copied out
-        for n, at in zip(self.gathers, hoist(self.gathers, BACKWARD_PREFETCH if backward else 0), strict=True):
+        early = modules.backward_ahead if backward else modules.forward_ahead
+        for n, at in zip(self.gathers, hoist(self.gathers, early), strict=True):
             if at != n:
                 self.prefetched.setdefault(at, []).append(n)
         self.begins: dict[int, list[int]] = {}
@@ -183,9 +180,9 @@ class Gathering:
         """Copy a unit's gradients into the buffer and reduce them; returns the instruction that does so last."""
         size = self.units[n].scatter_bytes
         copied = self._copy(size, row, REDUCE_SCATTER, [self.scatter] if self.scatter >= 0 else [])
-        last, stream = copied, DP
-        for number, (what, axis, parts) in enumerate(self.reductions):
-            ends = n == self.final and number == len(self.reductions) - 1
+        last, stream, path = copied, DP, self.shared[self.units[n].apart].reductions
+        for number, (what, axis, parts) in enumerate(path):
+            ends = n == self.final and number == len(path) - 1
             last = self._collective(what, -(-size // parts), row, [last], ends, axis, stream)
             if not number:
                 self.scatter = last
@@ -238,10 +235,11 @@ class Gathering:
         if n not in self.launched:
             size = self.units[n].gather_bytes
             if not self.overlap:
-                self._copy(size // self.ways, row, ALL_GATHER, [])
+                self._copy(size // self.units[n].shards, row, ALL_GATHER, [])
             begun = [*self.launched.values()][-1:]
             blocks = not (before or begun)
-            self.launched[n] = self._collective(ALL_GATHER, size, row, before + begun, blocks, self.axis, DP)
+            axis = self.shared[self.units[n].apart].axis
+            self.launched[n] = self._collective(ALL_GATHER, size, row, before + begun, blocks, axis, DP)
             self.recorder.use(self.blocks[n].received, self.launched[n])
         return self.launched[n]
 

@@ -14,11 +14,13 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from triosim.core.dtypes import DTYPE_CODE
 from triosim.core.errors import PlanError
 from triosim.memory.liveness import Recorder, ScheduledFragment, liveness
 from triosim.partition.gradients import Gradient, gradients
+from triosim.partition.residence import HOST as HOST_PLACE
 from triosim.partition.resolve import JobMesh
 from triosim.partition.step import Step
 from triosim.plan import Plan
@@ -28,8 +30,7 @@ from triosim.schedule.actions import Pass, Schedule
 from triosim.schedule.costs import ScheduleCosts as Costs
 from triosim.schedule.fragments import Fragment, Placed, concatenate
 from triosim.schedule.gathering import Missing, missing
-from triosim.schedule.offload import HOST as HOST_PLACE
-from triosim.schedule.offload import Shuttle
+from triosim.schedule.host_copies import CopyWriter
 from triosim.schedule.program import COMPUTE, COPY, SEND, TP, Op, Program, of_iteration
 from triosim.schedule.stages import Boundary, Stages
 from triosim.trace.tables import ITEM_BYTES, Category, Phase, Trace
@@ -107,7 +108,7 @@ def each_program(
     job = JobFacts(step, costs, stages, schedule, plan, mesh, grads)
     if schedule.splits_backward:
         away = job.replication.away
-        whole = f"offload {away[0]}" if away else f"zero {plan.zero}" if job.modules else ""
+        whole = away[0].name if away else job.replication.name if job.modules else ""
         if whole:
             raise PlanError(
                 f"schedule {plan.schedule} splits the backward in two, and {whole} is bound to whole ones: use "
@@ -136,6 +137,7 @@ class StageWriter:
     def __init__(self, of: StageFacts) -> None:
         self.of, self.job, self.plan, self.mesh = of, of.job, of.plan, of.mesh
         self.builder = of.new()
+        self.skips = np.array(of.skipped, bool)
         self.done: dict[int, int] = {}  # exchange -> instruction, in the fragment being written
         self.fetches: dict[int, int] = {}  # storage -> instruction that fetches it
         self.kinds = self._kinds()
@@ -224,14 +226,36 @@ class StageWriter:
         units = (
             self.of.gathering(part, builder, recorder, backward, kind.needs, backward and alone) if part.units else None
         )
-        trips = part.trips[backward] + (self.of.sent if backward and kind.final else [])
-        shuttle = Shuttle(
-            trips, backward, builder, recorder, self.of.blocks, self.of.places.get(HOST_PLACE, -1), self.of.stream(COPY)
+        copies = part.host_copies[backward] + (self.of.sent if backward and kind.final else [])
+        copy_writer = CopyWriter(
+            copies,
+            backward,
+            builder,
+            recorder,
+            self.of.blocks,
+            self.of.places.get(HOST_PLACE, -1),
+            self.of.stream(COPY),
         )
         at, arrivals = np.full(len(job.phase), -1, np.int64), {}
-        previous = -1
+        previous, end = -1, 0
         waits = self._receive_gradients(part) if kind.what in (Pass.BACKWARD, Pass.INPUT_GRADIENT) else []
-        for row in part.rows[kind.what]:
+        rows = np.array(part.rows[kind.what], np.int64)
+        marked = np.ones(len(rows), bool)
+        if units is None and not self.fetches:
+            marked = self._marked(part, backward, copy_writer)[rows]
+        for place in [*np.flatnonzero(marked).tolist(), len(rows)]:
+            if end < place:  # nothing happens next to these
+                between = rows[end:place]
+                runs = ~self.skips[between]
+                ran = np.cumsum(runs)
+                at[between] = np.where(ran > 0, len(builder) - 1 + ran, previous)
+                if ran[-1]:
+                    builder.compute(between[runs], job.takes_s[between[runs]], waits)
+                    previous, waits = len(builder) - 1, []
+            end = place + 1
+            if place == len(rows):
+                break
+            row = int(rows[place])
             before = waits
             waits = []
             for boundary in part.arriving.get(row, ()):
@@ -245,13 +269,13 @@ class StageWriter:
                 before = before + self._fetched_for(row)
             if units is not None:
                 units.before(row, previous)
-            before = before + shuttle.before(row, previous)
+            before = before + copy_writer.before(row, previous)
             if self.of.skipped[row]:
                 waits = before
             else:
                 previous = builder.add(Op.COMPUTE, COMPUTE, operator=row, seconds=job.seconds[row], before=before)
             at[row] = previous
-            shuttle.after(row, previous)
+            copy_writer.after(row, previous)
             if units is not None:
                 units.after(row)
             for number in job.issued_after.get(row, ()):
@@ -266,7 +290,15 @@ class StageWriter:
         if units is not None:
             units.finish(at, alone if backward else job.replication.regathers)
         uses = recorder.build(job.storages.uses(part.rows[kind.what], at, arrivals))
-        return Fragment(builder.build(), at, uses, self.done, shuttle.sent)
+        return Fragment(builder.build(), at, uses, self.done, copy_writer.sent)
+
+    def _marked(self, part: PartFacts, backward: bool, copy_writer: CopyWriter) -> NDArray[np.bool_]:
+        """Operators next to which something else than operators happens."""
+        marked = self.job.around.copy()
+        crossing = part.returning if backward else part.leaving
+        for rows in (part.arriving, crossing, *copy_writer.rows()):
+            marked[list(rows)] = True
+        return marked
 
     def _exchange(self, number: int, row: int, after: list[int]) -> None:
         size, what, axis = self.job.exchanged[number]

@@ -140,11 +140,14 @@ class ProgramBuilder:
         self.micro_batch = 0
         self.iteration = 0
         self._rows: list[tuple] = []
-        self._before: list[list[int]] = []
+        self._at: list[int] = []  # where each of those stands
+        self._runs: list[tuple[int, int, int, NDArray[Any], NDArray[Any]]] = []  # of operators, with their beginnings
+        self._before: dict[int, list[int]] = {}
+        self._count = 0
         self._places = places or {}
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return self._count
 
     def add(
         self,
@@ -164,8 +167,22 @@ class ProgramBuilder:
         """Append one instruction and return its row."""
         row = (int(op), stream, operator, self.micro_batch, self.iteration, seconds, size, what, axis, peer, root, tag)
         self._rows.append(row)
-        self._before.append(before if before is not None else [])
-        return len(self._rows) - 1
+        self._at.append(self._count)
+        if before:
+            self._before[self._count] = before
+        self._count += 1
+        return self._count - 1
+
+    def compute(
+        self, operators: NDArray[np.int64], seconds: NDArray[np.float64], before: list[int] | None = None
+    ) -> None:
+        """Append operators, one after another; the first of them waits for ``before``."""
+        if not len(operators):
+            return
+        self._runs.append((self._count, self.micro_batch, self.iteration, operators, seconds))
+        if before:
+            self._before[self._count] = before
+        self._count += len(operators)
 
     def row(self, number: int) -> tuple[Any, ...]:
         """Columns of an instruction, in the order of :class:`Program` from ``op`` to ``tag``."""
@@ -178,10 +195,22 @@ class ProgramBuilder:
     def build(self) -> Program:
         """The program's columns."""
         columns = list(zip(*self._rows, strict=True)) if self._rows else [()] * len(self._COLUMNS)
-        arrays: dict[str, Any] = {
-            name: np.array(column, dtype) for (name, dtype), column in zip(self._COLUMNS, columns, strict=True)
-        }
+        arrays: dict[str, Any] = {}
+        for (name, dtype), column in zip(self._COLUMNS, columns, strict=True):
+            arrays[name] = np.full(self._count, _OF_OPERATOR.get(name, 0), dtype)
+            arrays[name][self._at] = column
+        for first, micro_batch, iteration, operators, seconds in self._runs:
+            own = slice(first, first + len(operators))
+            arrays["operator"][own], arrays["seconds"][own] = operators, seconds
+            arrays["micro_batch"][own], arrays["iteration"][own] = micro_batch, iteration
+        lengths = np.zeros(self._count + 1, np.int64)
+        lengths[[row + 1 for row in self._before]] = [len(before) for before in self._before.values()]
+        waits = [row for before in self._before.values() for row in before]
         return Program(
-            stage=self.stage, ranks=np.asarray(self.ranks, np.int32), before=Ragged.of(self._before, np.int32),
-            places=tuple(self._places), **arrays,
+            stage=self.stage, ranks=np.asarray(self.ranks, np.int32),
+            before=Ragged(np.array(waits, np.int32), np.cumsum(lengths)), places=tuple(self._places), **arrays,
         )  # fmt: skip
+
+
+_OF_OPERATOR = {"op": int(Op.COMPUTE), "stream": COMPUTE, "what": -1, "axis": -1, "peer": -1}
+"""What columns hold of an instruction that runs an operator, where that is not 0."""

@@ -88,6 +88,7 @@ def why_not(plan: Plan, fidelity: Fidelity) -> str:
         (not plan.overlap, "no overlap"),
         (fidelity.host == "graph", "a graph that is launched once"),
         (plan.zero >= 2, GATHERED),
+        (plan.stack is not None and plan.stack.blocking_launches, "launches that wait for their kernels"),
     )
     return next((why for holds, why in reasons if holds), "")
 
@@ -150,7 +151,10 @@ class _Evaluation:
         trace = made.step.trace
         if len(made.models) > 1:
             raise NotEvaluated("devices of several kinds")
-        if not made.plan.training or made.step.replication.weights or made.launching.mode == "graph":
+        placed = made.step.replication
+        if placed.weights or placed.away or placed.rooted:
+            raise NotEvaluated("parameters, states or activations that a rule keeps elsewhere")
+        if not made.plan.training or made.launching.mode == "graph":
             raise NotEvaluated("inference" if not made.plan.training else "a graph that is launched once")
         if trace.operators.sync.any() and made.launching.mode != "none":
             raise NotEvaluated("operators at which the host waits")

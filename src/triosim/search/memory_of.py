@@ -1,20 +1,16 @@
-"""What the fullest stage of an evaluated job reserves, from as few micro-batches as show it.
+"""What the fullest stage of an evaluated job reserves.
 
-Allocations of a pass are those of every other pass of its kind, so memory depends on how many passes are under way and
-no more on how often they come: the peak is that of the shortest run of the schedule in which as many are.  Of stages of
-one kind the one with most passes under way is the fullest.
+Of stages of one kind the one with most passes under way is the fullest.  All its passes are played: although each of a
+kind allocates the same, what the allocator has reused and split shifts its blocks for many micro-batches (gpt2 in four
+stages, 8 micro-batches, full recomputation: a segment of 2 MiB more than 6 micro-batches need).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-import numpy as np
-
-from triosim.core.errors import PlanError
 from triosim.memory.footprint import footprint
-from triosim.memory.liveness import BlockLifetime, MemoryBlocks, ScheduledFragment, liveness
+from triosim.memory.liveness import ScheduledFragment, liveness
 from triosim.prediction.timeline import CATEGORIES
 from triosim.schedule._stage import JobFacts, StageFacts
 from triosim.schedule.actions import Schedule
@@ -22,9 +18,6 @@ from triosim.schedule.fragments import Fragment
 from triosim.schedule.job import StageWriter
 from triosim.search.order import Order, order_of
 from triosim.search.stage_kinds import StageKind
-
-STEADY = 2
-"""Micro-batches beyond those under way at once, for the allocator to have reused what was freed."""
 
 
 def fullest(job: JobFacts, schedule: Schedule, of: Sequence[int], written: Mapping[int, StageKind]) -> int:
@@ -40,27 +33,10 @@ def fullest(job: JobFacts, schedule: Schedule, of: Sequence[int], written: Mappi
     orders = [order_of(schedule, stage, mesh.stages, mesh.micro_batches) for stage in range(mesh.stages)]
     for kind, runs in written.items():
         stage = max((s for s, k in enumerate(of) if k == kind), key=lambda s: orders[s].depth)
-        order = _shortest(schedule, stage, mesh.stages, orders[stage], mesh.micro_batches)
-        scheduled, length = _scheduled(runs, order)
-        held = liveness(_all_given(runs.writer.of, mesh.micro_batches), scheduled, mesh.micro_batches, length)
+        scheduled, length = _scheduled(runs, orders[stage])
+        held = liveness(runs.writer.of.blocks.build(), scheduled, mesh.micro_batches, length)
         reserved = max(reserved, footprint(held.on(host=False), len(CATEGORIES)).reserved_bytes)
     return reserved
-
-
-def _shortest(schedule: Schedule, stage: int, stages: int, whole: Order, micro_batches: int) -> Order:
-    """The order with fewest micro-batches in which as many passes are under way."""
-    depth = whole.depth
-    if schedule.chunks_per_stage > 1:
-        return whole  # chunks of different sizes leave holes that fill differently for many rounds
-    for fewer in (depth + STEADY, *(rounds * stages for rounds in (2, 3, 4))):
-        if fewer < micro_batches and fewer >= STEADY:
-            try:
-                found = order_of(schedule, stage, stages, fewer)
-            except PlanError:
-                continue
-            if found.depth == depth:
-                return found
-    return whole
 
 
 def _scheduled(runs: StageKind, order: Order) -> tuple[list[ScheduledFragment], int]:
@@ -94,24 +70,13 @@ def fullest_gathered(job: JobFacts, schedule: Schedule, of: Sequence[int]) -> in
     orders = [order_of(schedule, stage, mesh.stages, mesh.micro_batches) for stage in range(mesh.stages)]
     for kind in sorted(set(of)):
         stage = max((s for s, k in enumerate(of) if k == kind), key=lambda s: orders[s].depth)
-        order = _shortest(schedule, stage, mesh.stages, orders[stage], mesh.micro_batches)
-        parts = 1 + max(action.micro_batch for action in order.actions)
-        fewer = replace(mesh, micro_batches=parts, batch_size=mesh.micro_batch_size * parts)
-        writer = StageWriter(StageFacts(job.running(schedule, fewer), stage))
+        writer = StageWriter(StageFacts(job.running(schedule, mesh), stage))
         made = writer.iterations[0]
         scheduled = [
             ScheduledFragment(fragment.uses, start, micro_batch)
             for fragment, start, micro_batch in zip(made.fragments, made.start, made.micro_batch, strict=True)
         ]
-        held = liveness(_all_given(writer.of, mesh.micro_batches), scheduled, parts, made.length)
+        held = liveness(writer.of.blocks.build(), scheduled, mesh.micro_batches, made.length)
         reserved = max(reserved, footprint(held.on(host=False), len(CATEGORIES)).reserved_bytes)
     return reserved
 
-
-def _all_given(of: StageFacts, micro_batches: int) -> MemoryBlocks:
-    """The blocks of a stage that was written for fewer micro-batches, with the whole input batch."""
-    blocks, known = of.blocks.build(), of.blocks.storages
-    given = np.zeros(len(blocks.size), bool)
-    given[: len(known)] = known.given & ~known.persistent & (blocks.scope[: len(known)] == BlockLifetime.RESIDENT)
-    size = np.where(given, blocks.size // of.mesh.micro_batches * micro_batches, blocks.size)
-    return replace(blocks, size=size)

@@ -51,7 +51,8 @@ class ReplicaMemory:
 
 def memory(
     model: ServedModel, device: Accelerator, precision: Precision, kv_type: str, *, block_tokens: int, tokens: int,
-    sequences: int, tensor_parallel: int = 1, stages: int = 1, utilisation: float = UTILISATION,
+    sequences: int, tensor_parallel: int = 1, stages: int = 1, utilisation: float = UTILISATION, beside: float = 0.0,
+    kv_beside: float = 0.0,
 ) -> ReplicaMemory:  # fmt: skip
     """How the memory of a replica's devices is divided.
 
@@ -62,6 +63,8 @@ def memory(
         sequences: sampled in a step at most.
         tensor_parallel, stages: devices that share layers, and stages of the pipeline.
         utilisation: share of the memory that is the engine's.
+        beside: bytes of other weights on each device.
+        kv_beside: bytes of other caches for each token on each device.
 
     Raises:
         InputError: the device's memory is not known, or not even a block is left.
@@ -70,13 +73,13 @@ def memory(
         raise InputError(f"device {device.name or '(unnamed)'!r} has no memory size: name a device of the catalog")
     if not 0 < utilisation <= 1:
         raise InputError(f"--memory-utilisation {utilisation:g} must be above 0 and at most 1")
-    weights = model.weight_bytes(precision, tensor_parallel, stages)
+    weights = model.weight_bytes(precision, tensor_parallel, stages) + beside
     inner = model.inner / tensor_parallel
     hidden = tokens * 2.0 * (2 * model.width + (3 if model.gated else 2) * inner)
     logits = sequences * model.vocabulary * (2.0 + 4.0 * SAMPLER_FLOATS)
     activations = hidden + logits
     left = utilisation * device.memory_bytes - weights - activations - CONTEXT_BYTES
-    block = block_tokens * model.kv_bytes(kv_type, tensor_parallel, stages)
+    block = block_tokens * (model.kv_bytes(kv_type, tensor_parallel, stages) + kv_beside)
     if left < block:
         raise InputError(
             f"{model.name} leaves no memory for a KV cache on {device.name}: {format_bytes(weights)} of weights, "

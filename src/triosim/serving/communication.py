@@ -22,7 +22,6 @@ from triosim.engine.play import play
 from triosim.hardware.system import System
 from triosim.kernels.estimate import Z90
 from triosim.network.routes import Router
-from triosim.prediction.uncertainty import CATALOG_LINK_SPREAD
 
 SIZES = 2.0 ** np.arange(8, 31)
 """Bytes at which all-reduces are played; between them the time is linear."""
@@ -31,6 +30,8 @@ SIZES = 2.0 ** np.arange(8, 31)
 def link_factor(system: System, moved: float) -> float:
     """By how much transfers take longer that are off by so many standard deviations; a user's own link is taken at its
     word."""
+    from triosim.prediction.uncertainty import CATALOG_LINK_SPREAD  # which loads all of prediction
+
     spread = CATALOG_LINK_SPREAD if any(system.edge_name) else 0.0
     return math.exp(moved * spread / Z90)
 

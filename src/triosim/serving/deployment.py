@@ -5,27 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from triosim.core.errors import InputError, quoted
 from triosim.engine.graph import UNLIMITED
-from triosim.engine.live import LiveNetwork
 from triosim.hardware.system import System
 from triosim.kernels.estimate import Z90
-from triosim.network.routes import Router as Routes
 from triosim.serving.capacity import ReplicaMemory
-from triosim.serving.communication import link_factor
-from triosim.serving.disaggregation import HandOver, Place
 from triosim.serving.fleet import Progress, ReplicaGroup, Served, play
 from triosim.serving.kernel_times import NOTHING_MOVED, Moved
 from triosim.serving.metrics import ServingMetrics, Slo, measure
 from triosim.serving.model import ServedModel
-from triosim.serving.pool import Pool, checked, device_of, part, refuse_idle, replicas_of
+from triosim.serving.pool import Pool, PricedPools, checked, device_of, part, refuse_idle, replicas_of
 from triosim.serving.replica import Replica
 from triosim.serving.requests import RequestTable
 from triosim.serving.router import ROUTERS
+
+if TYPE_CHECKING:
+    from triosim.engine.live import LiveNetwork
+    from triosim.network.routes import Router as Routes
+    from triosim.serving.disaggregation import Place
 
 SCHEMA = "triosim/serving/1"
 FEW = 2000
@@ -150,6 +151,7 @@ def serve(
     tpot: str = "standard",
     progress: Progress | None = None,
     interval: bool | None = None,
+    priced: PricedPools | None = None,
 ) -> ServingResult:
     """Serve requests.
 
@@ -160,13 +162,14 @@ def serve(
         tpot: how a request's TPOT is defined (:data:`triosim.serving.metrics.TPOT`).
         progress: told now and then.
         interval: find the 90 % interval of each figure; None finds it for at most :data:`FEW` requests.
+        priced: step times of earlier runs of the same deployment; those found here are added.
 
     Raises:
         InputError: the deployment cannot be formed, a request does not fit it, or a policy broke a rule.
     """
     own, models = deployment, [checked(pool) for pool in deployment.pools]
     _check(own)
-    served, kept = _played(own, models, requests, NOTHING_MOVED, progress)
+    served, kept = _played(own, models, requests, NOTHING_MOVED, progress, priced)
     metrics = measure(served, slo, tpot)
     tokens = int(requests.prompt.sum() + requests.output.sum())
     per_hour = _dollars_per_hour(own)
@@ -235,7 +238,12 @@ def _refuse_idle(own: Deployment) -> None:
 
 
 def _played(
-    own: Deployment, models: Sequence[ServedModel], requests: RequestTable, moved: Moved, progress: Progress | None
+    own: Deployment,
+    models: Sequence[ServedModel],
+    requests: RequestTable,
+    moved: Moved,
+    progress: Progress | None,
+    priced: PricedPools | None = None,
 ) -> tuple[Served, tuple[ReplicaMemory | None, ...]]:
     """A run, and the memory of each pool."""
     replicas: list[Replica] = []
@@ -244,26 +252,60 @@ def _played(
     places: dict[int, Place] = {}
     device = 0
     for pool, model in zip(own.pools, models, strict=True):
-        made, kept = replicas_of(pool, model, len(replicas), moved)
+        made, kept = replicas_of(pool, model, len(replicas), moved, priced)
         replicas += made
         memories.append(kept)
+        for one in made:
+            if one.speculation is not None:
+                one.speculation.seed = own.seed
+        if pool.adapters is not None:
+            _give_slots(own, pool, model, made, requests, moved)
         by_role.setdefault((pool.model, pool.role), []).extend(made)
-        begin = pool.first if own.network is None else device
-        places |= {one.number: pool.place(model, begin + place * pool.size) for place, one in enumerate(made)}
+        if own.disaggregated:
+            begin = pool.first if own.network is None else device
+            for place, one in enumerate(made):
+                places[one.number] = pool.place(model, begin + place * pool.size)
         device += pool.devices
     routes = live = None
     if own.disaggregated and own.transfer != "none":
         system = own.network or own.pools[0].system
+        from triosim.engine.live import LiveNetwork  # nobody else needs a network
+        from triosim.network.routes import Router as Routes
+        from triosim.serving.communication import link_factor
+
         routes = Routes(system)
         slower = link_factor(system, moved.network)
         limited = routes.capacity != UNLIMITED
         capacity = np.maximum(np.rint(routes.capacity / slower), 1)
         live = LiveNetwork(np.where(limited, capacity, UNLIMITED).astype(np.int64))
     names = list(dict.fromkeys(pool.model for pool in own.pools))
+    tiers = None
+    if any(pool.tiers for pool in own.pools):
+        from triosim.serving.communication import link_factor
+        from triosim.serving.tiers import tiers_of
+
+        tiers = tiers_of(own.pools, models, replicas, link_factor(own.pools[0].system, moved.network))
     groups = [_group(own, by_role, name, places, routes, live) for name in names]
     if len(names) > 1 or requests.models:
         groups = _asked_for(requests, names, groups)
-    return play(requests, replicas, progress=progress, groups=groups), tuple(memories)
+    return play(requests, replicas, progress=progress, groups=groups, tiers=tiers), tuple(memories)
+
+
+def _give_slots(
+    own: Deployment, pool: Pool, model: ServedModel, made: Sequence[Replica], requests: RequestTable, moved: Moved
+) -> None:
+    """Slots for adapters, each filled from the host of its replica."""
+    from triosim.serving.adapters import AdapterSlots, parse_adapters
+    from triosim.serving.communication import link_factor
+    from triosim.serving.swap import HostCopies
+
+    assert pool.adapters is not None
+    plan = parse_adapters(pool.adapters)
+    asked = plan.asked(len(requests), own.seed).tolist()
+    slower = link_factor(pool.system, moved.network)
+    for place, one in enumerate(made):
+        copies = HostCopies.of(pool.system, pool.first + place * pool.size, slower)
+        one.slots = AdapterSlots(plan, asked, copies, plan.bytes(model, pool.tensor_parallel))
 
 
 def _group(
@@ -283,6 +325,8 @@ def _group(
         )
     if both:
         return ReplicaGroup(both, router)
+    from triosim.serving.disaggregation import HandOver
+
     over = HandOver(
         prefill, decode, places, routes, part(ROUTERS, own.router, options, "router"),
         by_layer=own.transfer == "layers", decode_first=own.order == "decode-first", local=own.local,

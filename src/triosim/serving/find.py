@@ -17,6 +17,7 @@ from triosim.core.errors import InputError
 from triosim.core.units import picoseconds
 from triosim.serving.deployment import Deployment, ServingResult, serve
 from triosim.serving.metrics import Slo
+from triosim.serving.pool import PricedPools
 from triosim.serving.requests import RequestTable
 
 PRECISION = 0.01
@@ -71,10 +72,11 @@ def highest_rate(
     first = (len(requests) - 1) / (span / 1e12)
     tried: list[tuple[float, bool]] = []
     kept: dict[float, ServingResult] = {}
+    priced: PricedPools = {}
 
     def keeps(factor: float) -> bool:
         progress(f"{first * factor:.4g} requests/s")
-        result = serve(deployment, _stretched(requests, factor), slo, tpot, interval=False)
+        result = serve(deployment, _stretched(requests, factor), slo, tpot, interval=False, priced=priced)
         good = all(met for _, _, met in result.metrics.goals)
         tried.append((first * factor, good))
         kept[factor] = result

@@ -7,20 +7,25 @@ whole picoseconds, so equal input gives equal output to the last digit.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.errors import InputError
 from triosim.core.units import MOST_SUM
-from triosim.serving.disaggregation import HandOver
+from triosim.serving import native
 from triosim.serving.quantiles import Samples
 from triosim.serving.replica import Replica
 from triosim.serving.requests import Request, RequestTable
 from triosim.serving.router import RequestRouter
+
+if TYPE_CHECKING:
+    from triosim.serving.disaggregation import HandOver
+    from triosim.serving.tiers import TierTraffic
 
 Progress = Callable[[int, int], None]
 """Given the requests that are done and all of them."""
@@ -65,6 +70,12 @@ class Served:
         hit_tokens, looked_up_tokens: prompt tokens found in all caches, and looked for.
         transfer: between its first token and the arrival of its KV cache where it decodes, -1 where it stayed.
         sent_bytes: of KV caches.
+        swapped_blocks: copied to the host and back.
+        drafted, accepted, verifications: tokens that were drafted, of these accepted, and steps of single requests in
+            which they were.
+        adapter_loads: adapters that were copied to devices.
+        reloads: requests whose blocks came from other tiers of KV cache.
+        loaded_bytes, written_bytes: from these and to them.
     """
 
     requests: RequestTable
@@ -87,11 +98,20 @@ class Served:
     looked_up_tokens: int
     transfer: NDArray[np.int64]
     sent_bytes: int = 0
+    swapped_blocks: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    verifications: int = 0
+    adapter_loads: int = 0
+    reloads: int = 0
+    loaded_bytes: int = 0
+    written_bytes: int = 0
 
 
 def play(
     table: RequestTable, replicas: Sequence[Replica], router: RequestRouter | None = None,
-    progress: Progress | None = None, groups: Sequence[ReplicaGroup] = (),
+    progress: Progress | None = None, groups: Sequence[ReplicaGroup] = (), core: bool = True,
+    tiers: TierTraffic | None = None,
 ) -> Served:  # fmt: skip
     """Serve all requests.
 
@@ -101,6 +121,8 @@ def play(
         router: chooses among them when a request arrives.
         progress: told now and then.
         groups: of these replicas, by the model of a request; all of them serve any request where there is none.
+        core: whether what C++ can play is played there (:mod:`triosim.serving.native`), to the same result.
+        tiers: behind the caches of replicas, if any have some.
 
     Raises:
         InputError: a request can never run, a policy broke a rule, or the run is longer than can be counted.
@@ -110,7 +132,11 @@ def play(
     if not groups:
         assert router is not None
         groups = (ReplicaGroup(replicas, router),)
-    return _Run(table, replicas, groups, progress).served()
+    if core and len(groups) == 1 and groups[0].hand_over is None:
+        played = native.play(table, replicas, groups[0].router, progress)
+        if played is not None:
+            return _served(table, replicas, played.rows)
+    return _Run(table, replicas, groups, progress, tiers).served()
 
 
 class _Run:
@@ -122,7 +148,9 @@ class _Run:
         replicas: Sequence[Replica],
         groups: Sequence[ReplicaGroup],
         progress: Progress | None,
+        tiers: TierTraffic | None,
     ) -> None:
+        self.tiers = tiers
         self.table, self.replicas, self.groups, self.progress = table, replicas, groups, progress
         self.keys = {
             size: block_keys(table, size)
@@ -164,6 +192,8 @@ class _Run:
             for over in self.hand_overs:
                 later = over.next
                 now = now if later is None else min(now, later)
+            if self.tiers is not None and (later := self.tiers.next) is not None:
+                now = min(now, later)
             if now == _NEVER:
                 break
             self.touched = []
@@ -173,12 +203,19 @@ class _Run:
                 self.touch(replica)
             for over in self.hand_overs:
                 self._hand_over(over, now)
+            if self.tiers is not None:
+                self.tiers.at(now)
+                for replica in self.tiers.touched:
+                    self.touch(replica)
+                self.tiers.touched.clear()
             while arrivals and arrivals[0][0] == now:
                 self._arrive(now, heapq.heappop(arrivals)[1])
             if self.hand_overs:
                 self._start_with_hand_overs(now)
             else:
                 self._start(self.touched, now, (arrivals[0][0] if arrivals else _NEVER) if self.foreseen else 0)
+            if self.tiers is not None:
+                self.tiers.network.settle(now)
         for replica in replicas:
             if error := replica.stuck():
                 raise error
@@ -270,36 +307,45 @@ class _Run:
 
     def _table(self) -> Served:
         live = [request for request in self.live if request is not None]
-        replicas = self.replicas
-
-        def column(name: str) -> NDArray[np.int64]:
-            return np.array([getattr(request, name) for request in live], np.int64)
-
+        names = ("arrived", "scheduled", "first_token", "finished", "waited", "restarts", "cached")
+        rows = {name: np.array([getattr(request, name) for request in live], np.int64) for name in names}
         transfer = np.full(len(live), -1, np.int64)
         for over in self.hand_overs:
             transfer[list(over.transfer)] = list(over.transfer.values())
-        return Served(
-            requests=self.table,
-            replica=self.chosen,
-            arrived=column("arrived"),
-            scheduled=column("scheduled"),
-            first_token=column("first_token"),
-            finished=column("finished"),
-            waited=column("waited"),
-            restarts=column("restarts"),
-            cached=column("cached"),
-            gaps=Samples.joined(replica.gaps for replica in replicas),
-            steps=np.array([replica.steps for replica in replicas], np.int64),
-            busy=np.array([sum(replica.busy) / replica.stages for replica in replicas]),
-            computed=np.array([replica.tokens for replica in replicas], np.int64),
-            padding=np.array([replica.padding for replica in replicas], np.int64),
-            peak_blocks=np.array([replica.cache.peak for replica in replicas], np.int64),
-            blocks=np.array([replica.cache.blocks for replica in replicas], np.int64),
-            hit_tokens=sum(replica.cache.hit_tokens for replica in replicas),
-            looked_up_tokens=sum(replica.cache.looked_up_tokens for replica in replicas),
-            transfer=transfer,
-            sent_bytes=sum(over.bytes for over in self.hand_overs),
-        )
+        sent = sum(over.bytes for over in self.hand_overs)
+        return _served(self.table, self.replicas, rows | {"replica": self.chosen}, transfer, sent, self.tiers)
+
+
+def _served(
+    table: RequestTable, replicas: Sequence[Replica], rows: Mapping[str, NDArray[np.int64]],
+    transfer: NDArray[np.int64] | None = None, sent: int = 0, tiers: TierTraffic | None = None,
+) -> Served:  # fmt: skip
+    """What became of each request, by column, and what the replicas say of themselves."""
+    caches = [replica.cache for replica in replicas]
+    speculations = [replica.speculation for replica in replicas if replica.speculation is not None]
+    return Served(
+        requests=table,
+        **rows,
+        gaps=Samples.joined(replica.gaps for replica in replicas),
+        steps=np.array([replica.steps for replica in replicas], np.int64),
+        busy=np.array([sum(replica.busy) / replica.stages for replica in replicas]),
+        computed=np.array([replica.tokens for replica in replicas], np.int64),
+        padding=np.array([replica.padding for replica in replicas], np.int64),
+        peak_blocks=np.array([cache.peak for cache in caches], np.int64),
+        blocks=np.array([cache.blocks for cache in caches], np.int64),
+        hit_tokens=sum(cache.hit_tokens for cache in caches),
+        looked_up_tokens=sum(cache.looked_up_tokens for cache in caches),
+        transfer=np.full(len(table), -1, np.int64) if transfer is None else transfer,
+        sent_bytes=sent,
+        drafted=sum(one.drafted for one in speculations),
+        accepted=sum(one.accepted for one in speculations),
+        verifications=sum(one.steps for one in speculations),
+        adapter_loads=sum(replica.slots.loads for replica in replicas if replica.slots is not None),
+        reloads=0 if tiers is None else tiers.reloads,
+        loaded_bytes=0 if tiers is None else tiers.loaded,
+        written_bytes=0 if tiers is None else tiers.written,
+        swapped_blocks=sum(cache.moved for cache in caches),
+    )
 
 
 def block_keys(table: RequestTable, size: int) -> list[Sequence[int]]:

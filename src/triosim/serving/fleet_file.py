@@ -24,7 +24,7 @@ Keys are the options of ``triosim serve`` without their dashes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,12 +32,13 @@ from typing import Annotated, Any
 from triosim.core import guarded
 from triosim.core.errors import InputError
 from triosim.core.options import Above, AtLeast, configured
-from triosim.core.units import parse_time
+from triosim.core.units import parse_bytes, parse_time
 from triosim.hardware import machine
 from triosim.hardware.system import System
 from triosim.serving.capacity import UTILISATION
 from triosim.serving.deployment import Deployment
 from triosim.serving.pool import Pool
+from triosim.serving.swap import SWAP_BYTES
 
 _MACHINE = ("system", "nodes", "device", "devices", "topology", "link", "latency")
 Count = Annotated[int, AtLeast(1)]
@@ -72,6 +73,11 @@ class _Pool(_Machine):
     kv_cache: str = "bf16"
     prefix_caching: bool | None = None
     eviction: str = "lru"
+    preemption: str = "recompute"
+    swap_space: str = f"{SWAP_BYTES}"
+    speculate: str | None = None
+    lora: str | None = None
+    kv_tier: Sequence[str] = ()
     max_length: Count | None = None
     kv_blocks: Count | None = None
     memory_utilisation: Annotated[float, Above(0)] = UTILISATION
@@ -179,6 +185,11 @@ def _pool(own: _Pool, model: str | None, system: System, first: int, place: int)
         kv_cache=own.kv_cache,
         prefix_caching=own.prefix_caching,
         eviction=own.eviction,
+        preemption=own.preemption,
+        swap_bytes=parse_bytes(own.swap_space, f"{own.name or 'pool'}: swap_space"),
+        speculation=own.speculate,
+        adapters=own.lora,
+        tiers=own.kv_tier,
         longest=own.max_length,
         blocks=own.kv_blocks,
         utilisation=own.memory_utilisation,

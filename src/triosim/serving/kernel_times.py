@@ -30,6 +30,9 @@ from triosim.serving.model import Precision, ServedModel
 
 Seconds = NDArray[np.float64]
 
+TILE_ROWS = 64
+"""Rows of queries in a tile of FlashAttention's decoding kernels with split keys (``kBlockM``)."""
+
 
 class Moved(NamedTuple):
     """Errors of whole classes of kernels, in standard deviations: kernels of a class are off together.
@@ -125,6 +128,50 @@ class ServingKernels:
             + self._stream("elementwise", size, 2 * size)
             + self._stream("softmax", 2 * size, 2 * n, n, 2 * self.model.vocabulary)
         )
+
+    def joining(self, tokens: ArrayLike) -> Seconds:
+        """The product that makes one hidden state of two (EAGLE)."""
+        return self._product(
+            np.asarray(tokens, np.float64), self.model.width / self.tensor_parallel, 2 * self.model.width
+        )
+
+    def residual(self, tokens: ArrayLike) -> Seconds:
+        """A product of the model's width, and what is added to it (a head of Medusa)."""
+        n = np.asarray(tokens, np.float64)
+        columns, inner = np.full(n.shape, self.model.width / self.tensor_parallel), np.full(n.shape, self.model.width)
+        product = _moved(price(gemm(n, columns, inner, "bfloat16"), self.device), self.moved.products)
+        size = n * self.model.width
+        return product + self._stream("elementwise", 2 * size, size)
+
+    def adapted(self, tokens: int, adapters: int, rank: int) -> float:
+        """Seconds of what adapters add to a layer: for each group of products a kernel down to the rank and one up.
+
+        Args:
+            tokens: of the step, each with an adapter.
+            adapters: different ones among them.
+            rank: of each.
+        """
+        model, (heads, kv_heads) = self.model, self._heads
+        query, keys, inner = heads * model.head, kv_heads * model.head, model.inner / self.tensor_parallel
+        groups = (  # what goes in, how many products, what comes out of all
+            (model.width, 3, query + 2 * keys),
+            (query, 1, float(model.width)),
+            (model.width, 2 if model.gated else 1, (2 if model.gated else 1) * inner),
+            (inner, 1, float(model.width)),
+        )
+        down_in = np.array([tokens * come + adapters * rank * come * count for come, count, _ in groups])
+        between = np.array([float(tokens * rank * count) for _, count, _ in groups])
+        leave = np.array([tokens * out for _, _, out in groups])
+        up_in = between + leave + np.array([adapters * rank * out for _, _, out in groups])
+        down, up = self._stream("elementwise", down_in, between), self._stream("elementwise", up_in, leave)
+        return float(down.sum() + up.sum())
+
+    def passes(self, queries: int) -> int:
+        """How often decode attention reads the keys when each sequence has so many queries: a tile of its kernel has
+        :data:`TILE_ROWS` rows, of the heads that share a key head and their queries."""
+        heads, kv_heads = self._heads
+        shared = heads / kv_heads
+        return math.ceil(shared * queries / TILE_ROWS) // max(math.ceil(shared / TILE_ROWS), 1)
 
     def decode(self, sequences: ArrayLike, keys: ArrayLike) -> Seconds:
         """Attention of one layer for sequences with so many keys each, the new one included."""

@@ -28,6 +28,7 @@ class KVCache:
         free: blocks that nobody holds.
         peak: most blocks held at a time.
         hit_tokens, looked_up_tokens: prompt tokens found and looked for.
+        moved: blocks copied to other memory and back.
 
     Raises:
         InputError: there is no block, or a block has no token.
@@ -43,7 +44,7 @@ class KVCache:
             )
         self.blocks = self.free = blocks
         self.block_tokens = block_tokens
-        self.peak = self.hit_tokens = self.looked_up_tokens = 0
+        self.peak = self.hit_tokens = self.looked_up_tokens = self.moved = 0
 
     @property
     def tokens(self) -> int:
@@ -75,6 +76,14 @@ class KVCache:
         """Admit a request: as :meth:`hold`, and what :meth:`match` finds counts as computed."""
         return self.hold(request, tokens)
 
+    def put_away(self, request: Request) -> bool:
+        """Keep what a request that gives way has computed somewhere else; False where it is lost."""
+        return False
+
+    def copying(self) -> int:
+        """Picoseconds that the next step waits for copies of blocks; told once."""
+        return 0
+
     def receive(self, request: Request, tokens: int) -> int:
         """Hold blocks for ``tokens`` tokens of a request that was computed elsewhere; tokens that are here already, -1
         and nothing where too few blocks are free."""
@@ -104,6 +113,9 @@ class PrefixCache(KVCache):
         radix: whether it is a radix tree.
         eviction: one of :data:`EVICTIONS`; of blocks found equally often the least recently freed one is given up.
 
+    Attributes:
+        by_use: whether who is found least often is given up first.
+
     Raises:
         InputError: as of any cache, or ``eviction`` is not known.
     """
@@ -115,7 +127,7 @@ class PrefixCache(KVCache):
         if eviction not in EVICTIONS:
             raise InputError(f"eviction {quoted(eviction)} is not known: give {' or '.join(EVICTIONS)}")
         self.radix = radix
-        self._by_use = eviction == "lfu"
+        self.by_use = eviction == "lfu"
         self._uses: dict[int, int] = {}  # block -> how often its content was found
         self._order: list[tuple[int, int, int]] = []  # (uses, when freed, block), a heap; some are in use again
         self._freed: dict[int, int] = {}  # block -> when it was freed last
@@ -175,7 +187,7 @@ class PrefixCache(KVCache):
         request.held.extend(range(self._named, self._named + fresh))
         self._named += fresh
         for _ in range(more - fresh):
-            block, key = self._given_up() if self._by_use else self._idle.popitem(last=False)
+            block, key = self._given_up() if self.by_use else self._idle.popitem(last=False)
             if key is not None:
                 del self._block[key]
             request.held.append(block)
@@ -191,7 +203,7 @@ class PrefixCache(KVCache):
 
     def _share(self, block: int) -> None:
         """One more request holds a block that has a key."""
-        if self._by_use:
+        if self.by_use:
             self._uses[block] = self._uses.get(block, 0) + 1
         if block in self._idle:
             key = self._idle.pop(block)
@@ -205,7 +217,7 @@ class PrefixCache(KVCache):
         """Nobody holds a block any more."""
         self._idle[block] = key
         self.free += 1
-        if self._by_use:
+        if self.by_use:
             self._frees += 1
             self._freed[block] = self._frees
             heappush(self._order, (-1 if key is None else self._uses.get(block, 0), self._frees, block))

@@ -189,6 +189,7 @@ def _figures(
             good[several] &= each["tpot"] <= goal.limit_s
         else:
             good &= each[goal.metric] <= goal.limit_s
+    rejected = served.drafted - served.accepted
     computed = int(served.computed.sum())
     ticks = duration * PICOSECONDS_PER_SECOND
     return {
@@ -203,11 +204,19 @@ def _figures(
         "steps": int(served.steps.sum()),
         "utilisation": float(served.busy.mean()) / ticks,
         "computed_tokens": computed,
-        "recomputed_tokens": computed + served.hit_tokens - useful + len(requests),
+        "recomputed_tokens": computed + served.hit_tokens - useful + len(requests) - rejected,
         "padding_share": float(served.padding.sum() / (computed + served.padding.sum())),
         "preemptions": int(served.restarts.sum()),
         "delayed_requests": int((served.waited > 0).sum()),
         "kv_peak": float((served.peak_blocks / served.blocks).max()),
         "sent_bytes": served.sent_bytes,
+        "swapped_blocks": served.swapped_blocks,
+        "drafted_tokens": served.drafted,
+        "accepted_tokens": served.accepted,
+        "tokens_per_verification": 1 + served.accepted / served.verifications if served.verifications else None,
+        "adapter_loads": served.adapter_loads,
+        "kv_reloads": served.reloads,
+        "kv_loaded_bytes": served.loaded_bytes,
+        "kv_written_bytes": served.written_bytes,
         "prefix_hit_rate": served.hit_tokens / served.looked_up_tokens if served.looked_up_tokens else None,
     }

@@ -12,15 +12,18 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.errors import InputError
 from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds
-from triosim.serving.communication import ReplicaCommunication
 from triosim.serving.kernel_times import ServingKernels
 from triosim.serving.step_times import StepShape, StepTimes
+
+if TYPE_CHECKING:
+    from triosim.serving.communication import ReplicaCommunication
 
 GRAPH_TOKENS = 512
 """Tokens up to which vLLM captures graphs by default: 1, 2, 4 and multiples of 8."""
@@ -57,8 +60,37 @@ CHUNKS = np.unique(np.concatenate([[1], np.arange(16, 129, 16), _edges(128, 2048
 CACHED = np.unique(np.concatenate([np.arange(0, 2048, 128), _geometric(2048, 1 << 20, 1.1)]))
 
 
+TOKENS_FILLED, SEQUENCES_FILLED = 2048, 256
+"""Up to which the ends of steps are priced all at once."""
 KERNELS_A_STEP = 5
 """Beside those of layers: embedding, last norm, logits, sampler, and what prepares the step's inputs."""
+
+
+@dataclass(frozen=True)
+class StepTables:
+    """The tables, on one pipeline stage, and what else a step's ticks are made of; for :mod:`triosim.serving.native`.
+
+    Attributes:
+        tokens: ticks of all layers but attention by tokens, shape (tokens,).
+        decodes: ticks of attention, shape (sequences, keys).
+        prefill: ticks of attention of one chunk, shape (chunks, cached).
+        sequences, keys, chunks, cached: places of the grids, ascending.
+        graph_tokens: up to which steps run in captured graphs, 0 where there is none.
+        host, gap: ticks of the host in a step, and between two.
+        one_call: whether prompts and decodes share a kernel, whose time is no sum.
+    """
+
+    tokens: NDArray[np.float64]
+    decodes: NDArray[np.float64]
+    prefill: NDArray[np.float64]
+    sequences: NDArray[np.int64]
+    keys: NDArray[np.int64]
+    chunks: NDArray[np.int64]
+    cached: NDArray[np.int64]
+    graph_tokens: int
+    host: int
+    gap: int
+    one_call: bool
 
 
 @dataclass
@@ -109,13 +141,10 @@ class ModelTimes(StepTimes):
 
     def ticks(self, step: StepShape, stage: int) -> int:
         """See the module's docstring."""
-        if not step.chunks and self.stages == 1:
-            base = self._alone.get(step.decodes)
-            if base is None:
-                base = self._alone[step.decodes] = self._of_decodes(step.decodes)
-            return (
-                max(base + round(self._decode(step.decodes, step.context / step.decodes)), self.host_ticks) + self._gap
-            )
+        if not step.chunks and not step.drafted and self.stages == 1:
+            base = self.decodes_but_attention(step.decodes)
+            attention = round(self._decode(step.decodes, step.context / step.decodes))
+            return max(base + attention, self.host_ticks) + self._gap
         if not self._tokens:
             self._fill()
         tokens = self.padded(step.tokens)
@@ -125,7 +154,8 @@ class ModelTimes(StepTimes):
             total += self._scale * self.kernels.together(step.chunks, step.decodes, context)
         else:
             if step.decodes:
-                total += self._decode(step.decodes, step.context / step.decodes)
+                passes = self.kernels.passes(1 + len(step.drafted)) if step.drafted else 1
+                total += passes * self._decode(step.decodes, step.context / step.decodes)
             if step.chunks:
                 total += self._chunks(step.chunks)
         ticks = round(total)
@@ -138,8 +168,28 @@ class ModelTimes(StepTimes):
             ticks += self._ends(step.sampled, embedding=False)
         return max(ticks, self.host_ticks, 1) + self._gap
 
-    def _of_decodes(self, count: int) -> int:
+    def step_tables(self) -> StepTables:
+        """What :mod:`triosim.serving.native` reads."""
+        if not self._tokens:
+            self._fill()
+        graph_tokens = GRAPH_TOKENS if self.graphs else 0
+        return StepTables(
+            np.array(self._tokens), self._decodes, np.array(self._prefill), SEQUENCES, KEYS, CHUNKS, CACHED,
+            graph_tokens, self.host_ticks, self._gap, self._one_call,
+        )  # fmt: skip
+
+    def ends_of(self, count: int) -> int:
+        """Ticks of the embedding of so many tokens, or below zero of the sampling of so many positions."""
+        return self._ends(abs(count), embedding=count > 0)
+
+    def decodes_but_attention(self, count: int) -> int:
         """Ticks of a step of so many decodes, but for their attention."""
+        base = self._alone.get(count)
+        if base is None:
+            base = self._alone[count] = self._of_decodes(count)
+        return base
+
+    def _of_decodes(self, count: int) -> int:
         if not self._tokens:
             self._fill()
         tokens = self.padded(count)
@@ -181,7 +231,19 @@ class ModelTimes(StepTimes):
         chunks, cached = np.meshgrid(CHUNKS, CACHED, indexing="ij")
         prefill = scale * self.kernels.prefill(chunks.ravel(), cached.ravel()).reshape(chunks.shape)
         self._prefill = prefill.tolist()
+        if self.stages == 1:
+            self._fill_ends()
         self._chunk_sizes, self._cached_sizes, self._keys = CHUNKS.tolist(), CACHED.tolist(), KEYS.tolist()
+
+    def _fill_ends(self) -> None:
+        """The embedding of as many tokens, and the sampling of as many positions, as most steps have."""
+        for price, most, sign in (
+            (self.kernels.embedding, TOKENS_FILLED, 1),
+            (self.kernels.sampling, SEQUENCES_FILLED, -1),
+        ):
+            counts = np.arange(1, most + 1)
+            ticks = picoseconds(price(counts), lambda row: "the ends of a step")
+            self._sampling |= dict(zip((sign * counts).tolist(), ticks.tolist(), strict=True))
 
     def _beyond(self, tokens: int) -> float:
         return self._own * float(self._of_tokens(np.array([tokens]))[0]) * PICOSECONDS_PER_SECOND
@@ -207,7 +269,9 @@ class ModelTimes(StepTimes):
 
     def _chunks(self, chunks: tuple[tuple[int, int], ...]) -> float:
         """One call for all: it is launched once."""
-        total = sum(self._chunk(tokens, cached) for tokens, cached in chunks)
+        total = 0.0
+        for tokens, cached in chunks:  # in this order: sum() rounds otherwise from Python 3.12 on
+            total += self._chunk(tokens, cached)
         return max(total - (len(chunks) - 1) * self._prefill[0][0], self._prefill[0][0])
 
     def _chunk(self, tokens: int, cached: int) -> float:

@@ -37,6 +37,7 @@ class Policy(ABC):
         steady: the promise that a step in which all running requests decode is followed by the same until somebody
             arrives, ends or finds no block, so that the replica need not ask.  Options or counters that change with
             every step break it.
+        swaps: whether what requests that give way have computed can be kept on the host.
         receives: whether the engine can go on with requests whose prompts were computed elsewhere.
         waiting: requests that hold nothing, first come first.
         running: admitted requests in order of arrival.
@@ -55,6 +56,7 @@ class Policy(ABC):
     finds_prefixes: ClassVar[bool] = False
     radix: ClassVar[bool] = False
     steady: ClassVar[bool] = False
+    swaps: ClassVar[bool] = False
     receives: ClassVar[bool] = True
 
     waiting: deque[Request] = field(init=False, repr=False, default_factory=deque)
@@ -129,11 +131,15 @@ class Policy(ABC):
         return request
 
     def preempt(self, request: Request) -> None:
-        """Take back all that a request holds: it waits before all others and computes again what it knew."""
+        """Take back all that a request holds: it waits before all others, and computes again what is not kept on the
+        host."""
         self.running.remove(request)
+        if self.cache.put_away(request):
+            request.away = request.computed
+        else:
+            request.prefill = request.known
         self.cache.release(request)
         request.computed = 0
-        request.prefill = request.known
         request.restarts += 1
         self.queue(request, first=True)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from triosim.composition.host import issue_seconds
 from triosim.core.dtypes import DTYPE_BYTES
@@ -13,20 +13,27 @@ from triosim.core.options import configured
 from triosim.core.registry import Registry
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.system import System
+from triosim.serving.adapters import AdaptedTimes, check_adapters, parse_adapters
 from triosim.serving.capacity import UTILISATION, ReplicaMemory, memory
-from triosim.serving.communication import ReplicaCommunication
-from triosim.serving.disaggregation import Place
 from triosim.serving.kernel_times import NOTHING_MOVED, Moved, ServingKernels
 from triosim.serving.kv_cache import KVCache, PrefixCache
 from triosim.serving.model import ServedModel, kv_type_of, precision_of, served_model
 from triosim.serving.model_times import ModelTimes
 from triosim.serving.policy import ENGINES, Policy
 from triosim.serving.replica import Replica
+from triosim.serving.step_times import StepTimes
+from triosim.serving.swap import SWAP_BYTES, HostCopies, SwappingCache
+
+if TYPE_CHECKING:
+    from triosim.serving.disaggregation import Place
+    from triosim.serving.speculation import Drafter, SpeculationPlan
 
 T = TypeVar("T")
 
 ROLES = ("both", "prefill", "decode")
 """What the replicas of a pool do with a request."""
+PREEMPTIONS = ("recompute", "swap")
+"""What becomes of a request that gives way: it is computed again, or its blocks go to the host."""
 MOST_SAMPLED = 1024
 """Requests for whose logits memory is kept, however many an engine may run (vLLM's ``max_num_seqs`` is at most so)."""
 NO_BUDGET = 8192
@@ -53,6 +60,11 @@ class Pool:
         eviction: of what was found in the cache, one of :data:`triosim.serving.kv_cache.EVICTIONS`.
         longest: tokens of a request at most; the model's positions if None.
         blocks: of each replica's cache; what memory allows if None.
+        preemption: what becomes of requests that give way, one of :data:`PREEMPTIONS`.
+        swap_bytes: of host memory for each device.
+        speculation: how tokens are drafted, as typed (:func:`triosim.serving.speculation.parse_speculation`).
+        adapters: that requests ask for, as typed (:func:`triosim.serving.adapters.parse_adapters`).
+        tiers: of KV cache behind the device's own, as typed (:func:`triosim.serving.tiers.parse_tier`).
         utilisation: share of a device's memory that is the engine's.
         host_s: seconds that the host needs for a step, while the device runs one.
         host: how kernels are launched: ``graph``, or eagerly (a mode of :mod:`triosim.composition.host`).
@@ -72,6 +84,11 @@ class Pool:
     kv_cache: str = "bf16"
     prefix_caching: bool | None = None
     eviction: str = "lru"
+    preemption: str = "recompute"
+    swap_bytes: float = SWAP_BYTES
+    speculation: str | None = None
+    adapters: str | None = None
+    tiers: Sequence[str] = ()
     longest: int | None = None
     blocks: int | None = None
     utilisation: float = UTILISATION
@@ -88,10 +105,20 @@ class Pool:
         """Of all replicas."""
         return self.size * self.replicas
 
+    def block_bytes(self, model: ServedModel, block_tokens: int) -> float:
+        """Of a block of the KV cache on one device."""
+        return block_tokens * model.kv_bytes(kv_type_of(self.kv_cache), self.tensor_parallel, self.stages)
+
     def place(self, model: ServedModel, first: int) -> Place:
         """Of a replica that begins at this device of the network between replicas."""
+        from triosim.serving.disaggregation import Place
+
         head = 2 * model.head * DTYPE_BYTES[kv_type_of(self.kv_cache)]
         return Place(first, self.tensor_parallel, self.stages, model.layers, model.kv_heads, head)
+
+
+PricedPools = dict[tuple[int, str, Moved], ModelTimes]
+"""Step times by pool, device and how far off kernels are; the pools must live as long."""
 
 
 def checked(own: Pool) -> ServedModel:
@@ -145,45 +172,136 @@ def refuse_idle(replicas: int, size: int, devices: int, many: bool = True) -> No
     )
 
 
-def replicas_of(own: Pool, model: ServedModel, number: int, moved: Moved) -> tuple[list[Replica], ReplicaMemory | None]:
+def replicas_of(
+    own: Pool, model: ServedModel, number: int, moved: Moved, priced: PricedPools | None = None
+) -> tuple[list[Replica], ReplicaMemory | None]:
     """Fresh replicas, numbered from ``number`` on, and the memory of the fullest kind of device.
+
+    Args:
+        own, model: of which they are made.
+        number: of the first.
+        moved: how far off their kernels are.
+        priced: step times of earlier runs of the same pools; those found here are added.
 
     Raises:
         InputError: the devices of one differ, or have too little memory.
     """
-    kinds: dict[str, tuple[ModelTimes, ReplicaMemory | None]] = {}
+    kinds: dict[str, tuple[ModelTimes, SpeculationPlan | None, Drafter | None, ReplicaMemory | None]] = {}
     replicas = []
+    adapters = None
+    if own.adapters is not None:
+        check_adapters(own.stages, own.role)
+        adapters = parse_adapters(own.adapters)
     for place in range(own.replicas):
         first = own.first + place * own.size
         policy = part(ENGINES, own.engine, own.engine_options, "engine")
         device = device_of(own, first)
         if device.name not in kinds:
-            kinds[device.name] = step_times(own, model, first, moved), _memory(own, model, device, policy)
-        times, kept = kinds[device.name]
-        blocks = own.blocks if kept is None else kept.blocks
-        reuses = policy.finds_prefixes if own.prefix_caching is None else own.prefix_caching
-        cache: KVCache
-        if reuses:
-            cache = PrefixCache(blocks or 0, policy.block_tokens, policy.radix, own.eviction)
-        elif own.eviction != "lru":
-            raise InputError(
-                f"eviction {quoted(own.eviction)} is of prefix caching, which is off: turn it on, or leave eviction out"
-            )
-        else:
-            cache = KVCache(blocks or 0, policy.block_tokens)
-        replicas.append(Replica(number + place, policy, cache, times, own.longest or model.longest))
-    all_kept = [kept for _, kept in kinds.values() if kept is not None]
+            key = id(own), device.name, moved
+            times = priced.get(key) if priced is not None else None
+            times = times or step_times(own, model, first, moved)
+            if priced is not None:
+                priced[key] = times
+            plan, drafter = _drafter(own, model, device, moved, times)
+            kinds[device.name] = times, plan, drafter, _memory(own, model, device, policy, drafter)
+        times, plan, drafter, kept = kinds[device.name]
+        cache = _cache(own, model, first, policy, (own.blocks if kept is None else kept.blocks) or 0, moved)
+        replica = Replica(number + place, policy, cache, _with_drafts(times, drafter), own.longest or model.longest)
+        if plan is not None:
+            from triosim.serving.speculation import Speculation
+
+            replica.speculation = Speculation(plan)
+        if adapters is not None:
+            replica.times = AdaptedTimes(replica.times, times.kernels, adapters)
+        replicas.append(replica)
+    all_kept = [kept for *_, kept in kinds.values() if kept is not None]
     return replicas, min(all_kept, key=lambda kept: kept.blocks, default=None)
 
 
-def _memory(own: Pool, model: ServedModel, device: Accelerator, policy: Policy) -> ReplicaMemory | None:
+def _cache(own: Pool, model: ServedModel, first: int, policy: Policy, blocks: int, moved: Moved) -> KVCache:
+    """Of a replica from a device on.
+
+    Raises:
+        InputError: what is asked of it does not go together.
+    """
+    if own.preemption not in PREEMPTIONS:
+        raise InputError(f"preemption {quoted(own.preemption)} is not known: give {' or '.join(PREEMPTIONS)}")
+    swaps = own.preemption == "swap"
+    if swaps and not policy.swaps:
+        raise InputError(
+            f"the engine {own.engine} swaps nothing: give vllm, vllm-2023 or sarathi, or leave preemption out"
+        )
+    if swaps and own.prefix_caching:
+        raise InputError(
+            "preemption swap moves blocks that nobody else reads: give prefix caching off, or preemption recompute"
+        )
+    if own.tiers:
+        from triosim.serving.tiers import TieredCache  # nobody else needs a network
+
+        if swaps or not (policy.finds_prefixes if own.prefix_caching is None else own.prefix_caching):
+            raise InputError("tiers keep what prefix caching finds, which is off: turn it on, or leave tiers out")
+        return TieredCache(blocks, policy.block_tokens, policy.radix, own.eviction)
+    if not swaps and (policy.finds_prefixes if own.prefix_caching is None else own.prefix_caching):
+        return PrefixCache(blocks, policy.block_tokens, policy.radix, own.eviction)
+    if own.eviction != "lru":
+        raise InputError(
+            f"eviction {quoted(own.eviction)} is of prefix caching, which is off: turn it on, or leave eviction out"
+        )
+    if not swaps:
+        return KVCache(blocks, policy.block_tokens)
+    from triosim.serving.communication import link_factor  # which loads collectives
+
+    block = own.block_bytes(model, policy.block_tokens)
+    copies = HostCopies.of(own.system, first, link_factor(own.system, moved.network))
+    return SwappingCache(blocks, policy.block_tokens, int(own.swap_bytes // block), block, copies)
+
+
+def _drafter(
+    own: Pool, model: ServedModel, device: Accelerator, moved: Moved, times: ModelTimes
+) -> tuple[SpeculationPlan | None, Drafter | None]:
+    """What drafts beside the model, if anything does.
+
+    Raises:
+        InputError: it cannot.
+    """
+    if own.speculation is None:
+        return None, None
+    from triosim.serving.speculation import drafter_of, parse_speculation
+
+    plan = parse_speculation(own.speculation)
+    if own.stages > 1 or own.role != "both":
+        raise InputError(
+            "speculation is of replicas on one pipeline stage that both prefill and decode: leave it out, or --pp and "
+            "the other roles"
+        )
+    return plan, drafter_of(
+        plan, model, device, precision_of(own.weights), kv_type_of(own.kv_cache), own.tensor_parallel, moved, times
+    )
+
+
+def _with_drafts(times: ModelTimes, drafter: Drafter | None) -> StepTimes:
+    if drafter is None:
+        return times
+    from triosim.serving.speculation import SpeculativeTimes
+
+    return SpeculativeTimes(times, drafter)
+
+
+def _memory(
+    own: Pool, model: ServedModel, device: Accelerator, policy: Policy, drafter: Drafter | None
+) -> ReplicaMemory | None:
     """None where the blocks are given."""
     if own.blocks is not None:
         return None
+    beside = drafter.weights if drafter else 0.0
+    if own.adapters is not None:
+        plan = parse_adapters(own.adapters)
+        beside += plan.slots * plan.bytes(model, own.tensor_parallel)
     return memory(
         model, device, precision_of(own.weights), kv_type_of(own.kv_cache), block_tokens=policy.block_tokens,
         tokens=policy.max_tokens or NO_BUDGET, sequences=min(policy.max_running, MOST_SAMPLED),
         tensor_parallel=own.tensor_parallel, stages=own.stages, utilisation=own.utilisation,
+        beside=beside, kv_beside=drafter.kv_token if drafter else 0.0,
     )  # fmt: skip
 
 
@@ -199,6 +317,8 @@ def step_times(own: Pool, model: ServedModel, first: int = 0, moved: Moved = NOT
     )  # fmt: skip
     between = None
     if own.size > 1:
+        from triosim.serving.communication import ReplicaCommunication  # nobody else needs collectives
+
         between = ReplicaCommunication(own.system, own.tensor_parallel, own.stages, first, moved.network)
     issue = issue_seconds(own.host)
     return ModelTimes(kernels, between, own.stages, graphs=issue == 0, host_s=own.host_s, issue_s=issue)

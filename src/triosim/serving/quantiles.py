@@ -32,6 +32,13 @@ class Samples:
         self.least, self.most = 0, 0
         self._counts: dict[int, int] = {}
 
+    @staticmethod
+    def of(counts: dict[int, int], exact: bool, count: int, total: int, least: int, most: int) -> Samples:
+        """Samples that were counted elsewhere: how often each value, or each bucket unless ``exact``, was there."""
+        out = Samples()
+        out._counts, out.exact, out.count, out.total, out.least, out.most = counts, exact, count, total, least, most
+        return out
+
     def add(self, value: int, times: int = 1) -> None:
         """Count a value ``times`` times."""
         if times <= 0:
@@ -96,15 +103,16 @@ class Samples:
         return out
 
 
-_RATIO = math.log((1 + ERROR) / (1 - ERROR))
+RATIO = math.log((1 + ERROR) / (1 - ERROR))
+"""Between the logarithms of two buckets."""
 
 
 def _bucket(value: int) -> int:
-    return -1 if value == 0 else math.ceil(math.log(value) / _RATIO) if value > 1 else 0
+    return -1 if value == 0 else math.ceil(math.log(value) / RATIO) if value > 1 else 0
 
 
 def _value(bucket: int) -> float:
-    return 0.0 if bucket < 0 else math.exp(bucket * _RATIO) * (1 - ERROR)
+    return 0.0 if bucket < 0 else math.exp(bucket * RATIO) * (1 - ERROR)
 
 
 def of_array(values: NDArray, at: Iterable[float]) -> list[float]:

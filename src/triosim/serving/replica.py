@@ -6,6 +6,7 @@ What a policy answers is checked before anything is done: :class:`PolicyError` n
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from triosim.core.errors import InputError
 from triosim.serving.kv_cache import KVCache
@@ -13,6 +14,11 @@ from triosim.serving.policy import Batch, Policy
 from triosim.serving.quantiles import Samples
 from triosim.serving.requests import Request
 from triosim.serving.step_times import StepShape, StepTimes
+
+if TYPE_CHECKING:
+    from triosim.serving.adapters import AdapterSlots
+    from triosim.serving.speculation import Speculation
+    from triosim.serving.tiers import TierTraffic
 
 Steps = Callable[[Batch, int, int], None]
 """Told of a step that begins: its batch before it is computed, and when it begins and ends."""
@@ -37,6 +43,10 @@ class Replica:
         on_step: told of each step, if anybody is.
         keeps: whether the blocks of a request that is done are kept until :meth:`let_go`, for somebody who reads them.
         receiving: requests for whose KV cache, which is on its way here, blocks are held.
+        tiers: of KV cache behind the device's own, if there are any.
+        speculation: drafts of requests that decode, if they are.
+        slots: of adapters that requests ask for, if they do.
+        loading: requests whose blocks are on their way from there.
         outstanding: requests that it has and are not done.
         steps: begun.
         busy: picoseconds that each stage computed.
@@ -59,7 +69,11 @@ class Replica:
         self.free_at = [0] * self.stages
         self.on_step: Steps | None = None
         self.keeps = False
-        self.receiving = 0
+        self.receiving = self.loading = 0
+        self.tiers: TierTraffic | None = None
+        self.speculation: Speculation | None = None
+        self.slots: AdapterSlots | None = None
+        self._drafts: list[int] = []
         self._kept: dict[int, Request] = {}
         self.outstanding = self.steps = self.tokens = self.padding = 0
         self.busy = [0] * self.stages
@@ -120,6 +134,20 @@ class Replica:
         """Nobody reads the blocks of a request any more that is done and was kept."""
         self.cache.release(self._kept.pop(request.row))
 
+    def loaded(self, request: Request) -> None:
+        """Blocks of a request have come from another tier: it waits in its place again, and will find them."""
+        self.loading -= 1
+        request.computed = request.blocks * self.cache.block_tokens
+        self.cache.store(request)
+        self.cache.release(request)
+        request.computed = 0
+        waiting = self.policy.waiting
+        if self.policy.by_priority:
+            self.policy.queue(request)
+        else:
+            later = (place for place, other in enumerate(waiting) if other.number > request.number)
+            waiting.insert(next(later, len(waiting)), request)
+
     def start(self, now: int, horizon: int = 0) -> int:
         """Begin a step, if a stage has room for one and the policy has one.
 
@@ -136,11 +164,19 @@ class Replica:
         """
         if len(self.in_flight) >= self.stages:
             return -1
-        batch = self.policy.schedule()
+        if self.tiers is not None:
+            self.tiers.fetch(self, now)
+        batch, copying = self._scheduled()
         if not batch:
             return -1
+        if copying:
+            now = max(now, self.free_at[0]) + copying
         shape = self._taken(batch, now)
-        if shape.decodes == len(batch) == len(self.policy.running) and self._steady:
+        if self.speculation is not None:
+            shape = self._speculated(batch, shape, self.speculation)
+        if self.slots is not None:
+            shape = shape._replace(adapters=self.slots.count(batch))
+        if shape.decodes == len(batch) == len(self.policy.running) and self._steady and self._every_step_alike:
             shape, now = self._decoded(batch, shape, now, horizon)
         end, begin = now, max(now, self.free_at[0])
         for stage in range(self.stages):
@@ -195,6 +231,41 @@ class Replica:
                 assert held  # the blocks were counted before
                 self.cache.store(request)
         return shape, now
+
+    @property
+    def _every_step_alike(self) -> bool:
+        """Whether steps of the same decodes differ in their lengths alone."""
+        return self.tiers is None and self.speculation is None and self.slots is None
+
+    def _scheduled(self) -> tuple[Batch, int]:
+        """The policy's step, and for how long it waits for copies."""
+        slots = self.slots
+        if slots is None:
+            batch = self.policy.schedule()
+            return batch, self.cache.copying() if batch else 0
+        slots.pass_over(self.policy)
+        batch = self.policy.schedule()
+        slots.put_back(self.policy)
+        return batch, (self.cache.copying() + slots.load(batch, self.policy.running) if batch else 0)
+
+    def _speculated(self, batch: Batch, shape: StepShape, speculation: Speculation) -> StepShape:
+        """Give those that decode drafts to verify: as many as there are blocks, and room in the step, for."""
+        most, size = self.policy.max_tokens, self.cache.block_tokens
+        left = None if most is None else most - shape.tokens
+        drafts = []
+        for request, _ in batch:
+            count = 0
+            if request.decoding and request.lacks == 1:
+                count = speculation.most(request)
+                count = count if left is None else min(count, left)
+                if not self.cache.hold(request, request.known + count):
+                    count = min(count, request.blocks * size - request.known)
+                left = None if left is None else left - count
+            drafts.append(count)
+        self._drafts = drafts
+        total = sum(drafts)
+        by_place = tuple(sum(count > place for count in drafts) for place in range(max(drafts, default=0)))
+        return shape._replace(tokens=shape.tokens + total, sampled=shape.sampled + total, drafted=by_place)
 
     def _taken(self, batch: Batch, now: int) -> StepShape:
         """Check a batch and mark its requests."""
@@ -258,10 +329,16 @@ class Replica:
         store = self.cache.store if self.cache.reuses else None
         gaps = self.gaps
         gap = times = 0
-        for request, count in batch:
+        speculation = self.speculation
+        for place, (request, count) in enumerate(batch):
             request.busy = False
             request.last_end = now
             request.computed += count
+            if speculation is not None and request.first_token >= 0 and self._drafts[place]:
+                held = speculation.verified(request, self._drafts[place])
+                request.computed += held
+                request.known += held
+                gaps.add(0, held)
             if store is not None:
                 store(request)
             if request.computed < request.known:
@@ -277,12 +354,16 @@ class Replica:
             request.last_token = now
             if request.known == request.end:
                 request.finished = now
+                if speculation is not None:
+                    speculation.forget(request)
                 self.outstanding -= 1
                 if self.keeps:
                     self._kept[request.row] = request.without_blocks()
                 self.policy.finish(request)
                 self.on_finished(request)
         gaps.add(gap, times)
+        if self.tiers is not None:
+            self.tiers.write(self, now)
 
     def stuck(self) -> PolicyError | None:
         """An error if the policy leaves requests waiting for ever: nothing runs, and nobody else will come."""

@@ -161,6 +161,8 @@ class Request:
         keys: hashes of its full blocks, for a cache that reuses prefixes; empty otherwise.
         held, stored: its blocks by name, and how many of them, from the first, have keys; of such a cache.
         cached: prompt tokens that it found in the cache when it was last admitted.
+        asked: restarts, and one, when other tiers of KV cache were last asked for its blocks.
+        away: tokens that it had computed when it gave way and whose blocks are on the host.
         busy: whether it is in a step that has not ended.
         scheduled, first_token, finished: picoseconds, -1 until then.
         last_end: end of the last step that it was in, -1 before.
@@ -170,9 +172,9 @@ class Request:
     """
 
     __slots__ = (
-        "arrived", "blocks", "busy", "cached", "computed", "end", "finished", "first_token", "held", "keys", "known",
-        "last_end", "last_token", "number", "prefill", "priority", "prompt", "restarts", "row", "scheduled", "session",
-        "stored", "waited",
+        "arrived", "asked", "away", "blocks", "busy", "cached", "computed", "end", "finished", "first_token", "held",
+        "keys", "known", "last_end", "last_token", "number", "prefill", "priority", "prompt", "restarts", "row",
+        "scheduled", "session", "stored", "waited",
     )  # fmt: skip
 
     def __init__(
@@ -189,6 +191,7 @@ class Request:
         self.priority = priority
         self.held: list[int] = []
         self.computed = self.blocks = self.stored = self.cached = self.waited = self.restarts = 0
+        self.away = self.asked = 0
         self.scheduled = self.first_token = self.finished = self.last_end = self.last_token = -1
         self.busy = False
 

@@ -19,7 +19,10 @@ class StepShape(NamedTuple):
         chunks: of requests that do not decode: tokens computed, and tokens computed before.
         decodes: requests that compute one token of their output.
         context: keys that the decodes attend to, each its own token included, summed.
-        sampled: requests that get a token from the step.
+        sampled: positions at which the step gives a token, drafts included.
+        drafted: of the decodes, how many verify at least one draft, at least two, and so on; drafts are among the
+            tokens.
+        adapters: different ones that its requests ask for.
     """
 
     tokens: int
@@ -27,6 +30,8 @@ class StepShape(NamedTuple):
     decodes: int
     context: int
     sampled: int
+    drafted: tuple[int, ...] = ()
+    adapters: int = 0
 
 
 class StepTimes(ABC):

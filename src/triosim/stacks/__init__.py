@@ -46,6 +46,8 @@ class Stack:
         clip: whether the norm of all gradients is found and they are scaled by it.
         loss_scale: whether 16-bit floats (not bfloat16) are trained with a scaled loss, so that gradients are checked
             and unscaled.
+        overlap_gradients: whether gradients are reduced beside the backward; otherwise all at once after it.
+        blocking_launches: whether the host waits for every kernel that it launches (``CUDA_LAUNCH_BLOCKING=1``).
         vocabulary_multiple: the vocabulary is padded to a multiple of it.
         vocabulary_per_rank: the multiple is of each tensor-parallel rank.
         sources: where each fact is from, by its name.
@@ -61,6 +63,8 @@ class Stack:
     reduce: str = "gradient"
     clip: bool = False
     loss_scale: bool = False
+    overlap_gradients: bool = True
+    blocking_launches: bool = False
     vocabulary_multiple: int = 1
     vocabulary_per_rank: bool = False
     sources: tuple[tuple[str, str], ...] = ()
@@ -79,7 +83,10 @@ class Stack:
         """What a result says of it among its sources."""
         clipped = ", clipped" if self.clip else ""
         reduced = "" if self.reduce == "gradient" else f", reduced in {self.reduce}"
-        return f"stack {self.name}: {self.about}; gradients added up in {self.gradients}{reduced}{clipped}"
+        after = "" if self.overlap_gradients else ", reduced after the backward"
+        waits = "; every launch waits for its kernel" if self.blocking_launches else ""
+        added = f"gradients added up in {self.gradients}{reduced}{after}{clipped}"
+        return f"stack {self.name}: {self.about}; {added}{waits}"
 
 
 ASSUMED = Stack()

@@ -150,7 +150,9 @@ def _shapes(values: Values, rows: NDArray[np.int32]) -> tuple[tuple[int, ...], .
     shape = values.shape
     if len(rows) > MANY:
         many = shape.take(rows)
-        _, first, at = np.unique(_rows(many, mixed(many.values.astype(np.uint64))), return_index=True, return_inverse=True)
+        _, first, at = np.unique(
+            _rows(many, mixed(many.values.astype(np.uint64))), return_index=True, return_inverse=True
+        )
         few = [tuple(many[row].tolist()) for row in first.tolist()]
         return tuple([few[row] for row in at.ravel().tolist()])
     return tuple([tuple(shape.values[shape.offsets[row] : shape.offsets[row + 1]].tolist()) for row in rows.tolist()])
@@ -160,6 +162,12 @@ def _shapes(values: Values, rows: NDArray[np.int32]) -> tuple[tuple[int, ...], .
 def _arguments(text: str) -> dict[str, Any]:
     """The arguments that are not tensors, from their JSON text."""
     return {} if text == "{}" else json.loads(text)
+
+
+def with_arguments(text: str, **more: object) -> str:
+    """An operator's arguments, JSON text, with others; None leaves one out."""
+    args = {key: value for key, value in {**_arguments(text), **more}.items() if value is not None}
+    return json.dumps(args, sort_keys=True, separators=(",", ":"))
 
 
 def _repeats(values: list[int]) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ from triosim.core.relations import Change, Changed, RelatedTable, changed, renam
 from triosim.core.tiling import NO_UNIT, Contraction, NotRepeating, Tiling, laid
 from triosim.trace.blocks import blocks
 from triosim.trace.calls import call_of, calls_of
-from triosim.trace.tables import NONE, Modules, Operators, Phase, Trace, Values
+from triosim.trace.tables import NONE, Category, Modules, Operators, Phase, Trace, Values
 
 PATTERN = 3
 """The unit that is repeated: the third, so that its neighbours have neighbours of their own.  What stands before the
@@ -56,7 +56,7 @@ class Units:
         """What operators, values and storages are in, from the units of the modules.
 
         A value is in the unit of the operator that touches it first, otherwise in that of the parameter that it belongs
-        to, or of what else is on its storage.
+        to, or of what else is on its storage.  A parameter that only an optimizer touches is in that of its module.
 
         Args:
             trace: the tables.
@@ -70,10 +70,11 @@ class Units:
             np.minimum.at(touched, table.values, table.rows())
         storages = int(values.storage.max(initial=NONE)) + 1
         rows = np.append(modules, NO_UNIT)[operators.module]
-        unit = _values(values, rows, touched, storages, known, origin)
+        named = _by_name(trace, modules, rows, touched)
+        unit = _values(values, rows, touched, storages, named, known, origin)
         settled = _settled(operators, rows, unit)
         if not np.array_equal(settled, rows):
-            rows, unit = settled, _values(values, settled, touched, storages, known, origin)
+            rows, unit = settled, _values(values, settled, touched, storages, named, known, origin)
         on = _first_on(values.storage, unit, storages)
         empty = np.bincount(values.storage, minlength=storages) == 0
         on = on[np.maximum.accumulate(np.where(empty, 0, np.arange(storages)))]  # numbers that are not used
@@ -82,12 +83,27 @@ class Units:
         return Units(rows, unit, on, modules)
 
 
+def _by_name(
+    trace: Trace, modules: NDArray[np.int64], rows: NDArray[np.int64], touched: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Units of parameters that no operator of a module touches, by the module that their names begin with."""
+    values = trace.values
+    found = np.full(len(values), NO_UNIT, np.int64)
+    lone = (np.append(rows, NO_UNIT)[touched] < 0) & (values.category == Category.WEIGHT)
+    unit: dict[str, int] = {}
+    for row in np.flatnonzero(lone).tolist():
+        unit = unit or dict(zip(trace.modules.path, modules.tolist(), strict=True))
+        found[row] = unit.get(values.name[row].rpartition(".")[0], NO_UNIT)
+    return found
+
+
 def _values(
-    values: Values, rows: NDArray[np.int64], touched: NDArray[np.int64], storages: int, known: Units | None,
-    origin: tuple[int, ...],
+    values: Values, rows: NDArray[np.int64], touched: NDArray[np.int64], storages: int, named: NDArray[np.int64],
+    known: Units | None, origin: tuple[int, ...],
 ) -> NDArray[np.int64]:  # fmt: skip
     """Units of values, from those of operators and the operator that touches each first."""
     unit = np.append(rows, NO_UNIT)[touched]
+    unit = np.where(unit < 0, named, unit)
     if known is not None:
         given = len(known.values)
         unit[:given] = known.values

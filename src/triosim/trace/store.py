@@ -256,10 +256,10 @@ def _numpy(array: pa.Array, name: str, form: str) -> Any:
     if form == "list":
         if not pa.types.is_list(array.type):
             raise TypeError(f"type {array.type}")
-        flat = array.flatten()
+        offsets = _values(array.offsets).astype(np.int64)
+        flat = array.values[int(offsets[0]) : int(offsets[-1])]  # as flatten, which imports all of pyarrow.compute
         if flat.null_count:
             raise ValueError(f"{flat.null_count} empty cells")
-        offsets = array.offsets.to_numpy().astype(np.int64)
         return Ragged(_cast(flat, _LISTS[name]), offsets - offsets[0])
     return _cast(array, "bool" if form == _FLAG else form)
 
@@ -270,7 +270,20 @@ def _cast(array: pa.Array, form: str) -> NDArray[Any]:
     kinds = {"bool": pa.types.is_boolean, "float64": pa.types.is_floating}
     if not kinds.get(form, pa.types.is_integer)(array.type):
         raise TypeError(f"type {array.type}")
-    if form == "bool":
-        found: NDArray[Any] = array.to_numpy(zero_copy_only=False)
-        return found
-    return np.array(array.cast(form).to_numpy(zero_copy_only=False))  # a copy is writable, as built traces are
+    return _values(array if form == "bool" or str(array.type) == _ARROW.get(form, form) else array.cast(form))
+
+
+_ARROW = {"float64": "double"}
+
+
+def _values(array: pa.Array) -> NDArray[Any]:
+    """A copy of an array without empty cells.  Its own ``to_numpy`` imports pandas where that is installed."""
+    import pyarrow as pa
+
+    rows = slice(array.offset, array.offset + len(array))
+    content = array.buffers()[1] or b""
+    if pa.types.is_boolean(array.type):
+        return np.unpackbits(np.frombuffer(content, np.uint8), bitorder="little")[rows].astype(np.bool_)
+    letter = "f" if pa.types.is_floating(array.type) else "u" if pa.types.is_unsigned_integer(array.type) else "i"
+    found: NDArray[Any] = np.frombuffer(content, f"<{letter}{array.type.bit_width // 8}")[rows].copy()
+    return found

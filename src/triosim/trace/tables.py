@@ -65,6 +65,9 @@ UNDECIDED = 128
 """Bits of a dimension's symbol: proportional to the batch, to the sequence length, to the vocabulary (known of models
 by name), or not known."""
 
+SYMBOLS = {"batch": BATCH, "sequence": SEQUENCE, "vocabulary": VOCABULARY}
+"""Symbols by name."""
+
 NONE = -1
 
 

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.caching import kept
 from triosim.core.columns import Ragged
-from triosim.core.errors import InputError, quoted
+from triosim.core.errors import InputError, quoted, unknown
 from triosim.trace.builder import MOST_BITS
 from triosim.trace.calls import count_work
 from triosim.trace.repeated import ROOM
 from triosim.trace.symbols import batch_seeds, follow
-from triosim.trace.tables import BATCH, GUESSES, SEQUENCE, UNDECIDED, VOCABULARY, Phase, Trace
+from triosim.trace.tables import BATCH, GUESSES, SYMBOLS, UNDECIDED, Phase, Trace
 
 
 def of_batch(trace: Trace, samples: int) -> Trace:
@@ -120,48 +121,81 @@ def undecided(trace: Trace) -> NDArray[np.int64]:
     return np.unique(outputs.rows()[marked[outputs.values]])
 
 
+def size_of(trace: Trace, symbol: str) -> int | None:
+    """What a symbol stands for in a trace, None where that is not known.
+
+    Args:
+        trace: any.
+        symbol: one of :data:`triosim.trace.tables.SYMBOLS`.
+    """
+    meta = trace.meta
+    if symbol in _STATED:
+        stated: int | None = getattr(meta, _STATED[symbol])
+        return stated
+    bits = trace.values.symbols.values
+    sizes = np.unique(trace.values.shape.values[(bits & SYMBOLS[symbol]) != 0])
+    return int(sizes[0]) if len(sizes) == 1 else None
+
+
+_STATED = {"batch": "batch_size", "sequence": "sequence_length"}
+"""Symbols whose sizes a trace states, and where."""
+
+
 @kept(64, room=ROOM, size=len)
-def rescale(trace: Trace, batch_size: int | None = None, sequence_length: int | None = None) -> Trace:
-    """The trace at another batch size and sequence length; row for row the same operators.
+def rescale(trace: Trace, batch: int | None = None, sequence: int | None = None, **others: int | None) -> Trace:
+    """The trace with its symbols taken to other sizes; row for row the same operators.
 
     Measured times stay in the table: they are those of the recorded shapes, and it is for an operator model
     to carry them over.
 
+    Args:
+        trace: the step.
+        batch: samples; None as they are.
+        sequence: tokens of each.
+        others: sizes of the other symbols of :data:`triosim.trace.tables.SYMBOLS`, by name.
+
     Raises:
-        InputError: the trace does not say its own batch size or sequence length, or a dimension would not be whole.
+        InputError: the trace does not know its own size of a symbol, or which dimensions follow it, or a dimension
+            would not be whole.
     """
-    meta = trace.meta
-    scales: list[tuple[int, int, int]] = []
-    if batch_size is not None and batch_size != meta.batch_size:
-        trace = establish_symbols(trace)
-        if not meta.batch_size:
-            raise InputError(
-                f"trace {quoted(meta.workload)} does not say its batch size, so it cannot be rescaled: "
-                "give it with --trace-batch-size"
-            )
-        scales.append((BATCH, batch_size, meta.batch_size))
-    if sequence_length is not None and sequence_length != meta.sequence_length:
-        if not meta.sequence_length or not np.any(trace.values.symbols.values & SEQUENCE):
-            raise InputError(
-                f"trace {quoted(meta.workload)}: which dimensions follow the sequence is not known, so --seq-len "
-                "cannot change it: record it with that length, or name a model"
-            )
-        scales.append((SEQUENCE, sequence_length, meta.sequence_length))
-    if not scales:
+    asked = {"batch": batch, "sequence": sequence, **others}
+    for name in asked:
+        if name not in SYMBOLS:
+            raise unknown("symbol", name, SYMBOLS)
+    changed = {name: size for name, size in asked.items() if size is not None and size != size_of(trace, name)}
+    if not changed:
         return trace
-    new = replace(
-        trace.meta,
-        batch_size=batch_size if batch_size is not None else meta.batch_size,
-        sequence_length=sequence_length if sequence_length is not None else meta.sequence_length,
-    )
+    if "batch" in changed:
+        trace = establish_symbols(trace)
+    scales = [(SYMBOLS[name], size, _known(trace, name)) for name, size in changed.items()]
     scaled = _scaled(trace, scales)
-    if scales[0][0] == BATCH and not grown(trace, scaled).any():
-        guess = ", which is a guess" if trace.meta.batch_guess else ""
+    if "batch" in changed and not grown(trace, scaled).any():
+        meta, guess = trace.meta, ", which is a guess" if trace.meta.batch_guess else ""
         raise InputError(
-            f"no operator of trace {quoted(meta.workload)} grows with its batch size {trace.meta.batch_size}{guess}: "
-            "give the right one with --trace-batch-size, or the same step at another batch size with --batch-trace"
+            f"no operator of trace {quoted(meta.workload)} grows with its batch size {meta.batch_size}{guess}: give "
+            "the right one with --trace-batch-size, or the same step at another batch size with --batch-trace"
         )
-    return replace(scaled, meta=new)
+    stated: dict[str, Any] = {_STATED[name]: size for name, size in changed.items() if name in _STATED}
+    return replace(scaled, meta=replace(scaled.meta, **stated))
+
+
+def _known(trace: Trace, symbol: str) -> int:
+    """The size of a symbol which some dimensions follow.
+
+    Raises:
+        InputError: it is not known, or which those are.
+    """
+    size, name = size_of(trace, symbol), quoted(trace.meta.workload)
+    if symbol == "batch":
+        if not size:
+            raise InputError(
+                f"trace {name} does not say its batch size, so it cannot be rescaled: give it with --trace-batch-size"
+            )
+        return size
+    if not size or not np.any(trace.values.symbols.values & SYMBOLS[symbol]):
+        cure = "so --seq-len cannot change it: record it with that length" if symbol == "sequence" else "so it stays"
+        raise InputError(f"trace {name}: which dimensions follow the {symbol} is not known, {cure}, or name a model")
+    return size
 
 
 def _check_countable(trace: Trace, extents: NDArray[np.int64], old: int, new: int) -> None:
@@ -214,19 +248,16 @@ def padded_vocabulary(trace: Trace, ranks: int) -> Trace:
     the vocabulary divides, or the trace does not know which dimensions are its (only models by name do), it is
     returned as it is.
     """
-    bits = trace.values.symbols.values
-    sizes = np.unique(trace.values.shape.values[(bits & VOCABULARY) != 0])
-    if len(sizes) != 1 or sizes[0] % ranks == 0:
+    size = size_of(trace, "vocabulary")
+    if size is None or size % ranks == 0:
         return trace
-    unit, size = VOCABULARY_MULTIPLE * ranks, int(sizes[0])
+    unit = VOCABULARY_MULTIPLE * ranks
     padded = -(-size // unit) * unit
     note = (
         f"vocabulary: padded from {size:,} to {padded:,}, a multiple of {VOCABULARY_MULTIPLE} x tp {ranks}, as "
         "Megatron-LM does (--make-vocab-size-divisible-by)"
     )
-    return replace(
-        _scaled(trace, [(VOCABULARY, padded, size)]), meta=replace(trace.meta, notes=(*trace.meta.notes, note))
-    )
+    return replace(rescale(trace, vocabulary=padded), meta=replace(trace.meta, notes=(*trace.meta.notes, note)))
 
 
 def grown(recorded: Trace, scaled: Trace) -> NDArray[np.bool_]:

@@ -11,7 +11,8 @@ import pytest
 from tests.kernels.calibration.example import H100, pack
 from triosim.core.errors import InputError
 from triosim.kernels.calibration import pack as packs
-from triosim.kernels.calibration.pack import CalibrationPack, is_calibration_file, load, text
+from triosim.kernels.calibration.pack import CalibrationPack, load, text
+from triosim.kernels.pack import is_calibration_file
 from triosim.kernels.physical.kinds import BY_NAME
 
 

@@ -193,7 +193,7 @@ def test_dimensions_follow_batch_and_sequence_as_they_say(family, data):
 
 @pytest.mark.parametrize("family", SMALL)
 def test_rescaling_is_building_anew(family):
-    new = {"batch_size": 6, **({"sequence_length": 40} if family in TEXT else {})}
+    new = {"batch": 6, **({"sequence": 40} if family in TEXT else {})}
     scaled, built = rescale(small(family), **new), small(family, 6, 40)
     assert np.array_equal(scaled.values.shape.values, built.values.shape.values)
     assert np.array_equal(scaled.operators.flop, built.operators.flop, equal_nan=True)

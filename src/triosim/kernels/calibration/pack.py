@@ -28,11 +28,11 @@ from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.calibration.anchors import Anchors
 from triosim.kernels.calibration.calibration import Calibration, calibrated
 from triosim.kernels.calibration.fitting import Learned, MeasuredKernels, Menu, by_class, different
+from triosim.kernels.pack import CALIBRATION
 from triosim.kernels.physical.kinds import BY_NAME, KernelKind, Scalars, Work
 from triosim.kernels.work import attention, moe, stream
 
-SCHEMA = "triosim/calibration/1"
-_FAMILY = "triosim/calibration/"
+SCHEMA = f"{CALIBRATION}1"
 TOLERANCE = 1e-9
 """Relative difference of a golden prediction from which on a pack is refused: far above rounding, far below meaning."""
 _GOLDEN = (0.0, 0.5, 1.0)
@@ -109,11 +109,6 @@ def constants_version() -> str:
     for name in sorted(BY_NAME):
         found.update((folder / f"{name}.json").read_bytes())
     return found.hexdigest()[:16]
-
-
-def is_calibration_file(name: str) -> bool:
-    """Whether a JSON file says that it is a calibration; False where it cannot be read."""
-    return guarded.schema(Path(name)).startswith(_FAMILY)
 
 
 # Writing --------------------------------------------------------------------------------------------------------------
@@ -212,7 +207,7 @@ def load(name: str) -> CalibrationPack:
         InputError: the file cannot be read, is no calibration, was changed, or no longer predicts what it did.
     """
     document = guarded.values(Path(name), ".json")
-    if not isinstance(document, dict) or not str(document.get("schema", "")).startswith(_FAMILY):
+    if not isinstance(document, dict) or not str(document.get("schema", "")).startswith(CALIBRATION):
         found = document.get("schema") if isinstance(document, dict) else type(document).__name__
         raise InputError(
             f"calibration {name}: schema is {quoted(found)}, expected {SCHEMA!r}: triosim calibrate writes one"

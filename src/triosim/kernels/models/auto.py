@@ -28,6 +28,8 @@ class Auto(OperatorModel):
       be priced: there the recorded time is scaled with the work above the recording's floor (:func:`_proportional`);
     * it was not recorded: the model alone.
 
+    On a device that is a design all are of its loop nests (:mod:`triosim.kernels.models.loop_nest`).
+
     Operators of which it is not known whether they follow the batch get an interval that reaches from "unchanged" to
     "fully scaled".
 
@@ -44,6 +46,10 @@ class Auto(OperatorModel):
         Raises:
             InputError: the device has no datasheet figures and is not that of the recording.
         """
+        if job.device.design is not None:  # nobody has recorded on it
+            from triosim.kernels.models.loop_nest import LoopNestModel  # takes long to load
+
+            return LoopNestModel().price(job)
         here = job.recorded_on is not None and same_device(job.device, job.recorded_on)
         if not here or job.device.priced:
             return self._priced(job)

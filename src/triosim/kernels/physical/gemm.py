@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.core.dtypes import DTYPES
+from triosim.core.dtypes import DTYPE_CODE, DTYPES
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import UNITS, multiplication, unit_of
 from triosim.kernels.estimate import Limit
@@ -195,14 +195,38 @@ def predict(work: Gemm, device: Accelerator, constants: Mapping[str, GemmConstan
         InputError: the device has no compute peak or no memory bandwidth.
     """
     seconds, limit = np.empty(len(work)), np.empty(len(work), np.int8)
-    for code in np.unique(work.dtype).tolist():
-        chip = silicon(device, DTYPES[code])
+    loose = misaligned(work, device)
+    for code, apart in _kinds(work, loose):
+        chip = silicon(device, "float32" if apart else DTYPES[code])
         kind = chip.unit
-        rows = np.flatnonzero(work.dtype == code)
+        rows = np.flatnonzero((work.dtype == code) & (loose == apart))
         for start in range(0, len(rows), CHUNK):
             at = rows[start : start + CHUNK]
             seconds[at], limit[at] = _seconds(work.take(at), chip, constants[kind], REFERENCE_WIDTH[kind])
     return Predicted(seconds, limit)
+
+
+_LOAD = 8
+"""Elements of 16 bits that a thread loads at once, 16 bytes."""
+
+
+def misaligned(work: Gemm, device: Accelerator) -> NDArray[np.bool_]:
+    """Products in batches of 16 bits that run on the vector units, since their rows do not begin where a load may.
+
+    cuBLAS's kernels for matrix units load 16 bytes at once (NVIDIA, Matrix Multiplication Background User's Guide,
+    "Tensor Core Requirements").  The products of an attention whose heads are no multiple of 8 wide do not allow it:
+    BigScience's chronicle of BLOOM (train/tr11-176B-ml/chronicles-prequel.md) has iterations of 104 to 110 s with heads
+    of 216 and 144 and of 147 to 154 s with heads of 108, all else equal.
+    """
+    if device.vendor != "NVIDIA":
+        return np.zeros(len(work), bool)
+    halves = np.isin(work.dtype, [DTYPE_CODE["float16"], DTYPE_CODE["bfloat16"]])
+    return np.asarray(halves & (work.batch > 1) & ((work.k % _LOAD != 0) | (work.n % _LOAD != 0)))
+
+
+def _kinds(work: Gemm, loose: NDArray[np.bool_]) -> list[tuple[int, bool]]:
+    """Element types and whether they are misaligned, each that there is."""
+    return sorted(set(zip(work.dtype.tolist(), loose.tolist(), strict=True)))
 
 
 def _seconds(work: Gemm, chip: Silicon, c: GemmConstants, reference: float) -> tuple[NDArray, NDArray]:
@@ -411,9 +435,9 @@ def spread(work: Gemm, limit: NDArray[np.int8], device: Accelerator, fitted: Fit
         fitted: the constants it was predicted with.
     """
     out = np.empty(len(work))
-    family = family_of(device)
-    for code in np.unique(work.dtype).tolist():
-        of = fitted.spread[multiplication(device, DTYPES[code]).unit]
-        at = work.dtype == code
+    family, loose = family_of(device), misaligned(work, device)
+    for code, apart in _kinds(work, loose):
+        of = fitted.spread[multiplication(device, "float32" if apart else DTYPES[code]).unit]
+        at = (work.dtype == code) & (loose == apart)
         out[at] = (of.seen if family in of.families else of.unseen)[limit[at]]
     return np.where(work.sparse & (device.sparsity_factor > 1), np.hypot(out, _SPARSE), out)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from triosim.core import guarded
 from triosim.core.errors import InputError, quoted, unknown
 from triosim.core.registry import registered
-from triosim.hardware.description import read_table
 from triosim.hardware.system import System
 from triosim.network.routing import Given, Routing
 
@@ -46,7 +46,7 @@ class Static(Routing):
         if not self.table:
             raise InputError("routing static needs a table of routes: give option table, for example table=routes.toml")
         path = Path(self.table)
-        rows = read_table(path).get("route")
+        rows = guarded.document(path, "a table of keys with [[route]] tables").get("route")
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             raise InputError(f"{path}: must hold [[route]] tables with from, to and via")
         numbers = {name: number for number, name in enumerate(system.node_names)}

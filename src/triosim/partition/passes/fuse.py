@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from triosim.core.errors import PlanError, quoted
 from triosim.partition.gradients import Gradient
+from triosim.partition.shards import shard_dims
 from triosim.trace.blocks import blocks
-from triosim.trace.tables import NONE, Trace
+from triosim.trace.tables import NONE, Phase, Trace
 
 
 def by_bytes(grads: Sequence[Gradient], first_bytes: int, bytes_: int) -> list[list[Gradient]]:
@@ -45,6 +48,8 @@ class Unit:
         scatter_bytes: the same of a reduce-scatter of the gradients.
         forward, backward: its first and last operator in each phase, -1 for none; what is in no module (the loss) runs
             after the forward and before the backward of the whole.
+        shards: parts into which its parameters are cut.
+        apart: whether replicas have different ones of it (experts).
     """
 
     path: str
@@ -54,6 +59,8 @@ class Unit:
     scatter_bytes: int
     forward: tuple[int, int]
     backward: tuple[int, int]
+    shards: int
+    apart: bool
 
     @property
     def root(self) -> bool:
@@ -62,26 +69,89 @@ class Unit:
 
 
 class UnitsByModule:
-    """The parameters of every repeated block of a step are one unit, and so is the rest.
+    """The parameters of every repeated block of a step, or of every module that is asked for, are one unit, as is the
+    rest.  Parameters of which replicas have different ones (experts) are units of their own within them, gathered
+    before the first operator that reads them; where a rank has nobody to share them with they are in none.
 
     Args:
         trace: one rank's step.
-        ways: parts into which parameters are cut, by rows: what is sent is padded to a multiple of them.
+        shards: parts into which parameters are cut: what is sent is padded to a multiple of them.
+        modules: see :class:`triosim.partition.residence.GatheredModules`.
+        apart: parameters of which replicas have different ones.
+        shards_apart: parts into which those are cut.
+
+    Raises:
+        PlanError: a pattern fits no module.
     """
 
-    def __init__(self, trace: Trace, ways: int) -> None:
-        self.trace, self.ways = trace, ways
-        found = blocks(trace)
-        self.paths = found.path
-        self.block = found.of(trace).tolist()
-        self.parameters = _blocks_of_parameters(trace, found.path, self.block)
+    def __init__(
+        self,
+        trace: Trace,
+        shards: int,
+        modules: Sequence[str] = (),
+        apart: frozenset[int] = frozenset(),
+        shards_apart: int = 1,
+    ) -> None:
+        self.trace, self.shards, self.shards_apart = trace, shards, shards_apart
+        if modules:
+            self.paths, self.block = _modules_asked_for(trace, modules)
+        else:
+            found = blocks(trace)
+            self.paths, self.block = found.path, found.of(trace).tolist()
+        self.parameters = _blocks_of_parameters(trace, self.paths, self.block)
+        if modules:
+            self._keep_what_others_read()
+        self.apart: dict[int, int] = {}
+        self._touching: dict[int, list[int]] = {}
+        if apart:
+            self._units_apart(apart)
         shapes, self._size = trace.values.shape.lists(), trace.values.bytes().tolist()
-        self._rows = [max(shape[0], 1) if shape else 1 for shape in shapes]
+        dims = shard_dims(trace.values.shape, shards_apart, apart).tolist()
+        self._rows = [max(shape[dim], 1) if shape else 1 for shape, dim in zip(shapes, dims, strict=True)]
+
+    def _units_apart(self, apart: frozenset[int]) -> None:
+        """Parameters of which replicas have different ones: the unit of each, and what runs in it."""
+        number: dict[int, int] = {}
+        paths = list(self.paths)
+        for parameter in sorted(apart):
+            block = self.parameters[parameter]
+            if block not in number:
+                number[block] = len(paths)
+                paths.append(self.trace.values.name[parameter].rpartition(".")[0] or f"experts {len(number)}")
+            self.apart[parameter] = number[block]
+        self.paths = tuple(paths)
+        values = self.trace.values
+        storage, of = values.storage.tolist(), values.of.tolist()
+        unit = {storage[parameter]: block for parameter, block in self.apart.items()}
+        unit.update({storage[v]: unit[storage[of[v]]] for v in range(len(of)) if of[v] >= 0 and storage[of[v]] in unit})
+        operators = self.trace.operators
+        for row, (reads, writes) in enumerate(zip(operators.inputs.lists(), operators.outputs.lists(), strict=True)):
+            for block in {unit[storage[v]] for v in (*reads, *writes) if storage[v] in unit}:
+                if not operators.view[row]:
+                    self._touching.setdefault(row, []).append(block)
+
+    def _keep_what_others_read(self) -> None:
+        """Parameters that an operator outside of their module reads too (tied weights) are in no unit."""
+        values, operators = self.trace.values, self.trace.operators
+        storage, unit = values.storage.tolist(), {}
+        for parameter, block in self.parameters.items():
+            unit[storage[parameter]] = block
+        elsewhere = {
+            storage[value]
+            for block, phase, reads in zip(self.block, operators.phase.tolist(), operators.inputs.lists(), strict=True)
+            for value in reads
+            if phase != Phase.OPTIMIZER and unit.get(storage[value], block) != block
+        }
+        self.parameters = {p: NONE if storage[p] in elsewhere else block for p, block in self.parameters.items()}
 
     def padded(self, parameter: int, size: int) -> int:
-        """Bytes of something of a parameter's shape when its first dimension is made a multiple of the ranks."""
-        rows = self._rows[parameter]
-        return size // rows * (-(-rows // self.ways) * self.ways)
+        """Bytes of something of a parameter's shape when the dimension that is cut is made a multiple of the ranks."""
+        rows, shards = self._rows[parameter], self.shards_apart if parameter in self.apart else self.shards
+        return size // rows * (-(-rows // shards) * shards)
+
+    def __contains__(self, parameter: int) -> bool:
+        """Whether a parameter is in a unit."""
+        return self.shards_apart > 1 or parameter not in self.apart
 
     def units(
         self, parameters: Iterable[int], grads: Sequence[Gradient], forward: Sequence[int], backward: Sequence[int]
@@ -94,14 +164,17 @@ class UnitsByModule:
             forward, backward: operators of the stage in the order in which they run.
         """
         in_forward, in_backward = self._reach(forward), self._reach(backward)
+        own = {**self.parameters, **self.apart}
         mine: dict[int, list[int]] = {}
         for parameter in parameters:
-            block = self.parameters[parameter]
-            mine.setdefault(block if block in in_forward else NONE, []).append(parameter)
+            if parameter in self:
+                mine.setdefault(own[parameter] if own[parameter] in in_forward else NONE, []).append(parameter)
         reduced: dict[int, list[Gradient]] = {}
         for gradient in grads:
-            block = self.parameters[gradient.parameter]
-            reduced.setdefault(block if block in in_forward else NONE, []).append(gradient)
+            if gradient.parameter in self:
+                block = own[gradient.parameter]
+                reduced.setdefault(block if block in in_forward else NONE, []).append(gradient)
+        apart = set(self.apart.values())
         order = [NONE] * (NONE in mine) + sorted(mine.keys() - {NONE}, key=lambda block: in_forward[block])
         module = self.trace.operators.module
         inside = [[row for row in rows if module[row] != NONE] or rows for rows in (forward, backward)]  # not the loss
@@ -116,18 +189,38 @@ class UnitsByModule:
                 sum(self.padded(g.parameter, g.bytes) for g in reduced.get(block, ())),
                 whole if block == NONE else in_forward[block],
                 after if block == NONE else in_backward.get(block, (NONE, NONE)),
+                self.shards_apart if block in apart else self.shards,
+                block in apart,
             )
             for block in order
         ]
 
     def _reach(self, rows: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """First and last of some operators in each block."""
+        """First and last of some operators in each block, and of those that touch parameters of units apart."""
         reach: dict[int, tuple[int, int]] = {}
         for row in rows:
-            block = self.block[row]
-            if block != NONE:
-                reach[block] = (reach.get(block, (row, row))[0], row)
+            for block in (self.block[row], *self._touching.get(row, ())):
+                if block != NONE:
+                    reach[block] = (reach.get(block, (row, row))[0], row)
         return reach
+
+
+def _modules_asked_for(trace: Trace, patterns: Sequence[str]) -> tuple[tuple[str, ...], list[int]]:
+    """Paths of the modules that fit, and for each operator the innermost of them that it runs in, -1 for none.
+
+    Raises:
+        PlanError: a pattern fits none.
+    """
+    fits = [re.compile(re.escape(pattern).replace(r"\*", r"[^.]+")) for pattern in patterns]
+    above = [[".".join(path.split(".")[:n]) for n in range(path.count(".") + 1, 0, -1)] for path in trace.modules.path]
+    everything = dict.fromkeys(path for paths in above for path in reversed(paths) if path)
+    for pattern, fit in zip(patterns, fits, strict=True):
+        if not any(fit.fullmatch(path) for path in everything):
+            near = ", ".join(list(everything)[:3])
+            raise PlanError(f"modules {quoted(pattern)} to be gathered: none is called so; there are {near}, ...")
+    number = {p: i for i, p in enumerate(path for path in everything if any(fit.fullmatch(path) for fit in fits))}
+    inside = [next((number[p] for p in paths if p in number), NONE) for paths in above]
+    return tuple(number), [inside[module] if module != NONE else NONE for module in trace.operators.module.tolist()]
 
 
 def _blocks_of_parameters(trace: Trace, paths: Sequence[str], block: Sequence[int]) -> dict[int, int]:
@@ -141,7 +234,7 @@ def _blocks_of_parameters(trace: Trace, paths: Sequence[str], block: Sequence[in
     found = {}
     for parameter in trace.weights().tolist():
         parts = values.name[parameter].split(".")
-        prefixes = (".".join(parts[:n]) for n in range(1, len(parts)))
+        prefixes = (".".join(parts[:n]) for n in range(len(parts) - 1, 0, -1))
         named = next((number[p] for p in prefixes if p in number), NONE)
         found[parameter] = named if values.name[parameter] else reader.get(storage[parameter], NONE)
     return found

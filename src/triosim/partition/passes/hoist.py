@@ -13,6 +13,6 @@ def hoist(units: Sequence[T], ahead: int) -> list[T]:
 
     Args:
         units: in the order in which they begin.
-        ahead: how many units before; the first ones launch for themselves what they cannot have launched before.
+        ahead: how many units before; where there are not so many, the first one launches it.
     """
-    return [unit if at < ahead else units[at - ahead] for at, unit in enumerate(units)]
+    return [units[max(at - ahead, 0)] for at in range(len(units))]

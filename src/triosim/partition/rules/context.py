@@ -1,10 +1,14 @@
-"""Context parallelism: the ranks of a group have a part of each sequence, and attention gathers keys and values.
+"""Context parallelism: the ranks of a group have a part of each sequence, and what attention needs is sent.
 
-The axis ``cp`` is taken from the data axis.  Everything but attention works token by token, on a rank's own part.  Keys
-and values of a layer are all-gathered before its attention, their gradients reduce-scattered after its backward; with
-``T`` tokens of ``h`` elements of keys each is ``T h`` elements, as all ranks together have.  Parts are taken to be
-dealt out so that causal attention is the same work on each (one from the front with one from the back).  Gradients of
-parameters are sums over ``dp`` and ``cp``, reduced and sharded along both at once.
+The axis ``cp`` is taken from the data axis.  Everything but attention works token by token, on a rank's own part.
+Gradients of parameters are sums over ``dp`` and ``cp``, reduced and sharded along both at once.  Attention:
+
+* ``gather``: keys and values of a layer are all-gathered before it, their gradients reduce-scattered after its
+  backward; with ``T`` tokens of ``h`` elements of keys each is ``T h`` elements, as all ranks together have.  Parts are
+  taken to be dealt out so that causal attention is the same work on each (one from the front with one from the back);
+* ``ring``: blocks of keys and values go round beside the attention (:mod:`triosim.partition.ring_attention`), parts
+  dealt out likewise;
+* ``ulysses``: all-to-alls give each rank all positions of a part of the heads (:mod:`triosim.partition.ulysses`).
 
 Sources: Llama team, "The Llama 3 Herd of Models" (arXiv:2407.21783), section 3.3.2; PyTorch's
 ``torch.distributed.tensor.experimental.context_parallel`` with ``allgather``.
@@ -12,23 +16,25 @@ Sources: Llama team, "The Llama 3 Herd of Models" (arXiv:2407.21783), section 3.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from triosim.core.caching import kept
 from triosim.core.errors import PlanError
 from triosim.core.registry import registered
 from triosim.operators import SPREAD
+from triosim.partition.experts import routed
 from triosim.partition.facts import Facts
 from triosim.partition.mesh import Mesh
 from triosim.partition.replication import Replication
+from triosim.partition.ring_attention import in_blocks, passed_round
 from triosim.partition.rule import M, Placing, Rule
 from triosim.partition.rules.sequence import sequence_of
 from triosim.partition.step import Step
-from triosim.trace.calls import calls_of, count_work
+from triosim.partition.ulysses import exchanged
+from triosim.trace.calls import calls_of, count_work, with_arguments
 from triosim.trace.symbols import follow
-from triosim.trace.tables import PERSISTENT
+from triosim.trace.tables import PERSISTENT, Trace
 
 
 @registered
@@ -38,12 +44,14 @@ class Context(Rule):
 
     Attributes:
         cp: ranks that share the sequences of a replica.
+        cp_style: how attention gets what other ranks have.
     """
 
     axis: ClassVar[str] = "cp"
     cuts_inputs: ClassVar[bool] = True
 
     cp: int = 2
+    cp_style: Literal["gather", "ulysses", "ring"] = "gather"
 
     def arranged(self, mesh: M) -> M:
         """With the axis ``cp`` within the data axis, and ``dp_cp`` for both.
@@ -60,7 +68,9 @@ class Context(Rule):
             PlanError: replicas are arranged otherwise.
         """
         if placed.axis != "dp" or placed.path or placed.rooted or placed.apart:
-            raise PlanError("context: cp goes with ZeRO and plain data parallelism, without hsdp, ep and dataparallel")
+            raise PlanError(
+                "context: cp goes with ZeRO and plain data parallelism, without hsdp and dataparallel, before experts"
+            )
         return replace(placed, axis="dp_cp")
 
     def place(self, facts: Facts, placing: Placing) -> Placing:
@@ -76,15 +86,16 @@ class Context(Rule):
                 f"context: which dimension of {name} is the sequence is not known: record it with its sequence_length, "
                 "or name a model and give --seq-len"
             )
-        if any(call.kind == "experts" for call in facts.calls.unique):
-            raise PlanError(f"context: tokens of {name} choose experts among all of a rank: use ep, and leave cp out")
-        if length % (2 * placing.size):
-            unit = 2 * placing.size
+        parts = 1 if self.cp_style == "ulysses" else 2
+        if length % (parts * placing.size):
+            unit = parts * placing.size
             near = " or ".join(str(n) for n in (length // unit * unit, -(-length // unit) * unit) if n)
+            each = "a part" if parts == 1 else "two parts"
             raise PlanError(
-                f"context: sequence length {length} does not divide into two parts for each of cp {placing.size} ranks:"
+                f"context: sequence length {length} does not divide into {each} for each of cp {placing.size} ranks:"
                 f" nearest that do are {near}"
             )
+        alone, own = routed(facts, next(iter(seeds.items())))
         found = follow(facts.trace, seeds, length).segments
         resting = {
             value: shard
@@ -93,21 +104,33 @@ class Context(Rule):
             if (shard := next(iter(shards))).size % placing.size == 0
         }
         return replace(
-            placing, inputs=seeds, resting=resting, stationary="activations", per_rank=frozenset({"loss"}), left=True
-        )
+            placing, inputs=seeds, resting={**own, **resting}, stationary="activations", per_rank=frozenset({"loss"}),
+            alone=alone, left=True,
+        )  # fmt: skip
 
     def completed(self, step: Step, mesh: Mesh) -> Step:
-        """With attention that knows that its queries are from all over the sequence."""
-        return _spread(step) if mesh.size("cp") > 1 else step
+        """With attention by heads, by blocks, or one that knows that its queries are from all over the sequence.
+
+        Raises:
+            PlanError: it cannot be had so.
+        """
+        size = mesh.size("cp")
+        if size == 1:
+            return step
+        if self.cp_style == "ulysses":
+            return exchanged(step, size, mesh.row("cp"))
+        return passed_round(step, size, mesh.row("cp")) if self.cp_style == "ring" else _spread(step)
+
+    def suited(self, trace: Trace, mesh: Mesh) -> Trace:
+        """With attention in blocks where those go round."""
+        return in_blocks(trace, mesh.size("cp")) if self.cp_style == "ring" and mesh.size("cp") > 1 else trace
 
 
 @kept(8)
 def _spread(step: Step) -> Step:
     operators, calls = step.trace.operators, calls_of(step.trace)
     args = tuple(
-        json.dumps({**calls[row].args, SPREAD: True}, sort_keys=True, separators=(",", ":"))
-        if calls[row].kind == "attention"
-        else text
+        with_arguments(text, **{SPREAD: True}) if calls[row].kind == "attention" else text
         for row, text in enumerate(operators.args)
     )
     return replace(step, trace=count_work(replace(step.trace, operators=replace(operators, args=args))))

@@ -37,8 +37,13 @@ class DataParallel(Rule):
         """
         if mesh.ranks > mesh.size("dp"):
             raise PlanError("dataparallel is one process over whole replicas: use tp 1 and pp 1, or dp-style ddp")
-        if placed.states or placed.away:
-            raise PlanError("dataparallel keeps everything whole on its devices: use zero 0 and no offload")
+        if placed.states:
+            raise PlanError(
+                f"dp-style dataparallel keeps everything whole and cannot be combined with {placed.name}: use dp-style "
+                "ddp, or zero 0"
+            )
+        if placed.away:
+            raise PlanError("dp-style dataparallel keeps everything on its devices: use dp-style ddp, or no offload")
         return replace(placed, rooted=True, path=(("reduce", "dp"),))
 
     def completed(self, step: Step, mesh: Mesh) -> Step:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from math import prod
 
 from triosim.core.errors import PlanError
 from triosim.core.registry import registered
@@ -39,31 +40,35 @@ class ExpertParallelism(Rule):
     imbalance: float = 1.0
 
     def arranged(self, mesh: M) -> M:
-        """With the axes ``edp`` and ``ep``, the latter innermost.
+        """With the axes ``edp`` and ``ep``, the latter innermost: of a group of hsdp, and of ranks that share samples.
 
         Raises:
             PlanError: the replicas cannot be divided into groups of so many.
         """
-        replicas = mesh.size("dp")
+        base = next(axes for axes in (("dp_shard",), ("dp", "cp"), ("dp",)) if set(axes) <= set(mesh.names))
+        replicas, about = prod(map(mesh.size, base)), " x ".join(f"{axis} {mesh.size(axis)}" for axis in base)
         if self.ep < 1 or replicas % self.ep:
             near = ", ".join(str(n) for n in range(1, replicas + 1) if replicas % n == 0)
             raise PlanError(
-                f"experts: dp {replicas} cannot be divided into groups of ep {self.ep}: sizes that fit are {near}"
+                f"experts: {about} cannot be divided into groups of ep {self.ep}: sizes that fit are {near}"
             )
         if not 1 <= self.imbalance < math.inf:
             raise PlanError(
                 f"experts: imbalance {self.imbalance:g} is no load of the fullest rank over the mean: give 1 or more"
             )
-        return mesh.resplit(("dp",), (("edp", replicas // self.ep), ("ep", self.ep)))
+        return mesh.resplit(base, (("edp", replicas // self.ep), ("ep", self.ep)))
 
     def replicate(self, mesh: Mesh, placed: Replication) -> Replication:
         """Gradients of experts are reduced along ``edp``.
 
         Raises:
-            PlanError: the replicas divide whole parameters, or do not reduce gradients among all of them.
+            PlanError: one replica drives the others, or gradients are reduced in a way of their own.
         """
-        if placed.weights or placed.rooted or placed.away or placed.path or placed.replicas:
-            raise PlanError("experts: ep goes with zero 0 or 1, without offload, hsdp and dataparallel")
+        if placed.rooted or placed.path:
+            raise PlanError(
+                f"experts: ep does not go with {'dataparallel' if placed.rooted else 'a path of reductions'}: leave "
+                "one of them out"
+            )
         return replace(placed, apart="edp")
 
     def completed(self, step: Step, mesh: Mesh) -> Step:

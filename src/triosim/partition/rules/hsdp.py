@@ -48,8 +48,10 @@ class HybridSharding(Rule):
         """What is Shard is so on ``dp_shard``; in groups of one everything is Replicate.
 
         Raises:
-            PlanError: nothing is.
+            PlanError: nothing is, or experts have been divided among all replicas before.
         """
+        if placed.apart:
+            raise PlanError("hsdp: experts are divided within its groups: name it before them")
         if not placed.states:
             raise PlanError("hsdp: nothing is divided among the replicas of a group: use zero 1, 2 or 3")
         if mesh.size("dp_shard") == 1:

@@ -33,4 +33,5 @@ class Zero(Rule):
 
     def replicate(self, mesh: Mesh, placed: Replication) -> Replication:
         """States Shard from 1 on, gradients and parameters from 2 on; with 3 parameters are not kept gathered."""
-        return replace(placed, states=self.level > 0, weights=self.level > 1, regathers=self.level > 2)
+        name = f"zero {self.level}"
+        return replace(placed, states=self.level > 0, weights=self.level > 1, regathers=self.level > 2, name=name)

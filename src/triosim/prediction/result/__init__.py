@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from triosim.core.result_file import SCHEMA
 from triosim.energy.account import Energy
 from triosim.energy.cost import Cost
 from triosim.engine.stats import Stats
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     import pandas
     import pyarrow
 
-SCHEMA = "triosim/result/1"
 FIELDS = (
     "iteration_time_s", "interval_s", "confidence", "active_time_s", "throughput", "efficiency", "breakdown_s",
     "energy", "cost", "memory", "devices", "stages", "layers", "collectives", "workload", "system", "plan", "fidelity",

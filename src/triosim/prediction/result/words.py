@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from triosim.core.errors import printable
-from triosim.core.units import format_bytes, format_count, format_time
+from triosim.core.units import format_bytes, format_count, format_share, format_time
 
 if TYPE_CHECKING:
     from triosim.plan import RunPlan
@@ -85,7 +85,7 @@ def number(value: float) -> str:
 
 def share(part: float) -> str:
     """A part of a whole: ``"36.5 %"``."""
-    return "<0.1 %" if 0 < part < 0.0005 else f"{part * 100:.1f} %"
+    return format_share(part)
 
 
 def speeds(result: Result) -> str:

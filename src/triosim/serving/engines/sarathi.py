@@ -28,6 +28,7 @@ class Sarathi(Policy):
     watermark: float = 0.01
 
     steady: ClassVar[bool] = True
+    swaps: ClassVar[bool] = True
 
     def schedule(self) -> Batch:
         """Decodes, begun prompts, new prompts."""

@@ -63,7 +63,9 @@ class SgLang(Policy):
                 tokens = min(request.lacks, left)
                 step.append((request, tokens))
                 left -= tokens
-        kept = sum(min(request.remaining, MOST_TO_COME) * self.ratio for request in self.running)
+        kept = 0.0
+        for request in self.running:
+            kept += min(request.remaining, MOST_TO_COME) * self.ratio
         free = self.cache.free * self.block_tokens - kept
         while left and self.waiting and len(self.running) < self.max_running and len(step) < self.per_step:
             request = self.waiting[0]

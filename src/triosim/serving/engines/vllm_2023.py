@@ -28,6 +28,7 @@ class Vllm2023(Policy):
     watermark: float = 0.01
 
     steady: ClassVar[bool] = True
+    swaps: ClassVar[bool] = True
 
     def schedule(self) -> Batch:
         """Prompts if any can be admitted, else decodes."""
@@ -38,6 +39,8 @@ class Vllm2023(Policy):
         longest, keep = 0, self.watermark * self.cache.blocks
         while self.waiting and len(self.running) < self.max_running and len(step) < self.per_step:
             request = self.waiting[0]
+            if request.away:  # no prompt begins before those come back that gave way
+                break
             longest = max(longest, request.known)
             padded = (len(step) + 1) * longest
             blocks = ceil(request.known / self.block_tokens)
@@ -51,6 +54,7 @@ class Vllm2023(Policy):
     def _decodes(self) -> Batch:
         step: Batch = []
         ready = deque(self.ready())
+        running = len(self.running)
         while ready and len(step) < self.per_step:
             request = ready.popleft()
             while not self.cache.free:  # a decode is run only if a block is free, whether or not it takes one
@@ -61,6 +65,22 @@ class Vllm2023(Policy):
             else:
                 self.cache.hold(request, request.known)
                 step.append((request, 1))
+        if len(self.running) == running:
+            step += self._back(len(step))
+        return step
+
+    def _back(self, taken: int) -> Batch:
+        """Those whose blocks are on the host, unless somebody had to give way."""
+        step: Batch = []
+        keep = self.watermark * self.cache.blocks
+        while self.waiting and self.waiting[0].away and len(self.running) < self.max_running:
+            request = self.waiting[0]
+            blocks = ceil(request.known / self.block_tokens)
+            if self.cache.free - blocks < keep or taken + len(step) == self.per_step:
+                break
+            self.admit()
+            self.cache.start(request, request.known)
+            step.append((request, 1))
         return step
 
     def room(self, request: Request) -> str:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import bisect
 import re
-import statistics
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
@@ -22,16 +21,22 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from triosim.core.errors import InputError, quoted
 from triosim.core.guarded import INTEGERS
 from triosim.core.registry import registered
 from triosim.core.units import format_time
 from triosim.operators import argument_names, canonical
 from triosim.sources.readers import _communication as communication
+from triosim.sources.readers import _events
 from triosim.sources.readers._arguments import dimensions, dtype, written_constant
+from triosim.sources.readers._choice import Choice, DeviceColumns, Overview, StepMark, choose, column
+from triosim.sources.readers._events import CALL, LAUNCH, MODULE, SHAPED, EventIndex
 from triosim.sources.readers._execution import Recording, is_execution_trace
 from triosim.sources.readers._files import contains, files, head, parse_json
-from triosim.sources.readers._host import HostClock, Issued, blocked, following
+from triosim.sources.readers._host import HostClock, Issued, following
 from triosim.sources.readers._inference import Inference, find_parameters, updates
 from triosim.sources.readers._join import join
 from triosim.sources.readers._purpose import Purposes, decide
@@ -132,7 +137,7 @@ class Kineto(Reader):
                 raise InputError(f"{path} holds {len(companions)} execution traces ({names}); keep the one of this run")
             execution_trace = companions[0] if companions else None
         recording = None if execution_trace is None else Recording.read(execution_trace)
-        return _trace(profiles[0], _parse(profiles[0]), step, recording)
+        return _trace(profiles[0], *_read(profiles[0], step, recording), recording)
 
 
 def _profiles(path: Path) -> list[Path]:
@@ -151,15 +156,125 @@ def _is_profile(path: Path) -> bool:
 # --- parsing ---------------------------------------------------------------------------------------------------------
 
 
-def _parse(path: Path) -> _File:
+def _read(path: Path, step: str, recording: Recording | None) -> tuple[_File, Choice]:
+    """The step asked for and the events of it; of all events where the file cannot be read in parts."""
+    functions = None if recording is None else recording.functions
+    if step != "all":
+        index = _events.index(path, functions is not None)
+        if index is not None and (found := _read_part(path, index, step, functions)) is not None:
+            return found
     data = parse_json(path, parse_float=str)
     events = data.get("traceEvents") if isinstance(data, dict) else data
     if not isinstance(events, list):
         raise InputError(f"{path} has no list of traceEvents; export the trace again")
-    found = _File()
-    if isinstance(data, dict):
-        found.devices = _devices(data.get("deviceProperties"))
-        found.groups = communication.process_groups(data.get("distributedInfo"))
+    file = _parse(path, events, data if isinstance(data, dict) else {})
+    if not file.nodes and not file.work:
+        raise InputError(f"{path} holds no operators and no kernels; profile with CPU and CUDA activities")
+
+    def whole() -> tuple[int, int]:
+        times = [t for n in file.nodes for t in (n.start, n.end)] + [w.issued for w in file.work]
+        return min(times), max(times) + 1
+
+    choice = choose(path, _overview(file), step, functions, whole)
+    file.work = [w for w in file.work if w.device == choice.device]
+    return file, choice
+
+
+def _read_part(
+    path: Path, index: EventIndex, step: str, functions: Mapping[int, Any] | None
+) -> tuple[_File, Choice] | None:
+    """The same of one marked step, from an index of the file; None where no step is marked."""
+    marking = np.array([bool(_STEP.search(name)) for name in index.names], np.bool_)
+    calling = (index.kind == CALL) | (index.kind == SHAPED)
+    marks, calls = calling & marking[index.name], calling & ~marking[index.name]
+    if not marks.any() or not (calls.any() or len(index.works)):
+        return None
+    spans = _parse(path, index.events(np.flatnonzero(marks)), {}).steps
+    launches = index.others[index.kind[index.others] == LAUNCH]
+    numbered = np.full(len(index.kind), -1, np.int64)
+    numbered[index.others] = index.correlation
+    duration = np.zeros(len(index.kind), np.int64)
+    duration[index.others] = index.duration
+    # of launches of the same number the earliest counts, of equally early ones the first in the file
+    known = launches[numbered[launches] >= 0]
+    known = known[np.argsort(index.start[known], kind="stable")]
+    numbers, first = np.unique(numbered[known], return_index=True)
+    known = known[first]
+    wanted = numbered[index.works]
+    at = np.minimum(np.searchsorted(numbers, wanted), max(len(numbers) - 1, 0))
+    linked = numbers[at] == wanted if len(numbers) else np.zeros(len(wanted), np.bool_)
+    by = known[at[linked]]
+    call, returned = index.start[index.works], index.start[index.works]
+    call[linked], returned[linked] = index.start[by], index.start[by] + duration[by]
+    moving = np.array([communication.is_communication_kernel(name) for name in index.names], np.bool_)
+    work = DeviceColumns(
+        device=index.device,
+        stream=np.where(index.stream >= 0, index.stream % 2**31, -1),
+        start=index.start[index.works],
+        duration=duration[index.works],
+        call=call,
+        returned=returned,
+        linked=linked,
+        communication=moving[index.name[index.works]],
+    )
+    seen = Overview(
+        marks=tuple(StepMark(s.name, s.start, s.end) for s in spans),
+        work=work,
+        calls=index.start[calls],
+        functions=index.function[~marking[index.name[calling]]] if functions is not None else index.function,
+        shapes=bool(np.any(index.kind[calls] == SHAPED)),
+    )
+    choice = choose(path, seen, step, functions, lambda: (0, 0))
+    begin, end = choice.begin, choice.end
+
+    def during(rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return (begin <= index.start[rows]) & (index.start[rows] < end)
+
+    kept = np.zeros(len(index.kind), np.bool_)
+    kept[calls] = during(np.flatnonzero(calls))
+    kept[index.works] = (begin <= call) & (call < end) & (index.device == choice.device)
+    kept[launches] = during(launches)
+    tied = np.unique(numbered[kept])
+    kept[launches] |= np.isin(numbered[launches], tied[tied >= 0])
+    modules = index.others[index.kind[index.others] == MODULE]
+    kept[modules] = (index.start[modules] < end) & (index.start[modules] + duration[modules] > begin)
+    top = index.top(("deviceProperties", "distributedInfo"))
+    return _parse(path, index.events(np.flatnonzero(kept)), top), choice
+
+
+def _overview(file: _File) -> Overview:
+    """What a file shows as a whole."""
+    work = file.work
+    columns = DeviceColumns(
+        device=column(w.device for w in work),
+        stream=column(w.stream for w in work),
+        start=column(w.start for w in work),
+        duration=column(w.duration for w in work),
+        call=column(w.issued for w in work),
+        returned=column(w.launch.end if w.launch else w.start for w in work),
+        linked=np.array([w.launch is not None for w in work], np.bool_),
+        communication=np.array([communication.is_communication_kernel(w.name) for w in work], np.bool_),
+    )
+    return Overview(
+        marks=tuple(StepMark(s.name, s.start, s.end) for s in file.steps),
+        work=columns,
+        calls=column(n.start for n in file.nodes),
+        functions=column(n.function for n in file.nodes),
+        shapes=file.shapes,
+    )
+
+
+def _parse(path: Path, events: Sequence[Any], top: Mapping[str, Any]) -> _File:
+    """Sort events out.
+
+    Args:
+        path: the file, for messages.
+        events: all of them, or some in the order of the file.
+        top: what else the file holds.
+    """
+    found = _File(
+        devices=_devices(top.get("deviceProperties")), groups=communication.process_groups(top.get("distributedInfo"))
+    )
     work: list[tuple[str, str, int, int, Mapping[str, Any], Mapping[str, Any]]] = []
     threads: dict[tuple[str, str], tuple[str, str]] = {}
     for index, event in enumerate(events):
@@ -313,13 +428,9 @@ def _devices(properties: Any) -> dict[int, str]:
 # --- one step --------------------------------------------------------------------------------------------------------
 
 
-def _trace(path: Path, file: _File, step: str, recording: Recording | None) -> Trace:
-    notes: list[str] = []
-    if not file.nodes and not file.work:
-        raise InputError(f"{path} holds no operators and no kernels; profile with CPU and CUDA activities")
-    _one_device(file, notes)
-    joined_in = None if recording is None else recording.functions
-    labels, label, begin, end = _choose(path, file, step, joined_in)
+def _trace(path: Path, file: _File, choice: Choice, recording: Recording | None) -> Trace:
+    notes = list(choice.notes)
+    labels, label, begin, end = choice.labels, choice.label, choice.begin, choice.end
     nodes = [n for n in file.nodes if begin <= n.start < end]
     work = [w for w in file.work if begin <= w.issued < end]
     roots = nest(nodes)
@@ -333,11 +444,11 @@ def _trace(path: Path, file: _File, step: str, recording: Recording | None) -> T
         notes += [f"{missed} operators of the profile are not in the execution trace"] if missed else []
     found = operators(roots)
     unlinked = link(roots, found)
-    gpu = bool(file.work)
+    gpu = choice.device is not None
     host = {id(row): row.host_s for row, _ in found}
     launching: dict[int, float] = {}
     if gpu:
-        launching = _charge(found, work, [*waits, *blocked(_issued(file.work))], begin, end, label not in ("", "all"))
+        launching = _charge(found, work, [*waits, *choice.work.blocked()], begin, end, label not in ("", "all"))
         _mark_waits(found, waits)
     for row, _ in found:
         if not gpu:
@@ -350,7 +461,7 @@ def _trace(path: Path, file: _File, step: str, recording: Recording | None) -> T
     copies = sum(w.duration for w in calls if w.copy) * 1e-9
     if copies:
         notes.append(f"copies and memsets, {format_time(copies)} in all, are not operator time")
-    purposes = _identities(rows, found, recording is not None, file.shapes, notes)
+    purposes = _identities(rows, found, recording is not None, choice.shapes, notes)
     if unlinked:
         notes.append(f"{unlinked} backward operators could not be tied to a forward operator")
     for row in rows:
@@ -392,73 +503,6 @@ def _trace(path: Path, file: _File, step: str, recording: Recording | None) -> T
                 _communicate(builder, item, homes, file, place)
 
     return build(rows, meta, purposes.weights, finish)
-
-
-def _one_device(file: _File, notes: list[str]) -> None:
-    """Keep the device that worked most; a trace is of one."""
-    busy: dict[int, int] = {}
-    for item in file.work:
-        busy[item.device] = busy.get(item.device, 0) + item.duration
-    if len(busy) > 1:
-        kept = max(sorted(busy), key=lambda d: busy[d])
-        others = sum(t for d, t in busy.items() if d != kept)
-        notes.append(
-            f"the file shows devices {', '.join(map(str, sorted(busy)))}: only device {kept} is kept, "
-            f"{others * 1e-6:.3f} ms of kernels on the others are not"
-        )
-        file.work = [w for w in file.work if w.device == kept]
-
-
-def _choose(
-    path: Path, file: _File, step: str, functions: Mapping[int, Any] | None
-) -> tuple[tuple[str, ...], str, int, int]:
-    """Labels of the file's steps, the label taken, and the host times between which it lies."""
-    widest: dict[str, _Span] = {}
-    for span in file.steps:
-        if span.name not in widest or span.end - span.start > widest[span.name].end - widest[span.name].start:
-            widest[span.name] = span
-    spans = sorted(widest.values(), key=lambda s: s.start)
-    labels = tuple(s.name for s in spans)
-    if step not in ("median", "all") and step not in labels:
-        have = f"it has the steps {', '.join(labels)}" if labels else "it marks no steps (ProfilerStep#N)"
-        raise InputError(f"{path} has no step {step}: {have}; give one of them, median or all")
-    everything = [t for n in file.nodes for t in (n.start, n.end)] + [w.issued for w in file.work]
-    if step == "all" or not spans:
-        return labels, "all" if spans else "", min(everything), max(everything) + 1
-    ends = [*(s.start for s in spans[1:]), spans[-1].end]  # a step ends where the next begins
-    at = labels.index(step) if step in labels else _median(file, spans, ends, functions)
-    return labels, labels[at], spans[at].start, ends[at]
-
-
-def _median(file: _File, spans: Sequence[_Span], ends: Sequence[int], functions: Mapping[int, Any] | None) -> int:
-    """The complete step with the median device time (the lower of two).
-
-    A step is complete when it has at least nine tenths of the usual number of kernels (of calls, without kernels).
-    With an execution trace the choice is among the steps that it covers.
-    """
-    times, counts, shared = [0] * len(spans), [0] * len(spans), [0] * len(spans)
-    starts = [s.start for s in spans]
-
-    def step_of(time: int) -> int | None:
-        at = bisect.bisect_right(starts, time) - 1
-        return at if at >= 0 and time < ends[at] else None
-
-    for item in file.work:
-        if (at := step_of(item.issued)) is not None and not communication.is_communication_kernel(item.name):
-            times[at] += item.duration
-            counts[at] += 1
-    for node in file.nodes:
-        if (at := step_of(node.start)) is not None:
-            shared[at] += bool(functions and node.function and node.function in functions)
-            if not file.work:
-                counts[at] += 1
-    if not file.work:
-        times = [end - span.start for span, end in zip(spans, ends, strict=True)]
-    usual = statistics.median(counts)
-    complete = [i for i, count in enumerate(counts) if count >= 0.9 * usual]
-    if max(shared) > 0:
-        complete = [i for i in range(len(spans)) if shared[i] >= 0.9 * max(shared)]
-    return sorted(complete, key=lambda i: times[i])[(len(complete) - 1) // 2]
 
 
 def _homes(

@@ -1,9 +1,10 @@
-"""Fill the outputs of docs/energy.md and docs/cost.md from real runs.
+"""Fill the outputs of the pages under docs/ from real runs.
 
-    python docs/make_energy.py [--data ../shared/data]
+    python docs/make_outputs.py [--data ../shared/data]
 
 Each passage between ``<!-- run: COMMAND -->`` and ``<!-- end -->`` becomes what the command prints, one run after
-another in one folder; ``<!-- judge: NAME -->`` what that judge prints, where there is measured data.
+another in one folder that has the project's examples/; ``<!-- run 12: COMMAND -->`` its first twelve lines;
+``<!-- judge: NAME -->`` what that judge prints, where there is measured data.
 """
 
 from __future__ import annotations
@@ -18,20 +19,21 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("energy.md", "cost.md")
+PAGES = ("accelerators.md", "energy.md", "cost.md", "jobs.md")
 WIDTH = "100"
-PASSAGE = re.compile(r"<!-- (run|judge): (.*?) -->\n.*?<!-- end -->", re.DOTALL)
+PASSAGE = re.compile(r"<!-- (run|judge)(?: (\d+))?: (.*?) -->\n.*?<!-- end -->", re.DOTALL)
 
 
 def main() -> None:
-    """Rewrite both pages."""
+    """Rewrite the pages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     data: Path = parser.parse_args().data.resolve()
     with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "examples").symlink_to(ROOT / "examples")
 
         def filled(match: re.Match[str]) -> str:
-            kind, words = match[1], match[2]
+            kind, most, words = match.groups()
             if kind == "judge":
                 if not (data / "energy").is_dir():
                     return match[0]
@@ -40,8 +42,11 @@ def main() -> None:
             else:
                 shown = _printed([sys.executable, "-m", "triosim", *shlex.split(words)[1:]], Path(folder))
                 command = words
+            if most:
+                shown = "".join([*shown.splitlines(keepends=True)[: int(most)], "...\n"])
             language = "console" if kind == "run" and ".json" not in words else "text"
-            return f"<!-- {kind}: {words} -->\n```{language}\n$ {command}\n{shown}```\n<!-- end -->"
+            marked = f"{kind} {most}" if most else kind
+            return f"<!-- {marked}: {words} -->\n```{language}\n$ {command}\n{shown}```\n<!-- end -->"
 
         for name in PAGES:
             page = ROOT / "docs" / name

@@ -1,12 +1,14 @@
 """One rank's shard of the optimizer, and what it keeps of parameters that are sharded.
 
 ZeRO 1 cuts the elements of a parameter evenly; FSDP2 cuts its first dimension, and what it sends is padded to a
-multiple of the ranks' rows.  Either way the optimizer works on a part of each tensor.
+multiple of the ranks' rows.  A rank's experts are cut along their second dimension where they are fewer than the ranks
+that share them, as torchtitan does.  Either way the optimizer works on a part of each tensor.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,34 +36,62 @@ def sharded(step: Step, mesh: Mesh, placed: Replication) -> Step:
     Raises:
         PlanError: the step has neither gradients nor an optimizer to divide.
     """
-    return _sharded(step, placed.ways(mesh), mesh.size(placed.apart) if step.apart else 1, placed)
+    return _sharded(step, placed.shards(mesh), placed.of_apart().shards(mesh) if step.apart else 1, placed)
 
 
 @kept(64, room=ROOM, size=lambda step: len(step.trace))
-def _sharded(step: Step, ways: int, ways_apart: int, placed: Replication) -> Step:
+def _sharded(step: Step, shards: int, shards_apart: int, placed: Replication) -> Step:
     step = replace(step, replication=placed)
     if not placed.states:
         return step
     if not np.any(step.trace.operators.phase == Phase.BACKWARD):
-        raise PlanError("zero divides gradients and optimizer states, which inference has not: use zero 0")
+        raise PlanError(f"{placed.name} divides gradients and optimizer states, which inference has not: leave it out")
     notes = step.notes
-    if placed.weights and ways > 1 and not len(blocks(step.trace)):
-        notes = (*notes, "zero: no repeated blocks were found, so all parameters are gathered at once")
-    parts: int | NDArray[np.int64] = ways
-    if step.apart:
-        parts = _ways_of(step.trace.values, step.apart, ways, ways_apart)
-    return replace(step, trace=shard_optimizer(step.trace, parts, placed.weights), notes=notes)
+    if placed.weights and shards > 1 and not placed.modules.modules and not len(blocks(step.trace)):
+        notes = (*notes, f"{placed.name}: no repeated blocks were found, so all parameters are gathered at once")
+    cut = _Cut.of(step.trace.values, shards, step.apart, shards_apart)
+    return replace(step, trace=shard_optimizer(step.trace, cut, placed.weights), notes=notes)
 
 
-def _ways_of(values: Values, apart: frozenset[int], ways: int, ways_apart: int) -> NDArray[np.int64]:
-    """For each value the ranks among which its parameter is divided, shape ``(values,)``."""
-    own = np.isin(values.storage, values.storage[sorted(apart)])
-    own |= (values.of >= 0) & own[np.maximum(values.of, 0)]
-    own |= np.isin(values.storage, values.storage[own])
-    return np.where(own, ways_apart, ways)
+@dataclass(frozen=True)
+class _Cut:
+    """How values are cut.
+
+    Attributes:
+        shards: ranks among which the parameter of each is divided, shape ``(values,)``.
+        dim: the dimension along which FSDP2 does so, shape ``(values,)``.
+    """
+
+    shards: NDArray[np.int64]
+    dim: NDArray[np.int64]
+
+    @staticmethod
+    def of(values: Values, shards: int, apart: frozenset[int], shards_apart: int) -> _Cut:
+        """Values of parameters of which replicas have different ones, theirs and those of the others."""
+        own = np.isin(values.storage, values.storage[sorted(apart)])
+        own |= (values.of >= 0) & own[np.maximum(values.of, 0)]
+        own |= np.isin(values.storage, values.storage[own])
+        return _Cut(
+            np.where(own, shards_apart, shards), shard_dims(values.shape, shards_apart, np.flatnonzero(own).tolist())
+        )
 
 
-def shard_optimizer(trace: Trace, ways: int | NDArray[np.int64], by_rows: bool) -> Trace:
+def shard_dims(shape: Ragged, shards_apart: int, apart: Collection[int]) -> NDArray[np.int64]:
+    """The dimension of each value along which it is cut, shape ``(values,)``.
+
+    Args:
+        shape: of the values.
+        shards_apart: ranks that share the values ``apart``, a rank's experts.
+        apart: those.
+    """
+    dim = np.zeros(len(shape), np.int64)
+    own = np.array(sorted(apart), np.int64)
+    own = own[shape.lengths()[own] > 1]
+    dim[own] = shape.values[shape.offsets[own]] < shards_apart
+    return dim
+
+
+def shard_optimizer(trace: Trace, cut: _Cut, by_rows: bool) -> Trace:
     """The step with an optimizer that updates one rank's part of every parameter.
 
     Operators of the optimizer work element by element, so each tensor that they touch is replaced by the part of the
@@ -69,25 +99,25 @@ def shard_optimizer(trace: Trace, ways: int | NDArray[np.int64], by_rows: bool) 
 
     Args:
         trace: one rank's step.
-        ways: ranks on the data axis, or for each value those among which its parameter is divided.
-        by_rows: cut the first dimension (FSDP2), else all elements evenly.
+        cut: how.
+        by_rows: cut a dimension (FSDP2), else all elements evenly.
     """
     operators, values = trace.operators, trace.values
     update = operators.phase == Phase.OPTIMIZER
-    if np.all(ways == 1) or not update.any():
+    if np.all(cut.shards == 1) or not update.any():
         return trace
     count = len(values)
     touched, made, elsewhere = np.zeros(count, bool), np.zeros(count, bool), np.zeros(count, bool)
     for table in (operators.inputs, operators.outputs):
-        inside = update[table.rows()]
-        touched[table.values[inside]] = True
-        elsewhere[table.values[~inside]] = True
+        here = update[table.rows()]
+        touched[table.values[here]] = True
+        elsewhere[table.values[~here]] = True
     made[operators.outputs.values[update[operators.outputs.rows()]]] = True
     own = made | np.isin(values.category, [int(Category.OPTIMIZER_STATE), int(Category.TEMPORARY)])
     viewed = np.flatnonzero(touched & (elsewhere | ~own))  # of these the optimizer sees a part, the rest all
-    shapes = _parts(values.shape, ways, by_rows)
-    cut = touched & ~elsewhere & own
-    kept = np.where(cut[values.shape.rows()], shapes.values, values.shape.values)
+    shapes = _parts(values.shape, cut, by_rows)
+    inside = touched & ~elsewhere & own
+    kept = np.where(inside[values.shape.rows()], shapes.values, values.shape.values)
     number = np.arange(count)
     number[viewed] = count + np.arange(len(viewed))
 
@@ -100,15 +130,17 @@ def shard_optimizer(trace: Trace, ways: int | NDArray[np.int64], by_rows: bool) 
     return count_work(replace(trace, values=extended, operators=operators))
 
 
-def _parts(shape: Ragged, ways: int | NDArray[np.int64], by_rows: bool) -> Ragged:
+def _parts(shape: Ragged, cut: _Cut, by_rows: bool) -> Ragged:
     """Shapes of the lowest rank's parts: fewer rows, or as many elements in the first dimension."""
-    extents, starts = shape.values.astype(np.int64), shape.offsets[:-1][shape.lengths() > 0]
+    some = shape.lengths() > 0
+    extents, starts = shape.values.astype(np.int64), shape.offsets[:-1][some]
     if by_rows:
-        first = extents[starts]
+        starts = starts + cut.dim[some]
+        whole = extents[starts]
     else:
-        first = shape.products()[shape.lengths() > 0]
+        whole = shape.products()[some]
         extents = np.minimum(extents, 1)  # an empty tensor stays empty
-    extents[starts] = -(-first // (ways[shape.lengths() > 0] if isinstance(ways, np.ndarray) else ways))
+    extents[starts] = -(-whole // cut.shards[some])
     return Ragged(extents, shape.offsets)
 
 
@@ -127,15 +159,19 @@ def _extended(values: Values, origins: NDArray[np.int64], shapes: Ragged) -> Val
     )
 
 
-def resident(trace: Trace, ways: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def resident(
+    trace: Trace, shards: int, apart: frozenset[int] = frozenset(), shards_apart: int = 1
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Storages of parameters, and the bytes of them that a rank keeps from ZeRO 2 on.
 
     Args:
         trace: one rank's step.
-        ways: ranks on the data axis.
+        shards: parts into which parameters are cut.
+        apart: parameters of which replicas have different ones.
+        shards_apart: parts into which those are cut.
     """
     weights = trace.weights()
     values = trace.values
-    elements = _parts(values.shape, ways, by_rows=True).products()[weights]
+    elements = _parts(values.shape, _Cut.of(values, shards, apart, shards_apart), by_rows=True).products()[weights]
     size = np.ceil(elements * ITEM_BYTES[values.dtype[weights]]).astype(np.int64)
     return values.storage[weights].astype(np.int64), size

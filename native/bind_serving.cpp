@@ -1,0 +1,220 @@
+// Serving for Python; see triosim/serving/native.py.
+#include <Python.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "columns.hpp"
+#include "serving_fleet.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using namespace triosim;
+using namespace triosim::serving;
+
+namespace {
+
+std::int64_t whole(nb::handle value) {
+    std::int64_t out = 0;
+    if (!nb::try_cast(value, out)) throw GiveUp("a number beyond 64 bits");
+    return out;
+}
+
+template <class T>
+T field(nb::handle object, const char* name) {
+    return nb::cast<T>(object.attr(name));
+}
+
+Tables tables_of(Columns& columns, nb::handle from) {
+    Tables out;
+    const auto number = [&](const char* name) { return whole(from.attr(name)); };
+    out.tokens = columns.flat<double>(from.attr("tokens"), "tokens");
+    out.decodes = columns.rows<double>(from.attr("decodes"), "decodes").first;
+    out.prefill = columns.rows<double>(from.attr("prefill"), "prefill").first;
+    out.sequences = columns.flat<std::int64_t>(from.attr("sequences"), "sequences");
+    out.keys = columns.flat<std::int64_t>(from.attr("keys"), "keys");
+    out.chunks = columns.flat<std::int64_t>(from.attr("chunks"), "chunks");
+    out.cached = columns.flat<std::int64_t>(from.attr("cached"), "cached");
+    out.graph_tokens = number("graph_tokens");
+    out.host = number("host");
+    out.gap = number("gap");
+    out.one_call = field<bool>(from, "one_call");
+    const auto grid = [](const auto& one, const auto& other) { return one.size() * other.size(); };
+    if (std::min({out.sequences.size(), out.keys.size(), out.chunks.size(), out.cached.size()}) < 2 ||
+        out.decodes.size() != grid(out.sequences, out.keys) || out.prefill.size() != grid(out.chunks, out.cached))
+        throw Refused("the tables of step times are no grids");
+    return out;
+}
+
+Times times_of(Columns& columns, nb::object from, nb::object shape) {
+    const nb::object tables = from.attr("tables");
+    std::optional<Tables> read;
+    if (!tables.is_none()) read = tables_of(columns, tables);
+    const auto asked = [&](const char* name) -> std::function<std::int64_t(std::int64_t)> {
+        return [call = nb::object(from.attr(name))](std::int64_t count) { return whole(call(count)); };
+    };
+    return {read,
+            {[ticks = nb::object(from.attr("ticks")), shape](const Shape& step) {
+                 nb::list chunks;
+                 for (const auto& [count, cached] : step.chunks) chunks.append(nb::make_tuple(count, cached));
+                 return whole(
+                     ticks(shape(step.tokens, nb::tuple(chunks), step.decodes, step.context, step.sampled), 0));
+             },
+             asked("padded"), asked("ends"), asked("base")}};
+}
+
+std::unique_ptr<Policy> policy_of(nb::handle from, Cache& cache) {
+    Options out;
+    out.max_running = whole(from.attr("max_running"));
+    out.max_tokens = whole(from.attr("max_tokens"));
+    out.longest = whole(from.attr("longest"));
+    out.steady = field<bool>(from, "steady");
+    out.watermark = field<double>(from, "watermark");
+    out.share = field<double>(from, "share");
+    out.no_evict = field<bool>(from, "no_evict");
+    out.chunked = field<bool>(from, "chunked");
+    const auto name = field<std::string>(from, "engine");
+    if (name == "vllm") return std::make_unique<Vllm>(out, cache);
+    if (name == "sarathi") return std::make_unique<Sarathi>(out, cache);
+    if (name == "orca") return std::make_unique<Orca>(out, cache);
+    if (name == "sglang") return std::make_unique<SgLang>(out, cache);
+    if (name == "trtllm") return std::make_unique<TrtLlm>(out, cache);
+    throw Refused("no engine of that name: " + name);
+}
+
+Routing routing_of(Columns& columns, nb::handle from, std::size_t requests, std::size_t replicas) {
+    Routing out;
+    const auto name = field<std::string>(from, "kind");
+    const auto choices = columns.flat_or_none<std::int64_t>(from.attr("choices"), "choices");
+    out.choices = choices;
+    out.slack = whole(from.attr("slack"));
+    std::size_t expected = 0;
+    if (name == "chosen") {
+        out.kind = Routing::chosen;
+        expected = requests;
+    } else if (name == "pairs") {
+        out.kind = Routing::pairs;
+        expected = 2 * requests;
+    } else if (name == "least-outstanding") {
+        out.kind = Routing::least_outstanding;
+    } else if (name == "prefix-aware") {
+        out.kind = Routing::prefix_aware;
+    } else if (name == "session") {
+        out.kind = Routing::session;
+        expected = requests;
+    } else {
+        throw Refused("no router of that name: " + name);
+    }
+    if (replicas > 1 && choices.size() != expected) throw Refused("the router's choices are not one for each request");
+    if (replicas > 1 && (out.kind == Routing::chosen || out.kind == Routing::pairs))
+        for (const std::int64_t one : choices)
+            if (one < 0 || one >= static_cast<std::int64_t>(replicas)) throw Refused("a choice is no replica");
+    return out;
+}
+
+nb::object array(std::vector<std::int64_t>&& values) {
+    auto* kept = new std::vector<std::int64_t>(std::move(values));
+    nb::capsule owner(kept, [](void* what) noexcept { delete static_cast<std::vector<std::int64_t>*>(what); });
+    return nb::cast(nb::ndarray<nb::numpy, std::int64_t, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
+}
+
+nb::dict counted(const Replica& replica) {
+    std::vector<std::int64_t> values, times;
+    replica.gaps.counts().each([&](std::int64_t value, std::int64_t count) {
+        values.push_back(value);
+        times.push_back(count);
+    });
+    nb::dict out;
+    const auto low = static_cast<std::uint64_t>(replica.gaps.total);
+    const auto high = static_cast<std::uint64_t>(replica.gaps.total >> 64);
+    out["steps"] = replica.steps;
+    out["busy"] = replica.busy;
+    out["tokens"] = replica.tokens;
+    out["padding"] = replica.padding;
+    out["peak"] = replica.cache->peak;
+    out["hit_tokens"] = replica.cache->hit_tokens;
+    out["looked_up_tokens"] = replica.cache->looked_up_tokens;
+    out["gaps"] = nb::make_tuple(array(std::move(values)), array(std::move(times)), replica.gaps.exact,
+                                 replica.gaps.count, high, low, replica.gaps.least, replica.gaps.most);
+    return out;
+}
+
+nb::object play(nb::object requests, nb::list py_replicas, nb::object py_routing, nb::object shape, nb::object progress) {
+    Columns columns;
+    const auto column = [&](const char* name) { return columns.flat<std::int64_t>(requests.attr(name), name); };
+    const auto or_none = [&](const char* name) { return columns.flat_or_none<std::int64_t>(requests.attr(name), name); };
+    const auto arrived = column("arrived"), prompt = column("prompt"), output = column("output");
+    const auto follows = or_none("follows");
+    const std::size_t count = arrived.size();
+    BlockKeys keys{or_none("hashes"), or_none("offsets"), whole(requests.attr("covers")), whole(requests.attr("size")),
+                   field<bool>(requests, "outputs")};
+    if (prompt.size() != count || output.size() != count || (!follows.empty() && follows.size() != count) ||
+        (!keys.offsets.empty() && keys.offsets.size() != count + 1) || keys.covers < 1 || keys.size < 1)
+        throw Refused("columns of requests are not equally long");
+    constexpr std::int64_t most = (std::int64_t{1} << 31) - 1;
+    for (std::size_t row = 0; row < count; ++row) {
+        if (prompt[row] < 1 || output[row] < 1 || prompt[row] > most || output[row] > most || arrived[row] < 0)
+            throw Refused("a request has no tokens, too many, or arrives before time 0");
+        if (!follows.empty() && (follows[row] < -1 || follows[row] >= static_cast<std::int64_t>(row)))
+            throw Refused("a request follows none before it");
+        if (keys.offsets.empty()) continue;
+        if (keys.offsets[row] < 0 || keys.offsets[row + 1] < keys.offsets[row] ||
+            keys.offsets[row + 1] > static_cast<std::int64_t>(keys.values.size()))
+            throw Refused("rows of hashes make no sense");
+    }
+    if (count >= std::size_t{1} << 30) throw GiveUp("too many requests");
+
+    std::deque<Times> times;
+    std::vector<PyObject*> known;  // replicas of a kind have one
+    std::vector<Replica> replicas;
+    for (nb::handle from : py_replicas) {
+        const nb::object own = from.attr("times");
+        const auto at = static_cast<std::size_t>(std::find(known.begin(), known.end(), own.ptr()) - known.begin());
+        if (at == known.size()) {
+            known.push_back(own.ptr());
+            times.push_back(times_of(columns, own, shape));
+        }
+        const std::int64_t blocks = whole(from.attr("blocks"));
+        if (blocks < 1) throw Refused("a cache has no block");
+        auto cache = std::make_unique<Cache>(blocks, keys.size, field<bool>(from, "reuses"), field<bool>(from, "radix"),
+                                             field<bool>(from, "by_use"), keys);
+        auto policy = policy_of(from, *cache);
+        const auto most_exact = static_cast<std::size_t>(whole(from.attr("most_exact")));
+        replicas.emplace_back(std::move(cache), std::move(policy), times[at],
+                              Samples(most_exact, field<double>(from, "ratio")));
+    }
+    if (replicas.empty()) throw Refused("there is no replica");
+    const Routing routing = routing_of(columns, py_routing, count, replicas.size());
+
+    constexpr const char* names[] = {"replica", "arrived", "scheduled", "first_token", "finished", "waited", "restarts", "cached"};
+    std::vector<std::vector<std::int64_t>> out(std::size(names), std::vector<std::int64_t>(count));
+    const Outcome found{out[0], out[1], out[2], out[3], out[4], out[5], out[6], out[7]};
+    const auto told = [&](std::int64_t number) {
+        if (number >= 0 && !progress.is_none()) progress(number, count);
+        if (PyErr_CheckSignals()) throw nb::python_error();
+    };
+    Fleet(replicas, routing, keys, found).play(arrived, prompt, output, follows, told);
+    nb::dict rows;
+    for (std::size_t at = 0; at < std::size(names); ++at) rows[names[at]] = array(std::move(out[at]));
+    nb::list counts;
+    for (const Replica& replica : replicas) counts.append(counted(replica));
+    return nb::make_tuple(rows, counts);
+}
+
+}  // namespace
+
+NB_MODULE(_serving, m) {
+    m.doc() = "Serving in C++; see triosim.serving.native.";
+    m.def(
+        "play",
+        [](nb::object requests, nb::list replicas, nb::object routing, nb::object shape,
+           nb::object progress) -> nb::object {
+            try {
+                return play(requests, replicas, routing, shape, progress);
+            } catch (const GiveUp&) {
+                return nb::none();
+            }
+        },
+        "requests"_a, "replicas"_a, "routing"_a, "shape"_a, "progress"_a.none());
+}

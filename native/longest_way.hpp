@@ -1,0 +1,137 @@
+// A graph played again with other durations, many draws side by side: triosim/engine/replay.py in C++.
+//
+// Transfers take what they took when the network was shared, times a factor, so that what remains is the longest way
+// through the tasks: one maximum for each dependency and one sum for each task, in LANES draws at once.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "graph.hpp"
+
+namespace triosim {
+
+constexpr std::size_t LANES = 8;
+using Lanes = std::array<double, LANES>;
+
+// Tasks, and one more node for each collective that is run, at which its members wait for each other; in an order in
+// which nothing comes before what it waits for.
+class LongestWay {
+public:
+    // fixed, shared: ticks of each task that never change, and those that go with the links (for what computes: 0).
+    // kind: the column of factors that a task's fixed ticks are multiplied by, or -1.
+    LongestWay(const Graph& graph, Column<std::int32_t> kind, Column<double> fixed, Column<double> shared)
+        : tasks_(graph.size()) {
+        const std::size_t nodes = tasks_ + graph.instances.size();
+        std::vector<Successors::Edge> edges;
+        edges.reserve(graph.before.values.size() + 2 * tasks_);
+        std::vector<std::int32_t> last(static_cast<std::size_t>(graph.streams), -1);
+        for (std::size_t task = 0; task < tasks_; ++task) {
+            const auto number = static_cast<std::int32_t>(task);
+            std::int32_t waits = number;
+            if (static_cast<Task>(graph.kind[task]) == Task::collective) {
+                waits = static_cast<std::int32_t>(tasks_) + graph.what[task];
+                edges.push_back({waits, number});
+            }
+            for (const std::int32_t before : graph.before[task]) edges.push_back({before, waits});
+            if (const std::int32_t stream = graph.stream[task]; stream >= 0) {
+                std::int32_t& before = last[static_cast<std::size_t>(stream)];
+                if (before >= 0) edges.push_back({before, waits});
+                before = number;
+            }
+        }
+        order(nodes, edges, kind, fixed, shared);
+    }
+
+    bool complete() const { return nodes_.size() == place_.size(); }
+
+    // Ends of LANES draws: the last of all, and of each task that is asked for.
+    void play(std::span<const Lanes> factors, const Lanes& links, Column<std::int64_t> at, Lanes& end,
+              std::span<Lanes> ends) {
+        finish_.resize(nodes_.size());
+        end.fill(0);
+        for (std::size_t place = 0; place < nodes_.size(); ++place) {
+            const Node& node = nodes_[place];
+            Lanes now{};
+            for (auto i = node.first; i < node.last; ++i) {
+                const Lanes& before = finish_[static_cast<std::size_t>(needs_[static_cast<std::size_t>(i)])];
+                for (std::size_t lane = 0; lane < LANES; ++lane) now[lane] = std::max(now[lane], before[lane]);
+            }
+            if (node.kind >= 0) {
+                const Lanes& factor = factors[static_cast<std::size_t>(node.kind)];
+                for (std::size_t lane = 0; lane < LANES; ++lane) now[lane] += node.fixed * factor[lane];
+            } else {
+                for (std::size_t lane = 0; lane < LANES; ++lane) now[lane] += node.fixed + node.shared * links[lane];
+            }
+            finish_[place] = now;
+            for (std::size_t lane = 0; lane < LANES; ++lane) end[lane] = std::max(end[lane], now[lane]);
+        }
+        for (std::size_t i = 0; i < at.size(); ++i) {
+            ends[i] = finish_[static_cast<std::size_t>(place_[static_cast<std::size_t>(at[i])])];
+        }
+    }
+
+private:
+    struct Node {
+        std::int64_t first, last;
+        double fixed, shared;
+        std::int32_t kind;
+    };
+
+    void order(std::size_t nodes, const std::vector<Successors::Edge>& edges, Column<std::int32_t> kind,
+               Column<double> fixed, Column<double> shared) {
+        const Successors after(nodes, edges);
+        std::vector<std::int32_t> waits(nodes, 0);
+        for (const Successors::Edge& edge : edges) ++waits[static_cast<std::size_t>(edge.target)];
+        std::vector<std::int32_t> ready, of;
+        of.reserve(nodes);
+        for (std::size_t node = nodes; node-- > 0;) {
+            if (waits[node] == 0) ready.push_back(static_cast<std::int32_t>(node));
+        }
+        place_.assign(nodes, -1);
+        while (!ready.empty()) {  // the newest first, so that what follows each other lies close together
+            const std::int32_t node = ready.back();
+            ready.pop_back();
+            place_[static_cast<std::size_t>(node)] = static_cast<std::int32_t>(of.size());
+            of.push_back(node);
+            for (const std::int32_t next : after[node]) {
+                if (--waits[static_cast<std::size_t>(next)] == 0) ready.push_back(next);
+            }
+        }
+        std::vector<std::int64_t> first(nodes + 1, 0);
+        for (const Successors::Edge& edge : edges) ++first[static_cast<std::size_t>(edge.target) + 1];
+        for (std::size_t node = 0; node < nodes; ++node) first[node + 1] += first[node];
+        std::vector<std::int32_t> sources(edges.size());
+        std::vector<std::int64_t> next(first.begin(), first.end() - 1);
+        for (const Successors::Edge& edge : edges) {
+            sources[static_cast<std::size_t>(next[static_cast<std::size_t>(edge.target)]++)] = edge.source;
+        }
+        nodes_.reserve(of.size());
+        needs_.reserve(edges.size());
+        for (const std::int32_t node : of) {
+            const auto row = static_cast<std::size_t>(node);
+            Node made{static_cast<std::int64_t>(needs_.size()), 0, 0, 0, -1};
+            for (auto i = first[row]; i < first[row + 1]; ++i) {
+                needs_.push_back(place_[static_cast<std::size_t>(sources[static_cast<std::size_t>(i)])]);
+            }
+            made.last = static_cast<std::int64_t>(needs_.size());
+            if (row < tasks_) {
+                made.fixed = fixed[row];
+                made.shared = shared[row];
+                made.kind = kind[row];
+            }
+            nodes_.push_back(made);
+        }
+    }
+
+    std::size_t tasks_;
+    std::vector<std::int32_t> place_;  // of each task, and collective, in the order
+    std::vector<Node> nodes_;
+    std::vector<std::int32_t> needs_;  // places
+    std::vector<Lanes> finish_;
+};
+
+}  // namespace triosim

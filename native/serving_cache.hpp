@@ -1,0 +1,267 @@
+// The KV cache of a replica: the rules of triosim/serving/kv_cache.py, which says why they are so.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <queue>
+#include <stdexcept>
+#include <tuple>
+#include <vector>
+
+#include "serving_request.hpp"
+
+namespace triosim::serving {
+
+// What a run cannot go on from: Python plays it again and says what is wrong.
+struct GiveUp : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+// From keys to 32 or 64 bits, by open addressing.
+template <class Value>
+class KeyTable {
+public:
+    KeyTable() : slots_(64) {}
+
+    std::size_t size() const { return size_; }
+    bool has(std::int64_t key) const { return slots_[place(key)].used; }
+    Value& at(std::int64_t key) { return slots_[place(key)].value; }
+
+    // The value of a key, which is the given one if it had none.
+    Value& emplace(std::int64_t key, Value value) {
+        std::size_t at = place(key);
+        if (!slots_[at].used) {
+            if (2 * (size_ + 1) > slots_.size()) {
+                grow();
+                at = place(key);
+            }
+            slots_[at] = {key, value, true};
+            ++size_;
+        }
+        return slots_[at].value;
+    }
+
+    void erase(std::int64_t key) {
+        std::size_t hole = place(key);
+        if (!slots_[hole].used) return;
+        const std::size_t mask = slots_.size() - 1;
+        for (std::size_t next = (hole + 1) & mask; slots_[next].used; next = (next + 1) & mask) {
+            const std::size_t home = hash(slots_[next].key) & mask;
+            if (((next - home) & mask) >= ((next - hole) & mask)) {
+                slots_[hole] = slots_[next];
+                hole = next;
+            }
+        }
+        slots_[hole].used = false;
+        --size_;
+    }
+
+    template <class Visit>
+    void each(Visit visit) const {
+        for (const Slot& slot : slots_)
+            if (slot.used) visit(slot.key, slot.value);
+    }
+
+private:
+    struct Slot {
+        std::int64_t key = 0;
+        Value value{};
+        bool used = false;
+    };
+
+    static std::size_t hash(std::int64_t key) {  // the finaliser of SplitMix64
+        auto bits = static_cast<std::uint64_t>(key);
+        bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9U;
+        bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebU;
+        return bits ^ (bits >> 31);
+    }
+    std::size_t place(std::int64_t key) const {
+        const std::size_t mask = slots_.size() - 1;
+        std::size_t at = hash(key) & mask;
+        while (slots_[at].used && slots_[at].key != key) at = (at + 1) & mask;
+        return at;
+    }
+    void grow() {
+        std::vector<Slot> old(2 * slots_.size());
+        old.swap(slots_);
+        for (const Slot& slot : old)
+            if (slot.used) slots_[place(slot.key)] = slot;
+    }
+
+    std::vector<Slot> slots_;
+    std::size_t size_ = 0;
+};
+
+class Cache {
+public:
+    Cache(std::int64_t blocks, std::int64_t size, bool reuses, bool radix, bool by_use, const BlockKeys& keys)
+        : blocks(blocks), size(size), reuses(reuses), free(blocks), radix_(radix), by_use_(by_use), keys_(keys) {}
+
+    const std::int64_t blocks, size;
+    const bool reuses;
+    std::int64_t free, peak = 0, hit_tokens = 0, looked_up_tokens = 0;
+
+    std::int64_t of(std::int64_t tokens) const { return (tokens + size - 1) / size; }
+    std::int64_t needs(const Request& request, std::int64_t tokens) const { return of(tokens) - request.blocks; }
+
+    bool hold(Request& request, std::int64_t tokens) {
+        const std::int64_t more = needs(request, tokens);
+        if (more <= 0) return true;
+        if (more > free) return false;
+        free -= more;
+        request.blocks += more;
+        peak = std::max(peak, blocks - free);
+        if (reuses) take(request, more);
+        return true;
+    }
+
+    std::int64_t match(const Request& request) const { return reuses ? matching(request) * size : 0; }
+
+    bool start(Request& request, std::int64_t tokens) {
+        if (!reuses) return hold(request, tokens);
+        if (!begin(request, tokens)) return false;
+        request.computed = request.cached = request.stored * size;
+        hit_tokens += request.computed;
+        looked_up_tokens += std::min(request.known, request.keys * size);
+        return true;
+    }
+
+    void store(Request& request) {
+        std::int64_t done = request.computed / size;
+        if (done <= request.stored || request.stored >= request.keys) return;
+        done = std::min(done, request.keys);
+        for (std::int64_t place = request.stored; place < done; ++place) {
+            const std::int64_t key = keys_.key(request, place);
+            const std::int32_t block = request.held[place];
+            const std::int32_t other = stored_.emplace(key, block);
+            if (other == block) {
+                all_[block].key = key;
+                all_[block].keyed = true;
+            } else if (radix_) {  // another request has computed the same meanwhile
+                let_go(block);
+                share(other);
+                request.held[place] = other;
+            }
+        }
+        request.stored = done;
+    }
+
+    void release(Request& request) {
+        if (!reuses) free += request.blocks;
+        for (auto block = request.held.rbegin(); block != request.held.rend(); ++block) {
+            if (all_[*block].others) {
+                --all_[*block].others;
+            } else {
+                let_go(*block);
+            }
+        }
+        request.held.clear();
+        request.blocks = request.stored = 0;
+    }
+
+private:
+    static constexpr std::int32_t none = -1;
+    struct Block {
+        std::int32_t before = none, after = none;  // among the idle ones, oldest first
+        std::int32_t others = 0;                   // requests that hold it beside the first
+        bool keyed = false, idle = false;
+        std::int64_t key = 0, uses = 0, freed = 0;
+    };
+    using Entry = std::tuple<std::int64_t, std::int64_t, std::int32_t>;  // uses, when freed, block
+
+    std::int64_t matching(const Request& request) const {
+        const std::int64_t most = std::min((request.known - 1) / size, request.keys);
+        std::int64_t found = 0;
+        while (found < most && stored_.has(keys_.key(request, found))) ++found;
+        return found;
+    }
+
+    bool begin(Request& request, std::int64_t tokens) {
+        const std::int64_t found = matching(request);
+        std::int64_t idle = 0;
+        found_.clear();
+        for (std::int64_t place = 0; place < found; ++place) {
+            found_.push_back(stored_.at(keys_.key(request, place)));
+            idle += all_[found_.back()].idle;
+        }
+        const std::int64_t more = std::max(of(tokens) - found, std::int64_t{0});
+        if (more + idle > free) return false;
+        for (const std::int32_t block : found_) share(block);
+        request.held.assign(found_.begin(), found_.end());
+        request.blocks = request.stored = found;
+        return hold(request, tokens);
+    }
+
+    void take(Request& request, std::int64_t more) {
+        for (; more && static_cast<std::int64_t>(all_.size()) < blocks; --more) {
+            if (all_.size() >= std::size_t{1} << 30) throw GiveUp("too many blocks to name");
+            request.held.push_back(static_cast<std::int32_t>(all_.size()));
+            all_.emplace_back();
+        }
+        for (; more; --more) {
+            const std::int32_t block = by_use_ ? least_used() : first_;
+            unlink(block);
+            if (all_[block].keyed) {
+                stored_.erase(all_[block].key);
+                all_[block].keyed = false;
+            }
+            request.held.push_back(block);
+        }
+    }
+
+    std::int32_t least_used() {
+        while (true) {
+            const auto [uses, freed, block] = order_.top();
+            order_.pop();
+            if (all_[block].idle && all_[block].freed == freed) {
+                all_[block].uses = 0;
+                return block;
+            }
+        }
+    }
+
+    void share(std::int32_t block) {
+        if (by_use_) ++all_[block].uses;
+        if (all_[block].idle) {
+            unlink(block);
+            --free;
+        } else {
+            ++all_[block].others;
+        }
+    }
+
+    // Nobody holds a block any more.
+    void let_go(std::int32_t block) {
+        Block& own = all_[block];
+        own.idle = true;
+        ++free;
+        const bool front = !by_use_ && !own.keyed && radix_;
+        own.before = front ? none : last_;
+        own.after = front ? first_ : none;
+        (own.before == none ? first_ : all_[own.before].after) = block;
+        (own.after == none ? last_ : all_[own.after].before) = block;
+        if (by_use_) {
+            own.freed = ++frees_;
+            order_.emplace(own.keyed ? own.uses : -1, own.freed, block);
+        }
+    }
+
+    void unlink(std::int32_t block) {
+        Block& own = all_[block];
+        own.idle = false;
+        (own.before == none ? first_ : all_[own.before].after) = own.after;
+        (own.after == none ? last_ : all_[own.after].before) = own.before;
+        own.before = own.after = none;
+    }
+
+    const bool radix_, by_use_;
+    const BlockKeys& keys_;
+    std::vector<Block> all_;  // that have been taken at least once
+    std::int32_t first_ = none, last_ = none;
+    KeyTable<std::int32_t> stored_;
+    std::priority_queue<Entry, std::vector<Entry>, std::greater<>> order_;
+    std::int64_t frees_ = 0;
+    std::vector<std::int32_t> found_;
+};
+
+}  // namespace triosim::serving

@@ -1,0 +1,329 @@
+// Replicas under traffic: the loops of triosim/serving/fleet.py and triosim/serving/replica.py, whose rules these are.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <queue>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "serving_policies.hpp"
+#include "serving_samples.hpp"
+#include "serving_times.hpp"
+
+namespace triosim::serving {
+
+constexpr std::int64_t never = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t most_time = never - 1023;  // triosim.core.units.MOST_SUM
+
+// What becomes of each request, one place a row; see triosim.serving.fleet.Served.
+struct Outcome {
+    std::span<std::int64_t> replica, arrived, scheduled, first_token, finished, waited, restarts, cached;
+};
+
+class Replica {
+public:
+    Replica(std::unique_ptr<Cache> cache, std::unique_ptr<Policy> policy, Times& times, Samples gaps)
+        : cache(std::move(cache)), policy(std::move(policy)), gaps(std::move(gaps)), times_(times) {}
+
+    std::unique_ptr<Cache> cache;
+    std::unique_ptr<Policy> policy;
+    Samples gaps;
+    std::int64_t outstanding = 0, steps = 0, busy = 0, tokens = 0, padding = 0;
+    bool in_flight = false;
+
+    // The end of the step that begins, -1 if none does.
+    std::int64_t start(std::int64_t now, std::int64_t horizon) {
+        if (in_flight) return -1;
+        batch_.clear();
+        policy->schedule(batch_);
+        if (batch_.empty()) return -1;
+        taken(now);
+        const auto count = static_cast<std::int64_t>(batch_.size());
+        const bool alone = shape_.decodes == count;
+        if (alone && batch_.size() == policy->running.size() && policy->own.steady) now = decoded(now, horizon);
+        const std::int64_t ticks = alone ? times_.decodes(count, shape_.context) : times_.ticks(shape_);
+        busy += ticks;
+        ++steps;
+        tokens += shape_.tokens;
+        padding += times_.padded(shape_.tokens) - shape_.tokens;
+        in_flight = true;
+        return sum(now, ticks);
+    }
+
+    template <class Finished>
+    void end(std::int64_t now, Finished finished) {
+        in_flight = false;
+        bool some = false;
+        std::int64_t gap = 0, times = 0;
+        for (const auto& [request, count] : batch_) {
+            request->last_end = now;
+            request->computed += count;
+            if (cache->reuses) cache->store(*request);
+            if (request->computed < request->known) continue;
+            ++request->known;
+            if (request->first_token < 0) {
+                request->first_token = now;
+            } else if (now - request->last_token == gap) {
+                ++times;
+            } else {
+                gaps.add(gap, times);
+                gap = now - request->last_token;
+                times = 1;
+            }
+            request->last_token = now;
+            if (request->known == request->end) {
+                some = true;
+                --outstanding;
+                cache->release(*request);
+            }
+        }
+        gaps.add(gap, times);
+        if (!some) return;
+        std::erase_if(policy->running, [](const Request* request) { return request->known == request->end; });
+        for (const auto& [request, count] : batch_)
+            if (request->known == request->end) finished(*request);
+    }
+
+private:
+    static std::int64_t sum(std::int64_t now, std::int64_t ticks) {
+        std::int64_t out = 0;
+        if (ticks < 0 || __builtin_add_overflow(now, ticks, &out) || out > most_time) throw GiveUp("too long");
+        return out;
+    }
+
+    void taken(std::int64_t now) {
+        shape_ = {0, 0, 0, 0, std::move(shape_.chunks)};
+        shape_.chunks.clear();
+        for (const auto& [request, count] : batch_) {
+            const std::int64_t computed = request->computed + count;
+            if (count < 1 || computed > request->known || request->blocks * cache->size < computed)
+                throw GiveUp("a broken rule");
+            shape_.tokens += count;
+            if (request->last_end >= 0) {
+                request->waited += now - request->last_end;
+            } else if (request->scheduled < 0) {
+                request->scheduled = now;
+            }
+            shape_.sampled += computed == request->known;
+            if (request->decoding()) {
+                ++shape_.decodes;
+                shape_.context += request->known;
+            } else {
+                shape_.chunks.emplace_back(count, request->computed);
+            }
+        }
+        if (policy->own.max_tokens >= 0 && shape_.tokens > policy->own.max_tokens) throw GiveUp("a broken rule");
+    }
+
+    // Steps of the same decodes while each ends before the horizon, nobody is done and blocks suffice; when the step
+    // that follows begins.
+    std::int64_t decoded(std::int64_t now, std::int64_t horizon) {
+        const auto count = static_cast<std::int64_t>(batch_.size());
+        const std::int64_t free = cache->free - count;
+        if (free < count || (cache->reuses && !policy->waiting.empty())) return now;
+        std::int64_t most = never;
+        for (const auto& [request, _] : batch_) {
+            if (request->last_token != now) return now;
+            most = std::min(most, request->end - request->known - 1);
+        }
+        if (free / count < most) most = std::min(most, free / count * cache->size);
+        const std::int64_t begin = now;
+        std::int64_t played = 0;
+        for (; played < most; ++played) {
+            const std::int64_t ticks = times_.decodes(count, shape_.context);
+            const std::int64_t end = sum(now, ticks);
+            if (end >= horizon) break;
+            now = end;
+            gaps.add(ticks, count);
+            shape_.context += count;
+        }
+        if (!played) return now;
+        busy += now - begin;
+        steps += played;
+        tokens += played * count;
+        padding += played * (times_.padded(count) - count);
+        for (const auto& [request, _] : batch_) {
+            request->known += played;
+            request->computed += played;
+            request->last_end = request->last_token = now;
+            if (!cache->hold(*request, request->known)) throw GiveUp("blocks were counted before");
+            if (cache->reuses) cache->store(*request);
+        }
+        return now;
+    }
+
+    Times& times_;
+    Batch batch_;
+    Shape shape_;
+};
+
+// Which replica serves whom: as is said for each arrival, the less loaded of two, or as the loads are.
+struct Routing {
+    enum Kind { chosen, pairs, least_outstanding, prefix_aware, session } kind = chosen;
+    std::span<const std::int64_t> choices;  // by arrival a replica, or two; by row the conversation
+    std::int64_t slack = 0;
+};
+
+class Fleet {
+public:
+    Fleet(std::vector<Replica>& replicas, const Routing& routing, const BlockKeys& keys, const Outcome& out)
+        : replicas_(replicas), routing_(routing), keys_(keys), out_(out) {}
+
+    // Columns of the requests: see triosim.serving.requests.RequestTable.  Told now and then how many have arrived.
+    void play(
+        std::span<const std::int64_t> arrived, std::span<const std::int64_t> prompt,
+        std::span<const std::int64_t> output, std::span<const std::int64_t> follows,
+        const std::function<void(std::int64_t)>& told) {
+        const auto count = static_cast<std::int64_t>(arrived.size());
+        std::vector<std::int64_t> next_of, follower;  // who waits for whom: a list for each row
+        if (!follows.empty()) {
+            next_of.assign(count, -1);
+            follower.assign(count, -1);
+            for (std::int64_t row = count - 1; row >= 0; --row)
+                if (follows[row] >= 0) next_of[row] = std::exchange(follower[follows[row]], row);
+        }
+        const bool foreseen = follows.empty() || replicas_.size() == 1;
+        Heap later, ends;
+        std::int64_t first = 0, number = 0;
+        const auto skip = [&] {
+            while (first < count && !follows.empty() && follows[first] >= 0) ++first;
+        };
+        const auto next = [&]() -> std::int64_t {
+            const std::int64_t one = first < count ? arrived[first] : never;
+            return later.empty() ? one : std::min(one, later.top().first);
+        };
+        skip();
+        std::vector<bool> touched(replicas_.size());
+        std::vector<std::int64_t> starts;
+        const auto touch = [&](std::int64_t at) {
+            if (!touched[at]) starts.push_back(at);
+            touched[at] = true;
+        };
+        while (true) {
+            const std::int64_t now = std::min(next(), ends.empty() ? never : ends.top().first);
+            if (now == never) break;
+            while (!ends.empty() && ends.top().first == now) {
+                const std::int64_t at = ends.top().second;
+                ends.pop();
+                replicas_[at].end(now, [&](Request& request) {
+                    finish(request, now);
+                    if (follows.empty()) return;
+                    for (std::int64_t row = follower[request.row]; row >= 0; row = next_of[row]) {
+                        std::int64_t when = 0;
+                        if (__builtin_add_overflow(now, arrived[row], &when)) throw GiveUp("too long");
+                        later.emplace(when, row);
+                    }
+                });
+                touch(at);
+            }
+            while (next() == now) {
+                std::int64_t row = first;
+                const bool from_later = first >= count || arrived[first] != now ||
+                                        (!later.empty() && later.top() < std::pair(now, first));
+                if (from_later) {
+                    row = later.top().second;
+                    later.pop();
+                } else {
+                    ++first;
+                    skip();
+                }
+                Request& request = fresh();
+                request.row = row;
+                request.number = number;
+                request.arrived = now;
+                request.prompt = request.known = request.prefill = prompt[row];
+                request.end = prompt[row] + output[row];
+                request.keys = request.end / keys_.size;
+                request.shared = std::min(keys_.shared(request), request.keys);
+                const std::int64_t at = route(request);
+                out_.replica[row] = at;
+                ++replicas_[at].outstanding;
+                replicas_[at].policy->waiting.push_back(&request);
+                touch(at);
+                if (number % 1024 == 0) told(number);
+                ++number;
+            }
+            const std::int64_t horizon = foreseen ? next() : 0;
+            for (const std::int64_t at : starts) {
+                const std::int64_t end = replicas_[at].start(now, horizon);
+                if (end >= 0) ends.emplace(end, at);
+                touched[at] = false;
+                if (++started_ % (1 << 16) == 0) told(-1);
+            }
+            starts.clear();
+        }
+        for (const Replica& replica : replicas_)
+            if (replica.outstanding) throw GiveUp("nobody is scheduled for ever");
+    }
+
+private:
+    using Moment = std::pair<std::int64_t, std::int64_t>;  // when, and which row or replica
+    using Heap = std::priority_queue<Moment, std::vector<Moment>, std::greater<>>;
+
+    Request& fresh() {
+        if (unused_.empty()) return requests_.emplace_back();
+        Request* request = unused_.back();
+        unused_.pop_back();
+        std::vector<std::int32_t> held = std::move(request->held);
+        *request = Request{};
+        request->held = std::move(held);
+        return *request;
+    }
+
+    void finish(Request& request, std::int64_t now) {
+        const std::int64_t row = request.row;
+        out_.arrived[row] = request.arrived;
+        out_.scheduled[row] = request.scheduled;
+        out_.first_token[row] = request.first_token;
+        out_.finished[row] = now;
+        out_.waited[row] = request.waited;
+        out_.restarts[row] = request.restarts;
+        out_.cached[row] = request.cached;
+        unused_.push_back(&request);
+    }
+
+    std::int64_t route(const Request& request) {
+        const auto load = [&](std::int64_t at) { return replicas_[at].outstanding; };
+        const auto count = static_cast<std::int64_t>(replicas_.size());
+        if (count == 1) return 0;
+        if (routing_.kind == Routing::chosen) return routing_.choices[request.number];
+        if (routing_.kind == Routing::pairs) {
+            const std::int64_t one = routing_.choices[2 * request.number], other = routing_.choices[2 * request.number + 1];
+            return load(other) < load(one) ? other : one;
+        }
+        const std::int64_t session = routing_.kind == Routing::session ? routing_.choices[request.row] : -1;
+        if (session >= 0 && homes_.has(session)) return homes_.at(session);
+        std::int64_t least = 0;
+        for (std::int64_t at = 1; at < count; ++at)
+            if (load(at) < load(least)) least = at;
+        if (session >= 0) homes_.emplace(session, least);
+        if (routing_.kind != Routing::prefix_aware) return least;
+        std::int64_t best = -1;
+        std::pair<std::int64_t, std::int64_t> score;
+        for (std::int64_t at = 0; at < count; ++at) {
+            if (load(at) > load(least) + routing_.slack) continue;
+            const std::pair own(replicas_[at].cache->match(request), -load(at));
+            if (best < 0 || own > score) {
+                best = at;
+                score = own;
+            }
+        }
+        return best;
+    }
+
+    std::vector<Replica>& replicas_;
+    const Routing& routing_;
+    const BlockKeys& keys_;
+    const Outcome& out_;
+    std::deque<Request> requests_;  // which stay where they are
+    std::vector<Request*> unused_;
+    KeyTable<std::int64_t> homes_;
+    std::int64_t started_ = 0;
+};
+
+}  // namespace triosim::serving

@@ -1,0 +1,50 @@
+// A request while it is served; see triosim/serving/requests.py for what is known and computed.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace triosim::serving {
+
+struct Request {
+    std::int64_t row = 0, number = 0, arrived = 0;
+    std::int64_t prompt = 0, end = 0;
+    std::int64_t known = 0, computed = 0, prefill = 0;
+    std::int64_t blocks = 0, stored = 0, cached = 0;
+    std::int64_t keys = 0, shared = 0;  // full blocks with a key, and how many of these come from the prompt's hashes
+    std::int64_t scheduled = -1, first_token = -1, last_end = -1, last_token = -1;
+    std::int64_t waited = 0, restarts = 0;
+    std::vector<std::int32_t> held;
+
+    std::int64_t lacks() const { return known - computed; }
+    std::int64_t remaining() const { return end - known; }
+    bool decoding() const { return computed >= prefill; }
+};
+
+using Batch = std::vector<std::pair<Request*, std::int64_t>>;
+
+// Keys of full blocks, as triosim.serving.fleet.block_keys makes them.
+struct BlockKeys {
+    std::span<const std::int64_t> values, offsets;  // hashes of all prompts, and where each request's begin; may be empty
+    std::int64_t covers = 1, size = 1;              // tokens of a hash, and of a block
+    bool outputs = false;                           // whether hashes go on over the output
+
+    std::int64_t shared(const Request& request) const {
+        if (offsets.empty()) return 0;
+        const std::int64_t hashes = offsets[request.row + 1] - offsets[request.row];
+        const std::int64_t full = (outputs ? request.end : request.prompt) / size;
+        return covers >= size ? std::min(full, hashes * (covers / size)) : std::min(full, hashes / (size / covers));
+    }
+
+    std::int64_t key(const Request& request, std::int64_t place) const {
+        if (place >= request.shared) return -(request.row + 1) * (std::int64_t{1} << 32) + place;
+        const std::int64_t* hashes = values.data() + offsets[request.row];
+        if (covers < size) return hashes[(place + 1) * (size / covers) - 1];
+        const std::int64_t per = covers / size;
+        return hashes[place / per] * per + place % per;
+    }
+};
+
+}  // namespace triosim::serving

@@ -1,0 +1,1 @@
+"""Designs as devices of a system: one file each reader."""

@@ -1,0 +1,53 @@
+"""The JSON of a prediction as other commands read it: what it must say, and what is said where it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from triosim.core import guarded
+from triosim.core.errors import InputError
+
+SCHEMA = "triosim/result/1"
+"""Of what ``train`` and ``infer`` write (docs/results.md)."""
+
+
+def read_result(path: Path, by: str = "train or infer") -> Mapping[str, Any]:
+    """A prediction that ``--json`` wrote.
+
+    Args:
+        path: its file.
+        by: the commands that may have written it, for the cure.
+
+    Raises:
+        InputError: the file cannot be read, or is no result.
+    """
+    return check_result(guarded.document(path, "a result that --json wrote"), str(path), by)
+
+
+def check_result(document: Mapping[str, Any], where: str, by: str = "train or infer") -> Mapping[str, Any]:
+    """The document, which is a prediction.
+
+    Raises:
+        InputError: it is none.
+    """
+    if document.get("schema") != SCHEMA:
+        raise InputError(f"{where} is no result of triosim ({SCHEMA}): give what {by} --json wrote")
+    return document
+
+
+@contextmanager
+def undamaged(where: str) -> Iterator[None]:
+    """Within the block a field that is missing or no number is said in one sentence.
+
+    Raises:
+        InputError: one is.
+    """
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{where} is a damaged result: {error!r:.60} is missing or no number") from None

@@ -1,0 +1,132 @@
+"""What a device sustains for minutes, where its benchmarks run for milliseconds.
+
+Measured kernels, and the models fitted to them, are bursts: a few repetitions that are over before the governor of the
+power has seen them.  A training, or a server, runs for minutes.  Then the matrix units draw what they switch, and the
+clock falls until that fits the TDP, by the one law of clock, voltage and power (:mod:`triosim.hardware.power`)::
+
+    joule  = joule_0 (clock_of_peak / 1.41 GHz)^growth      of a 16-bit FLOP at the full clock and voltage
+    watts  = joule x FLOP/s that the operator reaches at the full clock, in 16-bit FLOP
+    clock  = law.clock((limit TDP - static) / watts)        over the full one
+    time   = burst time x (clock in the burst) / clock      where that is longer
+
+A matrix unit draws the same in a cycle whatever it multiplies: a FLOP of 8 bits takes half the joules of one of 16.  A
+higher clock needs a higher voltage, therefore ``growth``.  ``data/physical/sustained.json`` has the two constants, that
+``validation/fit/sustained.py`` fits to products of published long-running measurements on an A100 PCIe and a B200.
+
+Only what is reckoned by the physical models is moved, and of that products and attention that their arithmetic binds:
+recorded and calibrated times are what ran, and the convolutions' constants were fitted to a training step.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from triosim.core.dtypes import DTYPES
+from triosim.hardware import power
+from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.arithmetic import GPUS, multiplication
+from triosim.kernels.classes import ATTENTION, ATTENTION_BACKWARD, EXPERTS, MATRIX, classify
+from triosim.kernels.estimate import Estimates, Limit, Source
+from triosim.kernels.physical import _constants, gemm
+from triosim.trace.tables import Trace
+
+REFERENCE_HZ = 1.41e9
+"""Clock at which ``joule`` holds: that of the A100."""
+_PRODUCTS = (MATRIX, EXPERTS)
+_MOVED = (*_PRODUCTS, ATTENTION, ATTENTION_BACKWARD)
+
+
+@dataclass(frozen=True)
+class SustainedConstants:
+    """Of the law above.
+
+    Attributes:
+        joule: of a 16-bit FLOP on matrix units at :data:`REFERENCE_HZ`.
+        growth: exponent of the clock.
+    """
+
+    joule: float
+    growth: float
+
+
+@functools.cache
+def load() -> SustainedConstants:
+    """The constants that come with the program."""
+    found = _constants.document("sustained")["constants"]
+    return SustainedConstants(float(found["joule"]["value"]), float(found["growth"]["value"]))
+
+
+def clock_of_peak(device: Accelerator) -> float:
+    """Clock in Hz at which the datasheet's peak holds; boards that boost higher keep the peak of that clock.
+
+    A matrix unit does a power of two of FLOP in a cycle, so that peak and units tell the clock.
+    """
+    chip = gemm.silicon(device, _half(device))
+    return chip.peak / (chip.units * 2.0 ** round(math.log2(chip.width)))
+
+
+def _half(device: Accelerator) -> str:
+    """The 16-bit type of a device's matrix units."""
+    return "bfloat16" if "bfloat16" in device.peak_flops else "float16"
+
+
+def slowdown(device: Accelerator, dtype: str, rate: float, burst: float = 1.0) -> float:
+    """How much longer than in a burst something takes that multiplies for minutes, 1 or more.
+
+    Args:
+        device: with its TDP and peaks.
+        dtype: what is multiplied.
+        rate: FLOP/s at the full clock.
+        burst: clock over the full one at which it runs in a burst.
+    """
+    static = power.static_w(device)
+    if static is None or device.tdp_w is None or not rate > 0:
+        return 1.0
+    c, law = load(), power.constants()
+    joule = c.joule * (clock_of_peak(device) / REFERENCE_HZ) ** c.growth
+    watts = joule * rate * device.peak(_half(device)) / device.peak(dtype)
+    room = law.limit * device.tdp_w - static
+    clock = float(law.clock(np.array(room / watts)))
+    return max(burst / clock, 1.0)
+
+
+def burst_clock(device: Accelerator, dtype: str) -> float:
+    """Clock over the full one at which long products run in a burst, as the model of products has it."""
+    constants = gemm.load().constants
+    chip = gemm.silicon(device, dtype)
+    own = constants[chip.unit]
+    return gemm.sustained(chip, own, gemm.REFERENCE_WIDTH[chip.unit]) / (own.reach * chip.peak)
+
+
+def sustained(trace: Trace, device: Accelerator, times: Estimates) -> Estimates:
+    """Operator times as they are when the device has run for minutes.
+
+    Args:
+        trace: the operators, with their FLOP.
+        device: what they run on.
+        times: of a burst.
+    """
+    if device.kind not in GPUS or device.tdp_w is None or not device.priced:
+        return times
+    classified = classify(trace, device)
+    moved = np.isin(classified.group, _MOVED) & (times.source == Source.PHYSICAL) & (times.limit == Limit.COMPUTE)
+    moved &= (classified.dtype >= 0) & (times.seconds > 0)
+    seconds = times.seconds.copy()
+    flop = np.nan_to_num(trace.operators.flop)
+    for code in np.unique(classified.dtype[moved]).tolist():
+        how = multiplication(device, DTYPES[code])
+        if how.unit == "simt":
+            continue
+        full = burst_clock(device, how.dtype)
+        for group in _MOVED:
+            rows = np.flatnonzero(moved & (classified.dtype == code) & (classified.group == group))
+            burst = full if group in _PRODUCTS else 1.0
+            rates = np.round(flop[rows] / seconds[rows] / burst, -9)
+            found, back = np.unique(rates, return_inverse=True)
+            slow = np.array([slowdown(device, how.dtype, float(rate), burst) for rate in found])
+            seconds[rows] *= slow[back.ravel()]
+    return replace(times, seconds=seconds)

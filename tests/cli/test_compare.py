@@ -1,0 +1,103 @@
+"""``triosim compare``: differences add up, and are found where they were made."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import triosim
+from tests.command import run
+from triosim import Plan
+from triosim.prediction.comparison import PARTS, compare
+from triosim.report.comparison import bars
+
+TRACE = triosim.model("llama-3.2-1b", sequence_length=256, configuration={"num_hidden_layers": 2})
+
+
+def _file(path: Path, **plan) -> Path:
+    result = triosim.simulate(TRACE, triosim.system("dgx-a100"), Plan(**plan))
+    path.write_text(result.to_json())
+    return path
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
+    folder = tmp_path_factory.mktemp("compared")
+    return (
+        _file(folder / "a.json"), _file(folder / "b.json", tp=2, recompute="full"),
+        _file(folder / "c.json", pp=2, micro_batches=4, batch_size=4),
+    )  # fmt: skip
+
+
+def test_parts_add_up_to_the_difference(files: tuple[Path, ...]) -> None:
+    for per_sample in (False, True):
+        found = compare(files, per_sample)
+        for other, one in enumerate(found.results):
+            assert sum(one.parts.values()) == pytest.approx(one.seconds, rel=1e-9)
+            if other:
+                changes = found.changes(other)
+                assert tuple(changes) == PARTS
+                assert sum(changes.values()) == pytest.approx(one.seconds - found.results[0].seconds, rel=1e-6)
+                steps = bars(found, other)
+                assert steps[0][1] == found.results[0].seconds
+                assert steps[-1][1] == one.seconds
+                assert all(0 <= begin <= end <= 1 for *_, begin, end in steps)
+
+
+def test_what_differs_is_found_where_it_was_made(files: tuple[Path, ...]) -> None:
+    found = compare(files)
+    assert found.asked["tp"] == (1, 2, 1)
+    assert found.asked["recompute"] == ("none", "full", "none")
+    assert "zero" not in found.asked
+    assert found.changes(1)["recompute"] == found.results[1].parts["recompute"] > 0
+    assert found.changes(2)["idle"] > 0  # bubbles
+    names = [name for name, *_ in found.communication(1)]
+    assert "all_reduce over tp" in names
+
+
+def test_the_same_twice_differs_in_nothing(files: tuple[Path, ...], tmp_path: Path) -> None:
+    found = compare([files[0], files[0]])
+    assert not found.asked
+    assert not any(found.changes(1).values())
+    assert "The same was asked of all." in run("compare", files[0], files[0]).stdout
+
+
+def test_per_sample_a_batch_twice_as_large_is_no_slower(tmp_path: Path) -> None:
+    small, large = _file(tmp_path / "1.json", batch_size=1), _file(tmp_path / "8.json", batch_size=8)
+    found = compare([small, large], per_sample=True)
+    assert found.results[1].seconds < found.results[0].seconds
+    assert found.results[0].seconds == pytest.approx(compare([small, large]).results[0].seconds / 8)
+
+
+def test_on_the_command_line(files: tuple[Path, ...], tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    done = run("compare", *files, "--report", page)
+    for words in ("What was asked", "From A to B", "From A to C", "recompute", "Modules", "MFU", "90 % between"):
+        assert words in done.stdout
+    assert max(map(len, done.stdout.splitlines()[:-1])) <= 80
+    text = page.read_text()
+    assert text.count("<svg") == 2
+    assert "http" not in text.replace("http://www.w3.org", "")
+    plain = json.loads(run("compare", *files, "--per", "sample", "--json", "-").stdout)
+    assert plain["schema"] == "triosim/comparison/1"
+    assert len(plain["changes_s"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "content"),
+    [
+        ("is no result of triosim", "{}"), ("damaged result", '{"schema": "triosim/result/1"}'),
+        ("is broken JSON", "{"),
+    ],
+)  # fmt: skip
+def test_what_is_no_result_is_a_sentence(words: str, content: str, files: tuple[Path, ...], tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    other.write_text(content)
+    assert words in run("compare", files[0], other, code=2).stderr
+
+
+def test_one_result_is_no_comparison(files: tuple[Path, ...]) -> None:
+    assert "give two results or more" in run("compare", files[0], code=2).stderr
+    assert "iteration" in run("compare", *files, "--per", "token", code=2).stderr

@@ -1,0 +1,84 @@
+"""What a device sustains: slower than a burst where the TDP binds, and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from validation.fit import sustained as fitting
+
+import triosim
+from triosim.hardware.catalog import accelerator
+from triosim.kernels import sustained
+from triosim.kernels.estimate import Source
+from triosim.kernels.model import PricingJob
+from triosim.kernels.physical import gemm
+from triosim.kernels.pricing import price
+from triosim.kernels.work.gemm import gemm as products
+
+
+def product_efficiency(name: str, m: int, k: int, n: int, dtype: str = "bfloat16") -> float:
+    """Part of the peak that a product sustains."""
+    device = accelerator(name)
+    work = products(np.array([m]), np.array([n]), np.array([k]), dtype)
+    seconds = float(gemm.predict(work, device, gemm.load().constants).seconds[0])
+    burst = sustained.burst_clock(device, dtype)
+    rate = float(work.flop()[0]) / seconds
+    return rate / sustained.slowdown(device, dtype, rate / burst, burst) / device.peak(dtype)
+
+
+def test_a_b200_sustains_what_was_published() -> None:
+    """SimuMax's B200 file: 0.496 and 0.511 of the peak."""
+    assert product_efficiency("B200", 4096, 16384, 106496) == pytest.approx(0.4961, rel=0.05)
+    assert product_efficiency("B200", 4096, 106496, 16384) == pytest.approx(0.5116, rel=0.05)
+
+
+def test_the_installed_constants_are_those_of_the_script() -> None:
+    found, installed = fitting.fit(), sustained.load()
+    assert installed.joule == pytest.approx(found["joule"], rel=2e-3)
+    assert installed.growth == pytest.approx(found["growth"], rel=2e-3)
+
+
+def test_power_binds_later_with_more_of_it_and_never_speeds_up() -> None:
+    device = accelerator("B200")
+    rates = [0.3e15, 1.5e15, 1.8e15]
+    slow = [sustained.slowdown(device, "bfloat16", rate) for rate in rates]
+    assert slow[0] == 1.0
+    assert 1.0 < slow[1] < slow[2]
+    assert sustained.slowdown(replace(device, tdp_w=6000.0), "bfloat16", rates[2]) == 1.0
+    assert sustained.slowdown(replace(device, tdp_w=None), "bfloat16", rates[2]) == 1.0
+    eight = sustained.slowdown(device, "float8_e4m3fn", 2 * rates[2])
+    assert eight == pytest.approx(slow[2]), "a FLOP of 8 bits takes half the joules"
+
+
+def test_an_a100_of_400_w_is_not_held_back() -> None:
+    device = accelerator("A100")
+    burst = sustained.burst_clock(device, "bfloat16")
+    assert sustained.slowdown(device, "bfloat16", device.peak("bfloat16") * 0.88, burst) == 1.0
+
+
+def test_only_what_the_model_reckons_is_moved() -> None:
+    device = accelerator("B200")
+    trace = triosim.model("gpt2-xl", batch_size=8, sequence_length=1024)
+    times = price(PricingJob(trace, device, trace, None))
+    found = sustained.sustained(trace, device, times)
+    moved = found.seconds != times.seconds
+    assert moved.any()
+    assert not (moved & np.array([name.startswith("aten::native_layer_norm") for name in trace.operators.name])).any()
+    assert (found.seconds >= times.seconds).all()
+    recorded = replace(times, source=np.full(len(trace), Source.RECORDED, np.int8))
+    assert np.array_equal(sustained.sustained(trace, device, recorded).seconds, times.seconds)
+    cpu = replace(device, kind="cpu")
+    assert np.array_equal(sustained.sustained(trace, cpu, times).seconds, times.seconds)
+
+
+def test_trainings_are_priced_as_sustained(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = triosim.model("llama-3-8b", batch_size=1, sequence_length=2048)
+    system = triosim.system(devices=1, device="B200")
+    how = triosim.Plan(batch_size=4, micro_batches=1, recompute="full"), triosim.Fidelity(host="none")
+    result = triosim.simulate(trace, system, *how, fit=False)
+    monkeypatch.setattr("triosim.prediction.pricing.sustained", lambda trace, device, times: times)
+    another = triosim.Fidelity(host="none", seed=1)  # times that were found before are kept
+    burst = triosim.simulate(trace, system, how[0], another, fit=False)
+    assert 1.1 * burst.breakdown_s.compute < result.breakdown_s.compute < 1.45 * burst.breakdown_s.compute

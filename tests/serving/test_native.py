@@ -1,0 +1,282 @@
+"""The core in C++ plays as Python does, to the last picosecond, and leaves to Python what it does not know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.serving.fleets import MS, Linear, blocks, replica
+from triosim.core.columns import Ragged
+from triosim.core.errors import InputError
+from triosim.hardware import catalog
+from triosim.serving import native, quantiles
+from triosim.serving.engines.vllm import Vllm
+from triosim.serving.fleet import Served, play
+from triosim.serving.kernel_times import ServingKernels
+from triosim.serving.kv_cache import EVICTIONS, KVCache, PrefixCache
+from triosim.serving.model import PRECISIONS, served_model
+from triosim.serving.model_times import ModelTimes
+from triosim.serving.policy import ENGINES
+from triosim.serving.quantiles import Samples
+from triosim.serving.replica import PolicyError, Replica
+from triosim.serving.requests import PromptHashes, RequestTable
+from triosim.serving.router import ROUTERS
+from triosim.serving.step_times import StepShape, StepTimes
+
+pytestmark = pytest.mark.skipif(not native.available(), reason="no compiler was there at installation")
+
+
+@cache
+def model_times(device: str = "H100-SXM5-80GB", host_ms: float = 0.0) -> ModelTimes:
+    kernels = ServingKernels(served_model("llama-3-8b"), catalog.accelerator(device), PRECISIONS["bf16"])
+    return ModelTimes(kernels, host_s=host_ms / 1e3, gap_s=1e-6)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> RequestTable:
+    """Few requests that may come at once, follow each other and share what their prompts begin with."""
+    count = draw(st.integers(1, 24))
+    whole = st.lists(st.integers(1, 120), min_size=count, max_size=count)
+    span = draw(st.sampled_from([0.0, 0.05, 2.0]))
+    arrived = sorted(draw(st.lists(st.floats(0, span), min_size=count, max_size=count)))
+    follows = [-1] * count
+    if draw(st.booleans()):
+        follows = [draw(st.integers(-1, row - 1)) if row else -1 for row in range(count)]
+    prompt, output = draw(whole), draw(st.lists(st.integers(1, 60), min_size=count, max_size=count))
+    hashes = None
+    if draw(st.booleans()):
+        covers, outputs = draw(st.sampled_from([4, 8, 16, 32])), draw(st.booleans())
+        rows = []
+        for row in range(count):
+            tokens = prompt[row] + (output[row] if outputs else 0)
+            kind, shared = draw(st.integers(0, 2)), draw(st.integers(0, 30))
+            rows.append([place * 10 + (kind if place < shared else 100 + row) for place in range(-(-tokens // covers))])
+        hashes = PromptHashes(Ragged.of(rows), covers, outputs)
+    session = [draw(st.integers(-1, 3)) for _ in range(count)]
+    return RequestTable.of(
+        arrived, prompt, output, session=session, follows=follows, hashes=hashes, sort=False
+    )  # fmt: skip
+
+
+ENGINE_OPTIONS: st.SearchStrategy[tuple[str, dict[str, Any]]] = st.one_of(
+    st.tuples(st.just("vllm"), st.fixed_dictionaries({"max_tokens": st.sampled_from([7, 64, 2048, None])})),
+    st.tuples(
+        st.just("sarathi"),
+        st.fixed_dictionaries(
+            {"max_tokens": st.sampled_from([32, 512, None]), "watermark": st.sampled_from([0.0, 0.01, 0.2])}
+        ),
+    ),
+    st.tuples(st.just("orca"), st.just({})),
+    st.tuples(
+        st.just("sglang"),
+        st.fixed_dictionaries({"max_tokens": st.sampled_from([16, 100, 8192]), "share": st.sampled_from([0.1, 0.7])}),
+    ),
+    st.tuples(
+        st.just("trtllm"),
+        st.fixed_dictionaries(
+            {
+                "capacity": st.sampled_from(["no-evict", "max-utilisation"]),
+                "chunked": st.just(True),
+                "max_tokens": st.sampled_from([30, 8192]),
+            }
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """How replicas are made, afresh for each run."""
+
+    engine: str
+    options: dict[str, Any]
+    blocks: int
+    tokens: int
+    caching: str
+    times: StepTimes
+    replicas: int
+    router: str
+    steady: bool
+
+    def fleet(self) -> list[Replica]:
+        """As :func:`triosim.serving.pool.replicas_of` makes it."""
+        made = []
+        for number in range(self.replicas):
+            policy = ENGINES.get(self.engine)(**self.options, block_tokens=self.tokens)
+            if not self.steady:
+                policy.steady = False  # type: ignore[misc]
+            kind = self.caching
+            kv = KVCache(self.blocks, self.tokens) if kind == "none" else None
+            kv = kv or PrefixCache(self.blocks, self.tokens, kind.startswith("radix"), kind[-3:])
+            made.append(Replica(number, policy, kv, self.times, 200))
+        return made
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    engine, options = draw(ENGINE_OPTIONS)
+    tokens = draw(st.sampled_from([1, 4, 16]))
+    room = draw(st.sampled_from([200, 260, 500, 4000]))
+    caching = draw(st.sampled_from(["none", *(f"{how} {which}" for how in ("hash", "radix") for which in EVICTIONS)]))
+    times = draw(st.sampled_from([Linear(), Linear(MS, 0, 0), model_times(), model_times("A100-SXM4-80GB", 8.0)]))
+    running = draw(st.sampled_from([1, 3, 200]))
+    return Case(
+        engine, options | {"max_running": running}, -(-room // tokens), tokens, caching, times,
+        draw(st.sampled_from([1, 1, 2, 3])), draw(st.sampled_from(ROUTERS.names())), draw(st.booleans()),
+    )  # fmt: skip
+
+
+def outcome(table: RequestTable, case: Case, core: bool) -> dict[str, Any] | str:
+    """All that can be told of a run, or what it was refused with."""
+    fleet = case.fleet()
+    try:
+        served = play(table, fleet, ROUTERS.get(case.router)(), core=core)
+    except PolicyError as error:
+        return str(error)
+    return told(served) | {"free": [one.cache.free for one in fleet]}
+
+
+def told(served: Served) -> dict[str, Any]:
+    found = {}
+    for one in fields(served):
+        value = getattr(served, one.name)
+        if isinstance(value, Samples):
+            value = vars(value)
+        elif isinstance(value, np.ndarray):
+            value = value.tolist()
+        if one.name != "requests":
+            found[one.name] = value
+    return found
+
+
+def fits(table: RequestTable, case: Case) -> bool:
+    ends = table.prompt + table.output
+    one = case.fleet()[0]
+    covers = table.hashes.tokens if table.hashes is not None else case.tokens
+    return not native._refused(table, one, int(np.argmax(ends))) and not (covers % case.tokens and case.tokens % covers)
+
+
+@given(tables(), cases())
+def test_the_core_plays_as_python_does(table: RequestTable, case: Case) -> None:
+    if not fits(table, case):
+        return
+    assert outcome(table, case, core=True) == outcome(table, case, core=False)
+
+
+@pytest.mark.parametrize("engine", native.ENGINES)
+def test_the_core_is_used_where_it_can_be(engine: str) -> None:
+    table = RequestTable.of(np.linspace(0, 3, 60), np.arange(20, 80), np.arange(1, 61))
+    one = replica(engine)
+    found = native.play(table, [one], ROUTERS.get("round-robin")())
+    assert found is not None
+    again = play(table, [replica(engine)], ROUTERS.get("round-robin")(), core=False)
+    assert found.rows["finished"].tolist() == again.finished.tolist()
+    assert (one.steps, one.busy, one.tokens) == (again.steps[0], [again.busy[0]], again.computed[0])
+
+
+def test_the_engine_that_is_asked_for_plays(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = RequestTable.of([0.0], [20], [3])
+    router = ROUTERS.get("round-robin")()
+    monkeypatch.setenv("TRIOSIM_ENGINE", "reference")
+    assert native.play(table, [replica("vllm")], router) is None
+    assert play(table, [replica("vllm")], router).finished[0] > 0
+    monkeypatch.setenv("TRIOSIM_ENGINE", "native")
+    assert native.play(table, [replica("vllm")], router) is not None
+    monkeypatch.setenv("TRIOSIM_ENGINE", "warp")
+    with pytest.raises(InputError, match="TRIOSIM_ENGINE=warp: unknown engine"):
+        play(table, [replica("vllm")], router)
+
+
+@pytest.mark.parametrize("engine", native.ENGINES)
+@pytest.mark.parametrize("reuse", [False, True])
+def test_a_long_run_with_evictions_is_the_same(engine: str, reuse: bool) -> None:
+    draw = np.random.default_rng(7)
+    prompt, output = draw.integers(50, 900, 300), draw.integers(1, 300, 300)
+    table = RequestTable.of(np.cumsum(draw.exponential(1 / 25, 300)), prompt, output)
+    longest = blocks(engine, 6000)
+
+    def served(core: bool) -> dict[str, Any]:
+        one = replica(engine, longest, reuse=reuse, times=model_times(), longest=1300)
+        return told(play(table, [one], ROUTERS.get("round-robin")(), core=core))
+
+    found = served(True)
+    assert found == served(False)
+    if engine in ("vllm", "sarathi"):
+        assert sum(found["restarts"]) > 0
+
+
+def test_steps_beyond_the_tables_are_asked_for() -> None:
+    table = RequestTable.of([0.0, 0.1, 0.2], [40_000, 1_200_000, 30], [4, 3, 2])
+
+    def served(core: bool) -> dict[str, Any]:
+        one = replica("vllm", 100_000, times=model_times(), longest=1 << 21, max_tokens=20_000)
+        return told(play(table, [one], ROUTERS.get("round-robin")(), core=core))
+
+    assert served(True) == served(False)
+
+
+def test_samples_are_sketched_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    for where in (quantiles, native):
+        monkeypatch.setattr(where, "MOST_EXACT", 40)
+    draw = np.random.default_rng(3)
+    table = RequestTable.of(np.cumsum(draw.exponential(0.02, 80)), draw.integers(5, 200, 80), draw.integers(1, 90, 80))
+
+    def served(core: bool) -> Samples:
+        one = replica("sarathi", times=model_times())
+        play(table, [one], ROUTERS.get("round-robin")(), core=core)
+        return one.gaps
+
+    found, expected = served(True), served(False)
+    assert not found.exact
+    assert vars(found) == vars(expected)
+
+
+class Mine(Vllm):
+    """A subclass may do anything."""
+
+
+def test_what_the_core_does_not_know_is_left_to_python() -> None:
+    table = RequestTable.of([0.0, 0.1], [50, 50], [4, 2])
+    router = ROUTERS.get("round-robin")
+
+    def played(one: Replica, asked: RequestTable = table) -> bool:
+        return native.play(asked, [one], router()) is not None
+
+    assert played(replica("vllm"))
+    assert not played(replica("lightllm"))
+    assert not played(replica(Mine()))
+    assert not played(replica("vllm", priority=True))
+    assert not played(replica("vllm", times=Linear(stages=2)))
+    assert not played(replica("vllm", longest=40))  # Python says which request is too long
+    assert not played(replica("vllm"), replace(table, priority=np.array([0, 1])))
+    told_of = replica("vllm")
+    told_of.on_step = lambda batch, begin, end: None
+    assert not played(told_of)
+
+
+def test_who_is_never_scheduled_is_named_as_ever() -> None:
+    table = RequestTable.of([0.0], [50], [4])
+    with pytest.raises(PolicyError, match="schedules nobody"):
+        play(table, [replica("vllm", max_tokens=0)], ROUTERS.get("round-robin")())
+
+
+def test_errors_of_step_times_come_through() -> None:
+    class Wrong(Linear):
+        def ticks(self, step: StepShape, stage: int) -> int:
+            raise RuntimeError("no time")
+
+    with pytest.raises(RuntimeError, match="no time"):
+        play(RequestTable.of([0.0], [5], [4]), [replica("vllm", times=Wrong())], ROUTERS.get("round-robin")())
+
+
+def test_progress_is_told() -> None:
+    seen: list[tuple[int, int]] = []
+    table = RequestTable.of(np.arange(3000) / 100, [5] * 3000, [2] * 3000)
+    play(table, [replica("vllm")], ROUTERS.get("round-robin")(), progress=lambda done, of: seen.append((done, of)))
+    assert seen == [(0, 3000), (1024, 3000), (2048, 3000)]
