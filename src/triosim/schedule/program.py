@@ -190,7 +190,7 @@ class ProgramBuilder:
 
     def before(self, number: int) -> list[int]:
         """Rows that an instruction waits for."""
-        return self._before[number]
+        return self._before.get(number, [])
 
     def build(self) -> Program:
         """The program's columns."""

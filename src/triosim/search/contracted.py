@@ -166,7 +166,7 @@ class StageContraction:
 
     def tied_bytes(self, gradient: Gradient) -> int:
         """What is exchanged of the gradient of a parameter that several stages have."""
-        return -(-gradient.bytes // self.job.ways) if self.job.replication.states else gradient.bytes
+        return -(-gradient.bytes // self.job.shared[0].shards) if self.job.replication.states else gradient.bytes
 
 
 class _PassContraction:
@@ -191,7 +191,7 @@ class _PassContraction:
     def run(self) -> ContractedPass:
         """All of it."""
         self._receive()
-        groups = self.part.groups() if self.final and not self.part.units and self.job.sharing > 1 else []
+        groups = self._groups() if self.final else []
         ready = [max((self.index[g.ready] + 1 for g in group if g.ready in self.index), default=0) for group in groups]
         starts = self._starts()
         for first, last in zip(starts, [*starts[1:], len(self.rows)], strict=True):
@@ -199,6 +199,14 @@ class _PassContraction:
         if self.final:
             self._reduce(groups, ready)
         return self.made
+
+    def _groups(self) -> list[list[Gradient]]:
+        """Gradients that are reduced together, but for those that are scattered unit by unit."""
+        if self.job.sharing == 1:
+            return []
+        gathered = self.job.modules if self.part.units else None
+        groups = self.part.groups()
+        return [group for group in groups if gathered is None or group[0].parameter not in gathered]
 
     def _receive(self) -> None:
         if self.backward:
@@ -314,13 +322,12 @@ class _PassContraction:
                     self._take_over()
                     reduced.update(dict.fromkeys(unit.gradients, self.written[row]))
         for group, place in zip(groups, ready, strict=True):
-            before, stream = [last if once is not None else self.ended[place]], MOVES
-            for what, axis, parts in job.reductions_apart if group[0].parameter in job.step.apart else job.reductions:
-                before, stream = (
-                    [of.move(made, (what, -(-total_bytes(group) // parts), axis), stream, before)],
-                    REPLICAS,
-                )
-            reduced.update({gradient.storage: before[0] for gradient in group})
+            before, stream, row = [last if once is not None else self.ended[place]], MOVES, -1
+            for what, axis, parts in job.reductions(group[0].parameter):
+                row = of.move(made, (what, -(-total_bytes(group) // parts), axis), stream, before)
+                before, stream = [row], REPLICAS
+            if row >= 0:
+                reduced.update({gradient.storage: row for gradient in group})
         away = {gradient.storage for gradient in self.part.grads if facts.elsewhere(gradient)}
         waits = [row for storage, row in reduced.items() if storage not in away]
         made.add(Row.SENDS, OWN, 0, [last, *waits], port=ReducedFlag(self.part.chunk))

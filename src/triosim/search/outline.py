@@ -110,8 +110,10 @@ def job_of(made: Arranged) -> JobFacts:
     trace = made.step.trace
     if not made.plan.training:
         raise NotEvaluated("inference")
-    if made.launching.mode == "graph" or (trace.operators.sync.any() and made.launching.mode != "none"):
-        raise NotEvaluated("operators at which the host waits, or a graph")
+    if made.step.replication.away or made.step.replication.rooted:
+        raise NotEvaluated("states or activations that a rule keeps elsewhere")
+    if made.launching.blocking or made.launching.mode == "graph" or (trace.operators.sync.any() and made.launching.mode != "none"):
+        raise NotEvaluated("operators or launches at which the host waits, or a graph")
     grads = gradients(trace)
     if not grads:
         raise NotEvaluated("no gradients")

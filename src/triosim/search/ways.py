@@ -174,10 +174,14 @@ class JobWays:
     def _moving(self) -> Call | None:
         """The largest of what is reduced along the axis of the replicas."""
         job = self.job
-        if job.sharing == 1 or not job.reductions or not job.grads:
+        if job.sharing == 1 or not job.grads:
             return None
-        what, axis, parts = job.reductions[0]
-        return what, -(-max(gradient.bytes for gradient in job.grads) // parts), axis
+        largest = max(job.grads, key=lambda gradient: gradient.bytes)
+        reductions = job.reductions(largest.parameter)
+        if not reductions:
+            return None
+        what, axis, parts = reductions[0]
+        return what, -(-largest.bytes // parts), axis
 
     @property
     def slowed(self) -> float:
