@@ -90,14 +90,27 @@ class Chained:
 
     def segments(self, first: int, last: int) -> list[Segment]:
         """Operators ``first .. last - 1``, cut where what they do beside another collective changes."""
-        begin, end = self.at(first), self.at(last)
+        return self._between(self.at(first), self.at(last)) or [Segment(0, 1.0)]
+
+    def stretch(self, begin: int, end: int) -> float:
+        """How many times longer all between two ticks takes beside collectives of another axis."""
+        if not self.slows or begin == end:
+            return 1.0
+        return sum(ticks * stretch for ticks, stretch in self._between(begin, end)) / (end - begin)
+
+    @property
+    def slows(self) -> bool:
+        """Whether anything takes longer beside collectives of another axis."""
+        return self.slowdown > 1 or self.tensor > 1
+
+    def _between(self, begin: int, end: int) -> list[Segment]:
         cuts = self._cuts
         times = np.concatenate([[begin], cuts[(cuts > begin) & (cuts < end)], [end]])
         middle = (times[1:] + times[:-1]) / 2
         moves, idle = _inside(middle, self.begin, self.end), _inside(middle, *self.idle)
         stretch = np.where(idle, np.where(moves, self.tensor, 1.0), np.where(moves, 1.0, self.slowdown))
         ticks = np.diff(times)
-        return [Segment(t, s) for t, s in zip(ticks.tolist(), stretch.tolist(), strict=True) if t] or [Segment(0, 1.0)]
+        return [Segment(t, s) for t, s in zip(ticks.tolist(), stretch.tolist(), strict=True) if t]
 
     @cached_property
     def _cuts(self) -> Int64:

@@ -31,10 +31,10 @@ from triosim.search.stage_kinds import Port
 from triosim.search.undisturbed import Call
 from triosim.search.ways import JobWays
 
-WORKS, MOVES, SENDS, REPLICAS, OWN = range(5)
-STREAMS = 5
-"""Streams of a worker: what it computes, the data axis, its sends, between groups of replicas, and what it does alone
-beside them: collectives that begin before their pass, and what tells its own passes of each other."""
+WORKS, MOVES, SENDS, REPLICAS, OWN, FLAGS = range(6)
+STREAMS = 6
+"""Streams of a worker: what it computes, the data axis, its sends, between groups of replicas, collectives that begin
+before their pass, and what tells the update that gradients are there, which holds up none of them."""
 
 
 class ReducedFlag(NamedTuple):
@@ -262,11 +262,15 @@ class _PassContraction:
             self.made.add(Row.SENDS, OWN, 0, [self.ended[last]], port=Aside())
 
     def _coarse(self, chained: Chained, place: int, mark: int) -> list[Segment]:
-        """Work as one stretch, as nothing is beside it; or two, the collectives of the next pass coming between."""
+        """Work as one stretch; or two, the collectives of the next pass coming between.
+
+        Where another chunk's gradients are reduced beside a pass they are so for most of it, so that each stretch takes
+        as much longer as its operators and its waiting for collectives do on average.
+        """
         begin, end = chained.at(place), chained.at(mark)
         ended = int(chained.end.max(initial=0))
         times = [begin, ended, end] if self.of.leads and begin < ended < end else [begin, end]
-        return [Segment(b - a, chained.slowdown) for a, b in pairwise(times)]
+        return [Segment(b - a, chained.stretch(a, b)) for a, b in pairwise(times)]
 
     def _lead(self, chained: Chained, first: int) -> list[int]:
         """Collectives that wait for no operator of the range; returns what its work waits for."""
@@ -330,7 +334,7 @@ class _PassContraction:
                 reduced.update({gradient.storage: row for gradient in group})
         away = {gradient.storage for gradient in self.part.grads if facts.elsewhere(gradient)}
         waits = [row for storage, row in reduced.items() if storage not in away]
-        made.add(Row.SENDS, OWN, 0, [last, *waits], port=ReducedFlag(self.part.chunk))
+        made.add(Row.SENDS, FLAGS, 0, [last, *waits], port=ReducedFlag(self.part.chunk))
         for gradient in self.part.grads:
             for peer in facts.elsewhere(gradient):
                 tied = Tied(gradient.parameter, facts.stage, peer, of.tied_bytes(gradient))
