@@ -58,7 +58,10 @@ class Plan(Checked):
             path of a file of one's own that ends in ``.py``.
         parallelism_options: what those rules take, by name.
         recompute: ``"full"`` runs each repeated block's forward again before its backward instead of keeping its
-            activations, ``"selective"`` the attention cores only; ``"none"`` keeps them.
+            activations, ``"selective"`` the attention cores only, ``"pointwise"`` all but products, attention and
+            routing, ``"operators"`` that and every second product; ``"none"`` keeps them.
+        quantize: products of the repeated blocks in 8 or 4 bits, by the recipe of that name
+            (:mod:`triosim.transform.quantization`); ``"none"`` leaves them as they are.
         offload: what is in host memory until it is needed: ``"optimizer"`` states, which the host's processor updates,
             ``"activations"`` and ``"parameters"`` of the repeated blocks.
         places: value category -> where its values start: ``"host"``, ``"pool"`` or ``"device:N"``.
@@ -91,7 +94,7 @@ class Plan(Checked):
     iterations: Count = asked(1, BATCH, "N", "Iterations to play (default 1).")
     schedule: str = asked(
         "1f1b", DIVISION, "NAME|FILE.py",
-        "Of a pipeline: 1f1b, gpipe, interleaved-1f1b, zb-h1 or one of yours (default 1f1b).",
+        "Of a pipeline: 1f1b, gpipe, interleaved-1f1b, looped-bfs, zb-h1, zb-h2 or one of yours (default 1f1b).",
         offers="triosim.schedule.actions:SCHEDULES", own=True,
     )  # fmt: skip
     schedule_options: Options = asked(
@@ -133,9 +136,14 @@ class Plan(Checked):
         FrozenDict(), DIVISION, "NAME=VALUE", "Of such a rule, as regather=off of sequence; repeatable.",
         option="parallelism-option", repeats=True, example="regather=off",
     )  # fmt: skip
-    recompute: Literal["none", "full", "selective"] = asked(
+    recompute: Literal["none", "full", "selective", "pointwise", "operators"] = asked(
         "none", MEMORY, "WHAT",
-        "Run again instead of keeping activations: full (repeated blocks), selective (attention) or none.",
+        "Run again instead of keeping activations: full (repeated blocks), selective (attention), pointwise (norms, "
+        "activations), operators (those and every second product) or none.",
+    )  # fmt: skip
+    quantize: Literal["none", "fp8-delayed", "fp8-current", "fp8-block", "mxfp8", "nvfp4"] = asked(
+        "none", WORKLOAD, "RECIPE",
+        "Multiply in 8 or 4 bits in the blocks: fp8-delayed, fp8-current, fp8-block, mxfp8, nvfp4 or none.",
     )  # fmt: skip
     offload: tuple[Literal["optimizer", "activations", "parameters"], ...] = asked(
         (), MEMORY, "WHAT", "Keep in host memory: optimizer, activations or parameters (of the blocks); repeatable.",

@@ -106,7 +106,7 @@ def test_experts_are_multiplied_in_the_type_of_the_tokens():
     types = ["bfloat16", "bfloat16", "bfloat16", "float32", "int32"]
     assert found(one("vllm::outplace_fused_experts", LAYER, (1000, 64), types)) == ("experts", "tensor", "bfloat16")
     product = one("aten::_grouped_mm", [(1000, 64), (8, 64, 96)], (1000, 96), "bfloat16", ["self", "mat2"])
-    assert found(product) == ("experts", "tensor", "bfloat16")
+    assert found(product) == ("matrix", "tensor", "bfloat16")
     unknown = one("vllm::moe_forward", [(1000, 64), (1000, 8)], (1000, 64))
     assert found(unknown)[0] == "other"  # without weights the work cannot be counted
 

@@ -19,11 +19,11 @@ from triosim.core.dtypes import DTYPE_CODE
 from triosim.core.errors import InputError
 from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
-from triosim.kernels.arithmetic import rate
+from triosim.kernels.arithmetic import UNITS, rate
 from triosim.kernels.classes import MATRIX, classify
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical import gemm as physical
-from triosim.kernels.physical.gemm import ENGINES, engine, load, predict, silicon, spread, sustained
+from triosim.kernels.physical.gemm import ENGINES, TUNED, engine, load, predict, silicon, spread, sustained
 from triosim.kernels.work.gemm import gemm, of
 from triosim.operators import Call
 from triosim.operators.linear import product
@@ -136,7 +136,8 @@ def test_no_bandwidth_is_an_error():
 
 
 def test_engines():
-    assert [engine(DTYPE_CODE[n]) for n in ("float32", "tfloat32", "int8", "float4_e2m1")] == list(ENGINES)
+    assert [engine(DTYPE_CODE[n]) for n in ("float32", "tfloat32", "int8", "float4_e2m1")] == list(UNITS)
+    assert (*UNITS, TUNED) == ENGINES
 
 
 def test_intervals_are_wider_on_devices_of_unseen_families():

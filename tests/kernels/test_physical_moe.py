@@ -17,8 +17,11 @@ from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import rate
 from triosim.kernels.estimate import Limit
+from triosim.kernels.model import PricingJob
 from triosim.kernels.physical import moe as model
 from triosim.kernels.physical._constants import document
+from triosim.kernels.pricing import price
+from triosim.kernels.work.gemm import of as products_of
 from triosim.kernels.work.moe import FAMILIES, experts, of
 
 H100 = catalog.accelerator("H100-SXM5-80GB")
@@ -145,7 +148,7 @@ def test_products_of_a_trace():
     trace = one("vllm::outplace_fused_experts", layer, (1000, 64), types)
     work = of(trace, np.array([0]), np.array([DTYPE_CODE["bfloat16"]]))
     assert work.flop() == trace.operators.flop
-    assert (work.tokens, work.topk, work.local(), work.single, work.gated) == (1000, 2, 8, False, True)
+    assert (work.tokens, work.topk, work.local(), work.gated) == (1000, 2, 8, True)
     assert work.weights() == 8 * 3 * 64 * 96 * 2
     narrow = one("sglang::inplace_fused_experts", layer, (1000, 64), ["bfloat16", *["float8_e4m3fn"] * 2, *types[3:]])
     work = of(narrow, np.array([0]), np.array([DTYPE_CODE["bfloat16"]]))
@@ -156,17 +159,20 @@ def test_products_of_a_trace():
     assert (work.weight_bytes, work.token_bytes, FAMILIES[work.family[0]]) == (0.5, 2, "marlin")
 
 
-def test_one_product_is_less_than_a_layer():
-    product = one(
-        "aten::_grouped_mm", [(4096, 2048), (16, 2048, 1024), (16,)], (4096, 1024), ["bfloat16"] * 2 + ["int32"]
+def test_a_grouped_product_is_a_product_for_each_expert() -> None:
+    shapes = [(4096, 2048), (16, 2048, 1024), (16,)]
+    trace = one("aten::_grouped_mm", shapes, (4096, 1024), ["bfloat16"] * 2 + ["int32"])
+    work, times = products_of(trace, np.array([0]), np.array([DTYPE_CODE["bfloat16"]]))
+    assert (work.m, work.n, work.k, work.batch, times) == (256, 1024, 2048, 16, 1)
+    assert work.flop() == trace.operators.flop == 2 * 4096 * 2048 * 1024
+    gradient = one(
+        "aten::_grouped_mm", [(2048, 4096), (4096, 1024), (16,)], (16, 2048, 1024), ["bfloat16"] * 2 + ["int32"]
     )
-    work = of(product, np.array([0]), np.array([DTYPE_CODE["bfloat16"]]))
-    assert work.single.all()
-    assert work.flop() == 2 * 4096 * 2048 * 1024
-    assert work.bytes() == 2 * (16 * 2048 * 1024 + 4096 * (2048 + 1024))
-    seconds = model.predict(work, H100).seconds[0]
-    layer = experts(4096, 1, 2048, 1024, 16, gated=False)
-    assert work.flop()[0] / rate("bfloat16", H100) < seconds < 0.6 * model.predict(layer, H100).seconds[0]
+    work, _ = products_of(gradient, np.array([0]), np.array([DTYPE_CODE["bfloat16"]]))
+    assert (work.m, work.n, work.k, work.batch) == (2048, 1024, 256, 16)
+    seconds = price(PricingJob(trace, H100, trace, None), "physical").seconds[0]
+    layer = model.predict(experts(4096, 1, 2048, 1024, 16, gated=False), H100).seconds[0]
+    assert trace.operators.flop[0] / rate("bfloat16", H100) < seconds < 0.6 * layer
 
 
 def test_shapes_that_are_not_known_are_priced_by_their_work():

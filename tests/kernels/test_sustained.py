@@ -48,8 +48,11 @@ def test_power_binds_later_with_more_of_it_and_never_speeds_up() -> None:
     assert 1.0 < slow[1] < slow[2]
     assert sustained.slowdown(replace(device, tdp_w=6000.0), "bfloat16", rates[2]) == 1.0
     assert sustained.slowdown(replace(device, tdp_w=None), "bfloat16", rates[2]) == 1.0
+    part = 2 * 2 ** -sustained.load().narrowing  # twice the FLOP, each of them with less than half of the joules
     eight = sustained.slowdown(device, "float8_e4m3fn", 2 * rates[2])
-    assert eight == pytest.approx(slow[2]), "a FLOP of 8 bits takes half the joules"
+    assert eight == pytest.approx(sustained.slowdown(device, "bfloat16", part * rates[2]))
+    assert 1.0 < eight < slow[2]
+    assert sustained.slowdown(device, "bfloat16", rates[2], part=0.7) < slow[2]
 
 
 def test_an_a100_of_400_w_is_not_held_back() -> None:

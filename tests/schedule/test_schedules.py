@@ -21,7 +21,10 @@ EACH = [
     ("1f1b", {}),
     ("interleaved-1f1b", {"chunks": 2}),
     ("interleaved-1f1b", {"chunks": 3}),
+    ("looped-bfs", {"chunks": 2}),
+    ("looped-bfs", {"chunks": 3}),
     ("zb-h1", {}),
+    ("zb-h2", {}),
 ]
 
 
@@ -52,6 +55,13 @@ def test_no_schedule_deadlocks(which: Any, stages: int, rounds: int) -> None:
 
 def _time(schedule: Any, stages: int, micro_batches: int, forward: int, input_s: int, weight_s: int) -> int:
     """When the last action ends if transfers take no time; times are of all chunks of a stage together."""
+    return max(end for _, end in _spans(schedule, stages, micro_batches, forward, input_s, weight_s))
+
+
+def _spans(
+    schedule: Any, stages: int, micro_batches: int, forward: int, input_s: int, weight_s: int
+) -> list[tuple[int, int]]:
+    """When each stage begins and ends."""
     chunks = schedule.chunks_per_stage
     cost = {
         Pass.FORWARD: forward, Pass.BACKWARD: input_s + weight_s, Pass.INPUT_GRADIENT: input_s,
@@ -59,7 +69,7 @@ def _time(schedule: Any, stages: int, micro_batches: int, forward: int, input_s:
     }  # fmt: skip
     orders = [schedule.actions(stage, stages, micro_batches) for stage in range(stages)]
     ended: dict[tuple[bool, int, int], int] = {}  # (backward, micro-batch, part)
-    free, at = [0] * stages, [0] * stages
+    free, at, first = [0] * stages, [0] * stages, [-1] * stages
     while any(a < len(order) for a, order in zip(at, orders, strict=True)):
         moved = False
         for stage, order in enumerate(orders):
@@ -74,20 +84,26 @@ def _time(schedule: Any, stages: int, micro_batches: int, forward: int, input_s:
                     need = (True, m, part + 1) if part + 1 < stages * chunks else (False, m, part)
                 if need is not None and need not in ended:
                     break
-                free[stage] = max(free[stage], ended[need] if need else 0) + cost[what] // chunks
+                begin = max(free[stage], ended[need] if need else 0)
+                free[stage] = begin + cost[what] // chunks
+                first[stage] = begin if first[stage] < 0 else first[stage]
                 if what is not Pass.WEIGHT_GRADIENT:
                     ended[what is not Pass.FORWARD, m, part] = free[stage]
                 at[stage], moved = at[stage] + 1, True
         assert moved, "deadlock"
-    return max(free)
+    return list(zip(first, free, strict=True))
 
 
 BUBBLE = {
     "gpipe": lambda p, f, b, w, v: (p - 1) * (f + b + w),
     "1f1b": lambda p, f, b, w, v: (p - 1) * (f + b + w),
     "interleaved-1f1b": lambda p, f, b, w, v: (p - 1) * (f + b + w) // v,
+    "looped-bfs": lambda p, f, b, w, v: (p - 1) * (f + b + w) // v,
     "zb-h1": lambda p, f, b, w, v: (p - 1) * (f + b - w),
+    "zb-h2": lambda p, f, b, w, v: (p - 1) * max(f, f + b - 2 * w),  # the last stage begins (p - 1) f after the first
 }
+LEAST = {"zb-h2": lambda p: 2 * p - 1}
+"""Micro-batches from which a schedule has its bubble, where those of one round are too few."""
 
 
 @pytest.mark.parametrize(("name", "options"), EACH)
@@ -96,11 +112,32 @@ BUBBLE = {
 def test_the_bubble_is_that_of_the_papers(
     name: str, options: dict[str, int], stages: int, rounds: int, forward: int, backward: int, weight: int
 ) -> None:
-    """Narayanan et al. 2021, section 2.2; Qi et al. 2024, section 2.2, where T_W <= T_F and T_W <= T_B."""
-    schedule, m = _made(name, options), stages * rounds
+    """Narayanan et al. 2021, section 2.2; Lamy-Poirier 2023, section 3; Qi et al. 2024, section 2.2, where T_W <= T_F
+    and T_W <= T_B."""
+    schedule, m = _made(name, options), max(stages * rounds, LEAST.get(name, int)(stages))
     total = _time(schedule, stages, m, forward, backward, weight)
     bubble = BUBBLE[name](stages, forward, backward, weight, schedule.chunks_per_stage)
     assert total == m * (forward + backward + weight) + bubble
+
+
+@given(st.integers(2, 8), st.integers(0, 9), st.integers(0, 6), st.integers(0, 6), st.integers(1, 6))
+def test_no_stage_waits_longer_in_zb_h2_than_the_paper_says(p: int, more: int, f: int, b: int, weight: int) -> None:
+    """Qi et al. 2024, table 2: (p - 1) (T_F + T_B - 2 T_W) from a stage's first pass to its last."""
+    m, f, b = 2 * p - 1 + more, weight + f, weight + b
+    spans = _spans(_made("zb-h2", {}), p, m, f, b, weight)
+    assert max(end - begin for begin, end in spans) == m * (f + b + weight) + (p - 1) * (f + b - 2 * weight)
+
+
+def test_zb_h2_holds_at_most_twice_what_1f1b_does() -> None:
+    """Micro-batches whose activations are held: 2 p - 1 (Qi et al. 2024, table 2)."""
+    for stage in range(4):
+        held = np.cumsum(
+            [
+                {Pass.FORWARD: 1, Pass.INPUT_GRADIENT: 0, Pass.WEIGHT_GRADIENT: -1}[action.what]
+                for action in _made("zb-h2", {}).actions(stage, 4, 16)
+            ]
+        )
+        assert held.max() == 2 * 4 - 1
 
 
 @pytest.mark.parametrize(("name", "options"), EACH)
@@ -196,6 +233,7 @@ class TestAgainstTorch:
         self, schedules: Any, cls: str, stages: int, chunks: int, micro_batches: int, rank: int
     ) -> list[Action]:
         made = object.__new__(getattr(schedules, cls))
+        made._stages = [None] * chunks
         made.pp_group_size, made.n_local_stages, made._n_microbatches, made.rank = stages, chunks, micro_batches, rank
         made.number_of_rounds = max(1, micro_batches // stages)
         made.microbatches_per_round = micro_batches // made.number_of_rounds
@@ -216,6 +254,13 @@ class TestAgainstTorch:
         ours = _made("interleaved-1f1b", {"chunks": chunks})
         for rank in range(stages):
             theirs = self._theirs(schedules, "ScheduleInterleaved1F1B", stages, chunks, micro_batches, rank)
+            assert ours.actions(rank, stages, micro_batches) == theirs
+
+    @pytest.mark.parametrize(("stages", "chunks", "micro_batches"), [(2, 2, 4), (4, 3, 8), (4, 1, 3), (8, 4, 10)])
+    def test_looped_breadth_first(self, schedules: Any, stages: int, chunks: int, micro_batches: int) -> None:
+        ours = _made("looped-bfs", {"chunks": chunks})
+        for rank in range(stages):
+            theirs = self._theirs(schedules, "ScheduleLoopedBFS", stages, chunks, micro_batches, rank)
             assert ours.actions(rank, stages, micro_batches) == theirs
 
     @pytest.mark.parametrize(("stages", "micro_batches"), [(2, 4), (4, 8), (8, 16)])

@@ -13,6 +13,7 @@ import triosim
 from tests.traces import chain
 from triosim import Plan
 from triosim.core.errors import PlanError
+from triosim.operators import canonical
 from triosim.trace.blocks import blocks
 from triosim.trace.builder import TraceBuilder
 from triosim.trace.tables import Category, Meta, Phase, Trace, check
@@ -184,12 +185,30 @@ def test_activations_of_a_layer_are_those_of_the_paper(which: str, expected: flo
     assert flop(again, Phase.RECOMPUTE) == layers * work
 
 
+def test_policies_by_operator_keep_less_and_run_less_again_than_whole_blocks() -> None:
+    """MaxText's minimal runs no product again, torchtitan's policy every second one of q, k, v, o, gate, up, down."""
+    trace = llama()
+    found = {which: recomputed(trace, which) for which in ("none", "pointwise", "operators", "full")}
+    memory = [kept(one) for one in found.values()]
+    assert memory == sorted(memory, reverse=True)
+    assert len(set(memory)) == 4
+    again = {
+        which: [canonical(n)[0] for n, p in zip(one.operators.name, one.operators.phase, strict=True)
+                if p == Phase.RECOMPUTE]
+        for which, one in found.items()
+    }  # fmt: skip
+    assert "mm" not in again["pointwise"]
+    assert again["operators"].count("mm") == 3 * LAYERS
+    assert again["full"].count("mm") == 7 * LAYERS
+    assert not any("attention" in name for name in again["operators"])
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.integers(2, 5), st.integers(1, 4), st.integers(1, 3))
 def test_it_never_needs_more_activations_and_runs_no_operator_three_times(layers: int, heads: int, batch: int) -> None:
     configuration = {**LLAMA, "num_hidden_layers": layers, "num_attention_heads": heads, "hidden_size": 16 * heads}
     trace = triosim.model("llama", configuration=configuration, sequence_length=16, batch_size=batch)
-    for which in ("full", "selective"):
+    for which in ("full", "selective", "pointwise", "operators"):
         again = recomputed(trace, which)
         check(again)
         rows = again.operators.phase == Phase.RECOMPUTE

@@ -47,12 +47,34 @@ SYSTEMS = {
     "B300": "hgx-b300", "GB200": "gb200-nvl72", "GB300": "gb300-nvl72",
 }  # fmt: skip
 """Ready systems of the catalog, by the GPU that a row names."""
+RACK, USED_OF_RACK = 72, 64
+"""GPUs of an NVL72, and those that jobs of several racks use of each: groups of powers of two then stay within a rack,
+as the groups of 64 experts of Megatron-Bridge's rows do."""
 FABRICS = {
     "800 Gb/s per node": ("InfiniBand-HDR", 4), "1600 Gb/s per node": ("RoCEv2-200G", 8),
     "4x 100 Gb/s RoCE": ("RoCEv2-100G", 4), "4x Omni-Path 100": ("Omni-Path-100", 4),
     "8x HDR200": ("InfiniBand-HDR", 8),
 }  # fmt: skip
 """Network between the servers, where a row states it: link of the catalog and network cards of a server."""
+RECIPES = (
+    (r"nvfp4", "nvfp4"), (r"fp8-cs|float8 (linear|tensorwise)|tensorwise", "fp8-current"),
+    (r"float8 rowwise|blockwise\)?$|e4m3 blockwise", "fp8-block"), (r"mxfp8|fp8-mx", "mxfp8"),
+    (r"amp_fp8|^fp8$", "fp8-delayed"),
+)  # fmt: skip
+"""Recipes of :mod:`triosim.transform.quantization` by the words of a row's precision.  ``fp8`` alone is
+delayed scaling in NeMo 2 and Composer (Transformer Engine's default), and tensor by tensor in Megatron-Bridge, whose
+tables call it FP8-CS."""
+POLICIES = {"minimal": "pointwise", "selective (per-op)": "operators"}
+"""What MaxText and torchtitan call their policies of recomputation."""
+MODELS = {
+    "deepseekv3": ("deepseek-v3", {}), "gpt oss 120b": ("gpt-oss-120b", {}), "qwen3_235b_a22b": ("qwen3-235b-a22b", {}),
+    "qwen3_30b_a3b": ("qwen3-30b-a3b", {}),
+    "kimi_k2": ("deepseek_v3", {  # huggingface.co/moonshotai/Kimi-K2-Base, config.json
+        "n_routed_experts": 384, "num_attention_heads": 64, "num_key_value_heads": 64, "first_k_dense_replace": 1,
+        "n_group": 1, "topk_group": 1, "vocab_size": 163840,
+    }),
+}  # fmt: skip
+"""Mixtures of experts that rows name: the tables do not hold all of their sizes."""
 TPUS = {"TPU-v4": "torus", "TPU-v5e": "torus", "TPU-v5p": "torus"}
 
 
@@ -72,6 +94,8 @@ class Row:
         system: what is given to :func:`triosim.system`, or to :func:`scale_out` beside it.
         facts: of its software, where the row states other ones than its stack.
         lacks: why the row cannot be told, ``""`` where it can.
+        assumed: what the row leaves open and a rule for its whole source says instead: ``"recompute"`` is the least
+            that fits in memory, ``"micro-batch"`` one sample.
     """
 
     id: str
@@ -88,6 +112,7 @@ class Row:
     system: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     lacks: str = ""
+    assumed: tuple[str, ...] = ()
 
     @property
     def judges(self) -> bool:
@@ -126,6 +151,7 @@ def _row(line: Mapping[str, str]) -> Row:
         memory = None  # with the context and what the allocator keeps
     family, configuration = _model(line)
     zero3 = source in OLD and line["shard"].startswith("zero3")  # Table 2 compares with DeepSpeed's ZeRO-3
+    assumed = (*(["recompute"] if _open_recompute(line) else []), *(["micro-batch"] if not line["micro_batch"] else []))
     precision = "float16" if line["precision"].startswith("fp16") else "bfloat16"
     seconds = first.seconds if not math.isnan(first.seconds) else _from_flops(line)
     return Row(
@@ -134,7 +160,7 @@ def _row(line: Mapping[str, str]) -> Row:
             "configuration": configuration, "precision": precision, "sequence": int(line["seq_len"]),
             "plan": _plan(line), "system": _system(line),
             "stack": "deepspeed-zero3" if zero3 else first.stack,
-            "facts": {"reduce": "gradient"} if "mode PURE" in line["notes"] else {},
+            "facts": {"reduce": "gradient"} if "mode PURE" in line["notes"] else {}, "assumed": assumed,
         }
     )  # fmt: skip
 
@@ -147,20 +173,46 @@ def _int(line: Mapping[str, str], name: str, default: int = 1) -> int:
     return int(line[name]) if line[name] else default
 
 
+def _open_recompute(line: Mapping[str, str]) -> bool:
+    return line["recompute"].startswith("see recipe") or (not line["recompute"] and line["source"].startswith("NeMo"))
+
+
+def _recipe(line: Mapping[str, str]) -> str:
+    """The recipe of the row's products, ``"none"`` where they have 16 bits, ``""`` where it is not known."""
+    words = line["precision"].lower()
+    if not re.search(r"fp8|float8|fp4", words):
+        return "none"
+    words = re.sub(r" \(value (in|outside) parentheses\)", "", words)
+    if words == "fp8" and "Bridge" in line["source"]:
+        return "fp8-current"
+    if words.startswith("fp8-mx"):  # "FP8-MX / blockwise": the former on Blackwell, the latter on Hopper
+        return "fp8-block" if line["gpu"].startswith("H") else "mxfp8"
+    return next((recipe for pattern, recipe in RECIPES if re.search(pattern, words)), "")
+
+
+def _named(line: Mapping[str, str]) -> tuple[str, dict[str, Any]] | None:
+    """Family and sizes of a mixture of experts that is known by name, None of others and of those with fewer layers."""
+    words = re.sub(r" \(.*", "", line["model"].lower())
+    if words == "deepseekv3" and int(line["layers"] or 0) < 61:
+        return None
+    return MODELS.get(words)
+
+
 def _lacks(line: Mapping[str, str]) -> str:
     """What the program would need to be told this row."""
-    needed = ("layers", "hidden", "heads", "seq_len", "gpu", "n_gpus", "global_batch", "micro_batch")
+    needed = ["layers", "hidden", "heads", "seq_len", "gpu", "n_gpus", "global_batch"]
+    needed += [] if line["source"].startswith("NeMo") else ["micro_batch"]
     missing = [name for name in needed if not line[name]]
     multi_slice = line["gpu"].startswith("TPU") and int(line["n_nodes"] or 1) > 1
     experts = _int(line, "moe_experts", 0) > 0
     told = {
         f"{', '.join(missing)} not published": bool(missing),
-        "no time published": not (line["iter_time_s"] or line["gpu"].startswith("TPU")),
-        "sizes of its experts": experts and not line["model"].startswith("deepseek"),
+        "no time published": not (line["iter_time_s"] or line["tflops_per_gpu"]),
+        "sizes of its experts": experts and not line["model"].startswith("deepseek") and not _named(line),
         "experts beside context parallel": experts and _int(line, "cp") > 1,
-        f"products in {line['precision']}": bool(re.search(r"fp8|float8|fp4", line["precision"], re.I)),
-        "recompute not published": line["recompute"].startswith("see recipe"),
-        f"recompute {line['recompute']}": line["recompute"] in ("minimal", "qkv_proj_offloaded", "selective (per-op)"),
+        f"products in {line['precision']}": not _recipe(line),
+        "frozen weights (LoRA)": "lora" in line["model"].lower(),
+        f"recompute {line['recompute']}": line["recompute"] == "qkv_proj_offloaded",
         "schedule ZB-2p": "ZB-2p" in line["overlap"],
         "collectives within products (async TP)": bool(re.search("async ?TP", line["overlap"], re.I)),
         "a network between slices of TPUs": multi_slice,
@@ -170,12 +222,15 @@ def _lacks(line: Mapping[str, str]) -> str:
 
 
 def _from_flops(line: Mapping[str, str]) -> float:
-    """Seconds from MaxText's FLOP per chip: 6 per weight of a product and token, attention without its mask."""
+    """Seconds from FLOP per device: 6 per weight of a product and token, and attention: MaxText's without a mask, half
+    of that in NeMo (nemo/utils/flops_formulas.py, ``llama3``)."""
     layers, width, inner = (int(line[name]) for name in ("layers", "hidden", "ffn_hidden"))
-    heads, length = int(line["heads"]) * 128, int(line["seq_len"])
-    weights = layers * (4 * width * heads + 3 * width * inner) + width * int(line["vocab"])
+    nemo = line["source"].startswith("NeMo")
+    heads, length = width if nemo else int(line["heads"]) * 128, int(line["seq_len"])
+    grouped = 2 * width * heads * (1 + _int(line, "kv_heads", int(line["heads"])) / int(line["heads"])) if nemo else 0
+    weights = layers * ((grouped or 4 * width * heads) + 3 * width * inner) + width * int(line["vocab"])
     tokens = int(line["global_batch"]) * length
-    flop = 6.0 * weights * tokens + 12.0 * layers * heads * length * tokens
+    flop = 6.0 * weights * tokens + (6.0 if nemo else 12.0) * layers * heads * length * tokens
     return flop / (float(line["tflops_per_gpu"]) * 1e12 * int(line["n_gpus"]))
 
 
@@ -185,6 +240,8 @@ def _model(line: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
     length, inner = int(line["seq_len"]), int(line["ffn_hidden"] or 4 * width)
     vocabulary = math.ceil(_int(line, "vocab", VOCABULARY) / (128 * tp)) * 128 * tp
     named = line["model"].lower()
+    if (known := _named(line)) is not None:
+        return known
     if named.startswith("deepseek"):
         # of the truncated models one layer is dense and the rest have experts: what memory is published says so
         name = "deepseek_v3" if named.startswith("deepseekv3") else "deepseek_v2"
@@ -217,10 +274,11 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
     batch, replicas = int(line["global_batch"]), dp // context
     shard = line["shard"]
     zero = int(shard[4]) if shard.startswith("zero") else 0
-    recompute = line["recompute"].split(" ")[0] if line["recompute"] else "none"
+    recompute = POLICIES.get(line["recompute"], line["recompute"].split(" ")[0] or "none")
     plan: dict[str, Any] = {
         "dp": dp, "tp": tp, "pp": pp, "batch_size": batch // replicas, "zero": zero if dp > 1 else 0,
-        "micro_batches": max(1, batch // replicas // int(line["micro_batch"])), "idle_ok": True, "recompute": recompute,
+        "micro_batches": max(1, batch // replicas // _int(line, "micro_batch")), "idle_ok": True,
+        "recompute": "none" if _open_recompute(line) else recompute, "quantize": _recipe(line),
         "overlap": not re.search(r"no overlap|no gradient bucketing|^off|^none$", line["overlap"]),
     }  # fmt: skip
     if line["sp"].startswith("on") and tp > 1:
@@ -246,11 +304,12 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
 
 def _cuts(line: Mapping[str, str], parts: int) -> tuple[str, ...]:
     """Where the parts begin: of equal depth, or with a layer less in the first and last where that is what divides."""
-    layers, short = int(line["layers"]), "one layer fewer" in line["notes"]
+    layers = int(line["layers"])
+    short = "one layer fewer" in line["notes"] or (layers % parts > 0 and (layers + 2) % parts == 0)
     depth = (layers + 2) // parts if short else -(-layers // parts)
     at = [min(number * depth - short, layers) for number in range(1, parts)]
     family, _ = _model(line)
-    llama = family == "llama" or family.startswith("deepseek")
+    llama = family == "llama" or family.startswith(("deepseek", "qwen3", "gpt-oss"))
     block, last = ("model.layers", "model.norm") if llama else ("transformer.h", "transformer.ln_f")
     return tuple(f"{block}.{n}" if n < layers else last for n in at)
 
@@ -268,6 +327,8 @@ def _system(line: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {"like": like, "devices": devices, "per_node": int(line["gpus_per_node"] or 8)}
     if gpu not in SYSTEMS:
         found["model"] = "H100-SXM5-96GB-HBM2e"
+    if like.endswith("nvl72") and devices > RACK and devices % USED_OF_RACK == 0:
+        found["count"] = USED_OF_RACK
     for words, fabric in FABRICS.items():
         if words in line["inter_node_link"]:
             found["fabric"] = fabric

@@ -82,13 +82,13 @@ def _columns(name: str, *wanted: str) -> dict[str, NDArray]:
 
 
 def served(kind: str) -> Rows:
-    """Products of serving stacks (CUDA-graph replay on the same tensors): ``bfloat16``, ``fp8`` or ``nvfp4``."""
+    """Products of serving stacks (CUDA-graph replay on the same tensors): bfloat16, fp8, fp8_block or nvfp4."""
     data = _columns("gemm", "system", "gemm_dtype", "m", "n", "k", "latency")
     rows = np.flatnonzero(data["gemm_dtype"] == kind)
-    dtype = {"bfloat16": "bfloat16", "fp8": "float8_e4m3fn", "nvfp4": "float4_e2m1"}[kind]
+    dtype = {"bfloat16": "bfloat16", "nvfp4": "float4_e2m1"}.get(kind, "float8_e4m3fn")
     m, n, k = (data[c][rows].astype(float) for c in "mnk")
     device = np.array([DEVICES[s] for s in data["system"][rows].astype(str)])
-    work = gemm(m, n, k, dtype, warm=True, casts=kind != "bfloat16")
+    work = gemm(m, n, k, dtype, warm=True, casts=kind != "bfloat16", tuned=kind == "fp8_block")
     return plausible(Rows(device, work, data["latency"][rows] * 1e-3))
 
 
@@ -164,8 +164,8 @@ _MAJOR = {"Pascal": 6, "Volta": 7, "Turing": 7, "Ampere": 8, "Ada": 8, "Hopper":
 TENSOR = GemmConstants(
     launch_s=2.4e-6, prologue_s=0.25e-6, reach=0.85, joule=1.5e-12, process=0.3, width=0.5, knee=6.0, tile=30.0,
     banks=0.0, step=0.0, resident=0.0, memory=0.82, concurrency=1.17, cache=0.3, latency_s=1.1e-9, stream=1.0,
-    epilogue=1.3, split_s=2e-6, split_under=1.0, cast_s=2e-6, host_s=0.0, host_batched_s=0.0, menus=(_TENSOR_MENU,),
-    menus_batched=(_TENSOR_MENU,),
+    epilogue=1.3, split_s=2e-6, split_under=1.0, cast_s=2e-6, cast_rate=0.82, host_s=0.0, host_batched_s=0.0,
+    menus=(_TENSOR_MENU,), menus_batched=(_TENSOR_MENU,),
 )  # fmt: skip
 """Where the fit of 16-bit products begins, and what it is drawn towards."""
 SIMT = replace(
@@ -200,7 +200,7 @@ def simt(devices: Sequence[str]) -> GemmConstants:
 WIDTHS = {
     "launch_s": 0.5, "prologue_s": 0.7, "reach": 0.1, "joule": 0.3, "width": 0.2, "tile": 0.7, "memory": 0.1,
     "concurrency": 0.5, "cache": 0.7, "latency_s": 0.5, "stream": 0.7, "epilogue": 0.7, "split_s": 0.7, "cast_s": 0.7,
-    "host_s": 0.5, "host_batched_s": 0.5,
+    "cast_rate": 0.7, "host_s": 0.5, "host_batched_s": 0.5,
 }  # fmt: skip
 """Standard deviation of a constant's logarithm about its prior."""
 NARROW_WIDTH = 0.4
@@ -211,9 +211,10 @@ STRENGTH = 0.005
 """Weight of the priors: one deviation costs as much as this logarithmic error in every row."""
 
 FREE = {
-    "tensor": tuple(n for n in WIDTHS if n not in ("cast_s", "host_s", "host_batched_s")),
-    "narrow": tuple(n for n in WIDTHS if n not in ("host_s", "host_batched_s")),
-    "fourbit": tuple(n for n in WIDTHS if n not in ("host_s", "host_batched_s", "width")),
+    "tensor": tuple(n for n in WIDTHS if n not in ("cast_s", "cast_rate", "host_s", "host_batched_s")),
+    "narrow": tuple(n for n in WIDTHS if n not in ("cast_rate", "host_s", "host_batched_s")),
+    "tuned": tuple(n for n in WIDTHS if n not in ("host_s", "host_batched_s")),
+    "fourbit": tuple(n for n in WIDTHS if n not in ("cast_rate", "host_s", "host_batched_s", "width")),
     "simt": ("memory", "host_s", "host_batched_s"),
 }
 
@@ -253,7 +254,8 @@ def fit_constants(rows: Rows, prior: GemmConstants, names: Sequence[str], part: 
     weight = STRENGTH * math.sqrt(len(rows))
 
     def constants(x: NDArray) -> GemmConstants:
-        return replace(prior, **dict(zip(names, np.exp(x).tolist(), strict=True)))
+        found = dict(zip(names, np.exp(x).tolist(), strict=True))
+        return replace(prior, **{"cast_rate": found["memory"], **found})
 
     def residuals(x: NDArray) -> NDArray:
         return np.concatenate([-errors(rows, constants(x)), weight * (x - start) / widths])
@@ -267,6 +269,7 @@ class Data:
 
     tensor: Rows
     narrow: Rows
+    tuned: Rows
     fourbit: Rows
     simt: Rows
 
@@ -274,19 +277,21 @@ class Data:
 def measured(count: int = ROWS_PER_DEVICE, seed: int = 0) -> Data:
     """Rows for fitting (or, with another seed, for judging), evenly chosen."""
     floats = [even(isolated(op), count, seed) for op in ("linear", "bmm")]
-    sixteen, eight, four = (even(served(kind), count, seed) for kind in ("bfloat16", "fp8", "nvfp4"))
-    return Data(sixteen, eight, four, join(*floats))
+    kinds = ("bfloat16", "fp8", "fp8_block", "nvfp4")
+    sixteen, eight, blocks, four = (even(served(kind), count, seed) for kind in kinds)
+    return Data(sixteen, eight, blocks, four, join(*floats))
 
 
 def fit(data: Data, without: str | None = None) -> dict[str, GemmConstants]:
     """Constants of every engine from the rows of all devices but ``without``."""
     tensor = fit_constants(data.tensor.without(without), TENSOR, FREE["tensor"])
     narrow = fit_constants(data.narrow.without(without), tensor, FREE["narrow"], NARROW_WIDTH)
+    tuned = fit_constants(data.tuned.without(without), narrow, FREE["tuned"])
     four = data.fourbit.without(without)
     fourbit = fit_constants(four, narrow, FREE["fourbit"], NARROW_WIDTH) if len(four) else narrow
     vector = data.simt.without(without)
     fitted = fit_constants(vector, simt(np.unique(vector.device).tolist()), FREE["simt"], SIMT_WIDTH)
-    return {"simt": fitted, "tensor": tensor, "narrow": narrow, "fourbit": fourbit}
+    return {"simt": fitted, "tensor": tensor, "narrow": narrow, "tuned": tuned, "fourbit": fourbit}
 
 
 def mape(e: NDArray[np.float64]) -> float:
@@ -429,6 +434,7 @@ MEANING = {
     "split_s": ("s at 1.8 GHz", "kernel that adds the partial sums of split-K"),
     "split_under": ("1", "blocks per unit below which libraries split the sum"),
     "cast_s": ("s at 1.8 GHz", "kernel that casts A"),
+    "cast_rate": ("1", "part of the memory bandwidth that the kernel that casts A reaches"),
     "host_s": ("s", "time of the host inside isolated measurements; not of the kernel"),
     "host_batched_s": ("s", "the same of products in batches"),
 }

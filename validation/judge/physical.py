@@ -71,8 +71,12 @@ def available(layout: str) -> bool:
 # Matrix products ------------------------------------------------------------------------------------------------------
 
 _ENGINES = {
-    "gemm/bfloat16": "tensor", "gemm/float16": "tensor", "gemm/nvfp4": "fourbit", "bmm": "simt", "linear": "simt",
+    "gemm/bfloat16": "tensor", "gemm/float16": "tensor", "gemm/nvfp4": "fourbit",
+    "gemm/fp8_block": "tuned", "bmm": "simt", "linear": "simt",
 }  # fmt: skip
+
+
+_UNITS = ("tensor", "narrow", "tuned", "fourbit", "simt")
 
 
 def _products(rows: Rows) -> fit_physical_gemm.Rows:
@@ -84,7 +88,8 @@ def _products(rows: Rows) -> fit_physical_gemm.Rows:
         batch, m, k, n = (np.nan_to_num(columns[name].astype(float)) for name in "BMNK")
         batch = np.where(rows.label == "bmm", batch, 1.0)
     casts = served and not str(rows.label[0]).endswith("16")
-    work = gemm(m, n, k, str(rows.dtype[0]), batch, warm=True, casts=casts)
+    tuned = str(rows.label[0]) == "gemm/fp8_block"
+    work = gemm(m, n, k, str(rows.dtype[0]), batch, warm=True, casts=casts, tuned=tuned)
     return fit_physical_gemm.Rows(rows.device, work, rows.seconds)
 
 
@@ -97,7 +102,7 @@ def _gemm_data() -> fit_physical_gemm.Data:
 def _gemm_constants(vector: bool, without: frozenset[str]) -> dict[str, Any]:
     data = _gemm_data()
     few = np.arange(8)  # the units that are not asked for: a handful of rows, so as not to spend time on them
-    shrunk = {"tensor": data.tensor, "narrow": data.narrow, "fourbit": data.fourbit, "simt": data.simt}
+    shrunk = {name: getattr(data, name) for name in _UNITS}
     for name, rows in shrunk.items():
         rows = rows.take(np.flatnonzero(~np.isin(rows.device, list(without))))
         shrunk[name] = rows if (name == "simt") == vector or not len(rows) else rows.take(few)
@@ -115,7 +120,7 @@ def _gemm_from(rows: Rows) -> Seconds:
     """Constants of a type that one device was measured with; those of wider types are where its fit begins."""
     engine = _ENGINES.get(str(rows.label[0]), "narrow")
     data = _gemm_data()
-    known = {name: getattr(data, name).without(str(rows.device[0])) for name in ("tensor", "narrow", "fourbit", "simt")}
+    known = {name: getattr(data, name).without(str(rows.device[0])) for name in _UNITS}
     if engine != "simt":  # not asked for: a handful of rows, so as not to spend time on them
         known["simt"] = known["simt"].take(np.arange(8))
     known[engine] = fit_physical_gemm.even(_products(rows))

@@ -170,17 +170,25 @@ def predict(row: Row, stacked: bool = True) -> Any:
         options = {"attention": stack.attention, "fused": stack.fused, "fused_softmax": softmax}
     trace = triosim.model(
         row.family, batch_size=1, sequence_length=row.sequence, precision=row.precision, optimizer="adam",
-        configuration=row.configuration, **options,
+        configuration=row.configuration or None, **options,
     )  # fmt: skip
-    return triosim.simulate(trace, system(**row.system), plan, fit=False)
+    machine = system(**row.system)
+    least = ("none", "pointwise", "full") if "recompute" in row.assumed else (plan.recompute,)
+    for recompute in least:
+        result = triosim.simulate(trace, machine, plan.replaced(recompute=recompute), fit=False)
+        if result.memory.fits is not False:
+            break
+    return result
 
 
 @functools.lru_cache(maxsize=64)
-def _ready(like: str, devices: int, model: str, fabric: tuple[str, int] | None) -> System:
-    """A system of the catalog with another device or another network between its servers."""
+def _ready(like: str, devices: int, model: str, fabric: tuple[str, int] | None, count: int) -> System:
+    """A system of the catalog with another device, fewer of them in a server, or another network between servers."""
     text = catalog.system_file(like).read_text(encoding="utf-8")
     if model:
         text = re.sub(r'(?m)^model = ".*"$', f'model = "{model}"', text, count=1)
+    if count:
+        text = re.sub(r"(?m)^(count|nics) = \d+$", rf"\1 = {count}", text)
     if fabric:
         scale_out = f'[scale_out]\ntopology = "switch"\nlink = "{fabric[0]}"\nnics = {fabric[1]}\n'
         text = re.sub(r"(?s)\[scale_out\].*", scale_out, text)
@@ -191,11 +199,16 @@ def _ready(like: str, devices: int, model: str, fabric: tuple[str, int] | None) 
 
 
 def system(
-    like: str = "", devices: int = 1, model: str = "", fabric: tuple[str, int] | None = None, **options: Any
+    like: str = "",
+    devices: int = 1,
+    model: str = "",
+    fabric: tuple[str, int] | None = None,
+    count: int = 0,
+    **options: Any,
 ) -> System:
     """The machine of a row; see :class:`~validation.data.training.Row`."""
     options.pop("per_node", None)
-    return _ready(like, devices, model, fabric) if like else triosim.system(devices=devices, **options)
+    return _ready(like, devices, model, fabric, count) if like else triosim.system(devices=devices, **options)
 
 
 def _listed(judged: Sequence[Judged]) -> None:

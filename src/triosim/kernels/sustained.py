@@ -9,9 +9,11 @@ clock falls until that fits the TDP, by the one law of clock, voltage and power 
     clock  = law.clock((limit TDP - static) / watts)        over the full one
     time   = burst time x (clock in the burst) / clock      where that is longer
 
-A matrix unit draws the same in a cycle whatever it multiplies: a FLOP of 8 bits takes half the joules of one of 16.  A
-higher clock needs a higher voltage, therefore ``growth``.  ``data/physical/sustained.json`` has the two constants, that
-``validation/fit/sustained.py`` fits to products of published long-running measurements on an A100 PCIe and a B200.
+A FLOP of 8 bits moves half the bits and multiplies a quarter of the digits: it takes ``2^-narrowing`` of the joules of
+one of 16, where a device multiplies twice as many in a cycle.  Attention keeps a part of its operands in registers and
+takes ``attention`` of a product's joules for a FLOP.  A higher clock needs a higher voltage, therefore ``growth``.
+``data/physical/sustained.json`` has the constants: ``validation/fit/sustained.py`` fits joule and growth to products of
+published long-running measurements on an A100 PCIe and a B200, and chooses the two others by published trainings.
 
 Only what is reckoned by the physical models is moved, and of that products and attention that their arithmetic binds:
 recorded and calibrated times are what ran, and the convolutions' constants were fitted to a training step.
@@ -47,17 +49,21 @@ class SustainedConstants:
     Attributes:
         joule: of a 16-bit FLOP on matrix units at :data:`REFERENCE_HZ`.
         growth: exponent of the clock.
+        narrowing: exponent of the rate of 16 bits over that of narrower types.
+        attention: joules of a FLOP of attention over those of a product.
     """
 
     joule: float
     growth: float
+    narrowing: float = 1.0
+    attention: float = 1.0
 
 
 @functools.cache
 def load() -> SustainedConstants:
     """The constants that come with the program."""
     found = _constants.document("sustained")["constants"]
-    return SustainedConstants(float(found["joule"]["value"]), float(found["growth"]["value"]))
+    return SustainedConstants(**{name: float(row["value"]) for name, row in found.items()})
 
 
 def clock_of_peak(device: Accelerator) -> float:
@@ -74,7 +80,7 @@ def _half(device: Accelerator) -> str:
     return "bfloat16" if "bfloat16" in device.peak_flops else "float16"
 
 
-def slowdown(device: Accelerator, dtype: str, rate: float, burst: float = 1.0) -> float:
+def slowdown(device: Accelerator, dtype: str, rate: float, burst: float = 1.0, part: float = 1.0) -> float:
     """How much longer than in a burst something takes that multiplies for minutes, 1 or more.
 
     Args:
@@ -82,13 +88,14 @@ def slowdown(device: Accelerator, dtype: str, rate: float, burst: float = 1.0) -
         dtype: what is multiplied.
         rate: FLOP/s at the full clock.
         burst: clock over the full one at which it runs in a burst.
+        part: joules of its FLOP over those of a product.
     """
     static = power.static_w(device)
     if static is None or device.tdp_w is None or not rate > 0:
         return 1.0
     c, law = load(), power.constants()
     joule = c.joule * (clock_of_peak(device) / REFERENCE_HZ) ** c.growth
-    watts = joule * rate * device.peak(_half(device)) / device.peak(dtype)
+    watts = part * joule * rate * (device.peak(_half(device)) / device.peak(dtype)) ** c.narrowing
     room = law.limit * device.tdp_w - static
     clock = float(law.clock(np.array(room / watts)))
     return max(burst / clock, 1.0)
@@ -124,9 +131,9 @@ def sustained(trace: Trace, device: Accelerator, times: Estimates) -> Estimates:
         full = burst_clock(device, how.dtype)
         for group in _MOVED:
             rows = np.flatnonzero(moved & (classified.dtype == code) & (classified.group == group))
-            burst = full if group in _PRODUCTS else 1.0
+            burst, part = (full, 1.0) if group in _PRODUCTS else (1.0, load().attention)
             rates = np.round(flop[rows] / seconds[rows] / burst, -9)
             found, back = np.unique(rates, return_inverse=True)
-            slow = np.array([slowdown(device, how.dtype, float(rate), burst) for rate in found])
+            slow = np.array([slowdown(device, how.dtype, float(rate), burst, part) for rate in found])
             seconds[rows] *= slow[back.ravel()]
     return replace(times, seconds=seconds)

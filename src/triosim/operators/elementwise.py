@@ -59,6 +59,7 @@ class Elementwise(Kind):
         quantize_per_tensor quantize_per_channel dequantize fake_quantize_per_tensor_affine
         fake_quantize_per_channel_affine fake_quantize_per_tensor_affine_cachemask
         view_as_real_copy
+        quantize compute_amax: self
         swiglu: gate up
         fused_rope: input cos sin
         silu_and_mul gelu_and_mul gelu_tanh_and_mul rotary_embedding

@@ -8,9 +8,12 @@ from triosim.core.registry import registered
 from triosim.operators._call import Call, CallResult, Shape
 from triosim.operators._dims import NO_LABEL, Dims, Output, at_once, unknown
 from triosim.operators._kind import Kind
-from triosim.operators._work import ExpertsWork
+from triosim.operators._work import ExpertsWork, ProductWork
 
 _TOPK = ("topk", "top_k", "num_experts_per_tok")
+_GROUPED = "grouped_mm"
+_LOAD = 8
+"""Elements of 16 bits that a thread loads at once: rows of an expert begin at a multiple of it."""
 PACKED = (1, 2, 4, 8)
 """Elements that a packed weight may hold in one: two of 4 bits in a byte, eight in 32 bits."""
 
@@ -35,23 +38,27 @@ class GroupedProducts(Kind):
     words = "fused_experts fused_moe moe_forward marlin_moe moe_fused"
     kernels = "experts"
 
+    def kernels_of(self, name: str) -> str:
+        """Grouped products are tiled as other products are (CUTLASS, cuBLAS); layers in one kernel have their own."""
+        return "matrix" if _GROUPED in name else self.kernels
+
     def problem(self, call: Call) -> str:
-        if sum(len(s) >= 2 for s in call.inputs) < 2 or self.work(call):
+        if sum(len(s) >= 2 for s in call.inputs) < 2 or expert_sizes(call):
             return ""
         shapes = ", ".join(str(list(s)) for s in call.inputs[:4])
         return f"{call.full_name or call.name}: the shapes {shapes} do not tell tokens and experts"
 
     def flop(self, call: Call) -> float:
-        found = self.work(call)
+        found = expert_sizes(call)
         return found.flop() if found else math.nan
 
-    def work(self, call: Call) -> ExpertsWork | None:
+    def work(self, call: Call) -> ExpertsWork | ProductWork | None:
         """Sizes of the call, None where its shapes do not tell."""
-        found = _single(call) if "grouped_mm" in call.name else _layer(call)
-        return found._replace(family="marlin") if found and "marlin" in call.name else found
+        found = expert_sizes(call)
+        return _as_products(call, found) if found and _GROUPED in call.name else found
 
     def results(self, call: Call) -> tuple[CallResult, ...] | None:
-        found = self.work(call)
+        found = expert_sizes(call)
         if found is None or call.backward:
             return None
         tokens = next(at for at, s in enumerate(call.inputs) if len(s) >= 2)
@@ -64,7 +71,7 @@ class GroupedProducts(Kind):
 
     def dims(self, call: Call) -> Dims:
         """Rows keep their labels through the experts; which expert a weight is of follows nothing."""
-        found = self.work(call)
+        found = expert_sizes(call)
         gradient = _gradient_dims(call)
         if gradient is not None:
             return gradient
@@ -101,6 +108,20 @@ def _gradient_dims(call: Call) -> Dims | None:
     ins[first], ins[second] = (m, rows), (rows, n)
     outs = (Output((NO_LABEL, m, n)), *(Output((NO_LABEL,) * len(s)) for s in call.outputs[1:]))
     return Dims(tuple(ins), outs, linear=(at_once(first), at_once(second)))
+
+
+def expert_sizes(call: Call) -> ExpertsWork | None:
+    """Tokens, experts and their matrices of a call of this kind; None where its shapes do not tell."""
+    found = _single(call) if _GROUPED in call.name else _layer(call)
+    return found._replace(family="marlin") if found and "marlin" in call.name else found
+
+
+def _as_products(call: Call, found: ExpertsWork) -> ProductWork:
+    """A grouped product as a batch with one product for each expert, each with as many rows as the mean."""
+    rows = found.tokens / found.experts
+    if found.weight < 0 and not call.backward:  # the gradient of weights sums over the rows, padded to whole loads
+        return ProductWork(found.hidden, found.inner, math.ceil(rows / _LOAD) * _LOAD, found.experts, found.times)
+    return ProductWork(rows, found.inner, found.hidden, found.experts, found.times)
 
 
 def _single(call: Call) -> ExpertsWork | None:

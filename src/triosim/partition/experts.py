@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from triosim.core.caching import kept
 from triosim.core.columns import Ragged
 from triosim.core.errors import PlanError
-from triosim.operators import ExpertsWork, work
+from triosim.operators import ExpertsWork
+from triosim.operators.experts import expert_sizes
 from triosim.partition.facts import Facts
 from triosim.partition.placements import Shard
 from triosim.partition.step import Step
@@ -120,8 +121,8 @@ def routed(facts: Facts, seed: tuple[int, Shard]) -> tuple[frozenset[int], dict[
         )
     shape = facts.shapes[value]
     tokens = math.prod(shape[: shard.dim + 1])
-    works = [work(facts.calls[row]) for row in products]
-    counts = {math.prod(shape), *(round(known.tokens) for known in works if isinstance(known, ExpertsWork))}
+    works = [expert_sizes(facts.calls[row]) for row in products]
+    counts = {math.prod(shape), *(round(known.tokens) for known in works if known is not None)}
     inside = [any(f"{path}.".startswith(f"{layer}.") for layer in layers) for path in paths]
     rows, places = set[int](), dict[int, Shard]()
     for row in range(len(trace)):
@@ -210,8 +211,8 @@ def _passes(trace: Trace) -> Iterator[ExpertPass]:
     for row, phase in enumerate(operators.phase.tolist()):
         if phase == Phase.OPTIMIZER or calls[row].kind != "experts":
             continue
-        known = work(calls[row])
-        if not isinstance(known, ExpertsWork):
+        known = expert_sizes(calls[row])
+        if known is None:
             continue
         works[row] = known
         key = int(operators.module[row]), phase

@@ -14,7 +14,7 @@ Shape = tuple[int, ...]
 _WEIGHTED = ("linear", "matmul", "convolution", "embedding", "experts")
 FOLLOWS = (int(Category.WEIGHT), int(Category.BUFFER))
 """What is Shard for good when a Shard value meets it: biases, the weights of norms, running statistics."""
-_CASTS = ("to", "_to_copy", "clone", "detach", "alias", "contiguous")
+_CASTS = ("to", "_to_copy", "clone", "detach", "alias", "contiguous", "quantize")
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ from triosim.schedule.stages import Stages, split
 from triosim.stacks import ASSUMED
 from triosim.trace.blocks import blocks
 from triosim.trace.tables import Phase, Trace
+from triosim.transform import quantization
 from triosim.transform.alignment import aligned
 from triosim.transform.inference import forward_only
 from triosim.transform.recompute import recomputed
@@ -241,7 +242,7 @@ def arrange(
             raise PlanError(f"recompute {plan.recompute}: without a backward nothing is run again: leave it out")
     if workload.operators.view.all():
         raise InputError(f"trace {quoted(workload.meta.workload)}: none of its operators runs: record a whole step")
-    workload = recomputed(workload, plan.recompute)
+    workload = recomputed(quantization.quantized(workload, plan.quantize), plan.recompute)
     named = workload.meta.made_by == "triosim.model"
     rules = rules_of(plan, named)
     own_batch = None if named else _samples(workload)
@@ -264,10 +265,14 @@ def arrange(
     jobs = {m: PricingJob(step.trace, system.models[m], workload, recorded_on, others) for m in models}
     for device in {m: system.models[m] for m in models}.values():
         check_attention(step.trace, device)
+        quantization.check(plan.quantize, device)
     residual = residual_of(fidelity.composition) if fidelity.composition else None
     times = {m: priced(job, fidelity, made.short) for m, job in jobs.items()}
     if named and plan.training:
         share = often(step.trace, stack, mesh.micro_batches)
+        times = {m: replace(found, seconds=found.seconds * share) for m, found in times.items()}
+    if plan.quantize != "none":
+        share = quantization.shares(step.trace, mesh.micro_batches, bool(placed.weights) and placed.ranks(mesh) > 1)
         times = {m: replace(found, seconds=found.seconds * share) for m, found in times.items()}
     if residual is not None:
         times = {m: replace(found, seconds=found.seconds * residual.terms.scale) for m, found in times.items()}

@@ -74,7 +74,7 @@ def memory(
     if not 0 < utilisation <= 1:
         raise InputError(f"--memory-utilisation {utilisation:g} must be above 0 and at most 1")
     weights = model.weight_bytes(precision, tensor_parallel, stages) + beside
-    inner = model.inner / tensor_parallel
+    inner = model.inner_of_token / tensor_parallel
     hidden = tokens * 2.0 * (2 * model.width + (3 if model.gated else 2) * inner)
     logits = sequences * model.vocabulary * (2.0 + 4.0 * SAMPLER_FLOATS)
     activations = hidden + logits

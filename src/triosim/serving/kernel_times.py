@@ -23,10 +23,11 @@ from triosim.kernels.physical.attention import family_of
 from triosim.kernels.physical.kinds import price
 from triosim.kernels.work.attention import attention
 from triosim.kernels.work.gemm import gemm
+from triosim.kernels.work.moe import experts
 from triosim.kernels.work.stream import CODE, Stream
 from triosim.serving import mixed_attention
 from triosim.serving.mixed_attention import MixedConstants, MixedDevice
-from triosim.serving.model import Precision, ServedModel
+from triosim.serving.model import Precision, ServedExperts, ServedModel
 
 Seconds = NDArray[np.float64]
 
@@ -92,17 +93,54 @@ class ServingKernels:
         heads, kv_heads = self._heads
         query, keys, inner = heads * model.head, kv_heads * model.head, model.inner / self.tensor_parallel
         norm = self._stream("layer_norm", 2 * n * model.width, 2 * n * model.width, n, model.width)
-        return {
-            "input_norm": norm,
-            "qkv": self._product(n, query + 2 * keys, model.width),
+        found = {"input_norm": norm, "qkv": self._product(n, query + 2 * keys, model.width)}
+        if model.head_norms:
+            found["head_norm"] = self._stream(
+                "layer_norm", n * (query + keys), n * (query + keys), n * (heads + kv_heads), model.head
+            )
+        found |= {
             "rotary": self._stream("elementwise", n * (query + keys), n * (query + keys)),
             "kv_store": self._stream("elementwise", 2 * n * keys, 2 * n * keys),
             "attention_output": self._product(n, model.width, query),
-            "post_norm": norm,
-            "up": self._product(n, (2 if model.gated else 1) * inner, model.width),
-            "activation": self._stream("elementwise", (2 if model.gated else 1) * n * inner, n * inner),
-            "down": self._product(n, model.width, inner),
         }
+        if model.norms > 1:
+            found["post_norm"] = (model.norms - 1) * norm
+        if model.experts is None:
+            return found | self._feed_forward(n, inner)
+        return found | self._experts(n, model.experts)
+
+    def _feed_forward(self, n: NDArray[np.float64], inner: float) -> dict[str, Seconds]:
+        ups = 2 if self.model.gated else 1
+        return {
+            "up": self._product(n, ups * inner, self.model.width),
+            "activation": self._stream("elementwise", ups * n * inner, n * inner),
+            "down": self._product(n, self.model.width, inner),
+        }
+
+    def _experts(self, n: NDArray[np.float64], own: ServedExperts) -> dict[str, Seconds]:
+        """The router, the grouped products of the experts that are chosen, and what every token passes.
+
+        Tokens choose independently of each other and evenly, so that ``n`` of them touch
+        ``count (1 - (1 - chosen / count)^n)`` experts: only those weights are read.
+        """
+        model, stored = self.model, self.precision
+        touched = np.maximum(own.count * (1 - (1 - own.chosen / own.count) ** n), own.chosen)
+        calls = experts(
+            n, own.chosen, model.width, own.inner / self.tensor_parallel, touched, dtype=stored.multiplied,
+            weight_dtype=stored.stored, family="marlin" if DTYPE_BYTES[stored.stored] < 1 else "triton",
+            gated=model.gated,
+        )  # fmt: skip
+        calls = replace(calls, weight_bytes=np.full(len(calls), stored.weight_bytes))
+        router = price(gemm(n, np.full(n.shape, own.count), np.full(n.shape, model.width), "bfloat16"), self.device)
+        found = {
+            "router": _moved(router, self.moved.products)
+            + self._stream("softmax", n * own.count, 2 * n * own.chosen, n, own.count),
+            "experts": _moved(price(calls, self.device), self.moved.products),
+        }
+        if own.shared:
+            always = self._feed_forward(n, own.shared / self.tensor_parallel)
+            found |= {f"shared_{name}": seconds for name, seconds in always.items()}
+        return found
 
     def layer(self, tokens: ArrayLike) -> Seconds:
         """All of :meth:`operators`."""

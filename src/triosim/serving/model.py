@@ -50,6 +50,22 @@ KV_TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp8": "float8_e4m3fn", "int8
 
 
 @dataclass(frozen=True)
+class ServedExperts:
+    """A layer's mixture of experts.
+
+    Attributes:
+        count, chosen: how many there are, and how many a token takes.
+        inner: width within one.
+        shared: width of what every token passes beside them, 0 where there is none.
+    """
+
+    count: int
+    chosen: int
+    inner: int
+    shared: int = 0
+
+
+@dataclass(frozen=True)
 class ServedModel:
     """A decoder of equal layers.
 
@@ -61,6 +77,9 @@ class ServedModel:
         tied: whether the head uses the embedding's weights.
         longest: positions that the model was made for.
         parameters: all of them, tied ones once.
+        experts: in place of the feed-forward part; None where there are none.
+        norms: of a layer on its residual stream.
+        head_norms: whether queries and keys are normed head by head.
     """
 
     name: str
@@ -75,12 +94,24 @@ class ServedModel:
     tied: bool
     longest: int
     parameters: int
+    experts: ServedExperts | None = None
+    norms: int = 2
+    head_norms: bool = False
 
     @property
     def linear_parameters(self) -> int:
         """Of all layers' products."""
         attention = self.width * self.head * (2 * self.heads + 2 * self.kv_heads)
-        return self.layers * (attention + self.width * self.inner * (3 if self.gated else 2))
+        inner = self.inner
+        if own := self.experts:
+            inner = own.count * own.inner + own.shared
+        return self.layers * (attention + self.width * inner * (3 if self.gated else 2))
+
+    @property
+    def inner_of_token(self) -> int:
+        """Elements between the feed-forward products that a token has."""
+        own = self.experts
+        return self.inner if own is None else own.chosen * own.inner + own.shared
 
     def weight_bytes(self, precision: Precision, tensor_parallel: int = 1, stages: int = 1) -> float:
         """Of one device: its part of the layers, and of embedding and head on the first and last stage the larger."""
@@ -98,21 +129,59 @@ def served_model(name: str) -> ServedModel:
     """A model by name or by configuration file.
 
     Raises:
-        InputError: there is none, or it does not write text token by token.
+        InputError: there is none, it does not write text token by token, or its layers are of a form that is not
+            served.
     """
     family: Any = configured(name)
-    kind = type(family).__name__
-    if kind == "Llama":
-        layers, width, heads = family.num_hidden_layers, family.hidden_size, family.num_attention_heads
-        kv_heads, head, inner = family.key_value_heads, family.head_size, family.intermediate_size
-    elif kind == "GPT":
-        layers, width, heads, inner = family.n_layer, family.n_embd, family.n_head, family.inner
-        kv_heads, head = heads, width // heads
+    if type(family).__name__ == "GPT":
+        heads = family.n_head
+        return ServedModel(
+            name, family.n_layer, family.n_embd, heads, heads, family.n_embd // heads, family.inner,
+            vocabulary=int(family.vocab_size), gated=False, tied=family.tie_word_embeddings, longest=family.longest,
+            parameters=int(family.weights().count()),
+        )  # fmt: skip
+    return _of_decoder(name, family)
+
+
+def _of_decoder(name: str, family: Any) -> ServedModel:
+    """A family that says its parts layer by layer.
+
+    Raises:
+        InputError: they differ from layer to layer, or are of a form that is not served.
+    """
+    from triosim.sources.models._decoder import Decoder
+    from triosim.sources.models._experts import Experts
+    from triosim.sources.models._parts import FeedForward, SelfAttention
+
+    def refuse(why: str) -> InputError:
+        return InputError(
+            f"model {quoted(name)} ({type(family).__name__}) {why}, which is not served: give one whose layers are all "
+            "alike, as Llama, Qwen, Mistral, Mixtral or GPT"
+        )
+
+    if not isinstance(family, Decoder):
+        raise refuse("is no decoder of text")
+    attention, part = family.attention(0), family.feed_forward(0)
+    if not isinstance(attention, SelfAttention) or not isinstance(part, FeedForward | Experts):
+        raise refuse("has layers of a form of their own")
+    if any(family.attention(i) != attention or family.feed_forward(i) != part for i in range(1, family.depth)):
+        raise refuse("has layers that differ")
+    if 0 < attention.window < family.longest:
+        raise refuse(f"sees a window of {attention.window} tokens")
+    if attention.unfused:
+        raise refuse("has attention with biases by distance")
+    experts, inner, gated = None, 0, True
+    if isinstance(part, Experts):
+        shared = part.shared.inner if part.shared else 0
+        experts = ServedExperts(part.router.experts, part.router.chosen, part.inner, shared)
+        inner = int(getattr(family, "intermediate_size", part.inner))
     else:
-        raise InputError(f"model {quoted(name)} is of a family, {kind}, that is not served: give a Llama or a GPT")
+        inner, gated = part.inner, part.packed or len(part.names) == 3
     return ServedModel(
-        name, layers, width, heads, kv_heads, head, inner, vocabulary=int(family.vocab_size), gated=kind == "Llama",
-        tied=family.tie_word_embeddings, longest=family.longest, parameters=int(family.weights().count()),
+        name, family.depth, family.width, attention.heads, attention.groups, attention.size, inner,
+        vocabulary=int(family.vocab_size), gated=gated, tied=family.tie_word_embeddings, longest=family.longest,
+        parameters=int(family.weights().count()), experts=experts, norms=len(family.layout.norms),
+        head_norms=attention.norm is not None,
     )  # fmt: skip
 
 

@@ -191,6 +191,8 @@ def replicas_of(
     adapters = None
     if own.adapters is not None:
         check_adapters(own.stages, own.role)
+        if model.experts is not None:
+            raise InputError(f"adapters of experts are not priced, and {own.model} has experts: leave --lora out")
         adapters = parse_adapters(own.adapters)
     for place in range(own.replicas):
         first = own.first + place * own.size

@@ -236,7 +236,7 @@ def drafter_of(
         return MedusaHeads(kernels, plan.tokens)
     if plan.kind == "eagle":
         one = ServingKernels(
-            replace(model, layers=1), device, precision, kv_type, tensor_parallel, moved=moved
+            replace(model, layers=1, experts=None), device, precision, kv_type, tensor_parallel, moved=moved
         )  # fmt: skip
         return DraftModel(ModelTimes(one, times.communication, graphs=times.graphs), one)
     assert plan.model is not None

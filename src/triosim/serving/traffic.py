@@ -26,6 +26,7 @@ from triosim.core.limits import check_memory
 from triosim.core.units import parse_time
 from triosim.serving.request_files import read
 from triosim.serving.requests import MOST_TOKENS, RequestTable
+from triosim.serving.shared_text import parse_shared_prefix, parse_turns, repeated
 
 ARRIVALS = ("poisson", "gamma", "constant", "burst", "users")
 LENGTHS = ("uniform", "zipf", "lognormal", "fixed")
@@ -36,13 +37,16 @@ BYTES_PER_REQUEST = 400
 """Of the table, and of the state while it is served."""
 
 
-def traffic(arrivals: str, lengths: str, requests: int, seed: int = 0) -> RequestTable:
+def traffic(
+    arrivals: str, lengths: str, requests: int, seed: int = 0, *, prefix: str | None = None, turns: str | None = None
+) -> RequestTable:
     """Requests that arrive and are as long as asked for.
 
     Args:
         arrivals, lengths: as in the module's docstring.
         requests: how many.
         seed: of the draws.
+        prefix, turns: text that they repeat, as of :mod:`triosim.serving.shared_text`.
 
     Raises:
         InputError: not of these forms, or out of proportion.
@@ -52,9 +56,18 @@ def traffic(arrivals: str, lengths: str, requests: int, seed: int = 0) -> Reques
     check_memory(requests * BYTES_PER_REQUEST, f"{requests} requests", "serve fewer")
     draw = np.random.Generator(np.random.PCG64(seed))
     name, rate, options = parse(arrivals, "--arrivals", ARRIVALS)
-    seconds, follows = _arrivals(name, rate, options, requests, draw, arrivals)
+    shared = None if prefix is None else parse_shared_prefix(prefix)
+    talks = None if turns is None else parse_turns(turns)
+    if talks is not None and name == "users":
+        raise InputError(
+            "--arrivals users says already when each sends the next request: give --turns with poisson, gamma, "
+            "constant or burst"
+        )
+    each = talks.count if talks else 1
+    seconds, follows = _arrivals(name, rate, options, -(-requests // each), draw, arrivals)
     prompt, output = _lengths(lengths, requests, draw)
-    return RequestTable.of(seconds, prompt, output, follows=follows)
+    table = RequestTable.of(np.repeat(seconds, each)[:requests], prompt, output, follows=follows)
+    return table if shared is None and talks is None else repeated(table, shared, talks, draw)
 
 
 def parse(text: str, option: str, known: tuple[str, ...]) -> tuple[str, str, dict[str, str]]:

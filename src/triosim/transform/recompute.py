@@ -9,6 +9,10 @@ from the new step alone.
   needed and saves the block's last product.
 * ``selective`` (Korthikanti et al., arXiv:2205.05198, section 5): the regions are the attention cores, from the scores
   to what they weigh: much memory and little work.  An attention in one kernel keeps no scores: there is little to gain.
+* ``pointwise`` (``minimal`` of MaxText; ``save_from_policy`` with products in PyTorch): of each block what takes about
+  as long as reading its operands (norms, activations, casts, sums); products, attention and the dispatch of tokens to
+  experts are kept.
+* ``operators`` (torchtitan's ``selective_ac_option = op``): that, and every second product.
 """
 
 from __future__ import annotations
@@ -26,11 +30,17 @@ from triosim.core.errors import PlanError
 from triosim.operators import kind
 from triosim.trace.blocks import blocks
 from triosim.trace.tables import NONE, PERSISTENT, Category, Phase, Trace
+from triosim.transform.rewriting import categorised
 
-Recompute = Literal["none", "full", "selective"]
+Recompute = Literal["none", "full", "selective", "pointwise", "operators"]
 
 _FLOWS_ON = ("view", "copy", "elementwise", "softmax", "create")
 """Kinds of operator that may stand between the two products of an attention core."""
+
+
+_CHEAP = ("view", "copy", "elementwise", "normalization", "create")
+"""Kinds of operator that run again where products are kept."""
+_PRODUCTS = ("linear", "matmul")
 
 
 @kept(8)
@@ -39,7 +49,7 @@ def recomputed(trace: Trace, which: Recompute) -> Trace:
 
     Args:
         trace: a training step.
-        which: ``"full"``, ``"selective"`` or ``"none"``, which returns the trace as it is.
+        which: one of :data:`Recompute`; ``"none"`` returns the trace as it is.
 
     Raises:
         PlanError: there is nothing of the kind to run again, the step does so already, or an operator changes what its
@@ -51,11 +61,15 @@ def recomputed(trace: Trace, which: Recompute) -> Trace:
     if np.any(trace.operators.phase == Phase.RECOMPUTE):
         raise PlanError(f"recompute {which}: {name!r} already runs operators again: leave --recompute out")
     facts = _Facts(trace)
-    regions = _attention_cores(facts) if which == "selective" else _blocks(facts)
-    if not regions:
+    within = _attention_cores(facts) if which == "selective" else _blocks(facts)
+    regions = within
+    if which in ("pointwise", "operators"):
+        regions = [_cheap(facts, block, which == "operators") for block in within]
+    if not any(regions):
         what = "attention" if which == "selective" else "repeated blocks (numbered modules)"
         raise PlanError(f"recompute {which}: no {what} found in {name!r}: leave --recompute out")
-    again = [part for region in regions if (part := _Region(facts, region, which).part()) is not None]
+    parts = [_Region(facts, rows, which, block).part() for rows, block in zip(regions, within, strict=True)]
+    again = [part for part in parts if part is not None]
     if not again:
         raise PlanError(
             f"recompute {which}: no backward operator of {name!r} reads what its forward made: record the step with "
@@ -105,6 +119,8 @@ class _Facts:
             self.derivatives.setdefault(forward[row], []).append(row)
             for where in {self.storage[v] for v in (*self.inputs[row], *self.outputs[row])}:
                 self.touched_by.setdefault(where, []).append(row)
+        self.bytes: list[int] = values.storage_bytes().tolist()
+        """Of each storage."""
         # what this file adds
         self.origins: list[int] = []
         self.new_storage: list[int] = []
@@ -134,6 +150,39 @@ def _blocks(facts: _Facts) -> list[list[int]]:
             runs.append([row])
         before = of[row]
     return runs
+
+
+def _cheap(facts: _Facts, block: list[int], products: bool) -> list[int]:
+    """Operators of a block that run again: the cheap ones and, where asked for, every second product.
+
+    What would have to keep more than it saves does not: an addition whose summands nobody else needs.
+    """
+    inside, found, again, multiplied = set(block), [], set[int](), 0
+    for row in block:
+        of_kind = facts.kinds[row]
+        multiplied += of_kind in _PRODUCTS
+        if of_kind not in _CHEAP and not (products and of_kind in _PRODUCTS and multiplied % 2 == 0):
+            continue
+        read, made = ({facts.storage[v] for v in values} for values in (facts.inputs[row], facts.outputs[row]))
+        only_for_this = [
+            where for where in read - made
+            if facts.made[where] in inside and where not in again and where not in facts.touched_by
+        ]  # fmt: skip
+        if facts.view[row] or sum(facts.bytes[s] for s in only_for_this) < sum(facts.bytes[s] for s in made - read):
+            found.append(row)
+            again |= made
+    return _needed(facts, found)
+
+
+def _needed(facts: _Facts, rows: list[int]) -> list[int]:
+    """Those of rows that the backward needs, or another that it needs."""
+    wanted, found = set[int](), []
+    for row in reversed(rows):
+        made = {facts.storage[v] for v in facts.outputs[row]}
+        if made & wanted or any(where in facts.touched_by for where in made):
+            found.append(row)
+            wanted |= {facts.storage[v] for v in facts.inputs[row]}
+    return found[::-1]
 
 
 def _attention_cores(facts: _Facts) -> list[list[int]]:
@@ -196,16 +245,16 @@ class _Part:
 class _Region:
     """Works out what is made again and who reads it."""
 
-    def __init__(self, facts: _Facts, rows: list[int], which: str) -> None:
+    def __init__(self, facts: _Facts, rows: list[int], which: str, block: list[int]) -> None:
         self.facts, self.rows, self.which = facts, rows, which
-        inside = set(rows)
+        inside, around = set(rows), set(block)
         self.inner = {
             facts.storage[v]
             for row in rows for v in facts.outputs[row]
             if facts.made[facts.storage[v]] in inside and facts.storage[v] not in facts.lasting
         }  # fmt: skip
-        self.given_on = {s for s in self.inner if any(row not in inside for row in facts.read_by.get(s, ()))}
-        """Storages that later forward operators read: they are kept for those, whatever happens here."""
+        self.given_on = {s for s in self.inner if any(row not in around for row in facts.read_by.get(s, ()))}
+        """Storages that forward operators of later blocks read: they are kept for those, whatever happens here."""
         self.storages: dict[int, int] = {}  # storage -> the one that it is made in again
         self.values: dict[int, int] = {}
 
@@ -327,7 +376,7 @@ def _woven(facts: _Facts, parts: Sequence[_Part]) -> Trace:
             stream=kernels.stream[again],
         )  # fmt: skip
     communications = trace.communications.unplaced()
-    return _categorised(replace(trace, values=more, operators=taken, kernels=kernels, communications=communications))
+    return categorised(replace(trace, values=more, operators=taken, kernels=kernels, communications=communications))
 
 
 def _merged(first: Sequence[int], now: Sequence[int], then: Sequence[int]) -> list[int]:
@@ -349,23 +398,3 @@ def _kernels(
     extra = [(new, k) for new in np.flatnonzero(is_copy).tolist() for k in by_row.get(int(source[new]), ())]
     rows = np.array([*new_row[of].tolist(), *(new for new, _ in extra)], np.int32)
     return rows, np.array([*range(len(of)), *(k for _, k in extra)], np.int64)
-
-
-def _categorised(trace: Trace) -> Trace:
-    """Activations are what a forward made and a later phase reads, or a recomputation made and the backward reads."""
-    operators, values = trace.operators, trace.values
-    storages = int(values.storage.max(initial=-1)) + 1
-    born = np.full(storages, len(operators), np.int64)
-    row = operators.outputs.rows()
-    np.minimum.at(born, values.storage[operators.outputs.values], row)
-    made_in = np.append(operators.phase, np.int8(Phase.OPTIMIZER))[born]
-    kept = np.zeros(storages, bool)
-    row, where = operators.inputs.rows(), values.storage[operators.inputs.values]
-    reader = operators.phase[row]
-    kept[where[reader == Phase.BACKWARD]] = True
-    kept[where[(reader == Phase.RECOMPUTE) & (made_in[where] == Phase.FORWARD)]] = True
-    kept &= np.isin(made_in, (Phase.FORWARD, Phase.RECOMPUTE))
-    category = values.category.copy()
-    loose = np.isin(category, (Category.ACTIVATION, Category.TEMPORARY))
-    category[loose] = np.where(kept[values.storage[loose]], Category.ACTIVATION, Category.TEMPORARY)
-    return replace(trace, values=replace(values, category=category))

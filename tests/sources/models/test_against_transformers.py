@@ -69,6 +69,11 @@ CASES |= {
     "deepseek_v2, no rank of queries": (
         "deepseek_v2", {**MLA, "n_shared_experts": 2, "q_lora_rank": None, "topk_method": "greedy"}
     ),
+    "llama4": (
+        "llama4_text",
+        {**LLAMA, "head_dim": 16, "num_local_experts": 4, "intermediate_size_mlp": 80, "interleave_moe_layer_step": 2,
+         "no_rope_layer_interval": 2},
+    ),
     "falcon": ("falcon", {**FALCON, "num_kv_heads": 1}),
     "falcon, newer": ("falcon", {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2}),
     "bloom": ("bloom", {"hidden_size": 64, "n_layer": 2, "n_head": 4, "vocab_size": CLASSES}),
@@ -78,7 +83,16 @@ CASES |= {
          **dict.fromkeys(("attn_pdrop", "resid_pdrop", "embd_pdrop"), 0.0)},
     ),
 }  # fmt: skip
-APART = {"gpt_oss", "deepseek_v3", "deepseek_v2, no rank of queries", "falcon", "falcon, newer", "bloom", "gptj"}
+APART = {
+    "llama4",
+    "gpt_oss",
+    "deepseek_v3",
+    "deepseek_v2, no rank of queries",
+    "falcon",
+    "falcon, newer",
+    "bloom",
+    "gptj",
+}
 """Those whose small operators are not Hugging Face's one by one, which turns pairs of neighbours, writes keys into
 place, or runs attention in pieces."""
 LAYOUT = {"clone"}
@@ -167,10 +181,20 @@ def heavy(rows) -> Counter:
     return Counter(row for row in rows if kind("aten::" + row[0]) in kinds or row[0] in ("topk", "sort"))
 
 
+ROUTED = ("_grouped_mm", "sort")
+
+
+def is_norm_of(row, width: int) -> bool:
+    return row[0].startswith("native_layer_norm") and row[1][-1] == width
+
+
 def test_same_operators(both, request):
     (_, forward, backward), trace = both
     mine = of_model(our_rows(trace, Phase.FORWARD)), of_model(our_rows(trace, Phase.BACKWARD))
     others = of_model(forward), of_model(backward)
+    if request.node.callspec.params["both"] == "llama4":  # theirs runs every expert on every token, norms in pieces
+        head = CASES["llama4"][1]["head_dim"]
+        mine = tuple([row for row in rows if not (row[0] in ROUTED or is_norm_of(row, head))] for rows in mine)
     if request.node.callspec.params["both"] in APART:
         assert [heavy(rows) for rows in mine] == [heavy(rows) for rows in others]
     else:

@@ -20,6 +20,8 @@ PUBLISHED = {
     "resnet101": 44_549_160, "resnet152": 60_192_808, "resnext50-32x4d": 25_028_904, "resnext101-32x8d": 88_791_336,
     "wide-resnet50-2": 68_883_240, "densenet121": 7_978_856, "densenet161": 28_681_000, "densenet169": 14_149_480,
     "densenet201": 20_013_928, "vgg11": 132_863_336, "vgg13": 133_047_848, "vgg16": 138_357_544, "vgg19": 143_667_240,
+    "vit-base-16": 86_567_656, "vit-large-16": 304_326_632, "vit-huge-14": 632_045_800, "convnext-tiny": 28_589_128,
+    "convnext-small": 50_223_688, "convnext-base": 88_591_464, "convnext-large": 197_767_336,
     # Hugging Face's counts of the stored parameters
     "mixtral-8x7b": 46_702_792_704, "mixtral-8x22b": 140_620_634_112, "qwen2.5-0.5b": 494_032_768,
     "qwen2.5-1.5b": 1_543_714_304, "qwen2.5-3b": 3_085_938_688, "qwen2.5-7b": 7_615_616_512,
@@ -43,6 +45,7 @@ ROUNDED = {  # Brown et al., arXiv:2005.14165, Table 2.1, in millions; Devlin et
     # as the sources of their configurations name them
     "gpt3-22b": 22_000, "mt-nlg-530b": 530_000, "gpt-1t": 1_008_000, "llama-33b": 32_500, "llama-65b": 65_200,
     "deepseek-v3": 671_000, "falcon-180b": 180_000, "falcon-40b": 41_000, "opt-66b": 66_000, "opt-175b": 175_000,
+    "llama-4-scout": 109_000, "llama-4-maverick": 400_000,  # with the vision encoder of 0.9 G
 }  # fmt: skip
 
 

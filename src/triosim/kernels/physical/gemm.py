@@ -50,8 +50,10 @@ CHUNK = 8192
 CLOCK = 1.8e9
 """Clock in Hz at which the constants in seconds hold; they are cycles in truth."""
 
-ENGINES = UNITS
-"""What multiplies, :data:`triosim.kernels.arithmetic.UNITS`; each has constants of its own."""
+TUNED = "tuned"
+"""Products of 8 bits as training libraries run them, on the unit ``narrow``."""
+ENGINES = (*UNITS, TUNED)
+"""What multiplies, :data:`triosim.kernels.arithmetic.UNITS`, and :data:`TUNED`; each has constants of its own."""
 
 Menu = tuple[tuple[int, int], ...]
 """Tiles, rows times columns of C, that a library has."""
@@ -87,6 +89,7 @@ class GemmConstants:
     split_s: float
     split_under: float
     cast_s: float
+    cast_rate: float
     host_s: float
     host_batched_s: float
     menus: tuple[Menu, ...]
@@ -196,13 +199,13 @@ def predict(work: Gemm, device: Accelerator, constants: Mapping[str, GemmConstan
     """
     seconds, limit = np.empty(len(work)), np.empty(len(work), np.int8)
     loose = misaligned(work, device)
-    for code, apart in _kinds(work, loose):
+    for code, apart, tuned in _kinds(work, loose):
         chip = silicon(device, "float32" if apart else DTYPES[code])
-        kind = chip.unit
-        rows = np.flatnonzero((work.dtype == code) & (loose == apart))
+        own = constants[TUNED if tuned and chip.unit == "narrow" else chip.unit]
+        rows = np.flatnonzero((work.dtype == code) & (loose == apart) & (work.tuned == tuned))
         for start in range(0, len(rows), CHUNK):
             at = rows[start : start + CHUNK]
-            seconds[at], limit[at] = _seconds(work.take(at), chip, constants[kind], REFERENCE_WIDTH[kind])
+            seconds[at], limit[at] = _seconds(work.take(at), chip, own, REFERENCE_WIDTH[chip.unit])
     return Predicted(seconds, limit)
 
 
@@ -224,9 +227,9 @@ def misaligned(work: Gemm, device: Accelerator) -> NDArray[np.bool_]:
     return np.asarray(halves & (work.batch > 1) & ((work.k % _LOAD != 0) | (work.n % _LOAD != 0)))
 
 
-def _kinds(work: Gemm, loose: NDArray[np.bool_]) -> list[tuple[int, bool]]:
-    """Element types and whether they are misaligned, each that there is."""
-    return sorted(set(zip(work.dtype.tolist(), loose.tolist(), strict=True)))
+def _kinds(work: Gemm, loose: NDArray[np.bool_]) -> list[tuple[int, bool, bool]]:
+    """Element types, whether they are misaligned and whether tuned, each that there is."""
+    return sorted(set(zip(work.dtype.tolist(), loose.tolist(), work.tuned.tolist(), strict=True)))
 
 
 def _seconds(work: Gemm, chip: Silicon, c: GemmConstants, reference: float) -> tuple[NDArray, NDArray]:
@@ -242,7 +245,8 @@ def _seconds(work: Gemm, chip: Silicon, c: GemmConstants, reference: float) -> t
     seconds = best + c.launch_s * speed
     if work.casts.any():
         moved = (2.0 + work.a_bytes) * work.batch * work.m * work.k
-        seconds = seconds + work.casts * (c.cast_s * speed + call.miss * moved / (c.memory * chip.bandwidth))
+        missed = np.where(work.tuned, 1.0, call.miss)  # scales by block are found and applied in separate passes
+        seconds = seconds + work.casts * (c.cast_s * speed + missed * moved / (c.cast_rate * chip.bandwidth))
     limit = np.where(compute >= memory, Limit.COMPUTE, Limit.MEMORY)
     limit[seconds > 2 * np.maximum(compute, memory)] = Limit.LAUNCH
     return seconds, limit.astype(np.int8)
@@ -436,8 +440,9 @@ def spread(work: Gemm, limit: NDArray[np.int8], device: Accelerator, fitted: Fit
     """
     out = np.empty(len(work))
     family, loose = family_of(device), misaligned(work, device)
-    for code, apart in _kinds(work, loose):
-        of = fitted.spread[multiplication(device, "float32" if apart else DTYPES[code]).unit]
-        at = (work.dtype == code) & (loose == apart)
+    for code, apart, tuned in _kinds(work, loose):
+        unit = multiplication(device, "float32" if apart else DTYPES[code]).unit
+        of = fitted.spread[TUNED if tuned and unit == "narrow" else unit]
+        at = (work.dtype == code) & (loose == apart) & (work.tuned == tuned)
         out[at] = (of.seen if family in of.families else of.unseen)[limit[at]]
     return np.where(work.sparse & (device.sparsity_factor > 1), np.hypot(out, _SPARSE), out)

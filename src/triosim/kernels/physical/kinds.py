@@ -200,7 +200,8 @@ def _moe_spread(work: ExpertCalls, limit: NDArray[np.int8], device: Accelerator 
 
 def _gemm_class(work: Gemm) -> NDArray[np.int64]:
     codes, at = np.unique(work.dtype, return_inverse=True)
-    return np.array([gemm.ENGINES.index(gemm.engine(code)) for code in codes.tolist()], np.int64)[at.ravel()]
+    found = np.array([gemm.ENGINES.index(gemm.engine(code)) for code in codes.tolist()], np.int64)[at.ravel()]
+    return np.where(work.tuned & (found == gemm.ENGINES.index("narrow")), gemm.ENGINES.index(gemm.TUNED), found)
 
 
 def _convolution_engine(work: ConvolutionCalls) -> NDArray[np.int64]:

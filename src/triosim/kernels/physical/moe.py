@@ -11,8 +11,6 @@ them over the expert's; each is::
 
     seconds = launch + align tokens + both products + activating and adding up, at the bandwidth and token_rate
 
-A single product (``Experts.single``) is the first of these with a sixth of the launches, and nothing else.
-
 ``sustained`` is what the power budget leaves of the peak (norm-6 minimum, as for attention), an operation's energy
 being proportional to the bytes of an element.  Families and their tiles (SGLang 0.5):
 
@@ -44,8 +42,6 @@ from triosim.kernels.work.moe import FAMILIES, ExpertCalls
 MARLIN_ROWS = np.array([8.0, 16.0, 32.0, 48.0, 64.0])
 AMPERE = 2048.0
 """Operations of an SM's matrix instructions per clock at 16 bits, before those of Hopper and Blackwell."""
-LAYER_KERNELS = 6
-"""Kernels of a layer: two that sort, a product, the activation, a product, the sum."""
 ALIGNED = 16
 """Elements that a row's length must be a multiple of for wide loads."""
 
@@ -176,20 +172,15 @@ def grouped(work: ExpertCalls, device: Accelerator, c: Grouped) -> Predicted:
         busy = (compute**4 + feed**4) ** 0.25 + length * c.serial_cycles / d.clock
         return busy, factor * matrices * matrix * slow + 2 * (read + moved * columns) * through
 
-    layer = np.where(work.single, 0.0, 1.0)
     first = product(into * work.inner, work.hidden, into, work.tokens * work.hidden, 1.0)
     second = product(work.hidden, work.inner, 1.0, moved * work.inner, ragged)
-    busy, memory = (one + layer * other for one, other in zip(first, second, strict=True))
-    body = sum(
-        there * (took[0] ** c.overlap + took[1] ** c.overlap) ** (1 / c.overlap)
-        for there, took in ((1.0, first), (layer, second))
-    )
+    busy, memory = (one + other for one, other in zip(first, second, strict=True))
+    body = sum((took[0] ** c.overlap + took[1] ** c.overlap) ** (1 / c.overlap) for took in (first, second))
     tokens = 2 * (moved * (work.hidden + (into + 1) * work.inner) + work.tokens * work.hidden)
     tokens = tokens * (through + 1 / (c.token_rate * d.clock * d.units))
     padding = np.where(cute, work.local() * work.fullest() * (2.5 * work.hidden + (2 * into + 0.5) * work.inner), 0.0)
-    tokens = layer * (tokens + padding / (c.bandwidth_fraction * d.bandwidth))
-    alone = c.launch_s / LAYER_KERNELS
-    launch = d.launch(np.where(work.single, alone, c.launch_s + c.align_s * work.arriving() * work.topk))
+    tokens = tokens + padding / (c.bandwidth_fraction * d.bandwidth)
+    launch = d.launch(c.launch_s + c.align_s * work.arriving() * work.topk)
     limit = np.where(busy > memory + tokens, Limit.COMPUTE, Limit.MEMORY)
     limit = np.where(launch > np.maximum(busy, memory + tokens), Limit.LAUNCH, limit)
     return Predicted(launch + body + tokens, limit.astype(np.int8))

@@ -99,9 +99,6 @@ def of_experts(work: ExpertCalls, times: NDArray[np.float64]) -> list[Einsums]:
         tokens = _whole(pairs[row] / experts)
         hidden, inner, count = _whole(work.hidden[row]), _whole(work.inner[row]), float(times[row])
         into = product(m=tokens, n=inner, k=hidden, batch=experts)
-        if work.single[row]:
-            found.append([(into, count)])
-            continue
         out = product(m=tokens, n=hidden, k=inner, batch=experts)
         found.append([(into, count * (2.0 if work.gated[row] else 1.0)), (out, count)])
     return found

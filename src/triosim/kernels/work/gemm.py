@@ -25,6 +25,8 @@ class Gemm:
         warm: whether A and B may still lie in the last-level cache, as when a benchmark repeats one call.
         casts: whether the time holds the kernel that casts A from 16 bits to the type that is multiplied.
         sparse: whether two of every four elements of B along ``k`` are zero and hardware may leave them out.
+        tuned: whether products of 8 bits run in the kernels of training libraries and DeepGEMM, which are faster than
+            those that serving stacks run on activations with a scale for each token.
     """
 
     m: NDArray[np.float64]
@@ -38,6 +40,7 @@ class Gemm:
     warm: NDArray[np.bool_]
     casts: NDArray[np.bool_]
     sparse: NDArray[np.bool_]
+    tuned: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.m)
@@ -58,14 +61,14 @@ class Gemm:
 
 def gemm(
     m: NDArray, n: NDArray, k: NDArray, dtype: str, batch: NDArray | float = 1.0, *, warm: bool = False,
-    casts: bool = False, weights: str | None = None, sparse: bool = False,
+    casts: bool = False, weights: str | None = None, sparse: bool = False, tuned: bool = False,
 ) -> Gemm:  # fmt: skip
     """Products of one element type; C has 16 bits where A and B have fewer.
 
     Args:
         m, n, k, batch: as in :class:`Gemm`.
         dtype: type that is multiplied.
-        warm, casts, sparse: as in :class:`Gemm`.
+        warm, casts, sparse, tuned: as in :class:`Gemm`.
         weights: type that B is stored in, where it is another: ``int4`` and ``int8`` for weight-only quantization.
 
     Raises:
@@ -82,6 +85,7 @@ def gemm(
     return Gemm(
         m, n, k, batch, column(code, np.int8), column(item, float), column(stored, float),
         column(max(item, 2.0), float), column(warm, bool), column(casts, bool), column(sparse, bool),
+        column(tuned, bool),
     )  # fmt: skip
 
 
@@ -102,9 +106,11 @@ def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> tuple[
     item = ITEM_BYTES[dtype]
     no = np.zeros(len(rows), bool)
     stored = np.minimum(item, _stored(trace, rows))
-    return Gemm(m, n, k, batch, dtype.astype(np.int8), item, stored, np.maximum(item, 2.0), no, no, no), times
+    tuned = np.isin(dtype, _EIGHT)  # what multiplies 8 bits in a trace is a training step's, and given them as they are
+    return Gemm(m, n, k, batch, dtype.astype(np.int8), item, stored, np.maximum(item, 2.0), no, no, no, tuned), times
 
 
+_EIGHT = (DTYPE_CODE["float8_e4m3fn"], DTYPE_CODE["float8_e5m2"])
 _WEIGHTS = ("weight", "mat2", "other")
 
 

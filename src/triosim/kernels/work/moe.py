@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -26,8 +26,7 @@ QUANTILES = 16
 class ExpertCalls:
     """The experts of one layer that one device holds, one row per call.
 
-    A gated layer multiplies by three matrices of ``hidden`` x ``inner`` elements, an ungated one by two, a single
-    product by one.
+    A gated layer multiplies by three matrices of ``hidden`` x ``inner`` elements, an ungated one by two.
 
     Attributes:
         tokens: tokens that the device sees.
@@ -44,7 +43,6 @@ class ExpertCalls:
         dtype: index into :data:`~triosim.trace.tables.DTYPES` of the type that is multiplied.
         weight_bytes, token_bytes: bytes of an element of the weights, and of tokens where they are multiplied.
         family: index into :data:`FAMILIES`.
-        single: whether there is one product only, of rows that are sorted by expert already, and nothing around it.
     """
 
     tokens: NDArray[np.float64]
@@ -61,11 +59,6 @@ class ExpertCalls:
     weight_bytes: NDArray[np.float64]
     token_bytes: NDArray[np.float64]
     family: NDArray[np.int8]
-    single: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(1, bool))
-
-    def __post_init__(self) -> None:
-        if len(self.single) != len(self.tokens):
-            object.__setattr__(self, "single", np.repeat(self.single, len(self.tokens)))
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -147,7 +140,7 @@ class ExpertCalls:
 
     def matrices(self) -> NDArray[np.float64]:
         """Elements of one expert's weights."""
-        return np.where(self.single, 1.0, np.where(self.gated, 3.0, 2.0)) * self.hidden * self.inner
+        return np.where(self.gated, 3.0, 2.0) * self.hidden * self.inner
 
     def flop(self) -> NDArray[np.float64]:
         """Floating-point operations of the pairs that this device has to compute."""
@@ -164,8 +157,7 @@ class ExpertCalls:
         """
         pairs = self.pairs() * self.share() + np.where(self.skips, 0.0, self.remote())
         inside = np.where(self.gated, 4.0, 3.0) * self.inner
-        layer = 2.0 * (pairs * (3 * self.hidden + inside) + self.tokens * self.hidden)
-        return np.where(self.single, pairs * (self.hidden * self.token_bytes + 2.0 * self.inner), layer)
+        return 2.0 * (pairs * (3 * self.hidden + inside) + self.tokens * self.hidden)
 
     def bytes(self) -> NDArray[np.float64]:
         """Bytes read and written."""
@@ -176,7 +168,6 @@ def experts(
     tokens: NDArray | float, topk: NDArray | float, hidden: NDArray | float, inner: NDArray | float,
     count: NDArray | float, parts: NDArray | float = 1.0, dtype: str = "bfloat16", *, weight_dtype: str | None = None,
     skew: float = 0.0, skips: bool = True, gated: bool = True, warm: bool = False, family: str = "triton",
-    single: bool = False,
 ) -> ExpertCalls:  # fmt: skip
     """Calls of one element type; numbers and arrays are broadcast against each other.
 
@@ -194,8 +185,7 @@ def experts(
     flags = [np.full(rows, flag) for flag in (skips, gated, warm)]
     items = (np.full(rows, float(DTYPE_BYTES[name])) for name in (weight_dtype or dtype, dtype))
     code = np.full(rows, DTYPE_CODE[dtype], np.int8)
-    last = (np.full(rows, FAMILIES.index(family), np.int8), np.full(rows, single))
-    row: list[Any] = [*columns, *flags, code, *items, *last]
+    row: list[Any] = [*columns, *flags, code, *items, np.full(rows, FAMILIES.index(family), np.int8)]
     return ExpertCalls(*row)
 
 
@@ -216,12 +206,12 @@ def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> Expert
     calls = calls_of(trace)
     inputs, types = trace.operators.inputs.lists(), trace.values.dtype
     sizes = np.empty((len(rows), 5))
-    gated, single = np.zeros(len(rows), bool), np.zeros(len(rows), bool)
+    gated = np.zeros(len(rows), bool)
     multiplied, family = dtype.astype(np.int8), np.zeros(len(rows), np.int8)
     weight_bytes = ITEM_BYTES[dtype].astype(np.float64)
     for at, (row, found) in enumerate(zip(rows.tolist(), calls.work(rows, ExpertsWork), strict=True)):
         sizes[at] = found.tokens, found.topk, found.hidden, found.inner * found.times, found.experts
-        gated[at], single[at] = found.matrices == 3, found.matrices == 1
+        gated[at] = found.matrices == 3
         if found.weight >= 0:
             code = types[inputs[row][found.weight]]
             weight_bytes[at] = ITEM_BYTES[code] / found.packed
@@ -232,5 +222,5 @@ def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> Expert
     ones, yes, no = np.ones(len(rows)), np.ones(len(rows), bool), np.zeros(len(rows), bool)
     return ExpertCalls(
         tokens, topk, hidden, inner, count, ones, np.zeros(len(rows)), yes, gated, no, multiplied, weight_bytes,
-        np.asarray(ITEM_BYTES[multiplied], np.float64), family, single,
+        np.asarray(ITEM_BYTES[multiplied], np.float64), family,
     )  # fmt: skip

@@ -55,6 +55,8 @@ def plan_words(plan: RunPlan, batch_known: bool = True) -> str:
         words.append(plan.schedule)
     if plan.zero:
         words.append(f"ZeRO {plan.zero}")
+    if plan.quantize != "none":
+        words.append(plan.quantize)
     if plan.recompute != "none":
         words.append(f"recompute {plan.recompute}")
     if plan.offload:

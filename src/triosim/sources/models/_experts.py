@@ -24,7 +24,7 @@ class ExpertRouter:
         experts, chosen: how many there are, and how many a token takes.
         kind: class of the module.
         name: of the module.
-        score: ``softmax`` of all before choosing, ``chosen`` softmax of those chosen, or ``sigmoid``.
+        score: ``softmax`` or ``sigmoid`` of all before choosing, or of those chosen: ``chosen``, ``chosen sigmoid``.
         normalised: weights of the chosen are divided by their sum.
         rounded: weights are cast to the type of the tokens.
         full_precision: the product is computed in float32.
@@ -72,9 +72,11 @@ class ExpertRouter:
             read = net.to(x, "float32") if self.full_precision else x
             weight = net.to(weight, "float32") if self.full_precision else weight
             logits = net.mm(read, net.t(weight), bias, column_major=True)
-            if self.score == "chosen":
+            if self.score.startswith("chosen"):
                 top, numbers = _topk(net, logits, self.chosen)
-                return _softmax(net, top), numbers
+                if self.score == "chosen":
+                    return _softmax(net, top), numbers
+                return net.to(net.sigmoid(net.to(top, "float32")), x.dtype), numbers
             if self.score == "sigmoid":
                 scores = net.sigmoid(logits)
             else:
@@ -130,7 +132,9 @@ class Experts:
         inner: width within an expert.
         kind: class of the block; ``experts_kind`` of the module with the weights.
         activation: of the gated experts; ``clamped`` is GPT-OSS's: limits and a sigmoid with a factor.
-        bias: products have biases, and weights are stored [experts, inputs, outputs].
+        bias: products have biases.
+        inputs_first: weights are stored [experts, inputs, outputs].
+        weighed_first: a token is weighed before it enters an expert, not after.
         shared, shared_name: the expert of every token.
         shared_gate: its result is weighed by a product of its own, and it is computed first.
         router_first: the router is registered before the experts.
@@ -142,6 +146,8 @@ class Experts:
     experts_kind: str
     activation: str = "silu"
     bias: bool = False
+    inputs_first: bool = False
+    weighed_first: bool = False
     shared: FeedForward | None = None
     shared_name: str = "shared_expert"
     shared_gate: bool = False
@@ -153,7 +159,7 @@ class Experts:
             self.router.weights(w, at)
         count, width = self.router.experts, self.router.width
         for name, inputs, outputs in (("gate_up_proj", width, 2 * self.inner), ("down_proj", self.inner, width)):
-            shape = (inputs, outputs) if self.bias else (outputs, inputs)
+            shape = (inputs, outputs) if self.inputs_first else (outputs, inputs)
             w.add(f"{at}.experts.{name}", count, *shape)
             if self.bias:
                 w.add(f"{at}.experts.{name}_bias", count, outputs)
@@ -193,9 +199,12 @@ class Experts:
         y = _indexed(net, x, token)
         weights = _indexed(net, weights, order)
         ends = self._ends(net, by_expert)
+        if self.weighed_first:
+            y = _rows_scaled(net, y, _column(net, weights))
         y = self._product(net, "gate_up_proj", y, ends, by_expert)
         y = self._product(net, "down_proj", self._gated(net, y), ends, by_expert)
-        y = _rows_scaled(net, y, _column(net, weights))
+        if not self.weighed_first:
+            y = _rows_scaled(net, y, _column(net, weights))
         inverse = net.tensor((rows,), "int64")
         net.operator("aten::arange", (), (), (inverse,))
         back = net.overwritten(order)
@@ -215,7 +224,8 @@ class Experts:
 
     def _product(self, net: Net, name: str, x: Tensor, ends: Tensor, by_expert: Tensor) -> Tensor:
         weight = net.parameter(name)
-        y = _grouped_mm(net, x, weight if self.bias else net.transpose(weight, 1, 2), ends, transposed=not self.bias)
+        turned = not self.inputs_first
+        y = _grouped_mm(net, x, net.transpose(weight, 1, 2) if turned else weight, ends, transposed=turned)
         if not self.bias:
             return y
         return net.add_(y, _indexed(net, net.parameter(f"{name}_bias"), by_expert))

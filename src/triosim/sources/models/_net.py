@@ -164,6 +164,28 @@ class Net(Tape):
         self.derivative(row, (y,), lambda g: self.give(x, self.transpose(g, dim0, dim1)))
         return y
 
+    def permute(self, x: Tensor, dims: Sequence[int]) -> Tensor:
+        """The dimensions of ``x`` in another order."""
+        y = self.alias(x, tuple(x.shape[d] for d in dims))
+        row = self.operator("aten::permute", ("self",), (x,), (y,), {"dims": list(dims)}, view=True)
+        back = [list(dims).index(d) for d in range(len(dims))]
+        self.derivative(row, (y,), lambda g: self.give(x, self.permute(g, back)))
+        return y
+
+    def select(self, x: Tensor, dim: int, index: int) -> Tensor:
+        """What is at ``index`` of one dimension."""
+        y = self.alias(x, (*x.shape[:dim], *x.shape[dim + 1 :]), index * math.prod(x.shape[dim + 1 :]))
+        args = {"dim": dim, "index": index}
+        row = self.operator("aten::select", ("self",), (x,), (y,), args, view=True)
+
+        def rule(g: Tensor) -> None:
+            whole = self.tensor(x.shape, x.dtype)
+            self.operator("aten::select_backward", ("grad_output",), (g,), (whole,), args)
+            self.give(x, whole)
+
+        self.derivative(row, (y,), rule)
+        return y
+
     def unsqueeze(self, x: Tensor, dim: int) -> Tensor:
         """A dimension of size one put in; for tensors that need no gradient."""
         y = self.alias(x, (*x.shape[:dim], 1, *x.shape[dim:]))
@@ -278,6 +300,22 @@ class Net(Tape):
             gradients = [(x, self.to(self.mul(g, other), x.dtype)) for x, other in ((a, b), (b, a)) if x.needs_grad]
             for x, gradient in gradients:
                 self.give(x, gradient)
+
+        self.derivative(row, (y,), rule)
+        return y
+
+    def scaled_by(self, x: Tensor, weight: Tensor) -> Tensor:
+        """``x`` [..., width] times a parameter [width]."""
+        y = self._like(x)
+        row = self.operator("aten::mul", ("self", "other"), (weight, x), (y,))
+
+        def rule(g: Tensor) -> None:
+            dx, parts = self.mul(g, weight), self.mul(g, x)
+            ones = (1,) * (len(x.shape) - 1)
+            dw = self.tensor((*ones, *weight.shape), x.dtype)
+            self.operator("aten::sum", ("self",), (parts,), (dw,), {"dim": list(range(len(ones))), "keepdim": True})
+            self.give(weight, self.view(dw, weight.shape))
+            self.give(x, dx)
 
         self.derivative(row, (y,), rule)
         return y
@@ -421,13 +459,14 @@ class Net(Tape):
 
     # --- matrix products ----------------------------------------------------------------------------------------------
 
-    def linear(self, name: str, x: Tensor, tied: str = "", bias: str = "") -> Tensor:
+    def linear(self, name: str, x: Tensor, tied: str = "", bias: str = "", strided_gradient: bool = False) -> Tensor:
         """``torch.nn.Linear`` over the last dimension of ``x``.
 
         Args:
             name: the layer's name in the module that is being called.
             x: [..., inputs].
             tied, bias: qualified names of a weight [outputs, inputs] and a bias to use instead of its own.
+            strided_gradient: as of :meth:`view`.
         """
         with self.module(name, "Linear"):
             weight = self.parameters[tied] if tied else self.parameter("weight")
@@ -443,7 +482,7 @@ class Net(Tape):
                 transposed = self.t(weight)
             y = self.mm(flat, transposed, added, column_major=True)
             shape = (*x.shape[:-1], weight.shape[0])
-            return self.view(y, shape, "aten::view" if added else "aten::_unsafe_view")
+            return self.view(y, shape, "aten::view" if added else "aten::_unsafe_view", strided_gradient)
 
     def conv1d(self, name: str, x: Tensor) -> Tensor:
         """The ``Conv1D`` of GPT-2: a linear layer whose weight [inputs, outputs] is stored transposed."""
@@ -603,21 +642,23 @@ class Net(Tape):
         return y
 
     def rms_norm(self, name: str, x: Tensor, kind: str = "RMSNorm") -> Tensor:
-        """``torch.nn.RMSNorm`` over the last dimension, one kernel."""
+        """``torch.nn.RMSNorm`` over the last dimension, one kernel; without a weight where the module has none."""
         with self.module(name, kind):
-            weight = self.parameter("weight")
+            weight = self.optional("weight")
+            read = (x,) if weight is None else (x, weight)
+            roles = ("input", "weight")[: len(read)]
             y, rstd = self._like(x), self.tensor((*x.shape[:-1], 1), "float32")
             args = {"normalized_shape": [x.shape[-1]]}
-            row = self.operator("aten::_fused_rms_norm", ("input", "weight"), (x, weight), (y, rstd), args)
+            row = self.operator("aten::_fused_rms_norm", roles, read, (y, rstd), args)
 
         def rule(g: Tensor) -> None:
-            dx, dw = self._like(x, False), self._like(weight, False)
+            gradients = [self._like(p, False) for p in read]
             self.operator(
-                "aten::_fused_rms_norm_backward", ("grad_out", "input", "rstd", "weight"), (g, x, rstd, weight),
-                (dx, dw), args,
+                "aten::_fused_rms_norm_backward", ("grad_out", "input", "rstd", *roles[1:]), (g, x, rstd, *read[1:]),
+                gradients, args,
             )  # fmt: skip
-            self.give(x, dx)
-            self.give(weight, dw)
+            for tensor, gradient in zip(read, gradients, strict=True):
+                self.give(tensor, gradient)
 
         self.derivative(row, (y,), rule)
         return y
@@ -657,8 +698,14 @@ class Net(Tape):
 
     # --- convolution, pooling -----------------------------------------------------------------------------------------
 
-    def conv2d(self, name: str, x: Tensor, stride: int = 1, padding: int = 0, groups: int = 1) -> Tensor:
-        """``torch.nn.Conv2d`` on [batch, channels, height, width]."""
+    def conv2d(
+        self, name: str, x: Tensor, stride: int = 1, padding: int = 0, groups: int = 1, channels_last: bool = False
+    ) -> Tensor:
+        """``torch.nn.Conv2d`` on [batch, channels, height, width].
+
+        ``channels_last`` says that channels of a pixel lie side by side in ``x``; so they do in the weight's gradient,
+        which is copied to the layout of the weight.
+        """
         with self.module(name, "Conv2d"):
             weight, bias = self.parameter("weight"), self.optional("bias")
             height, width = (self._window(s, weight.shape[2], stride, padding) for s in x.shape[2:])
@@ -679,10 +726,19 @@ class Net(Tape):
                 {**args, "output_mask": mask},
             )  # fmt: skip
             for tensor, gradient in zip(wanted, gradients, strict=True):
-                self.give(tensor, gradient)
+                self.give(tensor, self._laid_out(gradient) if channels_last and tensor is weight else gradient)
 
         self.derivative(row, (y,), rule)
         return y
+
+    def _laid_out(self, gradient: Tensor) -> Tensor:
+        """A gradient copied to the layout of its weight, as it is accumulated."""
+        empty = self._like(gradient)
+        with self.undifferentiated():
+            self.operator("aten::new_empty_strided", ("self",), (gradient,), (empty,))
+            copied = self.overwritten(empty)
+            self.operator("aten::copy_", ("self", "src"), (empty, gradient), (copied,))
+        return copied
 
     def max_pool2d(self, name: str, x: Tensor, kernel: int, stride: int, padding: int = 0) -> Tensor:
         """``torch.nn.MaxPool2d``."""
@@ -719,8 +775,15 @@ class Net(Tape):
         shape = (*x.shape[:2], size, size)
         if size > 1:
             return self._average(x, shape, "aten::_adaptive_avg_pool2d", {"output_size": [size] * 2})
+        return self._mean(x, shape, {"dim": [-1, -2], "keepdim": True})
+
+    def mean_of_pixels(self, x: Tensor) -> Tensor:
+        """The mean [batch, channels] of [batch, channels, height, width]."""
+        return self._mean(x, x.shape[:2], {"dim": [-2, -1], "keepdim": False})
+
+    def _mean(self, x: Tensor, shape: Shape, args: dict[str, object]) -> Tensor:
         y = self.tensor(shape, x.dtype, needs_grad=x.needs_grad)
-        row = self.operator("aten::mean", ("self",), (x,), (y,), {"dim": [-1, -2], "keepdim": True})
+        row = self.operator("aten::mean", ("self",), (x,), (y,), args)
 
         def rule(g: Tensor) -> None:  # divides what it spreads over the window
             dx = self._like(x, False)

@@ -7,7 +7,8 @@ which is the order in which autograd runs, and adds up the gradients of a tensor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -184,10 +185,16 @@ class Tape:
             tensor.grad = gradient
             return
         total = self.tensor(gradient.shape, gradient.dtype)
-        held, self._differentiated = self._differentiated, NONE  # a sum of gradients differentiates nothing
-        self.operator("aten::add", ("self", "other"), (tensor.grad, gradient), (total,))
-        self._differentiated = held
+        with self.undifferentiated():
+            self.operator("aten::add", ("self", "other"), (tensor.grad, gradient), (total,))
         tensor.grad = total
+
+    @contextmanager
+    def undifferentiated(self) -> Iterator[None]:
+        """What is called inside differentiates nothing: a sum of gradients, a copy of one."""
+        held, self._differentiated = self._differentiated, NONE
+        yield
+        self._differentiated = held
 
     def backward(self, loss: Tensor, weights: Iterable[Tensor]) -> None:
         """Differentiate ``loss``: run the tape from its end to its beginning.

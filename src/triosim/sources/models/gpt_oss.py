@@ -43,4 +43,6 @@ class GptOss(LlamaLike):
         return replace(super().attention(layer), bias=True, last_bias=True, sinks=True, window=window)
 
     def feed_forward(self, layer: int) -> Experts:
-        return Experts(self._router, self.intermediate_size, "GptOssMLP", "GptOssExperts", "clamped", bias=True)
+        return Experts(
+            self._router, self.intermediate_size, "GptOssMLP", "GptOssExperts", "clamped", bias=True, inputs_first=True
+        )

@@ -1,0 +1,177 @@
+"""What ``triosim serve`` was asked for: the deployment and its traffic, from the options."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import Field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from triosim.cli.fields import named
+from triosim.cli.serve_options import ENGINE, MACHINE, MODEL, ServeOptions
+from triosim.core.errors import InputError, no_such_file, quoted
+
+if TYPE_CHECKING:
+    from triosim.hardware.system import System
+    from triosim.serving.deployment import Deployment
+    from triosim.serving.requests import RequestTable
+
+
+def deployment_of(options: ServeOptions) -> Deployment:
+    """What serves: pools as a file says, or as the options say.
+
+    Raises:
+        InputError: options do not go together, or something that they name does not exist.
+    """
+    from triosim.core.units import parse_time
+    from triosim.serving.deployment import Deployment
+    from triosim.serving.fleet_file import fleet_file, is_fleet
+    from triosim.serving.pool import Pool
+
+    if is_fleet(options.model):
+        given = [one.metadata["names"][0] for one in fields(options) if _said_of_fleet(options, one)]
+        if given:
+            raise InputError(f"{options.model} says what serves: leave out {', '.join(given)}")
+        return fleet_file(Path(options.model))
+    for name, text in (("--prefix-caching", options.prefix_caching), ("--interval", options.interval)):
+        if text not in (None, "on", "off"):
+            raise InputError(f"{name} must be on or off, got {quoted(text)}")
+    whole = {
+        "--tp": options.tp,
+        "--pp": options.pp,
+        "--kv-blocks": options.kv_blocks,
+        "--max-length": options.max_length,
+        "--prefill-replicas": options.prefill_replicas,
+        "--decode-replicas": options.decode_replicas,
+    }
+    for name, value in whole.items():
+        if value is not None and value < 1:
+            raise InputError(f"{name} must be at least 1, got {value}")
+    roles = _roles(options)
+    size, count = options.tp * options.pp, sum(max(replicas, 1) for _, replicas in roles)
+    system = _system(options, count * size)
+    pools: list[Pool] = []
+    for role, replicas in roles:
+        pool = Pool(
+            model=options.model,
+            system=system,
+            first=sum(one.devices for one in pools),
+            name=role if len(roles) > 1 else "",
+            role=role,
+            engine=options.engine,
+            engine_options=named(options.engine_option, "--engine-option", "max-tokens=2048"),
+            tensor_parallel=options.tp,
+            stages=options.pp,
+            replicas=replicas,
+            weights=options.weights,
+            kv_cache=options.kv_cache,
+            prefix_caching=None if options.prefix_caching is None else options.prefix_caching == "on",
+            eviction=options.eviction,
+            preemption=options.preemption,
+            swap_bytes=_swap_bytes(options),
+            speculation=options.speculate,
+            adapters=options.lora,
+            tiers=tuple(options.kv_tier or ()),
+            longest=options.max_length,
+            blocks=options.kv_blocks,
+            utilisation=options.memory_utilisation,
+            host_s=parse_time(options.host_time, "--host-time"),
+        )
+        pools.append(pool)
+    return Deployment(
+        pools=tuple(pools),
+        router=options.router,
+        router_options=named(options.router_option, "--router-option", "slack=4"),
+        seed=options.seed,
+        transfer=options.transfer or "whole",
+        order=options.order or "prefill-first",
+        local=options.local_prefill or 0,
+        idle_ok=options.idle_ok,
+    )
+
+
+def _swap_bytes(options: ServeOptions) -> float:
+    from triosim.core.units import parse_bytes
+    from triosim.serving.swap import SWAP_BYTES
+
+    if options.swap_space is None:
+        return SWAP_BYTES
+    if options.preemption != "swap":
+        raise InputError("--swap-space is of --preemption swap: give that too, or leave it out")
+    return parse_bytes(options.swap_space, "--swap-space")
+
+
+_OF_FLEET = {MODEL, MACHINE, ENGINE}
+
+
+def _said_of_fleet(options: ServeOptions, one: Field[Any]) -> bool:
+    """Whether an option is given that a file of a fleet answers."""
+    return one.metadata.get("group") in _OF_FLEET and getattr(options, one.name) != one.default
+
+
+def _roles(options: ServeOptions) -> list[tuple[str, int]]:
+    """Pools by what they do, with their replicas."""
+    split = {"--prefill-replicas": options.prefill_replicas, "--decode-replicas": options.decode_replicas}
+    given = [name for name, value in split.items() if value is not None]
+    if not given:
+        beside = {"--transfer": options.transfer, "--order": options.order, "--local-prefill": options.local_prefill}
+        for name, value in beside.items():
+            if value is not None:
+                raise InputError(
+                    f"{name} is of prefill and decode apart: give --prefill-replicas and --decode-replicas"
+                )
+        return [("both", options.replicas)]
+    if len(given) == 1 or options.replicas != 1:
+        raise InputError("--prefill-replicas and --decode-replicas go together, and without --replicas: give these two")
+    assert options.prefill_replicas is not None
+    assert options.decode_replicas is not None
+    return [("prefill", options.prefill_replicas), ("decode", options.decode_replicas)]
+
+
+def requests_of(options: ServeOptions) -> RequestTable:
+    """What arrives: a file as it is, or made up.
+
+    Raises:
+        InputError: there is none, or options do not go together.
+    """
+    from triosim.serving.request_files import read
+    from triosim.serving.traffic import traffic
+
+    asked, arrivals, lengths = options.requests, options.arrivals, options.lengths
+    if asked is not None and not asked.isdigit():
+        if not os.path.exists(asked):
+            raise InputError(f"--requests {no_such_file(asked)} (give a file of requests, or their number)")
+        if arrivals is not None or lengths is not None:
+            raise InputError(
+                "--requests FILE says when requests arrive and how long they are: leave out --arrivals and --lengths, "
+                "or take only the lengths from it (--lengths FILE)"
+            )
+        for name, given in (("--shared-prefix", options.shared_prefix), ("--turns", options.turns)):
+            if given is not None:
+                raise InputError(f"{name} is of requests that are made up, not of a file: leave it out")
+        return read(Path(asked), options.sort)
+    if arrivals is None or lengths is None:
+        raise InputError(
+            "there is no traffic: give --requests FILE, or --arrivals and --lengths, as --arrivals poisson:8 --lengths "
+            "uniform:128-512"
+        )
+    return traffic(
+        arrivals, lengths, int(asked or 1000), options.seed, prefix=options.shared_prefix, turns=options.turns
+    )
+
+
+def _system(options: ServeOptions, at_least: int) -> System:
+    from triosim.hardware import machine
+
+    if options.system is None and options.device is None:
+        raise InputError("name a --system or a --device to serve on, as --device H100-SXM5-80GB")
+    return machine.system(
+        options.system,
+        options.nodes,
+        device=options.device,
+        devices=options.devices,
+        topology=options.topology,
+        link=options.link,
+        latency=options.latency,
+        at_least=at_least,
+    )

@@ -1,0 +1,286 @@
+"""Products of the blocks in 8 or 4 bits: casts of what they multiply, smaller operands, what is kept for the backward.
+
+The step becomes another step.  Every product of a repeated block that multiplies by a 16-bit matrix of weights reads
+quantised operands, and so do the two products of its backward; sums, weights' gradients, norms, attention, the router
+of experts, embeddings and the last product stay as they are, as in Transformer Engine's layers.  Before a product one
+kernel reads what is multiplied and writes it twice: along its rows for this product, along its columns for the one of
+the backward that sums over the other dimension.  The backward keeps the second copy instead of the 16-bit one.  Time
+and memory follow from the new step alone.
+
+Weights are quantised once an iteration (:func:`shares`): Transformer Engine keeps the copies over the micro-batches
+(``is_first_microbatch``), and where parameters themselves are kept in that type (``--fp8-param-gather`` of
+Megatron-LM) the copies take as much as the 16-bit weights that they replace.  Parameters that are sharded (ZeRO-3,
+FSDP) are quantised in every micro-batch, after they were gathered.
+
+What is left out: E5M2 gradients are written as E4M3, which cost the same; scales (3 % of what they scale where every 32
+elements have one) and maxima that ranks exchange; that a norm or activation may write its result quantised; collectives
+of 8-bit parameters and gradients.
+
+Sources: Micikevicius et al., "FP8 Formats for Deep Learning" (arXiv:2209.05433); NVIDIA, Transformer Engine
+documentation, "Using FP8 and FP4 with Transformer Engine" (recipes, their blocks, which layers); Rouhani et al.,
+"Microscaling Data Formats for Deep Learning" (arXiv:2310.10537); DeepSeek-AI, "DeepSeek-V3 Technical Report"
+(arXiv:2412.19437), section 3.3 (blocks of 1 x 128 and 128 x 128); NVIDIA, "Pretraining Large Language Models with
+NVFP4" (arXiv:2509.25149).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.core.caching import kept
+from triosim.core.dtypes import DTYPE_CODE
+from triosim.core.errors import PlanError
+from triosim.hardware.accelerator import Accelerator
+from triosim.operators import canonical
+from triosim.trace.blocks import blocks
+from triosim.trace.repeated import ROOM
+from triosim.trace.tables import NONE, PERSISTENT, Category, Phase, Trace
+from triosim.transform.rewriting import Rewriting
+
+QUANTIZE = "transformer_engine::quantize"
+MAXIMUM = "transformer_engine::compute_amax"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How tensors are quantised.
+
+    Attributes:
+        dtype: of what is multiplied.
+        searches: whether a kernel of its own first looks for the largest element, because the scale of the whole tensor
+            depends on it; otherwise scales are those of blocks, which the cast finds itself, or of earlier iterations.
+    """
+
+    dtype: str
+    searches: bool = False
+
+
+RECIPES = {
+    "fp8-delayed": Recipe("float8_e4m3fn"),
+    "fp8-current": Recipe("float8_e4m3fn", searches=True),
+    "fp8-block": Recipe("float8_e4m3fn"),
+    "mxfp8": Recipe("float8_e4m3fn"),
+    "nvfp4": Recipe("float4_e2m1", searches=True),
+}
+"""Recipes by name."""
+
+_PRODUCTS = ("mm", "addmm", "linear", "grouped_mm", "_grouped_mm")
+_TURNS = ("t", "transpose")
+_ROUTERS = ("gate", "router")
+"""Last names of modules that choose experts: they are small and stay as they are."""
+MULTIPLE = 16
+"""Both dimensions of what is quantised have to be multiples of this (Transformer Engine; ``torch._scaled_mm``)."""
+_SIXTEEN = frozenset(DTYPE_CODE[name] for name in ("float16", "bfloat16"))
+
+
+MICROSCALING = 10.0
+"""Compute capability from which on NVIDIA's matrix units take scales of 16 and 32 elements (PTX ISA, ``tcgen05.mma``
+with block scaling)."""
+
+
+def check(which: str, device: Accelerator) -> None:
+    """Refuse recipes whose blocks a device's units do not know; whether it has the element type is asked elsewhere.
+
+    Raises:
+        PlanError: in one sentence.
+    """
+    known = device.vendor != "NVIDIA" or float(device.compute_capability or MICROSCALING) >= MICROSCALING
+    if which in ("mxfp8", "nvfp4") and not known:
+        raise PlanError(
+            f"quantize {which}: the matrix units of {device.name} take no scale for every few elements: use "
+            "fp8-current, fp8-delayed or fp8-block"
+        )
+
+
+@kept(32, room=ROOM, size=len)
+def quantized(trace: Trace, which: str) -> Trace:
+    """The step with its products in fewer bits.
+
+    Args:
+        trace: a training step.
+        which: one of :data:`RECIPES`, or ``"none"``, which returns the trace as it is.
+
+    Raises:
+        PlanError: it has no backward, or no product that can be quantised.
+    """
+    if which == "none":
+        return trace
+    if not np.any(trace.operators.phase == Phase.BACKWARD):
+        raise PlanError(
+            f"quantize {which}: it is of training steps: leave it out (triosim serve and infer have --weights)"
+        )
+    step = _Quantized(trace, RECIPES[which])
+    if not step.products:
+        raise PlanError(
+            f"quantize {which}: no product in a repeated block of {trace.meta.workload!r} has 16-bit weights: "
+            "give --precision bfloat16, or leave it out"
+        )
+    for row in step.products:
+        step.product(row)
+    note = (
+        f"quantize {which}: {len(step.products)} products of the blocks and those of their backward multiply in "
+        f"{RECIPES[which].dtype}; {step.casts} tensors are quantised"
+    )
+    return step.edit.build().noted(note)
+
+
+def shares(trace: Trace, micro_batches: int, sharded: bool) -> NDArray[np.float64]:
+    """Part of the micro-batches in which each operator runs, ``(operators,)``: weights are quantised in the first.
+
+    Args:
+        trace: a step that :func:`quantized` has made, or a rank's share of it.
+        micro_batches: how often forward and backward run before the optimizer.
+        sharded: whether parameters are gathered anew in each of them.
+    """
+    out = np.ones(len(trace))
+    if sharded or micro_batches < 2:
+        return out
+    weights = np.unique(trace.values.storage[trace.values.category == Category.WEIGHT])
+    inputs, storage = trace.operators.inputs, trace.values.storage
+    for row, name in enumerate(trace.operators.name):
+        if name in (QUANTIZE, MAXIMUM):
+            read = storage[inputs.values[inputs.offsets[row] : inputs.offsets[row + 1]]]
+            if np.isin(read, weights).any():
+                out[row] = 1 / micro_batches
+    return out
+
+
+@dataclass(frozen=True)
+class _Copies:
+    """A tensor that was quantised: along its rows, along its columns, values in the shape in which it was read."""
+
+    rows: int
+    columns: int
+
+
+class _Quantized:
+    """A step whose products are being quantised, one after the other in the order of the forward.
+
+    Attributes:
+        edit: the step.
+        products: rows of the forward's products.
+        casts: tensors that were quantised.
+    """
+
+    def __init__(self, trace: Trace, recipe: Recipe) -> None:
+        self.trace, self.recipe, self.edit, self.casts = trace, recipe, Rewriting(trace), 0
+        self._writers = {v: row for row, made in enumerate(trace.operators.outputs.lists()) for v in made}
+        self._later: dict[int, list[int]] = {}
+        operators = trace.operators
+        for row in np.flatnonzero(np.isin(operators.phase, (Phase.BACKWARD, Phase.RECOMPUTE))).tolist():
+            if self._multiplies(row):
+                self._later.setdefault(int(operators.forward[row]), []).append(row)
+        self._known: dict[tuple[int, int, int], _Copies] = {}
+        self._lasting = set(
+            trace.values.storage[np.isin(trace.values.category, [int(c) for c in PERSISTENT])].tolist()
+        )  # fmt: skip
+        of = blocks(trace).of(trace)
+        weights = set(trace.values.storage[trace.values.category == Category.WEIGHT].tolist())
+        self.products = [
+            row for row in np.flatnonzero((operators.phase == Phase.FORWARD) & (of != NONE)).tolist()
+            if self._multiplies(row) and not self._routes(row) and self._fits(row)
+            and any(self.edit.storage[v] in weights for v in self._operands(row))
+        ]  # fmt: skip
+
+    def _multiplies(self, row: int) -> bool:
+        operators = self.trace.operators
+        return not operators.view[row] and canonical(operators.name[row])[0] in _PRODUCTS
+
+    def _routes(self, row: int) -> bool:
+        module = int(self.trace.operators.module[row])
+        return module >= 0 and self.trace.modules.path[module].rpartition(".")[2] in _ROUTERS
+
+    def _operands(self, row: int) -> list[int]:
+        """The matrices that a product multiplies; a bias is none, nor what the product is added to."""
+        return [
+            v for v in self.edit.inputs[row][-3:] if len(self.edit.shape[v]) >= 2 and self.edit.dtype[v] in _SIXTEEN
+        ][-2:]
+
+    def _fits(self, row: int) -> bool:
+        operands = self._operands(row)
+        return len(operands) == 2 and all(e % MULTIPLE == 0 for v in operands for e in self.edit.shape[v][-2:])
+
+    def product(self, row: int) -> None:
+        """Quantise what a product of the forward and those of its backward multiply."""
+        weight = {self.edit.storage[v] for v in self._operands(row)} & self._lasting
+        forward = {v: self._quantised(row, v, False) for v in self._operands(row)}
+        self.edit.reads(row, forward)
+        for later in self._later.get(row, ()):
+            operands = self._operands(later)
+            if len(operands) != 2:
+                continue
+            of_weight = any(self.edit.storage[v] in weight for v in operands)
+            # the gradient of the input sums over the weight's rows; that of the weight over all tokens
+            self.edit.reads(
+                later,
+                {v: self._quantised(later, v, not of_weight or self.edit.storage[v] in weight) for v in operands},
+            )
+
+    def _quantised(self, row: int, value: int, columns: bool) -> int:
+        """The quantised value that ``row`` reads instead of one, with its shape."""
+        base, turns = self._base(value)
+        found = self._copies(row, base)
+        made = found.columns if columns else found.rows
+        if self.edit.shape[made] != self.edit.shape[base]:
+            made = self._view(row, "aten::view", made, self.edit.shape[base], self.edit.symbols[base])
+        for name in turns:
+            shape, symbols = self.edit.shape[made], self.edit.symbols[made]
+            args = {"dim0": len(shape) - 2, "dim1": len(shape) - 1} if name.endswith("transpose") else None
+            made = self._view(
+                row, name, made, (*shape[:-2], shape[-1], shape[-2]), (*symbols[:-2], symbols[-1], symbols[-2]), args
+            )
+        return made
+
+    def _base(self, value: int) -> tuple[int, list[str]]:
+        """What a value is a transposed view of, and the views that make it of that."""
+        turns: list[str] = []
+        operators = self.trace.operators
+        while (row := self._writers.get(value, NONE)) != NONE:
+            short = canonical(operators.name[row])[0]
+            read = self.trace.operators.inputs[row].tolist()
+            if not operators.view[row] or short not in _TURNS or not read or not self._turned(read[0], value):
+                break
+            turns, value = [operators.name[row], *turns], read[0]
+        while len(turns) >= 2:
+            turns = turns[2:]  # turned and turned back
+        return value, turns
+
+    def _turned(self, first: int, second: int) -> bool:
+        a, b = self.edit.shape[first], self.edit.shape[second]
+        return len(a) >= 2 and (*a[:-2], a[-1], a[-2]) == b
+
+    def _copies(self, row: int, base: int) -> _Copies:
+        """The two copies of a tensor, made before ``row`` where they are not there yet.
+
+        A weight's copies are made in the forward and again in the backward, so that neither is kept between them.
+        """
+        edit = self.edit
+        backward = int(self.trace.operators.phase[row]) if edit.storage[base] in self._lasting else 0
+        key = (edit.storage[base], edit.version[base], backward)
+        if key not in self._known:
+            if self.recipe.searches:
+                edit.before(row, MAXIMUM, {"self": base}, [], phase=self._phase(row))
+            lasting = edit.storage[base] in self._lasting
+            made = [self._like(base)] if lasting else [self._like(base), self._like(base)]
+            edit.before(row, QUANTIZE, {"self": base}, made, phase=self._phase(row))
+            self._known[key] = _Copies(made[0], made[-1])
+            self.casts += 1
+        return self._known[key]
+
+    def _phase(self, row: int) -> int:
+        return int(self.trace.operators.phase[row])
+
+    def _like(self, base: int) -> int:
+        return self.edit.like(base, self.recipe.dtype)
+
+    def _view(
+        self, row: int, name: str, value: int, shape: Sequence[int], symbols: Sequence[int],
+        args: dict[str, int] | None = None,
+    ) -> int:  # fmt: skip
+        made = self.edit.view(value, shape, symbols)
+        self.edit.before(row, name, {"self": value}, [made], view=True, args=args, phase=self._phase(row))
+        return made

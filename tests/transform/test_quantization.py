@@ -1,0 +1,138 @@
+"""Products in 8 and 4 bits: which operands become narrow, what is cast how often, what stays as it was."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import triosim
+from triosim import Plan, simulate, system
+from triosim.core.dtypes import DTYPES
+from triosim.core.errors import InputError, PlanError
+from triosim.operators import canonical
+from triosim.trace.tables import Category, Phase, Trace
+from triosim.transform.inference import forward_only
+from triosim.transform.quantization import MAXIMUM, QUANTIZE, RECIPES, quantized, shares
+from triosim.transform.recompute import recomputed
+
+LAYERS = 4
+SIZES = {
+    "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": LAYERS, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "vocab_size": 1024,
+}  # fmt: skip
+MIXTURE = {
+    "hidden_size": 256, "intermediate_size": 512, "moe_intermediate_size": 128, "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4, "vocab_size": 1024, "num_experts": 16, "num_experts_per_tok": 2, "head_dim": 32,
+}  # fmt: skip
+
+
+def llama(**options: object) -> Trace:
+    return triosim.model("llama", sequence_length=128, batch_size=2, configuration=SIZES, fused=True, **options)
+
+
+def products(trace: Trace) -> list[tuple[int, Phase, tuple[str, ...]]]:
+    """Row, phase and types of what is multiplied, of each product."""
+    operators, dtype = trace.operators, trace.values.dtype
+    found = []
+    for row, name in enumerate(operators.name):
+        if canonical(name)[0] in ("mm", "_grouped_mm") and not operators.view[row]:
+            types = [DTYPES[dtype[v]] for v in operators.inputs[row].tolist() if len(trace.values.shape[v]) >= 2]
+            found.append((row, Phase(operators.phase[row]), tuple(types[:2])))
+    return found
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_all_products_of_the_blocks_multiply_narrow_operands_and_the_last_does_not(recipe: str) -> None:
+    trace = llama()
+    found = products(quantized(trace, recipe))
+    narrow = [row for row, _, types in found if types == (RECIPES[recipe].dtype,) * 2]
+    assert len(narrow) == 3 * 7 * LAYERS  # q, k, v, o, gate, up, down: forward, gradients of input and of weight
+    assert {types for row, _, types in found if row not in narrow} == {("bfloat16", "bfloat16")}
+    assert len(found) - len(narrow) == 3  # of the vocabulary
+
+
+def test_every_tensor_is_cast_once_and_a_weight_once_in_each_direction() -> None:
+    made = quantized(llama(), "mxfp8")
+    casts = [row for row, name in enumerate(made.operators.name) if name == QUANTIZE]
+    weights = set(made.values.storage[made.values.category == Category.WEIGHT].tolist())
+    of_weights = [r for r in casts if int(made.values.storage[made.operators.inputs[r][0]]) in weights]
+    assert len(of_weights) == 2 * 7 * LAYERS
+    assert len(casts) - len(of_weights) == (4 + 7) * LAYERS  # q, k, v share what they read, gate and up too
+    assert MAXIMUM not in made.operators.name
+    assert quantized(llama(), "fp8-current").operators.name.count(MAXIMUM) == len(casts)
+
+
+def test_the_work_is_the_same_and_less_is_kept() -> None:
+    trace = llama()
+    made = quantized(trace, "fp8-delayed")
+    before, after = (np.nansum(t.operators.flop[[r for r, *_ in products(t)]]) for t in (trace, made))
+    assert after == before
+
+    def kept(t: Trace) -> float:
+        values = t.values
+        _, first = np.unique(values.storage, return_index=True)
+        first = first[values.category[first] == Category.ACTIVATION]
+        sizes = np.array([np.prod(values.shape[v]) for v in first.tolist()])
+        return float((sizes * np.where(values.dtype[first] == DTYPES.index("float8_e4m3fn"), 1, 2)).sum())
+
+    assert kept(made) < kept(trace)
+
+
+def test_weights_are_quantised_once_an_iteration_unless_they_are_sharded() -> None:
+    made = quantized(llama(), "mxfp8")
+    found = shares(made, 8, sharded=False)
+    assert sorted(set(found.tolist())) == [1 / 8, 1.0]
+    assert int((found < 1).sum()) == 2 * 7 * LAYERS
+    assert (shares(made, 8, sharded=True) == 1).all()
+    assert (shares(made, 1, sharded=False) == 1).all()
+
+
+def test_what_is_run_again_reads_narrow_operands_too() -> None:
+    made = recomputed(quantized(llama(), "mxfp8"), "full")
+    again = [types for _, phase, types in products(made) if phase == Phase.RECOMPUTE]
+    assert len(again) == 7 * LAYERS
+    assert set(again) == {("float8_e4m3fn", "float8_e4m3fn")}
+
+
+def test_experts_are_quantised_and_their_router_is_not() -> None:
+    trace = triosim.model("qwen3_moe", sequence_length=128, batch_size=2, configuration=MIXTURE)
+    made = quantized(trace, "mxfp8")
+    kinds = [(canonical(made.operators.name[row])[0], types[0]) for row, _, types in products(made)]
+    assert kinds.count(("_grouped_mm", "float8_e4m3fn")) == 3 * 2 * 2
+    assert ("_grouped_mm", "bfloat16") not in kinds
+    assert kinds.count(("mm", "bfloat16")) == 3 * 2 + 3  # routers and the vocabulary
+
+
+@pytest.mark.parametrize("recipe", ["mxfp8", "fp8-current"])
+def test_tensor_parallel_ranks_share_the_products_and_gather_narrow_inputs(recipe: str) -> None:
+    def gathered(quantize: str) -> dict[int, int]:
+        plan = Plan(tp=2, parallelism=["sequence"], quantize=quantize)
+        found = simulate(llama(), system("hgx-b200"), plan.replaced(idle_ok=True))
+        assert not [w for w in found.warnings if "left whole" in w]
+        return {c.bytes: c.count for c in found.collectives if c.kind == "all_gather"}
+
+    wide, narrow = gathered("none"), gathered(recipe)
+    assert min(narrow) * 2 == min(wide)
+    assert sum(narrow.values()) >= sum(wide.values())
+
+
+def test_it_is_faster_where_products_take_the_time() -> None:
+    trace = triosim.model("llama-3-8b", sequence_length=4096, batch_size=1, fused=True)
+    wide, narrow = (
+        simulate(trace, system("hgx-b200"), Plan(dp=8, quantize=how)).iteration_time_s for how in ("none", "mxfp8")
+    )
+    assert 0.4 * wide < narrow < 0.8 * wide
+
+
+def test_what_cannot_be_quantised_is_a_sentence() -> None:
+    with pytest.raises(PlanError, match="of training steps"):
+        quantized(forward_only(llama()), "mxfp8")
+    with pytest.raises(PlanError, match="16-bit weights"):
+        quantized(llama(precision="float32"), "mxfp8")
+    with pytest.raises(InputError, match="quantize"):
+        Plan(quantize="fp9")
+    with pytest.raises(PlanError, match="no scale for every few elements"):
+        simulate(llama(), system("dgx-h100"), Plan(quantize="mxfp8"))
+    with pytest.raises(InputError, match="has no units for float8"):
+        simulate(llama(), system("dgx-a100"), Plan(quantize="fp8-current"))
