@@ -55,6 +55,16 @@ MOSTLY_COMPUTES = 0.25
 messages is left out, and counts where there is more of them."""
 
 
+FEWEST = 4
+"""Micro-batches of a pipeline for each chunk of a stage, twice as many where parameters are gathered: of fewer, what
+shares links at the end is too much of the iteration to be said by rates (with half as many up to 1.6e-3), and a full
+prediction costs little."""
+
+MOSTLY_TALKS = 1 / 3
+"""Part of the iteration for which a stage of a pipeline may wait for what it gathers and is sent, if parameters are
+gathered: beyond it the order in which messages and gathers come to share links decides, and rates do not say it."""
+
+
 @dataclass(frozen=True)
 class Outlined:
     """A job that was outlined.
@@ -112,7 +122,11 @@ def job_of(made: Arranged) -> JobFacts:
         raise NotEvaluated("inference")
     if made.step.replication.away or made.step.replication.rooted:
         raise NotEvaluated("states or activations that a rule keeps elsewhere")
-    if made.launching.blocking or made.launching.mode == "graph" or (trace.operators.sync.any() and made.launching.mode != "none"):
+    if (
+        made.launching.blocking
+        or made.launching.mode == "graph"
+        or (trace.operators.sync.any() and made.launching.mode != "none")
+    ):
         raise NotEvaluated("operators or launches at which the host waits, or a graph")
     grads = gradients(trace)
     if not grads:
@@ -123,12 +137,19 @@ def job_of(made: Arranged) -> JobFacts:
     return JobFacts(made.step, costs, made.stages, made.schedule, made.plan, made.mesh, grads)
 
 
+def _fewest(made: Arranged) -> int:
+    """Micro-batches from which on a plan is outlined."""
+    if made.mesh.stages == 1:
+        return 2
+    return FEWEST * made.schedule.chunks_per_stage * (2 if made.step.replication.weights else 1)
+
+
 class _Outline:
     def __init__(self, made: Arranged) -> None:
         if made.schedule.splits_backward:
             raise NotEvaluated("a backward in two halves")
-        if made.mesh.micro_batches == 1:
-            raise NotEvaluated("one micro-batch, of which nothing repeats")
+        if made.mesh.micro_batches < _fewest(made):
+            raise NotEvaluated("few micro-batches, of which nothing repeats")
         self.made, self.mesh, self.launching = made, made.mesh, made.launching
         self.job = job_of(made)
         fidelity = made.fidelity
@@ -193,6 +214,8 @@ class _Outline:
         )  # fmt: skip
         if (exposed > MOSTLY_COMPUTES * met.work).any():
             raise NotEvaluated("passes that wait for their collectives most of the time")
+        if self.job.modules is not None and mesh.stages > 1 and (met.talk > MOSTLY_TALKS * met.end).any():
+            raise NotEvaluated("stages that wait most of the time for what they gather")
         return Outlined(self.made, met, self.ways.labels, dict(calls), exposed, self._reserved())
 
     def _reserved(self) -> int:
