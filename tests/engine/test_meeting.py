@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from triosim.core.columns import Ragged
 from triosim.engine import meeting
 from triosim.engine.graph import Stuck
-from triosim.engine.meeting import MeetingPiece, MeetingTurns, Met, Port, PortedPiece, Row, Ways, chained, play
+from triosim.engine.meeting import MeetingPiece, MeetingPort, MeetingTurns, Met, PortedPiece, Row, Ways, chained, play
 
 native = pytest.mark.skipif(meeting._native is None, reason="there was no compiler")
 Rows = list[tuple[Row, int, int, float, int, list[int]]]
@@ -27,7 +27,7 @@ def piece(rows: Rows) -> MeetingPiece:
 
 
 def turns(
-    rows: list[Rows], ports: list[tuple[Port, ...]], order: list[list[int]], ways: Ways, messages: int = 8
+    rows: list[Rows], ports: list[tuple[MeetingPort, ...]], order: list[list[int]], ways: Ways, messages: int = 8
 ) -> MeetingTurns:
     casts = [PortedPiece(number, own) for number, own in enumerate(ports)]
     return MeetingTurns(
@@ -64,7 +64,7 @@ def test_two_that_fill_a_link_get_half_of_it_each() -> None:
     later: Rows = [(Row.WORK, 0, 50, 1.0, -1, []), (Row.SENDS, 2, 100, 1.0, 0, [0])]
     comes = (Row.RECEIVES, -1, 0, 1.0, -1, list[int]())
     takes: Rows = [comes, comes, (Row.WORK, 0, 1, 1.0, -1, [0, 1])]
-    ports = [(Port(0, 0, 2),), (Port(1, 0, 2),), (Port(0, 0, 0), Port(1, 0, 1))]
+    ports = [(MeetingPort(0, 0, 2),), (MeetingPort(1, 0, 2),), (MeetingPort(0, 0, 0), MeetingPort(1, 0, 1))]
     met = both(turns([sends, later, takes], ports, [[0], [1], [2]], Ways([[(0, 1.0)], []], [1, 1, 1], 1)))
     assert met.spent[:, 0].tolist() == [150, 150, 0]  # 50 alone, 100 for the other 50, and the other way round
     assert (met.end, met.talk.tolist()) == (201, [150, 150, 200])
@@ -72,7 +72,7 @@ def test_two_that_fill_a_link_get_half_of_it_each() -> None:
 
 def test_a_circle_is_told() -> None:
     waits: Rows = [(Row.RECEIVES, -1, 0, 1.0, -1, []), (Row.WORK, 0, 1, 1.0, -1, [0])]
-    what = turns([waits], [(Port(0, 0, 0),)], [[0]], Ways([[]], [0], 0))
+    what = turns([waits], [(MeetingPort(0, 0, 0),)], [[0]], Ways([[]], [0], 0))
     for way in (False, True) if meeting._native is not None else (False,):
         with pytest.raises(Stuck):
             play(what, native=way)
@@ -84,19 +84,19 @@ def jobs(draw: st.DrawFn) -> MeetingTurns:
     stages, turns_of = draw(st.integers(1, 4)), draw(st.integers(1, 4))
     ticks, stretch = st.integers(0, 50), st.sampled_from([1.0, 1.25, 2.0])
     rows: list[Rows] = []
-    ports: list[tuple[Port, ...]] = []
+    ports: list[tuple[MeetingPort, ...]] = []
     for stage in range(stages):
         one: Rows = []
-        own: list[Port] = []
+        own: list[MeetingPort] = []
         if stage:
             one.append((Row.RECEIVES, -1, 0, 1.0, -1, []))
-            own.append(Port(100 * (stage - 1), stage - 1, stage - 1))
+            own.append(MeetingPort(100 * (stage - 1), stage - 1, stage - 1))
         one.append((Row.WORK, 0, draw(ticks), draw(stretch), 0, list(range(len(one)))))
         one.append((Row.MOVE, 1, draw(ticks), 1.0, 1, [len(one) - 1] if draw(st.booleans()) else []))
         one.append((Row.WORK, 0, draw(ticks), draw(stretch), 2, [len(one) - 1] if draw(st.booleans()) else []))
         if stage < stages - 1:
             one.append((Row.SENDS, 2, draw(ticks), 1.0, 3, [len(one) - 1]))
-            own.append(Port(100 * stage, stage, stage + 1))
+            own.append(MeetingPort(100 * stage, stage, stage + 1))
         rows.append(one)
         ports.append(tuple(own))
     part = st.sampled_from([0.3, 0.6, 1.0])

@@ -68,7 +68,7 @@ class MeetingPiece:
         return len(self.kind)
 
 
-class Port(NamedTuple):
+class MeetingPort(NamedTuple):
     """Where a row that sends or receives leads: message of number 0, class of the transfer, worker at the other end."""
 
     message: int
@@ -86,7 +86,7 @@ class PortedPiece:
     """
 
     piece: int
-    ports: tuple[Port, ...]
+    ports: tuple[MeetingPort, ...]
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def play(turns: MeetingTurns, native: bool | None = None) -> Met:
     """
     if native is None:
         native = _native is not None
-    return _played_natively(turns) if native else _Player(turns).play()
+    return _played_natively(turns) if native else _MeetingPlayer(turns).play()
 
 
 def chained(step: tuple[Any, ...], rows: Int32, called: NDArray[np.int8]) -> tuple[Int64, Int64, Int64, Int64]:
@@ -271,7 +271,7 @@ class _Worker:
 
 
 @dataclass
-class _Transfer:
+class _MeetingTransfer:
     """A move or a message under way; times as of :class:`_Worker`."""
 
     worker: int
@@ -287,7 +287,7 @@ class _Transfer:
     version: int = 0
 
 
-class _Player:
+class _MeetingPlayer:
     """The same in Python, for machines without a compiler and as what the other is tested against."""
 
     def __init__(self, turns: MeetingTurns) -> None:
@@ -307,9 +307,9 @@ class _Player:
         self.busy = [[False] * turns.streams for _ in range(count)]
         self.done: set[tuple[int, int, int]] = set()
         self.arrived: set[int] = set()
-        self.load = [dict[int, _Transfer]() for _ in range(turns.ways.resources)]
+        self.load = [dict[int, _MeetingTransfer]() for _ in range(turns.ways.resources)]
         self.events: list[tuple[int, int, int, int]] = []
-        self.transfers: dict[int, _Transfer] = {}
+        self.transfers: dict[int, _MeetingTransfer] = {}
         self.now = self.made = 0
         self.work, self.talk, self.hosted = ([0] * count for _ in range(3))
         self.spent = [[0] * turns.labels for _ in range(count)]
@@ -340,7 +340,7 @@ class _Player:
     def _cast(self, worker: int, turn: int) -> PortedPiece:
         return self.turns.casts[int(self.turns.cast[worker][turn])]
 
-    def _port(self, worker: int, turn: int, row: int) -> tuple[Port, int]:
+    def _port(self, worker: int, turn: int, row: int) -> tuple[MeetingPort, int]:
         """The port of a row, and its message."""
         of = self._cast(worker, turn)
         port = of.ports[int(np.count_nonzero(self.turns.pieces[of.piece].kind[:row] >= Row.SENDS))]
@@ -394,7 +394,7 @@ class _Player:
         for end in {worker, to}:
             self._talking(end, 1)
         which, self.made = self.made, self.made + 1
-        self.transfers[which] = _Transfer(worker, to, turn, row, way, message, self.now, self.now, ticks)
+        self.transfers[which] = _MeetingTransfer(worker, to, turn, row, way, message, self.now, self.now, ticks)
         for resource, _ in self.turns.ways.uses[way]:
             self.load[resource][which] = self.transfers[which]
         self._share(way, which)

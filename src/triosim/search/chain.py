@@ -38,7 +38,7 @@ class Leading(NamedTuple):
     waits: bool
 
 
-class Segment(NamedTuple):
+class ChainSegment(NamedTuple):
     """A stretch of a chain.
 
     Attributes:
@@ -88,9 +88,9 @@ class Chained:
         """When the last of some collectives has ended, 0 where none was called."""
         return int(self.end[np.isin(self.calls, list(calls))].max(initial=0))
 
-    def segments(self, first: int, last: int) -> list[Segment]:
+    def segments(self, first: int, last: int) -> list[ChainSegment]:
         """Operators ``first .. last - 1``, cut where what they do beside another collective changes."""
-        return self._between(self.at(first), self.at(last)) or [Segment(0, 1.0)]
+        return self._between(self.at(first), self.at(last)) or [ChainSegment(0, 1.0)]
 
     def stretch(self, begin: int, end: int) -> float:
         """How many times longer all between two ticks takes beside collectives of another axis."""
@@ -103,14 +103,14 @@ class Chained:
         """Whether anything takes longer beside collectives of another axis."""
         return self.slowdown > 1 or self.tensor > 1
 
-    def _between(self, begin: int, end: int) -> list[Segment]:
+    def _between(self, begin: int, end: int) -> list[ChainSegment]:
         cuts = self._cuts
         times = np.concatenate([[begin], cuts[(cuts > begin) & (cuts < end)], [end]])
         middle = (times[1:] + times[:-1]) / 2
         moves, idle = _inside(middle, self.begin, self.end), _inside(middle, *self.idle)
         stretch = np.where(idle, np.where(moves, self.tensor, 1.0), np.where(moves, 1.0, self.slowdown))
         ticks = np.diff(times)
-        return [Segment(t, s) for t, s in zip(ticks.tolist(), stretch.tolist(), strict=True) if t]
+        return [ChainSegment(t, s) for t, s in zip(ticks.tolist(), stretch.tolist(), strict=True) if t]
 
     @cached_property
     def _cuts(self) -> Int64:

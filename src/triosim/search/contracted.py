@@ -26,7 +26,7 @@ from triosim.schedule.actions import Pass
 from triosim.schedule.gathering import Gathering, Missing
 from triosim.schedule.program import COMPUTE, DP, Op, ProgramBuilder
 from triosim.schedule.stages import Boundary
-from triosim.search.chain import Chained, Segment, StepChain
+from triosim.search.chain import Chained, ChainSegment, StepChain
 from triosim.search.stage_kinds import Port
 from triosim.search.undisturbed import Call
 from triosim.search.ways import JobWays
@@ -100,7 +100,7 @@ class ContractedPass:
             self.worked += int(ticks)
         return len(self.kind) - 1
 
-    def work(self, segments: Sequence[Segment], before: Sequence[int]) -> int:
+    def work(self, segments: Sequence[ChainSegment], before: Sequence[int]) -> int:
         """Work that begins when some rows have ended; returns its last row."""
         row = -1
         for segment in segments:
@@ -261,7 +261,7 @@ class _PassContraction:
         if fine and self.of.leads and last == len(self.rows):
             self.made.add(Row.SENDS, OWN, 0, [self.ended[last]], port=Aside())
 
-    def _coarse(self, chained: Chained, place: int, mark: int) -> list[Segment]:
+    def _coarse(self, chained: Chained, place: int, mark: int) -> list[ChainSegment]:
         """Work as one stretch; or two, the collectives of the next pass coming between.
 
         Where another chunk's gradients are reduced beside a pass they are so for most of it, so that each stretch takes
@@ -270,7 +270,7 @@ class _PassContraction:
         begin, end = chained.at(place), chained.at(mark)
         ended = int(chained.end.max(initial=0))
         times = [begin, ended, end] if self.of.leads and begin < ended < end else [begin, end]
-        return [Segment(b - a, chained.stretch(a, b)) for a, b in pairwise(times)]
+        return [ChainSegment(b - a, chained.stretch(a, b)) for a, b in pairwise(times)]
 
     def _lead(self, chained: Chained, first: int) -> list[int]:
         """Collectives that wait for no operator of the range; returns what its work waits for."""

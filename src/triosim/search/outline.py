@@ -26,7 +26,7 @@ from triosim.composition.interference import interference
 from triosim.core.units import picoseconds
 from triosim.engine import meeting
 from triosim.engine.meeting import MeetingPiece, MeetingTurns, Met, PortedPiece
-from triosim.engine.meeting import Port as Leading
+from triosim.engine.meeting import MeetingPort as Leading
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.kernels.copying import copy_s_per_byte
