@@ -493,6 +493,6 @@ NB_MODULE(_native, m) {
     m.def("steady", &steady_turn, "pieces"_a, "streams"_a);
     m.def("turns", &turns, "pieces"_a, "played"_a, "streams"_a, "messages"_a);
     m.def("meeting", &meeting, "pieces"_a, "played"_a, "ways"_a, "streams"_a, "messages"_a, "labels"_a);
-    m.def("chained", &chained, "step"_a, "rows"_a, "calls"_a, "hosted"_a);
+    m.def("chained", &chained, "step"_a, "rows"_a.none(), "calls"_a.none(), "hosted"_a);
     m.def("refine", &refine, "traffic"_a);
 }
