@@ -14,6 +14,7 @@
 #include "equal_split.hpp"
 #include "longest_way.hpp"
 #include "maxmin.hpp"
+#include "meeting.hpp"
 #include "turns.hpp"
 
 namespace nb = nanobind;
@@ -393,6 +394,63 @@ nb::tuple turns(nb::tuple pieces, nb::tuple played, std::size_t streams, std::si
                           array(std::move(end)), ended);
 }
 
+// See triosim/engine/meeting.py.
+nb::tuple meeting(nb::tuple pieces, nb::tuple played, nb::tuple ways, std::size_t streams, std::size_t messages,
+                  std::size_t labels) {
+    Columns columns;
+    const MeetingPieces what{
+        columns.flat<std::int64_t>(pieces[0], "first"), columns.flat<std::int8_t>(pieces[1], "kind"),
+        columns.flat<std::int8_t>(pieces[2], "stream"), columns.flat<std::int64_t>(pieces[3], "ticks"),
+        columns.flat<double>(pieces[4], "stretch"),     columns.flat<std::int32_t>(pieces[5], "label"),
+        columns.flat<std::int64_t>(pieces[6], "offsets"), columns.flat<std::int32_t>(pieces[7], "before")};
+    const MeetingTurns when{
+        columns.flat<std::int64_t>(played[0], "first"),      columns.flat<std::int32_t>(played[1], "cast"),
+        columns.flat<std::int32_t>(played[2], "number"),     columns.flat<std::int64_t>(played[3], "release"),
+        columns.flat<std::int32_t>(played[4], "piece"),      columns.flat<std::int64_t>(played[5], "port_first"),
+        columns.flat<std::int64_t>(played[6], "message"),    columns.flat<std::int32_t>(played[7], "way"),
+        columns.flat<std::int32_t>(played[8], "to")};
+    const MeetingWays how{columns.flat<std::int64_t>(ways[0], "first"), columns.flat<std::int32_t>(ways[1], "resource"),
+                          columns.flat<double>(ways[2], "part"), columns.flat<std::int32_t>(ways[3], "own"),
+                          nb::cast<std::size_t>(ways[4])};
+    const auto host = columns.flat<std::int64_t>(ways[5], "host");
+    if (const char* wrong = why_wrong(what, when, how, streams, messages, labels, host)) throw Refused(wrong);
+    MeetingPlayer player(what, when, how, streams, messages, labels, host);
+    bool ended = false;
+    {
+        nb::gil_scoped_release release;
+        ended = player.play();
+    }
+    return nb::make_tuple(player.end(), array(std::move(player.work)), array(std::move(player.talk)),
+                          array(std::move(player.hosted)), array(std::move(player.spent)), ended);
+}
+
+nb::tuple chained(nb::tuple step, nb::handle rows, nb::handle calls, bool hosted) {
+    Columns columns;
+    const Chain c{columns.flat<std::int64_t>(step[0], "ticks"), columns.flat<std::int64_t>(step[1], "gap"),
+                  columns.flat<std::int64_t>(step[2], "issue"), columns.flat<std::int8_t>(step[3], "skips"),
+                  columns.flat<std::int64_t>(step[4], "after"), columns.flat<std::int64_t>(step[6], "before"),
+                  columns.flat<std::int64_t>(step[8], "need"), columns.flat<std::int32_t>(step[5], "after"),
+                  columns.flat<std::int32_t>(step[7], "before"), columns.flat<std::int32_t>(step[9], "need"),
+                  columns.flat<std::int64_t>(step[10], "call"), nb::cast<std::int64_t>(step[11]),
+                  nb::cast<double>(step[12])};
+    const auto which = columns.flat<std::int32_t>(rows, "rows");
+    const auto called = columns.flat<std::int8_t>(calls, "calls");
+    const auto count = static_cast<std::int64_t>(c.ticks.size()), made = static_cast<std::int64_t>(c.call.size());
+    const auto lists = [&](std::span<const std::int64_t> first, std::span<const std::int32_t> values) {
+        return first.size() == c.ticks.size() + 1 && first.front() == 0 && std::ranges::is_sorted(first) &&
+               static_cast<std::size_t>(first.back()) == values.size() &&
+               std::ranges::all_of(values, [&](std::int32_t v) { return v >= 0 && v < made; });
+    };
+    if (c.gap.size() != c.ticks.size() || c.issue.size() != c.ticks.size() || c.skips.size() != c.ticks.size() ||
+        called.size() != c.call.size() || !lists(c.after_first, c.after) || !lists(c.before_first, c.before) ||
+        !lists(c.need_first, c.need) || !(c.slowdown >= 1) ||
+        !std::ranges::all_of(which, [&](std::int32_t row) { return row >= 0 && row < count; }))
+        throw Refused("columns of a step make no sense together");
+    Chained out = chain(c, which, called, hosted);
+    return nb::make_tuple(array(std::move(out.begin)), array(std::move(out.done)), array(std::move(out.issued)),
+                          array(std::move(out.call_begin)), array(std::move(out.call_end)), out.host, out.end);
+}
+
 // See triosim/network/cells.py.
 nb::object refine(nb::object py_traffic) {
     Columns columns;
@@ -434,5 +492,7 @@ NB_MODULE(_native, m) {
           "links"_a.none(), "at"_a.none());
     m.def("steady", &steady_turn, "pieces"_a, "streams"_a);
     m.def("turns", &turns, "pieces"_a, "played"_a, "streams"_a, "messages"_a);
+    m.def("meeting", &meeting, "pieces"_a, "played"_a, "ways"_a, "streams"_a, "messages"_a, "labels"_a);
+    m.def("chained", &chained, "step"_a, "rows"_a.none(), "calls"_a.none(), "hosted"_a);
     m.def("refine", &refine, "traffic"_a);
 }

@@ -199,6 +199,56 @@ def test_columns_of_turns() -> None:
                     assert readable(value, column), f"{which}, {at}: {what}"
 
 
+def test_columns_of_turns_that_meet() -> None:
+    """Three stages that send to each other over one link; what is taken may be stuck, and is played to its end."""
+    pieces = (
+        np.array([0, 1, 3, 6]), np.array([2, 0, 2, 3, 3, 0], np.int8), np.array([2, 0, 2, -1, -1, 0], np.int8),
+        np.array([100, 50, 100, 0, 0, 1]), np.ones(6), np.array([0, -1, 0, -1, -1, -1], np.int32),
+        np.array([0, 0, 0, 1, 1, 1, 3]), np.array([0, 0, 1], np.int32),
+    )  # fmt: skip
+    played = (
+        np.array([0, 1, 2, 3]), np.array([0, 1, 2], np.int32), np.zeros(3, np.int32), np.zeros(3, np.int64),
+        np.array([0, 1, 2], np.int32), np.array([0, 1, 2, 4]), np.array([0, 1, 0, 1]), np.zeros(4, np.int32),
+        np.array([2, 2, 0, 1], np.int32),
+    )  # fmt: skip
+    ways = (
+        np.array([0, 1, 1]),
+        np.zeros(1, np.int32),
+        np.ones(1),
+        np.array([1, 1, 1], np.int32),
+        1,
+        np.zeros(3, np.int64),
+    )
+    tables: tuple[tuple[object, ...], ...] = (pieces, played, ways)
+    taken = 0
+    for which, table in enumerate(tables):
+        for at, column in enumerate(table):
+            for what, value in wrong(column) if isinstance(column, np.ndarray) else ():
+                given = list(tables)
+                given[which] = (*table[:at], value, *table[at + 1 :])
+                if not refused(lambda given=given: _native.meeting(*given, 3, 8, 4)):
+                    taken += 1
+                    assert readable(value, column), f"{which}, {at}: {what}"
+    assert taken
+
+
+def test_columns_of_a_chain() -> None:
+    lists = (np.array([0, 1, 1, 2]), np.array([0, 1], np.int32))
+    step: tuple[object, ...] = (
+        np.array([5, 7, 9]), np.array([1, 0, 2]), np.array([1, 1, 1]), np.array([0, 1, 0], np.int8), *lists, *lists,
+        *lists, np.array([4, 6]), 0, 1.25,
+    )  # fmt: skip
+    rows, called = np.arange(3, dtype=np.int32), np.array([1, 0], np.int8)
+    _native.chained(step, rows, called, False)
+    for at, column in enumerate((*step[:11], rows, called)):
+        assert isinstance(column, np.ndarray)
+        for what, value in wrong(column):
+            given = [*step[:11], rows, called]
+            given[at] = value
+            if not refused(lambda given=given: _native.chained((*given[:11], 0, 1.25), *given[11:], False)):
+                assert readable(value, column), f"{at}: {what}"
+
+
 def test_columns_of_replays() -> None:
     given = (KIND, *(np.ones(len(GRAPH)) for _ in ["fixed,", "shared"]), FACTORS, LINKS, np.array([0, 3]))
     assert _native.replay(GRAPH, *given)[2]
@@ -344,5 +394,5 @@ def test_these_are_all_that_is_bound() -> None:
             name for name in dir(module) if not name.startswith("_") and not isinstance(getattr(module, name), type)
         }
 
-    assert functions(_native) == {"play", "play_many", "refine", "replay", "steady", "turns"}
+    assert functions(_native) == {"chained", "meeting", "play", "play_many", "refine", "replay", "steady", "turns"}
     assert functions(_allocator) == {"reserved"}

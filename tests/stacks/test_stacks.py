@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import triosim
 from triosim import Fidelity, Plan
+from triosim.composition.host import _exchanges
 from triosim.core.errors import InputError
+from triosim.energy.options import EnergyOptions
+from triosim.prediction.prepare import arrange
+from triosim.prediction.simulate import written
+from triosim.schedule.program import Op
 from triosim.stacks import FOLDER, Stack, load, names
+from triosim.trace.tables import Phase
 
 WANTED = (
     "megatron-2021", "megatron-core", "megatron-deepspeed", "deepspeed-zero3", "llm-foundry", "torch-eager",
@@ -85,6 +93,71 @@ def test_launches_that_block_add_the_host_to_the_device() -> None:
     assert parts.host > 0.9 * launches * 6e-6
     assert free.breakdown_s.host < 0.5 * parts.host
     assert "every launch waits" in " ".join(blocks.sources)
+
+
+def test_a_host_that_waits_for_transfers_launches_anew_after_each() -> None:
+    """What a stage computes first after a transfer starts an issue and a launch delay later than it could; gradients of
+    a parameter that both stages have hold nothing up."""
+    trace = triosim.model("gpt2", batch_size=1, sequence_length=1024)
+    system = triosim.system("dgx-a100")
+    took = {
+        (n, host, waits): triosim.simulate(
+            trace,
+            system,
+            Plan(dp=1, pp=2, idle_ok=True, micro_batches=n, batch_size=8 * n, stack=Stack(blocking_transfers=waits)),
+            Fidelity(host=host),
+            fit=False,
+        )
+        for n, host in ((1, "compiled"), (4, "compiled"), (4, "large-model"), (1, "graph"), (1, "none"))
+        for waits in (False, True)
+    }
+    more = {key[:2]: took[key].iteration_time_s - took[(*key[:2], False)].iteration_time_s for key in took if key[2]}
+    assert more[1, "compiled"] == pytest.approx(2 * (6e-6 + 2e-6)), "forwards, backwards"
+    assert more[4, "compiled"] > 2 * more[1, "compiled"]
+    assert more[4, "large-model"] > 5 * more[4, "compiled"], "short kernels after a transfer wait for the host"
+    assert more[1, "graph"] == more[1, "none"] == 0
+    assert "waits for every transfer" in " ".join(took[1, "compiled", True].sources)
+
+
+def test_pairs_exchange_at_once() -> None:
+    """Where a forward and the backward after it exchange at once, transfers between the two hold nothing up."""
+    trace, system = triosim.model("gpt2", batch_size=1, sequence_length=256), triosim.system("dgx-a100")
+    plan = Plan(dp=1, pp=2, idle_ok=True, micro_batches=4, batch_size=8, stack=Stack())
+    known = EnergyOptions().known()
+    job = written(
+        arrange(trace, system, plan, Fidelity(host="none"), lambda words: None, (), known), lambda words: None
+    )
+    step = job.step.trace
+    for program in job.programs:
+        every, pairs = (set(_exchanges(program, step, pair)[0].tolist()) for pair in (False, True))
+        computes = np.flatnonzero((program.op == Op.COMPUTE) & (program.operator >= 0))
+        phase = step.operators.phase[program.operator[computes]]
+        at = {row: int(np.searchsorted(computes, row)) for row in every}
+        between = {row for row in every if at[row] and phase[at[row] - 1] == Phase.FORWARD != phase[at[row]]}
+        assert bool(between) == (program.stage == 0), "the last stage goes back at once"
+        assert pairs == every - between
+
+
+def test_parts_are_sent_and_gathered() -> None:
+    """The bytes between stages fall by the tensor-parallel size; beside sequence parallelism nothing changes."""
+    trace, system = triosim.model("gpt2", batch_size=1, sequence_length=1024), triosim.system("dgx-a100", nodes=2)
+
+    def moved(scatters: bool, **plan: Any) -> tuple[dict[str, int], float]:
+        asked = Plan(
+            dp=1, tp=4, pp=4, idle_ok=True, micro_batches=4, batch_size=4,
+            stack=Stack(scattered_transfers=scatters), **plan,
+        )  # fmt: skip
+        found = triosim.simulate(trace, system, asked, fit=False)
+        rows = [row for row in found.collectives if row.count > 2]  # without the gradient of tied embeddings
+        return {
+            kind: sum(row.bytes * row.count for row in rows if row.kind == kind) for kind in ("send", "all_gather")
+        }, found.iteration_time_s
+
+    (whole, _), (parts, _) = moved(False), moved(True)
+    assert parts["send"] * 4 == whole["send"] > 0
+    assert parts["all_gather"] == whole["all_gather"] + whole["send"], "every value is gathered once"
+    sequence = {"parallelism": ("sequence",)}
+    assert moved(True, **sequence) == moved(False, **sequence)
 
 
 def test_gradients_may_be_reduced_after_the_backward() -> None:

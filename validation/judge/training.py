@@ -173,7 +173,7 @@ def predict(row: Row, stacked: bool = True) -> Any:
         configuration=row.configuration or None, **options,
     )  # fmt: skip
     machine = system(**row.system)
-    least = ("none", "pointwise", "full") if "recompute" in row.assumed else (plan.recompute,)
+    least = ("none", "pointwise", "operators", "full") if "recompute" in row.assumed else (plan.recompute,)
     for recompute in least:
         result = triosim.simulate(trace, machine, plan.replaced(recompute=recompute), fit=False)
         if result.memory.fits is not False:

@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,8 @@ class HostCosts:
         send_s: of a transfer to another stage, seconds; None where it costs what a collective does.
         fixed_s: once an iteration, seconds, the device having finished the one before.
         blocking: whether the host waits for every kernel and collective that it launches.
+        exchanging: after which transfers between stages the host waits until the device has nothing left: of every
+            ``"pass"`` through a stage, of every ``"pair"`` of a forward and the backward after it, ``""`` for none.
     """
 
     mode: str
@@ -57,6 +59,7 @@ class HostCosts:
     send_s: float | None = None
     fixed_s: float = 0.0
     blocking: bool = False
+    exchanging: Literal["", "pass", "pair"] = ""
 
 
 @functools.cache
@@ -259,6 +262,9 @@ def _issue(program: Program, trace: Trace, cost: HostCosts, folded: NDArray[np.f
     if cost.blocking:
         waits = np.flatnonzero(launched & np.isin(program.op, (Op.COMPUTE, Op.COLLECTIVE)))
     following = np.searchsorted(issue, old[waits])  # the next thing that the host issues
+    if cost.exchanging:
+        transfers, ended = _exchanges(program, trace, cost.exchanging == "pair")
+        waits, following = np.append(waits, ended), np.append(following, np.searchsorted(issue, old[transfers]))
     if cost.fixed_s:
         _, first = np.unique(program.iteration[rows], return_index=True)
         seconds[rows[first]] += cost.fixed_s
@@ -305,6 +311,32 @@ def _issue(program: Program, trace: Trace, cost: HostCosts, folded: NDArray[np.f
         lifetimes=lifetimes,
         gap_s=cost.gap_s,
     )
+
+
+def _exchanges(program: Program, trace: Trace, pairs: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Transfers between stages, and what has to be over before the host goes on after each.
+
+    Transfers that no forward or backward of their iteration follows are left out: they exchange gradients of parameters
+    that stages share, or are the last ones, which hold nothing up.  So are those between a forward and the backward
+    after it, where such ``pairs`` exchange at once what both have sent.
+
+    Returns:
+        Rows of the transfers, and for each row one that the host waits for: the transfer itself, and once more what was
+        computed last before it.
+    """
+    computes = np.flatnonzero(program.op == Op.COMPUTE)
+    phase = trace.operators.phase[np.maximum(program.operator, 0)]
+    passes = computes[(program.operator[computes] >= 0) & (phase[computes] != Phase.OPTIMIZER)]
+    transfers = np.flatnonzero(np.isin(program.op, (Op.SEND, Op.RECEIVE)))
+    at = np.searchsorted(passes, transfers)
+    transfers, at = transfers[at < len(passes)], at[at < len(passes)]
+    holds = program.iteration[passes[at]] == program.iteration[transfers]
+    if pairs:
+        turns = (phase[passes[at - 1]] == Phase.FORWARD) & (phase[passes[at]] != Phase.FORWARD) & (at > 0)
+        holds &= ~turns
+    transfers = transfers[holds]
+    at = np.searchsorted(computes, transfers) - 1
+    return np.append(transfers, transfers[at >= 0]), np.append(transfers, computes[at[at >= 0]])
 
 
 def _last_of_each(program: Program) -> NDArray[np.int64]:

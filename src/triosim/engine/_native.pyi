@@ -68,6 +68,17 @@ def replay(
 def turns(
     pieces: tuple[NDArray[Any], ...], played: tuple[NDArray[Any], ...], streams: int, messages: int
 ) -> tuple[_Ticks, _Ticks, _Ticks, NDArray[int64], _Ticks, _Ticks, bool]: ...
+def meeting(
+    pieces: tuple[NDArray[Any], ...],
+    played: tuple[NDArray[Any], ...],
+    ways: tuple[Any, ...],
+    streams: int,
+    messages: int,
+    labels: int,
+) -> tuple[int, _Ticks, _Ticks, _Ticks, _Ticks, bool]: ...
+def chained(
+    step: tuple[Any, ...], rows: NDArray[int32], calls: NDArray[Any], hosted: bool
+) -> tuple[_Ticks, _Ticks, _Ticks, _Ticks, _Ticks, int, int]: ...
 def steady(pieces: tuple[NDArray[Any], ...], streams: int) -> tuple[_Ticks, _Ticks]: ...
 def refine(traffic: object) -> tuple[NDArray[int64], NDArray[int64], NDArray[int64], NDArray[int64]]:
     """Cells of parties, ways, links and groups.  See :func:`triosim.network.cells.refined`.

@@ -296,6 +296,8 @@ def arrange(
     launching = host(step.trace, mode, alone, why) if residual is None else residual.host(step.trace, alone)
     if named and stack.blocking_launches and launching.mode != "none":
         launching = replace(launching, blocking=True)
+    if named and stack.blocking_transfers and launching.mode not in ("none", "graph"):
+        launching = replace(launching, exchanging="pair" if chunks > 1 else "pass")
     return Arranged(
         whole, jobs[slowest], step, system, plan, fidelity, mesh, placement, times[slowest], stages, launching,
         residual, router, schedule, tuple(models), jobs, times,

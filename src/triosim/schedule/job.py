@@ -23,6 +23,7 @@ from triosim.partition.gradients import Gradient, gradients
 from triosim.partition.residence import HOST as HOST_PLACE
 from triosim.partition.resolve import JobMesh
 from triosim.partition.step import Step
+from triosim.partition.transfers import ALL_GATHER
 from triosim.plan import Plan
 from triosim.schedule._epilogue import Final, reductions, update
 from triosim.schedule._stage import JobFacts, PartFacts, StageFacts
@@ -132,10 +133,14 @@ class StageWriter:
         of: the stage.
         kinds: of each action.
         iterations: each of them.
+        scattered: parts, one for each tensor-parallel rank, in which a value is sent to another stage.
     """
 
     def __init__(self, of: StageFacts) -> None:
         self.of, self.job, self.plan, self.mesh = of, of.job, of.plan, of.mesh
+        whole = "sequence" not in self.plan.parallelism  # else every rank has its part of the sequence anyway
+        scatters = self.plan.stack is not None and self.plan.stack.scattered_transfers and whole
+        self.scattered = self.mesh.size("tp") if scatters else 1
         self.builder = of.new()
         self.skips = np.array(of.skipped, bool)
         self.done: dict[int, int] = {}  # exchange -> instruction, in the fragment being written
@@ -313,7 +318,7 @@ class StageWriter:
             Op.SEND,
             self.of.stream(SEND),
             operator=b.returned if back else b.made,
-            size=b.bytes,
+            size=-(-b.bytes // self.scattered),
             axis=self.mesh.pipeline_axis,
             peer=self.job.stage(b.source if back else b.target),
             tag=self.job.tags("boundary", back, b.storage, b.made, b.target),
@@ -321,16 +326,23 @@ class StageWriter:
         )
 
     def _receive(self, b: Boundary, back: bool) -> int:
-        """The arrival of what :meth:`_send` sends."""
-        return self.builder.add(
+        """The arrival of what :meth:`_send` sends, or the gathering of its parts."""
+        operator = b.returned if back else b.made
+        arrived = self.builder.add(
             Op.RECEIVE,
             -1 if self.plan.overlap else COMPUTE,
-            operator=b.returned if back else b.made,
-            size=b.bytes,
+            operator=operator,
+            size=-(-b.bytes // self.scattered),
             axis=self.mesh.pipeline_axis,
             peer=self.job.stage(b.target if back else b.source),
             tag=self.job.tags("boundary", back, b.storage, b.made, b.target),
         )
+        if self.scattered == 1:
+            return arrived
+        return self.builder.add(
+            Op.COLLECTIVE, self.of.stream(TP), operator=operator, size=b.bytes, what=ALL_GATHER,
+            axis=self.mesh.row("tp"), before=[arrived],
+        )  # fmt: skip
 
     def _receive_gradients(self, part: PartFacts) -> list[int]:
         """Gradients of what a part sent; its backward begins when they are there."""

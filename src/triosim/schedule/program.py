@@ -184,6 +184,14 @@ class ProgramBuilder:
             self._before[self._count] = before
         self._count += len(operators)
 
+    def row(self, number: int) -> tuple[Any, ...]:
+        """Columns of an instruction, in the order of :class:`Program` from ``op`` to ``tag``."""
+        return self._rows[number]
+
+    def before(self, number: int) -> list[int]:
+        """Rows that an instruction waits for."""
+        return self._before.get(number, [])
+
     def build(self) -> Program:
         """The program's columns."""
         columns = list(zip(*self._rows, strict=True)) if self._rows else [()] * len(self._COLUMNS)

@@ -64,6 +64,9 @@ UNSTEADY = 5e-4
 """Part of a pass's computation by which what collectives add to it may depend on whether another pass precedes it: one
 that waits for its host lies differently beside its collectives."""
 
+GATHERED = "gathered parameters"
+"""Why plans with parameters in shards are not evaluated but outlined (:mod:`triosim.search.outline`)."""
+
 ROUNDS = 8
 """How often the tail may turn out to begin earlier."""
 
@@ -80,12 +83,14 @@ def why_not(plan: Plan, fidelity: Fidelity) -> str:
         (bool(plan.offload), "offload"),
         (plan.dp_style != "ddp", "DataParallel"),
         (fidelity.solver != "max-min", "a network model of one's own"),
-        (plan.zero >= 2, "gathered parameters"),
         (fidelity.composition is not None, "a residual of composition"),
         (not plan.training, "inference"),
         (not plan.overlap, "no overlap"),
         (fidelity.host == "graph", "a graph that is launched once"),
+        (plan.zero >= 2, GATHERED),
         (plan.stack is not None and plan.stack.blocking_launches, "launches that wait for their kernels"),
+        (plan.stack is not None and plan.stack.blocking_transfers, "a host that waits for transfers"),
+        (plan.stack is not None and plan.stack.scattered_transfers, "transfers in parts"),
     )
     return next((why for holds, why in reasons if holds), "")
 

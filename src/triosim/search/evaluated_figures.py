@@ -1,26 +1,62 @@
-"""The figures of a plan that was evaluated."""
+"""The figures of a plan that was evaluated or outlined."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from triosim.engine.stats import Stats
 from triosim.prediction.efficiency import efficiency
 from triosim.prediction.largest_batch import needed
 from triosim.prediction.metrics import S
+from triosim.prediction.prepare import Arranged
 from triosim.prediction.result import Breakdown
 from triosim.prediction.summary import Summary
+from triosim.schedule.program import COLLECTIVES
 from triosim.search.evaluate import Evaluated
 from triosim.search.outcome import Figures, binding, sizes_of
+from triosim.search.outline import Outlined
 from triosim.search.time_spent import breakdown, most_talked
 
 
 def evaluated_figures(job: Evaluated) -> Figures:
     """What plans are compared by, of a plan that was evaluated."""
-    made = job.made
+    return _figures(job.made, job.end, job.reserved, breakdown(job), lambda: most_talked(job), "evaluated")
+
+
+def outlined_figures(job: Outlined) -> Figures:
+    """What plans are compared by, of a plan that was outlined."""
+    return _figures(job.made, job.met.end, job.reserved, _breakdown(job), lambda: _most_talked(job), "outlined")
+
+
+def _breakdown(job: Outlined) -> Breakdown:
+    """Mean over the ranks, seconds; stages have equally many."""
+    met, end = job.met, job.met.end
+    communication = met.talk + job.exposed
+    idle = end - met.work - met.talk - met.hosted
+    columns = (met.work - job.exposed, communication, met.hosted, idle)
+    compute, exposed, host, rest = (float(column.mean()) * S for column in columns)
+    moved = {call: float(met.spent[:, label].sum()) for call, label in job.labels.items()}
+    talking = (sum(moved.values()) + sum(job.calls.values())) * S / len(met.work)
+    return Breakdown(compute, talking, exposed, host, rest)
+
+
+def _most_talked(job: Outlined) -> str:
+    """The axis and the kind of collective or send that took most time."""
+    names = job.made.mesh.names
+    ticks = {call: int(job.met.spent[:, label].sum()) for call, label in job.labels.items()}
+    for call, more in job.calls.items():
+        ticks[call] = ticks.get(call, 0) + more
+    if not ticks:
+        return ""
+    what, _, axis = max(ticks, key=ticks.__getitem__)
+    return f"{names[axis]} {(COLLECTIVES[what] if what >= 0 else 'send').replace('_', '-')}"
+
+
+def _figures(made: Arranged, end: int, reserved: int, parts: Breakdown, talk: Callable[[], str], way: str) -> Figures:
     prepared = made.prepared([], [], [])
     summary = Summary(prepared, None, (), _no_stats)  # type: ignore[arg-type]
-    seconds = job.end * S
-    memory = needed(0, job.reserved, made.system.models[made.models[0]])
-    parts: Breakdown = breakdown(job)
+    seconds = end * S
+    memory = needed(0, reserved, made.system.models[made.models[0]])
     throughput = summary.throughput(seconds)
     return Figures(
         sizes=sizes_of(summary.run_plan()),
@@ -32,12 +68,12 @@ def evaluated_figures(job: Evaluated) -> Figures:
         exposed_communication_s=parts.exposed_communication,
         host_s=parts.host,
         idle_s=parts.idle,
-        binds=binding(parts, lambda: most_talked(job)),
-        reserved_bytes=job.reserved,
+        binds=binding(parts, talk),
+        reserved_bytes=reserved,
         capacity_bytes=memory.capacity_bytes,
         fits=memory.fits,
         warnings=summary.warnings(memory.fits),
-        way="evaluated",
+        way=way,
     )
 
 

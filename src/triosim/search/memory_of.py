@@ -8,13 +8,17 @@ stages, 8 micro-batches, full recomputation: a segment of 2 MiB more than 6 micr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from triosim.memory.footprint import footprint
-from triosim.memory.liveness import ScheduledFragment, liveness
+from triosim.memory.liveness import BlockLifetime, MemoryBlocks, ScheduledFragment, liveness
 from triosim.prediction.timeline import CATEGORIES
-from triosim.schedule._stage import JobFacts
+from triosim.schedule._stage import JobFacts, StageFacts
 from triosim.schedule.actions import Schedule
 from triosim.schedule.fragments import Fragment
+from triosim.schedule.job import StageWriter
 from triosim.search.order import Order, order_of
 from triosim.search.stage_kinds import StageKind
 
@@ -33,7 +37,7 @@ def fullest(job: JobFacts, schedule: Schedule, of: Sequence[int], written: Mappi
     for kind, runs in written.items():
         stage = max((s for s, k in enumerate(of) if k == kind), key=lambda s: orders[s].depth)
         scheduled, length = _scheduled(runs, orders[stage])
-        held = liveness(runs.writer.of.blocks.build(), scheduled, mesh.micro_batches, length)
+        held = liveness(_all_given(runs.writer.of, mesh.micro_batches), scheduled, mesh.micro_batches, length)
         reserved = max(reserved, footprint(held.on(host=False), len(CATEGORIES)).reserved_bytes)
     return reserved
 
@@ -55,3 +59,35 @@ def _scheduled(runs: StageKind, order: Order) -> tuple[list[ScheduledFragment], 
             add(runs.reductions[action.chunk].fragment, last_of_all)
     add(runs.update.fragment, last_of_all)
     return found, length
+
+
+def fullest_gathered(job: JobFacts, schedule: Schedule, of: Sequence[int]) -> int:
+    """The same where parameters are gathered and passes differ with what has been gathered before them.
+
+    Args:
+        job: what is run.
+        schedule: in which order.
+        of: kind of each stage.
+    """
+    mesh, reserved = job.mesh, 0
+    orders = [order_of(schedule, stage, mesh.stages, mesh.micro_batches) for stage in range(mesh.stages)]
+    for kind in sorted(set(of)):
+        stage = max((s for s, k in enumerate(of) if k == kind), key=lambda s: orders[s].depth)
+        writer = StageWriter(StageFacts(job.running(schedule, mesh), stage))
+        made = writer.iterations[0]
+        scheduled = [
+            ScheduledFragment(fragment.uses, start, micro_batch)
+            for fragment, start, micro_batch in zip(made.fragments, made.start, made.micro_batch, strict=True)
+        ]
+        held = liveness(writer.of.blocks.build(), scheduled, mesh.micro_batches, made.length)
+        reserved = max(reserved, footprint(held.on(host=False), len(CATEGORIES)).reserved_bytes)
+    return reserved
+
+
+def _all_given(of: StageFacts, micro_batches: int) -> MemoryBlocks:
+    """The blocks of a stage that was written for fewer micro-batches, with the whole input batch."""
+    blocks, known = of.blocks.build(), of.blocks.storages
+    given = np.zeros(len(blocks.size), bool)
+    given[: len(known)] = known.given & ~known.persistent & (blocks.scope[: len(known)] == BlockLifetime.RESIDENT)
+    size = np.where(given, blocks.size // of.mesh.micro_batches * micro_batches, blocks.size)
+    return replace(blocks, size=size)

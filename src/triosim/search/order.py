@@ -3,10 +3,30 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from triosim.core.caching import kept
 from triosim.schedule.actions import Action, Pass, Schedule
+
+
+class Turn(NamedTuple):
+    """What tells actions of a stage apart.
+
+    Attributes:
+        what, chunk: of the action.
+        final: whether it is the last of its kind, which forwards never are.
+        first: whether it is the first of its chunk.
+        after_backward: whether the action of its chunk before it is a backward.
+    """
+
+    what: Pass
+    chunk: int
+    final: bool
+    first: bool
+    after_backward: bool
 
 
 class Order:
@@ -27,6 +47,34 @@ class Order:
             for number, action in enumerate(actions)
         ]
         self.last = [end[action.chunk] == number for number, action in enumerate(actions)]
+
+    @cached_property
+    def _turned(self) -> tuple[tuple[Turn, ...], NDArray[np.int32]]:
+        """Distinct turns, and which of them each action is."""
+        number: dict[Turn, int] = {}
+        before: dict[int, bool] = {}
+        found = np.zeros(len(self.actions), np.int32)
+        for place, (action, final) in enumerate(zip(self.actions, self.final, strict=True)):
+            chunk = action.chunk
+            turn = Turn(action.what, chunk, final, chunk not in before, before.get(chunk, False))
+            before[chunk] = action.what is not Pass.FORWARD
+            found[place] = number.setdefault(turn, len(number))
+        return tuple(number), found
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """What tells the actions apart, each once."""
+        return self._turned[0]
+
+    @property
+    def turn(self) -> NDArray[np.int32]:
+        """Row of :attr:`turns` of each action."""
+        return self._turned[1]
+
+    @cached_property
+    def micro_batch(self) -> NDArray[np.int32]:
+        """Of each action."""
+        return np.array([action.micro_batch for action in self.actions], np.int32)
 
     @cached_property
     def depth(self) -> int:

@@ -24,7 +24,8 @@ class Figures:
         reserved_bytes, capacity_bytes: memory of the fullest device, and what it has (None where not known).
         fits: whether that is enough, None where not known.
         warnings: what the user should know, one sentence each.
-        way: ``"simulated"`` as a single prediction is, or ``"evaluated"`` (:mod:`triosim.search.evaluate`).
+        way: ``"simulated"`` as a single prediction is, ``"outlined"`` (:mod:`triosim.search.outline`) or
+            ``"evaluated"`` (:mod:`triosim.search.evaluate`).
     """
 
     sizes: dict[str, int]

@@ -24,9 +24,10 @@ from triosim.hardware.system import System
 from triosim.plan import Plan
 from triosim.prediction.simulate import simulate
 from triosim.search.evaluate import NotEvaluated, evaluated
-from triosim.search.evaluated_figures import evaluated_figures
+from triosim.search.evaluated_figures import evaluated_figures, outlined_figures
 from triosim.search.grid import asked_of
-from triosim.search.outcome import PlanOutcome, figures
+from triosim.search.outcome import Figures, PlanOutcome, figures
+from triosim.search.outline import outlined
 from triosim.trace.tables import Trace
 
 Detail = Literal["summary", "all"]
@@ -37,9 +38,10 @@ Numbered = tuple[int, Plan | dict[str, Any]]
 BATCH = 4
 """Plans that a worker is given at once: neighbours share caches, and none should wait long for the last."""
 
-WINDOW = 8
+WINDOW = 64
 """Plans of a summary that are put in another order together, those next to each other that divide the step alike; what
-is within one is lost where a sweep is killed."""
+is within one is lost where a sweep is killed.  The first windows are smaller, so that something is there soon."""
+FIRST_WINDOW = 4
 
 AHEAD = 3
 """Batches for each worker that are given out before the first of them is asked for."""
@@ -59,7 +61,7 @@ def sweep(
 ) -> Iterator[PlanOutcome]:
     """Predict plans one after another; results come in the order given, each as soon as it is there.
 
-    With one worker a summary comes up to 8 at a time.
+    With one worker a summary comes up to 64 at a time.
 
     Args:
         workload: one step on one device.
@@ -111,7 +113,9 @@ def _in_windows(
     numbered: Iterator[Numbered], known: Mapping[int, PlanOutcome], task: _Task, window: int
 ) -> Iterator[PlanOutcome]:
     """Outcomes in order, predicted window by window: within one those come together that share most."""
-    while batch := list(islice(numbered, window)):
+    size = min(FIRST_WINDOW, window)
+    while batch := list(islice(numbered, size)):
+        size = min(2 * size, window)
         formed = [(*one, task.formed(one[1])) for one in batch if one[0] not in known]
         made = {}
         for number, asked, plan in sorted(formed, key=lambda one: (_shares(one[2], task.system.devices), one[0])):
@@ -167,16 +171,25 @@ class _Task:
         formed, fidelity = given
         try:
             if self.detail == "summary":
-                try:
-                    found = evaluated(self.workload, self.system, formed, fidelity, self.also)
-                    return PlanOutcome(number, asked, evaluated_figures(found))
-                except NotEvaluated:
-                    pass
+                found = self._summary(formed, fidelity)
+                if found is not None:
+                    return PlanOutcome(number, asked, found)
             result = simulate(self.workload, self.system, formed, fidelity, fit=False, also=self.also)
             whole = result.to_dict() if self.detail == "all" else None
             return PlanOutcome(number, asked, figures(result), "", whole)
         except InputError as error:
             return PlanOutcome(number, asked, None, str(error))
+
+    def _summary(self, plan: Plan, fidelity: Fidelity) -> Figures | None:
+        """Figures without a full prediction; None where there is no other way."""
+        try:
+            return outlined_figures(outlined(self.workload, self.system, plan, fidelity, self.also))
+        except NotEvaluated:
+            pass
+        try:
+            return evaluated_figures(evaluated(self.workload, self.system, plan, fidelity, self.also))
+        except NotEvaluated:
+            return None
 
 
 def _asked(plan: Plan | dict[str, Any]) -> dict[str, Any]:

@@ -48,6 +48,11 @@ class Stack:
             and unscaled.
         overlap_gradients: whether gradients are reduced beside the backward; otherwise all at once after it.
         blocking_launches: whether the host waits for every kernel that it launches (``CUDA_LAUNCH_BLOCKING=1``).
+        blocking_transfers: whether the host waits, after every transfer between pipeline stages, until the device has
+            nothing left to do (``torch.cuda.synchronize``); interleaved schedules exchange once after a forward and the
+            backward that follows.
+        scattered_transfers: whether a tensor-parallel rank sends only its part of a value to the next stage, which
+            gathers the parts there; where the sequence is parallel too, ranks have parts anyway.
         vocabulary_multiple: the vocabulary is padded to a multiple of it.
         vocabulary_per_rank: the multiple is of each tensor-parallel rank.
         sources: where each fact is from, by its name.
@@ -65,6 +70,8 @@ class Stack:
     loss_scale: bool = False
     overlap_gradients: bool = True
     blocking_launches: bool = False
+    blocking_transfers: bool = False
+    scattered_transfers: bool = False
     vocabulary_multiple: int = 1
     vocabulary_per_rank: bool = False
     sources: tuple[tuple[str, str], ...] = ()
@@ -85,6 +92,8 @@ class Stack:
         reduced = "" if self.reduce == "gradient" else f", reduced in {self.reduce}"
         after = "" if self.overlap_gradients else ", reduced after the backward"
         waits = "; every launch waits for its kernel" if self.blocking_launches else ""
+        waits += "; the host waits for every transfer between stages" if self.blocking_transfers else ""
+        waits += "; ranks of a stage send a part each" if self.scattered_transfers else ""
         added = f"gradients added up in {self.gradients}{reduced}{after}{clipped}"
         return f"stack {self.name}: {self.about}; {added}{waits}"
 

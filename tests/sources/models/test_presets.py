@@ -21,6 +21,9 @@ PUBLISHED = {
     "wide-resnet50-2": 68_883_240, "densenet121": 7_978_856, "densenet161": 28_681_000, "densenet169": 14_149_480,
     "densenet201": 20_013_928, "vgg11": 132_863_336, "vgg13": 133_047_848, "vgg16": 138_357_544, "vgg19": 143_667_240,
     "vit-base-16": 86_567_656, "vit-large-16": 304_326_632, "vit-huge-14": 632_045_800, "convnext-tiny": 28_589_128,
+    "t5-small": 60_506_624, "t5-base": 222_903_552, "t5-3b": 2_851_598_336, "t5-11b": 11_307_321_344,
+    "flan-t5-small": 76_961_152, "flan-t5-base": 247_577_856, "flan-t5-large": 783_150_080,
+    "flan-t5-xl": 2_849_757_184, "flan-t5-xxl": 11_135_332_352,
     "convnext-small": 50_223_688, "convnext-base": 88_591_464, "convnext-large": 197_767_336,
     # Hugging Face's counts of the stored parameters
     "mixtral-8x7b": 46_702_792_704, "mixtral-8x22b": 140_620_634_112, "qwen2.5-0.5b": 494_032_768,

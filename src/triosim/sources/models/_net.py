@@ -602,10 +602,10 @@ class Net(Tape):
 
     # --- normalization, embedding -------------------------------------------------------------------------------------
 
-    def embedding(self, name: str, indices: Tensor) -> Tensor:
-        """Rows of a table."""
+    def embedding(self, name: str, indices: Tensor, tied: str = "") -> Tensor:
+        """Rows of a table, its own or the one of the qualified name ``tied``."""
         with self.module(name, "Embedding"):
-            table = self.parameter("weight")
+            table = self.parameters[tied] if tied else self.parameter("weight")
             y = self.tensor((*indices.shape, table.shape[1]), table.dtype, needs_grad=self.training)
             row = self.operator("aten::embedding", ("weight", "indices"), (table, indices), (y,))
 

@@ -32,7 +32,7 @@ def unfused_attention(
     flat = (batch * heads, length, size)
     q, k, v = (net.view(x, (batch * heads, length, x.shape[3])) for x in (q, k, v))
     scores = _product(net, q, k, (batch * heads, length, length), transposed=True)
-    weights = _softmax(net, scores) if fused_softmax or not masked else _spelled_out(net, scores)
+    weights = softmax(net, scores) if fused_softmax or not masked else _spelled_out(net, scores)
     weights = net.dropout(weights, dropout)
     y = _product(net, weights, v, flat, transposed=False)
     y = net.transpose(net.view(y, (batch, heads, length, size)), 1, 2)
@@ -55,7 +55,7 @@ def _product(net: Net, a: Tensor, b: Tensor, shape: tuple[int, ...], transposed:
     return y
 
 
-def _softmax(net: Net, x: Tensor) -> Tensor:
+def softmax(net: Net, x: Tensor) -> Tensor:
     """Scale, mask and softmax over the last dimension in one kernel."""
     y = net.tensor(x.shape, x.dtype, needs_grad=x.needs_grad)
     row = net.operator("aten::_softmax", ("self",), (x,), (y,), {"dim": -1, "half_to_float": False})
@@ -71,7 +71,7 @@ def _softmax(net: Net, x: Tensor) -> Tensor:
 
 def _spelled_out(net: Net, x: Tensor) -> Tensor:
     """Scale, mask and softmax in float32, operator by operator."""
-    return net.to(_softmax(net, _masked(net, net.scaled(net.to(x, "float32")))), x.dtype)
+    return net.to(softmax(net, _masked(net, net.scaled(net.to(x, "float32")))), x.dtype)
 
 
 def _masked(net: Net, x: Tensor) -> Tensor:

@@ -1,0 +1,490 @@
+// Turns of pieces whose transfers meet on links and hold up what is worked on beside them; the rules are those of
+// triosim/engine/meeting.py.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <queue>
+#include <span>
+#include <tuple>
+#include <vector>
+
+namespace triosim {
+
+struct MeetingPieces {
+    std::span<const std::int64_t> first;  // row at which each piece begins, and the end
+    std::span<const std::int8_t> kind, stream;
+    std::span<const std::int64_t> ticks;
+    std::span<const double> stretch;
+    std::span<const std::int32_t> label;
+    std::span<const std::int64_t> offsets;  // of before
+    std::span<const std::int32_t> before;   // counted from the first row of the piece
+};
+
+struct MeetingTurns {
+    std::span<const std::int64_t> first;       // turn at which each worker begins, and the end
+    std::span<const std::int32_t> cast;        // of each turn
+    std::span<const std::int32_t> number;      // of each turn: what is added to its ports
+    std::span<const std::int64_t> release;     // of each turn: tick before which its work does not begin
+    std::span<const std::int32_t> piece;       // of each cast
+    std::span<const std::int64_t> port_first;  // of each cast, and the end
+    std::span<const std::int64_t> message;     // of each port, number 0
+    std::span<const std::int32_t> way;         // of each port: class of the transfer
+    std::span<const std::int32_t> to;          // of each port: worker at the other end
+};
+
+struct MeetingWays {
+    std::span<const std::int64_t> first;     // where the uses of each class begin, and the end
+    std::span<const std::int32_t> resource;  // of each use
+    std::span<const double> part;            // of each use: how much of the resource
+    std::span<const std::int32_t> own;       // class of what each worker moves
+    std::size_t resources;
+};
+
+class MeetingPlayer {
+public:
+    enum : std::int8_t { WORK = 0, MOVE = 1, SENDS = 2, RECEIVES = 3 };
+    static constexpr std::int64_t NEVER = -1;
+
+    MeetingPlayer(const MeetingPieces& pieces, const MeetingTurns& turns, const MeetingWays& ways, std::size_t streams,
+                  std::size_t messages, std::size_t labels, std::span<const std::int64_t> host)
+        : work(turns.first.size() - 1, 0), talk(work.size(), 0), hosted(work.size(), 0), spent(labels * work.size(), 0),
+          p_(pieces), t_(turns), w_(ways), host_(host), streams_(streams), labels_(labels), arrived_(messages, NEVER),
+          workers_(work.size()), heads_(workers_.size() * streams), done_(turns.cast.size()), left_(turns.cast.size(), 0),
+          on_(ways.resources), load_(ways.resources, 0.0) {
+        for (std::size_t w = 0; w < workers_.size(); ++w)
+            for (std::size_t s = 0; s < streams; ++s) heads_[w * streams + s].turn = t_.first[w];
+        const std::size_t count = p_.first.size() - 1;
+        rows_first_.assign(count * streams + 1, 0);
+        for (std::size_t piece = 0; piece < count; ++piece)
+            for (std::size_t s = 0; s < streams; ++s) {
+                for (auto row = p_.first[piece]; row < p_.first[piece + 1]; ++row)
+                    if (p_.stream[row] == static_cast<std::int8_t>(s)) rows_.push_back(row);
+                rows_first_[piece * streams + s + 1] = static_cast<std::int64_t>(rows_.size());
+            }
+        port_of_.assign(p_.kind.size(), -1);
+        for (std::size_t piece = 0; piece < count; ++piece) {
+            std::int32_t port = 0;
+            for (auto row = p_.first[piece]; row < p_.first[piece + 1]; ++row)
+                if (p_.kind[row] >= SENDS) port_of_[row] = port++;
+        }
+    }
+
+    bool play() {
+        for (std::size_t w = 0; w < workers_.size(); ++w) begin(w);
+        while (!events_.empty()) {
+            const auto [at, what, which, version] = events_.top();
+            events_.pop();
+            if (what == TRANSFER) {
+                if (transfers_[which].version != version) continue;
+                now_ = at;
+                delivered(which);
+            } else if (what == WORKING) {
+                if (workers_[which].version != version) continue;
+                now_ = at;
+                worked(which);
+            } else {
+                now_ = at;
+                begin(which);
+            }
+        }
+        for (std::size_t w = 0; w < workers_.size(); ++w) {
+            account(w);
+            for (std::size_t s = 0; s < streams_; ++s)
+                if (head(w, s) >= 0) return false;
+        }
+        return true;
+    }
+
+    std::int64_t end() const { return now_; }
+    std::vector<std::int64_t> work, talk, hosted;  // of each worker
+    std::vector<std::int64_t> spent;               // by worker and label
+
+private:
+    enum : std::int8_t { TRANSFER = 0, WORKING = 1, WAKES = 2 };
+    struct Head {
+        std::int64_t turn = 0, at = 0;
+        bool busy = false;
+    };
+    struct Worker {
+        std::int64_t row = NEVER, turn = 0, begun = 0, last = 0, seen = 0, woken = NEVER;
+        double left = 0, rate = 1;
+        std::uint32_t version = 0;
+        int moves = 0, talks = 0;
+    };
+    struct Transfer {
+        std::size_t worker = 0, to = 0;
+        std::int64_t row = 0, turn = 0, begun = 0, last = 0, message = NEVER;
+        double left = 0, rate = 1;
+        std::uint32_t version = 0;
+        std::int32_t way = 0;
+    };
+    using Event = std::tuple<std::int64_t, std::int8_t, std::size_t, std::uint32_t>;
+
+    const MeetingPieces& p_;
+    const MeetingTurns& t_;
+    const MeetingWays& w_;
+    std::span<const std::int64_t> host_;
+    std::size_t streams_, labels_;
+    std::vector<std::int64_t> arrived_;
+    std::vector<Worker> workers_;
+    std::vector<Head> heads_;
+    std::vector<std::vector<char>> done_;
+    std::vector<std::int64_t> left_;
+    std::vector<std::vector<std::size_t>> on_;
+    std::vector<double> load_;
+    std::vector<std::int64_t> rows_first_, rows_;
+    std::vector<std::int32_t> port_of_;
+    std::vector<Transfer> transfers_;
+    std::vector<std::size_t> unused_, touched_;
+    std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+    std::int64_t now_ = 0;
+
+    std::int32_t piece(std::int64_t turn) const { return t_.piece[t_.cast[turn]]; }
+    std::size_t port(std::int64_t turn, std::int64_t row) const {
+        return static_cast<std::size_t>(t_.port_first[t_.cast[turn]] + port_of_[row]);
+    }
+    std::size_t message(std::int64_t turn, std::int64_t row) const {
+        return static_cast<std::size_t>(t_.message[port(turn, row)] + t_.number[turn]);
+    }
+
+    // The next row of a stream, -1 where there is none.
+    std::int64_t head(std::size_t w, std::size_t s) {
+        Head& h = heads_[w * streams_ + s];
+        while (h.turn < t_.first[w + 1]) {
+            const auto list = static_cast<std::size_t>(piece(h.turn)) * streams_ + s;
+            if (rows_first_[list] + h.at < rows_first_[list + 1]) return rows_[rows_first_[list] + h.at];
+            ++h.turn;
+            h.at = 0;
+        }
+        return NEVER;
+    }
+
+    bool ready(std::int64_t turn, std::int64_t row) const {
+        const auto first = p_.first[piece(turn)];
+        const auto& done = done_[turn];
+        for (auto k = p_.offsets[row]; k < p_.offsets[row + 1]; ++k) {
+            const auto other = first + p_.before[k];
+            if (p_.kind[other] == RECEIVES) {
+                if (arrived_[message(turn, other)] == NEVER) return false;
+            } else if (done.empty() || !done[p_.before[k]]) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    // Time in which a worker neither changed what it does nor what it talks is added up.
+    void account(std::size_t w) {
+        Worker& me = workers_[w];
+        const auto span = now_ - me.seen;
+        if (span > 0) {
+            if (me.row != NEVER) work[w] += span;
+            else if (me.talks) talk[w] += span;
+            else hosted[w] += std::clamp<std::int64_t>(host_[w] - me.seen, 0, span);
+        }
+        me.seen = now_;
+    }
+
+    void begin(std::size_t w) {
+        bool again = true;
+        while (again) {
+            again = false;
+            for (std::size_t s = 0; s < streams_; ++s) {
+                if (heads_[w * streams_ + s].busy) continue;
+                const auto row = head(w, s);
+                if (row < 0) continue;
+                const auto turn = heads_[w * streams_ + s].turn;
+                if (!ready(turn, row)) continue;
+                if (p_.kind[row] == WORK && t_.release[turn] > now_) {
+                    if (workers_[w].woken < t_.release[turn]) {
+                        workers_[w].woken = t_.release[turn];
+                        events_.emplace(t_.release[turn], WAKES, w, 0);
+                    }
+                    continue;
+                }
+                start(w, s, turn, row);
+                again = true;
+            }
+        }
+    }
+
+    void start(std::size_t w, std::size_t s, std::int64_t turn, std::int64_t row) {
+        Head& h = heads_[w * streams_ + s];
+        h.busy = true;
+        ++h.at;
+        if (done_[turn].empty()) {
+            const auto first = p_.first[piece(turn)], end = p_.first[piece(turn) + 1];
+            done_[turn].assign(static_cast<std::size_t>(end - first), 0);
+            for (auto r = first; r < end; ++r) left_[turn] += p_.kind[r] != RECEIVES;
+        }
+        if (p_.kind[row] == WORK) {
+            account(w);
+            Worker& me = workers_[w];
+            me.row = row;
+            me.turn = turn;
+            me.begun = me.last = now_;
+            me.left = static_cast<double>(p_.ticks[row]);
+            me.rate = me.moves ? 1 / p_.stretch[row] : 1;
+            expect(w);
+            return;
+        }
+        std::size_t id;
+        if (unused_.empty()) {
+            id = transfers_.size();
+            transfers_.emplace_back();
+        } else {
+            id = unused_.back();
+            unused_.pop_back();
+        }
+        Transfer& t = transfers_[id];
+        t.worker = t.to = w;
+        t.row = row;
+        t.turn = turn;
+        t.begun = t.last = now_;
+        t.left = static_cast<double>(p_.ticks[row]);
+        t.rate = 0;
+        t.message = NEVER;
+        t.way = w_.own[w];
+        if (p_.kind[row] == SENDS) {
+            const auto which = port(turn, row);
+            t.way = t_.way[which];
+            t.to = static_cast<std::size_t>(t_.to[which]);
+            t.message = static_cast<std::int64_t>(message(turn, row));
+        }
+        if (t.to == w) moving(w, 1);
+        talking(w, 1);
+        if (t.to != w) talking(t.to, 1);
+        for (auto k = w_.first[t.way]; k < w_.first[t.way + 1]; ++k) {
+            on_[w_.resource[k]].push_back(id);
+            load_[w_.resource[k]] += w_.part[k];
+        }
+        share(id);
+    }
+
+    void talking(std::size_t w, int change) {
+        account(w);
+        workers_[w].talks += change;
+    }
+
+    void moving(std::size_t w, int change) {
+        Worker& me = workers_[w];
+        const bool before = me.moves > 0;
+        me.moves += change;
+        if (before == (me.moves > 0) || me.row == NEVER || p_.stretch[me.row] == 1) return;
+        me.left -= static_cast<double>(now_ - me.last) * me.rate;
+        me.last = now_;
+        me.rate = me.moves ? 1 / p_.stretch[me.row] : 1;
+        expect(w);
+    }
+
+    void expect(std::size_t w) {
+        Worker& me = workers_[w];
+        events_.emplace(now_ + ticks(me.left, me.rate), WORKING, w, ++me.version);
+    }
+
+    static std::int64_t ticks(double left, double rate) {
+        return left <= 0 ? 0 : static_cast<std::int64_t>(std::ceil(left / rate - 1e-6));
+    }
+
+    double rate(const Transfer& t) const {
+        double most = 1;
+        for (auto k = w_.first[t.way]; k < w_.first[t.way + 1]; ++k) most = std::max(most, load_[w_.resource[k]]);
+        return 1 / most;
+    }
+
+    // Rates of a transfer and of those that it shares something with.
+    void share(std::size_t id) {
+        touched_.assign(1, id);
+        const auto way = transfers_[id].way;
+        for (auto k = w_.first[way]; k < w_.first[way + 1]; ++k)
+            for (const auto other : on_[w_.resource[k]])
+                if (other != id) touched_.push_back(other);
+        for (const auto one : touched_) {
+            Transfer& t = transfers_[one];
+            if (t.way < 0) continue;
+            const double now = rate(t);
+            if (now == t.rate) continue;
+            t.left -= static_cast<double>(now_ - t.last) * t.rate;
+            t.last = now_;
+            t.rate = now;
+            events_.emplace(now_ + ticks(t.left, t.rate), TRANSFER, one, ++t.version);
+        }
+    }
+
+    void finished(std::size_t w, std::int64_t turn, std::int64_t row, std::int64_t begun) {
+        heads_[w * streams_ + static_cast<std::size_t>(p_.stream[row])].busy = false;
+        done_[turn][row - p_.first[piece(turn)]] = 1;
+        if (!--left_[turn]) std::vector<char>().swap(done_[turn]);
+        if (p_.label[row] >= 0) spent[w * labels_ + static_cast<std::size_t>(p_.label[row])] += now_ - begun;
+    }
+
+    void worked(std::size_t w) {
+        account(w);
+        Worker& me = workers_[w];
+        const auto row = me.row;
+        me.row = NEVER;
+        finished(w, me.turn, row, me.begun);
+        begin(w);
+    }
+
+    void delivered(std::size_t id) {
+        Transfer t = transfers_[id];
+        ++transfers_[id].version;
+        transfers_[id].way = -1;
+        for (auto k = w_.first[t.way]; k < w_.first[t.way + 1]; ++k) {
+            auto& own = on_[w_.resource[k]];
+            own.erase(std::find(own.begin(), own.end(), id));
+            load_[w_.resource[k]] = 0;
+            for (const auto other : own) {
+                const auto way = transfers_[other].way;
+                for (auto j = w_.first[way]; j < w_.first[way + 1]; ++j)
+                    if (w_.resource[j] == w_.resource[k]) load_[w_.resource[k]] += w_.part[j];
+            }
+        }
+        for (auto k = w_.first[t.way]; k < w_.first[t.way + 1]; ++k)
+            if (!on_[w_.resource[k]].empty()) share(on_[w_.resource[k]].front());
+        unused_.push_back(id);
+        talking(t.worker, -1);
+        if (t.to != t.worker) talking(t.to, -1);
+        if (t.to == t.worker) moving(t.worker, -1);
+        if (t.message != NEVER) arrived_[t.message] = now_;
+        finished(t.worker, t.turn, t.row, t.begun);
+        begin(t.worker);
+        if (t.to != t.worker) begin(t.to);
+    }
+};
+
+// What is wrong with columns that would make the player read where nothing is, nullptr where nothing is.
+inline const char* why_wrong(const MeetingPieces& p, const MeetingTurns& t, const MeetingWays& w, std::size_t streams,
+                             std::size_t messages, std::size_t labels, std::span<const std::int64_t> host) {
+    using Player = MeetingPlayer;
+    const auto rising = [](std::span<const std::int64_t> ends, std::size_t last) {
+        return !ends.empty() && ends.front() == 0 && std::ranges::is_sorted(ends) &&
+               static_cast<std::size_t>(ends.back()) == last;
+    };
+    const std::size_t rows = p.kind.size(), workers = t.first.empty() ? 0 : t.first.size() - 1;
+    if (!rising(p.first, rows) || p.stream.size() != rows || p.ticks.size() != rows || p.stretch.size() != rows ||
+        p.label.size() != rows || p.offsets.size() != rows + 1 || !rising(p.offsets, p.before.size()))
+        return "columns of pieces must be of one length";
+    if (!rising(t.first, t.cast.size()) || t.number.size() != t.cast.size() || t.release.size() != t.cast.size() ||
+        !rising(t.port_first, t.message.size()) || t.way.size() != t.message.size() ||
+        t.to.size() != t.message.size() || t.port_first.size() != t.piece.size() + 1)
+        return "columns of turns must be of one length";
+    if (!rising(w.first, w.resource.size()) || w.part.size() != w.resource.size() || w.own.size() != workers ||
+        host.size() != workers)
+        return "columns of ways must be of one length";
+    const auto ways = static_cast<std::int64_t>(w.first.size()) - 1;
+    for (const auto resource : w.resource)
+        if (resource < 0 || static_cast<std::size_t>(resource) >= w.resources) return "no such resource";
+    for (const auto way : w.own)
+        if (way < 0 || way >= ways) return "no such class of transfers";
+    for (std::size_t piece = 0; piece + 1 < p.first.size(); ++piece)
+        for (auto row = p.first[piece]; row < p.first[piece + 1]; ++row) {
+            const bool receives = p.kind[row] == Player::RECEIVES;
+            if (p.kind[row] < Player::WORK || p.kind[row] > Player::RECEIVES || p.ticks[row] < 0 ||
+                (receives ? p.stream[row] != -1
+                          : p.stream[row] < 0 || static_cast<std::size_t>(p.stream[row]) >= streams) ||
+                !(p.stretch[row] >= 1) || p.label[row] < -1 ||
+                (p.label[row] >= 0 && static_cast<std::size_t>(p.label[row]) >= labels))
+                return "a row of a piece has no such kind, stream, time or label";
+            if (p.kind[row] == Player::WORK && p.stream[row] != 0) return "what works is on stream 0";
+            for (auto k = p.offsets[row]; k < p.offsets[row + 1]; ++k)
+                if (p.before[k] < 0 || p.before[k] >= row - p.first[piece]) return "a row must wait for earlier rows";
+        }
+    for (std::size_t cast = 0; cast < t.piece.size(); ++cast) {
+        if (t.piece[cast] < 0 || static_cast<std::size_t>(t.piece[cast]) + 1 >= p.first.size()) return "no such piece";
+        std::int64_t ports = 0;
+        for (auto row = p.first[t.piece[cast]]; row < p.first[t.piece[cast] + 1]; ++row)
+            ports += p.kind[row] >= Player::SENDS;
+        if (ports != t.port_first[cast + 1] - t.port_first[cast]) return "a cast needs a port for each message";
+        for (auto k = t.port_first[cast]; k < t.port_first[cast + 1]; ++k)
+            if (t.way[k] < 0 || t.way[k] >= ways || t.to[k] < 0 || static_cast<std::size_t>(t.to[k]) >= workers ||
+                t.message[k] < 0 || static_cast<std::size_t>(t.message[k]) >= messages)
+                return "a port leads nowhere";
+    }
+    for (std::size_t turn = 0; turn < t.cast.size(); ++turn) {
+        const auto cast = t.cast[turn];
+        if (cast < 0 || static_cast<std::size_t>(cast) >= t.piece.size()) return "no such cast";
+        for (auto k = t.port_first[cast]; k < t.port_first[cast + 1]; ++k)
+            if (t.number[turn] < 0 ||
+                static_cast<std::size_t>(t.message[k]) + static_cast<std::size_t>(t.number[turn]) >= messages)
+                return "no such message";
+    }
+    return nullptr;
+}
+
+// One pass through some operators of a step: when each is worked on, when its collectives are under way.
+struct Chain {
+    std::span<const std::int64_t> ticks, gap, issue;              // of each operator
+    std::span<const std::int8_t> skips;                           // of each operator
+    std::span<const std::int64_t> after_first, before_first, need_first;  // of each operator, and the end
+    std::span<const std::int32_t> after, before, need;            // collectives
+    std::span<const std::int64_t> call;                           // ticks of each collective
+    std::int64_t call_issue;
+    double slowdown;
+};
+
+struct Chained {
+    std::vector<std::int64_t> begin, done, issued;       // of each row
+    std::vector<std::int64_t> call_begin, call_end;      // of each collective, -1 for those that were not called
+    std::int64_t host = 0, end = 0;
+};
+
+// Plays rows twice, so that the second time follows upon one like it, and counts from its begin.
+inline Chained chain(const Chain& c, std::span<const std::int32_t> rows, std::span<const std::int8_t> calls,
+                     bool hosted) {
+    Chained out;
+    const std::size_t n = rows.size();
+    out.begin.assign(n, 0);
+    out.done.assign(n, 0);
+    out.issued.assign(n, 0);
+    out.call_begin.assign(c.call.size(), -1);
+    out.call_end.assign(c.call.size(), -1);
+    std::int64_t host = 0, free = 0, talks = 0, talked = 0;  // talks: the collective under way, until talked
+    const auto calling = [&](std::int32_t number, std::int64_t ready) {
+        if (!calls[static_cast<std::size_t>(number)]) return;
+        if (hosted) host += c.call_issue;
+        const auto at = std::max({ready, talked, hosted ? host : 0});
+        if (at > talked) talks = at;
+        talked = at + c.call[static_cast<std::size_t>(number)];
+        out.call_begin[static_cast<std::size_t>(number)] = at;
+        out.call_end[static_cast<std::size_t>(number)] = talked;
+    };
+    for (std::size_t i = 0; i < n; ++i) {
+        const auto row = static_cast<std::size_t>(rows[i]);
+        for (auto k = c.before_first[row]; k < c.before_first[row + 1]; ++k) calling(c.before[k], free);
+        std::int64_t ready = free;
+        for (auto k = c.need_first[row]; k < c.need_first[row + 1]; ++k)
+            ready = std::max(ready, out.call_end[static_cast<std::size_t>(c.need[k])]);
+        if (!c.skips[row]) {
+            if (hosted) {
+                host += c.issue[row];
+                ready = std::max(ready, host);
+            }
+            std::int64_t ticks = c.ticks[row];
+            const auto from = std::max(talks, ready);
+            if (c.slowdown > 1 && talked > from && ready + ticks > from) {
+                const auto alone = from - ready;  // worked before the collective is under way
+                const auto beside = static_cast<double>(talked - from) / c.slowdown;
+                const auto rest = static_cast<double>(ticks - alone);
+                ticks = alone + (rest <= beside ? static_cast<std::int64_t>(std::llround(rest * c.slowdown))
+                                                : (talked - from) + static_cast<std::int64_t>(std::llround(rest - beside)));
+            }
+            out.begin[i] = ready;
+            out.done[i] = ready + ticks;
+            free = ready + ticks + c.gap[row];
+        } else {
+            free = std::max(free, ready);
+            out.begin[i] = out.done[i] = free;
+        }
+        out.issued[i] = host;
+        for (auto k = c.after_first[row]; k < c.after_first[row + 1]; ++k) calling(c.after[k], free);
+    }
+    out.host = host;
+    out.end = free;
+    return out;
+}
+
+}  // namespace triosim

@@ -1,0 +1,487 @@
+"""Turns whose transfers meet: pieces of programs on a few workers, with what they share as rates instead of flows.
+
+Like :mod:`triosim.engine.turns`, but for what contends.  A *piece* is a few rows: work, moves (collectives that a
+worker takes part in), sends and receives.  Each stream of a worker is in order; a row begins when its stream is free
+and the rows that it waits for have ended, work besides not before its turn is released.
+
+* Work takes ``stretch`` times as long while a move of its worker is under way, or what it sends to itself.
+* Moves and sends belong to a *class* that uses parts of *resources*; where those under way use more than all of one,
+  each takes as many times longer.  So two that each fill a link get half of it, as max-min sharing has it.
+
+Times are whole ticks: what meets nothing takes exactly as long as it says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from heapq import heappop, heappush
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.core.columns import Ragged
+from triosim.engine.graph import Stuck
+
+try:
+    import triosim.engine._native as _native
+except ImportError:  # there was no compiler when TrioSim was installed
+    _native = None  # type: ignore[assignment]
+
+Int64 = NDArray[np.int64]
+Int32 = NDArray[np.int32]
+
+
+class Row(IntEnum):
+    """Kinds of rows."""
+
+    WORK = 0
+    MOVE = 1
+    SENDS = 2
+    RECEIVES = 3
+
+
+@dataclass(frozen=True)
+class MeetingPiece:
+    """Rows that are played together, ``n`` of them.
+
+    Attributes:
+        kind: :class:`Row` codes, int8.
+        stream: in-order stream of the worker, 0 for work; -1 for what receives, int8.
+        ticks: how long each row takes alone, int64.
+        stretch: how many times longer work takes beside a move, at least 1, float64.
+        label: under which the ticks of a row are added up, -1 for none, int32.
+        before: rows of the piece that must have ended first, all of them earlier, int32.
+    """
+
+    kind: NDArray[np.int8]
+    stream: NDArray[np.int8]
+    ticks: Int64
+    stretch: NDArray[np.float64]
+    label: Int32
+    before: Ragged
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+class MeetingPort(NamedTuple):
+    """Where a row that sends or receives leads: message of number 0, class of the transfer, worker at the other end."""
+
+    message: int
+    way: int
+    to: int
+
+
+@dataclass(frozen=True)
+class PortedPiece:
+    """A piece with a port for each of its rows that sends or receives, in order.
+
+    Attributes:
+        piece: row in the list of pieces.
+        ports: of its rows.
+    """
+
+    piece: int
+    ports: tuple[MeetingPort, ...]
+
+
+@dataclass(frozen=True)
+class Ways:
+    """What classes of transfers use.
+
+    Attributes:
+        uses: for each class resources and the part of each that it fills alone.
+        own: class of the moves of each worker.
+        resources: how many there are.
+    """
+
+    uses: Sequence[Sequence[tuple[int, float]]]
+    own: Sequence[int]
+    resources: int
+
+
+@dataclass(frozen=True)
+class MeetingTurns:
+    """What each worker plays, in order.
+
+    Attributes:
+        pieces, casts: distinct pieces, and those with their ports.
+        cast, number, release: for each worker the rows of ``casts`` that it plays, what is added to their messages, and
+            the tick before which their work does not begin.
+        ways: what classes of transfers use.
+        host: for each worker the tick until which it counts as busy with something else when it is idle.
+        streams, messages, labels: how many there are.
+    """
+
+    pieces: Sequence[MeetingPiece]
+    casts: Sequence[PortedPiece]
+    cast: Sequence[Int32]
+    number: Sequence[Int32]
+    release: Sequence[Int64]
+    ways: Ways
+    host: Int64
+    streams: int
+    messages: int
+    labels: int
+
+
+@dataclass(frozen=True)
+class Met:
+    """How it went, ticks.
+
+    Attributes:
+        end: when the last row ended.
+        work: of each worker, with work under way.
+        talk: with moves, sends or receives under way, but no work.
+        hosted: with neither, while busy with something else.
+        spent: from begin to end of the rows of each label, shape ``(workers, labels)``.
+    """
+
+    end: int
+    work: Int64
+    talk: Int64
+    hosted: Int64
+    spent: Int64
+
+
+def play(turns: MeetingTurns, native: bool | None = None) -> Met:
+    """Play all turns from tick 0.
+
+    Args:
+        turns: what is played.
+        native: whether in C++; None where that is there.
+
+    Raises:
+        Stuck: turns wait for each other in a circle.
+    """
+    if native is None:
+        native = _native is not None
+    return _played_natively(turns) if native else _MeetingPlayer(turns).play()
+
+
+def chained(step: tuple[Any, ...], rows: Int32, called: NDArray[np.int8]) -> tuple[Int64, Int64, Int64, Int64]:
+    """Operators one after another on one stream, with collectives on another that slow down what is beside them.
+
+    Args:
+        step: of each operator ticks, ticks of the gap after it, ticks for which the host issues it, and whether it is
+            skipped; lists (ends and values) of the collectives that are called after it, before it, and that it needs;
+            ticks of each collective; how many times longer an operator takes beside one.
+        rows: operators, in order.
+        called: which collectives are called.
+
+    Returns:
+        when each of ``rows`` begins and is done; when each collective begins and ends, -1 for one that is not called.
+    """
+    if _native is not None:
+        begin, done, _, call_begin, call_end, _, _ = _native.chained((*step[:11], 0, step[11]), rows, called, False)
+        return begin, done, call_begin, call_end
+    ticks, gaps, _, skips, *lists, calls, slowdown = step
+    after, early, needs = (
+        [values[a:b].tolist() for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
+        for ends, values in zip(lists[::2], lists[1::2], strict=True)
+    )
+    begin, done = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
+    call_begin, call_end = np.full(len(calls), -1, np.int64), np.full(len(calls), -1, np.int64)
+    free = talks = talked = 0  # a collective is under way from ``talks`` to ``talked``
+
+    def call(number: int) -> None:
+        nonlocal talks, talked
+        if called[number]:
+            at = max(free, talked)
+            talks = at if at > talked else talks
+            talked = at + int(calls[number])
+            call_begin[number], call_end[number] = at, talked
+
+    for place, row in enumerate(rows.tolist()):
+        for number in early[row]:
+            call(number)
+        ready = max([free, *(int(call_end[number]) for number in needs[row])])
+        if skips[row]:
+            free = ready
+            begin[place] = done[place] = free
+        else:
+            length, start = int(ticks[row]), max(talks, ready)
+            if slowdown > 1 and talked > start and ready + length > start:
+                rest, beside = float(length - (start - ready)), (talked - start) / slowdown
+                stretched = round(rest * slowdown) if rest <= beside else talked - start + round(rest - beside)
+                length = start - ready + stretched
+            begin[place], done[place] = ready, ready + length
+            free = ready + length + int(gaps[row])
+        for number in after[row]:
+            call(number)
+    return begin, done, call_begin, call_end
+
+
+def _played_natively(turns: MeetingTurns) -> Met:
+    def ends(lengths: Any) -> Int64:
+        return np.cumsum([0, *lengths], dtype=np.int64)
+
+    def joined(columns: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
+        return np.concatenate([np.zeros(0, dtype), *columns]).astype(dtype)
+
+    pieces, casts, ways = turns.pieces, turns.casts, turns.ways
+    before = Ragged.stacked([Ragged.empty(0, np.int32), *(piece.before for piece in pieces)])
+    ports = [port for cast in casts for port in cast.ports]
+    uses = [use for own in ways.uses for use in own]
+    end, work, talk, hosted, spent, ended = _native.meeting(
+        (
+            ends(map(len, pieces)), joined([p.kind for p in pieces], np.int8),
+            joined([p.stream for p in pieces], np.int8), joined([p.ticks for p in pieces], np.int64),
+            joined([p.stretch for p in pieces], np.float64), joined([p.label for p in pieces], np.int32),
+            before.offsets, before.values.astype(np.int32),
+        ),
+        (
+            ends(map(len, turns.cast)), joined(turns.cast, np.int32), joined(turns.number, np.int32),
+            joined(turns.release, np.int64), np.array([c.piece for c in casts], np.int32),
+            ends(len(c.ports) for c in casts), np.array([p.message for p in ports], np.int64),
+            np.array([p.way for p in ports], np.int32), np.array([p.to for p in ports], np.int32),
+        ),
+        (
+            ends(map(len, ways.uses)), np.array([r for r, _ in uses], np.int32),
+            np.array([u for _, u in uses], np.float64), np.array(ways.own, np.int32), ways.resources,
+            turns.host.astype(np.int64),
+        ),
+        turns.streams, turns.messages, turns.labels,
+    )  # fmt: skip
+    if not ended:
+        raise Stuck(_STUCK)
+    return Met(end, work, talk, hosted, spent.reshape(len(turns.cast), turns.labels))
+
+
+_STUCK = "turns wait for each other in a circle"
+
+
+class _Worker:
+    """What a worker is doing.
+
+    Attributes:
+        row, turn, begun: of its work, None without any.
+        left, rate, last: ticks of it that are left alone, how fast they go, and since when.
+        moves, talks: moves under way, and transfers of all kinds.
+    """
+
+    def __init__(self) -> None:
+        self.row: int | None = None
+        self.turn = self.begun = self.last = self.seen = self.version = self.moves = self.talks = 0
+        self.left, self.rate, self.woken = 0.0, 1.0, -1
+
+
+@dataclass
+class _MeetingTransfer:
+    """A move or a message under way; times as of :class:`_Worker`."""
+
+    worker: int
+    to: int
+    turn: int
+    row: int
+    way: int
+    message: int | None
+    begun: int
+    last: int
+    left: float
+    rate: float = 0.0
+    version: int = 0
+
+
+class _MeetingPlayer:
+    """The same in Python, for machines without a compiler and as what the other is tested against."""
+
+    def __init__(self, turns: MeetingTurns) -> None:
+        self.turns = turns
+        count = len(turns.cast)
+        self.workers = [_Worker() for _ in range(count)]
+        self.queue: list[list[list[tuple[int, int]]]] = []  # of each worker and stream: turns and rows, in order
+        for cast in turns.cast:
+            own: list[list[tuple[int, int]]] = [[] for _ in range(turns.streams)]
+            for turn, number in enumerate(cast.tolist()):
+                streams = turns.pieces[turns.casts[number].piece].stream.tolist()
+                for row, stream in enumerate(streams):
+                    if stream >= 0:
+                        own[stream].append((turn, row))
+            self.queue.append(own)
+        self.at = [[0] * turns.streams for _ in range(count)]
+        self.busy = [[False] * turns.streams for _ in range(count)]
+        self.done: set[tuple[int, int, int]] = set()
+        self.arrived: set[int] = set()
+        self.load = [dict[int, _MeetingTransfer]() for _ in range(turns.ways.resources)]
+        self.events: list[tuple[int, int, int, int]] = []
+        self.transfers: dict[int, _MeetingTransfer] = {}
+        self.now = self.made = 0
+        self.work, self.talk, self.hosted = ([0] * count for _ in range(3))
+        self.spent = [[0] * turns.labels for _ in range(count)]
+
+    def play(self) -> Met:
+        """From event to event."""
+        for worker in range(len(self.workers)):
+            self._begin(worker)
+        while self.events:
+            now, what, which, version = heappop(self.events)
+            if what == 0 and which in self.transfers and self.transfers[which].version == version:
+                self.now = now
+                self._delivered(which)
+            elif what == 1 and self.workers[which].version == version:
+                self.now = now
+                self._worked(which)
+            elif what == 2:
+                self.now = now
+                self._begin(which)
+        for worker, own in enumerate(self.queue):
+            self._account(worker)
+            if any(at < len(rows) for at, rows in zip(self.at[worker], own, strict=True)):
+                raise Stuck(_STUCK)
+        work, talk, hosted = (np.array(column, np.int64) for column in (self.work, self.talk, self.hosted))
+        spent = np.array(self.spent, np.int64).reshape(len(self.workers), self.turns.labels)
+        return Met(self.now, work, talk, hosted, spent)
+
+    def _cast(self, worker: int, turn: int) -> PortedPiece:
+        return self.turns.casts[int(self.turns.cast[worker][turn])]
+
+    def _port(self, worker: int, turn: int, row: int) -> tuple[MeetingPort, int]:
+        """The port of a row, and its message."""
+        of = self._cast(worker, turn)
+        port = of.ports[int(np.count_nonzero(self.turns.pieces[of.piece].kind[:row] >= Row.SENDS))]
+        return port, port.message + int(self.turns.number[worker][turn])
+
+    def _ready(self, worker: int, turn: int, row: int) -> bool:
+        piece = self.turns.pieces[self._cast(worker, turn).piece]
+        return all(
+            self._port(worker, turn, other)[1] in self.arrived
+            if piece.kind[other] == Row.RECEIVES
+            else (worker, turn, other) in self.done
+            for other in piece.before[row].tolist()
+        )
+
+    def _begin(self, worker: int) -> None:
+        """Begin all that can begin on a worker."""
+        me, again = self.workers[worker], True
+        while again:
+            again = False
+            for stream, rows in enumerate(self.queue[worker]):
+                at = self.at[worker][stream]
+                if self.busy[worker][stream] or at == len(rows) or not self._ready(worker, *rows[at]):
+                    continue
+                turn, row = rows[at]
+                release = int(self.turns.release[worker][turn])
+                kind = self.turns.pieces[self._cast(worker, turn).piece].kind[row]
+                if kind == Row.WORK and release > self.now:
+                    if me.woken < release:
+                        me.woken = release
+                        heappush(self.events, (release, 2, worker, 0))
+                    continue
+                self.busy[worker][stream] = again = True
+                self.at[worker][stream] += 1
+                self._start(worker, turn, row)
+
+    def _start(self, worker: int, turn: int, row: int) -> None:
+        me, piece = self.workers[worker], self.turns.pieces[self._cast(worker, turn).piece]
+        ticks = float(piece.ticks[row])
+        if piece.kind[row] == Row.WORK:
+            self._account(worker)
+            me.row, me.turn, me.begun, me.last, me.left = row, turn, self.now, self.now, ticks
+            me.rate = 1 / float(piece.stretch[row]) if me.moves else 1.0
+            self._expect(worker)
+            return
+        way, to, message = self.turns.ways.own[worker], worker, None
+        if piece.kind[row] == Row.SENDS:
+            port, message = self._port(worker, turn, row)
+            way, to = port.way, port.to
+        if to == worker:
+            self._moving(worker, 1)
+        for end in {worker, to}:
+            self._talking(end, 1)
+        which, self.made = self.made, self.made + 1
+        self.transfers[which] = _MeetingTransfer(worker, to, turn, row, way, message, self.now, self.now, ticks)
+        for resource, _ in self.turns.ways.uses[way]:
+            self.load[resource][which] = self.transfers[which]
+        self._share(way, which)
+
+    def _share(self, way: int, which: int | None = None) -> None:
+        """Rates of all that use what a class uses."""
+        uses = self.turns.ways.uses
+        touched = dict.fromkeys([] if which is None else [which])
+        for resource, _ in uses[way]:
+            touched.update(dict.fromkeys(self.load[resource]))
+        for one in touched:
+            transfer = self.transfers[one]
+            loads = [
+                sum(part for other in self.load[resource].values() for r, part in uses[other.way] if r == resource)
+                for resource, _ in uses[transfer.way]
+            ]
+            rate = 1 / max([1.0, *loads])
+            if rate != transfer.rate:
+                transfer.left -= (self.now - transfer.last) * transfer.rate
+                transfer.last, transfer.rate = self.now, rate
+                transfer.version += 1
+                heappush(self.events, (self.now + _ticks(transfer.left, rate), 0, one, transfer.version))
+
+    def _talking(self, worker: int, change: int) -> None:
+        self._account(worker)
+        self.workers[worker].talks += change
+
+    def _moving(self, worker: int, change: int) -> None:
+        me = self.workers[worker]
+        before, me.moves = me.moves > 0, me.moves + change
+        if before == (me.moves > 0) or me.row is None:
+            return
+        me.left -= (self.now - me.last) * me.rate
+        me.last = self.now
+        stretch = float(self.turns.pieces[self._cast(worker, me.turn).piece].stretch[me.row])
+        me.rate = 1 / stretch if me.moves else 1.0
+        self._expect(worker)
+
+    def _expect(self, worker: int) -> None:
+        me = self.workers[worker]
+        me.version += 1
+        heappush(self.events, (self.now + _ticks(me.left, me.rate), 1, worker, me.version))
+
+    def _worked(self, worker: int) -> None:
+        self._account(worker)
+        me = self.workers[worker]
+        row, me.row = me.row, None
+        assert row is not None
+        self._finished(worker, me.turn, row, me.begun)
+        self._begin(worker)
+
+    def _delivered(self, which: int) -> None:
+        transfer = self.transfers.pop(which)
+        for resource, _ in self.turns.ways.uses[transfer.way]:
+            del self.load[resource][which]
+        self._share(transfer.way)
+        ends = dict.fromkeys([transfer.worker, transfer.to])
+        for end in ends:
+            self._talking(end, -1)
+        if transfer.to == transfer.worker:
+            self._moving(transfer.worker, -1)
+        if transfer.message is not None:
+            self.arrived.add(transfer.message)
+        self._finished(transfer.worker, transfer.turn, transfer.row, transfer.begun)
+        for end in ends:
+            self._begin(end)
+
+    def _finished(self, worker: int, turn: int, row: int, begun: int) -> None:
+        piece = self.turns.pieces[self._cast(worker, turn).piece]
+        self.busy[worker][int(piece.stream[row])] = False
+        self.done.add((worker, turn, row))
+        if piece.label[row] >= 0:
+            self.spent[worker][int(piece.label[row])] += self.now - begun
+
+    def _account(self, worker: int) -> None:
+        """Add up the time in which a worker did the same."""
+        me = self.workers[worker]
+        span = self.now - me.seen
+        if me.row is not None:
+            self.work[worker] += span
+        elif me.talks:
+            self.talk[worker] += span
+        else:
+            self.hosted[worker] += min(max(int(self.turns.host[worker]) - me.seen, 0), span)
+        me.seen = self.now
+
+
+def _ticks(left: float, rate: float) -> int:
+    """Whole ticks until so much is done."""
+    return 0 if left <= 0 else math.ceil(left / rate - 1e-6)

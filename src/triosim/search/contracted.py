@@ -1,0 +1,352 @@
+"""Passes of a kind of stage in a few rows: what nobody else sees is one stretch of work.
+
+What :class:`triosim.schedule.job.StageWriter` writes operator by operator is written here from event to event: work
+until something is sent, received, gathered or reduced.  Parameters that are gathered and gradients that are scattered
+come from the same :class:`triosim.schedule.gathering.Gathering`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from triosim.core.columns import Ragged
+from triosim.core.units import picoseconds
+from triosim.engine.meeting import MeetingPiece, Row
+from triosim.memory.liveness import Recorder
+from triosim.partition.gradients import Gradient, total_bytes
+from triosim.partition.transfers import ALL_GATHER
+from triosim.schedule._stage import PartFacts, StageFacts
+from triosim.schedule.actions import Pass
+from triosim.schedule.gathering import Gathering, Missing
+from triosim.schedule.program import COMPUTE, DP, Op, ProgramBuilder
+from triosim.schedule.stages import Boundary
+from triosim.search.chain import Chained, ChainSegment, StepChain
+from triosim.search.stage_kinds import Port
+from triosim.search.undisturbed import Call
+from triosim.search.ways import JobWays
+
+WORKS, MOVES, SENDS, REPLICAS, OWN, FLAGS = range(6)
+STREAMS = 6
+"""Streams of a worker: what it computes, the data axis, its sends, between groups of replicas, collectives that begin
+before their pass, and what tells the update that gradients are there, which holds up none of them."""
+
+
+class ReducedFlag(NamedTuple):
+    """What tells the update that the gradients of a chunk are there."""
+
+    chunk: int
+
+
+class Tied(NamedTuple):
+    """The gradient of a parameter that another stage has too, on its way there."""
+
+    parameter: int
+    source: int
+    target: int
+    bytes: int
+
+
+class Aside(NamedTuple):
+    """What a stage does alone beside its passes."""
+
+
+Leads = Port | ReducedFlag | Tied | Aside
+
+
+@dataclass
+class ContractedPass:
+    """Rows of a pass while they are collected, and what else is known of it.
+
+    Attributes:
+        ports: where rows that send or receive lead, in order.
+        calls: collectives in its stretches of work.
+        exposed: ticks of them beside which nothing is computed.
+        host: ticks for which the host issues it.
+        worked: ticks of its work.
+    """
+
+    kind: list[int] = field(default_factory=list)
+    stream: list[int] = field(default_factory=list)
+    ticks: list[int] = field(default_factory=list)
+    stretch: list[float] = field(default_factory=list)
+    label: list[int] = field(default_factory=list)
+    before: list[list[int]] = field(default_factory=list)
+    ports: list[Leads] = field(default_factory=list)
+    calls: Counter[Call] = field(default_factory=Counter)
+    exposed: int = 0
+    host: int = 0
+    worked: int = 0
+
+    def add(
+        self, kind: Row, stream: int, ticks: int, before: Sequence[int] = (), stretch: float = 1.0, label: int = -1,
+        port: Leads | None = None,
+    ) -> int:  # fmt: skip
+        """One more row; returns its number."""
+        self.kind.append(int(kind))
+        self.stream.append(stream)
+        self.ticks.append(int(ticks))
+        self.stretch.append(stretch)
+        self.label.append(label)
+        self.before.append(sorted({row for row in before if row >= 0}))
+        if port is not None:
+            self.ports.append(port)
+        if kind == Row.WORK:
+            self.worked += int(ticks)
+        return len(self.kind) - 1
+
+    def work(self, segments: Sequence[ChainSegment], before: Sequence[int]) -> int:
+        """Work that begins when some rows have ended; returns its last row."""
+        row = -1
+        for segment in segments:
+            row = self.add(Row.WORK, WORKS, segment.ticks, before, segment.stretch)
+            before = ()
+        return row
+
+    def piece(self) -> MeetingPiece:
+        """The rows as columns."""
+        return MeetingPiece(
+            np.array(self.kind, np.int8), np.array(self.stream, np.int8), np.array(self.ticks, np.int64),
+            np.array(self.stretch, np.float64), np.array(self.label, np.int32), Ragged.of(self.before, np.int32),
+        )  # fmt: skip
+
+
+class StageContraction:
+    """Writes the passes of a stage.
+
+    Args:
+        facts: of the stage.
+        chain: what its operators take.
+        ways: what it exchanges with others takes.
+        boundaries: row of each boundary, by its identity.
+    """
+
+    def __init__(self, facts: StageFacts, chain: StepChain, ways: JobWays, boundaries: dict[int, int]) -> None:
+        self.facts, self.chain, self.ways, self.boundaries, self.job = facts, chain, ways, boundaries, facts.job
+        self.leads = any(chain.leads(rows) for part in facts.parts for rows in part.rows.values())
+
+    def pass_of(self, chunk: int, what: Pass, final: bool, needs: Missing) -> ContractedPass:
+        """A pass of a micro-batch through a chunk, with the reductions after the last."""
+        return _PassContraction(self, self.facts.parts[chunk], what, final, needs).run()
+
+    def update(self) -> ContractedPass:
+        """What ends an iteration."""
+        facts, job, chain, made = self.facts, self.job, self.chain, ContractedPass()
+        waits = []
+        for part in facts.parts:
+            waits.append(made.add(Row.RECEIVES, -1, 0, port=ReducedFlag(part.chunk)))
+            for gradient in part.grads:
+                for peer in facts.elsewhere(gradient):
+                    tied = Tied(gradient.parameter, peer, facts.stage, self.tied_bytes(gradient))
+                    waits.append(made.add(Row.RECEIVES, -1, 0, port=tied))
+        rows = [row for row in facts.optimizer if not job.skipped[row]]
+        seconds = np.array([job.seconds[row] for row in rows]) * facts.share[rows]
+        ticks = int(picoseconds(seconds, "the optimizer").sum() + chain.gaps[rows].sum())
+        made.host = int(chain.issue[facts.optimizer].sum())
+        made.add(Row.WORK, WORKS, ticks, waits, stretch=chain.slowdown)
+        if job.replication.states and not facts.sharded and job.sharing > 1:
+            size = job.step.trace.values.bytes()
+            for group in reversed(facts.groups()):
+                axis = job.gathering_axis(group[0].parameter)
+                if facts.mesh.size(axis) > 1:
+                    self.move(
+                        made, (ALL_GATHER, int(sum(size[g.parameter] for g in group)), facts.mesh.row(axis)), WORKS
+                    )
+        return made
+
+    def move(self, made: ContractedPass, call: Call, stream: int, before: Sequence[int] = ()) -> int:
+        """One more collective of another axis than that which divides operators."""
+        made.host += self.chain.launch
+        return made.add(Row.MOVE, stream, self.ways.move(call), before, label=self.ways.label(call))
+
+    def tied_bytes(self, gradient: Gradient) -> int:
+        """What is exchanged of the gradient of a parameter that several stages have."""
+        return -(-gradient.bytes // self.job.shared[0].shards) if self.job.replication.states else gradient.bytes
+
+
+class _PassContraction:
+    """Writes one pass."""
+
+    def __init__(self, of: StageContraction, part: PartFacts, what: Pass, final: bool, needs: Missing) -> None:
+        self.of, self.part, self.what, self.final, self.job = of, part, what, final, of.job
+        self.backward = what is not Pass.FORWARD
+        self.rows = part.rows[what]
+        self.index = {row: place for place, row in enumerate(self.rows)}
+        self.made = ContractedPass()
+        self.receives: dict[int, list[int]] = {}  # place of the operator that needs it -> rows
+        self.going = part.returning if self.backward else part.leaving
+        self.ended = {0: -1}  # place after which a stretch of work ended -> its row
+        self.builder = ProgramBuilder(of.facts.stage, of.facts.ranks)
+        self.written: list[int] = []  # rows of the builder as rows of the pass
+        self.units: Gathering | None = None
+        if part.units:
+            scatters = self.backward and self.job.stages.count == 1
+            self.units = of.facts.gathering(part, self.builder, Recorder(), self.backward, needs, scatters)
+
+    def run(self) -> ContractedPass:
+        """All of it."""
+        self._receive()
+        groups = self._groups() if self.final else []
+        ready = [max((self.index[g.ready] + 1 for g in group if g.ready in self.index), default=0) for group in groups]
+        starts = self._starts()
+        for first, last in zip(starts, [*starts[1:], len(self.rows)], strict=True):
+            self._range(first, last, ready)
+        if self.final:
+            self._reduce(groups, ready)
+        return self.made
+
+    def _groups(self) -> list[list[Gradient]]:
+        """Gradients that are reduced together, but for those that are scattered unit by unit."""
+        if self.job.sharing == 1:
+            return []
+        gathered = self.job.modules if self.part.units else None
+        groups = self.part.groups()
+        return [group for group in groups if gathered is None or group[0].parameter not in gathered]
+
+    def _receive(self) -> None:
+        if self.backward:
+            boundaries = [(0, b) for own in self.part.leaving.values() for b in own if b.returned >= 0]
+        else:
+            boundaries = [(self.index[row], b) for row, own in sorted(self.part.arriving.items()) for b in own]
+        for place, boundary in boundaries:
+            row = self.made.add(Row.RECEIVES, -1, 0, port=self._port(boundary, sends=False))
+            self.receives.setdefault(place, []).append(row)
+
+    def _port(self, boundary: Boundary, sends: bool) -> Port:
+        return Port(self.of.boundaries[id(boundary)], self.backward, sends)
+
+    def _starts(self) -> list[int]:
+        """Places where work begins anew, as something is gathered or scattered there."""
+        begins = {0}
+        if self.units is not None:
+            begins |= {self.index[row] for row in {self.units.prefetch_at, *self.units.begins} - {-1}}
+            begins |= {self.index[row] + 1 for row in self.units.ends} - {len(self.rows)}
+        return sorted(begins)
+
+    def _range(self, first: int, last: int, ready: Sequence[int]) -> None:
+        """Work between two places at which parameters are gathered, or all of it."""
+        before: list[int] = []
+        if self.units is not None:
+            self.units.before(self.rows[first], len(self.builder) - 1)
+            self._take_over()
+        chained = self.of.chain.play(self.rows[first:last], self.final)
+        self.made.host += chained.host
+        self.made.calls.update(self.of.chain.calls[call] for call in chained.calls.tolist())
+        self.made.calls.update(self.of.chain.calls[call] for call, _ in chained.leading)
+        self.made.exposed += chained.exposed
+        marks = {last, *(place for place in (*ready, *self.receives) if first < place < last)}
+        events = [*self.going, *(self.units.ends if self.units is not None else ())]
+        marks |= {self.index[row] + 1 for row in events if first <= self.index[row] < last}
+        before += self._lead(chained, first)
+        fine, place = self.final or self.units is not None, first
+        for mark in sorted(marks):
+            before += self.receives.get(place, ())
+            segments = chained.segments(place - first, mark - first) if fine else self._coarse(chained, place, mark)
+            row = self.made.work(segments[:1], before)
+            if len(segments) > 1 and not fine:
+                self.made.add(Row.SENDS, OWN, 0, [row], port=Aside())
+            row = self.made.work(segments[1:], ()) if len(segments) > 1 else row
+            self.ended[mark], before, place = row, [], mark
+            if self.units is not None:
+                self.written.append(row)
+                self.builder.add(Op.COMPUTE, COMPUTE, operator=self.rows[mark - 1])
+                self.units.after(self.rows[mark - 1])
+                self._take_over()
+            self._send(chained, mark, first)
+        if fine and self.of.leads and last == len(self.rows):
+            self.made.add(Row.SENDS, OWN, 0, [self.ended[last]], port=Aside())
+
+    def _coarse(self, chained: Chained, place: int, mark: int) -> list[ChainSegment]:
+        """Work as one stretch; or two, the collectives of the next pass coming between.
+
+        Where another chunk's gradients are reduced beside a pass they are so for most of it, so that each stretch takes
+        as much longer as its operators and its waiting for collectives do on average.
+        """
+        begin, end = chained.at(place), chained.at(mark)
+        ended = int(chained.end.max(initial=0))
+        times = [begin, ended, end] if self.of.leads and begin < ended < end else [begin, end]
+        return [ChainSegment(b - a, chained.stretch(a, b)) for a, b in pairwise(times)]
+
+    def _lead(self, chained: Chained, first: int) -> list[int]:
+        """Collectives that wait for no operator of the range; returns what its work waits for."""
+        row = -1
+        for call, waits in chained.leading:
+            before = [row, self.ended[first]]
+            if not first and waits:
+                before += self.receives.get(0, ())
+            row = self.made.add(Row.SENDS, OWN, int(self.of.chain.call_ticks[call]), before, port=Aside())
+        return [row] if row >= 0 else []
+
+    def _take_over(self) -> None:
+        """What the units have written."""
+        chain = self.of.chain
+        for number in range(len(self.written), len(self.builder)):
+            op, stream, _, _, _, seconds, size, what, axis, *_ = self.builder.row(number)
+            before = [self.written[row] for row in self.builder.before(number)]
+            if op == Op.COMPUTE:
+                ticks = int(picoseconds(seconds, "a copy")) + (chain.gap if seconds > 0 else 0)
+                self.made.host += chain.launch
+                row = self.made.add(Row.WORK, WORKS, ticks, before, chain.slowdown)
+            else:
+                on = WORKS if stream == COMPUTE else MOVES if stream == DP else REPLICAS
+                row = self.of.move(self.made, (what, size, axis), on, before)
+            self.written.append(row)
+
+    def _send(self, chained: Chained, mark: int, first: int) -> None:
+        row = self.rows[mark - 1]
+        if row not in self.going:
+            return
+        late = max(chained.ended(self.job.issued_after.get(row, ())) - chained.at(mark - first), 0)
+        for boundary in self.going[row]:
+            self.made.host += self.of.chain.send_launch
+            ticks, label = self.of.ways.boundary(boundary, self.backward)
+            self.made.add(
+                Row.SENDS, SENDS, ticks + late, [self.ended[mark]], label=label, port=self._port(boundary, True)
+            )
+
+    def _reduce(self, groups: Sequence[Sequence[Gradient]], ready: Sequence[int]) -> None:
+        """What follows the last backward of a chunk, and what the update waits for."""
+        of, made, job, facts = self.of, self.made, self.job, self.of.facts
+        last = self.ended[len(self.rows)]
+        once = self._once()
+        if once:
+            last = made.add(Row.WORK, WORKS, once)
+            made.exposed += once
+        reduced: dict[int, int] = {}
+        if self.units is not None and job.stages.count > 1:
+            self.units = facts.gathering(self.part, self.builder, Recorder(), True, Missing(), False)
+            for number, unit in enumerate(self.part.units):
+                if unit.scatter_bytes:
+                    row = self.units.reduce(number, max(unit.backward[1], -1))
+                    self._take_over()
+                    reduced.update(dict.fromkeys(unit.gradients, self.written[row]))
+        for group, place in zip(groups, ready, strict=True):
+            before, stream, row = [last if once is not None else self.ended[place]], MOVES, -1
+            for what, axis, parts in job.reductions(group[0].parameter):
+                row = of.move(made, (what, -(-total_bytes(group) // parts), axis), stream, before)
+                before, stream = [row], REPLICAS
+            if row >= 0:
+                reduced.update({gradient.storage: row for gradient in group})
+        away = {gradient.storage for gradient in self.part.grads if facts.elsewhere(gradient)}
+        waits = [row for storage, row in reduced.items() if storage not in away]
+        made.add(Row.SENDS, FLAGS, 0, [last, *waits], port=ReducedFlag(self.part.chunk))
+        for gradient in self.part.grads:
+            for peer in facts.elsewhere(gradient):
+                tied = Tied(gradient.parameter, facts.stage, peer, of.tied_bytes(gradient))
+                ticks, label = of.ways.send(facts.stage, peer, tied.bytes)
+                made.host += of.chain.send_launch
+                made.add(Row.SENDS, SENDS, ticks, [reduced.get(gradient.storage, last)], label=label, port=tied)
+
+    def _once(self) -> int | None:
+        """Ticks after the last operator until complete gradients have been exchanged along the axis that divides
+        operators; None where none are."""
+        if not self.job.once:
+            return None
+        chained = self.of.chain.play(self.rows, True)
+        ended = chained.ended(sorted(self.job.once))
+        return max(ended - chained.at(len(self.rows)), 0) if ended else None

@@ -1,0 +1,295 @@
+"""A plan's figures from an outline of what its ranks run: passes of a few rows, links as shares.
+
+A full prediction writes, lowers and plays every instruction of every micro-batch on every link.  Here
+
+1. the step is divided, priced and cut as for a full prediction (:func:`triosim.prediction.prepare.arrange`);
+2. each kind of stage is written from event to event (:mod:`triosim.search.contracted`), what lies between two events
+   having been played once (:mod:`triosim.search.chain`);
+3. what collectives and sends take alone, and which of them share links, is worked out once for a mesh
+   (:mod:`triosim.search.ways`);
+4. all turns of all stages are played, with rates instead of flows (:mod:`triosim.engine.meeting`).
+
+It is exact but for what shares links, which goes at equal rates, and for what waits for a host: plans that are bound by
+their hosts are refused.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.composition.interference import interference
+from triosim.core.units import picoseconds
+from triosim.engine import meeting
+from triosim.engine.meeting import MeetingPiece, MeetingTurns, Met, PortedPiece
+from triosim.engine.meeting import MeetingPort as Leading
+from triosim.fidelity import Fidelity
+from triosim.hardware.system import System
+from triosim.kernels.copying import copy_s_per_byte
+from triosim.partition.gradients import gradients
+from triosim.plan import Plan
+from triosim.prediction.prepare import Arranged, arrange
+from triosim.schedule._stage import JobFacts, StageFacts
+from triosim.schedule.actions import Pass
+from triosim.schedule.costs import ScheduleCosts
+from triosim.schedule.gathering import Missing, missing
+from triosim.search.chain import StepChain
+from triosim.search.contracted import STREAMS, Aside, ContractedPass, Leads, ReducedFlag, StageContraction, Tied
+from triosim.search.evaluate import GATHERED, NotEvaluated, means_of, why_not
+from triosim.search.memory_of import fullest, fullest_gathered
+from triosim.search.order import Order, Turn, order_of
+from triosim.search.stage_kinds import Port, StageKinds
+from triosim.search.undisturbed import Call, Uneven
+from triosim.search.ways import JobWays
+from triosim.trace.tables import Trace
+
+HOST_BOUND = 0.5
+"""Part of the time of a pass for which its host may be busy, if it is not to hold it up."""
+
+MOSTLY_COMPUTES = 0.25
+"""Part of the work of a stage in which nothing may be computed, its collectives being waited for: what they share with
+messages is left out, and counts where there is more of them."""
+
+
+FEWEST = 4
+"""Micro-batches of a pipeline for each chunk of a stage, twice as many where parameters are gathered: of fewer, what
+shares links at the end is too much of the iteration to be said by rates (with half as many up to 1.6e-3), and a full
+prediction costs little."""
+
+MOSTLY_TALKS = 1 / 3
+"""Part of the iteration for which a stage of a pipeline may wait for what it gathers and is sent, if parameters are
+gathered: beyond it the order in which messages and gathers come to share links decides, and rates do not say it."""
+
+
+@dataclass(frozen=True)
+class Outlined:
+    """A job that was outlined.
+
+    Attributes:
+        made: the job before its programs.
+        met: how it went.
+        labels: under which number collectives and sends are added up.
+        calls: ticks of the collectives within passes, those of one rank of each stage.
+        exposed: ticks of each stage within its work in which nothing is computed.
+        reserved: bytes of the fullest stage.
+    """
+
+    made: Arranged
+    met: Met
+    labels: dict[Call, int]
+    calls: dict[Call, int]
+    exposed: NDArray[np.int64]
+    reserved: int
+
+
+def outlined(
+    workload: Trace, system: System, plan: Plan, fidelity: Fidelity | None = None, also: Sequence[Trace] = ()
+) -> Outlined:
+    """Outline a plan.
+
+    Args:
+        workload, system, plan, fidelity, also: as of :func:`triosim.simulate`.
+
+    Raises:
+        InputError: as of :func:`triosim.simulate`.
+        NotEvaluated: the plan has to be simulated.
+    """
+    fidelity = fidelity or Fidelity()
+    why = why_not(plan, fidelity)
+    if why and why != GATHERED:
+        raise NotEvaluated(why)
+    made = arrange(workload, system, plan, fidelity, also=also)
+    try:
+        return _Outline(made).run()
+    except Uneven as error:
+        raise NotEvaluated(str(error)) from None
+
+
+def job_of(made: Arranged) -> JobFacts:
+    """What is run.
+
+    Raises:
+        NotEvaluated: there is nothing of the kind to outline.
+    """
+    if len(made.models) > 1:
+        raise NotEvaluated("devices of several kinds")
+    trace = made.step.trace
+    if not made.plan.training:
+        raise NotEvaluated("inference")
+    if made.step.replication.away or made.step.replication.rooted:
+        raise NotEvaluated("states or activations that a rule keeps elsewhere")
+    if (
+        made.launching.blocking
+        or made.launching.mode == "graph"
+        or (trace.operators.sync.any() and made.launching.mode != "none")
+    ):
+        raise NotEvaluated("operators or launches at which the host waits, or a graph")
+    grads = gradients(trace)
+    if not grads:
+        raise NotEvaluated("no gradients")
+    device = made.system.models[made.models[0]]
+    copies = copy_s_per_byte(device) if made.step.replication.weights else 0.0
+    costs = ScheduleCosts(made.all_times[made.models[0]].seconds, copy_s_per_byte=copies)
+    return JobFacts(made.step, costs, made.stages, made.schedule, made.plan, made.mesh, grads)
+
+
+def _fewest(made: Arranged) -> int:
+    """Micro-batches from which on a plan is outlined."""
+    if made.mesh.stages == 1:
+        return 2
+    return FEWEST * made.schedule.chunks_per_stage * (2 if made.step.replication.weights else 1)
+
+
+class _Outline:
+    def __init__(self, made: Arranged) -> None:
+        if made.schedule.splits_backward:
+            raise NotEvaluated("a backward in two halves")
+        if made.mesh.micro_batches < _fewest(made):
+            raise NotEvaluated("few micro-batches, of which nothing repeats")
+        self.made, self.mesh, self.launching = made, made.mesh, made.launching
+        self.job = job_of(made)
+        fidelity = made.fidelity
+        how = (fidelity.collective_algorithm, fidelity.collective_protocol, made.system.ideal)
+        self.ways = JobWays(self.job, made.system, made.placement, made.router, how, means_of)
+        slowdown = interference(made.system.models[made.models[0]], fidelity.slowdown).slowdown
+        self.chain = StepChain(self.job, made.launching, slowdown, self.ways.called, self.ways.slowed)
+        self.kinds = StageKinds(self.job, replace(made.launching, delay_s=0.0))
+        self.boundaries = {id(b): number for number, b in enumerate(self.job.stages.boundaries)}
+        self.stages = range(self.mesh.stages)
+        self.hosted = made.launching.mode != "none"
+        self.kind = self._kinds()
+
+    def run(self) -> Outlined:
+        """Write, play, and see what memory it needs."""
+        job, mesh = self.job, self.mesh
+        m = mesh.micro_batches
+        pieces: list[MeetingPiece] = []
+        passes: list[ContractedPass] = []
+        casts: list[tuple[int, int, Turn | None]] = []  # piece, stage, turn
+        known: dict[Hashable, int] = {}
+        written: dict[Hashable, StageContraction] = {}
+        cast, number, release, host = [], [], [], []
+        calls: Counter[Call] = Counter()
+        exposed = np.zeros(mesh.stages, np.int64)
+        begin = picoseconds(self.launching.delay_s + self.launching.fixed_s, "launching") if self.hosted else 0
+        for stage in self.stages:
+            kind = self.kind[stage]
+            if kind not in written:
+                written[kind] = StageContraction(StageFacts(job, stage), self.chain, self.ways, self.boundaries)
+            order = order_of(self.made.schedule, stage, mesh.stages, m)
+            table = []
+            for turn in (*order.turns, None):
+                needs = self._needs(written[kind], turn, order)
+                key = (kind, turn and (turn.what, turn.chunk, turn.final), needs)
+                if key not in known:
+                    known[key] = len(pieces)
+                    passes.append(self._written(written[kind], turn, needs))
+                    pieces.append(passes[-1].piece())
+                table.append(len(casts))
+                casts.append((known[key], stage, turn))
+            of = np.append(order.turn, len(order.turns))
+            used = [passes[casts[at][0]] for at in table]
+            times = np.bincount(of, minlength=len(table)).tolist()
+            for one, often in zip(used, times, strict=True):
+                exposed[stage] += one.exposed * often
+                calls.update({call: count * often * self.ways.called[call] for call, count in one.calls.items()})
+            issue = np.array([one.host for one in used], np.int64)[of]
+            after = begin + np.cumsum(issue)
+            cast.append(np.array(table, np.int32)[of])
+            number.append(np.append(order.micro_batch, m - 1).astype(np.int32))
+            release.append(after - issue + (self.chain.launch if self.hosted else 0))
+            host.append(int(after[-1]))
+        ways, pairs, alone = self.ways.ways()
+        messages = _Messages(self, pairs, alone)
+        ported = [PortedPiece(piece, messages.ports(passes[piece].ports, stage, turn)) for piece, stage, turn in casts]
+        met = meeting.play(
+            MeetingTurns(
+                pieces, ported, cast, number, release, ways, np.array(host, np.int64), STREAMS, messages.count,
+                len(self.ways.labels),
+            )
+        )  # fmt: skip
+        if (exposed > MOSTLY_COMPUTES * met.work).any():
+            raise NotEvaluated("passes that wait for their collectives most of the time")
+        if self.job.modules is not None and mesh.stages > 1 and (met.talk > MOSTLY_TALKS * met.end).any():
+            raise NotEvaluated("stages that wait most of the time for what they gather")
+        return Outlined(self.made, met, self.ways.labels, dict(calls), exposed, self._reserved())
+
+    def _reserved(self) -> int:
+        """Bytes of the fullest stage."""
+        if self.job.modules is not None:
+            return fullest_gathered(self.job, self.made.schedule, self.kinds.of)
+        written = {stage: self.kinds.written(stage) for stage in sorted(set(self.kinds.of))}
+        return fullest(self.job, self.made.schedule, self.kinds.of, written)
+
+    def _kinds(self) -> list[Hashable]:
+        """Of each stage, alike for stages that do the same and whose messages take equally long."""
+        sent: list[list[int]] = [[] for _ in self.stages]
+        for b in self.job.stages.boundaries:
+            source, target = self.job.stage(b.source), self.job.stage(b.target)
+            if source != target:
+                sent[source].append(self.ways.boundary(b, back=False)[0])
+                sent[target].append(self.ways.boundary(b, back=True)[0])
+        return [(of, *own) for of, own in zip(self.kinds.of, sent, strict=True)]
+
+    def _needs(self, of: StageContraction, turn: Turn | None, order: Order) -> Missing:
+        if turn is None or not of.facts.parts[turn.chunk].units:
+            return Missing()
+        turns = [turn.after_backward, turn.what is not Pass.FORWARD]
+        return missing(turns, 0 if turn.first else 1, self.job.replication.regathers, self.job.stages.count > 1)
+
+    def _written(self, of: StageContraction, turn: Turn | None, needs: Missing) -> ContractedPass:
+        if turn is None:
+            return of.update()
+        made = of.pass_of(turn.chunk, turn.what, turn.final, needs)
+        if made.host > HOST_BOUND * made.worked:
+            raise NotEvaluated("passes that are bound by their host")
+        return made
+
+
+class _Messages:
+    """Numbers of what is sent: a run of micro-batches for each boundary each way, then what is sent once."""
+
+    def __init__(self, of: _Outline, pairs: dict[tuple[int, int], int], alone: int) -> None:
+        self.of, self.pairs, self.alone = of, pairs, alone
+        self.m = of.mesh.micro_batches
+        self.number: dict[Hashable, int] = {}
+        first: dict[Hashable, int] = {}
+        self.first = [
+            first.setdefault(kind, stage) for stage, kind in enumerate(of.kind)
+        ]  # what passes are written for
+
+    @property
+    def count(self) -> int:
+        """Messages, with room for every number."""
+        return (2 * len(self.of.job.stages.boundaries) + len(self.number) + 1) * self.m
+
+    def ports(self, leads: list[Leads], stage: int, turn: Turn | None) -> tuple[Leading, ...]:
+        """Where the rows of a pass lead, written for a stage of its kind, for this stage."""
+        job, kinds = self.of.job, self.of.kinds
+        found = []
+        for lead in leads:
+            if isinstance(lead, Port):
+                assert turn is not None
+                part = turn.chunk * self.of.mesh.stages
+                at = kinds.ports[turn.what, part + self.first[stage]].index(lead)
+                own = kinds.ports[turn.what, part + stage][at]
+                b = job.stages.boundaries[own.boundary]
+                ends = job.stage(b.source), job.stage(b.target)
+                pair = ends[::-1] if own.back else ends
+                message = (2 * own.boundary + own.back) * self.m
+                found.append(Leading(message, self.pairs[pair], pair[1] if own.sends else pair[0]))
+            elif isinstance(lead, Tied):
+                pair = (lead.source, lead.target)
+                found.append(Leading(self._once(lead), self.pairs[pair], pair[1] if stage == pair[0] else pair[0]))
+            elif isinstance(lead, ReducedFlag):
+                found.append(Leading(self._once((stage, lead.chunk)), self.alone, stage))
+            elif isinstance(lead, Aside):
+                found.append(Leading(self._once((stage, "aside")), self.alone, stage))
+        return tuple(found)
+
+    def _once(self, key: Hashable) -> int:
+        return (2 * len(self.of.job.stages.boundaries) + self.number.setdefault(key, len(self.number))) * self.m

@@ -1,0 +1,258 @@
+"""What moves between the ranks of a job takes alone, and what of the links it shares with what else moves.
+
+Whatever one stage moves along the data axis is one class of transfers, and what it sends to another stage is one.  A
+class fills parts of links: its bytes on a link, over what the link could carry in the time that they take alone.  Links
+on which two classes together would fill more than all are what they share (:mod:`triosim.engine.meeting`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.collectives.means import CollectiveMeans
+from triosim.core.caching import kept
+from triosim.core.units import PICOSECONDS_PER_SECOND
+from triosim.engine.meeting import Ways
+from triosim.hardware.system import System
+from triosim.network.placement import Placement
+from triosim.network.routes import Router
+from triosim.partition.mesh import Digit, Mesh
+from triosim.schedule._stage import JobFacts
+from triosim.schedule.program import COLLECTIVES
+from triosim.schedule.stages import Boundary
+from triosim.search.undisturbed import Call, Uneven, undisturbed
+
+CAPACITY_PER_BYTE = 1024
+"""The unit of :attr:`triosim.network.routes.Router.capacity`."""
+LEAST_SHARED = 1.02
+"""Links that are filled less by all together are not shared."""
+LEAST_USE = 0.02
+"""Parts of a link below which a class does not hold up others."""
+MOST_USE = 0.05
+"""Part of a link from which on collectives of the tensor axis are held up by what else moves there."""
+SEND = -1
+"""What stands for a kind of collective in the label of what is sent."""
+
+How = tuple[str, str, bool]
+
+
+@kept(4096)
+def _alone(system: System, devices: bytes, what: int, size: int, how: How, make: Callable[..., CollectiveMeans]) -> int:
+    """Ticks of a collective of one group on these devices (int64)."""
+    order = tuple(np.frombuffer(devices, np.int64).tolist())
+    call = (what, size, 0)
+    return undisturbed(system, Mesh((("pp", 1), ("dp", len(order)))), order, (call,), (), how, make).calls[call]
+
+
+@kept(64)
+def _groups(
+    axes: tuple[tuple[str, int], ...],
+    derived: tuple[tuple[str, tuple[Digit, ...]], ...],
+    devices: bytes,
+    axis: int,
+    system: System,
+) -> tuple[bytes, ...]:
+    """Devices of groups along an axis that lie differently on servers, one of each."""
+    mesh, device = Mesh(axes, derived=derived), np.frombuffer(devices, np.int64)
+    table = device[mesh.table(mesh.names[axis])]
+    server = system.device_server[table]
+    like = np.concatenate([server - server[:, :1], system.device_model[table]], axis=1)
+    _, first = np.unique(like, axis=0, return_index=True)
+    return tuple(table[row].tobytes() for row in np.sort(first).tolist())
+
+
+@kept(512)
+def _loads(
+    axes: tuple[tuple[str, int], ...],
+    derived: tuple[tuple[str, tuple[Digit, ...]], ...],
+    devices: bytes,
+    router: Router,
+    source: int,
+    target: int,
+) -> tuple[NDArray[np.int64], NDArray[np.float64], int, int, int]:
+    """Links on which all ranks of a stage send to those of another, and ticks that a byte of each takes on them; the
+    latency, and the ends of the first."""
+    mesh, device = Mesh(axes, derived=derived), np.frombuffer(devices, np.int64)
+    ranks = np.arange(mesh.ranks)
+    ranks = ranks[mesh.position(ranks, "pp") == source]
+    ends = device[ranks], device[mesh.moved(ranks, "pp", target)]
+    routes = router.routes(*ends)
+    links, count = np.unique(routes.values, return_counts=True)
+    latency = router.latency(routes)
+    return links, count * _ticks_of_byte(router)[links], int(latency.max()), int(ends[0][0]), int(ends[1][0])
+
+
+class JobWays:
+    """The ways of a job.
+
+    Args:
+        job: what is run.
+        system, placement, router: on what.
+        how: algorithm and protocol of collectives, and whether links are ideal.
+        make: makes the means of a job.
+
+    Attributes:
+        labels: what is added up under which number: collectives, and sends with :data:`SEND` for their kind.
+        called: ticks of the collectives of the step.
+    """
+
+    def __init__(
+        self,
+        job: JobFacts,
+        system: System,
+        placement: Placement,
+        router: Router,
+        how: How,
+        make: Callable[[System, Router, How], CollectiveMeans],
+    ) -> None:
+        self.job, self.mesh, self.system, self.router, self.how, self.make = job, job.mesh, system, router, how, make
+        self._devices = placement.devices.astype(np.int64).tobytes()
+        self.plain = Mesh(job.mesh.axes, derived=job.mesh.derived)
+        self.means: CollectiveMeans = make(system, router, how)
+        self.labels: dict[Call, int] = {}
+        self._sent: dict[tuple[int, int, int], int] = {}
+        self._known: dict[Call, int] = {}
+        calls = dict.fromkeys((what, size, axis) for size, what, axis in job.exchanged)
+        self.called = {call: self.alone(call) for call in calls}
+
+    def alone(self, call: Call) -> int:
+        """Ticks of a collective.
+
+        Raises:
+            Uneven: groups that lie differently do not take equally long.
+        """
+        if call in self._known:
+            return self._known[call]
+        what, size, axis = call
+        groups = _groups(self.plain.axes, self.plain.derived, self._devices, axis, self.system)
+        found = {_alone(self.system, group, what, size, self.how, self.make) for group in groups}
+        if len(found) > 1:
+            raise Uneven("groups of an axis are not alike")
+        self._known[call] = found.pop()
+        return self._known[call]
+
+    def move(self, call: Call) -> int:
+        """Ticks of a collective along the axis of the replicas."""
+        return self.alone(call)
+
+    def label(self, call: Call) -> int:
+        """The number under which it is added up."""
+        return self.labels.setdefault(call, len(self.labels))
+
+    def boundary(self, boundary: Boundary, back: bool) -> tuple[int, int]:
+        """Ticks and label of what crosses."""
+        source, target = self.job.stage(boundary.source), self.job.stage(boundary.target)
+        return self.send(target, source, boundary.bytes) if back else self.send(source, target, boundary.bytes)
+
+    def send(self, source: int, target: int, size: int) -> tuple[int, int]:
+        """Ticks and label of what one stage sends to another."""
+        key = (source, target, size)
+        if key not in self._sent:
+            _, ticks, latency, one, other = self._load(source, target)
+            added = self.means.transfer(one, other, size)
+            self._sent[key] = latency + added + int(np.ceil(float(ticks.max(initial=0.0)) * size))
+        return self._sent[key], self.label((SEND, size, self.mesh.pipeline_axis))
+
+    def _load(self, source: int, target: int) -> tuple[NDArray[np.int64], NDArray[np.float64], int, int, int]:
+        return _loads(self.plain.axes, self.plain.derived, self._devices, self.router, source, target)
+
+    # --- what is shared -----------------------------------------------------------------------------------------------
+
+    def _fills(self, call: Call | None) -> NDArray[np.float64] | None:
+        """Parts of the links that a collective of each stage fills, shape ``(stages, links)``."""
+        if call is None:
+            return None
+        plain = self.plain
+        return _fills(
+            plain.axes, plain.derived, self._devices, self.router, self.means, call, self.alone(call)
+        )  # fmt: skip
+
+    @property
+    def _moving(self) -> Call | None:
+        """The largest of what is reduced along the axis of the replicas."""
+        job = self.job
+        if job.sharing == 1 or not job.grads:
+            return None
+        largest = max(job.grads, key=lambda gradient: gradient.bytes)
+        reductions = job.reductions(largest.parameter)
+        if not reductions:
+            return None
+        what, axis, parts = reductions[0]
+        return what, -(-largest.bytes // parts), axis
+
+    @property
+    def slowed(self) -> float:
+        """How many times longer collectives of the tensor axis take beside those of the data axis.
+
+        Raises:
+            Uneven: groups of an axis hold up each other.
+        """
+        largest = max(self.called, key=lambda call: (self.called[call], call), default=None)
+        own, tensor = self._fills(self._moving), self._fills(largest)
+        if any(part is not None and part.max(initial=0.0) > LEAST_SHARED for part in (own, tensor)):
+            raise Uneven("groups of an axis that share links")
+        if own is None or tensor is None:
+            return 1.0
+        return max(1.0, float(np.where(tensor > MOST_USE, tensor + own, 0.0).max(initial=1.0)))
+
+    def ways(self) -> tuple[Ways, dict[tuple[int, int], int], int]:
+        """What the classes use; classes of the pairs of stages that send; the class that shares nothing."""
+        stages, own = self.mesh.stages, self._fills(self._moving)
+        sizes: dict[tuple[int, int], int] = {}
+        for source, target, size in self._sent:
+            sizes[source, target] = max(sizes.get((source, target), 0), size)
+        pairs = sorted(sizes)
+        tables = [] if own is None else [own]
+        for pair in pairs:
+            links, ticks, *_ = self._load(*pair)
+            row = np.zeros((1, len(self.router.capacity)))
+            row[0, links] = ticks * sizes[pair] / max(self._sent[pair[0], pair[1], sizes[pair]], 1)
+            tables.append(row)
+        uses: list[list[tuple[int, float]]] = []
+        shared = 0
+        if tables:
+            table = np.concatenate(tables)
+            columns = table[:, table.sum(axis=0) > LEAST_SHARED]
+            columns = np.unique(np.round(columns, 3), axis=1) if columns.size else columns
+            shared = columns.shape[1]
+            uses = [[(number, float(row[number])) for number in np.flatnonzero(row > LEAST_USE).tolist()]
+                    for row in columns]  # fmt: skip
+        alone = len(uses)
+        uses.append([])
+        first = 0 if own is None else stages
+        classes = [alone] * stages if own is None else list(range(stages))
+        return Ways(uses, classes, shared), {pair: first + n for n, pair in enumerate(pairs)}, alone
+
+
+@kept(8)
+def _fills(
+    axes: tuple[tuple[str, int], ...],
+    derived: tuple[tuple[str, tuple[Digit, ...]], ...],
+    devices: bytes,
+    router: Router,
+    means: CollectiveMeans,
+    call: Call,
+    ticks: int,
+) -> NDArray[np.float64]:
+    """See :meth:`JobWays._fills`; devices of the ranks are int64, ticks those of the collective."""
+    mesh, device, (what, size, axis) = Mesh(axes, derived=derived), np.frombuffer(devices, np.int64), call
+    stages, links = mesh.size("pp"), len(router.capacity)
+    table = mesh.table(mesh.names[axis])  # (groups, members)
+    made = means.collective(COLLECTIVES[what], device[table[0]], size, 0)
+    pattern, nodes = made.pattern, device[table[:, np.array(made.order, np.int64)]]
+    inside = (pattern.source < pattern.members) & (pattern.target < pattern.members)
+    source, target = nodes[:, pattern.source[inside]].ravel(), nodes[:, pattern.target[inside]].ravel()
+    sent = np.tile((pattern.bytes * pattern.count)[inside].astype(np.float64), len(table))
+    stage = np.repeat(mesh.position(table[:, 0], "pp"), int(inside.sum())) if "pp" in mesh.names else 0 * source
+    routes = router.routes(source, target)
+    row = np.repeat(stage, routes.lengths()) * links + routes.values
+    load = np.bincount(row, np.repeat(sent, routes.lengths()), stages * links)
+    return np.asarray(load.reshape(stages, -1) * _ticks_of_byte(router) / ticks, np.float64)
+
+
+def _ticks_of_byte(router: Router) -> NDArray[np.float64]:
+    """Ticks that a byte takes on each link."""
+    return np.asarray(PICOSECONDS_PER_SECOND * CAPACITY_PER_BYTE / router.capacity.astype(np.float64), np.float64)

@@ -1,0 +1,139 @@
+"""A plan that is outlined takes as long as the full prediction says, and needs the memory that it says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import triosim
+from tests.asked import asked as both_of
+from triosim.cli.workloads import load_workload
+from triosim.core.errors import InputError
+from triosim.engine import meeting
+from triosim.engine.meeting import Row
+from triosim.prediction.prepare import arrange
+from triosim.prediction.simulate import simulate
+from triosim.schedule._stage import StageFacts
+from triosim.schedule.actions import Pass
+from triosim.schedule.gathering import Missing
+from triosim.search.contracted import Aside, ReducedFlag, StageContraction
+from triosim.search.evaluate import NotEvaluated
+from triosim.search.evaluated_figures import outlined_figures
+from triosim.search.outcome import figures
+from triosim.search.outline import _Outline, outlined
+
+WITHIN = 1e-3
+"""What outlined times may differ where transfers share links, or collectives slow down what computes beside them."""
+
+PLANS: list[dict[str, Any]] = [
+    {"tp": 2, "pp": 1, "micro_batches": 4, "zero": 3},
+    {"tp": 2, "pp": 2, "micro_batches": 8, "zero": 2},
+    {"tp": 2, "pp": 4, "micro_batches": 8, "zero": 3, "recompute": "full"},
+    {"tp": 2, "pp": 4, "micro_batches": 8, "zero": 1, "recompute": "selective"},
+    {"tp": 2, "pp": 4, "micro_batches": 8, "parallelism": ("sequence",)},
+    {"tp": 2, "pp": 2, "micro_batches": 16, "schedule": "interleaved-1f1b", "zero": 3},
+    {"tp": 2, "pp": 4, "micro_batches": 8, "schedule": "gpipe"},
+    {"tp": 1, "pp": 4, "micro_batches": 8},
+]
+
+
+@pytest.fixture(scope="module")
+def workload() -> triosim.Trace:
+    return load_workload("llama-3.2-1b", seq_len=2048, training=True)
+
+
+@pytest.fixture(scope="module")
+def machine() -> triosim.System:
+    return triosim.system("dgx-a100", 4)
+
+
+@pytest.mark.parametrize("asked", PLANS, ids=str)
+def test_times_are_within_a_thousandth_and_memory_is_equal(
+    workload: triosim.Trace, machine: triosim.System, asked: dict[str, Any]
+) -> None:
+    run = both_of(global_batch_size=512, host="none", **asked)
+    found = outlined_figures(outlined(workload, machine, *run))
+    whole = figures(simulate(workload, machine, *run, fit=False))
+    assert found.way == "outlined"
+    assert found.iteration_time_s == pytest.approx(whole.iteration_time_s, rel=WITHIN)
+    for name in ("sizes", "reserved_bytes", "capacity_bytes", "fits", "warnings", "binds"):
+        assert getattr(found, name) == getattr(whole, name), name
+    for name in ("compute_s", "exposed_communication_s", "idle_s"):
+        assert getattr(found, name) == pytest.approx(getattr(whole, name), abs=2e-3 * whole.iteration_time_s), name
+    parts = found.compute_s + found.exposed_communication_s + found.host_s + found.idle_s
+    assert parts == pytest.approx(found.iteration_time_s)
+
+
+@given(
+    tp=st.sampled_from([1, 2]), pp=st.sampled_from([1, 2, 4]), parts=st.sampled_from([2, 4, 8, 16]),
+    schedule=st.sampled_from(["1f1b", "gpipe", "interleaved-1f1b"]), zero=st.sampled_from([0, 1, 2, 3]),
+    recompute=st.sampled_from(["none", "full", "selective"]),
+)  # fmt: skip
+def test_any_plan_ends_when_it_does(
+    workload: triosim.Trace, machine: triosim.System, tp: int, pp: int, parts: int, schedule: str, zero: int,
+    recompute: str,
+) -> None:  # fmt: skip
+    try:
+        run = both_of(
+            tp=tp, pp=pp, micro_batches=parts, batch_size=8 * parts, schedule=schedule, zero=zero, recompute=recompute,
+            host="none",
+        )  # fmt: skip
+        found = outlined(workload, machine, *run)
+    except (InputError, NotEvaluated):
+        assume(False)
+    whole = simulate(workload, machine, *run, fit=False)
+    assert found.met.end * 1e-12 == pytest.approx(whole.iteration_time_s, rel=WITHIN)
+    assert found.reserved == whole.memory.reserved_bytes
+
+
+def test_without_a_compiler_it_is_the_same(
+    workload: triosim.Trace, machine: triosim.System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = both_of(global_batch_size=512, host="none", **PLANS[1])
+    before = outlined_figures(outlined(workload, machine, *run))
+    monkeypatch.setattr(meeting, "_native", None)
+    assert outlined_figures(outlined(workload, machine, *run)) == before
+
+
+def test_collectives_of_the_next_pass_do_not_wait_for_reductions(
+    workload: triosim.Trace, machine: triosim.System
+) -> None:
+    """With chunks, passes follow the one whose gradients are reduced; their first collectives are on another stream."""
+    run = both_of(
+        tp=2, pp=2, micro_batches=8, batch_size=64, schedule="interleaved-1f1b", parallelism=("sequence",), host="none"
+    )  # fmt: skip
+    made = arrange(workload, machine, *run)
+    found = _Outline(made)
+    stage = StageContraction(StageFacts(found.job, 1), found.chain, found.ways, found.boundaries)
+    final = stage.pass_of(1, Pass.BACKWARD, True, Missing())
+    rows = [row for row, kind in enumerate(final.kind) if kind in (Row.SENDS, Row.RECEIVES)]
+    flags = {final.stream[row] for row, port in zip(rows, final.ports, strict=True) if isinstance(port, ReducedFlag)}
+    asides = {final.stream[row] for row, port in zip(rows, final.ports, strict=True) if isinstance(port, Aside)}
+    assert flags
+    assert asides
+    assert not flags & asides
+    end = simulate(workload, machine, *run, fit=False).iteration_time_s
+    assert found.run().met.end * 1e-12 == pytest.approx(end, rel=WITHIN)
+
+
+def test_pipelines_of_few_micro_batches_are_left_to_others(workload: triosim.Trace, machine: triosim.System) -> None:
+    run = both_of(tp=2, pp=2, micro_batches=4, batch_size=32, schedule="interleaved-1f1b", host="none")
+    with pytest.raises(NotEvaluated, match="few micro-batches"):
+        outlined(workload, machine, *run)
+
+
+def test_plans_that_are_bound_by_their_hosts_are_left_to_others(
+    workload: triosim.Trace, machine: triosim.System
+) -> None:
+    run = both_of(tp=2, pp=2, micro_batches=4, batch_size=4, sequence_length=64, host="eager")
+    with pytest.raises(NotEvaluated, match="bound by their host"):
+        outlined(workload, machine, *run)
+
+
+def test_a_sweep_takes_it(workload: triosim.Trace, machine: triosim.System) -> None:
+    plans = [{"tp": 2, "zero": zero, "micro_batches": 2, "batch_size": 16, "host": "none"} for zero in (0, 3)]
+    found = triosim.sweep(workload, machine, plans)
+    assert [one.figures.way for one in found if one.figures] == ["outlined"] * 2
