@@ -6,9 +6,13 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.collectives.patterns import NVLINK4, run, servers
 from triosim.collectives import pricing
+from triosim.collectives.algorithm import CollectiveSchedule
+from triosim.collectives.algorithms.tree import Tree
 from triosim.collectives.group import Group, LinkClass
 from triosim.collectives.scheduling import Collectives, ScheduledCollective
 
@@ -16,7 +20,8 @@ NETWORK = LinkClass(50e9, 5e-6, 0.0, "IB-NDR400", "InfiniBand", 50e9)
 
 
 def edge_by_edge(group: Group, size: int, protocol: str) -> ScheduledCollective:
-    with patch.object(pricing, "spread", lambda links, made, delay, group: (made, delay)):
+    every = patch.object(Tree, "busiest", Tree.schedule)
+    with every, patch.object(pricing, "spread", lambda links, made, delay, group: (made, delay)):
         return Collectives("tree", protocol).schedule("all_reduce", group, size)
 
 
@@ -40,6 +45,22 @@ def test_it_takes_as_long_as_the_trees_and_moves_as_much(
     own = np.bincount(made.pattern.source, made.pattern.bytes * made.pattern.count)
     assert own.min() >= sent.max()
     assert own.min() == own.max()
+
+
+@given(st.lists(st.integers(0, 5), min_size=2, max_size=40).filter(lambda s: len(set(s)) > 1), st.integers(1, 1 << 30))
+def test_the_busiest_members_price_all_edges(place: list[int], size: int) -> None:
+    group = Group(np.sort(np.array(place, np.int32)), NVLINK4, NETWORK)
+    links = pricing.GroupLinks.of(group)
+    assert links is not None
+    for protocol in ("LL", "LL128", "Simple"):
+        both = []
+        for made in (Tree().busiest, Tree().schedule):
+            sent = made("all_reduce", group.members, size, 0, group)
+            pattern, delay = pricing.in_steps(links, sent, "all_reduce", "tree", group, size, protocol)
+            both.append(pricing.spread(links, CollectiveSchedule(pattern, sent.order), delay, group))
+        (few, after), (all_, late) = both
+        assert after == late
+        assert np.array_equal(few.pattern.bytes, all_.pattern.bytes)
 
 
 def test_every_member_does_the_same_so_that_one_can_be_played_for_all() -> None:

@@ -61,6 +61,17 @@ class Algorithm(ABC):
             InputError: the algorithm cannot do this kind for such a group.
         """
 
+    def busiest(
+        self, kind: str, members: int, size: int, root: int = 0, group: Group | None = None
+    ) -> CollectiveSchedule:
+        """The same with fewer edges where they are not needed to price it: all of a member that sends most in its
+        server, and all of one that sends most to other servers.
+
+        Its edges have the bytes and counts of those of :meth:`schedule`; what they wait for may be left out, so that it
+        must not be played.
+        """
+        return self.schedule(kind, members, size, root, group)
+
 
 ALGORITHMS = Registry("triosim.collectives.algorithms", "triosim.collectives", "collective algorithm", Algorithm)
 """Collective algorithms by name."""

@@ -13,12 +13,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from triosim.collectives.algorithm import CollectiveSchedule
 from triosim.collectives.algorithms.tree import PIECES
 from triosim.collectives.group import Group, blocks_of
 from triosim.collectives.pattern import ring
 from triosim.collectives.rails import rail_rings
+from triosim.core.caching import kept
+from triosim.engine.graph import Pattern
 
 
 def evened(members: int, inside: int, between: int, group: Group) -> CollectiveSchedule:
@@ -29,14 +32,20 @@ def evened(members: int, inside: int, between: int, group: Group) -> CollectiveS
         inside, between: bytes that the busiest member sends to others of its server, and to other servers.
         group: where the members are.
     """
-    blocks = blocks_of(group, members)
+    even, order, crosses = _ring(members, np.asarray(group.server, np.int32))
+    sent = np.where(crosses, -(-between // PIECES), -(-inside // PIECES)).astype(np.int64)
+    return CollectiveSchedule(replace(even, bytes=sent), order)
+
+
+@kept(16)
+def _ring(members: int, servers: NDArray[np.int32]) -> tuple[Pattern, tuple[int, ...], NDArray[np.bool_]]:
+    """The ring, its order, and which of its edges go to another server, whatever is sent."""
+    blocks = blocks_of(Group(servers), members)
     if len(blocks[0]) > 1 and len({len(block) for block in blocks}) == 1:
         order = np.arange(members)
         even = rail_rings(np.stack(blocks), 1, PIECES)
     else:
         order = np.concatenate(blocks)
         even = ring(members, 1, PIECES)
-    server = group.server[order]
-    crosses = server[even.source] != server[even.target]
-    sent = np.where(crosses, -(-between // PIECES), -(-inside // PIECES)).astype(np.int64)
-    return CollectiveSchedule(replace(even, bytes=sent), tuple(order.tolist()))
+    server = servers[order]
+    return even, tuple(order.tolist()), server[even.source] != server[even.target]

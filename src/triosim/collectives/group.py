@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +61,7 @@ class Group:
         """Number of members."""
         return len(self.server)
 
-    @property
+    @cached_property
     def servers(self) -> int:
         """Number of servers that they are in."""
         return len(np.unique(self.server))

@@ -119,7 +119,8 @@ class Collectives:
             return self._as_described(kind, group, size, root)
 
         def made(algorithm: str, protocol: str) -> ScheduledCollective:
-            pattern = self._make(algorithm, kind, group, size, root)
+            spread = algorithm == "tree" and group.servers > 1  # whose edges are priced, and a ring played
+            pattern = self._make(algorithm, kind, group, size, root, busiest=spread)
             return self._priced(links, pattern, kind, algorithm, group, size, protocol)
 
         asked = self.algorithm if kind in self.kinds else "auto"
@@ -158,12 +159,21 @@ class Collectives:
         return group.slowest.overhead if links is None else pricing.of_transfer(links, size)
 
     def _make(
-        self, algorithm: str, kind: str, group: Group | None, size: int, root: int, members: int = 0
+        self,
+        algorithm: str,
+        kind: str,
+        group: Group | None,
+        size: int,
+        root: int,
+        members: int = 0,
+        *,
+        busiest: bool = False,
     ) -> CollectiveSchedule:
         found = ALGORITHMS.get(algorithm)
         options = {"peers": self.peers} if "peers" in (options_of(found) or ()) else {}
         made = configured(found, options, f"collective algorithm {algorithm}")
-        return made.schedule(kind, group.members if group else members, size, root, group)
+        make = made.busiest if busiest else made.schedule
+        return make(kind, group.members if group else members, size, root, group)
 
     def _links(self, group: Group) -> GroupLinks | None:
         return None if self.ideal else GroupLinks.of(group, self.known)

@@ -377,7 +377,7 @@ def _joined_both_ways(system: System, ends: NDArray[np.int64]) -> bool:
     Takes as many rounds as the logarithm of the longest way, not as the way: of a ring of a million devices 20.
     """
     source, target = system.edge_source.astype(np.int64), system.edge_target.astype(np.int64)
-    forth, back = np.unique(source * system.nodes + target), np.unique(target * system.nodes + source)
+    forth, back = _ascending(source * system.nodes + target), _ascending(target * system.nodes + source)
     if not np.array_equal(forth, back):
         return False
     piece = np.arange(system.nodes)
@@ -390,6 +390,12 @@ def _joined_both_ways(system: System, ends: NDArray[np.int64]) -> bool:
         if np.array_equal(joined, piece):
             return bool((piece[ends] == piece[ends[0]]).all())
         piece = joined
+
+
+def _ascending(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The different values in order.  numpy.unique hashes them, which takes 20 times as long for pairs of nodes."""
+    ordered = np.sort(values)
+    return ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])] if len(ordered) else ordered
 
 
 def _reached(edges: Ragged, beyond: NDArray[np.int32]) -> NDArray[np.bool_]:

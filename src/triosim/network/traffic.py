@@ -436,7 +436,7 @@ class _Survey:
             switches = self.switches[self.system.device_server[self.device[ranks[:, list(one.places)]]]]
             parties, nodes = np.concatenate([parties, new], axis=1), np.concatenate([nodes, switches], axis=1)
         facts = [column for s in scheduled for column in (s.pattern.bytes, s.pattern.count, s.pattern.pause)]
-        like = np.unique(np.stack(facts), axis=1, return_inverse=True)[1].reshape(-1) if edges else np.zeros(0, int)
+        like = _different_rows(facts) if edges else np.zeros(0, np.int64)
         shift = np.repeat(np.arange(groups) * edges, len(pattern.needs.values))
         lengths = np.tile(pattern.needs.lengths(), groups)
         needs = Ragged(
@@ -451,6 +451,20 @@ class _Survey:
 def _different(values: NDArray[np.int64]) -> NDArray[np.int64]:
     """Numbers from 0 for different values."""
     return np.unique(values, return_inverse=True)[1].reshape(-1)
+
+
+def _different_rows(columns: Sequence[NDArray]) -> NDArray[np.int64]:
+    """Numbers from 0 for different rows of columns, in the order of their values."""
+    code, codes = np.zeros(len(columns[0]), np.int64), 1
+    for column in columns:
+        own = np.unique(column)  # few, as a rule: looking them up is faster than sorting rows
+        if codes * len(own) > _MOST_CODES:
+            code = _different(code)
+            codes = len(code)
+        if len(own) > 1:
+            code = code * len(own) + np.searchsorted(own, column)
+            codes *= len(own)
+    return _different(code)
 
 
 def classes(members: Sequence[NDArray[np.int64]], ranks: int) -> NDArray[np.int32]:

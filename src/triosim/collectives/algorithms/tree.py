@@ -8,7 +8,7 @@ in NCCL, and there is a pair of trees for every two members, each through anothe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -74,10 +74,39 @@ class Tree(Algorithm):
         self, kind: str, members: int, size: int, root: int = 0, group: Group | None = None
     ) -> CollectiveSchedule:
         """See :meth:`Algorithm.schedule`."""
-        wired = _wired(members, b"" if group is None else np.asarray(group.server, np.int32).tobytes())
+        return self._sent(_wired(members, _servers(group)), size)
+
+    def busiest(
+        self, kind: str, members: int, size: int, root: int = 0, group: Group | None = None
+    ) -> CollectiveSchedule:
+        """See :meth:`Algorithm.busiest`: of hundreds of thousands of edges a handful."""
+        return self._sent(_busiest(members, _servers(group)), size)
+
+    @staticmethod
+    def _sent(wired: _Wired, size: int) -> CollectiveSchedule:
         share = part(size, wired.trees)
         tail = min(_chunk(share, wired.depth), share)
-        return CollectiveSchedule(wired.pattern(part(share - tail, PIECES), tail), tuple(range(members)))
+        return CollectiveSchedule(wired.pattern(part(share - tail, PIECES), tail), tuple(range(wired.members)))
+
+
+def _servers(group: Group | None) -> bytes:
+    """The server of each member, int32; nothing where all are in one."""
+    return b"" if group is None else np.asarray(group.server, np.int32).tobytes()
+
+
+@kept(16)
+def _busiest(members: int, server: bytes) -> _Wired:
+    """Of the trees that :func:`_wired` makes, the edges of two members: one that sends most in its server, and one that
+    sends most to others.  Nothing is said of what they wait for."""
+    wired = _wired(members, server)
+    if not len(wired.source):
+        return wired
+    place = np.frombuffer(server, np.int32) if server else np.zeros(members, np.int32)
+    across = place[wired.source] != place[wired.target]
+    sends = [np.bincount(wired.source[rows], minlength=members) for rows in (across, ~across)]
+    own = np.isin(wired.source, [sent.argmax() for sent in sends])
+    none = np.empty(0, np.int64)
+    return replace(wired, source=wired.source[own], target=wired.target[own], edge=none, needed=none)
 
 
 @kept(16)
