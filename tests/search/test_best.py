@@ -16,7 +16,7 @@ from triosim.search.best import BestPlans, best_plans
 from triosim.search.bounds import Bounds
 from triosim.search.front import dominates, front
 from triosim.search.outcome import PlanOutcome
-from triosim.search.space import Space
+from triosim.search.space import PlanSpace
 from triosim.search.sweep import sweep
 from triosim.trace.blocks import blocks
 
@@ -38,8 +38,8 @@ def server() -> triosim.System:
 
 
 @pytest.fixture(scope="module")
-def space(gpt2: triosim.Trace) -> Space:
-    return Space([8], BATCH, len(blocks(gpt2)), 128, among=AMONG)
+def space(gpt2: triosim.Trace) -> PlanSpace:
+    return PlanSpace([8], BATCH, len(blocks(gpt2)), 128, among=AMONG)
 
 
 class _Memory:
@@ -58,7 +58,7 @@ class _Memory:
 
 
 @pytest.fixture(scope="module")
-def every(gpt2: triosim.Trace, server: triosim.System, space: Space) -> _Memory:
+def every(gpt2: triosim.Trace, server: triosim.System, space: PlanSpace) -> _Memory:
     """What each plan gives."""
     memory = _Memory()
     plans = [dict(one.asked) for one in space.candidates()]
@@ -67,11 +67,13 @@ def every(gpt2: triosim.Trace, server: triosim.System, space: Space) -> _Memory:
     return memory
 
 
-def _best(workload: triosim.Trace, server: triosim.System, space: Space, **more: Any) -> BestPlans:
+def _best(workload: triosim.Trace, server: triosim.System, space: PlanSpace, **more: Any) -> BestPlans:
     return best_plans(workload, {8: server}, space, Plan(), **more)
 
 
-def test_no_plan_is_below_its_bound(gpt2: triosim.Trace, server: triosim.System, space: Space, every: _Memory) -> None:
+def test_no_plan_is_below_its_bound(
+    gpt2: triosim.Trace, server: triosim.System, space: PlanSpace, every: _Memory
+) -> None:
     bounds = Bounds(gpt2, server, Plan(global_batch_size=BATCH), Fidelity())
     shares = []
     for one in space.candidates():
@@ -89,7 +91,7 @@ def test_no_plan_is_below_its_bound(gpt2: triosim.Trace, server: triosim.System,
 @pytest.mark.parametrize("objective", ["time", "memory", "tokens-per-dollar"])
 @pytest.mark.parametrize("whole_front", [False, True])
 def test_pruning_changes_nothing(
-    gpt2: triosim.Trace, server: triosim.System, space: Space, every: _Memory, objective: str, whole_front: bool
+    gpt2: triosim.Trace, server: triosim.System, space: PlanSpace, every: _Memory, objective: str, whole_front: bool
 ) -> None:
     how = {"objective": objective, "count": 4, "whole_front": whole_front, "known": every}
     pruned, whole = (_best(gpt2, server, space, prune=prune, **how) for prune in (True, False))
@@ -108,7 +110,7 @@ def test_pruning_changes_nothing(
 
 
 def test_what_is_known_is_not_predicted_again(
-    gpt2: triosim.Trace, server: triosim.System, space: Space, every: _Memory
+    gpt2: triosim.Trace, server: triosim.System, space: PlanSpace, every: _Memory
 ) -> None:
     half = _Memory(dict(list(every.known.items())[::2]))
     resumed, whole = (_best(gpt2, server, space, count=3, known=one) for one in (half, every))
@@ -122,7 +124,7 @@ def test_the_front_of_a_few() -> None:
 
 
 def test_the_space_has_each_plan_once_and_only_legal_ones() -> None:
-    found = Space([64], 48, 12, 2048).candidates()
+    found = PlanSpace([64], 48, 12, 2048).candidates()
     seen = {repr(one.asked) for one in found}
     assert len(seen) == len(found) == found[-1].number + 1
     for one in found:
@@ -134,17 +136,17 @@ def test_the_space_has_each_plan_once_and_only_legal_ones() -> None:
         if asked.get("schedule") == "interleaved-1f1b":
             assert asked["micro_batches"] % asked["pp"] == 0
     assert {one.asked["cp"] for one in found} == {one.asked["ep"] for one in found} == {1}
-    assert {one.asked["cp"] for one in Space([8], 8, 12, 8192).candidates()} == {1, 2, 4, 8}
-    assert {one.asked["ep"] for one in Space([8], 8, 12, 2048, experts=True).candidates()} == {1, 2, 4, 8}
+    assert {one.asked["cp"] for one in PlanSpace([8], 8, 12, 8192).candidates()} == {1, 2, 4, 8}
+    assert {one.asked["ep"] for one in PlanSpace([8], 8, 12, 2048, experts=True).candidates()} == {1, 2, 4, 8}
 
 
 def test_what_makes_no_sense_is_said() -> None:
     with pytest.raises(InputError, match="among"):
-        Space([8], 8, 12, among={"dp": (1,)})
+        PlanSpace([8], 8, 12, among={"dp": (1,)})
     with pytest.raises(InputError, match="batch must be at least 1"):
-        Space([8], 0, 12)
+        PlanSpace([8], 0, 12)
 
 
 def test_no_legal_plan_is_said(gpt2: triosim.Trace, server: triosim.System) -> None:
     with pytest.raises(InputError, match=r"no plan is legal: .*does not divide among the replicas"):
-        _best(gpt2, server, Space([8], 3, 12, 128, among={"tp": (1,), "pp": (1,)}))
+        _best(gpt2, server, PlanSpace([8], 3, 12, 128, among={"tp": (1,), "pp": (1,)}))

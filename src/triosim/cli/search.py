@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_text
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,19 +10,18 @@ import typer
 
 from triosim.cli import completion
 from triosim.cli.arguments import MACHINE, Options
-from triosim.cli.command import command, note, progress
+from triosim.cli.command import command, progress
 from triosim.cli.completion import choices
 from triosim.cli.fields import argument, option
 from triosim.cli.fields import command as function_of
 from triosim.cli.outputs import OUTPUT, present
+from triosim.cli.resuming import KnownOutcomes
 from triosim.core.errors import InputError, quoted, unknown
 from triosim.plan import WORKLOAD
 
 if TYPE_CHECKING:
     from triosim.hardware.system import System
-    from triosim.search.journal import Journal
-    from triosim.search.outcome import PlanOutcome
-    from triosim.search.space import Space
+    from triosim.search.space import PlanSpace
     from triosim.trace.tables import Trace
 
 WANTED, RUN = "What is looked for", "How it is looked for"
@@ -131,7 +129,8 @@ def search(options: SearchOptions) -> None:
         if price is None and options.objective == "tokens-per-dollar":
             raise InputError("what a device hour costs is not known: give --price, for example 2/h")
         asked = (trace, systems, base, fidelity, options.objective, options.best, options.front, space.among)
-        with _Kept(options.json, (*asked, space.batch), [text for _, text in files if text]) as kept:
+        names = [text for _, text in files if text]
+        with KnownOutcomes([options.json], (*asked, space.batch), names, "a search") as kept:
             found = best_plans(
                 trace, systems, space, base, fidelity, options.objective, options.best, options.front,
                 options.workers, tell, kept,
@@ -210,16 +209,16 @@ def _systems(each: list[Options], trace: Trace, under: Mapping[str, int]) -> dic
     return found
 
 
-def _space(options: SearchOptions, trace: Trace, devices: list[int], under: Mapping[str, int]) -> Space:
+def _space(options: SearchOptions, trace: Trace, devices: list[int], under: Mapping[str, int]) -> PlanSpace:
     from triosim.partition.facts import Facts
     from triosim.search.grid import axes_of
-    from triosim.search.space import Space
+    from triosim.search.space import PlanSpace
     from triosim.trace.blocks import blocks
 
     calls = Facts(trace).calls
     experts = any(calls[row].kind == "experts" for row in range(len(trace)))
     among = axes_of(options.among or (), "--among")
-    return Space(devices, under["batch"], len(blocks(trace)), trace.meta.sequence_length, experts, among)
+    return PlanSpace(devices, under["batch"], len(blocks(trace)), trace.meta.sequence_length, experts, among)
 
 
 def _words(options: Options) -> list[str]:
@@ -227,44 +226,3 @@ def _words(options: Options) -> list[str]:
     named = ("seq_len", "precision", "stack", "system", "nodes", "device", "devices", "link")
     given = [(f"--{name.replace('_', '-')}", getattr(options, name)) for name in named]
     return ["triosim", "train", options.workload, *(w for name, v in given if v is not None for w in (name, str(v)))]
-
-
-class _Kept:
-    """What a search that was cut short has found; nothing without a file to write beside."""
-
-    def __init__(self, output: str | None, content: tuple[object, ...], files: list[str]) -> None:
-        from triosim.core.outputs import is_standard_output
-        from triosim.search.journal import Journal, beside, digest
-
-        self._journal: Journal | None = None
-        if output is not None and not is_standard_output(output):
-            self._journal = Journal(beside(output), digest(*content, files=files))
-            if self._journal.other:
-                note(f"starts anew: {self._journal.path} was of another search or version")
-            if self._journal.found:
-                note(f"resumes   {len(self._journal.found):,} plans are known from {self._journal.path}")
-
-    def __enter__(self) -> _Kept:
-        return self
-
-    def __exit__(self, *how: object) -> None:
-        if self._journal:
-            self._journal.__exit__(*how)
-
-    def get(self, asked: Mapping[str, Any]) -> PlanOutcome | None:
-        """A plan's outcome, if it is known."""
-        return self._journal.found.get(_name(asked)) if self._journal else None
-
-    def keep(self, asked: Mapping[str, Any], outcome: PlanOutcome) -> None:
-        """Remember one."""
-        if self._journal:
-            self._journal.keep(_name(asked), outcome)
-
-    def done(self) -> None:
-        """All is written."""
-        if self._journal:
-            self._journal.done()
-
-
-def _name(asked: Mapping[str, Any]) -> str:
-    return json_text.dumps(dict(asked), sort_keys=True)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from triosim.core.units import format_bytes, format_time
 from triosim.report.table import Column, TextTable
-from triosim.search.best import BestPlans, Found
+from triosim.search.best import BestPlans, FoundPlan
 from triosim.search.space import Candidate
 
 SCHEMA = "triosim/search/1"
@@ -46,13 +46,13 @@ class Report:
     price_from: str
     words: Mapping[int, Sequence[str]]
 
-    def dollars(self, one: Found) -> float | None:
+    def dollars(self, one: FoundPlan) -> float | None:
         """What an iteration costs."""
         if self.price is None:
             return None
         return one.figures.iteration_time_s * one.candidate.devices * self.price / SECONDS_PER_HOUR
 
-    def tokens_per_dollar(self, one: Found) -> float | None:
+    def tokens_per_dollar(self, one: FoundPlan) -> float | None:
         """Tokens for a dollar."""
         spent = self.dollars(one)
         return self.batch * self.sequence / spent if spent and self.sequence else None
@@ -88,7 +88,7 @@ def to_dict(report: Report) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _plain(report: Report, one: Found, rank: int | None) -> dict[str, Any]:
+def _plain(report: Report, one: FoundPlan, rank: int | None) -> dict[str, Any]:
     return {
         **({"rank": rank} if rank else {}), "devices": one.candidate.devices, "asked": dict(one.candidate.asked),
         "figures": asdict(one.figures), "usd_per_iteration": report.dollars(one),
@@ -125,7 +125,7 @@ def show(report: Report, console: Console) -> None:
         console.print(Text(f"A device hour costs {report.price:g} USD, {report.price_from}.", "dim"))
 
 
-def _table(report: Report, plans: Sequence[Found]) -> TextTable:
+def _table(report: Report, plans: Sequence[FoundPlan]) -> TextTable:
     axes = [(name, head) for name, head in _SHORT if any(one.candidate.asked[name] > 1 for one in plans)]
     several = len(report.systems) > 1
     table = TextTable([

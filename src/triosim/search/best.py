@@ -22,7 +22,7 @@ from triosim.prediction.largest_batch import needed
 from triosim.search.bounds import Bounds
 from triosim.search.front import Costs, dominates, front
 from triosim.search.outcome import Figures, PlanOutcome
-from triosim.search.space import Candidate, Space
+from triosim.search.space import Candidate, PlanSpace
 from triosim.search.sweep import sweep
 from triosim.trace.tables import Trace
 
@@ -46,7 +46,7 @@ class Known(Protocol):
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundPlan:
     """A plan that was predicted and fits.
 
     Attributes:
@@ -78,8 +78,8 @@ class BestPlans:
         illegal: why combinations of sizes are no plans, likewise.
     """
 
-    best: tuple[Found, ...]
-    front: tuple[Found, ...] | None
+    best: tuple[FoundPlan, ...]
+    front: tuple[FoundPlan, ...] | None
     legal: int
     predicted: int
     fell_out: tuple[tuple[int, str], ...]
@@ -89,7 +89,7 @@ class BestPlans:
 def best_plans(
     workload: Trace,
     systems: Mapping[int, System],
-    space: Space,
+    space: PlanSpace,
     base: Plan,
     fidelity: Fidelity | None = None,
     objective: Objective = "time",
@@ -149,7 +149,7 @@ class _Open:
 
 class _Search:
     def __init__(
-        self, workload: Trace, systems: Mapping[int, System], space: Space, base: Plan, fidelity: Fidelity,
+        self, workload: Trace, systems: Mapping[int, System], space: PlanSpace, base: Plan, fidelity: Fidelity,
         objective: Objective, count: int, whole_front: bool, prune: bool,
     ) -> None:  # fmt: skip
         self.workload, self.systems, self.space, self.fidelity = workload, systems, space, fidelity
@@ -160,7 +160,7 @@ class _Search:
         self.fell: Counter[str] = Counter()
         self.predicted = 0
         self.best: list[tuple[Costs, int]] = []
-        self.found: dict[int, Found] = {}
+        self.found: dict[int, FoundPlan] = {}
 
     def run(self, workers: int, tell: Callable[[str], None], known: Known | None) -> BestPlans:
         """All of it."""
@@ -259,7 +259,7 @@ class _Search:
         elif not outcome.fits:
             self.fell["does not fit in memory"] += 1
         else:
-            found = Found(candidate, outcome.figures)
+            found = FoundPlan(candidate, outcome.figures)
             self.found[candidate.number] = found
             bisect.insort(self.best, (self._key(found.costs), candidate.number))
 

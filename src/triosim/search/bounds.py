@@ -69,7 +69,7 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Shape:
+class LeastPass:
     """One micro-batch on one rank, all stages together.
 
     Attributes:
@@ -107,7 +107,7 @@ class Bounds:
     def __init__(self, workload: Trace, system: System, base: Plan, fidelity: Fidelity) -> None:
         self.workload, self.system, self.fidelity = workload, system, fidelity
         self._base = base
-        self._shapes: dict[tuple[Any, ...], Shape | str] = {}
+        self._shapes: dict[tuple[Any, ...], LeastPass | str] = {}
 
     def of(self, candidate: Candidate) -> Bound | str:
         """What a plan takes at least, or the sentence why it cannot be formed."""
@@ -117,7 +117,7 @@ class Bounds:
             return shape
         return Bound(self._seconds(shape, candidate), self._bytes(shape, asked))
 
-    def shape(self, asked: Mapping[str, Any]) -> Shape | str:
+    def shape(self, asked: Mapping[str, Any]) -> LeastPass | str:
         """The shape of a plan, or why there is none."""
         replicas = asked["dp"] // asked["cp"]
         size = int(self._base.global_batch_size or 1) // replicas // asked["micro_batches"]
@@ -128,7 +128,7 @@ class Bounds:
 
     # --- one shape ----------------------------------------------------------------------------------------------------
 
-    def _priced(self, asked: Mapping[str, Any], size: int) -> Shape | str:
+    def _priced(self, asked: Mapping[str, Any], size: int) -> LeastPass | str:
         axis = int(np.lcm(asked["cp"], asked["ep"]))
         replicas = axis // asked["cp"]
         fields = {name: asked[name] for name in SHAPE}
@@ -142,7 +142,7 @@ class Bounds:
 
     # --- what it makes of a plan --------------------------------------------------------------------------------------
 
-    def _seconds(self, shape: Shape, candidate: Candidate) -> float:
+    def _seconds(self, shape: LeastPass, candidate: Candidate) -> float:
         asked, parts = candidate.asked, candidate.parts
         m, p = int(asked["micro_batches"]), int(asked["pp"])
         unsplit = p == 1 or asked.get("schedule", "1f1b") in UNSPLIT
@@ -152,7 +152,7 @@ class Bounds:
         steady = m * max(whole, shape.host_s) / p
         return steady if parts > p or not unsplit else max(steady, whole / (1 - (1 - 1 / m) ** p))
 
-    def _bytes(self, shape: Shape, asked: Mapping[str, Any]) -> int:
+    def _bytes(self, shape: LeastPass, asked: Mapping[str, Any]) -> int:
         dp, zero = int(asked["dp"]), int(asked["zero"])
         weights, grads, states = (
             part / (dp if zero >= level else 1)
@@ -164,7 +164,7 @@ class Bounds:
         return int((fixed + max(0.0 if elsewhere else grads, kept)) / int(asked["pp"]))
 
 
-def shape_of(made: Arranged) -> Shape:
+def shape_of(made: Arranged) -> LeastPass:
     """The shape of a job on one stage."""
     trace = made.step.trace
     storages, phase = StepStorages(trace), trace.operators.phase
@@ -182,7 +182,7 @@ def shape_of(made: Arranged) -> Shape:
     seconds = np.where(trace.operators.view, 0.0, made.times.seconds)
     alone = seconds[phase == Phase.FORWARD].sum(), seconds[_is_backward(trace)].sum()
     issues = issue_shares(trace, made.launching)[phase != Phase.OPTIMIZER].sum()
-    return Shape(float(alone[0]), float(alone[1]), forward, whole, float(issues), hidden, **sums)
+    return LeastPass(float(alone[0]), float(alone[1]), forward, whole, float(issues), hidden, **sums)
 
 
 def _is_backward(trace: Trace) -> Any:

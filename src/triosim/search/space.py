@@ -61,7 +61,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Space:
+class PlanSpace:
     """What plans there may be.
 
     Attributes:
