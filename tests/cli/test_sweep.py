@@ -44,7 +44,7 @@ def test_a_sweep_that_was_killed_goes_on(tmp_path: Path) -> None:
     process.wait()
     assert not (tmp_path / "plans.json").exists()
     resumed = run(*words[:-1], cwd=tmp_path)
-    assert "of 27 plans are known" in resumed.stderr
+    assert "plans are known from" in resumed.stderr
     first = (tmp_path / "plans.json").read_bytes()
     assert not journal.exists()
     run(*words, cwd=tmp_path)

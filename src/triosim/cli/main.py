@@ -31,6 +31,7 @@ class _Command(NamedTuple):
 COMMANDS = {
     "train": _Command("Predictions", "predict", "A training step: time, memory, where the time goes."),
     "infer": _Command("Predictions", "predict", "An inference step (a forward pass)."),
+    "search": _Command("Predictions", "search", "The best ways to train a model on a machine."),
     "serve": _Command("Predictions", "serve", "A fleet of model replicas under traffic: latency and rate."),
     "astra": _Command("Predictions", "astra", "What is ready for ASTRA-sim: Chakra traces and its files."),
     "accelerator": _Command("Predictions", "accelerator", "Designs that do not exist: evaluate and map them."),

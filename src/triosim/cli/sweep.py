@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from triosim.cli.arguments import Options
-from triosim.cli.command import Command, note, progress, say, wants_summary
+from triosim.cli.command import Command, progress, say, wants_summary
 from triosim.cli.outputs import write_json
+from triosim.cli.resuming import KnownOutcomes
 from triosim.core.errors import InputError
 
 if TYPE_CHECKING:
     from triosim.fidelity import Fidelity
     from triosim.plan import Plan
-    from triosim.search.journal import Journal
     from triosim.search.outcome import PlanOutcome
 
 
@@ -74,10 +73,9 @@ def sweep(options: Options, training: bool) -> None:
         asked = list(grid.grid(axes))
         system = machine(options, trace, max(_ranks(base, one) for one in asked))
         also = [load_workload(name, step=options.step) for name in options.also or ()]
-        with _kept(options, (trace, system, base, fidelity, also), _texts(base, fidelity, axes)) as kept:
-            known = kept.known(asked)
-            if known:
-                note(f"resumes   {len(known):,} of {len(asked):,} plans are known from {kept.path}")
+        content = (trace, system, base, fidelity, also)
+        with KnownOutcomes([options.json, options.csv], content, _texts(base, fidelity, axes), "a sweep") as kept:
+            known = kept.numbered(asked)
             outcomes = []
             for one in predicted(
                 trace, system, asked, workers=options.workers, base=base, fidelity=fidelity, progress=tell, known=known,
@@ -124,57 +122,6 @@ def _texts(base: Plan, fidelity: Fidelity, axes: dict[str, tuple[Any, ...]]) -> 
         parts = value if isinstance(value, (list, tuple)) else [value]
         found += [part for part in parts if isinstance(part, str)]
     return found
-
-
-class _Kept:
-    """What is known of the plans from a run that was cut short; nothing without a file to write beside."""
-
-    def __init__(self, journal: Journal | None) -> None:
-        self._journal = journal
-        self.path = journal.path if journal else None
-
-    def __enter__(self) -> _Kept:
-        return self
-
-    def __exit__(self, *how: object) -> None:
-        if self._journal:
-            self._journal.__exit__(*how)
-
-    def known(self, asked: list[dict[str, Any]]) -> dict[int, PlanOutcome]:
-        """Outcomes by the number that their plans have now."""
-        if self._journal is None or not self._journal.found:
-            return {}
-        from dataclasses import replace
-
-        found = {number: self._journal.found.get(_name(one)) for number, one in enumerate(asked)}
-        return {number: replace(one, number=number) for number, one in found.items() if one is not None}
-
-    def keep(self, asked: dict[str, Any], outcome: PlanOutcome) -> None:
-        """Remember an outcome."""
-        if self._journal:
-            self._journal.keep(_name(asked), outcome)
-
-    def done(self) -> None:
-        """All is written."""
-        if self._journal:
-            self._journal.done()
-
-
-def _name(asked: dict[str, Any]) -> str:
-    return json.dumps(asked, sort_keys=True)
-
-
-def _kept(options: Options, content: tuple[object, ...], files: list[str]) -> _Kept:
-    from triosim.core.outputs import is_standard_output
-    from triosim.search.journal import Journal, beside, digest
-
-    outputs = [path for path in (options.json, options.csv) if path is not None and not is_standard_output(path)]
-    if not outputs:
-        return _Kept(None)
-    journal = Journal(beside(outputs[0]), digest(*content, files=files))
-    if journal.other:
-        note(f"starts anew: {journal.path} was of another workload, machine, plan or version")
-    return _Kept(journal)
 
 
 def _write(outcomes: list[PlanOutcome], workload: str, system: str, options: Options) -> list[str]:

@@ -1,0 +1,228 @@
+"""``triosim search``: the best ways to train a model on a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from triosim.cli import completion
+from triosim.cli.arguments import MACHINE, Options
+from triosim.cli.command import command, progress
+from triosim.cli.completion import choices
+from triosim.cli.fields import argument, option
+from triosim.cli.fields import command as function_of
+from triosim.cli.outputs import OUTPUT, present
+from triosim.cli.resuming import KnownOutcomes
+from triosim.core.errors import InputError, quoted, unknown
+from triosim.plan import WORKLOAD
+
+if TYPE_CHECKING:
+    from triosim.hardware.system import System
+    from triosim.search.space import PlanSpace
+    from triosim.trace.tables import Trace
+
+WANTED, RUN = "What is looked for", "How it is looked for"
+UNDER = ("batch", "memory")
+
+
+def _option(group: str, name: str, metavar: str | None, help: str, default: Any = None, complete: Any = None) -> Any:
+    return option(name, help=help, default=default, group=group, metavar=metavar, complete=complete)
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """What ``search`` takes, in the order in which help lists it."""
+
+    workload: str = argument(
+        "WORKLOAD", "A trace, a model's name (triosim models) or a model's configuration file.",
+        complete=completion.workloads,
+    )  # fmt: skip
+    under: str = _option(
+        WANTED, "--under", "batch=N,memory=SIZE",
+        "Samples per iteration, of all replicas; and what a plan may need of each device (default: what it has).",
+        default="",
+    )  # fmt: skip
+    objective: str = _option(
+        WANTED, "--objective", "WHAT", "time, tokens-per-dollar or memory (default time).", default="time",
+        complete=choices("time", "tokens-per-dollar", "memory"),
+    )  # fmt: skip
+    price: str | None = _option(
+        WANTED, "--price", "USD/h", "Of a device hour, as 2/h (default: its list price in the catalog)."
+    )
+    best: int = _option(WANTED, "--best", "N", "Plans to find (default 10).", default=10)
+    front: bool = _option(
+        WANTED, "--front", None, "Also the Pareto front of time, memory and dollars: all plans that no other beats.",
+        default=False,
+    )  # fmt: skip
+    among: list[str] | None = _option(
+        WANTED, "--among", "NAME=A,B,...",
+        "Only such values, as tp=1,2,4 or micro-batch-size=1,2; of tp, pp, cp, ep, micro-batch-size, schedule, "
+        "schedule.chunks, recompute, zero, sequence-parallel; repeatable.",
+    )  # fmt: skip
+    seq_len: int | None = _option(WORKLOAD, "--seq-len", "N", "Tokens per sample (default: the workload's).")
+    precision: str | None = _option(
+        WORKLOAD, "--precision", "TYPE", "Of a model by name: float32, bfloat16 or float16.",
+        complete=choices("float32", "bfloat16", "float16"),
+    )  # fmt: skip
+    stack: str | None = _option(
+        WORKLOAD, "--stack", "NAME|FILE.toml", "What the framework does around a model by name (docs/stacks.md).",
+        complete=completion.stacks,
+    )  # fmt: skip
+    system: str | None = _option(
+        MACHINE, "--system", "NAME|FILE", "Ready system (triosim systems) or a file that describes one.",
+        complete=completion.systems,
+    )  # fmt: skip
+    nodes: str | None = _option(MACHINE, "--nodes", "N,...", "Servers of that system; several are compared.")
+    device: str | None = _option(
+        MACHINE, "--device", "NAME|FILE", "Device (triosim devices), instead of a system.", complete=completion.devices
+    )  # fmt: skip
+    devices: str | None = _option(MACHINE, "--devices", "N,...", "How many devices to use; several are compared.")
+    link: str | None = _option(
+        MACHINE, "--link", "BANDWIDTH", "Between devices that --device names, one direction, as 450GB/s.",
+        complete=completion.links,
+    )  # fmt: skip
+    workers: int = _option(RUN, "--workers", "N", "Processes that predict plans (default 1).", default=1)
+    json: str | None = _option(
+        OUTPUT, "--json", "FILE",
+        "Write the plans as JSON; - writes them, and nothing else, to the terminal.  A search that was killed goes on "
+        "from what is kept beside the file.",
+        complete=completion.files,
+    )  # fmt: skip
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    about = "Find the best way to train a model on a machine: exactly, among all plans that its sizes allow."
+    command(app, "search")(function_of(SearchOptions, search, about))
+
+
+def search(options: SearchOptions) -> None:
+    """Find the best plans and show or write them.
+
+    Raises:
+        InputError: an option makes no sense, or no plan is legal or fits.
+    """
+    from triosim.cli.energy_options import price_of
+    from triosim.cli.predict import fidelity_of, plan_of, step
+    from triosim.core.outputs import check_distinct
+    from triosim.report.search import Report, show, to_dict
+    from triosim.search.best import OBJECTIVES, best_plans
+
+    if options.objective not in OBJECTIVES:
+        raise unknown("objective", options.objective, OBJECTIVES)
+    if options.workers < 1:
+        raise InputError(f"--workers must be at least 1, got {options.workers}")
+    price, under = price_of(options.price), _under(options.under)
+    files = [("WORKLOAD", options.workload), ("--system", options.system), ("--device", options.device)]
+    check_distinct({"--json": options.json}, files)
+    with progress() as tell:
+        tell("reading the workload")
+        each = _each(options)
+        trace, base, fidelity = step(each[0], True), plan_of(each[0], True), fidelity_of(each[0])
+        systems = _systems(each, trace, under)
+        space = _space(options, trace, list(systems), under)
+        if price is None:
+            price = next(iter(systems.values())).models[0].price_per_hour
+        if price is None and options.objective == "tokens-per-dollar":
+            raise InputError("what a device hour costs is not known: give --price, for example 2/h")
+        asked = (trace, systems, base, fidelity, options.objective, options.best, options.front, space.among)
+        names = [text for _, text in files if text]
+        with KnownOutcomes([options.json], (*asked, space.batch), names, "a search") as kept:
+            found = best_plans(
+                trace, systems, space, base, fidelity, options.objective, options.best, options.front,
+                options.workers, tell, kept,
+            )  # fmt: skip
+            report = Report(
+                found, trace.meta.workload, {n: one.name for n, one in systems.items()}, options.objective,
+                space.batch, trace.meta.sequence_length, price,
+                "as given" if options.price else "list price of the catalog",
+                {count: _words(one) for count, one in zip(systems, each, strict=True)},
+            )  # fmt: skip
+            present(report, "search", options.json, to_dict, show)
+            kept.done()
+
+
+def _under(text: str) -> dict[str, int]:
+    """Limits from ``batch=1536,memory=40GB``.
+
+    Raises:
+        InputError: it is none, or the batch is missing.
+    """
+    from triosim.core.units import parse_bytes
+
+    found: dict[str, int] = {}
+    for word in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = (part.strip() for part in word.partition("="))
+        if name not in UNDER:
+            raise unknown("name after --under", name, UNDER)
+        if not equals or (name == "batch" and not value.isdecimal()):
+            raise InputError(f"--under {quoted(word)}: give a value, for example batch=512,memory=40GB")
+        found[name] = int(value) if name == "batch" else parse_bytes(value, "--under memory")
+    if not found.get("batch"):
+        raise InputError(
+            "how many samples an iteration takes is not known: give --under batch=N, for example batch=512"
+        )
+    return found
+
+
+def _numbers(text: str | None, name: str) -> list[int | None]:
+    """Numbers from ``"8,16"``; a single None where there are none."""
+    if text is None:
+        return [None]
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and int(word) for word in words):
+        raise InputError(f"{name} must be whole numbers of at least 1, got {quoted(text)}")
+    return list(dict.fromkeys(int(word) for word in words))
+
+
+def _each(options: SearchOptions) -> list[Options]:
+    """The options of ``train`` for each number of devices."""
+    if options.nodes is None and options.devices is None:
+        raise InputError("how many devices there are is not known: give --nodes N with --system, or --devices N")
+    shared = {name: getattr(options, name) for name in ("workload", "seq_len", "precision", "stack", "system",
+                                                        "device", "link")}  # fmt: skip
+    pairs = [(n, d) for n in _numbers(options.nodes, "--nodes") for d in _numbers(options.devices, "--devices")]
+    return [Options(**shared, nodes=nodes, devices=devices) for nodes, devices in pairs]
+
+
+def _systems(each: list[Options], trace: Trace, under: Mapping[str, int]) -> dict[int, System]:
+    """The machines by their number of devices, whose memory is what a plan may need."""
+    from dataclasses import replace
+
+    from triosim.cli.predict import machine
+
+    found = {}
+    for options in each:
+        made = machine(options, trace, options.devices or 1)
+        if "memory" in under:
+            limit = under["memory"]
+            models = tuple(replace(one, memory_bytes=min(one.memory_bytes or limit, limit)) for one in made.models)
+            made = replace(made, models=models)
+        if made.devices in found:
+            raise InputError(
+                f"{made.devices} devices are asked for twice: give each number of --nodes or --devices once"
+            )
+        found[made.devices] = made
+    return found
+
+
+def _space(options: SearchOptions, trace: Trace, devices: list[int], under: Mapping[str, int]) -> PlanSpace:
+    from triosim.partition.facts import Facts
+    from triosim.search.grid import axes_of
+    from triosim.search.space import PlanSpace
+    from triosim.trace.blocks import blocks
+
+    calls = Facts(trace).calls
+    experts = any(calls[row].kind == "experts" for row in range(len(trace)))
+    among = axes_of(options.among or (), "--among")
+    return PlanSpace(devices, under["batch"], len(blocks(trace)), trace.meta.sequence_length, experts, among)
+
+
+def _words(options: Options) -> list[str]:
+    """Words of a command line that all plans on a machine share."""
+    named = ("seq_len", "precision", "stack", "system", "nodes", "device", "devices", "link")
+    given = [(f"--{name.replace('_', '-')}", getattr(options, name)) for name in named]
+    return ["triosim", "train", options.workload, *(w for name, v in given if v is not None for w in (name, str(v)))]

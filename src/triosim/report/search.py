@@ -1,0 +1,163 @@
+"""The plans that a search found: as a table, as commands to copy, and as plain values."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from triosim.core.units import format_bytes, format_time
+from triosim.report.table import Column, TextTable
+from triosim.search.best import BestPlans, FoundPlan
+from triosim.search.space import Candidate
+
+SCHEMA = "triosim/search/1"
+SECONDS_PER_HOUR = 3600.0
+_REASONS = 10
+_SHORT = (("tp", "tp"), ("pp", "pp"), ("dp", "dp"), ("cp", "cp"), ("ep", "ep"))
+
+
+@dataclass(frozen=True)
+class Report:
+    """A search and what it was asked.
+
+    Attributes:
+        found: what it found.
+        workload: its name.
+        systems: names of the machines, by their number of devices.
+        objective: what was best.
+        batch, sequence: samples per iteration, tokens of each (None where not known).
+        price: dollars of a device hour, None where not known.
+        price_from: where that is from.
+        words: of a command line that predicts one of the plans, those that all share; by the number of devices.
+    """
+
+    found: BestPlans
+    workload: str
+    systems: Mapping[int, str]
+    objective: str
+    batch: int
+    sequence: int | None
+    price: float | None
+    price_from: str
+    words: Mapping[int, Sequence[str]]
+
+    def dollars(self, one: FoundPlan) -> float | None:
+        """What an iteration costs."""
+        if self.price is None:
+            return None
+        return one.figures.iteration_time_s * one.candidate.devices * self.price / SECONDS_PER_HOUR
+
+    def tokens_per_dollar(self, one: FoundPlan) -> float | None:
+        """Tokens for a dollar."""
+        spent = self.dollars(one)
+        return self.batch * self.sequence / spent if spent and self.sequence else None
+
+    def command(self, one: Candidate) -> str:
+        """The command that predicts a plan."""
+        asked, words = one.asked, [*self.words[one.devices]]
+        for axis in ("tp", "pp", "dp"):
+            words += [f"--{axis}", str(asked[axis])]
+        for axis in ("cp", "ep"):
+            words += [f"--{axis}", str(asked[axis])] if asked[axis] > 1 else []
+        words += ["--global-batch-size", str(self.batch), "--micro-batches", str(asked["micro_batches"])]
+        if "schedule" in asked:
+            words += ["--schedule", str(asked["schedule"])]
+        if "schedule.chunks" in asked:
+            words += ["--schedule-option", f"chunks={asked['schedule.chunks']}"]
+        words += ["--recompute", str(asked["recompute"]), "--zero", str(asked["zero"])]
+        return shlex.join([*words, *(["--sequence-parallel"] if asked["sequence-parallel"] else [])])
+
+
+def to_dict(report: Report) -> dict[str, Any]:
+    """Plain values, ready for JSON."""
+    found = report.found
+    return {
+        "schema": SCHEMA, "workload": report.workload,
+        "systems": {str(devices): name for devices, name in report.systems.items()}, "objective": report.objective,
+        "global_batch_size": report.batch, "price_usd_per_device_hour": report.price, "price_from": report.price_from,
+        "legal": found.legal, "predicted": found.predicted,
+        "plans": [_plain(report, one, rank) for rank, one in enumerate(found.best, 1)],
+        "front": None if found.front is None else [_plain(report, one, None) for one in found.front],
+        "fell_out": [{"plans": n, "why": why} for n, why in found.fell_out],
+        "no_plans": [{"combinations": n, "why": why} for n, why in found.illegal],
+    }  # fmt: skip
+
+
+def _plain(report: Report, one: FoundPlan, rank: int | None) -> dict[str, Any]:
+    return {
+        **({"rank": rank} if rank else {}), "devices": one.candidate.devices, "asked": dict(one.candidate.asked),
+        "figures": asdict(one.figures), "usd_per_iteration": report.dollars(one),
+        "tokens_per_usd": report.tokens_per_dollar(one), "command": report.command(one.candidate),
+    }  # fmt: skip
+
+
+def show(report: Report, console: Console) -> None:
+    """Print the best plans, the front where it was asked for, the command of the best, and why others fell out."""
+    found = report.found
+    if found.best:
+        console.print(_table(report, found.best))
+        console.print()
+        console.print(Text("The best of them as a command:", "bold"))
+        console.print(Text(f"  {report.command(found.best[0].candidate)}"), soft_wrap=True)
+    else:
+        console.print(Text("No plan fits in memory.", "bold"))
+    if found.front is not None:
+        console.print()
+        console.print(Text("No other plan beats these in time, memory and device hours:", "bold"))
+        console.print(_table(report, found.front))
+    console.print()
+    out = sum(n for n, _ in found.fell_out)
+    said = f"{found.predicted:,} of {found.legal:,} legal plans were predicted; {out:,} fell out:"
+    console.print(Text(said if out else said.partition(";")[0] + ".", "bold"))
+    rows = TextTable((Column(right=True), Column(flow="wrap")), indent=2)
+    for number, why in found.fell_out[:_REASONS]:
+        rows.add_row(f"{number:,}", why)
+    if len(found.fell_out) > _REASONS:
+        rows.add_row(f"{sum(n for n, _ in found.fell_out[_REASONS:]):,}", "for other reasons")
+    if out:
+        console.print(rows)
+    if report.price is not None:
+        console.print(Text(f"A device hour costs {report.price:g} USD, {report.price_from}.", "dim"))
+
+
+def _table(report: Report, plans: Sequence[FoundPlan]) -> TextTable:
+    axes = [(name, head) for name, head in _SHORT if any(one.candidate.asked[name] > 1 for one in plans)]
+    several = len(report.systems) > 1
+    table = TextTable([
+        Column("", right=True),
+        *([Column("devices", right=True)] if several else []),
+        *(Column(head, right=True) for _, head in axes),
+        Column("micro-batch", right=True),
+        Column("schedule"),
+        Column("recompute"),
+        Column("zero", right=True),
+        Column("SP"),
+        Column("iteration", right=True),
+        Column("memory", right=True),
+        Column("tokens/USD", right=True, optional=1),
+        Column("what binds", optional=2),
+    ])  # fmt: skip
+    for place, one in enumerate(plans, 1):
+        asked, figures = one.candidate.asked, one.figures
+        tokens = report.tokens_per_dollar(one)
+        chunks = f" x {asked['schedule.chunks']}" if "schedule.chunks" in asked else ""
+        table.add_row(
+            str(place),
+            *([str(one.candidate.devices)] if several else []),
+            *(str(asked[name]) for name, _ in axes),
+            str(figures.sizes["micro_batch_size"]),
+            f"{asked.get('schedule', '-')}{chunks}",
+            str(asked["recompute"]),
+            str(asked["zero"]),
+            "yes" if asked["sequence-parallel"] else "no",
+            format_time(figures.iteration_time_s),
+            format_bytes(figures.reserved_bytes),
+            "-" if tokens is None else f"{tokens:,.0f}",
+            figures.binds,
+        )
+    return table

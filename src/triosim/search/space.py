@@ -1,0 +1,179 @@
+"""The plans that may be run: every division of a training step that its sizes allow.
+
+A plan is legal where frameworks run it as it stands:
+
+* ``tp x pp x dp`` ranks fill the devices, and the replicas (``dp / cp``) share the global batch equally.
+* Each stage has equally many of the repeated blocks, and with chunks each chunk has.
+* ``interleaved-1f1b`` gets micro-batches in whole rounds of ``pp``.
+* ZeRO 2 and 3 are without a pipeline: they exchange gradients and parameters with each micro-batch.
+* ``cp`` and ``ep`` take ranks of the data axis; what a model does not divide by, its rules say (:mod:`.bounds`).
+
+What would be the same plan under another name is left out: ZeRO on one rank, sequence parallelism without ``tp``,
+a schedule without a pipeline.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from triosim.core.errors import InputError, unknown
+from triosim.plan import divisors
+
+AXES = ("tp", "pp", "cp", "ep", "micro-batch-size", "schedule", "schedule.chunks", "recompute", "zero",
+        "sequence-parallel")  # fmt: skip
+"""What a search varies, named as in ``--sweep``."""
+
+SCHEDULES = ("1f1b", "interleaved-1f1b", "zb-h1")
+"""Schedules that are tried: each trades memory, bubbles and sends otherwise; ``gpipe`` has the bubbles of ``1f1b`` and
+keeps more."""
+CHUNKED = "interleaved-1f1b"
+"""The schedule that takes chunks."""
+RECOMPUTE = ("none", "selective", "full")
+ZERO = (0, 1, 2, 3)
+LONG_SEQUENCE = 8192
+"""Tokens of a sequence from which on sharing it among ranks is tried; published recipes begin there or later."""
+MOST = 2_000_000
+"""Plans beyond which nobody waits."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A legal plan.
+
+    Attributes:
+        number: its place in the space, from 0.
+        devices: that it fills.
+        asked: its fields, as a sweep has them (:func:`triosim.search.grid.asked_of`).
+    """
+
+    number: int
+    devices: int
+    asked: Mapping[str, Any]
+
+    @property
+    def parts(self) -> int:
+        """Stages times chunks."""
+        return int(self.asked["pp"]) * int(self.asked.get("schedule.chunks", 1))
+
+
+@dataclass(frozen=True)
+class PlanSpace:
+    """What plans there may be.
+
+    Attributes:
+        devices: how many there may be; each number is a space of its own.
+        batch: samples per iteration, of all replicas.
+        blocks: repeated blocks of the model, 0 where none are known.
+        sequence: tokens per sample, None where not known.
+        experts: whether the model has layers of experts.
+        among: values that an axis is to have, instead of all; of :data:`AXES`.
+        illegal: why combinations are no plans, counted while :meth:`candidates` runs.
+
+    Raises:
+        InputError: an axis is none that a search varies, or the batch is less than 1.
+    """
+
+    devices: Sequence[int]
+    batch: int
+    blocks: int
+    sequence: int | None = None
+    experts: bool = False
+    among: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    illegal: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise InputError(f"--under batch must be at least 1, got {self.batch}")
+        for name in self.among:
+            if name not in AXES:
+                raise unknown("name after --among", name, AXES)
+
+    def candidates(self) -> list[Candidate]:
+        """All of them, in an order that depends on nothing else.
+
+        Raises:
+            InputError: there are too many.
+        """
+        self.illegal.clear()
+        found: list[Candidate] = []
+        for devices in self.devices:
+            for asked in self._asked(devices):
+                found.append(Candidate(len(found), devices, asked))
+                if len(found) > MOST:
+                    raise InputError(f"more than {MOST:,} plans are legal: give some of their sizes with --among")
+        return found
+
+    def _asked(self, devices: int) -> Iterator[dict[str, Any]]:
+        for tp in self._values("tp", divisors(devices)):
+            for pp in self._values("pp", divisors(devices // tp) if devices % tp == 0 else [1]):
+                if devices % (tp * pp):
+                    self.illegal["tp x pp does not divide the devices"] += 1
+                    continue
+                yield from self._replicas(tp, pp, devices // (tp * pp))
+
+    def _replicas(self, tp: int, pp: int, dp: int) -> Iterator[dict[str, Any]]:
+        long = self.sequence is not None and self.sequence >= LONG_SEQUENCE
+        for cp in self._values("cp", divisors(dp) if long else [1]):
+            if dp % cp or (self.sequence or cp) % cp:
+                self.illegal["cp does not divide the replicas or the sequence"] += 1
+                continue
+            if self.batch % (dp // cp):
+                self.illegal["the global batch does not divide among the replicas"] += 1
+                continue
+            for ep in self._values("ep", divisors(dp) if self.experts else [1]):
+                if dp % ep:
+                    self.illegal["ep does not divide the replicas"] += 1
+                    continue
+                sizes = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, "ep": ep}
+                yield from self._batches(sizes, self.batch // (dp // cp))
+
+    def _batches(self, sizes: Mapping[str, int], own: int) -> Iterator[dict[str, Any]]:
+        """Plans of a mesh whose replicas have ``own`` samples each."""
+        pp, tp, dp = sizes["pp"], sizes["tp"], sizes["dp"]
+        schedules = list(self._schedules(pp))
+        for size in self._values("micro-batch-size", divisors(own)):
+            if own % size:
+                self.illegal["the micro-batch does not divide the replica's batch"] += 1
+                continue
+            count = own // size
+            others = product(
+                schedules,
+                self._values("recompute", RECOMPUTE),
+                self._values("zero", ZERO if dp > 1 else (0,)),
+                self._values("sequence-parallel", (False, True)) if tp > 1 else (False,),
+            )
+            for schedule, recompute, zero, sequence in others:
+                if schedule.get("schedule") == CHUNKED and count % pp:
+                    self.illegal[f"{CHUNKED} needs micro-batches in whole rounds of pp"] += 1
+                elif zero >= 2 and pp > 1:
+                    self.illegal["zero 2 and 3 are not combined with a pipeline"] += 1
+                else:
+                    yield {
+                        **sizes, "micro_batches": count, **schedule, "recompute": recompute, "zero": zero,
+                        "sequence-parallel": sequence,
+                    }  # fmt: skip
+
+    def _schedules(self, pp: int) -> Iterator[dict[str, Any]]:
+        """Schedules, with their chunks, that give each stage equally many blocks."""
+        if pp == 1:
+            yield {}
+            return
+        if self.blocks % pp or not self.blocks:
+            self.illegal[f"pp does not divide the {self.blocks} repeated blocks"] += 1
+            return
+        for name in self._values("schedule", SCHEDULES):
+            if name != CHUNKED:
+                yield {"schedule": name}
+                continue
+            for chunks in self._values("schedule.chunks", divisors(self.blocks // pp)[1:]):
+                if (self.blocks // pp) % int(chunks):
+                    self.illegal[f"pp x chunks does not divide the {self.blocks} repeated blocks"] += 1
+                else:
+                    yield {"schedule": name, "schedule.chunks": int(chunks)}
+
+    def _values(self, axis: str, every: Sequence[Any]) -> Sequence[Any]:
+        return self.among.get(axis, every)

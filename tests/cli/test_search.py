@@ -1,0 +1,73 @@
+"""``triosim search``, as a user types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.command import run
+
+JOB = ("search", "gpt2", "--seq-len", "128", "--system", "dgx-a100", "--nodes", "1", "--under", "batch=8")
+FEW = ("--among", "recompute=none", "--among", "tp=1,2", "--among", "pp=1,2", "--among", "micro-batch-size=1,2")
+
+
+def test_the_best_plans_are_ranked_and_can_be_copied(tmp_path: Path) -> None:
+    shown = run(*JOB, *FEW, "--best", "2", "--price", "2/h", "--front", "--among", "zero=1").stdout
+    assert "The best of them as a command:" in shown
+    assert "No other plan beats these" in shown
+    assert "legal plans were predicted" in shown
+    assert "A device hour costs 2 USD, as given." in shown
+    run(*JOB, *FEW, "--best", "2", "--price", "2/h", "--among", "zero=1", "--json", "plans.json", cwd=tmp_path)
+    found = json.loads((tmp_path / "plans.json").read_text())
+    assert found["schema"] == "triosim/search/1"
+    assert [one["rank"] for one in found["plans"]] == [1, 2]
+    best = found["plans"][0]
+    assert best["command"] in shown
+    assert best["usd_per_iteration"] == pytest.approx(best["figures"]["iteration_time_s"] * 8 * 2 / 3600)
+    assert best["tokens_per_usd"] == pytest.approx(8 * 128 / best["usd_per_iteration"])
+    alone = json.loads(run(*shlex.split(best["command"])[1:], "--json", "-").stdout)
+    assert alone["iteration_time_s"] == pytest.approx(best["figures"]["iteration_time_s"], rel=1e-3)
+    assert not list(tmp_path.glob("*.jsonl"))
+
+
+def test_a_search_that_was_killed_goes_on(tmp_path: Path) -> None:
+    words = (*JOB, *FEW, "--best", "6", "--json", "plans.json", "--quiet")
+    process = subprocess.Popen([sys.executable, "-m", "triosim", *words], cwd=tmp_path, env=dict(os.environ))
+    journal = tmp_path / "plans.json.journal.jsonl"
+    while process.poll() is None and (not journal.exists() or journal.read_bytes().count(b"\n") < 4):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "plans.json").exists()
+    assert "plans are known" in run(*words[:-1], cwd=tmp_path).stderr
+    first = (tmp_path / "plans.json").read_bytes()
+    assert not journal.exists()
+    run(*words, cwd=tmp_path)
+    assert (tmp_path / "plans.json").read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--under", "batch=0"), "give --under batch=N"),
+        (("--under", "memory=1GB"), "give --under batch=N"),
+        (("--under", "batch=8,speed=1"), "unknown name after --under"),
+        (("--objective", "speed"), "unknown objective"),
+        (("--among", "dp=1"), "unknown name after --among"),
+        (("--best", "0"), "--best must be at least 1"),
+        (("--workers", "0"), "--workers must be at least 1"),
+        (("--nodes", "1,x"), "--nodes must be whole numbers"),
+    ],
+)
+def test_what_makes_no_sense_is_one_sentence(words: tuple[str, ...], said: str) -> None:
+    done = run(*JOB, *words, code=2)
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

@@ -1,0 +1,152 @@
+"""The best plans are found exactly: bounds hold, and nothing that is left out would have been among them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+import triosim
+from triosim.cli.workloads import load_workload
+from triosim.core.errors import InputError
+from triosim.fidelity import Fidelity
+from triosim.plan import Plan
+from triosim.search.best import BestPlans, best_plans
+from triosim.search.bounds import Bounds
+from triosim.search.front import dominates, front
+from triosim.search.outcome import PlanOutcome
+from triosim.search.space import PlanSpace
+from triosim.search.sweep import sweep
+from triosim.trace.blocks import blocks
+
+BATCH = 8
+AMONG: dict[str, tuple[Any, ...]] = {
+    "tp": (1, 2), "pp": (1, 2, 4), "micro-batch-size": (1, 2), "recompute": ("none", "full"), "zero": (0, 1),
+    "schedule.chunks": (3,), "sequence-parallel": (False,),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> triosim.Trace:
+    return load_workload("gpt2", seq_len=128, training=True)
+
+
+@pytest.fixture(scope="module")
+def server() -> triosim.System:
+    return triosim.system("dgx-a100", 1)
+
+
+@pytest.fixture(scope="module")
+def space(gpt2: triosim.Trace) -> PlanSpace:
+    return PlanSpace([8], BATCH, len(blocks(gpt2)), 128, among=AMONG)
+
+
+class _Memory:
+    """Outcomes by plan."""
+
+    def __init__(self, known: Mapping[str, PlanOutcome] | None = None) -> None:
+        self.known = dict(known or {})
+        self.asked = 0
+
+    def get(self, asked: Mapping[str, Any]) -> PlanOutcome | None:
+        return self.known.get(repr(sorted(asked.items())))
+
+    def keep(self, asked: Mapping[str, Any], outcome: PlanOutcome) -> None:
+        self.asked += 1
+        self.known[repr(sorted(asked.items()))] = outcome
+
+
+@pytest.fixture(scope="module")
+def every(gpt2: triosim.Trace, server: triosim.System, space: PlanSpace) -> _Memory:
+    """What each plan gives."""
+    memory = _Memory()
+    plans = [dict(one.asked) for one in space.candidates()]
+    for asked, outcome in zip(plans, sweep(gpt2, server, plans, base=Plan(global_batch_size=BATCH)), strict=True):
+        memory.keep(asked, outcome)
+    return memory
+
+
+def _best(workload: triosim.Trace, server: triosim.System, space: PlanSpace, **more: Any) -> BestPlans:
+    return best_plans(workload, {8: server}, space, Plan(), **more)
+
+
+def test_no_plan_is_below_its_bound(
+    gpt2: triosim.Trace, server: triosim.System, space: PlanSpace, every: _Memory
+) -> None:
+    bounds = Bounds(gpt2, server, Plan(global_batch_size=BATCH), Fidelity())
+    shares = []
+    for one in space.candidates():
+        bound, outcome = bounds.of(one), every.get(one.asked)
+        assert outcome is not None
+        assert outcome.figures is not None
+        assert not isinstance(bound, str)
+        assert 0 < bound.seconds <= outcome.figures.iteration_time_s, one.asked
+        assert 0 < bound.bytes <= outcome.figures.reserved_bytes, one.asked
+        shares.append((bound.seconds / outcome.figures.iteration_time_s, bound.bytes / outcome.figures.reserved_bytes))
+    assert max(seconds for seconds, _ in shares) > 0.7  # it says something
+    assert max(size for _, size in shares) > 0.7
+
+
+@pytest.mark.parametrize("objective", ["time", "memory", "tokens-per-dollar"])
+@pytest.mark.parametrize("whole_front", [False, True])
+def test_pruning_changes_nothing(
+    gpt2: triosim.Trace, server: triosim.System, space: PlanSpace, every: _Memory, objective: str, whole_front: bool
+) -> None:
+    how = {"objective": objective, "count": 4, "whole_front": whole_front, "known": every}
+    pruned, whole = (_best(gpt2, server, space, prune=prune, **how) for prune in (True, False))
+    assert (pruned.best, pruned.front) == (whole.best, whole.front)
+    assert whole.predicted == whole.legal == len(space.candidates())
+    assert pruned.predicted < whole.predicted
+    assert len(pruned.best) == 4
+    known = [outcome.figures for outcome in every.known.values() if outcome.figures]
+    if objective == "time":
+        assert pruned.best[0].figures.iteration_time_s == min(one.iteration_time_s for one in known)
+    if objective == "memory":
+        assert pruned.best[0].figures.reserved_bytes == min(one.reserved_bytes for one in known)
+    if pruned.front is not None:
+        costs = [one.costs for one in pruned.front]
+        assert not any(dominates(a, b) for a in costs for b in costs if a is not b)
+
+
+def test_what_is_known_is_not_predicted_again(
+    gpt2: triosim.Trace, server: triosim.System, space: PlanSpace, every: _Memory
+) -> None:
+    half = _Memory(dict(list(every.known.items())[::2]))
+    resumed, whole = (_best(gpt2, server, space, count=3, known=one) for one in (half, every))
+    assert resumed == whole
+    assert 0 < half.asked < whole.predicted
+
+
+def test_the_front_of_a_few() -> None:
+    assert front([(2.0, 2.0), (1.0, 3.0), (3.0, 1.0), (2.0, 3.0), (2.0, 2.0)]) == [1, 0, 2]
+    assert front([]) == []
+
+
+def test_the_space_has_each_plan_once_and_only_legal_ones() -> None:
+    found = PlanSpace([64], 48, 12, 2048).candidates()
+    seen = {repr(one.asked) for one in found}
+    assert len(seen) == len(found) == found[-1].number + 1
+    for one in found:
+        asked = one.asked
+        assert asked["tp"] * asked["pp"] * asked["dp"] == 64
+        assert 48 % (asked["dp"] * asked["micro_batches"]) == 0
+        assert 12 % one.parts == 0
+        assert asked["zero"] < 2 or asked["pp"] == 1
+        if asked.get("schedule") == "interleaved-1f1b":
+            assert asked["micro_batches"] % asked["pp"] == 0
+    assert {one.asked["cp"] for one in found} == {one.asked["ep"] for one in found} == {1}
+    assert {one.asked["cp"] for one in PlanSpace([8], 8, 12, 8192).candidates()} == {1, 2, 4, 8}
+    assert {one.asked["ep"] for one in PlanSpace([8], 8, 12, 2048, experts=True).candidates()} == {1, 2, 4, 8}
+
+
+def test_what_makes_no_sense_is_said() -> None:
+    with pytest.raises(InputError, match="among"):
+        PlanSpace([8], 8, 12, among={"dp": (1,)})
+    with pytest.raises(InputError, match="batch must be at least 1"):
+        PlanSpace([8], 0, 12)
+
+
+def test_no_legal_plan_is_said(gpt2: triosim.Trace, server: triosim.System) -> None:
+    with pytest.raises(InputError, match=r"no plan is legal: .*does not divide among the replicas"):
+        _best(gpt2, server, PlanSpace([8], 3, 12, 128, among={"tp": (1,), "pp": (1,)}))
