@@ -18,6 +18,7 @@ HERE = Path(__file__).resolve().parent
 READS = {
     "accelerator": ("accelerator",),
     "collectives": ("collectives/nccl.parquet", "collectives/measured.csv"),
+    "edge": ("edge",),
     "jobs": ("energy/published_jobs.csv",),
     "kernels": ("kernels/*.parquet",),
     "kineto_replay": ("kineto",),

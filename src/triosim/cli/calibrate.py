@@ -79,13 +79,44 @@ def calibrate(
             rich_help_panel=MEASURED,
         ),
     ] = None,
+    few: Annotated[
+        Path | None,
+        typer.Option(
+            "--few",
+            metavar="FILE",
+            help="Table (CSV) of 10 to 50 whole networks that were timed: columns arch (a cell, blocks or a name) and "
+            "ms; learns what others take.",
+            show_default=False,
+            rich_help_panel=MEASURED,
+        ),
+    ] = None,
+    pool: Annotated[
+        Path | None,
+        typer.Option(
+            "--pool",
+            metavar="FILE",
+            help="With --few: table of what networks took on other devices, a column each.",
+            show_default=False,
+            rich_help_panel=MEASURED,
+        ),
+    ] = None,
+    predict: Annotated[
+        Path | None,
+        typer.Option(
+            "--predict",
+            metavar="FILE",
+            help="With --few PACK.json, what it has learned: table of networks (arch) whose times are asked for.",
+            show_default=False,
+            rich_help_panel=MEASURED,
+        ),
+    ] = None,
     device: Annotated[
         str | None,
         typer.Option(
             "--device",
             metavar="NAME|FILE",
             help="Device (triosim devices) or file that describes one, where the trace does not name it; with --run "
-            "also cpu or cuda.",
+            "also cpu or cuda; with --few what to call it.",
             show_default=False,
             autocompletion=completion.devices,
         ),
@@ -110,7 +141,7 @@ def calibrate(
             "-o",
             "--output",
             metavar="FILE",
-            help="File to write (default: DEVICE-calibration.json, composition.json).",
+            help="File to write (default: DEVICE-calibration.json, composition.json, DEVICE-few-shot.json).",
             show_default=False,
         ),
     ] = None,
@@ -122,6 +153,19 @@ def calibrate(
     """
     from triosim.core.outputs import check_distinct
 
+    if few is not None:
+        others = (trace, run or None, iterations, power, phases, budget, step)
+        if any(one is not None for one in others):
+            raise InputError(
+                "--few learns from whole networks alone: beside it only --pool, --device, --predict and -o"
+            )
+        from triosim.cli.few_shot import write as write_few
+
+        check_distinct({"--output": output}, [("--few", few), ("--pool", pool), ("--predict", predict)])
+        write_few(few, pool, predict, device, output)
+        return
+    if pool is not None or predict is not None:
+        raise InputError("--pool and --predict go with networks that were timed: give --few FILE as well")
     if power is not None:
         if trace is not None or run or iterations is not None or step is not None:
             raise InputError("--power measures power alone: leave out the trace, --run, --iterations and --step")
@@ -134,7 +178,7 @@ def calibrate(
         raise InputError("--phases says what a device did while its power was logged: give --power FILE as well")
     if (trace is not None) + run + (iterations is not None) != 1:
         raise InputError(
-            "triosim calibrate takes a trace, --run, --iterations or --power, one of them: "
+            "triosim calibrate takes a trace, --run, --iterations, --power or --few, one of them: "
             "triosim calibrate STEP.triosim"
         )
     check_distinct({"--output": output}, [("TRACE", trace), ("--device", device), ("--iterations", iterations)])

@@ -1,0 +1,1 @@
+"""Devices from few networks."""
