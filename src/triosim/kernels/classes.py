@@ -87,6 +87,7 @@ def classify(trace: Trace, device: Accelerator) -> Classified:
     Float32 convolutions on NVIDIA devices that have TF32 run in TF32, float32 matrix products do not: PyTorch's
     defaults are ``torch.backends.cudnn.allow_tf32 = True`` and ``torch.backends.cuda.matmul.allow_tf32 = False``
     (PyTorch documentation, "CUDA semantics", section "TensorFloat-32 (TF32) on Ampere (and later) devices").
+    Transformer Engine's products of float32 run in TF32 (``common/gemm/cublaslt_gemm.cu``).
     """
     operators = trace.operators
     group = by_name(operators.name, group_of_name).astype(np.int8)
@@ -101,8 +102,9 @@ def classify(trace: Trace, device: Accelerator) -> Classified:
     if experts.size:  # tokens come first; the weights of their choice are of another type
         dtype[experts] = trace.values.dtype[operators.inputs.values[operators.inputs.offsets[experts]]]
     if device.vendor == "NVIDIA" and "tfloat32" in device.peak_flops:
-        convolutions = (group == CONVOLUTION) | (group == CONVOLUTION_BACKWARD)
-        dtype[convolutions & (dtype == DTYPE_CODE["float32"])] = DTYPE_CODE["tfloat32"]
+        rounded = (group == CONVOLUTION) | (group == CONVOLUTION_BACKWARD)
+        rounded |= by_name(operators.name, lambda name: name.startswith("transformer_engine::")).astype(np.bool_)
+        dtype[rounded & (dtype == DTYPE_CODE["float32"])] = DTYPE_CODE["tfloat32"]
     engine = np.zeros(len(operators), np.int8)
     if rows.size:
         engine[rows] = _engines(device)[dtype[rows]]

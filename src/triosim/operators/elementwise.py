@@ -60,7 +60,7 @@ class Elementwise(Kind):
         fake_quantize_per_channel_affine fake_quantize_per_tensor_affine_cachemask
         view_as_real_copy
         quantize compute_amax: self
-        swiglu: gate up
+        swiglu clamped_swiglu: gate up weight
         fused_rope: input cos sin
         silu_and_mul gelu_and_mul gelu_tanh_and_mul rotary_embedding
         """
@@ -81,12 +81,12 @@ class Elementwise(Kind):
 
     def results(self, call: Call) -> tuple[CallResult, ...] | None:
         if call.backward:
-            pair = gradients_of(call, ("gate",), ("up",))
-            return pair or like(call, "self", "output", "result", *GRADIENT_ROLES, "input")
+            each = gradients_of(call, ("gate",), ("up",), ("weight",)) if call.find("gate") >= 0 else None
+            return each or like(call, "self", "output", "result", *GRADIENT_ROLES, "input")
         if not call.inputs:
             return None
         if call.name in _LIKE_INPUT:
-            return like(call, "input", "self")
+            return like(call, "input", "self", "gate")
         shape = broadcast(call.inputs)
         if shape is None:
             return None
@@ -108,7 +108,7 @@ class Elementwise(Kind):
 
 
 _FILLS = ("zero", "fill")
-_LIKE_INPUT = ("fused_rope", "prelu", "_prelu_kernel", "glu")
+_LIKE_INPUT = ("fused_rope", "prelu", "_prelu_kernel", "glu", "swiglu", "clamped_swiglu")
 _MASKED = ("native_dropout", "_fused_dropout", "fused_dropout")
 _TRUTHS = frozenset((
     "eq", "ne", "lt", "le", "gt", "ge", "greater", "greater_equal", "less", "less_equal", "not_equal", "logical_and",

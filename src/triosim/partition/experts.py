@@ -129,7 +129,7 @@ def routed(facts: Facts, seed: tuple[int, Shard]) -> tuple[frozenset[int], dict[
         kind = facts.calls[row].kind
         if module[row] == NONE or not inside[module[row]] or facts.phase[row] == Phase.OPTIMIZER:
             continue
-        if trace.operators.view[row] or (kind not in ("index", "create") and facts.dims(row).known):
+        if trace.operators.view[row] or (kind not in ("index", "permutation", "create") and facts.dims(row).known):
             continue
         for made in facts.outputs[row] if facts.calls[row].name not in _COUNTS else ():
             at = next((dim for dim, extent in enumerate(facts.shapes[made]) if extent in counts), NONE)

@@ -69,24 +69,28 @@ class ExpertRouter:
         """Weights and numbers of the experts of tokens ``x`` [tokens, width], [tokens, chosen] each."""
         with net.module(self.name, self.kind):
             weight, bias = net.parameter("weight"), net.optional("bias")
+            if net.fused and self.full_precision and bias is None:
+                return self._scored(net, _wide_product(net, x, weight), x)
             read = net.to(x, "float32") if self.full_precision else x
             weight = net.to(weight, "float32") if self.full_precision else weight
-            logits = net.mm(read, net.t(weight), bias, column_major=True)
-            if self.score.startswith("chosen"):
-                top, numbers = _topk(net, logits, self.chosen)
-                if self.score == "chosen":
-                    return _softmax(net, top), numbers
-                return net.to(net.sigmoid(net.to(top, "float32")), x.dtype), numbers
-            if self.score == "sigmoid":
-                scores = net.sigmoid(logits)
-            else:
-                scores = _softmax(net, net.to(logits, "float32"))
-            top, numbers = self._choose(net, scores)
-            if self.normalised:
-                top = _divided(net, top, _summed(net, top, 1, keepdim=True))
-            if self.scaled:
-                top = net.scaled(top)
-            return (net.to(top, x.dtype) if self.rounded else top), numbers
+            return self._scored(net, net.mm(read, net.t(weight), bias, column_major=True), x)
+
+    def _scored(self, net: Net, logits: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        if self.score.startswith("chosen"):
+            top, numbers = _topk(net, logits, self.chosen)
+            if self.score == "chosen":
+                return _softmax(net, top), numbers
+            return net.to(net.sigmoid(net.to(top, "float32")), x.dtype), numbers
+        if self.score == "sigmoid":
+            scores = net.sigmoid(logits)
+        else:
+            scores = _softmax(net, net.to(logits, "float32"))
+        top, numbers = self._choose(net, scores)
+        if self.normalised:
+            top = _divided(net, top, _summed(net, top, 1, keepdim=True))
+        if self.scaled:
+            top = net.scaled(top)
+        return (net.to(top, x.dtype) if self.rounded else top), numbers
 
     def _choose(self, net: Net, scores: Tensor) -> tuple[Tensor, Tensor]:
         if self.groups == 1 and not self.correction:
@@ -190,6 +194,8 @@ class Experts:
             return self.shared(net, x)
 
     def _routed(self, net: Net, x: Tensor, weights: Tensor, numbers: Tensor) -> Tensor:
+        if net.fused and self.activation in ("silu", "clamped") and not self.weighed_first:
+            return self._fused(net, x, weights, numbers)
         tokens, width = x.shape
         chosen, rows = self.router.chosen, tokens * self.router.chosen
         weights, numbers = net.view(weights, (rows,)), net.view(numbers, (rows,))
@@ -212,6 +218,18 @@ class Experts:
         y = net.view(_indexed(net, y, back), (tokens, chosen, width))
         return net.to(_summed(net, y, 1, keepdim=False), x.dtype)
 
+    def _fused(self, net: Net, x: Tensor, weights: Tensor, numbers: Tensor) -> Tensor:
+        """As Megatron-Core calls Transformer Engine: rows are permuted, weighed with the activation, and added up again
+        by one kernel each."""
+        y, places, weights = _permuted(net, x, numbers, weights)
+        by_expert = places if self.bias else None
+        ends = self._ends(net, net.view(numbers, (y.shape[0],)))
+        y = self._product(net, "gate_up_proj", y, ends, by_expert)
+        gate, up = net.split(y, [self.inner] * 2)
+        y = net.swiglu(gate, up, weights, clamped=self.activation == "clamped")
+        y = self._product(net, "down_proj", y, ends, by_expert)
+        return _added_up(net, y, places, x)
+
     def _ends(self, net: Net, by_expert: Tensor) -> Tensor:
         """Where the rows of each expert end."""
         count = (self.router.experts,)
@@ -222,11 +240,11 @@ class Experts:
         net.operator("aten::cumsum", ("self",), (held,), (ends,), {"dim": 0})
         return ends
 
-    def _product(self, net: Net, name: str, x: Tensor, ends: Tensor, by_expert: Tensor) -> Tensor:
+    def _product(self, net: Net, name: str, x: Tensor, ends: Tensor, by_expert: Tensor | None) -> Tensor:
         weight = net.parameter(name)
         turned = not self.inputs_first
         y = _grouped_mm(net, x, net.transpose(weight, 1, 2) if turned else weight, ends, transposed=turned)
-        if not self.bias:
+        if by_expert is None or not self.bias:
             return y
         return net.add_(y, _indexed(net, net.parameter(f"{name}_bias"), by_expert))
 
@@ -265,6 +283,59 @@ def _grouped_mm(net: Net, x: Tensor, weight: Tensor, ends: Tensor, transposed: b
 
     net.derivative(row, (y,), rule)
     return y
+
+
+def _wide_product(net: Net, x: Tensor, weight: Tensor) -> Tensor:
+    """Scores of tokens in float32 from factors of 16 bits: what is given back is multiplied in float32, by Transformer
+    Engine in TF32 (``RouterGatingLinearFunction`` of Megatron-Core's ``moe_utils.py``)."""
+    name, roles = "transformer_engine::mm", ("self", "mat2")
+    y = net.tensor((x.shape[0], weight.shape[0]), "float32", needs_grad=True)
+    row = net.operator(name, roles, (x, net.t(weight)), (y,))
+
+    def rule(g: Tensor) -> None:
+        read, dw = net.to(x, "float32"), net.tensor(weight.shape, "float32")
+        if x.needs_grad:
+            dx = net.tensor(x.shape, "float32")
+            net.operator(name, roles, (g, net.to(weight, "float32")), (dx,))
+            net.give(x, net.to(dx, x.dtype))
+        net.operator(name, roles, (net.t(g), read), (dw,))
+        net.give(weight, net.to(dw, weight.dtype))
+
+    net.derivative(row, (y,), rule)
+    return y
+
+
+def _permuted(net: Net, x: Tensor, numbers: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows [tokens, width] copied for each expert that a token takes and sorted by it, where the copies are, and their
+    weights [rows, 1]."""
+    rows, name = x.shape[0] * numbers.shape[1], "transformer_engine::moe_permute"
+    y, places = net.tensor((rows, x.shape[1]), x.dtype, needs_grad=x.needs_grad), net.tensor((rows,), "int32")
+    weighed = net.tensor((rows, 1), weights.dtype, needs_grad=weights.needs_grad)
+    row = net.operator(name, ("self", "indices", "weights"), (x, numbers, weights), (y, places, weighed))
+
+    def rule(g: Tensor, of_weights: Tensor) -> None:
+        dx, dw = net.tensor(x.shape, x.dtype), net.tensor(weights.shape, weights.dtype)
+        roles = ("grad_output", "row_id_map", "grad_weights")
+        net.operator(f"{name}_backward", roles, (g, places, of_weights), (dx, dw))
+        net.give(x, dx)
+        net.give(weights, dw)
+
+    net.derivative(row, (y, weighed), rule)
+    return y, places, weighed
+
+
+def _added_up(net: Net, y: Tensor, places: Tensor, like: Tensor) -> Tensor:
+    """The copies of each token [rows, width] added up, in the shape of ``like``."""
+    out, name = net.tensor(like.shape, like.dtype, needs_grad=y.needs_grad), "transformer_engine::moe_unpermute"
+    row = net.operator(name, ("self", "row_id_map"), (y, places), (out,))
+
+    def rule(g: Tensor) -> None:
+        dy = net.tensor(y.shape, y.dtype)
+        net.operator(f"{name}_backward", ("grad_output", "row_id_map"), (g, places), (dy,))
+        net.give(y, dy)
+
+    net.derivative(row, (out,), rule)
+    return out
 
 
 def _topk(net: Net, x: Tensor, k: int, differentiated: bool = True) -> tuple[Tensor, Tensor]:

@@ -390,16 +390,18 @@ class Net(Tape):
         self.derivative(row, (y,), rule)
         return y
 
-    def swiglu(self, gate: Tensor, up: Tensor) -> Tensor:
-        """silu(gate) x up in one kernel."""
+    def swiglu(self, gate: Tensor, up: Tensor, weight: Tensor | None = None, clamped: bool = False) -> Tensor:
+        """silu(gate) x up, and perhaps times a weight of each row [rows, 1], in one kernel; GPT-OSS's is clamped."""
         y = self._like(gate)
-        name = "transformer_engine::swiglu"
-        row = self.operator(name, ("gate", "up"), (gate, up), (y,))
+        name = f"transformer_engine::{'clamped_' * clamped}swiglu"
+        read = (gate, up) if weight is None else (gate, up, weight)
+        roles = ("gate", "up", "weight")[: len(read)]
+        row = self.operator(name, roles, read, (y,))
 
         def rule(g: Tensor) -> None:
-            gradients = [self._like(x, False) for x in (gate, up)]
-            self.operator(f"{name}_backward", ("grad_output", "gate", "up"), (g, gate, up), gradients)
-            for x, gradient in zip((gate, up), gradients, strict=True):
+            gradients = [self._like(x, False) for x in read]
+            self.operator(f"{name}_backward", ("grad_output", *roles), (g, *read), gradients)
+            for x, gradient in zip(read, gradients, strict=True):
                 self.give(x, gradient)
 
         self.derivative(row, (y,), rule)
