@@ -189,9 +189,16 @@ class Net(Tape):
         return y
 
     def unsqueeze(self, x: Tensor, dim: int) -> Tensor:
-        """A dimension of size one put in; for tensors that need no gradient."""
+        """A dimension of size one put in."""
         y = self.alias(x, (*x.shape[:dim], 1, *x.shape[dim:]))
-        self.operator("aten::unsqueeze", ("self",), (x,), (y,), {"dim": dim}, view=True)
+        row = self.operator("aten::unsqueeze", ("self",), (x,), (y,), {"dim": dim}, view=True)
+        self.derivative(row, (y,), lambda g: self.give(x, self.squeeze(g, dim)))
+        return y
+
+    def squeeze(self, x: Tensor, dim: int) -> Tensor:
+        """A dimension of size one left out; for tensors that need no gradient."""
+        y = self.alias(x, (*x.shape[:dim], *x.shape[dim + 1 :]))
+        self.operator("aten::squeeze", ("self",), (x,), (y,), {"dim": dim}, view=True)
         return y
 
     def expanded(self, x: Tensor, dim: int, size: int) -> Tensor:
@@ -214,6 +221,20 @@ class Net(Tape):
 
         self.derivative(row, (y,), rule)
         return y
+
+    def unbind(self, x: Tensor) -> list[Tensor]:
+        """What is along the first dimension, one by one."""
+        size = math.prod(x.shape[1:])
+        parts = [self.alias(x, x.shape[1:], at * size) for at in range(x.shape[0])]
+        row = self.operator("aten::unbind", ("self",), (x,), parts, {"dim": 0}, view=True)
+
+        def rule(*gradients: Tensor) -> None:
+            whole = self.tensor(x.shape, x.dtype)
+            self.operator("aten::stack", ("tensors",) * len(gradients), gradients, (whole,), {"dim": 0})
+            self.give(x, whole)
+
+        self.derivative(row, parts, rule)
+        return parts
 
     def split(self, x: Tensor, sizes: Sequence[int]) -> list[Tensor]:
         """The last dimension cut into parts."""
@@ -630,10 +651,9 @@ class Net(Tape):
         return y
 
     def layer_norm(self, name: str, x: Tensor) -> Tensor:
-        """``torch.nn.LayerNorm`` over the last dimension."""
+        """``torch.nn.LayerNorm`` over the last dimension; without weight and bias where the module has none."""
         with self.module(name, "LayerNorm"):
-            weight, bias = self.parameter("weight"), self.optional("bias")
-            affine = (weight,) if bias is None else (weight, bias)
+            affine = tuple(p for p in (self.optional("weight"), self.optional("bias")) if p is not None)
             roles = ("weight", "bias")[: len(affine)]
             y = self._like(x)
             mean, rstd = (self.tensor((*x.shape[:-1], 1), "float32") for _ in range(2))
