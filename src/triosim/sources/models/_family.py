@@ -63,6 +63,10 @@ class Family(ABC):
         """What is differentiated."""
         return net.cross_entropy(scores, labels)
 
+    def untrained(self) -> Family:
+        """The model without what is there for training alone."""
+        return self
+
 
 class Text(Family):
     """Models that read tokens [batch, sequence] and score the vocabulary at each."""

@@ -96,6 +96,7 @@ class Net(Tape):
     Attributes:
         kernel: the kernels of attention.
         parameters, buffers: tensors by qualified name.
+        further: scores of tokens further on than the next, whose loss is added.
         looked_up: the rows that a sparse gradient is of, by the storage of its table.
     """
 
@@ -115,6 +116,7 @@ class Net(Tape):
         self.fused_softmax = fused_softmax
         self.parameters: dict[str, Tensor] = {}
         self.buffers: dict[str, Tensor] = {}
+        self.further: list[Tensor] = []
         self.looked_up: dict[int, Tensor] = {}
         for name, shape in weights.parameters.items():
             dtype = "float32" if name in weights.full_precision else precision
