@@ -200,7 +200,7 @@ def _of_file(path: Path, configuration: Mapping[str, Any] | None) -> tuple[Famil
     """What a configuration file describes, and what of it is passed over; see :func:`from_file`."""
     table = _read(path)
     where, notes = str(path), tuple[str, ...]()
-    if "model_type" in table:
+    if "model_type" in table or "_class_name" in table:
         family, table, notes = _hugging_face(table, where)
     elif ("family" in table) == ("preset" in table):
         raise InputError(f'{where}: say which family the model is of (family = "llama") or which preset it starts from')
@@ -337,20 +337,25 @@ def _wrong_type(kind: str, value: Any, default: Any) -> str:
     return "" if ok else "a list of whole numbers of at least 1"
 
 
+_OWN = ("model_type", "_class_name", "_diffusers_version")
+
+
 def _hugging_face(table: dict[str, Any], where: str) -> tuple[str, dict[str, Any], tuple[str, ...]]:
     """Family and configuration of a ``config.json``: the keys that the family has, nulls left out; what is not read.
 
-    Of one that no family reads, but whose ``text_config`` one does, it is the text model.
+    Files of ``diffusers`` name a class instead of a model type.  Of one that no family reads, but whose ``text_config`` one does, it is the text model.
     """
     families = {kind: name for name in MODELS.names() for kind in MODELS.get(name).model_types}
-    kind, notes = table["model_type"], []
+    kind, notes = table.get("model_type", table.get("_class_name")), []
     if kind not in families and isinstance(text := table.get("text_config"), dict) and "model_type" in text:
         others = [key for key in table if key.endswith("_config") and key != "text_config"]
         without = f", without {_listed(others)}" if others else ""
         notes.append(f"{where}: of model_type {quoted(kind)} the text model alone (text_config){without}")
         table, kind = text, text["model_type"]
     if not isinstance(kind, str) or kind not in families:
-        raise InputError(f"{where}: no family reads model_type {quoted(kind)}, only {', '.join(sorted(families))}")
+        raise InputError(
+            f"{where}: no family reads model_type {quoted(kind)}, only {', '.join(sorted(families, key=str.lower))}"
+        )
     cls = MODELS.get(families[kind])
     for key, supported in cls.fixed.items():
         allowed = supported if isinstance(supported, tuple) else (supported,)
@@ -358,7 +363,7 @@ def _hugging_face(table: dict[str, Any], where: str) -> tuple[str, dict[str, Any
             known = " or ".join(json.dumps(a) for a in allowed)
             raise InputError(f"{where}: {key} {json.dumps(table[key])} is not supported, only {known}")
     keys = {f.name for f in dataclasses.fields(cls)}
-    passed_over = [key for key in table if key not in keys and key not in cls.fixed and key != "model_type"]
+    passed_over = [key for key in table if key not in keys and key not in cls.fixed and key not in _OWN]
     if passed_over:
         notes.append(f"{where}: passed over {_listed(passed_over)}")
     return families[kind], {k: v for k, v in table.items() if k in keys and v is not None}, tuple(notes)

@@ -26,6 +26,7 @@ PUBLISHED = {
     "flan-t5-xl": 2_849_757_184, "flan-t5-xxl": 11_135_332_352,
     "convnext-small": 50_223_688, "convnext-base": 88_591_464, "convnext-large": 197_767_336,
     # Hugging Face's counts of the stored parameters
+    "flux.1-dev": 11_901_408_320, "flux.1-schnell": 11_891_178_560,
     "mixtral-8x7b": 46_702_792_704, "mixtral-8x22b": 140_620_634_112, "qwen2.5-0.5b": 494_032_768,
     "qwen2.5-1.5b": 1_543_714_304, "qwen2.5-3b": 3_085_938_688, "qwen2.5-7b": 7_615_616_512,
     "qwen2.5-14b": 14_770_033_664, "qwen2.5-32b": 32_763_876_352, "qwen2.5-72b": 72_706_203_648,

@@ -12,6 +12,12 @@ def times(net: Net, batch: int) -> Tensor:
     return net.tensor((batch,), "int64", Category.INPUT)
 
 
+def embedded(net: Net, name: str, kind: str, x: Tensor) -> Tensor:
+    """What two products with an activation between them make of ``x`` [batch, size]."""
+    with net.module(name, kind):
+        return net.linear("linear_2", net.silu(net.linear("linear_1", x)))
+
+
 def sinusoids(net: Net, at: Tensor, size: int, flipped: bool = False) -> Tensor:
     """Cosines and sines [batch, size] of times; ``flipped`` they are sines and cosines first and then exchanged."""
     half = size // 2
@@ -25,6 +31,28 @@ def sinusoids(net: Net, at: Tensor, size: int, flipped: bool = False) -> Tensor:
     angles = net.unary("aten::mul", angles)
     y = net.cat([net.unary(f"aten::{f}", angles) for f in ("sin", "cos")], 1)
     return net.cat((net.slice(y, 1, half, size), net.slice(y, 1, 0, half)), 1)
+
+
+def turns_of(net: Net, tokens: int, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Cosine and sine [1, tokens, 1, head] by which :func:`turned` turns; ``sizes`` of a head turn by each coordinate."""
+    places, found = net.tensor((tokens, len(sizes)), net.precision, Category.INPUT), []
+    for size in sizes:
+        angles = net.tensor((tokens, size // 2), "float64")
+        net.operator("aten::mul", ("self",), (places,), (angles,))
+        for name in ("cos", "sin"):
+            y = net.tensor((tokens, size), "float64")
+            net.operator("aten::repeat_interleave", ("self",), (net.unary(f"aten::{name}", angles),), (y,))
+            found.append(net.to(y, "float32"))
+    cos, sin = (net.cat(found[which::2], 1) for which in range(2))
+    return net.unsqueeze(net.unsqueeze(cos, 0), 2), net.unsqueeze(net.unsqueeze(sin, 0), 2)
+
+
+def turned(net: Net, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Heads [batch, tokens, heads, size] turned by their places in float32, pairs of neighbours at a time."""
+    first, second = net.unbind(net.view(x, (*x.shape[:3], x.shape[3] // 2, 2)), 4)
+    other = net.view(net.stack((net.neg(second), first), 4), x.shape)
+    y = times_each(net, net.to(x, "float32"), cos)
+    return net.to(net.add(y, times_each(net, net.to(other, "float32"), sin)), x.dtype)
 
 
 def modulated(net: Net, x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:

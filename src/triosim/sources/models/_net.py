@@ -224,25 +224,34 @@ class Net(Tape):
         self.derivative(row, (y,), rule)
         return y
 
-    def unbind(self, x: Tensor) -> list[Tensor]:
-        """What is along the first dimension, one by one."""
-        size = math.prod(x.shape[1:])
-        parts = [self.alias(x, x.shape[1:], at * size) for at in range(x.shape[0])]
-        row = self.operator("aten::unbind", ("self",), (x,), parts, {"dim": 0}, view=True)
-
-        def rule(*gradients: Tensor) -> None:
-            whole = self.tensor(x.shape, x.dtype)
-            self.operator("aten::stack", ("tensors",) * len(gradients), gradients, (whole,), {"dim": 0})
-            self.give(x, whole)
-
-        self.derivative(row, parts, rule)
+    def unbind(self, x: Tensor, dim: int = 0) -> list[Tensor]:
+        """What is along one dimension, one by one."""
+        shape, size = (*x.shape[:dim], *x.shape[dim + 1 :]), math.prod(x.shape[dim + 1 :])
+        parts = [self.alias(x, shape, at * size) for at in range(x.shape[dim])]
+        row = self.operator("aten::unbind", ("self",), (x,), parts, {"dim": dim}, view=True)
+        self.derivative(row, parts, lambda *gradients: self.give(x, self.stack(gradients, dim)))
         return parts
 
-    def split(self, x: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-        """The last dimension cut into parts."""
-        starts = [sum(sizes[:i]) for i in range(len(sizes))]
-        parts = [self.alias(x, (*x.shape[:-1], size), at) for size, at in zip(sizes, starts, strict=True)]
-        dim = len(x.shape) - 1
+    def stack(self, parts: Sequence[Tensor], dim: int) -> Tensor:
+        """Tensors of one shape put side by side along a new dimension."""
+        first = parts[0]
+        shape = (*first.shape[:dim], len(parts), *first.shape[dim:])
+        y = self.tensor(shape, first.dtype, needs_grad=any(p.needs_grad for p in parts))
+        row = self.operator("aten::stack", ("tensors",) * len(parts), parts, (y,), {"dim": dim})
+
+        def rule(g: Tensor) -> None:
+            for part, gradient in zip(parts, self.unbind(g, dim), strict=True):
+                self.give(part, gradient)
+
+        self.derivative(row, (y,), rule)
+        return y
+
+    def split(self, x: Tensor, sizes: Sequence[int], dim: int = -1) -> list[Tensor]:
+        """One dimension, by default the last, cut into parts."""
+        dim %= len(x.shape)
+        starts = [sum(sizes[:i]) * math.prod(x.shape[dim + 1 :]) for i in range(len(sizes))]
+        shapes = [(*x.shape[:dim], size, *x.shape[dim + 1 :]) for size in sizes]
+        parts = [self.alias(x, shape, at) for shape, at in zip(shapes, starts, strict=True)]
         args = {"split_sizes": list(sizes), "dim": dim}
         row = self.operator("aten::split_with_sizes", ("self",), (x,), parts, args, view=True)
         self.derivative(row, parts, lambda *gradients: self.give(x, self.cat(gradients, dim)))
