@@ -343,7 +343,8 @@ _OWN = ("model_type", "_class_name", "_diffusers_version")
 def _hugging_face(table: dict[str, Any], where: str) -> tuple[str, dict[str, Any], tuple[str, ...]]:
     """Family and configuration of a ``config.json``: the keys that the family has, nulls left out; what is not read.
 
-    Files of ``diffusers`` name a class instead of a model type.  Of one that no family reads, but whose ``text_config`` one does, it is the text model.
+    Files of ``diffusers`` name a class instead of a model type.  Of one that no family reads, but whose ``text_config``
+    one does, it is the text model.
     """
     families = {kind: name for name in MODELS.names() for kind in MODELS.get(name).model_types}
     kind, notes = table.get("model_type", table.get("_class_name")), []

@@ -34,7 +34,7 @@ def sinusoids(net: Net, at: Tensor, size: int, flipped: bool = False) -> Tensor:
 
 
 def turns_of(net: Net, tokens: int, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Cosine and sine [1, tokens, 1, head] by which :func:`turned` turns; ``sizes`` of a head turn by each coordinate."""
+    """Cosine and sine [1, tokens, 1, head] that heads are turned by; ``sizes`` of a head turn by each coordinate."""
     places, found = net.tensor((tokens, len(sizes)), net.precision, Category.INPUT), []
     for size in sizes:
         angles = net.tensor((tokens, size // 2), "float64")

@@ -154,8 +154,8 @@ class Flux(Noise):
             own, added = (self._heads(net, names, x, cut=True) for names, x in ((_ATTENTION, y), (_ADDED, z)))
             own[:2] = [net.rms_norm(f"norm_{part}", own[at], "RMSNorm") for at, part in enumerate("qk")]
             added[:2] = [net.rms_norm(f"norm_added_{part}", added[at], "RMSNorm") for at, part in enumerate("qk")]
-            both = [net.cat((first, second), 1) for first, second in zip(added, own, strict=True)]
-            z, y = net.split(self._attention(net, *both, turns), [text.shape[1], x.shape[1]], 1)
+            q, k, v = (net.cat((first, second), 1) for first, second in zip(added, own, strict=True))
+            z, y = net.split(self._attention(net, q, k, v, turns), [text.shape[1], x.shape[1]], 1)
             y, z = net.linear("to_out.0", net.clone(y)), net.linear("to_add_out", net.clone(z))
         x = self._fed(net, "", x, y, of_x)
         return self._fed(net, "_context", text, z, of_text), x
@@ -187,6 +187,6 @@ class Flux(Noise):
         return [net.view(y, shape) for y in made]
 
     def _attention(self, net: Net, q: Tensor, k: Tensor, v: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
-        q, k = (turned(net, x, *turns) for x in (q, k))
-        y = net.attention(*(net.transpose(x, 1, 2) for x in (q, k, v)), causal=False)
-        return net.view(net.transpose(y, 1, 2), (*q.shape[:2], self._width))
+        q, k, v = (net.transpose(x, 1, 2) for x in (turned(net, q, *turns), turned(net, k, *turns), v))
+        y = net.attention(q, k, v, causal=False)
+        return net.view(net.transpose(y, 1, 2), (q.shape[0], q.shape[2], self._width))
