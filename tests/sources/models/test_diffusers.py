@@ -33,7 +33,25 @@ def flux_inputs() -> dict:
     }  # fmt: skip
 
 
+UNET = {
+    "block_out_channels": [32, 64, 64], "transformer_layers_per_block": [1, 1, 2], "attention_head_dim": [2, 4, 4],
+    "cross_attention_dim": 24, "addition_time_embed_dim": 8, "projection_class_embeddings_input_dim": 68,
+    "norm_num_groups": 8, "sample_size": 8, "addition_embed_type": "text_time", "use_linear_projection": True,
+    "down_block_types": ["DownBlock2D", *["CrossAttnDownBlock2D"] * 2],
+    "up_block_types": [*["CrossAttnUpBlock2D"] * 2, "UpBlock2D"],
+}  # fmt: skip
+
+
+def unet_inputs() -> dict:
+    conditions = {"text_embeds": torch.empty(BATCH, 20), "time_ids": torch.zeros(BATCH, 6, dtype=torch.long)}
+    return {
+        "sample": torch.empty(BATCH, 4, 8, 8), "timestep": torch.zeros(BATCH, dtype=torch.long),
+        "encoder_hidden_states": torch.empty(BATCH, TEXT, 24), "added_cond_kwargs": conditions,
+    }  # fmt: skip
+
+
 CASES = {
+    "unet": ("UNet2DConditionModel", UNET, {"text_length": TEXT}, unet_inputs),
     "flux": ("FluxTransformer2DModel", FLUX, {"text_length": TEXT}, flux_inputs),
     "flux with guidance": (
         "FluxTransformer2DModel", {**FLUX, "guidance_embeds": True}, {"text_length": TEXT},
@@ -104,6 +122,21 @@ def test_every_operator_is_known(case, tmp_path):
     assert all(kind(operator) != "other" for operator in trace.operators.name)
     assert trace.meta.workload == "config, 64 pixels, bfloat16"
     assert trace.meta.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"attention_head_dim": [5, 10]}, "differ in their levels"),
+        ({"norm_num_groups": 33}, "320 channels are not divided by 5 heads and 33 groups"),
+        ({"projection_class_embeddings_input_dim": 1536}, "holds six conditions and no text"),
+    ],
+)
+def test_impossible_unet(change, complaint):
+    with pytest.raises(InputError, match=complaint):
+        model("sdxl", configuration=change)
+    with pytest.raises(InputError, match="image_size 72 is not a multiple of 32"):
+        model("sdxl", image_size=72)
 
 
 def test_impossible_flux():

@@ -76,7 +76,7 @@ def times_each(net: Net, a: Tensor, b: Tensor) -> Tensor:
 
 
 def plus(net: Net, a: Tensor, b: Tensor) -> Tensor:
-    """a + b, dimensions of one repeated in ``b``."""
+    """a + b, dimensions of one, or that are not there, repeated in ``b``."""
     y = net.tensor(_shape(a, b), a.dtype, needs_grad=a.needs_grad or b.needs_grad)
     row = net.operator("aten::add", ("self", "other"), (a, b), (y,))
 
@@ -90,8 +90,12 @@ def plus(net: Net, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _shape(a: Tensor, b: Tensor) -> Shape:
-    """Of what two tensors of one rank make together."""
-    return tuple(m if n == 1 else n for m, n in zip(a.shape, b.shape, strict=True))
+    """Of what two tensors make together; ``b`` may have fewer dimensions."""
+    return tuple(m if n == 1 else n for m, n in zip(a.shape, _padded(b, a), strict=True))
+
+
+def _padded(x: Tensor, like: Tensor) -> Shape:
+    return (*(1,) * (len(like.shape) - len(x.shape)), *x.shape)
 
 
 def _product(net: Net, a: Tensor, b: Tensor) -> Tensor:
@@ -102,9 +106,50 @@ def _product(net: Net, a: Tensor, b: Tensor) -> Tensor:
 
 def _summed(net: Net, g: Tensor, x: Tensor) -> Tensor:
     """A gradient summed over the dimensions in which ``x`` was repeated."""
-    dims = [at for at, (n, m) in enumerate(zip(g.shape, x.shape, strict=True)) if m == 1 and n != 1]
+    kept = _padded(x, g)
+    dims = [at for at, (n, m) in enumerate(zip(g.shape, kept, strict=True)) if m == 1 and n != 1]
     if not dims:
         return g
-    y = net.tensor(x.shape, g.dtype)
+    y = net.tensor(kept, g.dtype)
     net.operator("aten::sum", ("self",), (g,), (y,), {"dim": dims, "keepdim": True})
+    return y if len(kept) == len(x.shape) else net.view(y, x.shape)
+
+
+def group_norm(net: Net, name: str, x: Tensor, groups: int, strided_gradient: bool = False) -> Tensor:
+    """``torch.nn.GroupNorm`` of [batch, channels, height, width]; ``strided_gradient`` as of :meth:`Net.view`."""
+    batch, channels, height, width = x.shape
+    args = {"N": int(batch), "C": channels, "HxW": height * width, "group": groups}
+    with net.module(name, "GroupNorm"):
+        weight, bias = net.parameter("weight"), net.parameter("bias")
+        y = net.tensor(x.shape, x.dtype, needs_grad=net.training)
+        mean, rstd = (net.tensor((batch, groups), "float32") for _ in range(2))
+        row = net.operator(
+            "aten::native_group_norm", ("input", "weight", "bias"), (x, weight, bias), (y, mean, rstd), args
+        )
+
+    def rule(g: Tensor) -> None:
+        g = net.clone(g) if strided_gradient else g
+        gradients = [net.tensor(p.shape, p.dtype) for p in (x, weight, bias)]
+        roles = ("grad_out", "input", "mean", "rstd", "weight")
+        net.operator("aten::native_group_norm_backward", roles, (g, x, mean, rstd, weight), gradients, args)
+        for tensor, gradient in zip((x, weight, bias), gradients, strict=True):
+            net.give(tensor, gradient)
+
+    net.derivative(row, (y,), rule)
+    return y
+
+
+def doubled(net: Net, x: Tensor) -> Tensor:
+    """An image [batch, channels, height, width] with each element four times."""
+    size = [2 * x.shape[2], 2 * x.shape[3]]
+    y = net.tensor((*x.shape[:2], *size), x.dtype, needs_grad=x.needs_grad)
+    row = net.operator("aten::upsample_nearest2d", ("input",), (x,), (y,), {"output_size": size})
+
+    def rule(g: Tensor) -> None:
+        dx = net.tensor(x.shape, x.dtype)
+        args = {"output_size": size, "input_size": [int(n) for n in x.shape]}
+        net.operator("aten::upsample_nearest2d_backward", ("grad_output",), (g,), (dx,), args)
+        net.give(x, dx)
+
+    net.derivative(row, (y,), rule)
     return y

@@ -260,12 +260,13 @@ class Net(Tape):
     # --- copies and elementwise ---------------------------------------------------------------------------------------
 
     def cat(self, parts: Sequence[Tensor], dim: int) -> Tensor:
-        """Tensors put one behind the other along one dimension."""
+        """Tensors put one behind the other along one dimension, in the widest of their types."""
         parts = tuple(parts)  # the caller's list may grow before the derivative is taken
         first = parts[0]
         size = sum(p.shape[dim] for p in parts)
         shape = (*first.shape[:dim], size, *first.shape[dim + 1 :])
-        y = self.tensor(shape, first.dtype, needs_grad=any(p.needs_grad for p in parts))
+        dtype = "float32" if any(p.dtype == "float32" for p in parts) else first.dtype
+        y = self.tensor(shape, dtype, needs_grad=any(p.needs_grad for p in parts))
         row = self.operator("aten::cat", ("tensors",) * len(parts), parts, (y,), {"dim": dim})
 
         def rule(g: Tensor) -> None:
