@@ -154,7 +154,7 @@ def model(
     }  # fmt: skip
     if _is_file(name):
         return from_file(name, configuration=configuration, **options)
-    return _build(name, configured(name, configuration), **options)
+    return _build(name, configured(name, configuration), (), **options)
 
 
 def _is_file(name: str) -> bool:
@@ -172,7 +172,7 @@ def configured(name: str, configuration: Mapping[str, Any] | None = None) -> Fam
         InputError: as of :func:`model`.
     """
     if _is_file(name):
-        return _of_file(Path(name), configuration)
+        return _of_file(Path(name), configuration)[0]
     family, table = _named(name)
     return _configure(family, {**table, **(configuration or {})}, f"model {quoted(name)}")
 
@@ -182,7 +182,7 @@ def from_file(path: str | Path, *, configuration: Mapping[str, Any] | None = Non
 
     The file says ``family = "llama"`` and all of the family's sizes, or ``preset = "llama-3-8b"`` and the values
     that replace those of the preset, or it is a ``config.json`` of Hugging Face with a ``model_type`` that a
-    family reads, whose other keys are passed over.
+    family reads, its own or that of its ``text_config``; the trace's notes name what is passed over.
 
     Args:
         path: the file.
@@ -193,15 +193,15 @@ def from_file(path: str | Path, *, configuration: Mapping[str, Any] | None = Non
         InputError: the file cannot be read, or does not describe a model.
     """
     path = Path(path)
-    return _build(path.stem, _of_file(path, configuration), **options)
+    return _build(path.stem, *_of_file(path, configuration), **options)
 
 
-def _of_file(path: Path, configuration: Mapping[str, Any] | None) -> Family:
-    """What a configuration file describes; see :func:`from_file`."""
+def _of_file(path: Path, configuration: Mapping[str, Any] | None) -> tuple[Family, tuple[str, ...]]:
+    """What a configuration file describes, and what of it is passed over; see :func:`from_file`."""
     table = _read(path)
-    where = str(path)
-    if "model_type" in table:
-        family, table = _hugging_face(table, where)
+    where, notes = str(path), tuple[str, ...]()
+    if "model_type" in table or "_class_name" in table:
+        family, table, notes = _hugging_face(table, where)
     elif ("family" in table) == ("preset" in table):
         raise InputError(f'{where}: say which family the model is of (family = "llama") or which preset it starts from')
     else:
@@ -214,7 +214,7 @@ def _of_file(path: Path, configuration: Mapping[str, Any] | None) -> Family:
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
         table = {**base, **table}
-    return _configure(family, {**table, **(configuration or {})}, where)
+    return _configure(family, {**table, **(configuration or {})}, where), notes
 
 
 def parameters(family: str, configuration: Mapping[str, Any]) -> int:
@@ -239,6 +239,7 @@ def _named(name: str) -> tuple[str, dict[str, Any]]:
 def _build(
     title: str,
     family: Family,
+    notes: tuple[str, ...],
     *,
     batch_size: int = 1,
     sequence_length: int | None = None,
@@ -274,6 +275,7 @@ def _build(
     if vocabulary_multiple > 1 and isinstance(family, Text):
         padded = -(-family.vocab_size // vocabulary_multiple) * vocabulary_multiple
         family = type(family)(**{**vars(family), "vocab_size": padded})
+    family = family if training else family.untrained()
     net = Net(family.weights(), PRECISIONS[precision], training, fused, attention, fused_softmax)
     batch = Dim(batch_size, BATCH)
     x, labels = family.inputs(net, batch, sizes.get(family.sized_by))
@@ -287,6 +289,7 @@ def _build(
         batch_size=batch_size,
         sequence_length=int(x.shape[1]) if isinstance(family, Text) else None,
         symbols="model",
+        notes=notes,
     )
     return net.builder.build(meta)
 
@@ -334,22 +337,43 @@ def _wrong_type(kind: str, value: Any, default: Any) -> str:
     return "" if ok else "a list of whole numbers of at least 1"
 
 
-def _hugging_face(table: Mapping[str, Any], where: str) -> tuple[str, dict[str, Any]]:
-    """Family and configuration of a ``config.json``: the keys that the family has, nulls left out."""
-    kind = table["model_type"]
-    for name in MODELS.names():
-        cls = MODELS.get(name)
-        if kind not in cls.model_types:
-            continue
-        for key, supported in cls.fixed.items():
-            allowed = supported if isinstance(supported, tuple) else (supported,)
-            if table.get(key, allowed[0]) not in allowed:
-                known = " or ".join(json.dumps(a) for a in allowed)
-                raise InputError(f"{where}: {key} {json.dumps(table[key])} is not supported, only {known}")
-        keys = {f.name for f in dataclasses.fields(cls)}
-        return name, {k: v for k, v in table.items() if k in keys and v is not None}
-    types = sorted(t for name in MODELS.names() for t in MODELS.get(name).model_types)
-    raise InputError(f"{where}: no family reads model_type {quoted(kind)}, only {', '.join(types)}")
+_OWN = ("model_type", "_class_name", "_diffusers_version")
+
+
+def _hugging_face(table: dict[str, Any], where: str) -> tuple[str, dict[str, Any], tuple[str, ...]]:
+    """Family and configuration of a ``config.json``: the keys that the family has, nulls left out; what is not read.
+
+    Files of ``diffusers`` name a class instead of a model type.  Of one that no family reads, but whose ``text_config``
+    one does, it is the text model.
+    """
+    families = {kind: name for name in MODELS.names() for kind in MODELS.get(name).model_types}
+    kind, notes = table.get("model_type", table.get("_class_name")), []
+    if kind not in families and isinstance(text := table.get("text_config"), dict) and "model_type" in text:
+        others = [key for key in table if key.endswith("_config") and key != "text_config"]
+        without = f", without {_listed(others)}" if others else ""
+        notes.append(f"{where}: of model_type {quoted(kind)} the text model alone (text_config){without}")
+        table, kind = text, text["model_type"]
+    if not isinstance(kind, str) or kind not in families:
+        raise InputError(
+            f"{where}: no family reads model_type {quoted(kind)}, only {', '.join(sorted(families, key=str.lower))}"
+        )
+    cls = MODELS.get(families[kind])
+    for key, supported in cls.fixed.items():
+        allowed = supported if isinstance(supported, tuple) else (supported,)
+        if table.get(key, allowed[0]) not in allowed:
+            known = " or ".join(json.dumps(a) for a in allowed)
+            raise InputError(f"{where}: {key} {json.dumps(table[key])} is not supported, only {known}")
+    keys = {f.name for f in dataclasses.fields(cls)}
+    passed_over = [key for key in table if key not in keys and key not in cls.fixed and key not in _OWN]
+    if passed_over:
+        notes.append(f"{where}: passed over {_listed(passed_over)}")
+    return families[kind], {k: v for k, v in table.items() if k in keys and v is not None}, tuple(notes)
+
+
+def _listed(keys: list[str]) -> str:
+    """Keys of a file for a note, all that stand in a line of it."""
+    more = f" and {len(keys) - 8} more" if len(keys) > 8 else ""
+    return ", ".join(quoted(key).strip("'") for key in keys[:8]) + more
 
 
 def _read(path: Path) -> dict[str, Any]:

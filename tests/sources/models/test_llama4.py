@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from triosim.core.errors import InputError
 from triosim.sources.modelling import model
 from triosim.sources.models.llama4 import chunk_window
 
@@ -32,3 +33,31 @@ def test_the_last_of_four_blocks_sees_all():
     rows = [row for row, name in enumerate(trace.operators.name) if "attention" in name]
     seen = [json.loads(trace.operators.args[row]).get("window_size_left") for row in rows]
     assert seen == [chunk_window(128, 64) - 1] * 3 + [None]
+
+
+def test_the_text_model_of_a_nested_configuration(tmp_path):
+    text = {"model_type": "llama4_text", "rope_theta": 500000.0, **SMALL}
+    config = {"model_type": "llama4", "text_config": text, "vision_config": {"hidden_size": 8}}
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(config))
+    trace = model(str(file), sequence_length=64)
+    assert len(trace.weights()) == len(model("llama4", sequence_length=64, configuration=SMALL).weights())
+    assert trace.meta.notes == (
+        f"{file}: of model_type 'llama4' the text model alone (text_config), without vision_config",
+        f"{file}: passed over rope_theta",
+    )
+
+
+def test_neither_it_nor_its_text_is_known(tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"model_type": "seen", "text_config": {"model_type": "read"}}))
+    with pytest.raises(InputError, match="no family reads model_type 'read', only bert"):
+        model(str(file))
+
+
+def test_many_keys_that_are_passed_over(tmp_path):
+    file = tmp_path / "config.json"
+    keys = {f"key_{at}": at for at in range(10)}
+    file.write_text(json.dumps({"model_type": "llama4_text", **SMALL, **keys}))
+    (note,) = model(str(file), sequence_length=64).meta.notes
+    assert note.endswith("passed over key_0, key_1, key_2, key_3, key_4, key_5, key_6, key_7 and 2 more")

@@ -6,9 +6,11 @@ import subprocess
 import sys
 
 import pytest
+from validation import names
 
+from tests.data import shared
 from triosim.core.errors import InputError
-from triosim.sources.modelling import MODELS, model, parameters, presets
+from triosim.sources.modelling import MODELS, model, parameters, preset, presets
 
 PUBLISHED = {
     # Hugging Face model cards and torchvision's table of weights
@@ -26,6 +28,7 @@ PUBLISHED = {
     "flan-t5-xl": 2_849_757_184, "flan-t5-xxl": 11_135_332_352,
     "convnext-small": 50_223_688, "convnext-base": 88_591_464, "convnext-large": 197_767_336,
     # Hugging Face's counts of the stored parameters
+    "flux.1-dev": 11_901_408_320, "flux.1-schnell": 11_891_178_560, "sdxl": 2_567_463_684,
     "mixtral-8x7b": 46_702_792_704, "mixtral-8x22b": 140_620_634_112, "qwen2.5-0.5b": 494_032_768,
     "qwen2.5-1.5b": 1_543_714_304, "qwen2.5-3b": 3_085_938_688, "qwen2.5-7b": 7_615_616_512,
     "qwen2.5-14b": 14_770_033_664, "qwen2.5-32b": 32_763_876_352, "qwen2.5-72b": 72_706_203_648,
@@ -48,6 +51,13 @@ ROUNDED = {  # Brown et al., arXiv:2005.14165, Table 2.1, in millions; Devlin et
     # as the sources of their configurations name them
     "gpt3-22b": 22_000, "mt-nlg-530b": 530_000, "gpt-1t": 1_008_000, "llama-33b": 32_500, "llama-65b": 65_200,
     "deepseek-v3": 671_000, "falcon-180b": 180_000, "falcon-40b": 41_000, "opt-66b": 66_000, "opt-175b": 175_000,
+    # as the sources of measured rows name them
+    "gpt-3.6b": 3600, "gpt-7.5b": 7500, "gpt-18.4b": 18_400, "gpt-39.1b": 39_100, "gpt-76.1b": 76_100,
+    "gpt-145.6b": 145_600, "gpt-310.1b": 310_100, "gpt-1.5b": 1500, "gpt-6.2b": 6200, "gpt-14.6b": 14_600,
+    "gpt-28.3b": 28_300, "gpt2-1b": 1160, "gpt2-2b": 2030, "gpt2-4b": 4240, "mpt-1b": 1316, "mpt-3b": 2652,
+    "mpt-7b": 6659, "mpt-13b": 12_854, "mpt-30b": 29_975, "mpt-70b": 64_862, "maxtext-16b": 16_000,
+    "maxtext-32b": 32_000, "maxtext-64b": 64_000, "internlm-7b": 7300, "kimi-k2": 1_026_000,
+    "dit-s-2": 33, "dit-b-2": 130, "dit-l-2": 458, "dit-xl-2": 675,
     "dlrm-kaggle": 540,  # as the paper of DLRM names it
     "llama-4-scout": 109_000, "llama-4-maverick": 400_000,  # with the vision encoder of 0.9 G
 }  # fmt: skip
@@ -85,6 +95,13 @@ def test_case_and_separators_do_not_matter(written, name):
 def test_no_two_names_differ_only_in_case_and_separators():
     plain = [name.lower().replace("-", "").replace("_", "") for name in presets()]
     assert len(set(plain)) == len(plain)
+
+
+def test_measured_models_and_scenarios_have_names():
+    """All but two, whose heads are of another width than those of any family without gated products."""
+    lacking = names.without_name(shared("training", "measured.csv"))
+    assert [line.partition(":")[0] for line in lacking] == ["MaxText 22B", "MaxText 52B"]
+    assert [name for name in names.SCENARIOS.values() if preset(name) is None] == []
 
 
 def test_unknown_name_suggests_the_nearest():

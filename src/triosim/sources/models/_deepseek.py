@@ -1,19 +1,23 @@
 """DeepSeek-V2 and V3: latent attention, dense first blocks, many small experts beside shared ones.
 
-Sources: Liu et al., arXiv:2405.04434 (V2) and arXiv:2412.19437 (V3).  What predicts a second token (MTP) is not one
-of the model's own blocks and is left out.
+Sources: Liu et al., arXiv:2405.04434 (V2) and arXiv:2412.19437 (V3).  What predicts further tokens in training (MTP,
+section 2.2 of the latter) is a block each that reads the state before it beside the embedding of the token before; the
+embedding and the head are the model's own.  Names are those of the published weights, where they are the last blocks.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from triosim.sources.models._decoder import LlamaLike
 from triosim.sources.models._experts import ExpertRouter, Experts
 from triosim.sources.models._latent import LatentAttention
+from triosim.sources.models._net import Net, Weights
 from triosim.sources.models._parts import FeedForward, Rotary
+from triosim.sources.models._tape import Tensor
+from triosim.trace.tables import Category
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class DeepSeek(LlamaLike):
     first_k_dense_replace: int = 1
     n_group: int = 1
     topk_group: int = 1
+    num_nextn_predict_layers: int = 0
 
     def problem(self) -> str:
         return super().problem() or self._router.problem()
@@ -59,3 +64,46 @@ class DeepSeek(LlamaLike):
             self._router, self.moe_intermediate_size, f"{kind}MoE", f"{kind}Experts", router_first=False,
             shared=FeedForward(self.hidden_size, shared, f"{kind}MLP"), shared_name="shared_experts",
         )  # fmt: skip
+
+    def untrained(self) -> DeepSeek:
+        return replace(self, num_nextn_predict_layers=0)
+
+    def weights(self) -> Weights:
+        w, body = super().weights(), self.layout.body
+        for i in range(self.depth, self.depth + self.num_nextn_predict_layers):
+            at = f"{body}.{self.layout.blocks}.{i}"
+            for name in ("enorm", "hnorm"):
+                self.norm.weights(w, f"{at}.{name}")
+            w.linear(f"{at}.eh_proj", 2 * self.width, self.width, bias=False)
+            self.attention(i).weights(w, f"{at}.{self.layout.attention}")
+            self.feed_forward(i).weights(w, f"{at}.{self.layout.feed_forward}")
+            for name in (*self.layout.norms, "shared_head.norm"):
+                self.norm.weights(w, f"{at}.{name}")
+        return w
+
+    def score(self, net: Net, x: Tensor) -> Tensor:
+        scores = super().score(net, x)
+        for i in range(self.depth, self.depth + self.num_nextn_predict_layers):
+            x, further = self._further(net, x, i)
+            net.further.append(further)
+        return scores
+
+    def _further(self, net: Net, x: Tensor, i: int) -> tuple[Tensor, Tensor]:
+        """The state of block ``i``, whose tokens are read one place further on, and its scores."""
+        kind, body = self.layout.kind, self.layout.body
+        tokens = net.tensor(x.shape[:2], "int64", Category.INPUT)
+        with net.module(body, f"{kind}{self.layout.model}"):
+            rotation = self.rotaries[0](net, tokens)
+            with net.module(f"{self.layout.blocks}.{i}", f"{kind}{self.layout.block}"):
+                y = net.embedding("embed_tokens", tokens, tied=f"{body}.{self.layout.embedding}.weight")
+                y = net.cat((self.norm(net, "enorm", y), self.norm(net, "hnorm", x)), 2)
+                x = self._block(net, net.linear("eh_proj", y), i, rotation)
+                y = self.norm(net, "shared_head.norm", x)
+        return x, super().score(net, y)
+
+    def loss(self, net: Net, scores: Tensor, labels: Tensor) -> Tensor:
+        total = super().loss(net, scores, labels)
+        for further in net.further:
+            own = net.tensor(labels.shape, labels.dtype, Category.LABEL)
+            total = net.add(total, net.scaled(super().loss(net, further, own)))
+        return total

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from triosim.core.errors import InputError
+from triosim.sources.models._losses import squared_error
 from triosim.sources.models._net import Net, Weights
 from triosim.sources.models._tape import Dim, Tensor
 from triosim.trace.tables import SEQUENCE, VOCABULARY, Category
@@ -62,6 +63,10 @@ class Family(ABC):
         """What is differentiated."""
         return net.cross_entropy(scores, labels)
 
+    def untrained(self) -> Family:
+        """The model without what is there for training alone."""
+        return self
+
 
 class Text(Family):
     """Models that read tokens [batch, sequence] and score the vocabulary at each."""
@@ -113,6 +118,37 @@ class Images(Family):
     def inputs(self, net: Net, batch: Dim, size: int | None) -> tuple[Tensor, Tensor]:
         image = net.tensor((batch, 3, size or 224, size or 224), net.precision, Category.INPUT)
         return image, net.tensor((batch,), "int64", Category.LABEL)
+
+
+class Noise(Family):
+    """Models that read noisy latents [batch, channels, size, size] of an image and predict what is to be taken off.
+
+    They are trained by the squared error of that.  An image has :data:`PIXELS` times as many pixels along each side.
+    """
+
+    precision = "bfloat16"
+    optimizer = "adamw"
+    reads = "latents of images"
+    sized_by = "image_size"
+    in_channels: int
+    sample_size: int
+
+    def extent(self, x: Tensor) -> str:
+        return f"{PIXELS * int(x.shape[2])} pixels"
+
+    def inputs(self, net: Net, batch: Dim, size: int | None) -> tuple[Tensor, Tensor]:
+        if size is not None and size % PIXELS:
+            raise InputError(f"image_size {size} is not a multiple of {PIXELS}: give one that is")
+        side = size // PIXELS if size else self.sample_size
+        latents = net.tensor((batch, self.in_channels, side, side), net.precision, Category.INPUT)
+        return latents, net.tensor(latents.shape, net.precision, Category.LABEL)
+
+    def loss(self, net: Net, scores: Tensor, labels: Tensor) -> Tensor:
+        return squared_error(net, scores, labels)
+
+
+PIXELS = 8
+"""Along each side of an image for one element of its latents (Rombach et al., arXiv:2112.10752)."""
 
 
 def divides(family: Family, parts: str, whole: str) -> str:

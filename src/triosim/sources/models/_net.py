@@ -96,6 +96,7 @@ class Net(Tape):
     Attributes:
         kernel: the kernels of attention.
         parameters, buffers: tensors by qualified name.
+        further: scores of tokens further on than the next, whose loss is added.
         looked_up: the rows that a sparse gradient is of, by the storage of its table.
     """
 
@@ -115,6 +116,7 @@ class Net(Tape):
         self.fused_softmax = fused_softmax
         self.parameters: dict[str, Tensor] = {}
         self.buffers: dict[str, Tensor] = {}
+        self.further: list[Tensor] = []
         self.looked_up: dict[int, Tensor] = {}
         for name, shape in weights.parameters.items():
             dtype = "float32" if name in weights.full_precision else precision
@@ -189,9 +191,16 @@ class Net(Tape):
         return y
 
     def unsqueeze(self, x: Tensor, dim: int) -> Tensor:
-        """A dimension of size one put in; for tensors that need no gradient."""
+        """A dimension of size one put in."""
         y = self.alias(x, (*x.shape[:dim], 1, *x.shape[dim:]))
-        self.operator("aten::unsqueeze", ("self",), (x,), (y,), {"dim": dim}, view=True)
+        row = self.operator("aten::unsqueeze", ("self",), (x,), (y,), {"dim": dim}, view=True)
+        self.derivative(row, (y,), lambda g: self.give(x, self.squeeze(g, dim)))
+        return y
+
+    def squeeze(self, x: Tensor, dim: int) -> Tensor:
+        """A dimension of size one left out; for tensors that need no gradient."""
+        y = self.alias(x, (*x.shape[:dim], *x.shape[dim + 1 :]))
+        self.operator("aten::squeeze", ("self",), (x,), (y,), {"dim": dim}, view=True)
         return y
 
     def expanded(self, x: Tensor, dim: int, size: int) -> Tensor:
@@ -215,11 +224,34 @@ class Net(Tape):
         self.derivative(row, (y,), rule)
         return y
 
-    def split(self, x: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-        """The last dimension cut into parts."""
-        starts = [sum(sizes[:i]) for i in range(len(sizes))]
-        parts = [self.alias(x, (*x.shape[:-1], size), at) for size, at in zip(sizes, starts, strict=True)]
-        dim = len(x.shape) - 1
+    def unbind(self, x: Tensor, dim: int = 0) -> list[Tensor]:
+        """What is along one dimension, one by one."""
+        shape, size = (*x.shape[:dim], *x.shape[dim + 1 :]), math.prod(x.shape[dim + 1 :])
+        parts = [self.alias(x, shape, at * size) for at in range(x.shape[dim])]
+        row = self.operator("aten::unbind", ("self",), (x,), parts, {"dim": dim}, view=True)
+        self.derivative(row, parts, lambda *gradients: self.give(x, self.stack(gradients, dim)))
+        return parts
+
+    def stack(self, parts: Sequence[Tensor], dim: int) -> Tensor:
+        """Tensors of one shape put side by side along a new dimension."""
+        first = parts[0]
+        shape = (*first.shape[:dim], len(parts), *first.shape[dim:])
+        y = self.tensor(shape, first.dtype, needs_grad=any(p.needs_grad for p in parts))
+        row = self.operator("aten::stack", ("tensors",) * len(parts), parts, (y,), {"dim": dim})
+
+        def rule(g: Tensor) -> None:
+            for part, gradient in zip(parts, self.unbind(g, dim), strict=True):
+                self.give(part, gradient)
+
+        self.derivative(row, (y,), rule)
+        return y
+
+    def split(self, x: Tensor, sizes: Sequence[int], dim: int = -1) -> list[Tensor]:
+        """One dimension, by default the last, cut into parts."""
+        dim %= len(x.shape)
+        starts = [sum(sizes[:i]) * math.prod(x.shape[dim + 1 :]) for i in range(len(sizes))]
+        shapes = [(*x.shape[:dim], size, *x.shape[dim + 1 :]) for size in sizes]
+        parts = [self.alias(x, shape, at) for shape, at in zip(shapes, starts, strict=True)]
         args = {"split_sizes": list(sizes), "dim": dim}
         row = self.operator("aten::split_with_sizes", ("self",), (x,), parts, args, view=True)
         self.derivative(row, parts, lambda *gradients: self.give(x, self.cat(gradients, dim)))
@@ -228,12 +260,13 @@ class Net(Tape):
     # --- copies and elementwise ---------------------------------------------------------------------------------------
 
     def cat(self, parts: Sequence[Tensor], dim: int) -> Tensor:
-        """Tensors put one behind the other along one dimension."""
+        """Tensors put one behind the other along one dimension, in the widest of their types."""
         parts = tuple(parts)  # the caller's list may grow before the derivative is taken
         first = parts[0]
         size = sum(p.shape[dim] for p in parts)
         shape = (*first.shape[:dim], size, *first.shape[dim + 1 :])
-        y = self.tensor(shape, first.dtype, needs_grad=any(p.needs_grad for p in parts))
+        dtype = "float32" if any(p.dtype == "float32" for p in parts) else first.dtype
+        y = self.tensor(shape, dtype, needs_grad=any(p.needs_grad for p in parts))
         row = self.operator("aten::cat", ("tensors",) * len(parts), parts, (y,), {"dim": dim})
 
         def rule(g: Tensor) -> None:
@@ -632,10 +665,9 @@ class Net(Tape):
         return y
 
     def layer_norm(self, name: str, x: Tensor) -> Tensor:
-        """``torch.nn.LayerNorm`` over the last dimension."""
+        """``torch.nn.LayerNorm`` over the last dimension; without weight and bias where the module has none."""
         with self.module(name, "LayerNorm"):
-            weight, bias = self.parameter("weight"), self.optional("bias")
-            affine = (weight,) if bias is None else (weight, bias)
+            affine = tuple(p for p in (self.optional("weight"), self.optional("bias")) if p is not None)
             roles = ("weight", "bias")[: len(affine)]
             y = self._like(x)
             mean, rstd = (self.tensor((*x.shape[:-1], 1), "float32") for _ in range(2))

@@ -1,0 +1,155 @@
+"""What diffusion models are made of beside transformers: embedded times, and what a condition shifts and scales."""
+
+from __future__ import annotations
+
+from triosim.sources.models._net import Net
+from triosim.sources.models._tape import Shape, Tensor
+from triosim.trace.tables import Category
+
+
+def times(net: Net, batch: int) -> Tensor:
+    """How noisy each sample is, an input [batch]."""
+    return net.tensor((batch,), "int64", Category.INPUT)
+
+
+def embedded(net: Net, name: str, kind: str, x: Tensor) -> Tensor:
+    """What two products with an activation between them make of ``x`` [batch, size]."""
+    with net.module(name, kind):
+        return net.linear("linear_2", net.silu(net.linear("linear_1", x)))
+
+
+def sinusoids(net: Net, at: Tensor, size: int, flipped: bool = False) -> Tensor:
+    """Cosines and sines [batch, size] of times; ``flipped`` they are sines and cosines first and then exchanged."""
+    half = size // 2
+    frequencies = net.tensor((half,), "float32")
+    net.operator("aten::arange", (), (), (frequencies,))
+    for name in ("mul", "div", "exp"):
+        frequencies = net.unary(f"aten::{name}", frequencies)
+    angles = times_each(net, net.to(net.unsqueeze(at, 1), "float32"), net.unsqueeze(frequencies, 0))
+    if not flipped:
+        return net.cat([net.unary(f"aten::{f}", angles) for f in ("cos", "sin")], 1)
+    angles = net.unary("aten::mul", angles)
+    y = net.cat([net.unary(f"aten::{f}", angles) for f in ("sin", "cos")], 1)
+    return net.cat((net.slice(y, 1, half, size), net.slice(y, 1, 0, half)), 1)
+
+
+def turns_of(net: Net, tokens: int, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Cosine and sine [1, tokens, 1, head] that heads are turned by; ``sizes`` of a head turn by each coordinate."""
+    places, found = net.tensor((tokens, len(sizes)), net.precision, Category.INPUT), []
+    for size in sizes:
+        angles = net.tensor((tokens, size // 2), "float64")
+        net.operator("aten::mul", ("self",), (places,), (angles,))
+        for name in ("cos", "sin"):
+            y = net.tensor((tokens, size), "float64")
+            net.operator("aten::repeat_interleave", ("self",), (net.unary(f"aten::{name}", angles),), (y,))
+            found.append(net.to(y, "float32"))
+    cos, sin = (net.cat(found[which::2], 1) for which in range(2))
+    return net.unsqueeze(net.unsqueeze(cos, 0), 2), net.unsqueeze(net.unsqueeze(sin, 0), 2)
+
+
+def turned(net: Net, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Heads [batch, tokens, heads, size] turned by their places in float32, pairs of neighbours at a time."""
+    first, second = net.unbind(net.view(x, (*x.shape[:3], x.shape[3] // 2, 2)), 4)
+    other = net.view(net.stack((net.neg(second), first), 4), x.shape)
+    y = times_each(net, net.to(x, "float32"), cos)
+    return net.to(net.add(y, times_each(net, net.to(other, "float32"), sin)), x.dtype)
+
+
+def modulated(net: Net, x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+    """``x`` [batch, tokens, width] x (1 + scale) + shift, of vectors [batch, width]."""
+    scale = net.shifted(net.unsqueeze(scale, 1))
+    return plus(net, times_each(net, x, scale), net.unsqueeze(shift, 1))
+
+
+def times_each(net: Net, a: Tensor, b: Tensor) -> Tensor:
+    """a x b, dimensions of one repeated in either."""
+    y = net.tensor(_shape(a, b), a.dtype, needs_grad=a.needs_grad or b.needs_grad)
+    row = net.operator("aten::mul", ("self", "other"), (a, b), (y,))
+
+    def rule(g: Tensor) -> None:
+        found = [(x, _product(net, g, other)) for x, other in ((b, a), (a, b)) if x.needs_grad]
+        for x, gradient in reversed(found):
+            net.give(x, _summed(net, gradient, x))
+
+    net.derivative(row, (y,), rule)
+    return y
+
+
+def plus(net: Net, a: Tensor, b: Tensor) -> Tensor:
+    """a + b, dimensions of one, or that are not there, repeated in ``b``."""
+    y = net.tensor(_shape(a, b), a.dtype, needs_grad=a.needs_grad or b.needs_grad)
+    row = net.operator("aten::add", ("self", "other"), (a, b), (y,))
+
+    def rule(g: Tensor) -> None:
+        for x in (a, b):
+            if x.needs_grad:
+                net.give(x, _summed(net, g, x))
+
+    net.derivative(row, (y,), rule)
+    return y
+
+
+def _shape(a: Tensor, b: Tensor) -> Shape:
+    """Of what two tensors make together; ``b`` may have fewer dimensions."""
+    return tuple(m if n == 1 else n for m, n in zip(a.shape, _padded(b, a), strict=True))
+
+
+def _padded(x: Tensor, like: Tensor) -> Shape:
+    return (*(1,) * (len(like.shape) - len(x.shape)), *x.shape)
+
+
+def _product(net: Net, a: Tensor, b: Tensor) -> Tensor:
+    y = net.tensor(_shape(a, b), a.dtype)
+    net.operator("aten::mul", ("self", "other"), (a, b), (y,))
+    return y
+
+
+def _summed(net: Net, g: Tensor, x: Tensor) -> Tensor:
+    """A gradient summed over the dimensions in which ``x`` was repeated."""
+    kept = _padded(x, g)
+    dims = [at for at, (n, m) in enumerate(zip(g.shape, kept, strict=True)) if m == 1 and n != 1]
+    if not dims:
+        return g
+    y = net.tensor(kept, g.dtype)
+    net.operator("aten::sum", ("self",), (g,), (y,), {"dim": dims, "keepdim": True})
+    return y if len(kept) == len(x.shape) else net.view(y, x.shape)
+
+
+def group_norm(net: Net, name: str, x: Tensor, groups: int, strided_gradient: bool = False) -> Tensor:
+    """``torch.nn.GroupNorm`` of [batch, channels, height, width]; ``strided_gradient`` as of :meth:`Net.view`."""
+    batch, channels, height, width = x.shape
+    args = {"N": int(batch), "C": channels, "HxW": height * width, "group": groups}
+    with net.module(name, "GroupNorm"):
+        weight, bias = net.parameter("weight"), net.parameter("bias")
+        y = net.tensor(x.shape, x.dtype, needs_grad=net.training)
+        mean, rstd = (net.tensor((batch, groups), "float32") for _ in range(2))
+        row = net.operator(
+            "aten::native_group_norm", ("input", "weight", "bias"), (x, weight, bias), (y, mean, rstd), args
+        )
+
+    def rule(g: Tensor) -> None:
+        g = net.clone(g) if strided_gradient else g
+        gradients = [net.tensor(p.shape, p.dtype) for p in (x, weight, bias)]
+        roles = ("grad_out", "input", "mean", "rstd", "weight")
+        net.operator("aten::native_group_norm_backward", roles, (g, x, mean, rstd, weight), gradients, args)
+        for tensor, gradient in zip((x, weight, bias), gradients, strict=True):
+            net.give(tensor, gradient)
+
+    net.derivative(row, (y,), rule)
+    return y
+
+
+def doubled(net: Net, x: Tensor) -> Tensor:
+    """An image [batch, channels, height, width] with each element four times."""
+    size = [2 * x.shape[2], 2 * x.shape[3]]
+    y = net.tensor((*x.shape[:2], *size), x.dtype, needs_grad=x.needs_grad)
+    row = net.operator("aten::upsample_nearest2d", ("input",), (x,), (y,), {"output_size": size})
+
+    def rule(g: Tensor) -> None:
+        dx = net.tensor(x.shape, x.dtype)
+        args = {"output_size": size, "input_size": [int(n) for n in x.shape]}
+        net.operator("aten::upsample_nearest2d_backward", ("grad_output",), (g,), (dx,), args)
+        net.give(x, dx)
+
+    net.derivative(row, (y,), rule)
+    return y

@@ -1,0 +1,183 @@
+"""The UNet of Stable Diffusion XL (Podell et al., arXiv:2307.01952): convolutions that attend to a text.
+
+Latents are halved level by level and doubled again beside what was there before; all levels but the first attend, to
+themselves and to the states of the text encoders, which are inputs.  Module names are those of ``diffusers``'
+``UNet2DConditionModel``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from triosim.core.errors import InputError
+from triosim.core.registry import registered
+from triosim.sources.models._diffusion import doubled, embedded, group_norm, plus, sinusoids, times
+from triosim.sources.models._family import PIXELS, Noise, Sizes
+from triosim.sources.models._net import Net, Weights
+from triosim.sources.models._spatial import SpatialTransformer
+from triosim.sources.models._tape import Dim, Tensor
+from triosim.trace.tables import Category
+
+MICRO_CONDITIONS = 6  # height and width, of the image and of what is cut out of it, and where
+DOWN, UP = ("CrossAttnDownBlock2D",), ("CrossAttnUpBlock2D",)
+
+
+@registered
+@dataclass(frozen=True)
+class UNet(Noise):
+    """Configuration, named as in ``diffusers``' ``config.json``; ``attention_head_dim`` are heads, as there."""
+
+    block_out_channels: Sizes = (320, 640, 1280)
+    transformer_layers_per_block: Sizes = (1, 2, 10)
+    attention_head_dim: Sizes = (5, 10, 20)
+    layers_per_block: int = 2
+    cross_attention_dim: int = 2048
+    addition_time_embed_dim: int = 256
+    projection_class_embeddings_input_dim: int = 2816
+    norm_num_groups: int = 32
+    in_channels: int = 4
+    sample_size: int = 128
+    text_length: int = 77
+
+    reads: ClassVar = "latents of images and text"
+    model_types: ClassVar = ("UNet2DConditionModel",)
+    fixed: ClassVar = {
+        "down_block_types": (["DownBlock2D", *DOWN * 2], ["DownBlock2D", *DOWN]),
+        "up_block_types": ([*UP * 2, "UpBlock2D"], [*UP, "UpBlock2D"]),
+        "addition_embed_type": "text_time", "use_linear_projection": True, "out_channels": 4,
+    }  # fmt: skip
+
+    def problem(self) -> str:
+        levels = {len(self.block_out_channels), len(self.transformer_layers_per_block), len(self.attention_head_dim)}
+        if len(levels) > 1:
+            return "block_out_channels, transformer_layers_per_block and attention_head_dim differ in their levels"
+        for channels, heads in zip(self.block_out_channels, self.attention_head_dim, strict=True):
+            if channels % heads or channels % self.norm_num_groups:
+                return f"{channels} channels are not divided by {heads} heads and {self.norm_num_groups} groups"
+        pooled = self.projection_class_embeddings_input_dim - MICRO_CONDITIONS * self.addition_time_embed_dim
+        return "" if pooled > 0 else "projection_class_embeddings_input_dim holds six conditions and no text"
+
+    def inputs(self, net: Net, batch: Dim, size: int | None) -> tuple[Tensor, Tensor]:
+        least = PIXELS << (len(self.block_out_channels) - 1)
+        if size is not None and size % least:
+            raise InputError(f"image_size {size} is not a multiple of {least}: give one that is")
+        return super().inputs(net, batch, size)
+
+    def _transformer(self, level: int) -> SpatialTransformer:
+        return SpatialTransformer(
+            self.block_out_channels[level], self.attention_head_dim[level], self.transformer_layers_per_block[level],
+            self.cross_attention_dim, self.norm_num_groups,
+        )  # fmt: skip
+
+    @property
+    def _levels(self) -> range:
+        return range(len(self.block_out_channels))
+
+    def _going_up(self) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
+        """Place and level of each block that doubles, and channels that its residual blocks read and make."""
+        channels = self.block_out_channels
+        before = channels[-1]
+        for at, level in enumerate(reversed(self._levels)):
+            out, skipped = channels[level], channels[max(level - 1, 0)]
+            skips = [out] * self.layers_per_block + [skipped]
+            reads = [before] + [out] * self.layers_per_block
+            yield at, level, [(read + skip, out) for read, skip in zip(reads, skips, strict=True)]
+            before = out
+
+    # --- weights ------------------------------------------------------------------------------------------------------
+
+    def weights(self) -> Weights:
+        w, channels = Weights(), self.block_out_channels
+        embedding, first, last = 4 * channels[0], channels[0], self._levels[-1]
+        w.conv2d("conv_in", self.in_channels, first, 3, bias=True)
+        sizes = {"time_embedding": first, "add_embedding": self.projection_class_embeddings_input_dim}
+        for name, size in sizes.items():
+            w.linear(f"{name}.linear_1", size, embedding)
+            w.linear(f"{name}.linear_2", embedding, embedding)
+        for level in self._levels:
+            before, out = channels[max(level - 1, 0)], channels[level]
+            pairs = [(before, out)] + [(out, out)] * (self.layers_per_block - 1)
+            self._block_weights(w, f"down_blocks.{level}", level, pairs, level > 0)
+            if level < last:
+                w.conv2d(f"down_blocks.{level}.downsamplers.0.conv", out, out, 3, bias=True)
+        for at, level, pairs in self._going_up():
+            self._block_weights(w, f"up_blocks.{at}", level, pairs, level > 0)
+            if level > 0:
+                w.conv2d(f"up_blocks.{at}.upsamplers.0.conv", channels[level], channels[level], 3, bias=True)
+        self._block_weights(w, "mid_block", last, [(channels[-1], channels[-1])] * 2, True, attentions=1)
+        w.norm("conv_norm_out", first)
+        w.conv2d("conv_out", first, self.in_channels, 3, bias=True)
+        return w
+
+    def _block_weights(
+        self, w: Weights, at: str, level: int, pairs: list[tuple[int, int]], attends: bool, attentions: int = 0
+    ) -> None:
+        for i in range((attentions or len(pairs)) * attends):
+            self._transformer(level).weights(w, f"{at}.attentions.{i}")
+        for i, (inputs, outputs) in enumerate(pairs):
+            name = f"{at}.resnets.{i}"
+            w.norm(f"{name}.norm1", inputs)
+            w.conv2d(f"{name}.conv1", inputs, outputs, 3, bias=True)
+            w.linear(f"{name}.time_emb_proj", 4 * self.block_out_channels[0], outputs)
+            w.norm(f"{name}.norm2", outputs)
+            w.conv2d(f"{name}.conv2", outputs, outputs, 3, bias=True)
+            if inputs != outputs:
+                w.conv2d(f"{name}.conv_shortcut", inputs, outputs, 1, bias=True)
+
+    # --- operators ----------------------------------------------------------------------------------------------------
+
+    def forward(self, net: Net, x: Tensor) -> Tensor:
+        batch, last = x.shape[0], self._levels[-1]
+        condition = self._condition(net, batch)
+        text = net.tensor((batch, self.text_length, self.cross_attention_dim), net.precision, Category.INPUT)
+        x = net.conv2d("conv_in", x, 1, 1)
+        skips = [x]
+        for level in self._levels:
+            with net.module(f"down_blocks.{level}", DOWN[0] if level else "DownBlock2D"):
+                for i in range(self.layers_per_block):
+                    x = self._layer(net, i, x, condition, text, level)
+                    skips.append(x)
+                if level < last:
+                    x = net.conv2d("downsamplers.0.conv", x, 2, 1)
+                    skips.append(x)
+        with net.module("mid_block", "UNetMidBlock2DCrossAttn"):
+            x = self._layer(net, 0, x, condition, text, last)
+            x = self._residual(net, 1, x, condition)
+        for at, level, pairs in self._going_up():
+            with net.module(f"up_blocks.{at}", UP[0] if level else "UpBlock2D"):
+                for i in range(len(pairs)):
+                    x = self._layer(net, i, net.cat((x, skips.pop()), 1), condition, text, level)
+                if level > 0:
+                    x = net.conv2d("upsamplers.0.conv", doubled(net, x), 1, 1)
+        x = net.silu(group_norm(net, "conv_norm_out", x, self.norm_num_groups))
+        return net.conv2d("conv_out", x, 1, 1)
+
+    def _condition(self, net: Net, batch: int) -> Tensor:
+        """Time, micro-conditions and the one vector of the text, [batch, width]."""
+        waves = sinusoids(net, times(net, batch), self.block_out_channels[0], flipped=True)
+        time = embedded(net, "time_embedding", "TimestepEmbedding", net.to(waves, net.precision))
+        size, rest = self.addition_time_embed_dim, MICRO_CONDITIONS * self.addition_time_embed_dim
+        pooled_size = self.projection_class_embeddings_input_dim - rest
+        pooled = net.tensor((batch, pooled_size), net.precision, Category.INPUT)
+        conditions = sinusoids(net, times(net, batch * MICRO_CONDITIONS), size, flipped=True)
+        both = net.cat((pooled, net.view(conditions, (batch, rest))), 1)
+        return net.add(time, embedded(net, "add_embedding", "TimestepEmbedding", net.to(both, net.precision)))
+
+    def _layer(self, net: Net, i: int, x: Tensor, condition: Tensor, text: Tensor, level: int) -> Tensor:
+        x = self._residual(net, i, x, condition)
+        if not level:
+            return x
+        with net.module(f"attentions.{i}", "Transformer2DModel"):
+            return self._transformer(level)(net, x, text)
+
+    def _residual(self, net: Net, i: int, x: Tensor, condition: Tensor) -> Tensor:
+        with net.module(f"resnets.{i}", "ResnetBlock2D"):
+            y = net.conv2d("conv1", net.silu(group_norm(net, "norm1", x, self.norm_num_groups)), 1, 1)
+            time = net.linear("time_emb_proj", net.silu(condition))
+            y = plus(net, y, net.unsqueeze(net.unsqueeze(time, 2), 3))
+            y = net.conv2d("conv2", net.silu(group_norm(net, "norm2", y, self.norm_num_groups)), 1, 1)
+            if x.shape[1] != y.shape[1]:
+                x = net.conv2d("conv_shortcut", x)
+            return net.scaled(net.add(x, y), "aten::div")
