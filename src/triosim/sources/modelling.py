@@ -257,10 +257,10 @@ def _build(
             raise InputError(
                 f"{key} of model {quoted(title)} must be a whole number of at least 1, not {quoted(value)}"
             )
-    is_text = isinstance(family, Text)
-    if (image_size if is_text else sequence_length) is not None:
-        reads, key = ("text", "image_size") if is_text else ("images", "sequence_length")
-        raise InputError(f"model {quoted(title)} reads {reads}: {key} has no meaning for it, leave it out")
+    sizes = {"sequence_length": sequence_length, "image_size": image_size}
+    for key, value in sizes.items():
+        if value is not None and key != family.sized_by:
+            raise InputError(f"model {quoted(title)} reads {family.reads}: {key} has no meaning for it, leave it out")
     precision = precision or family.precision
     if precision not in PRECISIONS:
         raise unknown("precision", precision, PRECISIONS)
@@ -276,17 +276,16 @@ def _build(
         family = type(family)(**{**vars(family), "vocab_size": padded})
     net = Net(family.weights(), PRECISIONS[precision], training, fused, attention, fused_softmax)
     batch = Dim(batch_size, BATCH)
-    x, labels = family.inputs(net, batch, sequence_length if is_text else image_size)
+    x, labels = family.inputs(net, batch, sizes.get(family.sized_by))
     scores = family.forward(net, x)
     if training:
         net.backward(family.loss(net, scores, labels), net.parameters.values())
         optimize(net, optimizer, fused_optimizer)
-    length = int(x.shape[1]) if is_text else None
     meta = Meta(
         made_by="triosim.model",
-        workload=f"{title}, {net.precision}" if is_text else f"{title}, {int(x.shape[2])} pixels, {net.precision}",
+        workload=", ".join(part for part in (title, family.extent(x), net.precision) if part),
         batch_size=batch_size,
-        sequence_length=length,
+        sequence_length=int(x.shape[1]) if isinstance(family, Text) else None,
         symbols="model",
     )
     return net.builder.build(meta)
@@ -304,7 +303,7 @@ def _configure(name: str, table: Mapping[str, Any], where: str) -> Family:
             raise InputError(f"{where}: {unknown(f'{name} key', key, fields)}")
         if problem := _wrong_type(str(fields[key].type), value, default=fields[key].default):
             raise InputError(f"{where}: {key} must be {problem}, not {quoted(value)}")
-        if isinstance(value, (list, tuple)):  # layers of each stage
+        if isinstance(value, (list, tuple)) and fields[key].type != "Sizes":  # layers of each stage
             check_memory(WEIGHT_BYTES * sum(value), f"{where}: {sum(value)} layers of {key}", "use fewer layers")
     missing = [k for k, f in fields.items() if f.default is dataclasses.MISSING and k not in table]
     if missing:

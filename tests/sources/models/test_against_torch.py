@@ -225,30 +225,37 @@ def test_same_trace_as_the_recorder_makes(case):
         family, batch_size=BATCH, configuration=configuration, precision="float32", optimizer="sgd",
         fused_optimizer=False, **options,
     )  # fmt: skip
+    assert_same_trace(built, recorded)
 
-    def described(trace: Trace) -> list[tuple]:
-        operators, values = trace.operators, trace.values
-        found, rows = [], {NONE: NONE}
-        for row, name in enumerate(operators.name):
-            name = plain(name.removeprefix("aten::"))
-            if operators.view[row] or name in BOOKKEEPING or not len(operators.outputs[row]):
-                continue
-            rows[row] = len(found)
-            value = operators.outputs[row][0]
-            forward = operators.phase[row] == Phase.FORWARD
-            found.append(
-                (name, int(operators.phase[row]), values.shape[value].tolist(),
-                 (values.symbols[value] & ~np.uint8(VOCABULARY)).tolist(),  # which a recording does not know
-                 int(values.category[value]) if forward else None, rows.get(int(operators.forward[row]), "a view"))
-            )  # fmt: skip
-        return found
 
+def described(trace: Trace) -> list[tuple]:
+    """Name, phase, shape, symbols, category and link of every operator that computes."""
+    operators, values = trace.operators, trace.values
+    found, rows = [], {NONE: NONE}
+    for row, name in enumerate(operators.name):
+        name = plain(name.removeprefix("aten::"))
+        if operators.view[row] or name in BOOKKEEPING or not len(operators.outputs[row]):
+            continue
+        rows[row] = len(found)
+        value = operators.outputs[row][0]
+        forward = operators.phase[row] == Phase.FORWARD
+        found.append(
+            (name, int(operators.phase[row]), values.shape[value].tolist(),
+             (values.symbols[value] & ~np.uint8(VOCABULARY)).tolist(),  # which a recording does not know
+             int(values.category[value]) if forward else None, rows.get(int(operators.forward[row]), "a view"))
+        )  # fmt: skip
+    return found
+
+
+def bytes_of(trace: Trace, *categories: Category) -> int:
+    """Bytes of the storages of these categories."""
+    category = dict(zip(trace.values.storage.tolist(), trace.values.category.tolist(), strict=True))
+    return sum(int(size) for s, size in enumerate(trace.values.storage_bytes()) if category[s] in categories)
+
+
+def assert_same_trace(built: Trace, recorded: Trace) -> None:
+    """Phases, symbols, categories of the forward, links and bytes that stay are alike."""
     assert described(built) == described(recorded)
-
-    def bytes_of(trace: Trace, *categories: Category) -> int:
-        category = dict(zip(trace.values.storage.tolist(), trace.values.category.tolist(), strict=True))
-        return sum(int(size) for s, size in enumerate(trace.values.storage_bytes()) if category[s] in categories)
-
     for category in (Category.WEIGHT, Category.BUFFER, Category.ACTIVATION, Category.OPTIMIZER_STATE):
         assert bytes_of(built, category) == bytes_of(recorded, category), category
 

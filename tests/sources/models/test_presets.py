@@ -48,6 +48,7 @@ ROUNDED = {  # Brown et al., arXiv:2005.14165, Table 2.1, in millions; Devlin et
     # as the sources of their configurations name them
     "gpt3-22b": 22_000, "mt-nlg-530b": 530_000, "gpt-1t": 1_008_000, "llama-33b": 32_500, "llama-65b": 65_200,
     "deepseek-v3": 671_000, "falcon-180b": 180_000, "falcon-40b": 41_000, "opt-66b": 66_000, "opt-175b": 175_000,
+    "dlrm-kaggle": 540,  # as the paper of DLRM names it
     "llama-4-scout": 109_000, "llama-4-maverick": 400_000,  # with the vision encoder of 0.9 G
 }  # fmt: skip
 

@@ -276,3 +276,32 @@ class DenseNet(nn.Module):
                 x = F.avg_pool2d(between.conv(F.relu(between.norm(x), inplace=True)), 2, 2)
         x = F.relu(f.norm5(x), inplace=True)
         return self.classifier(torch.flatten(F.adaptive_avg_pool2d(x, 1), 1))
+
+
+# --- recommendation --------------------------------------------------------------------------------------------------
+
+
+class DLRM(nn.Module):
+    def __init__(
+        self, tables: tuple[int, ...], width: int, dense: int, bottom: tuple, top: tuple, sparse: bool
+    ) -> None:
+        super().__init__()
+
+        def perceptron(first: int, widths: tuple[int, ...], last: type[nn.Module]) -> nn.Sequential:
+            parts: list[nn.Module] = []
+            for at, (inputs, outputs) in enumerate(zip((first, *widths), widths, strict=False)):
+                parts += [nn.Linear(inputs, outputs), last() if at + 1 == len(widths) else nn.ReLU()]
+            return nn.Sequential(*parts)
+
+        self.emb_l = nn.ModuleList(nn.EmbeddingBag(rows, width, mode="sum", sparse=sparse) for rows in tables)
+        self.bot_l = perceptron(dense, bottom, nn.ReLU)
+        self.top_l = perceptron(width + len(tables) * (len(tables) + 1) // 2, top, nn.Sigmoid)
+
+    def forward(self, dense: Tensor, rows: list[Tensor], starts: list[Tensor]) -> Tensor:
+        x = self.bot_l(dense)
+        vectors = [x, *(table(r, s) for table, r, s in zip(self.emb_l, rows, starts, strict=True))]
+        stacked = torch.cat(vectors, 1).view(len(x), len(vectors), -1)
+        products = torch.bmm(stacked, stacked.transpose(1, 2))
+        i = torch.tensor([a for a in range(len(vectors)) for _ in range(a)])
+        j = torch.tensor([b for a in range(len(vectors)) for b in range(a)])
+        return self.top_l(torch.cat([x, products[:, i, j]], 1))

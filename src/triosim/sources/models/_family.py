@@ -15,6 +15,9 @@ from triosim.trace.tables import SEQUENCE, VOCABULARY, Category
 Share = float
 """A part of a whole, above 0 and at most 1; a field of a configuration that is a ``float`` is a probability below 1."""
 
+Sizes = tuple[int, ...]
+"""Sizes, one for each of several weights; a field that is a ``tuple[int, ...]`` counts the layers of stages."""
+
 
 @dataclass(frozen=True)
 class Family(ABC):
@@ -24,12 +27,16 @@ class Family(ABC):
         model_types: the ``model_type`` of Hugging Face configurations that it reads.
         fixed: keys of such configurations whose one supported value (or values) it takes for granted.
         precision, optimizer: what is usual.
+        reads: what it reads, for messages.
+        sized_by: the option that says how large a sample is, ``sequence_length``, ``image_size`` or none.
     """
 
     model_types: ClassVar[tuple[str, ...]] = ()
     fixed: ClassVar[Mapping[str, Any]] = {}
     precision: ClassVar[str]
     optimizer: ClassVar[str]
+    reads: ClassVar[str]
+    sized_by: ClassVar[str] = ""
 
     def problem(self) -> str:
         """What is wrong with the configuration, or ``""``."""
@@ -45,7 +52,11 @@ class Family(ABC):
 
     @abstractmethod
     def inputs(self, net: Net, batch: Dim, size: int | None) -> tuple[Tensor, Tensor]:
-        """The step's input and its labels; ``size`` is the sequence length or the image size asked for."""
+        """The step's input and its labels; ``size`` is what was asked for by the option ``sized_by``."""
+
+    def extent(self, x: Tensor) -> str:
+        """How large the samples of the input are, for the title of a trace."""
+        return ""
 
     def loss(self, net: Net, scores: Tensor, labels: Tensor) -> Tensor:
         """What is differentiated."""
@@ -57,6 +68,8 @@ class Text(Family):
 
     precision = "bfloat16"
     optimizer = "adamw"
+    reads = "text"
+    sized_by = "sequence_length"
     bounded: ClassVar[bool] = False
     vocab_size: int
 
@@ -91,6 +104,11 @@ class Images(Family):
 
     precision = "float32"
     optimizer = "sgd"
+    reads = "images"
+    sized_by = "image_size"
+
+    def extent(self, x: Tensor) -> str:
+        return f"{int(x.shape[2])} pixels"
 
     def inputs(self, net: Net, batch: Dim, size: int | None) -> tuple[Tensor, Tensor]:
         image = net.tensor((batch, 3, size or 224, size or 224), net.precision, Category.INPUT)

@@ -96,6 +96,7 @@ class Net(Tape):
     Attributes:
         kernel: the kernels of attention.
         parameters, buffers: tensors by qualified name.
+        looked_up: the rows that a sparse gradient is of, by the storage of its table.
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class Net(Tape):
         self.fused_softmax = fused_softmax
         self.parameters: dict[str, Tensor] = {}
         self.buffers: dict[str, Tensor] = {}
+        self.looked_up: dict[int, Tensor] = {}
         for name, shape in weights.parameters.items():
             dtype = "float32" if name in weights.full_precision else precision
             self.parameters[name] = self.tensor(shape, dtype, Category.WEIGHT, needs_grad=training, name=name)
@@ -525,9 +527,18 @@ class Net(Tape):
         return y
 
     def bmm(self, a: Tensor, b: Tensor) -> Tensor:
-        """Products of pairs of matrices, [n, i, k] and [n, k, j]; for tensors that need no gradient."""
-        y = self.tensor((a.shape[0], a.shape[1], b.shape[2]), a.dtype)
-        self.operator("aten::bmm", ("self", "mat2"), (a, b), (y,))
+        """Products of pairs of matrices, [n, i, k] and [n, k, j]."""
+        y = self.tensor((a.shape[0], a.shape[1], b.shape[2]), a.dtype, needs_grad=a.needs_grad or b.needs_grad)
+        row = self.operator("aten::bmm", ("self", "mat2"), (a, b), (y,))
+
+        def rule(g: Tensor) -> None:
+            db = self.bmm(self.transpose(a, 1, 2), g) if b.needs_grad else None
+            if a.needs_grad:
+                self.give(a, self.bmm(g, self.transpose(b, 1, 2)))
+            if db is not None:
+                self.give(b, db)
+
+        self.derivative(row, (y,), rule)
         return y
 
     # --- attention ----------------------------------------------------------------------------------------------------

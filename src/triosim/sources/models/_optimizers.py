@@ -40,7 +40,7 @@ def optimize(net: Net, optimizer: str, fused: bool | None = None) -> None:
 
     Parameters in a 16-bit type keep a float32 master copy beside the optimizer's float32 states: 16 bytes per parameter
     with AdamW (2 weight, 2 gradient, 4 master, 4 + 4 moments), as in ZeRO (Rajbhandari et al., arXiv:1910.02054,
-    section 3.1).
+    section 3.1).  Rows of tables with sparse gradients are moved by plain gradient descent.
 
     Args:
         net: the step after its backward.
@@ -50,9 +50,12 @@ def optimize(net: Net, optimizer: str, fused: bool | None = None) -> None:
             list would need float32 copies of all gradients at once; it also follows ``net.fused``.
     """
     names, foreach_update, fused_update = OPTIMIZERS[optimizer]
-    trained = [w for w in net.parameters.values() if w.grad is not None]
+    trained = [w for w in net.parameters.values() if w.grad is not None and w.storage not in net.looked_up]
     groups = ([w for w in trained if w.dtype == "float32"], [w for w in trained if w.dtype != "float32"])
     net.phase = Phase.OPTIMIZER
+    for w in net.parameters.values():
+        if w.grad is not None and w.storage in net.looked_up:
+            _descend(net, w, w.grad, net.looked_up[w.storage])
     for weights, mixed in zip(groups, (False, True), strict=True):
         if not weights:
             continue
@@ -67,6 +70,13 @@ def optimize(net: Net, optimizer: str, fused: bool | None = None) -> None:
             foreach_update(net, group)
         if mixed:  # the copy overwrites the weights without reading them
             _operator(net, "_foreach_copy_", {"src": group.masters}, [net.overwritten(w) for w in weights])
+
+
+def _descend(net: Net, table: Tensor, gradient: Tensor, rows: Tensor) -> None:
+    """Add a sparse gradient to the rows of a table that it is of, as ``add_`` of a sparse tensor does on a device."""
+    step = net.scaled(gradient)
+    roles = ("self", "index", "source")
+    net.operator("aten::index_add_", roles, (table, rows, step), (net.overwritten(table),), {"dim": 0})
 
 
 def _states(net: Net, weights: Iterable[Tensor]) -> list[Tensor]:

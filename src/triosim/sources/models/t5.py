@@ -125,11 +125,11 @@ class T5(Text):
         batch, heads, length, size = q.shape
         flat, scores_of = (batch * heads, length, size), (batch * heads, length, length)
         q, k, v = (net.view(part, flat) for part in (q, k, v))
-        scores = net.view(_product(net, q, net.transpose(k, 1, 2)), (batch, heads, length, length))
+        scores = net.view(net.bmm(q, net.transpose(k, 1, 2)), (batch, heads, length, length))
         for bias in biases:
             scores = net.add(scores, bias)
         weights = net.dropout(softmax(net, scores), self.dropout_rate)
-        y = _product(net, net.view(weights, scores_of), v)
+        y = net.bmm(net.view(weights, scores_of), v)
         y = net.clone(net.transpose(net.view(y, (batch, heads, length, size)), 1, 2))
         return net.linear("o", net.view(y, (batch, length, heads * size)))
 
@@ -180,18 +180,4 @@ def _mask(net: Net, x: Tensor) -> Tensor:
 def _made(net: Net, name: str, shape: Shape) -> Tensor:
     y = net.tensor(shape, net.precision)
     net.operator(f"aten::{name}", (), (), (y,))
-    return y
-
-
-def _product(net: Net, a: Tensor, b: Tensor) -> Tensor:
-    """``a @ b``, pair by pair."""
-    y = net.tensor((*a.shape[:2], b.shape[2]), a.dtype, needs_grad=a.needs_grad or b.needs_grad)
-    row = net.operator("aten::bmm", ("self", "mat2"), (a, b), (y,))
-
-    def rule(g: Tensor) -> None:
-        db = net.bmm(net.transpose(a, 1, 2), g)
-        net.give(a, net.bmm(g, net.transpose(b, 1, 2)))
-        net.give(b, db)
-
-    net.derivative(row, (y,), rule)
     return y
