@@ -27,7 +27,7 @@ def _node(kind: str, sources: list[str], shape: list[int], **attributes: Any) ->
     return {"inbounds": sources, "attr": {"type": kind, "output_shape": [shape], "attr": attributes}, "outbounds": []}
 
 
-def _mobile() -> dict[str, dict]:
+def mobile() -> dict[str, dict]:
     """A block of MobileNetV3 with channels last, as TensorFlow's converter writes it."""
     window = {"data_format": "NHWC", "padding": "SAME", "strides": [1, 2, 2, 1]}
     return {
@@ -56,7 +56,7 @@ def _written(folder: Path, nodes: Any) -> Path:
 
 
 def test_a_network_of_nn_meter_is_read_with_its_work(tmp_path: Path) -> None:
-    trace = read(_written(tmp_path, _mobile()))
+    trace = read(_written(tmp_path, mobile()))
     flop = dict(zip((trace.modules.path[row] for row in trace.operators.module), trace.operators.flop, strict=True))
     assert flop["conv"] == 2 * 16 * 16 * 8 * 3 * 9
     assert flop["depth"] == 2 * 8 * 8 * 8 * 25
@@ -73,13 +73,13 @@ def test_a_network_of_nn_meter_is_read_with_its_work(tmp_path: Path) -> None:
 
 
 def test_its_work_grows_with_the_batch(tmp_path: Path) -> None:
-    trace = read(_written(tmp_path, _mobile()))
+    trace = read(_written(tmp_path, mobile()))
     grown = rescale(trace, 6)
     assert np.nansum(grown.operators.flop) == 6 * np.nansum(trace.operators.flop)
 
 
 def test_the_order_of_nodes_does_not_matter(tmp_path: Path) -> None:
-    nodes = _mobile()
+    nodes = mobile()
     one = read(_written(tmp_path, nodes))
     other = read(_written(tmp_path, dict(reversed(nodes.items()))))
     assert np.nansum(one.operators.flop) == np.nansum(other.operators.flop)
@@ -87,7 +87,7 @@ def test_the_order_of_nodes_does_not_matter(tmp_path: Path) -> None:
 
 
 def test_it_is_predicted_on_a_device(tmp_path: Path) -> None:
-    path = _written(tmp_path, _mobile())
+    path = _written(tmp_path, mobile())
     result = json.loads(run("infer", path, "--device", "A100", "--batch-size", "4", "--json", "-").stdout)
     assert result["iteration_time_s"] > 0
     assert "name a --system or a --device" in run("infer", path, code=2).stderr
@@ -104,7 +104,7 @@ def test_it_is_predicted_on_a_device(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_a_broken_network_is_one_sentence(change: dict, said: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
-        read(_written(tmp_path, {**_mobile(), **change}))
+        read(_written(tmp_path, {**mobile(), **change}))
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -140,7 +140,7 @@ def _zeros(*shape: int) -> Any:
     return np.zeros(shape, np.float32)
 
 
-def _small(folder: Path, batch: Any = 2, opset: int = 17) -> Path:
+def small(folder: Path, batch: Any = 2, opset: int = 17) -> Path:
     """A network with a shape that is computed as it runs, an operator that is dead and one of weights alone."""
     nodes = [
         ("Conv", ["x", "w", "b"], ["c"], {"pads": [1, 1, 1, 1], "strides": [2, 2]}),
@@ -168,7 +168,7 @@ def _small(folder: Path, batch: Any = 2, opset: int = 17) -> Path:
 
 @pytest.mark.parametrize("opset", [9, 11, 13, 17, 22])
 def test_an_onnx_model_is_read_with_its_work(tmp_path: Path, opset: int) -> None:
-    trace = read(_small(tmp_path, opset=opset))
+    trace = read(small(tmp_path, opset=opset))
     assert _calls(trace) == {
         "aten::convolution": 1, "aten::relu": 1, "aten::mean": 1, "aten::view": 1, "aten::mm": 1,
     }  # fmt: skip
@@ -182,7 +182,7 @@ def test_an_onnx_model_is_read_with_its_work(tmp_path: Path, opset: int) -> None
 
 
 def test_an_open_shape_is_given(tmp_path: Path) -> None:
-    path = _small(tmp_path, batch="N")
+    path = small(tmp_path, batch="N")
     words = ("infer", path, "--device", "A100", "--json", "-")
     done = run(*words, code=2)
     assert "input 'x' has the open shape ?,3,32,32: give --input-shape x=1,3,32,32" in done.stderr
@@ -254,11 +254,11 @@ def test_every_operator_can_be_written_as_a_trace(tmp_path: Path) -> None:
 
 
 def test_what_is_no_onnx_that_can_be_read_is_one_sentence(tmp_path: Path) -> None:
-    whole = _small(tmp_path).read_bytes()
+    whole = small(tmp_path).read_bytes()
     broken = tmp_path / "broken.onnx"
     for content, said in (
         (whole[: len(whole) // 2], "is a broken ONNX model"),
-        (_small(tmp_path, opset=8).read_bytes(), "uses opset 8, known are 9 to 22"),
+        (small(tmp_path, opset=8).read_bytes(), "uses opset 8, known are 9 to 22"),
         (_onnx(tmp_path / "l.onnx", [("NonZero", ["x"], ["y"], {})], {"x": [2, 3]}, {}, ["y"]).read_bytes(),
          "is of type 'NonZero', which is not known"),
         (_onnx(tmp_path / "m.onnx", [("MatMul", ["x", "x"], ["y"], {})], {"x": [2, 3]}, {}, ["y"]).read_bytes(),

@@ -133,8 +133,13 @@ class _GraphTape:
                 "export the network without it"
             )
         path = ".".join(part for part in node.name.replace("/", ".").split(".") if part) or node.type
-        with self.tape.module(path, node.type):
-            rule(self, node)
+        try:
+            with self.tape.module(path, node.type):
+                rule(self, node)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise self.problem(node, f"makes no sense ({quoted(str(error))})") from None
 
     # --- what rules ask -----------------------------------------------------------------------------------------------
 

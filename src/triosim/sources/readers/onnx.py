@@ -55,13 +55,20 @@ class Onnx(Reader):
         """See :class:`~triosim.sources.reading.Reader`; ``shapes``: of inputs, instead of those of the file."""
         if execution_trace is not None or step not in ("median", "all", "0"):
             raise InputError(f"{path} holds a network and no steps; leave the execution trace and the step away")
-        model = _model(path)
+        try:
+            return self._trace(_model(path), path, shapes or {})
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"{path} is a broken ONNX model ({quoted(str(error))}): export or copy it again") from None
+
+    def _trace(self, model: Any, path: Path, shapes: Mapping[str, Sequence[int]]) -> Trace:
         initializers = {one.name for one in model.graph.initializer}
         inputs = [one for one in model.graph.input if one.name not in initializers]
-        for name in shapes or {}:
+        for name in shapes:
             if name not in {one.name for one in inputs}:
                 raise InputError(f"{path}: {unknown('input', name, [one.name for one in inputs])}")
-        sizes = {one.name: _size(one, (shapes or {}).get(one.name), str(path)) for one in inputs}
+        sizes = {one.name: _size(one, shapes.get(one.name), str(path)) for one in inputs}
         if not sizes:
             raise InputError(f"{path} has no input: export the network again")
         first = next((size for size in sizes.values() if size), (1,))
