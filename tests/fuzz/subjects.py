@@ -495,6 +495,21 @@ def _chakra(draw: Random, raw: bytes) -> bytes:
     return b"".join(map(framed, records))
 
 
+# --- memory that computes ---------------------------------------------------------------------------------------------
+
+
+def _pim_files() -> list[Files]:
+    folder = ROOT / "src" / "triosim" / "hardware" / "pim_memories"
+    return [{"memory.toml": path.read_bytes()} for path in sorted(folder.glob("*.toml"))]
+
+
+def _pim(folder: Path, name: str) -> object:
+    from triosim.hardware.pim import PimMemory, pim_memory
+
+    found: PimMemory = pim_memory.__wrapped__(str(folder / name))
+    return found.bandwidth, found.flops
+
+
 # --- networks ---------------------------------------------------------------------------------------------------------
 
 
@@ -579,6 +594,7 @@ def readers() -> dict[str, Reader]:
         ("external-mapping", _mappings, _mapping), ("pack", _packs, _pack),
         ("calibration", _calibrations, _calibration),
         ("design", _designs, _design), ("kernel-table", _tables, _table),
+        ("pim", _pim_files, _pim),
         ("few-shot", _few_packs, _few_pack), ("networks", _few_tables, _few_table),
         ("residual", _residuals, _residual), ("iterations", _measured, _iterations),
         ("astra-network", _of("network.yml", _astra_files), _astra),

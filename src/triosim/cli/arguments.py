@@ -180,3 +180,9 @@ class InferOptions(Options):
         REQUEST, "--kv-cache", "TYPE", "Of the cache: bf16, fp16, fp8 or int8 (default bf16).", default="bf16",
         complete=choices("bf16", "fp16", "fp8", "int8"),
     )  # fmt: skip
+    pim: str | None = _option(
+        REQUEST, "--pim", "WHAT",
+        "What goes to memory that computes, as of --device A100+attacc, where it is faster there: attention, all or "
+        "off (default attention).",
+        complete=choices("attention", "all", "off"),
+    )  # fmt: skip

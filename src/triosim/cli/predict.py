@@ -38,6 +38,8 @@ def register(app: typer.Typer) -> None:
 
 def _infer(options: InferOptions) -> None:
     if (options.prompt, options.output) == (None, None):
+        if options.pim is not None:
+            raise InputError("--pim is of one request with its cache: give --prompt and --output as well")
         return _predict(options, False)
     from triosim.cli.request import request
 
