@@ -181,6 +181,45 @@ def test_an_onnx_model_is_read_with_its_work(tmp_path: Path, opset: int) -> None
     assert np.nansum(grown.operators.flop) == 5 * np.nansum(trace.operators.flop)
 
 
+def test_sizes_that_are_computed_as_it_runs_are_followed(tmp_path: Path) -> None:
+    """As PyTorch's exporter writes them: padding of both sides from a list, and a token that is repeated per image."""
+    nodes = [
+        ("ConstantOfShape", ["two"], ["zeros"], {}),
+        ("Concat", ["sides", "zeros"], ["list"], {"axis": 0}),
+        ("Reshape", ["list", "pairs"], ["table"], {}),
+        ("Slice", ["table", "last", "first", "rows", "back"], ["turned"], {}),
+        ("Transpose", ["turned"], ["columns"], {"perm": [1, 0]}),
+        ("Reshape", ["columns", "flat"], ["pads"], {}),
+        ("Cast", ["pads"], ["whole"], {"to": 7}),
+        ("Pad", ["x", "whole"], ["padded"], {}),
+        ("Conv", ["padded", "w"], ["c"], {"strides": [4, 4]}),
+        ("Shape", ["c"], ["shape"], {}),
+        ("Gather", ["shape", "zero"], ["batch"], {"axis": 0}),
+        ("Unsqueeze", ["batch"], ["batch1"], {"axes": [0]}),
+        ("Concat", ["batch1", "rest"], ["token_shape"], {"axis": 0}),
+        ("Expand", ["token", "token_shape"], ["tokens"], {}),
+        ("Reshape", ["c", "as_tokens"], ["patches"], {}),
+        ("Concat", ["tokens", "patches"], ["y"], {"axis": 2}),
+    ]
+    weights = {
+        "two": np.array([4]), "sides": np.array([1, 2, 0, 0]), "pairs": np.array([-1, 2]), "last": np.array([-1]),
+        "first": np.array([-100]), "rows": np.array([0]), "back": np.array([-1]), "flat": np.array([-1]),
+        "w": _zeros(8, 3, 4, 4), "zero": np.int64(0), "rest": np.array([8, 1]), "token": _zeros(1, 8, 1),
+        "as_tokens": np.array([0, 8, -1]),
+    }  # fmt: skip
+    trace = read(_onnx(tmp_path / "v.onnx", nodes, {"x": [2, 3, 32, 33]}, weights, ["y"], 11))
+    assert _calls(trace) == {
+        "aten::constant_pad_nd": 1, "aten::convolution": 1, "aten::expand_copy": 1, "aten::view": 1, "aten::cat": 1,
+    }  # fmt: skip
+    shapes = {name: tuple(trace.values.shape[o[0]].tolist()) for name, o in zip(
+        trace.operators.name, trace.operators.outputs, strict=True
+    )}  # fmt: skip
+    assert shapes["aten::constant_pad_nd"] == (2, 3, 32, 36)
+    assert shapes["aten::cat"] == (2, 8, 1 + 8 * 9)
+    grown = rescale(trace, 6)
+    assert tuple(grown.values.shape[grown.operators.outputs[len(grown) - 1][0]].tolist()) == (6, 8, 73)
+
+
 def test_an_open_shape_is_given(tmp_path: Path) -> None:
     path = small(tmp_path, batch="N")
     words = ("infer", path, "--device", "A100", "--json", "-")

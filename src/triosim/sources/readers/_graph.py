@@ -107,13 +107,19 @@ class _GraphTape:
                 known = self.graph.tensors[name]
                 self.made[name] = self.tape.tensor(known.shape, known.dtype, Category.INPUT, name=name)
         for number, node in enumerate(self.graph.operators):
-            if node.type in FOLDED or all(name in self.constant for name in node.inputs if name):
+            known = all(name in self.constant for name in node.inputs if name)
+            if node.type in FOLDED or (known and not self._follows(node)):
                 self.constant.update(node.outputs)
             elif number in wanted:
                 self._lower(node)
         if not len(self.tape.builder):
             raise InputError(f"{self.where} runs nothing: no operator leads from an input to a result")
         return self.tape.builder.build(meta)
+
+    def _follows(self, node: GraphOperator) -> bool:
+        """Whether what a node makes grows with the batch: then it runs, though its inputs are known."""
+        made = [self.graph.tensors[name].shape for name in node.outputs if name in self.graph.tensors]
+        return any(isinstance(side, Dim) for shape in made for side in shape)
 
     def _reaching(self) -> set[int]:
         """Operators whose output reaches a result."""

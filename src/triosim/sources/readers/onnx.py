@@ -181,16 +181,20 @@ def _inferred(model: Any, sizes: Mapping[str, tuple[int, ...]], where: str) -> t
             types[one.name] = _dtype(kind.elem_type)
             if kind.HasField("shape") and all(side.HasField("dim_value") for side in kind.shape.dim):
                 shapes[one.name] = tuple(int(side.dim_value) for side in kind.shape.dim)
+        for one in copy.graph.initializer:
+            shapes.setdefault(one.name, tuple(int(side) for side in one.dims))
+            types.setdefault(one.name, _dtype(one.data_type))
         made = {name for node in copy.graph.node for name in node.output}
         if made <= shapes.keys() or not _settled(copy, shapes):
             return shapes, types
 
 
 _SIZES = frozenset((
-    "Add", "Cast", "Ceil", "Concat", "Constant", "Div", "Equal", "Floor", "Gather", "Identity", "Max", "Min", "Mod",
-    "Mul", "Neg", "ReduceProd", "Reshape", "Slice", "Sqrt", "Squeeze", "Sub", "Unsqueeze", "Where",
+    "Add", "Cast", "Ceil", "Concat", "Constant", "ConstantOfShape", "Div", "Equal", "Expand", "Floor",
+    "Gather", "Identity", "Max", "Min", "Mod",
+    "Mul", "Neg", "ReduceProd", "Reshape", "Slice", "Sqrt", "Squeeze", "Sub", "Transpose", "Unsqueeze", "Where",
 ))  # fmt: skip
-"""Operators that sizes are computed with; none makes more than it reads."""
+"""Operators that sizes are computed with."""
 _FEW = 64
 """Elements of a tensor of sizes at most."""
 
@@ -211,6 +215,9 @@ def _settled(model: Any, shapes: Shapes) -> bool:
         if node.op_type == "Shape" and node.input[0] in shapes and not node.attribute:
             results: list[Any] = [np.array(shapes[node.input[0]], np.int64)]
         elif node.op_type in _SIZES and node.domain == "" and all(name in values for name in node.input if name):
+            if node.op_type in ("ConstantOfShape", "Expand") and _large(values[node.input[-1]]):
+                kept.append(node)
+                continue
             try:
                 feeds = {name: values[name] for name in node.input if name}
                 if node.op_type in ("Squeeze", "Unsqueeze") and node.attribute:  # the evaluator knows the later form
@@ -234,6 +241,13 @@ def _settled(model: Any, shapes: Shapes) -> bool:
         del model.graph.node[:]
         model.graph.node.extend(kept)
     return settled
+
+
+def _large(sides: Any) -> bool:
+    """Whether a tensor of these sides is none of sizes."""
+    import numpy as np
+
+    return bool(np.ndim(sides) != 1 or (np.asarray(sides) < 0).any() or np.prod(sides, dtype=float) > _FEW)
 
 
 def _dtype(code: int) -> str:
