@@ -7,7 +7,7 @@ Meta-Learning", NeurIPS 2021) as ``edge_latency_nb201.csv`` and ``edge_latency_f
 of their shape.  Each target is learned from 10, 20 and 50 networks drawn at random, with HELP's own nine devices as
 the pool, and predicts the networks that it was not shown.  Networks without a path from input to output are left out.
 Columns: mean rank correlation over the draws; mean error; how many of the 90 % intervals hold; the explanation that
-was chosen most often.  Of NAS-Bench-201 HELP's six targets are judged, of any other table every column outside the pool;
+was chosen most often.  Of NAS-Bench-201 HELP's six targets are judged, of any other table all columns outside the pool;
 without HELP's devices there is no pool.
 """
 

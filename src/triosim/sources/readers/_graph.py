@@ -107,8 +107,8 @@ class _GraphTape:
                 known = self.graph.tensors[name]
                 self.made[name] = self.tape.tensor(known.shape, known.dtype, Category.INPUT, name=name)
         for number, node in enumerate(self.graph.operators):
-            known = all(name in self.constant for name in node.inputs if name)
-            if node.type in FOLDED or (known and not self._follows(node)):
+            settled = all(name in self.constant for name in node.inputs if name)
+            if node.type in FOLDED or (settled and not self._follows(node)):
                 self.constant.update(node.outputs)
             elif number in wanted:
                 self._lower(node)
