@@ -21,6 +21,7 @@ OPTIONAL_HOMES = {
     "pyarrow": ("trace/store.py", "prediction/result/frame.py"),
     "pandas": ("prediction/result/frame.py",),
     "google": ("interop/chakra/file.py", "core/guarded.py"),
+    "onnx": ("sources/readers/onnx.py",),
 }
 
 

@@ -94,3 +94,8 @@ def test_what_the_user_got_wrong_is_one_sentence(words: tuple[str, ...], said: s
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
     assert set(tmp_path.iterdir()) == before
+
+
+def test_it_knows_no_single_operators(learned: tuple[Path, str]) -> None:
+    done = run("infer", "gpt2", "--device", "A100", "--operator-times", learned[0], code=2)
+    assert "was learned from whole networks and does not know single operators" in done.stderr

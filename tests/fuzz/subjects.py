@@ -8,6 +8,7 @@ import json
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -494,6 +495,71 @@ def _chakra(draw: Random, raw: bytes) -> bytes:
     return b"".join(map(framed, records))
 
 
+# --- memory that computes ---------------------------------------------------------------------------------------------
+
+
+def _pim_files() -> list[Files]:
+    folder = ROOT / "src" / "triosim" / "hardware" / "pim_memories"
+    return [{"memory.toml": path.read_bytes()} for path in sorted(folder.glob("*.toml"))]
+
+
+def _pim(folder: Path, name: str) -> object:
+    from triosim.hardware.pim import PimMemory, pim_memory
+
+    found: PimMemory = pim_memory.__wrapped__(str(folder / name))
+    return found.bandwidth, found.flops
+
+
+# --- networks ---------------------------------------------------------------------------------------------------------
+
+
+def _networks() -> list[Files]:
+    from tests.sources.readers.test_networks import mobile
+
+    return [{"net.json": json.dumps(mobile()).encode()}]
+
+
+def _onnx() -> list[Files]:
+    from tempfile import TemporaryDirectory
+
+    from tests.sources.readers.test_networks import small
+
+    with TemporaryDirectory() as folder:
+        return [{"net.onnx": small(Path(folder), opset=opset).read_bytes()} for opset in (11, 17)]
+
+
+_CELL = "|{}~0|+|{}~0|skip~1|"
+
+
+def _few_tables() -> list[Files]:
+    cells = "".join(
+        f"{_CELL.format(a, b)},{1 + len(a)}.5\n" for a in ("conv", "none") for b in ("conv", "pool", "none")
+    )
+    return [{"few.csv": f"arch,ms\n{cells}".encode()}, {"few.csv": b"arch,ms\na|b,1\nb|b,2\na|a,1\nb|a,2\n"}]
+
+
+def _few_table(folder: Path, name: str) -> object:
+    from triosim.kernels.few_shot import device, tables
+
+    path = folder / name
+    found = device.learn("fuzzed", tables.samples(path), None, str(path))
+    return found.predict(tables.networks(path), str(path))
+
+
+def _few_packs() -> list[Files]:
+    from triosim.kernels.few_shot.device import NetworkSample, learn
+    from triosim.kernels.few_shot.pack import FewShotPack, text
+
+    samples = [NetworkSample(f"{a}|{b}", 1.0 + len(a)) for a in ("a", "bb") for b in ("a", "bb")]
+    return [{"few.json": text(FewShotPack(learn("fuzzed", samples, None, "seed"))).encode()}]
+
+
+def _few_pack(folder: Path, name: str) -> object:
+    from triosim.kernels.few_shot.pack import load
+
+    return load(folder / name).device.predict(["a|bb", "bb|c"], "fuzzed")
+
+
 # --- all of them ------------------------------------------------------------------------------------------------------
 
 _STORED: dict[str, Damage] = {
@@ -510,11 +576,13 @@ def readers() -> dict[str, Reader]:
     from triosim.sources.reading import READERS as TRACES
 
     traces: dict[str, Callable[[], list[Files]]] = {
-        "kineto": _kineto, "execution-trace": _execution, "triosim-csv": _csv
+        "kineto": _kineto, "execution-trace": _execution, "triosim-csv": _csv, "nn-meter": _networks, "onnx": _onnx,
     }  # fmt: skip
+    there = [name for name in TRACES.names() if name != "onnx" or find_spec("onnx")]
     more = {"nsight-systems": [samples.NSYS_TRACE], "nsight-compute": [samples.NCU_DETAILS]}
     found = {
-        name: Reader(traces[name], _folder if name == "triosim-csv" else _trace, d.TEXT) for name in TRACES.names()
+        name: Reader(traces[name], _folder if name == "triosim-csv" else _trace, d.BYTES if name == "onnx" else d.TEXT)
+        for name in there
     }
     found["stored"] = Reader(_stored, _trace, _STORED)
     for name in EXTERNAL.names():
@@ -526,6 +594,8 @@ def readers() -> dict[str, Reader]:
         ("external-mapping", _mappings, _mapping), ("pack", _packs, _pack),
         ("calibration", _calibrations, _calibration),
         ("design", _designs, _design), ("kernel-table", _tables, _table),
+        ("pim", _pim_files, _pim),
+        ("few-shot", _few_packs, _few_pack), ("networks", _few_tables, _few_table),
         ("residual", _residuals, _residual), ("iterations", _measured, _iterations),
         ("astra-network", _of("network.yml", _astra_files), _astra),
         ("astra-groups", _of("groups.json", _astra_files), _astra),

@@ -19,7 +19,7 @@ from triosim.trace.store import save
 
 
 def test_the_readers():
-    assert READERS.names() == ["execution-trace", "kineto", "triosim-csv"]
+    assert READERS.names() == ["execution-trace", "kineto", "nn-meter", "onnx", "triosim-csv"]
     for name in READERS:
         assert issubclass(READERS.get(name), Reader)
         assert READERS.get(name)().what

@@ -41,7 +41,7 @@ class StepOptions:
     workload: str = argument(
         "WORKLOAD",
         "A trace (.triosim, a TrioSim CSV folder, Kineto JSON with or without its execution trace), a model's name "
-        "(triosim models) or a model's configuration file.",
+        "(triosim models), a model's configuration file, or a network (ONNX, nn-Meter's JSON).",
         complete=completion.workloads,
     )
     precision: str | None = _option(
@@ -57,6 +57,10 @@ class StepOptions:
     step: str | None = _option(
         WORKLOAD, "--step", "STEP", "Step of a foreign trace with several: its number, median or all (default median).",
         complete=choices("median", "all"),
+    )  # fmt: skip
+    input_shape: list[str] | None = _option(
+        WORKLOAD, "--input-shape", "NAME=SIDES",
+        "Of an input that an ONNX model leaves open, as x=1,3,224,224; repeatable.",
     )  # fmt: skip
     trace_batch_size: int | None = _option(
         WORKLOAD, "--trace-batch-size", "N",
@@ -175,4 +179,10 @@ class InferOptions(Options):
     kv_cache: str = _option(
         REQUEST, "--kv-cache", "TYPE", "Of the cache: bf16, fp16, fp8 or int8 (default bf16).", default="bf16",
         complete=choices("bf16", "fp16", "fp8", "int8"),
+    )  # fmt: skip
+    pim: str | None = _option(
+        REQUEST, "--pim", "WHAT",
+        "What goes to memory that computes, as of --device A100+attacc, where it is faster there: attention, all or "
+        "off (default attention).",
+        complete=choices("attention", "all", "off"),
     )  # fmt: skip

@@ -38,6 +38,8 @@ def register(app: typer.Typer) -> None:
 
 def _infer(options: InferOptions) -> None:
     if (options.prompt, options.output) == (None, None):
+        if options.pim is not None:
+            raise InputError("--pim is of one request with its cache: give --prompt and --output as well")
         return _predict(options, False)
     from triosim.cli.request import request
 
@@ -125,6 +127,7 @@ def step(options: Options, training: bool) -> Trace:
         attention=options.attention,
         stack=stack_of(options),
         ranks=options.tp,
+        input_shapes=_shapes(options.input_shape),
     )
     if options.trace_batch_size is not None:
         if options.trace_batch_size < 1:
@@ -133,6 +136,17 @@ def step(options: Options, training: bool) -> Trace:
     if options.batch_trace is not None:
         trace = symbols_from(trace, load_workload(options.batch_trace, step=options.step))
     return trace
+
+
+def _shapes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
+    """Sides of inputs by name, of ``x=1,3,224,224``."""
+    found = {}
+    for name, sides in named(texts, "--input-shape", "x=1,3,224,224").items():
+        words = [side.strip() for side in str(sides).split(",")]
+        if not all(word.isdecimal() and int(word) > 0 for word in words):
+            raise InputError(f"--input-shape {name}={sides}: give whole numbers of at least 1, as x=1,3,224,224")
+        found[name] = tuple(map(int, words))
+    return found
 
 
 def stack_of(options: Options) -> Stack | None:
@@ -219,7 +233,7 @@ def machine(options: Options, trace: Trace, at_least: int) -> System:
     device: str | Accelerator | None = options.device
     if options.system is None and device is None and trace.meta.clock == "none":
         device = _calibrated(options.operator_times)
-        if device is None and trace.meta.made_by == "triosim.model":
+        if device is None and trace.meta.made_by in ("triosim.model", "onnx", "nn-meter"):
             raise InputError(f"{options.workload!r} is a model, without recorded times: name a --system or a --device")
     made = system(
         options.system,

@@ -9,7 +9,9 @@ from triosim.core.errors import InputError, printable
 
 if TYPE_CHECKING:
     from triosim.cli.arguments import InferOptions
+    from triosim.hardware.system import System
     from triosim.serving.one_request import OneRequest
+    from triosim.serving.pim import PimReport
 
 LEFT_OUT = {
     "--timeline": "timeline", "--report": "report", "--chakra": "chakra", "--stats": "stats", "--fit": "fit",
@@ -35,6 +37,7 @@ def request(options: InferOptions) -> None:
     from triosim.core.outputs import text_output
     from triosim.hardware import machine
     from triosim.serving.one_request import one_request
+    from triosim.serving.pim import ATTENTION
     from triosim.serving.pool import Pool
 
     if options.prompt is None or options.output is None:
@@ -57,6 +60,8 @@ def request(options: InferOptions) -> None:
         latency=options.latency,
         at_least=tensor_parallel * stages,
     )
+    if options.pim is not None:
+        check_pim(options.pim, system)
     pool = Pool(
         options.workload,
         system,
@@ -65,6 +70,7 @@ def request(options: InferOptions) -> None:
         weights=options.weights,
         kv_cache=options.kv_cache,
         host=options.host or "graph",
+        pim=options.pim or ATTENTION,
     )
     found = one_request(pool, options.prompt, options.output, options.batch_size or 1, options.context, options.idle_ok)
     if options.json is not None:
@@ -75,6 +81,26 @@ def request(options: InferOptions) -> None:
         for line in summary(found):
             print(printable(line))
     say(written("result", options.json), options.json)
+
+
+def check_pim(pim: str, system: System) -> None:
+    """Refuse what is not known, or what the devices cannot do.
+
+    Raises:
+        InputError: so it is.
+    """
+    from triosim.core.errors import unknown
+    from triosim.hardware.pim import names
+    from triosim.serving.pim import MODES
+
+    if pim not in MODES:
+        raise unknown("--pim", pim, MODES)
+    if all(system.model(device).pim is None for device in range(system.devices)):
+        name = system.model(0).name
+        raise InputError(
+            f"--pim {pim}: no memory of {name} computes: give --device {name.partition('+')[0]}+NAME of "
+            f"{', '.join(names())}, or a file with pim (docs/pim.md)"
+        )
 
 
 def summary(found: OneRequest) -> list[str]:
@@ -98,6 +124,8 @@ def summary(found: OneRequest) -> list[str]:
         values = [table[part] for table in found.breakdown_s.values()]
         if any(values):
             lines.append(f"{part.replace('_', ' '):18}" + "".join(f"{format_time(value):>12}" for value in values))
+    if found.pim is not None:
+        lines += ["", *_pim_lines(found.pim)]
     left = "fits" if found.fits else "DOES NOT FIT"
     lines += [
         "",
@@ -105,3 +133,17 @@ def summary(found: OneRequest) -> list[str]:
         f"{format_bytes(found.memory.weights)} of weights",
     ]
     return lines
+
+
+def _pim_lines(pim: PimReport) -> list[str]:
+    """Both sides of a layer's attention in the middle of decoding."""
+    from triosim.core.units import format_time
+
+    def joules(value: float | None) -> str:
+        return "" if value is None else f", {value * 1e3:.3g} mJ"
+
+    return [
+        f"attention of a layer, decoding, runs {pim.runs}",
+        f"  on the processor  {format_time(pim.processor_s)}{joules(pim.processor_j)}",
+        f"  in {pim.memory + ' alone':15}{format_time(pim.banks_s)}{joules(pim.banks_j)}, most of it {pim.binds}",
+    ]

@@ -7,6 +7,7 @@ and a model have one name, the file is meant if it is a trace or a configuration
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from triosim.trace.tables import Trace
 
 _CONFIGURATIONS = (".toml", ".yaml", ".yml", ".json")
-_ENDINGS = (*_CONFIGURATIONS, ".triosim", ".csv", ".gz", ".et")
+_ENDINGS = (*_CONFIGURATIONS, ".triosim", ".csv", ".gz", ".et", ".onnx")
 """Endings of files of workloads: a text with one of them is no mistyped model."""
 
 
@@ -31,6 +32,7 @@ def load_workload(
     attention: str | None = None,
     stack: Stack | None = None,
     ranks: int = 1,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Trace:
     """The workload behind a name or path.
 
@@ -42,6 +44,10 @@ def load_workload(
     path = Path(name)
     exists = os.path.exists(path)
     is_trace = exists and reading.recognised(path)
+    if input_shapes and not is_trace:
+        raise InputError(
+            f"--input-shape is for ONNX models; {name} says what it reads by --seq-len or its configuration"
+        )
     if exists and not is_trace and path.suffix.lower() in _CONFIGURATIONS:
         _refuse_step(step, name)
         return modelling.from_file(path, **_model_options(seq_len, precision, training, attention, stack, ranks))
@@ -56,7 +62,7 @@ def load_workload(
         raise InputError(f"--attention is for models by name; {name} is a trace, whose operators say what they run")
     if stack is not None:
         raise InputError(f"--stack is for models by name; {name} is a trace, which holds what its framework ran")
-    return reading.read(path, step=step or "median")
+    return reading.read(path, step=step or "median", shapes=input_shapes)
 
 
 def _not_there(name: str) -> InputError:

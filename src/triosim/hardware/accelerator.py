@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from triosim.core.errors import InputError, quoted
+from triosim.hardware.pim import PimMemory
 
 MOST_NM = 10_000
 """Feature size of the first processors (Intel 4004, 1971); a larger number is no process."""
@@ -53,6 +54,7 @@ class Accelerator:
         host_link: name of its link to the host in the catalog.
         tdp_w, idle_w, price_per_hour: power in watts, rent in US dollars.
         design: where it is one that nobody has built, None for all others.
+        pim: memory beside it, or its own, whose banks compute; None for all others.
         power_cap_w, clock_limit_hz: settings, None where nothing holds the device back (:mod:`triosim.hardware.power`).
         confidence: ``"high"``, ``"medium"`` or ``"low"``: how well the figures are known.
         source: where the figures are from.
@@ -83,6 +85,7 @@ class Accelerator:
     idle_w: float | None = None
     price_per_hour: float | None = None
     design: DesignOf | None = None
+    pim: PimMemory | None = None
     power_cap_w: float | None = None
     clock_limit_hz: float | None = None
     confidence: str = ""

@@ -12,10 +12,20 @@ import numpy as np
 
 from triosim.core.errors import no_such_file, says_where
 from triosim.core.units import parse_time
-from triosim.hardware import catalog, designed, shipped
+from triosim.hardware import catalog, designed, pim, shipped
 from triosim.hardware.accelerator import UNNAMED, Accelerator
 from triosim.hardware.catalog import LinkFacts
-from triosim.hardware.cluster import at, checked_count, cluster, device_of, numbered, prefix, sources, switch_names
+from triosim.hardware.cluster import (
+    at,
+    checked_count,
+    cluster,
+    device_of,
+    numbered,
+    prefix,
+    sources,
+    switch_names,
+    with_memory,
+)  # fmt: skip
 from triosim.hardware.system import Edges, Link, System, Tier, assemble
 from triosim.hardware.topology import Shape, parse_shape
 from triosim.hardware.wiring import join, own_link, typed_link
@@ -81,12 +91,17 @@ def from_file(path: str | Path, nodes: int | None = None, at_least: int = 1) -> 
 def accelerator(name_or_path: str | Path) -> Accelerator:
     """An accelerator of the catalog by name, or the one that a TOML or YAML file describes.
 
+    ``"A100+attacc"`` is one with memory that computes (:mod:`triosim.hardware.pim`).
+
     Raises:
         InputError: no such device, or the file is wrong.
     """
     name = os.fspath(name_or_path)
     if catalog.has_accelerator(name):
         return catalog.accelerator(name)
+    processor, memory = pim.split(name)
+    if memory:
+        return with_memory(accelerator(processor), memory)
     if designed.is_design(name):
         return designed.device((name,))
     if not is_file(name):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from triosim.core.errors import InputError, unknown
 from triosim.core.limits import check_memory
-from triosim.hardware import catalog, designed
+from triosim.hardware import catalog, designed, pim
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.names import NodeNames
 from triosim.hardware.system import Edges, Fabric, Link, System, Tier, assemble
@@ -355,7 +355,9 @@ def device_of(given: str | DeviceTable) -> Accelerator:
         InputError: the catalog knows no accelerator, or no link, of a name that is used.
     """
     if isinstance(given, str):
-        return catalog.accelerator(given)
+        processor, memory = pim.split(given)
+        found = catalog.accelerator(processor)
+        return with_memory(found, memory) if memory else found
     if given.like:
         base = catalog.accelerator(given.like)
     elif given.design:
@@ -366,7 +368,7 @@ def device_of(given: str | DeviceTable) -> Accelerator:
     else:
         base = Accelerator(given.name)
     said = given.model_dump(
-        exclude={"like", "memory", "cache", "design", "vector_flops"}, exclude_none=True
+        exclude={"like", "memory", "cache", "design", "vector_flops", "pim"}, exclude_none=True
     )  # fmt: skip
     if given.memory is not None:
         said["memory_bytes"] = given.memory
@@ -381,7 +383,17 @@ def device_of(given: str | DeviceTable) -> Accelerator:
             said[key] = catalog.link_facts(said[key]).name
     if given.like and given.source is None:
         said["source"] = f"as {base.name}, with changes by the user"
-    return replace(base, **said)
+    made = replace(base, **said)
+    return replace(made, pim=pim.pim_memory(given.pim)) if given.pim else made
+
+
+def with_memory(device: Accelerator, memory: str) -> Accelerator:
+    """The device with memory that computes, a ready one.
+
+    Raises:
+        InputError: there is none of this name.
+    """
+    return replace(device, name=f"{device.name}+{memory}", pim=pim.pim_memory(memory))
 
 
 def sources(models: Sequence[Accelerator], links: Sequence[Link]) -> list[str]:

@@ -125,6 +125,8 @@ class DeviceTable(_DescriptionTable):
         design: files of a design (:mod:`triosim.hardware.designed`), relative to the file that names them, or the name
             of a ready one; the other keys replace what it says.
         vector_flops: of a design, what is no product.
+        pim: memory that computes (:mod:`triosim.hardware.pim`): a file, relative to the one that names it, or the name
+            of a ready one.
     """
 
     @model_validator(mode="before")
@@ -149,6 +151,7 @@ class DeviceTable(_DescriptionTable):
     like: str | None = None
     design: DesignFiles | None = None
     vector_flops: Flops | None = None
+    pim: Name | None = None
     vendor: str | None = None
     kind: str | None = None
     architecture: str | None = None
@@ -380,7 +383,9 @@ def read_system(path: Path) -> SystemFile:
 
 
 def beside(table: DeviceTable, folder: Path) -> DeviceTable:
-    """The table with its design's files as seen from ``folder``, where they are there."""
+    """The table with its design's files, and that of its memory, as seen from ``folder``, where they are there."""
+    if table.pim is not None and (folder / table.pim).is_file():
+        table = table.model_copy(update={"pim": str(folder / table.pim)})
     if table.design is None:
         return table
     return table.model_copy(update={"design": tuple(

@@ -31,6 +31,8 @@ from triosim.kernels.classes import ENGINES, GROUPS, STANDS_IN, Classified
 SCHEMA = "triosim/operator-pack/1"
 CALIBRATION = "triosim/calibration/"
 """How the schema of a calibration begins (:mod:`triosim.kernels.calibration.pack`)."""
+NETWORKS_ONLY = "triosim/few-shot/"
+"""How the schema of a device learned from whole networks begins (:mod:`triosim.kernels.few_shot.pack`)."""
 DEFAULT = "roofline"
 """Name of the pack that comes with the program."""
 
@@ -105,6 +107,11 @@ def is_calibration_file(name: str) -> bool:
 def _parse(document: Any, name: str) -> Pack:
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         found = document.get("schema") if isinstance(document, dict) else type(document).__name__
+        if str(found).startswith(NETWORKS_ONLY):
+            raise InputError(
+                f"{name} was learned from whole networks and does not know single operators: give it to "
+                f"triosim calibrate --few {name} --predict NETWORKS.csv"
+            )
         raise InputError(f"operator pack {name}: schema is {quoted(found)}, this version reads {SCHEMA!r}")
     classes = document.get("classes")
     if not isinstance(classes, dict):

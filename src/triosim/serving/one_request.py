@@ -6,7 +6,7 @@ then.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.serving.capacity import ReplicaMemory, memory
 from triosim.serving.model import kv_type_of, precision_of
 from triosim.serving.model_times import ModelTimes
+from triosim.serving.pim import PimKernels, PimReport
 from triosim.serving.pool import Pool, checked, refuse_idle, step_times
 from triosim.serving.step_times import StepShape
 
@@ -35,6 +36,7 @@ class OneRequest:
             the device is ``host``.
         kv_bytes: of all requests at their end, on one device.
         memory: how the device's memory is divided.
+        pim: attention of the middle decode step in memory that computes; None where the device has none.
     """
 
     pool: Pool
@@ -48,6 +50,7 @@ class OneRequest:
     breakdown_s: dict[str, dict[str, float]]
     kv_bytes: float
     memory: ReplicaMemory
+    pim: PimReport | None = None
 
     @property
     def fits(self) -> bool:
@@ -64,6 +67,7 @@ class OneRequest:
             "prompt": self.prompt, "output": self.output, "batch_size": self.batch, "context": self.context,
             "ttft_s": self.ttft_s, "tpot_s": self.tpot_s, "e2e_s": self.e2e_s, "breakdown_s": self.breakdown_s,
             "memory": {"kv_bytes": self.kv_bytes, "fits": self.fits, **self.memory.table()},
+            **({"pim": {**asdict(self.pim), "runs": self.pim.runs, "binds": self.pim.binds}} if self.pim else {}),
         }  # fmt: skip
 
 
@@ -113,8 +117,11 @@ def one_request(
     )  # fmt: skip
     tpot = float(np.mean(decodes)) if decodes else None
     held = batch * (whole - 1) * kept.block
+    pim = None
+    if decodes and isinstance(times.kernels, PimKernels):
+        pim = times.kernels.report(batch, middle.context / batch)
     return OneRequest(
-        own, prompt, output, batch, context, ttft, tpot, ttft + float(np.sum(decodes)), breakdown, held, kept
+        own, prompt, output, batch, context, ttft, tpot, ttft + float(np.sum(decodes)), breakdown, held, kept, pim
     )
 
 

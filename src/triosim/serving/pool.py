@@ -19,6 +19,7 @@ from triosim.serving.kernel_times import NOTHING_MOVED, Moved, ServingKernels
 from triosim.serving.kv_cache import KVCache, PrefixCache
 from triosim.serving.model import ServedModel, kv_type_of, precision_of, served_model
 from triosim.serving.model_times import ModelTimes
+from triosim.serving.pim import ATTENTION, OFF, PimKernels
 from triosim.serving.policy import ENGINES, Policy
 from triosim.serving.replica import Replica
 from triosim.serving.step_times import StepTimes
@@ -67,6 +68,7 @@ class Pool:
         tiers: of KV cache behind the device's own, as typed (:func:`triosim.serving.tiers.parse_tier`).
         utilisation: share of a device's memory that is the engine's.
         host_s: seconds that the host needs for a step, while the device runs one.
+        pim: what goes to memory that computes, where devices have it: one of :data:`triosim.serving.pim.MODES`.
         host: how kernels are launched: ``graph``, or eagerly (a mode of :mod:`triosim.composition.host`).
     """
 
@@ -94,6 +96,7 @@ class Pool:
     utilisation: float = UTILISATION
     host_s: float = 0.0
     host: str = "graph"
+    pim: str = ATTENTION
 
     @property
     def size(self) -> int:
@@ -313,10 +316,12 @@ def step_times(own: Pool, model: ServedModel, first: int = 0, moved: Moved = NOT
     Raises:
         InputError: its devices differ, or a name in the pool is not known.
     """
-    kernels = ServingKernels(
-        model, device_of(own, first), precision_of(own.weights), kv_type_of(own.kv_cache), own.tensor_parallel,
-        moved=moved,
-    )  # fmt: skip
+    device = device_of(own, first)
+    of_device = (model, device, precision_of(own.weights), kv_type_of(own.kv_cache), own.tensor_parallel)
+    if device.pim is None or own.pim == OFF:
+        kernels = ServingKernels(*of_device, moved=moved)
+    else:
+        kernels = PimKernels(*of_device, moved=moved, mode=own.pim)
     between = None
     if own.size > 1:
         from triosim.serving.communication import ReplicaCommunication  # nobody else needs collectives

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -32,9 +32,11 @@ class Reader(ABC):
 
     Attributes:
         what: what the format is, in the words of an error message.
+        takes_shapes: whether :meth:`read` also takes ``shapes``, sizes of a network's inputs by name.
     """
 
     what: ClassVar[str]
+    takes_shapes: ClassVar[bool] = False
 
     @abstractmethod
     def recognises(self, path: Path) -> bool:
@@ -59,7 +61,11 @@ READERS = Registry("triosim.sources.readers", "triosim.readers", "trace reader",
 
 
 def read(
-    path: str | os.PathLike[str], *, step: str | int = "median", execution_trace: str | os.PathLike[str] | None = None
+    path: str | os.PathLike[str],
+    *,
+    step: str | int = "median",
+    execution_trace: str | os.PathLike[str] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Trace:
     """The trace in a file or folder of any known format.
 
@@ -68,6 +74,7 @@ def read(
             that holds one of each, or a TrioSim CSV folder.
         step: which step of a file with several: its number, ``"median"`` or ``"all"``.
         execution_trace: the execution trace that belongs to a Kineto file.
+        shapes: sizes of the inputs of a network (ONNX) by name, where the file leaves them open.
 
     Raises:
         InputError: nothing reads it, more than one reader could, or it is broken.
@@ -92,8 +99,13 @@ def read(
     if len(found) > 1:
         kinds = " and ".join(reader.what for reader in found)
         raise InputError(f"{path} holds {kinds}; give the path of the one to read")
+    more = {}
+    if shapes:
+        if not found[0].takes_shapes:
+            raise InputError(f"{path} holds {found[0].what}, whose shapes are known: leave --input-shape out")
+        more["shapes"] = shapes
     with _collection_paused(), reading(path):
-        return one_micro_batch(possible(found[0].read(path, step=str(step), execution_trace=companion)))
+        return one_micro_batch(possible(found[0].read(path, step=str(step), execution_trace=companion, **more)))
 
 
 OVER_PEAK = 4.0

@@ -116,7 +116,7 @@ def _cells(names: Sequence[str], where: str) -> NetworkSet:
         for node, group in enumerate(name.split("+"), start=1):
             for word in group.strip("|").split("|"):
                 operator, _, source = word.rpartition("~")
-                if not operator or not source.isdecimal() or int(source) >= node:
+                if not operator or not source.isdecimal() or len(source) > 4 or int(source) >= node:
                     raise InputError(
                         f"{where}: {quoted(name)} is no cell such as |conv~0|+|none~0|conv~1|: write all networks alike"
                     )

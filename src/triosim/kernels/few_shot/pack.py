@@ -21,8 +21,11 @@ from triosim.core.errors import InputError, quoted
 from triosim.kernels.few_shot.device import LIVE, OPERATORS, POOL, Explanation, FewShotDevice, NetworkSample
 from triosim.kernels.few_shot.networks import BLOCKS, CELLS, NAMES
 from triosim.kernels.few_shot.pool import DevicePool
+from triosim.kernels.pack import NETWORKS_ONLY
 
-SCHEMA = "triosim/few-shot/1"
+SCHEMA = f"{NETWORKS_ONLY}1"
+_MOST = 1e30
+"""Largest number that may stand anywhere in the file."""
 TOLERANCE = 1e-9
 """Relative difference of a golden prediction from which on a file is refused."""
 
@@ -92,7 +95,7 @@ def _pool_row(pool: DevicePool) -> dict[str, Any]:
 
 def is_few_shot_file(path: Path) -> bool:
     """Whether a JSON file says that it is such a device; False where it cannot be read."""
-    return guarded.schema(path).startswith(SCHEMA.rpartition("/")[0])
+    return guarded.schema(path).startswith(NETWORKS_ONLY)
 
 
 def load(path: Path) -> FewShotPack:
@@ -185,6 +188,6 @@ def _one_of(value: Any, known: Any) -> str:
 
 def _numbers(values: Any, shape: tuple[int, ...], what: str) -> NDArray[np.float64]:
     found = np.asarray(values, np.float64)
-    if found.shape != shape or not np.isfinite(found).all():
+    if found.shape != shape or not (np.abs(found) <= _MOST).all():
         raise ValueError(f"{what} are not {' x '.join(map(str, shape))} numbers")
     return found

@@ -21,6 +21,9 @@ NETWORKS = ("arch", "network", "model")
 UNITS = {"seconds": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
 """Names of the column of times, and what one is in seconds."""
 
+_MOST = 1e15
+"""Largest number that is taken for a time, and one over the smallest."""
+
 
 def samples(path: Path) -> tuple[NetworkSample, ...]:
     """Runs of networks on one device: a column of networks, and one called ``ms``, ``us`` or ``seconds``.
@@ -103,6 +106,6 @@ def _time(cell: str, where: str) -> float:
         value = float(cell)
     except ValueError:
         value = math.nan
-    if not 0 < value < math.inf:
-        raise InputError(f"{where}: {quoted(cell)} is no time above 0")
+    if not 1 / _MOST <= value <= _MOST:
+        raise InputError(f"{where}: {quoted(cell)} is no time above 0 that anybody could measure: correct it")
     return value

@@ -1,0 +1,285 @@
+"""ONNX files, opsets 9 to 22: the network that a runtime would run, without times.
+
+Shapes come from ONNX's own inference, for which the package ``onnx`` is needed (``pip install 'triosim[onnx]'``).
+It is done twice, with two sizes of the batch: dimensions that grow with it follow it.  Weights are not looked
+at, so files of which the weights lie elsewhere are read too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from triosim.core import guarded
+from triosim.core.dtypes import DTYPES
+from triosim.core.errors import InputError, quoted, unknown
+from triosim.core.registry import registered
+from triosim.sources.models._tape import Dim
+from triosim.sources.readers._graph import FOLDED, GraphOperator, GraphTensor, NetworkGraph, forward_trace
+from triosim.sources.reading import Reader
+from triosim.trace.tables import BATCH, Meta, Trace
+
+OPSETS = range(9, 23)
+"""Versions of ONNX's operators whose attributes are read as they were meant."""
+_OTHER_BATCH = 7
+"""Times the batch is larger in the second inference: a factor that few other dimensions have by chance."""
+_SECOND = (0x12, 0x1A, 0x22, 0x28, 0x32, 0x3A, 0x42)
+"""What may follow ``ir_version`` in the file: the tags of the model's other fields."""
+
+_LARGE = 1 << 12
+"""Bytes of a constant from which on it is a weight and not sizes."""
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+@registered
+class Onnx(Reader):
+    """Reads an ONNX model."""
+
+    what = "an ONNX model"
+    takes_shapes = True
+
+    def recognises(self, path: Path) -> bool:
+        start = guarded.head(path, 3)
+        return len(start) == 3 and start[0] == 0x08 and 1 <= start[1] <= 32 and start[2] in _SECOND
+
+    def read(
+        self,
+        path: Path,
+        *,
+        step: str = "median",
+        execution_trace: Path | None = None,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+    ) -> Trace:
+        """See :class:`~triosim.sources.reading.Reader`; ``shapes``: of inputs, instead of those of the file."""
+        if execution_trace is not None or step not in ("median", "all", "0"):
+            raise InputError(f"{path} holds a network and no steps; leave the execution trace and the step away")
+        try:
+            return self._trace(_model(path), path, shapes or {})
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"{path} is a broken ONNX model ({quoted(str(error))}): export or copy it again") from None
+
+    def _trace(self, model: Any, path: Path, shapes: Mapping[str, Sequence[int]]) -> Trace:
+        initializers = {one.name for one in model.graph.initializer}
+        inputs = [one for one in model.graph.input if one.name not in initializers]
+        for name in shapes:
+            if name not in {one.name for one in inputs}:
+                raise InputError(f"{path}: {unknown('input', name, [one.name for one in inputs])}")
+        sizes = {one.name: _size(one, shapes.get(one.name), str(path)) for one in inputs}
+        if not sizes:
+            raise InputError(f"{path} has no input: export the network again")
+        first = next((size for size in sizes.values() if size), (1,))
+        batch = first[0]
+        known, types = _inferred(model, sizes, str(path))
+        larger = {n: (s[0] * _OTHER_BATCH, *s[1:]) if s[:1] == (batch,) else s for n, s in sizes.items()}
+        try:
+            grown, _ = _inferred(model, larger, str(path))
+        except InputError:
+            grown = {}
+        follows = bool(grown) and all(name in grown for name in known)
+        tensors = {
+            name: GraphTensor(_marked(shape, grown[name]) if follows else shape, types.get(name, "float32"))
+            for name, shape in known.items()
+        }  # fmt: skip
+        for one in model.graph.initializer:
+            tensors[one.name] = GraphTensor(tuple(one.dims), _dtype(one.data_type), constant=True)
+        graph = NetworkGraph(
+            list(_operators(model, path)), tensors, list(sizes), [one.name for one in model.graph.output]
+        )
+        meta = Meta(
+            made_by="onnx", workload=path.name.removesuffix(".onnx"), batch_size=batch,
+            framework=f"onnx opset {_opset(model)}", symbols="model" if follows else "",
+            notes=("operators are those of the file: nothing is fused",),
+        )  # fmt: skip
+        return forward_trace(graph, meta, str(path))
+
+
+def _model(path: Path) -> Any:
+    try:
+        import onnx
+    except ImportError:
+        raise InputError(
+            f"{path} is an ONNX model, which takes the package onnx: pip install 'triosim[onnx]'"
+        ) from None
+    raw = guarded.content(path)
+    try:
+        model = onnx.load_model_from_string(raw)
+    except Exception as error:  # protobuf's errors have no public class of their own
+        raise InputError(f"{path} is a broken ONNX model ({str(error)[:80]}): export or copy it again") from None
+    for one in model.graph.initializer:  # weights are not looked at, and copied twice
+        if len(one.raw_data) > _LARGE:
+            one.ClearField("raw_data")
+    if not model.graph.node:
+        raise InputError(f"{path} is a broken ONNX model without operators: export or copy it again")
+    opset = _opset(model)
+    if opset not in OPSETS:
+        raise InputError(
+            f"{path} uses opset {opset}, known are {OPSETS[0]} to {OPSETS[-1]}: export it with one of these"
+        )
+    return model
+
+
+def _opset(model: Any) -> int:
+    return max((int(one.version) for one in model.opset_import if one.domain in ("", "ai.onnx")), default=0)
+
+
+def _size(one: Any, given: Sequence[int] | None, where: str) -> tuple[int, ...]:
+    """The shape of an input.
+
+    Raises:
+        InputError: the file leaves a dimension open, and nothing was given; or what was given does not fit.
+    """
+    stated = [int(side.dim_value) for side in one.type.tensor_type.shape.dim]
+    words = ",".join(str(side) if side > 0 else "?" for side in stated)
+    if given is None:
+        if any(side < 1 for side in stated):
+            example = ",".join(str(side) if side > 0 else "1" for side in stated)
+            raise InputError(
+                f"{where}: input {quoted(one.name)} has the open shape {words}: give --input-shape {one.name}={example}"
+            )
+        return tuple(stated)
+    pairs = list(zip(stated, given, strict=False))
+    if len(given) != len(stated) or any(s not in (0, g) for s, g in pairs[1:]):  # the batch may change
+        raise InputError(f"{where}: input {quoted(one.name)} has the shape {words}, not {','.join(map(str, given))}")
+    return tuple(int(side) for side in given)
+
+
+def _inferred(model: Any, sizes: Mapping[str, tuple[int, ...]], where: str) -> tuple[Shapes, dict[str, str]]:
+    """Shape and element type of every tensor, with inputs of these sizes; those that cannot be known are left out.
+
+    ONNX's inference follows sizes that are computed as the network runs only in later opsets.  Where some remain
+    unknown, they are computed here and become constants, until nothing new is known.
+    """
+    import onnx
+
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.value_info[:]
+    for one in copy.graph.input:
+        if one.name in sizes:
+            for side, size in zip(one.type.tensor_type.shape.dim, sizes[one.name], strict=True):
+                side.dim_value = size
+    for one in copy.graph.output:
+        one.type.tensor_type.ClearField("shape")
+    for node in copy.graph.node:
+        if node.op_type == "GroupNormalization":  # of which ONNX infers nothing; its result is like its input
+            node.op_type = "Identity"
+            del node.input[1:], node.attribute[:]
+    while True:
+        try:
+            found = onnx.shape_inference.infer_shapes(copy, data_prop=True, strict_mode=True)
+        except Exception as error:  # onnx's own class is not to be imported by its name in all versions
+            said = " ".join(str(error).split())[:160]
+            raise InputError(f"{where}: shapes do not go together ({said}): export the network again") from None
+        shapes: Shapes = {}
+        types: dict[str, str] = {}
+        for one in (*found.graph.input, *found.graph.value_info, *found.graph.output):
+            kind = one.type.tensor_type
+            types[one.name] = _dtype(kind.elem_type)
+            if kind.HasField("shape") and all(side.HasField("dim_value") for side in kind.shape.dim):
+                shapes[one.name] = tuple(int(side.dim_value) for side in kind.shape.dim)
+        for one in copy.graph.initializer:
+            shapes.setdefault(one.name, tuple(int(side) for side in one.dims))
+            types.setdefault(one.name, _dtype(one.data_type))
+        made = {name for node in copy.graph.node for name in node.output}
+        if made <= shapes.keys() or not _settled(copy, shapes):
+            return shapes, types
+
+
+_SIZES = frozenset((
+    "Add", "Cast", "Ceil", "Concat", "Constant", "ConstantOfShape", "Div", "Equal", "Expand", "Floor",
+    "Gather", "Identity", "Max", "Min", "Mod",
+    "Mul", "Neg", "ReduceProd", "Reshape", "Slice", "Sqrt", "Squeeze", "Sub", "Transpose", "Unsqueeze", "Where",
+))  # fmt: skip
+"""Operators that sizes are computed with."""
+_FEW = 64
+"""Elements of a tensor of sizes at most."""
+
+
+def _settled(model: Any, shapes: Shapes) -> bool:
+    """Turn operators whose results follow from known shapes into constants, in place; whether there were any."""
+    import numpy as np
+    from onnx import numpy_helper
+    from onnx.reference import ReferenceEvaluator
+
+    values = {
+        one.name: numpy_helper.to_array(one)
+        for one in model.graph.initializer
+        if np.prod(one.dims, dtype=float) <= _FEW
+    }
+    kept, settled = [], False
+    for node in model.graph.node:
+        if node.op_type == "Shape" and node.input[0] in shapes and not node.attribute:
+            results: list[Any] = [np.array(shapes[node.input[0]], np.int64)]
+        elif node.op_type in _SIZES and node.domain == "" and all(name in values for name in node.input if name):
+            if node.op_type in ("ConstantOfShape", "Expand") and _large(values[node.input[-1]]):
+                kept.append(node)
+                continue
+            try:
+                feeds = {name: values[name] for name in node.input if name}
+                if node.op_type in ("Squeeze", "Unsqueeze") and node.attribute:  # the evaluator knows the later form
+                    change = np.squeeze if node.op_type == "Squeeze" else np.expand_dims
+                    results = [change(values[node.input[0]], tuple(node.attribute[0].ints))]
+                else:
+                    results = list(ReferenceEvaluator(node, opsets={"": _opset(model)}).run(None, feeds))
+            except Exception:  # whatever numpy says of sizes that make no sense: they stay unknown
+                results = []
+        else:
+            results = []
+        if len(results) != len(node.output) or any(np.size(one) > _FEW for one in results):
+            kept.append(node)
+            continue
+        settled = True
+        for name, one in zip(node.output, results, strict=True):
+            values[name] = np.asarray(one)
+            model.graph.initializer.append(numpy_helper.from_array(values[name], name))
+    if settled:
+        kept = [type(node).FromString(node.SerializeToString()) for node in kept]
+        del model.graph.node[:]
+        model.graph.node.extend(kept)
+    return settled
+
+
+def _large(sides: Any) -> bool:
+    """Whether a tensor of these sides is none of sizes."""
+    import numpy as np
+
+    return bool(np.ndim(sides) != 1 or (np.asarray(sides) < 0).any() or np.prod(sides, dtype=float) > _FEW)
+
+
+def _dtype(code: int) -> str:
+    import onnx
+
+    name = onnx.TensorProto.DataType.Name(code).lower() if code else "float"
+    name = {"float": "float32", "double": "float64"}.get(name, name)
+    return name if name in DTYPES else "unknown"
+
+
+def _marked(shape: tuple[int, ...], grown: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape, with dimensions that grew with the batch marked as following it."""
+    if len(shape) != len(grown):
+        return shape
+    return tuple(
+        Dim(side, BATCH) if other == side * _OTHER_BATCH and side else side
+        for side, other in zip(shape, grown, strict=True)
+    )
+
+
+def _operators(model: Any, path: Path) -> Iterator[GraphOperator]:
+    from onnx import helper
+
+    for number, node in enumerate(model.graph.node):
+        name = node.name or f"{node.op_type}_{number}"
+        if node.domain not in ("", "ai.onnx"):
+            raise InputError(
+                f"{path}: node {quoted(name)} is of type {quoted(node.op_type)} of {quoted(node.domain)}, which is not "
+                "known: export the network with ONNX's own operators"
+            )
+        attributes: dict[str, Any] = {}
+        for one in node.attribute if node.op_type not in FOLDED else ():
+            value = helper.get_attribute_value(one)
+            attributes[one.name] = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+        yield GraphOperator(name, node.op_type, tuple(node.input), tuple(node.output), attributes)

@@ -1,0 +1,328 @@
+"""Networks of exchange formats: ONNX, and nn-Meter's JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.command import run
+from triosim.core.errors import InputError
+from triosim.sources.reading import read
+from triosim.trace.tables import Trace
+from triosim.transform.rescale import rescale
+
+
+def _calls(trace: Trace) -> dict[str, int]:
+    return {name: trace.operators.name.count(name) for name in dict.fromkeys(trace.operators.name)}
+
+
+# --- nn-Meter ---------------------------------------------------------------------------------------------------------
+
+
+def _node(kind: str, sources: list[str], shape: list[int], **attributes: Any) -> dict:
+    return {"inbounds": sources, "attr": {"type": kind, "output_shape": [shape], "attr": attributes}, "outbounds": []}
+
+
+def mobile() -> dict[str, dict]:
+    """A block of MobileNetV3 with channels last, as TensorFlow's converter writes it."""
+    window = {"data_format": "NHWC", "padding": "SAME", "strides": [1, 2, 2, 1]}
+    return {
+        "in": _node("Placeholder", [], [1, 32, 32, 3]),
+        "conv": _node("Conv2D", ["in"], [1, 16, 16, 8], kernel_shape=[3, 3], **window),
+        "bn": _node("FusedBatchNormV3", ["conv", "mean/read"], [1, 16, 16, 8]),
+        "three": _node("Const", [], []),
+        "plus": _node("Add", ["bn", "three"], [1, 16, 16, 8]),
+        "six": _node("Relu6", ["plus"], [1, 16, 16, 8]),
+        "mul": _node("Mul", ["bn", "six"], [1, 8]),  # such files are about
+        "depth": _node("DepthwiseConv2dNative", ["mul"], [1, 8, 8, 8], kernel_shape=[5, 5], **window),
+        "pool": _node("AvgPool", ["depth"], [1, 1, 1, 8], ksize=[1, 8, 8, 1], padding="VALID", strides=[1, 1]),
+        "bias": _node("BiasAdd", ["pool"], [1, 1, 1, 8]),
+        "scaled": _node("Mul", ["bias", "depth"], [1, 8, 8, 8]),
+        "cat": _node("ConcatV2", ["scaled", "depth"], [1, 8, 8, 16], axis=3),
+        "mean": _node("Mean", ["cat"], [1, 16], reduction_indices=[1, 2]),
+        "flat": _node("Reshape", ["mean"], [-1, 16]),
+        "fc": _node("MatMul", ["flat"], [-1, 10]),
+    }
+
+
+def _written(folder: Path, nodes: Any) -> Path:
+    path = folder / "mobile.json"
+    path.write_text(json.dumps(nodes))
+    return path
+
+
+def test_a_network_of_nn_meter_is_read_with_its_work(tmp_path: Path) -> None:
+    trace = read(_written(tmp_path, mobile()))
+    flop = dict(zip((trace.modules.path[row] for row in trace.operators.module), trace.operators.flop, strict=True))
+    assert flop["conv"] == 2 * 16 * 16 * 8 * 3 * 9
+    assert flop["depth"] == 2 * 8 * 8 * 8 * 25
+    assert flop["fc"] == 2 * 16 * 10
+    assert trace.meta.batch_size == 1
+    assert trace.meta.notes == ("operators are those of the file: nothing is fused",)
+    assert _calls(trace)["aten::convolution"] == 2
+    shapes = {trace.modules.path[m]: tuple(trace.values.shape[o[0]].tolist()) for m, o in zip(
+        trace.operators.module, trace.operators.outputs, strict=True
+    )}  # fmt: skip
+    assert shapes["cat"] == (1, 16, 8, 8), "channels first"
+    assert shapes["mul"] == (1, 8, 16, 16), "not what the file states"
+    assert shapes["mean"] == (1, 16)
+
+
+def test_its_work_grows_with_the_batch(tmp_path: Path) -> None:
+    trace = read(_written(tmp_path, mobile()))
+    grown = rescale(trace, 6)
+    assert np.nansum(grown.operators.flop) == 6 * np.nansum(trace.operators.flop)
+
+
+def test_the_order_of_nodes_does_not_matter(tmp_path: Path) -> None:
+    nodes = mobile()
+    one = read(_written(tmp_path, nodes))
+    other = read(_written(tmp_path, dict(reversed(nodes.items()))))
+    assert np.nansum(one.operators.flop) == np.nansum(other.operators.flop)
+    assert _calls(one) == _calls(other)
+
+
+def test_it_is_predicted_on_a_device(tmp_path: Path) -> None:
+    path = _written(tmp_path, mobile())
+    result = json.loads(run("infer", path, "--device", "A100", "--batch-size", "4", "--json", "-").stdout)
+    assert result["iteration_time_s"] > 0
+    assert "name a --system or a --device" in run("infer", path, code=2).stderr
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    ({"fc": _node("Gru", ["flat"], [1, 10])}, "node 'fc' is of type 'Gru', which is not known"),
+    ({"in": _node("Const", [], [1, 32, 32, 3])}, "has no input"),
+    ({"bn": _node("Relu", ["mul"], [1, 16, 16, 8])}, "reads what it makes"),
+    ({"conv": _node("Conv2D", ["in"], [1, 16, 16, 8])}, "or no kernel_shape"),
+    ({"flat": {"inbounds": ["mean"], "attr": {"type": "Reshape"}, "outbounds": []}}, "'output_shape' is missing"),
+    ({"flat": _node("Reshape", ["mean"], [1, -1])}, "give the network with fixed sizes"),
+    ({"flat": 7}, "convert the network again"),
+])  # fmt: skip
+def test_a_broken_network_is_one_sentence(change: dict, said: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        read(_written(tmp_path, {**mobile(), **change}))
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+# --- ONNX -------------------------------------------------------------------------------------------------------------
+
+
+def _onnx(
+    path: Path,
+    nodes: list[tuple],
+    inputs: dict[str, list],
+    weights: dict[str, Any],
+    outputs: list[str],
+    opset: int = 17,
+) -> Path:
+    """A model of nodes ``(type, inputs, outputs, attributes)``."""
+    onnx = pytest.importorskip("onnx")
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    graph = helper.make_graph(
+        [helper.make_node(t, i, o, name=f"/{o[0]}/{t}", **a) for t, i, o, a in nodes],
+        "graph",
+        [helper.make_tensor_value_info(name, kind, shape) for name, shape in inputs.items()],
+        [helper.make_empty_tensor_value_info(name) for name in outputs],
+        [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items()],
+    )
+    path.write_bytes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10).SerializeToString()
+    )
+    return path
+
+
+def _zeros(*shape: int) -> Any:
+    return np.zeros(shape, np.float32)
+
+
+def small(folder: Path, batch: Any = 2, opset: int = 17) -> Path:
+    """A network with a shape that is computed as it runs, an operator that is dead and one of weights alone."""
+    nodes = [
+        ("Conv", ["x", "w", "b"], ["c"], {"pads": [1, 1, 1, 1], "strides": [2, 2]}),
+        ("Relu", ["c"], ["r"], {}),
+        ("Sigmoid", ["c"], ["dead"], {}),
+        ("GlobalAveragePool", ["r"], ["g"], {}),
+        ("Shape", ["g"], ["s"], {}),
+        ("Gather", ["s", "zero"], ["n"], {"axis": 0}),
+        ("Unsqueeze", ["n", "axes"], ["n1"], {}),
+        ("Concat", ["n1", "minus"], ["to"], {"axis": 0}),
+        ("Reshape", ["g", "to"], ["f"], {}),
+        ("Transpose", ["v"], ["vt"], {"perm": [1, 0]}),
+        ("MatMul", ["f", "vt"], ["y"], {}),
+    ]
+    if opset < 13:
+        nodes[6] = ("Unsqueeze", ["n"], ["n1"], {"axes": [0]})
+    weights = {
+        "w": _zeros(8, 3, 3, 3), "b": _zeros(8), "v": _zeros(5, 8), "zero": np.int64(0), "axes": np.array([0]),
+        "minus": np.array([-1]),
+    }  # fmt: skip
+    if opset < 13:
+        del weights["axes"]
+    return _onnx(folder / "small.onnx", nodes, {"x": [batch, 3, 32, 32]}, weights, ["y"], opset)
+
+
+@pytest.mark.parametrize("opset", [9, 11, 13, 17, 22])
+def test_an_onnx_model_is_read_with_its_work(tmp_path: Path, opset: int) -> None:
+    trace = read(small(tmp_path, opset=opset))
+    assert _calls(trace) == {
+        "aten::convolution": 1, "aten::relu": 1, "aten::mean": 1, "aten::view": 1, "aten::mm": 1,
+    }  # fmt: skip
+    rows = dict(zip(trace.operators.name, trace.operators.flop, strict=True))
+    assert rows["aten::convolution"] == 2 * 2 * 16 * 16 * 8 * 27
+    assert rows["aten::mm"] == 2 * 2 * 8 * 5
+    assert trace.meta.batch_size == 2
+    assert trace.modules.path[trace.operators.module[0]] == "c.Conv"
+    grown = rescale(trace, 10)
+    assert np.nansum(grown.operators.flop) == 5 * np.nansum(trace.operators.flop)
+
+
+def test_sizes_that_are_computed_as_it_runs_are_followed(tmp_path: Path) -> None:
+    """As PyTorch's exporter writes them: padding of both sides from a list, and a token that is repeated per image."""
+    nodes = [
+        ("ConstantOfShape", ["two"], ["zeros"], {}),
+        ("Concat", ["sides", "zeros"], ["list"], {"axis": 0}),
+        ("Reshape", ["list", "pairs"], ["table"], {}),
+        ("Slice", ["table", "last", "first", "rows", "back"], ["turned"], {}),
+        ("Transpose", ["turned"], ["columns"], {"perm": [1, 0]}),
+        ("Reshape", ["columns", "flat"], ["pads"], {}),
+        ("Cast", ["pads"], ["whole"], {"to": 7}),
+        ("Pad", ["x", "whole"], ["padded"], {}),
+        ("Conv", ["padded", "w"], ["c"], {"strides": [4, 4]}),
+        ("Shape", ["c"], ["shape"], {}),
+        ("Gather", ["shape", "zero"], ["batch"], {"axis": 0}),
+        ("Unsqueeze", ["batch"], ["batch1"], {"axes": [0]}),
+        ("Concat", ["batch1", "rest"], ["token_shape"], {"axis": 0}),
+        ("Expand", ["token", "token_shape"], ["tokens"], {}),
+        ("Reshape", ["c", "as_tokens"], ["patches"], {}),
+        ("Concat", ["tokens", "patches"], ["y"], {"axis": 2}),
+    ]
+    weights = {
+        "two": np.array([4]), "sides": np.array([1, 2, 0, 0]), "pairs": np.array([-1, 2]), "last": np.array([-1]),
+        "first": np.array([-100]), "rows": np.array([0]), "back": np.array([-1]), "flat": np.array([-1]),
+        "w": _zeros(8, 3, 4, 4), "zero": np.int64(0), "rest": np.array([8, 1]), "token": _zeros(1, 8, 1),
+        "as_tokens": np.array([0, 8, -1]),
+    }  # fmt: skip
+    trace = read(_onnx(tmp_path / "v.onnx", nodes, {"x": [2, 3, 32, 33]}, weights, ["y"], 11))
+    assert _calls(trace) == {
+        "aten::constant_pad_nd": 1, "aten::convolution": 1, "aten::expand_copy": 1, "aten::view": 1, "aten::cat": 1,
+    }  # fmt: skip
+    shapes = {name: tuple(trace.values.shape[o[0]].tolist()) for name, o in zip(
+        trace.operators.name, trace.operators.outputs, strict=True
+    )}  # fmt: skip
+    assert shapes["aten::constant_pad_nd"] == (2, 3, 32, 36)
+    assert shapes["aten::cat"] == (2, 8, 1 + 8 * 9)
+    grown = rescale(trace, 6)
+    assert tuple(grown.values.shape[grown.operators.outputs[len(grown) - 1][0]].tolist()) == (6, 8, 73)
+
+
+def test_an_open_shape_is_given(tmp_path: Path) -> None:
+    path = small(tmp_path, batch="N")
+    words = ("infer", path, "--device", "A100", "--json", "-")
+    done = run(*words, code=2)
+    assert "input 'x' has the open shape ?,3,32,32: give --input-shape x=1,3,32,32" in done.stderr
+    result = json.loads(run(*words, "--input-shape", "x=4,3,32,32").stdout)
+    assert result["iteration_time_s"] > 0
+    for given, said in (
+        ("y=1", "unknown input 'y'"), ("x=1,3", "not 1,3"), ("x=1,4,32,32", "not 1,4,32,32"), ("x=a", "give whole"),
+    ):  # fmt: skip
+        assert said in run(*words, "--input-shape", given, code=2).stderr
+
+
+def test_every_operator_can_be_written_as_a_trace(tmp_path: Path) -> None:
+    """A node of each type that a rule stands for: shapes go together and nothing about the trace is odd."""
+    onnx = pytest.importorskip("onnx")
+    from triosim.sources.readers._graph import RULES
+
+    image, matrix = {"x": [2, 8, 8, 8]}, {"x": [2, 6, 8]}
+    one = np.array([1], np.int64)
+    special: dict[str, tuple[list[str], dict, dict, dict]] = {
+        "Conv": (["x", "w"], {"w": _zeros(4, 8, 3, 3)}, {"auto_pad": "SAME_UPPER"}, image),
+        "ConvTranspose": (["x", "w"], {"w": _zeros(8, 4, 2, 2)}, {"strides": [2, 2]}, image),
+        "MaxPool": (["x"], {}, {"kernel_shape": [2, 2]}, image),
+        "AveragePool": (["x"], {}, {"kernel_shape": [2, 2], "strides": [2, 2]}, image),
+        "GlobalAveragePool": (["x"], {}, {}, image), "GlobalMaxPool": (["x"], {}, {}, image),
+        "BatchNormalization": (["x", *"abcd"], {name: _zeros(8) for name in "abcd"}, {}, image),
+        "InstanceNormalization": (["x", *"ab"], {name: _zeros(8) for name in "ab"}, {}, image),
+        "GroupNormalization": (["x", *"ab"], {name: _zeros(8) for name in "ab"}, {"num_groups": 2}, image),
+        "LayerNormalization": (["x", "a"], {"a": _zeros(8)}, {}, matrix),
+        "LRN": (["x"], {}, {"size": 3}, image), "DepthToSpace": (["x"], {}, {"blocksize": 2}, image),
+        "SpaceToDepth": (["x"], {}, {"blocksize": 2}, image),
+        "Resize": (["x", "", "a"], {"a": np.array([1, 1, 2, 2], np.float32)}, {"mode": "linear"}, image),
+        "Gemm": (["x", "w", "b"], {"w": _zeros(5, 8), "b": _zeros(5)}, {"transB": 1}, {"x": [4, 8]}),
+        "MatMul": (["x", "w"], {"w": _zeros(8, 5)}, {}, matrix),
+        "Gather": (["x", "i"], {"i": np.array([0, 1])}, {"axis": 1}, matrix),
+        "GatherElements": (["x", "i"], {"i": np.zeros((2, 6, 8), np.int64)}, {"axis": 1}, matrix),
+        "Reshape": (["x", "s"], {"s": np.array([2, 48])}, {}, matrix), "Flatten": (["x"], {}, {}, matrix),
+        "Squeeze": (["x", "a"], {"a": one}, {}, {"x": [2, 1, 8]}), "Unsqueeze": (["x", "a"], {"a": one}, {}, matrix),
+        "Expand": (["x", "s"], {"s": np.array([2, 6, 8])}, {}, {"x": [2, 1, 8]}),
+        "Tile": (["x", "s"], {"s": np.array([1, 2, 1])}, {}, matrix),
+        "Pad": (["x", "s"], {"s": np.array([0, 0, 1, 0, 0, 1])}, {}, matrix),
+        "Slice": (["x", "b", "e"], {"b": np.array([0, 0, 1]), "e": np.array([2, 6, 4])}, {}, matrix),
+        "Concat": (["x", "x"], {}, {"axis": -1}, matrix), "Transpose": (["x"], {}, {"perm": [0, 2, 1]}, matrix),
+        "Cast": (["x"], {}, {"to": 10}, matrix), "CumSum": (["x", "a"], {"a": np.int64(1)}, {}, matrix),
+        "ReduceMean": (["x"], {}, {"axes": [-1]}, matrix), "ReduceSum": (["x", "a"], {"a": one}, {}, matrix),
+        "ArgMax": (["x"], {}, {"axis": 1}, matrix), "ArgMin": (["x"], {}, {"axis": 1}, matrix),
+        "TopK": (["x", "k"], {"k": one}, {}, matrix), "Clip": (["x", "", "a"], {"a": np.float32(6)}, {}, matrix),
+        "Where": (["q", "x", "x"], {"q": np.ones((2, 6, 8), bool)}, {}, matrix),
+        "PRelu": (["x", "a"], {"a": _zeros(8)}, {}, matrix),
+        "Split": (["x"], {}, {"axis": 1, "num_outputs": 2}, matrix),
+        "Max": (["x", "x", "x"], {}, {}, matrix), "Pow": (["x", "a"], {"a": np.float32(2)}, {}, matrix),
+    }  # fmt: skip
+    elsewhere = {"Upsample", "CastLike", "Swish", "Not", "And", "Or", "Xor", "IsInf", "RMSNormalization"}
+    for name in sorted(set(RULES) - elsewhere):
+        two = onnx.defs.get_schema(name, 22).min_input == 2
+        reads, weights, attributes, inputs = special.get(name, (["x", "x"] if two else ["x"], {}, {}, matrix))
+        outputs = ["y", "z"] if name in ("Split", "TopK") else ["y"]
+        opset = {"Split": 18, "GroupNormalization": 21, "Gelu": 20, "Mish": 18}.get(name, 17)
+        if name == "Gelu":
+            attributes = {"approximate": "tanh"}
+        path = _onnx(tmp_path / f"{name}.onnx", [(name, reads, outputs, attributes)], inputs, weights, outputs, opset)
+        if name in ("Identity", "Dropout"):
+            with pytest.raises(InputError, match="runs nothing"):
+                read(path)
+            continue
+        trace = read(path)
+        assert trace.meta.notes == ("operators are those of the file: nothing is fused",), name
+        assert len(trace) >= 1, name
+        assert not any(kind == "aten::other" for kind in trace.operators.name)
+
+
+def test_what_is_no_onnx_that_can_be_read_is_one_sentence(tmp_path: Path) -> None:
+    whole = small(tmp_path).read_bytes()
+    broken = tmp_path / "broken.onnx"
+    for content, said in (
+        (whole[: len(whole) // 2], "is a broken ONNX model"),
+        (small(tmp_path, opset=8).read_bytes(), "uses opset 8, known are 9 to 22"),
+        (_onnx(tmp_path / "l.onnx", [("NonZero", ["x"], ["y"], {})], {"x": [2, 3]}, {}, ["y"]).read_bytes(),
+         "is of type 'NonZero', which is not known"),
+        (_onnx(tmp_path / "m.onnx", [("MatMul", ["x", "x"], ["y"], {})], {"x": [2, 3]}, {}, ["y"]).read_bytes(),
+         "shapes do not go together"),
+    ):  # fmt: skip
+        broken.write_bytes(content)
+        with pytest.raises(InputError, match=said) as caught:
+            read(broken)
+        assert "\n" not in str(caught.value)
+
+
+def test_without_the_package_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    path = tmp_path / "some.onnx"
+    path.write_bytes(b"\x08\x08\x12\x00")
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(InputError, match="pip install 'triosim\\[onnx\\]'"):
+        read(path)
+
+
+def test_a_pack_brings_its_device_along(tmp_path: Path) -> None:
+    root = Path(__file__).resolve().parents[3]
+    run("calibrate", root / "examples" / "resnet50-cpu.triosim", "-o", tmp_path / "cpu.json")
+    network = root / "examples" / "edge" / "mobile-block.json"
+    result = json.loads(run("infer", network, "--operator-times", tmp_path / "cpu.json", "--json", "-").stdout)
+    assert result["system"]["name"].startswith("1 x AMD EPYC")
+    assert any("kernels measured on AMD EPYC" in words for words in result["sources"])
