@@ -80,7 +80,7 @@ class JobFacts:
         self.phase = operators.phase.tolist()
         self.skipped = operators.view.tolist()
         self.storage = values.storage.tolist()
-        self.inputs = operators.inputs.lists()
+        self.inputs = operators.inputs
         transfers = step.transfers
         self.exchanged = list(
             zip(transfers.bytes.tolist(), transfers.what.tolist(), transfers.axis.tolist(), strict=True)
@@ -187,7 +187,7 @@ class PartFacts:
         touched = set(job.storages.touched(self.backward)[0].tolist())
         for gradient in self.grads:
             if gradient.storage not in touched:
-                here = [job.storage[v] for v in job.inputs[gradient.ready] if job.storage[v] in touched]
+                here = [job.storage[v] for v in job.inputs[gradient.ready].tolist() if job.storage[v] in touched]
                 if here:
                     found[gradient.storage] = here[0]
         return found
