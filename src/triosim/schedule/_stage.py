@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
@@ -264,9 +265,9 @@ class StageFacts:
         if job.replication.away:
             self.places.setdefault(HOST, len(self.places))
         self.sent = self._sent_gradients()
-        self.blocks = self._blocks(numbers)
-        for part in self.parts:
-            part.blocks = [UnitBlocks.of(unit, (part.number, n), self.blocks) for n, unit in enumerate(part.units)]
+        if self.sharded:
+            for part in self.parts:
+                part.blocks = [UnitBlocks.of(unit, (part.number, n), self.blocks) for n, unit in enumerate(part.units)]
 
     def _copies_gradients(self) -> bool:
         """Whether gradients are copied to buckets; main gradients are reduced where they are (Megatron-LM's
@@ -275,9 +276,11 @@ class StageFacts:
         reduced = self.job.sharing > 1 and plan.training and plan.overlap
         return reduced and not self.job.replication.states and not main
 
-    def _blocks(self, numbers: list[int]) -> RankBlocks:
-        """What can occupy memory."""
+    @cached_property
+    def blocks(self) -> RankBlocks:
+        """What can occupy memory; worked out when somebody asks, as nobody does who only wants times."""
         job, trace = self.job, self.job.step.trace
+        numbers = job.parts(self.stage)
         rows = np.flatnonzero(np.isin(job.stages.of, numbers))
         mine = {p: not set(users).isdisjoint(numbers) for p, users in job.stages.parameters.items()}
         blocks = RankBlocks(job.storages, mine, rows, 0 in numbers, self.mesh.micro_batches)

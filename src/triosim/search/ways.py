@@ -224,7 +224,7 @@ class JobWays:
         if tables:
             table = np.concatenate(tables)
             columns = table[:, table.sum(axis=0) > LEAST_SHARED]
-            columns = np.unique(np.round(columns, 3), axis=1) if columns.size else columns
+            columns = _different(np.round(columns, 3)) if columns.size else columns
             shared = columns.shape[1]
             uses = [[(number, float(row[number])) for number in np.flatnonzero(row > LEAST_USE).tolist()]
                     for row in columns]  # fmt: skip
@@ -233,6 +233,13 @@ class JobWays:
         first = 0 if own is None else stages
         classes = [alone] * stages if own is None else list(range(stages))
         return Ways(uses, classes, shared), {pair: first + n for n, pair in enumerate(pairs)}, alone
+
+
+def _different(columns: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Each column once, ascending: as many links as there are, few are used differently."""
+    rows = np.ascontiguousarray(columns.T)
+    few = dict.fromkeys(row.tobytes() for row in rows)
+    return np.unique(np.frombuffer(b"".join(few), np.float64).reshape(len(few), -1).T, axis=1)
 
 
 @kept(8)
