@@ -61,6 +61,7 @@ class JobFacts:
         self.chunks = stages.count // self.pipeline
         operators, values = step.trace.operators, step.trace.values
         self.tags = Tags()
+        self._parts: dict[int, PartFacts] = {}
         root_only = np.isin(np.arange(len(operators)), list(step.root_only))
         at_once = root_only & (operators.phase != Phase.OPTIMIZER)
         seconds = costs.seconds if costs.gathered_seconds is None else costs.gathered_seconds
@@ -132,6 +133,12 @@ class JobFacts:
             for part in first.values():
                 found.setdefault(part, []).append(gradient)
         return found
+
+    def part(self, number: int) -> PartFacts:
+        """A part of the model, worked out once for all who write it; its blocks of memory are their own."""
+        if number not in self._parts:
+            self._parts[number] = PartFacts(self, number)
+        return copy(self._parts[number])
 
     def stage(self, part: int) -> int:
         """The stage that runs a part of the model."""
@@ -248,7 +255,7 @@ class StageFacts:
             self.ranks = self.ranks[:1] if root else self.ranks[1:]
         self.skipped = job.skipped if root is not False else job.skipped_elsewhere
         numbers = job.parts(stage)
-        self.parts = [PartFacts(job, number) for number in numbers]
+        self.parts = [job.part(number) for number in numbers]
         self.share = job.stages.share[:, numbers].sum(axis=1)
         updates = job.step.trace.operators.phase == Phase.OPTIMIZER
         own = np.flatnonzero(updates & (self.share > 0)).tolist()
