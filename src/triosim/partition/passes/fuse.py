@@ -111,7 +111,7 @@ class UnitsByModule:
         shape, rows = trace.values.shape, np.ones(len(trace.values), np.int64)
         some = shape.lengths() > 0
         rows[some] = np.maximum(shape.values[(shape.offsets[:-1] + shard_dims(shape, shards_apart, apart))[some]], 1)
-        self._rows = rows.tolist()
+        self._rows: list[int] = rows.tolist()
 
     def _units_apart(self, apart: frozenset[int]) -> None:
         """Parameters of which replicas have different ones: the unit of each, and what runs in it."""
