@@ -176,3 +176,10 @@ def test_a_plan_by_module_sees_the_whole_step(monkeypatch: pytest.MonkeyPatch) -
     short, long = _both(monkeypatch, model("gpt2"), plan, repeats=False)
     assert len(short.step.transfers) == 2
     assert _different(short, long) == []
+
+
+def test_plans_that_differ_in_what_replicas_divide_share_a_divided_step() -> None:
+    steps = [arrange(model("gpt2", 12), SYSTEM, Plan(tp=2, zero=stage)).step for stage in (0, 1, 2)]
+    assert steps[0].homes is steps[1].homes is steps[2].homes
+    assert steps[0].trace.operators.phase is steps[1].trace.operators.phase
+    assert steps[0].trace.values is not steps[1].trace.values  # the optimizer works on shards

@@ -6,7 +6,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import fields, is_dataclass
-from functools import wraps
+from functools import cache, wraps
 from threading import Lock
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -74,10 +74,16 @@ def _key(value: object) -> Hashable:
         return ("mapping", *sorted((name, _key(item)) for name, item in value.items()))
     if is_dataclass(value) and not isinstance(value, type):
         # Columns are many and long: a table is the same where all of its columns are the same objects.
-        return (type(value), *(_part(getattr(value, field.name)) for field in fields(value)))
+        return (type(value), *[_part(getattr(value, name)) for name in _names(type(value))])
     if isinstance(value, (list, tuple)):
         return (type(value), *map(_key, value))
     return (type(value), value) if isinstance(value, Hashable) else Same(value)  # 1, 1.0 and True are different
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    """Fields of a dataclass."""
+    return tuple(field.name for field in fields(kind))
 
 
 def _part(value: object) -> Hashable:

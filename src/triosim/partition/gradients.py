@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
+
 from triosim.core.caching import kept
 from triosim.trace.tables import Category, Phase, Trace
 
@@ -39,24 +41,23 @@ def gradients(trace: Trace) -> list[Gradient]:
 def _gradients(trace: Trace) -> tuple[Gradient, ...]:
     values, operators = trace.values, trace.operators
     size, storage, of = values.bytes().tolist(), values.storage.tolist(), values.of.tolist()
-    category, first = values.category.tolist(), {}
+    first = {}
     for value in trace.weights().tolist():
         first[storage[value]] = value
     found: dict[int, Gradient] = {}
-    phases = operators.phase.tolist()
     owner: dict[int, int] = {}  # gradient storage -> parameter
-    for value, c in enumerate(category):
-        if c == Category.GRADIENT and of[value] >= 0:
-            owner[storage[value]] = first.get(storage[of[value]], of[value])
-    for row, writes in enumerate(operators.outputs.lists()):
-        if phases[row] in (Phase.FORWARD, Phase.OPTIMIZER) or operators.view[row]:
-            continue
-        for value in writes:
-            parameter = owner.get(storage[value])
-            if parameter is not None:
-                before = found.get(parameter)
-                whole = max(size[value], before.bytes if before and before.storage == storage[value] else 0)
-                found[parameter] = Gradient(parameter, storage[value], row, whole)
+    for value in np.flatnonzero((values.category == Category.GRADIENT) & (values.of >= 0)).tolist():
+        owner[storage[value]] = first.get(storage[of[value]], of[value])
+    outputs, of_some = operators.outputs, np.zeros(max(storage, default=-1) + 1, bool)
+    of_some[list(owner)] = True
+    makes = ~np.isin(operators.phase, (Phase.FORWARD, Phase.OPTIMIZER)) & ~operators.view
+    rows = outputs.rows()
+    written = np.flatnonzero(makes[rows] & of_some[values.storage[outputs.values]])
+    for row, value in zip(rows[written].tolist(), outputs.values[written].tolist(), strict=True):
+        parameter = owner[storage[value]]
+        before = found.get(parameter)
+        whole = max(size[value], before.bytes if before and before.storage == storage[value] else 0)
+        found[parameter] = Gradient(parameter, storage[value], row, whole)
     return tuple(found[p] for p in first.values() if p in found)
 
 

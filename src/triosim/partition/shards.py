@@ -36,14 +36,15 @@ def sharded(step: Step, mesh: Mesh, placed: Replication) -> Step:
     Raises:
         PlanError: the step has neither gradients nor an optimizer to divide.
     """
-    return _sharded(step, placed.shards(mesh), placed.of_apart().shards(mesh) if step.apart else 1, placed)
-
-
-@kept(64, room=ROOM, size=lambda step: len(step.trace))
-def _sharded(step: Step, shards: int, shards_apart: int, placed: Replication) -> Step:
     step = replace(step, replication=placed)
     if not placed.states:
         return step
+    return _sharded(step, placed.shards(mesh), placed.of_apart().shards(mesh) if step.apart else 1)
+
+
+@kept(64, room=2 * ROOM, size=lambda step: len(step.trace))
+def _sharded(step: Step, shards: int, shards_apart: int) -> Step:
+    placed = step.replication
     if not np.any(step.trace.operators.phase == Phase.BACKWARD):
         raise PlanError(f"{placed.name} divides gradients and optimizer states, which inference has not: leave it out")
     notes = step.notes

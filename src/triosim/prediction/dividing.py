@@ -83,21 +83,21 @@ def divided(
             return _of_short(of, workload, rules, mesh, plan, placed, stack)
         except (NotRepeating, InputError):  # what is wrong is told of the long step
             pass
-    return Divided(*_road(workload, rules, mesh, plan, placed, stack))
+    workload, whole, step = _road(workload, rules, mesh, plan, placed, stack)
+    return Divided(workload, whole, sharded(step, mesh, placed))
 
 
 def _road(
     workload: Trace, rules: Sequence[Rule], mesh: JobMesh, plan: Plan, placed: Replication, stack: Stack | None,
     of: Repeated | None = None,
 ) -> tuple[Trace, Trace, Step]:  # fmt: skip
-    """The workload as the plan runs it, one micro-batch, one rank's share."""
+    """The workload as the plan runs it, one micro-batch, one rank's share before replicas divide anything of it."""
     workload = suited(rules, workload, mesh)
     if stack is not None:
         scattered = placed.weights and placed.ranks(mesh) > 1
         workload = with_main_gradients(workload, stack, mesh.micro_batches, scattered)
     whole = _at_batch(workload, mesh, plan)
-    step = completed(rules, partition(whole, mesh, rules, of), mesh)
-    return workload, whole, sharded(step, mesh, placed)
+    return workload, whole, completed(rules, partition(whole, mesh, rules, of), mesh)
 
 
 def _of_short(
@@ -114,7 +114,8 @@ def _of_short(
     run = workload if short is of.short else _long(of, short)
     batch = run if whole is short else _at_batch(run, mesh, plan)
     found = _long_step(of, step, whole, batch)
-    return Divided(run, batch, found.step, ShortShare(short, step, found))
+    # what replicas divide differs from plan to plan, and changes no rows: plans that share the rest share their columns
+    return Divided(run, batch, sharded(found.step, mesh, placed), ShortShare(short, sharded(step, mesh, placed), found))
 
 
 @kept(8)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
@@ -60,6 +61,7 @@ class JobFacts:
         self.chunks = stages.count // self.pipeline
         operators, values = step.trace.operators, step.trace.values
         self.tags = Tags()
+        self._parts: dict[int, PartFacts] = {}
         root_only = np.isin(np.arange(len(operators)), list(step.root_only))
         at_once = root_only & (operators.phase != Phase.OPTIMIZER)
         seconds = costs.seconds if costs.gathered_seconds is None else costs.gathered_seconds
@@ -80,7 +82,7 @@ class JobFacts:
         self.phase = operators.phase.tolist()
         self.skipped = operators.view.tolist()
         self.storage = values.storage.tolist()
-        self.inputs = operators.inputs.lists()
+        self.inputs = operators.inputs
         transfers = step.transfers
         self.exchanged = list(
             zip(transfers.bytes.tolist(), transfers.what.tolist(), transfers.axis.tolist(), strict=True)
@@ -131,6 +133,12 @@ class JobFacts:
             for part in first.values():
                 found.setdefault(part, []).append(gradient)
         return found
+
+    def part(self, number: int) -> PartFacts:
+        """A part of the model, worked out once for all who write it; its blocks of memory are their own."""
+        if number not in self._parts:
+            self._parts[number] = PartFacts(self, number)
+        return copy(self._parts[number])
 
     def stage(self, part: int) -> int:
         """The stage that runs a part of the model."""
@@ -187,7 +195,7 @@ class PartFacts:
         touched = set(job.storages.touched(self.backward)[0].tolist())
         for gradient in self.grads:
             if gradient.storage not in touched:
-                here = [job.storage[v] for v in job.inputs[gradient.ready] if job.storage[v] in touched]
+                here = [job.storage[v] for v in job.inputs[gradient.ready].tolist() if job.storage[v] in touched]
                 if here:
                     found[gradient.storage] = here[0]
         return found
@@ -247,7 +255,7 @@ class StageFacts:
             self.ranks = self.ranks[:1] if root else self.ranks[1:]
         self.skipped = job.skipped if root is not False else job.skipped_elsewhere
         numbers = job.parts(stage)
-        self.parts = [PartFacts(job, number) for number in numbers]
+        self.parts = [job.part(number) for number in numbers]
         self.share = job.stages.share[:, numbers].sum(axis=1)
         updates = job.step.trace.operators.phase == Phase.OPTIMIZER
         own = np.flatnonzero(updates & (self.share > 0)).tolist()
@@ -264,9 +272,9 @@ class StageFacts:
         if job.replication.away:
             self.places.setdefault(HOST, len(self.places))
         self.sent = self._sent_gradients()
-        self.blocks = self._blocks(numbers)
-        for part in self.parts:
-            part.blocks = [UnitBlocks.of(unit, (part.number, n), self.blocks) for n, unit in enumerate(part.units)]
+        if self.sharded:
+            for part in self.parts:
+                part.blocks = [UnitBlocks.of(unit, (part.number, n), self.blocks) for n, unit in enumerate(part.units)]
 
     def _copies_gradients(self) -> bool:
         """Whether gradients are copied to buckets; main gradients are reduced where they are (Megatron-LM's
@@ -275,9 +283,11 @@ class StageFacts:
         reduced = self.job.sharing > 1 and plan.training and plan.overlap
         return reduced and not self.job.replication.states and not main
 
-    def _blocks(self, numbers: list[int]) -> RankBlocks:
-        """What can occupy memory."""
+    @cached_property
+    def blocks(self) -> RankBlocks:
+        """What can occupy memory; worked out when somebody asks, as nobody does who only wants times."""
         job, trace = self.job, self.job.step.trace
+        numbers = job.parts(self.stage)
         rows = np.flatnonzero(np.isin(job.stages.of, numbers))
         mine = {p: not set(users).isdisjoint(numbers) for p, users in job.stages.parameters.items()}
         blocks = RankBlocks(job.storages, mine, rows, 0 in numbers, self.mesh.micro_batches)

@@ -154,6 +154,10 @@ class Gathering:
         self.copied: list[int] = []
         self.scatter = -1  # the last reduce-scatter
 
+    def rows(self) -> list[int]:
+        """Operators before or after which something is written."""
+        return [*({self.prefetch_at} - {-1}), *self.begins, *self.ends]
+
     def before(self, row: int, previous: int) -> None:
         """Write what comes before an operator.
 

@@ -9,7 +9,7 @@ for all micro-batches and iterations at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -246,8 +246,8 @@ class StageWriter:
         waits = self._receive_gradients(part) if kind.what in (Pass.BACKWARD, Pass.INPUT_GRADIENT) else []
         rows = np.array(part.rows[kind.what], np.int64)
         marked = np.ones(len(rows), bool)
-        if units is None and not self.fetches:
-            marked = self._marked(part, backward, copy_writer)[rows]
+        if not self.fetches:
+            marked = self._marked(part, backward, copy_writer, units.rows() if units else ())[rows]
         for place in [*np.flatnonzero(marked).tolist(), len(rows)]:
             if end < place:  # nothing happens next to these
                 between = rows[end:place]
@@ -297,11 +297,13 @@ class StageWriter:
         uses = recorder.build(job.storages.uses(part.rows[kind.what], at, arrivals))
         return Fragment(builder.build(), at, uses, self.done, copy_writer.sent)
 
-    def _marked(self, part: PartFacts, backward: bool, copy_writer: CopyWriter) -> NDArray[np.bool_]:
+    def _marked(
+        self, part: PartFacts, backward: bool, copy_writer: CopyWriter, gathers: Sequence[int]
+    ) -> NDArray[np.bool_]:
         """Operators next to which something else than operators happens."""
         marked = self.job.around.copy()
         crossing = part.returning if backward else part.leaving
-        for rows in (part.arriving, crossing, *copy_writer.rows()):
+        for rows in (part.arriving, crossing, gathers, *copy_writer.rows()):
             marked[list(rows)] = True
         return marked
 
@@ -367,7 +369,7 @@ class StageWriter:
         mine = set(self.of.parameters)
         rows = [part.rows[what] for what in (Pass.FORWARD, Pass.BACKWARD) for part in self.of.parts]
         for row in (*(row for part in rows for row in part), *self.of.optimizer):
-            for value in self.job.inputs[row]:
+            for value in self.job.inputs[row].tolist():
                 storage = self.job.storage[value]
                 place = wanted.get(Category(category[value]).name.lower())
                 if place is None or storage in written or storage in self.fetches:
@@ -383,5 +385,5 @@ class StageWriter:
 
     def _fetched_for(self, row: int) -> list[int]:
         """The fetches that an operator needs, as rows of the iteration."""
-        storages = {self.job.storage[v] for v in self.job.inputs[row]}
+        storages = {self.job.storage[v] for v in self.job.inputs[row].tolist()}
         return [of_iteration(self.fetches[s]) for s in storages if s in self.fetches]

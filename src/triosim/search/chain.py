@@ -7,7 +7,7 @@ parameters gathered, so it is played once, operator by operator, and cut where o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -125,6 +125,14 @@ def _inside(at: NDArray[np.float64], start: Int64, end: Int64) -> NDArray[np.boo
     return (number >= 0) & (at < end[np.maximum(number, 0)])
 
 
+def _by_row(table: Mapping[int, Sequence[int]], count: int) -> Ragged:
+    """Numbers of each of so many rows, few of which have any."""
+    lengths = np.zeros(count, np.int64)
+    rows = sorted(table)
+    lengths[rows] = [len(table[row]) for row in rows]
+    return Ragged(np.array([n for row in rows for n in table[row]], np.int32), np.append(0, np.cumsum(lengths)))
+
+
 class StepChain:
     """The operators of a job as links of chains.
 
@@ -156,8 +164,7 @@ class StepChain:
         self.calls: list[Call] = [(what, size, axis) for size, what, axis in job.exchanged]
         self.call_ticks = np.array([ticks[call] for call in self.calls], np.int64)
         needs = {row: calls for row, calls in job.needed_before.items() if row < count}
-        lists = [Ragged.of([table.get(row, []) for row in range(count)], np.int32)
-                 for table in (job.issued_after, job.issued_before, needs)]  # fmt: skip
+        lists = [_by_row(table, count) for table in (job.issued_after, job.issued_before, needs)]
         self._columns = (
             self.ticks, self.gaps, self.issue, self.skips,
             *(column for table in lists for column in (table.offsets, table.values)), self.call_ticks, slowdown,

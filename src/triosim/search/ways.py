@@ -37,6 +37,8 @@ SEND = -1
 """What stands for a kind of collective in the label of what is sent."""
 
 How = tuple[str, str, bool]
+StageLoad = tuple[NDArray[np.int64], NDArray[np.float64], int, int, int]
+"""As of :func:`_loads`."""
 
 
 @kept(4096)
@@ -72,7 +74,7 @@ def _loads(
     router: Router,
     source: int,
     target: int,
-) -> tuple[NDArray[np.int64], NDArray[np.float64], int, int, int]:
+) -> StageLoad:
     """Links on which all ranks of a stage send to those of another, and ticks that a byte of each takes on them; the
     latency, and the ends of the first."""
     mesh, device = Mesh(axes, derived=derived), np.frombuffer(devices, np.int64)
@@ -114,6 +116,7 @@ class JobWays:
         self.means: CollectiveMeans = make(system, router, how)
         self.labels: dict[Call, int] = {}
         self._sent: dict[tuple[int, int, int], int] = {}
+        self._loaded: dict[tuple[int, int], StageLoad] = {}
         self._known: dict[Call, int] = {}
         calls = dict.fromkeys((what, size, axis) for size, what, axis in job.exchanged)
         self.called = {call: self.alone(call) for call in calls}
@@ -156,8 +159,13 @@ class JobWays:
             self._sent[key] = latency + added + int(np.ceil(float(ticks.max(initial=0.0)) * size))
         return self._sent[key], self.label((SEND, size, self.mesh.pipeline_axis))
 
-    def _load(self, source: int, target: int) -> tuple[NDArray[np.int64], NDArray[np.float64], int, int, int]:
-        return _loads(self.plain.axes, self.plain.derived, self._devices, self.router, source, target)
+    def _load(self, source: int, target: int) -> StageLoad:
+        if (source, target) not in self._loaded:
+            plain = self.plain
+            self._loaded[source, target] = _loads(
+                plain.axes, plain.derived, self._devices, self.router, source, target
+            )  # fmt: skip
+        return self._loaded[source, target]
 
     # --- what is shared -----------------------------------------------------------------------------------------------
 
@@ -216,7 +224,7 @@ class JobWays:
         if tables:
             table = np.concatenate(tables)
             columns = table[:, table.sum(axis=0) > LEAST_SHARED]
-            columns = np.unique(np.round(columns, 3), axis=1) if columns.size else columns
+            columns = _different(np.round(columns, 3)) if columns.size else columns
             shared = columns.shape[1]
             uses = [[(number, float(row[number])) for number in np.flatnonzero(row > LEAST_USE).tolist()]
                     for row in columns]  # fmt: skip
@@ -225,6 +233,13 @@ class JobWays:
         first = 0 if own is None else stages
         classes = [alone] * stages if own is None else list(range(stages))
         return Ways(uses, classes, shared), {pair: first + n for n, pair in enumerate(pairs)}, alone
+
+
+def _different(columns: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Each column once, ascending: as many links as there are, few are used differently."""
+    rows = np.ascontiguousarray(columns.T)
+    few = dict.fromkeys(row.tobytes() for row in rows)
+    return np.unique(np.frombuffer(b"".join(few), np.float64).reshape(len(few), -1).T, axis=1)
 
 
 @kept(8)

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from triosim.core.errors import PlanError, quoted
 from triosim.partition.gradients import Gradient
 from triosim.partition.shards import shard_dims
@@ -105,9 +107,11 @@ class UnitsByModule:
         self._touching: dict[int, list[int]] = {}
         if apart:
             self._units_apart(apart)
-        shapes, self._size = trace.values.shape.lists(), trace.values.bytes().tolist()
-        dims = shard_dims(trace.values.shape, shards_apart, apart).tolist()
-        self._rows = [max(shape[dim], 1) if shape else 1 for shape, dim in zip(shapes, dims, strict=True)]
+        self._size = trace.values.bytes().tolist()
+        shape, rows = trace.values.shape, np.ones(len(trace.values), np.int64)
+        some = shape.lengths() > 0
+        rows[some] = np.maximum(shape.values[(shape.offsets[:-1] + shard_dims(shape, shards_apart, apart))[some]], 1)
+        self._rows: list[int] = rows.tolist()
 
     def _units_apart(self, apart: frozenset[int]) -> None:
         """Parameters of which replicas have different ones: the unit of each, and what runs in it."""
@@ -228,11 +232,13 @@ def _blocks_of_parameters(trace: Trace, paths: Sequence[str], block: Sequence[in
     values = trace.values
     storage, number = values.storage.tolist(), {path: i for i, path in enumerate(paths)}
     reader: dict[int, int] = {}
-    for row, reads in enumerate(trace.operators.inputs.lists()):
-        for value in reads:
-            reader.setdefault(storage[value], block[row])
+    parameters = trace.weights().tolist()
+    if not all(values.name[parameter] for parameter in parameters):
+        for row, reads in enumerate(trace.operators.inputs.lists()):
+            for value in reads:
+                reader.setdefault(storage[value], block[row])
     found = {}
-    for parameter in trace.weights().tolist():
+    for parameter in parameters:
         parts = values.name[parameter].split(".")
         prefixes = (".".join(parts[:n]) for n in range(len(parts) - 1, 0, -1))
         named = next((number[p] for p in prefixes if p in number), NONE)
