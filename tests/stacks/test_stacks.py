@@ -22,6 +22,7 @@ from triosim.trace.tables import Phase
 WANTED = (
     "megatron-2021", "megatron-core", "megatron-deepspeed", "deepspeed-zero3", "llm-foundry", "torch-eager",
     "torch-compile", "torchtitan", "internevo", "maxtext", "apex-o2", "nemo", "megatron-2023", "bigscience",
+    "deepspeed-2021",
 )  # fmt: skip
 
 
@@ -173,3 +174,30 @@ def test_gradients_may_be_reduced_after_the_backward() -> None:
     assert sum(row.count for row in after.collectives) == 1
     assert sum(row.bytes * row.count for row in after.collectives) == sum(r.bytes * r.count for r in beside.collectives)
     assert after.breakdown_s.exposed_communication > beside.breakdown_s.exposed_communication
+
+
+def test_sharded_parameters_may_be_gathered_module_by_module() -> None:
+    """Four large modules a layer, positions and the rest, all but the rest again; small ones stay."""
+    layers = 3
+    trace = triosim.model("gpt2", batch_size=1, sequence_length=256, configuration={"n_layer": layers})
+    system = triosim.system("dgx-a100")
+
+    def ran(**facts: Any) -> triosim.Result:
+        plan = Plan(dp=8, batch_size=1, zero=3, stack=Stack(**facts))
+        return triosim.simulate(trace, system, plan, Fidelity(host="none"), fit=False)
+
+    def sent(result: triosim.Result, kind: str) -> tuple[int, int]:
+        rows = [row for row in result.collectives if row.kind == kind]
+        return sum(row.count for row in rows), sum(row.bytes * row.count for row in rows)
+
+    block, module, waiting = ran(), ran(gathers="module"), ran(gathers="module", overlap_gradients=False)
+    assert sent(block, "all_gather")[0] == 2 * layers + 1
+    assert sent(module, "all_gather")[0] == 2 * (4 * layers + 1) + 1
+    assert sent(module, "reduce_scatter")[0] == (4 * layers + 1) + 1
+    more = 2 * 768 * (1024 - layers * 4)  # positions are gathered twice, two norms a layer once
+    assert sent(module, "all_gather")[1] == sent(block, "all_gather")[1] + more
+    assert sent(module, "reduce_scatter")[1] == sent(block, "reduce_scatter")[1]
+    assert module.breakdown_s.exposed_communication > block.breakdown_s.exposed_communication
+    assert waiting.breakdown_s.exposed_communication > module.breakdown_s.exposed_communication
+    assert sent(waiting, "reduce_scatter") == sent(module, "reduce_scatter")
+    assert "module by module" in Stack(gathers="module").line()

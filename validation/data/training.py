@@ -159,7 +159,7 @@ def _row(line: Mapping[str, str]) -> Row:
             **vars(first), "seconds": seconds, "memory_bytes": memory, "family": family,
             "configuration": configuration, "precision": precision, "sequence": int(line["seq_len"]),
             "plan": _plan(line), "system": _system(line),
-            "stack": "deepspeed-zero3" if zero3 else first.stack,
+            "stack": "deepspeed-2021" if zero3 else first.stack,
             "facts": {"reduce": "gradient"} if "mode PURE" in line["notes"] else {}, "assumed": assumed,
         }
     )  # fmt: skip

@@ -15,7 +15,7 @@ import numpy as np
 from triosim.memory.blocks import Extra, RankBlocks, StepStorages
 from triosim.memory.liveness import BlockLifetime, Recorder
 from triosim.partition.gradients import Gradient, total_bytes
-from triosim.partition.passes.fuse import Unit, UnitsByModule, by_bytes
+from triosim.partition.passes.fuse import Unit, UnitsByModule, by_bytes, modules_of_their_own
 from triosim.partition.passes.host_copies import (
     HostCopy,
     Update,
@@ -25,7 +25,7 @@ from triosim.partition.passes.host_copies import (
     update_of,
 )
 from triosim.partition.replication import GradientReduction
-from triosim.partition.residence import HOST
+from triosim.partition.residence import HOST, GatheredModules
 from triosim.partition.resolve import JobMesh
 from triosim.partition.shards import resident
 from triosim.partition.step import Step
@@ -76,9 +76,13 @@ class JobFacts:
         if apart.ranks(mesh) == 1:
             self.shared = (self.shared[0], replace(self.shared[1], reductions=()))
         self.modules: UnitsByModule | None = None
+        self.gathered = self.replication.modules
+        self.scatters_beside = plan.stack is None or plan.stack.overlap_gradients
         if self.replication.weights and self.sharing > 1:
             shards, shards_apart = (shared.shards for shared in self.shared)
-            self.modules = UnitsByModule(step.trace, shards, self.replication.modules.modules, step.apart, shards_apart)
+            if plan.stack is not None and plan.stack.gathers == "module" and not self.gathered.modules:
+                self.gathered = GatheredModules(modules_of_their_own(step.trace), 1, 1)
+            self.modules = UnitsByModule(step.trace, shards, self.gathered.modules, step.apart, shards_apart)
         self.phase = operators.phase.tolist()
         self.skipped = operators.view.tolist()
         self.storage = values.storage.tolist()
@@ -354,5 +358,6 @@ class StageFacts:
         """Writes what belongs to the units of a part into a fragment, see :class:`Gathering`."""
         return Gathering(
             part.units, part.blocks, self.blocks.stands_for, builder, recorder, backward, needs, scatters,
-            self.plan.overlap, self.job.copy_s_per_byte, self.job.shared, self.job.replication.modules, start,
+            self.plan.overlap, self.job.copy_s_per_byte, self.job.shared, self.job.gathered, start,
+            self.job.scatters_beside,
         )  # fmt: skip

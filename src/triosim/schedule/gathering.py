@@ -108,6 +108,7 @@ class Gathering:
         modules: how far ahead parameters are gathered.
         start: row of the iteration at which the fragment begins, if rows of it are to be named by that
             (:class:`triosim.schedule.fragments.Fragment`); else -1.
+        scatters_beside: whether gradients are reduced beside the backward; otherwise it waits for each.
     """
 
     def __init__(
@@ -125,9 +126,10 @@ class Gathering:
         shared: tuple[ReplicaSharing, ReplicaSharing],
         modules: GatheredModules,
         start: int = -1,
+        scatters_beside: bool = True,
     ) -> None:
         self.units, self.builder, self.backward, self.overlap, self.start = units, builder, backward, overlap, start
-        self.copy_s_per_byte, self.shared = copy_s_per_byte, shared
+        self.copy_s_per_byte, self.shared, self.waits = copy_s_per_byte, shared, not scatters_beside
         self.blocks, self.recorder, self.stands_for = blocks, recorder, stands_for
         self.received = -1  # buffer of the last all-gather, to be freed
         self.sent = -1  # that of the last reduce-scatter
@@ -186,7 +188,7 @@ class Gathering:
         copied = self._copy(size, row, REDUCE_SCATTER, [self.scatter] if self.scatter >= 0 else [])
         last, stream, path = copied, DP, self.shared[self.units[n].apart].reductions
         for number, (what, axis, parts) in enumerate(path):
-            ends = n == self.final and number == len(path) - 1
+            ends = self.waits or (n == self.final and number == len(path) - 1)
             last = self._collective(what, -(-size // parts), row, [last], ends, axis, stream)
             if not number:
                 self.scatter = last

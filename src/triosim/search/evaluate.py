@@ -53,6 +53,7 @@ from triosim.search.order import Order, order_of
 from triosim.search.stage_kinds import Port, StageKinds
 from triosim.search.tail import Tail, closed
 from triosim.search.undisturbed import Call, Send, Undisturbed, Uneven, undisturbed
+from triosim.stacks import Stack
 from triosim.trace.tables import Trace
 
 S = 1 / PICOSECONDS_PER_SECOND
@@ -87,12 +88,18 @@ def why_not(plan: Plan, fidelity: Fidelity) -> str:
         (not plan.training, "inference"),
         (not plan.overlap, "no overlap"),
         (fidelity.host == "graph", "a graph that is launched once"),
+        (plan.zero >= 2 and _own_gathering(plan.stack), "parameters gathered as a stack says"),
         (plan.zero >= 2, GATHERED),
         (plan.stack is not None and plan.stack.blocking_launches, "launches that wait for their kernels"),
         (plan.stack is not None and plan.stack.blocking_transfers, "a host that waits for transfers"),
         (plan.stack is not None and plan.stack.scattered_transfers, "transfers in parts"),
     )
     return next((why for holds, why in reasons if holds), "")
+
+
+def _own_gathering(stack: Stack | None) -> bool:
+    """Whether parameters are gathered, or their gradients reduced, otherwise than ``fully_shard`` does."""
+    return stack is not None and (stack.gathers != "block" or not stack.overlap_gradients)
 
 
 @dataclass(frozen=True)

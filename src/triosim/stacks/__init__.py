@@ -26,6 +26,8 @@ GRADIENTS = ("parameter", "float32", "float32-fused")
 """Where micro-batches add their gradients up: in the type of the parameters, in float32 *main gradients*, or in those
 by the product itself that makes a weight's gradient.  Main gradients are those of bfloat16 parameters: frameworks add
 up float16, whose steps are finer, in its own type."""
+GATHERS = ("block", "module")
+"""What is gathered at once where parameters are sharded: a repeated block, or a module with parameters of its own."""
 REDUCTIONS = ("gradient", "float32", "bfloat16")
 HOSTS = ("", "eager", "large-model", "compiled", "graph", "none")
 
@@ -46,7 +48,10 @@ class Stack:
         clip: whether the norm of all gradients is found and they are scaled by it.
         loss_scale: whether 16-bit floats (not bfloat16) are trained with a scaled loss, so that gradients are checked
             and unscaled.
-        overlap_gradients: whether gradients are reduced beside the backward; otherwise all at once after it.
+        overlap_gradients: whether gradients are reduced beside the backward; otherwise all at once after it, or, where
+            parameters are sharded too, each while the backward waits for it.
+        gathers: what is gathered at once where parameters are sharded (:data:`GATHERS`); modules are gathered one ahead
+            of their use, and those of small parameters are kept.
         blocking_launches: whether the host waits for every kernel that it launches (``CUDA_LAUNCH_BLOCKING=1``).
         blocking_transfers: whether the host waits, after every transfer between pipeline stages, until the device has
             nothing left to do (``torch.cuda.synchronize``); interleaved schedules exchange once after a forward and the
@@ -69,6 +74,7 @@ class Stack:
     clip: bool = False
     loss_scale: bool = False
     overlap_gradients: bool = True
+    gathers: str = "block"
     blocking_launches: bool = False
     blocking_transfers: bool = False
     scattered_transfers: bool = False
@@ -93,6 +99,7 @@ class Stack:
         after = "" if self.overlap_gradients else ", reduced after the backward"
         waits = "; every launch waits for its kernel" if self.blocking_launches else ""
         waits += "; the host waits for every transfer between stages" if self.blocking_transfers else ""
+        waits += "; parameters are gathered module by module" if self.gathers == "module" else ""
         waits += "; ranks of a stage send a part each" if self.scattered_transfers else ""
         added = f"gradients added up in {self.gradients}{reduced}{after}{clipped}"
         return f"stack {self.name}: {self.about}; {added}{waits}"
@@ -101,7 +108,7 @@ class Stack:
 ASSUMED = Stack()
 """What is taken where nobody names a stack."""
 
-_CHOICES = {"attention": ATTENTIONS, "gradients": GRADIENTS, "reduce": REDUCTIONS, "host": HOSTS}
+_CHOICES = {"attention": ATTENTIONS, "gradients": GRADIENTS, "reduce": REDUCTIONS, "host": HOSTS, "gathers": GATHERS}
 
 
 def names() -> list[str]:

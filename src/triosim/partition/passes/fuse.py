@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,10 @@ from triosim.partition.gradients import Gradient
 from triosim.partition.shards import shard_dims
 from triosim.trace.blocks import blocks
 from triosim.trace.tables import NONE, Phase, Trace
+
+PERSISTENT = 100_000
+"""Elements from which a parameter is sharded where modules are gathered one by one (DeepSpeed,
+``stage3_param_persistence_threshold``)."""
 
 
 def by_bytes(grads: Sequence[Gradient], first_bytes: int, bytes_: int) -> list[list[Gradient]]:
@@ -207,6 +212,19 @@ class UnitsByModule:
                 if block != NONE:
                     reach[block] = (reach.get(block, (row, row))[0], row)
         return reach
+
+
+def modules_of_their_own(trace: Trace, least: int = PERSISTENT) -> tuple[str, ...]:
+    """Patterns of the modules that have a parameter of their own of at least so many elements; numbers are ``*``.
+
+    Args:
+        trace: one rank's step.
+        least: elements; modules of smaller parameters only are in no unit, so that they are kept.
+    """
+    values, known = trace.values, {path for path in trace.modules.path if path}
+    large = [p for p in trace.weights().tolist() if math.prod(values.shape.lists()[p]) >= least]
+    own = [values.name[p].rpartition(".")[0] for p in large]
+    return tuple(dict.fromkeys(re.sub(r"(?<=\.)\d+(?=\.|$)", "*", path) for path in own if path in known))
 
 
 def _modules_asked_for(trace: Trace, patterns: Sequence[str]) -> tuple[tuple[str, ...], list[int]]:
