@@ -191,11 +191,16 @@ def _recipe(line: Mapping[str, str]) -> str:
 
 
 def _named(line: Mapping[str, str]) -> tuple[str, dict[str, Any]] | None:
-    """Family and sizes of a mixture of experts that is known by name, None of others and of those with fewer layers."""
+    """Family and sizes of a mixture of experts that is known by name, None of others and of those with fewer layers.
+
+    DeepSeek-V3 is trained with the block that predicts the token after next unless a row says otherwise: the ``m`` of
+    the layouts in Megatron-Bridge's ``scripts/performance/configs/deepseek/deepseek_workload_base_configs.py``.
+    """
     words = re.sub(r" \(.*", "", line["model"].lower())
     if words == "deepseekv3" and int(line["layers"] or 0) < 61:
         return None
-    return MODELS.get(words)
+    further = words == "deepseekv3" and "w/o MTP" not in line["model"]  # a module that predicts the token after next
+    return ("deepseek-v3-mtp", {}) if further else MODELS.get(words)
 
 
 def _lacks(line: Mapping[str, str]) -> str:
