@@ -100,16 +100,16 @@ def show(report: Report, console: Console) -> None:
     """Print the best plans, the front where it was asked for, the command of the best, and why others fell out."""
     found = report.found
     if found.best:
-        console.print(_table(report, found.best))
+        _listed(report, found.best, console)
         console.print()
         console.print(Text("The best of them as a command:", "bold"))
         console.print(Text(f"  {report.command(found.best[0].candidate)}"), soft_wrap=True)
     else:
         console.print(Text("No plan fits in memory.", "bold"))
-    if found.front is not None:
+    if found.front:
         console.print()
         console.print(Text("No other plan beats these in time, memory and device hours:", "bold"))
-        console.print(_table(report, found.front))
+        _listed(report, found.front, console)
     console.print()
     out = sum(n for n, _ in found.fell_out)
     said = f"{found.predicted:,} of {found.legal:,} legal plans were predicted; {out:,} fell out:"
@@ -125,7 +125,29 @@ def show(report: Report, console: Console) -> None:
         console.print(Text(f"A device hour costs {report.price:g} USD, {report.price_from}.", "dim"))
 
 
+def _choices(asked: Mapping[str, Any]) -> dict[str, str]:
+    """What a plan chooses beside its sizes, as the table says it."""
+    return {
+        "recompute": str(asked["recompute"]), "zero": str(asked["zero"]),
+        "SP": "yes" if asked["sequence-parallel"] else "no",
+    }  # fmt: skip
+
+
+def _alike(plans: Sequence[FoundPlan]) -> dict[str, str]:
+    """Choices that all of several plans share."""
+    each = [_choices(one.candidate.asked) for one in plans]
+    return {name: text for name, text in each[0].items() if len(each) > 1 and all(one[name] == text for one in each)}
+
+
+def _listed(report: Report, plans: Sequence[FoundPlan], console: Console) -> None:
+    """A table of plans, and below it what they share."""
+    console.print(_table(report, plans))
+    if shared := _alike(plans):
+        console.print(Text(f"all: {', '.join(f'{name} {text}' for name, text in shared.items())}", "dim"))
+
+
 def _table(report: Report, plans: Sequence[FoundPlan]) -> TextTable:
+    shared = _alike(plans)
     axes = [(name, head) for name, head in _SHORT if any(one.candidate.asked[name] > 1 for one in plans)]
     several = len(report.systems) > 1
     table = TextTable([
@@ -134,9 +156,7 @@ def _table(report: Report, plans: Sequence[FoundPlan]) -> TextTable:
         *(Column(head, right=True) for _, head in axes),
         Column("micro-batch", right=True),
         Column("schedule"),
-        Column("recompute"),
-        Column("zero", right=True),
-        Column("SP"),
+        *(Column(name, right=name == "zero") for name in _choices(plans[0].candidate.asked) if name not in shared),
         Column("iteration", right=True),
         Column("memory", right=True),
         Column("tokens/USD", right=True, optional=1),
@@ -152,9 +172,7 @@ def _table(report: Report, plans: Sequence[FoundPlan]) -> TextTable:
             *(str(asked[name]) for name, _ in axes),
             str(figures.sizes["micro_batch_size"]),
             f"{asked.get('schedule', '-')}{chunks}",
-            str(asked["recompute"]),
-            str(asked["zero"]),
-            "yes" if asked["sequence-parallel"] else "no",
+            *(text for name, text in _choices(asked).items() if name not in shared),
             format_time(figures.iteration_time_s),
             format_bytes(figures.reserved_bytes),
             "-" if tokens is None else f"{tokens:,.0f}",
