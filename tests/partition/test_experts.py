@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import triosim
 from tests.asked import asked
 from tests.command import run
 from triosim import PlanError
+from triosim.partition.routing import expert_shares, rank_shares
 from triosim.partition.shards import resident
 from triosim.partition.transfers import COLLECTIVES
 from triosim.prediction.prepare import Prepared, prepare
@@ -191,6 +193,59 @@ def test_the_fullest_rank_has_more_rows() -> None:
     assert max(size for *_, size in _sent(skewed)) == 1.5 * max(size for *_, size in _sent(even))
 
 
+@pytest.mark.parametrize("ep", [2, 4, 8])
+@pytest.mark.parametrize("exponent", [0.0, 0.4, 1.0, 3.0])
+@pytest.mark.parametrize("chosen", [1, 2, 8])
+def test_tokens_are_conserved_however_they_are_routed(ep: int, exponent: float, chosen: int) -> None:
+    histogram = tuple((np.arange(1, 9) ** -exponent / np.sum(np.arange(1, 9) ** -exponent)).tolist())
+    for routing in (exponent, histogram):
+        experts, ranks = expert_shares(routing, 8, chosen), rank_shares(routing, 8, chosen, ep)
+        assert experts.sum() == pytest.approx(1, rel=1e-12) == ranks.sum()
+        assert experts.max() <= (1 + 1e-9) / chosen  # one row of a token at most
+        assert np.all(np.diff(experts) <= 1e-12)
+        assert ranks.max() >= (1 - 1e-12) / ep
+    assert np.allclose(expert_shares(exponent, 8, 8), 1 / 8)  # a token that takes all
+    turns, neighbours = (rank_shares(one, 8, chosen, ep).max() for one in (exponent, histogram))
+    assert turns <= neighbours + 1e-12
+
+
+def test_the_fullest_rank_of_a_routing_sets_rows_and_what_is_sent(tmp_path: Path) -> None:
+    """Experts 0 and 1 get 30 % each, their rank 60 % of the rows where the mean of four is 25 %."""
+    file = tmp_path / "tokens.txt"
+    file.write_text("300 300 100 100, 50 50\n50 50\n")
+    even, same, given, skewed = (
+        _job(4, options=options) for options in ({}, {"routing": "zipf:0"}, {"imbalance": 2.4}, {"routing": str(file)})
+    )
+    assert _sent(even) == _sent(same)
+    assert _flop(even) == _flop(same)
+    assert _flop(given) == pytest.approx(_flop(skewed), rel=1e-3)
+    most = [max(size for *_, size in _sent(job)) for job in (even, skewed)]
+    assert 0 <= most[1] - 2.4 * most[0] < 1  # whole bytes
+    zipf = _job(8, options={"routing": "zipf:4"})  # each token takes the most popular one: half of all rows of 8 ranks
+    assert max(size for *_, size in _sent(zipf)) == 4 * most[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("0.5 0.3 0.1 0.02 0 0 0 0", "shares that sum to 0.92"),
+        ("0 0 0 0 0 0 0 0", "sums to 0"),
+        ("1 2 3", "routing has 3 experts, the layers 8"),
+        ("5 0 0 0 0 0 0 0", "fewer experts with tokens than the 2"),
+        ("a b", "is no histogram"),
+        (None, "nor a file that can be read"),
+        ("zipf:-1", "no exponent of 0 or more"),
+    ],
+)
+def test_a_histogram_that_does_not_sum_is_a_sentence(tmp_path: Path, content: str | None, words: str) -> None:
+    file = tmp_path / "tokens.txt"
+    if content is not None and not content.startswith("zipf"):
+        file.write_text(content)
+    routing = content if content is not None and content.startswith("zipf") else str(file)
+    with pytest.raises(PlanError, match=words):
+        _job(4, options={"routing": routing})
+
+
 @pytest.mark.parametrize("name", ["gpt-oss-20b", "deepseek-v2-lite", "qwen3-30b-a3b"])
 def test_other_families(name: str) -> None:
     """Shared experts and routers stay whole; biases of experts go with them."""
@@ -281,6 +336,8 @@ def test_a_pipeline_of_experts_on_the_command_line() -> None:
     done = run(*job, "--pp", "2", "--ep", "4", "--zero", "1", "--micro-batches", "4", "--recompute", "full")
     assert done.returncode == 0, done.stderr
     assert '"ep"' in done.stdout
+    routed = run(*job, "--ep", "4", "--parallelism-option", "routing=zipf:1")
+    assert routed.returncode == 0, routed.stderr
     swept = run(*job[:-2], "--sweep", "ep=1,8", "zero=1")
     assert swept.returncode == 0, swept.stderr
 

@@ -218,6 +218,107 @@ def test_it_never_needs_more_activations_and_runs_no_operator_three_times(layers
         assert len(again) == len(trace) + rows.sum()
 
 
+MIXTURE = {
+    "hidden_size": WIDTH, "intermediate_size": 160, "moe_intermediate_size": 48, "num_hidden_layers": LAYERS,
+    "first_k_dense_replace": 1, "num_attention_heads": 4, "num_key_value_heads": 4,
+    "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 4, "topk_group": 2, "n_shared_experts": 1,
+    "q_lora_rank": 32, "kv_lora_rank": 24,
+    "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16, "vocab_size": 128,
+}  # fmt: skip
+
+
+def mixture() -> Trace:
+    """A small DeepSeek-V3 as Megatron-Core runs it: one layer is dense, two have experts."""
+    return triosim.model("deepseek_v3", configuration=MIXTURE, sequence_length=LENGTH, batch_size=BATCH, fused=True)
+
+
+def run_again(trace: Trace, which: str) -> Counter[str]:
+    again = recomputed(trace, which)
+    check(again)
+    o = again.operators
+    rows = np.flatnonzero((o.phase == Phase.RECOMPUTE) & ~o.view).tolist()
+    return Counter(o.name[row].partition("::")[2] for row in rows)
+
+
+def test_parts_of_a_block_are_those_of_megatron_core() -> None:
+    trace = mixture()
+    assert run_again(trace, "layernorm") == {"rms_norm": 2 * LAYERS}
+    assert run_again(trace, "moe_act") == {"swiglu": LAYERS - 1}
+    assert run_again(trace, "mlp") == {"mm": 3, "swiglu": 1}
+    assert run_again(trace, "shared_experts") == {"mm": 3 * (LAYERS - 1), "swiglu": LAYERS - 1}
+    up = {"mm": 2, "rms_norm": 2, "fused_rope": 2, "cat": 2}
+    assert run_again(trace, "mla_up_proj") == {name: LAYERS * count for name, count in up.items()}
+    assert recomputed(trace, "core_attn").operators.name == recomputed(trace, "selective").operators.name
+    layer = run_again(trace, "moe")
+    assert layer["_grouped_mm"] == 2 * (LAYERS - 1)
+    assert layer["topk"] == 3 * (LAYERS - 1)  # of groups twice, of experts
+
+
+def test_a_bias_that_is_added_in_place_belongs_to_its_product() -> None:
+    sizes = {"hidden_size": WIDTH, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+             "num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 8, "vocab_size": 128}  # fmt: skip
+    trace = triosim.model("gpt_oss", configuration=sizes, sequence_length=LENGTH, batch_size=BATCH, fused=True)
+    assert run_again(trace, "moe_act") == {"clamped_swiglu": 2}
+
+
+def test_a_part_frees_what_only_it_makes() -> None:
+    """Bytes by hand: two norms of each layer, the activation of routed tokens, 16 bits each."""
+    trace = mixture()
+    tokens = BATCH * LENGTH
+    norms = LAYERS * 2 * tokens * WIDTH * 2
+    statistics = LAYERS * 2 * tokens * 4  # one deviation of each norm in float32
+    activated = (LAYERS - 1) * 2 * tokens * 48 * 2
+    assert kept(trace) - kept(recomputed(trace, "layernorm")) == norms + statistics
+    assert kept(trace) - kept(recomputed(trace, "moe_act")) == activated
+    assert kept(trace) - kept(recomputed(trace, "moe_act + layernorm")) == norms + statistics + activated
+
+
+def test_a_module_of_the_block_is_a_part_and_so_is_every_second_block() -> None:
+    trace = llama()
+    assert run_again(trace, "self_attn") == {
+        name.partition("::")[2]: count for name, count in Counter(n for n, m, p, v in zip(
+            trace.operators.name, trace.operators.module.tolist(), trace.operators.phase, trace.operators.view,
+            strict=True,
+        ) if p == Phase.FORWARD and not v and ".self_attn" in trace.modules.path[m]).items()
+    }  # fmt: skip
+    with pytest.raises(PlanError, match="no backward operator"):  # what it hands on is kept, and that is all it makes
+        recomputed(trace, "self_attn.q_proj")
+    assert run_again(trace, "mlp") == run_again(trace, "mlp.gate_proj+mlp.up_proj+mlp")
+    once, second = run_again(trace, "full"), run_again(trace, "full/2")
+    assert {name: LAYERS * count for name, count in second.items()} == once  # one of three blocks
+    assert run_again(trace, "full/1") == once
+    of = blocks(trace).of(trace)
+    assert (
+        recomputed(trace, "full/2")
+        .operators.module[recomputed(trace, "full/2").operators.phase == Phase.RECOMPUTE]
+        .tolist()
+        == trace.operators.module[(of == 1) & (trace.operators.phase == Phase.FORWARD)].tolist()
+    )
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.sets(st.sampled_from(("core_attn", "layernorm", "mla_up_proj", "mlp", "moe_act", "shared_experts")), min_size=1)
+)
+def test_parts_together_run_what_each_runs_alone(parts: set[str]) -> None:
+    trace = mixture()
+    together = run_again(trace, "+".join(sorted(parts)))
+    assert together == sum((run_again(trace, part) for part in sorted(parts)), Counter())
+    again = recomputed(trace, "+".join(sorted(parts)))
+    assert flop(again, Phase.BACKWARD) == flop(trace, Phase.BACKWARD)
+    assert kept(again) <= kept(trace)
+
+
+def test_a_part_that_no_block_has_is_named() -> None:
+    with pytest.raises(PlanError, match=r"has a part 'moe_act': say none, full,.* or of its modules: input_layernorm,"):
+        recomputed(llama(), "moe_act")
+    with pytest.raises(PlanError, match="has a part 'fulll'"):
+        recomputed(llama(), "layernorm+fulll")
+    for wrong in ("full/0", "full/x", "selective/-1"):
+        with pytest.raises(PlanError, match="every N-th block"):
+            recomputed(llama(), wrong)
+
+
 def test_what_cannot_be_run_again_is_refused() -> None:
     with pytest.raises(PlanError, match="no repeated blocks"):
         recomputed(chain(), "full")

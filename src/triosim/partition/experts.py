@@ -16,6 +16,7 @@ from triosim.operators import ExpertsWork
 from triosim.operators.experts import expert_sizes
 from triosim.partition.facts import Facts
 from triosim.partition.placements import Shard
+from triosim.partition.routing import rank_shares
 from triosim.partition.step import Step
 from triosim.partition.transfers import ALL_TO_ALL, Transfer, Transfers
 from triosim.trace.calls import calls_of, count_work
@@ -23,6 +24,9 @@ from triosim.trace.tables import NONE, Category, Phase, Trace, Values
 
 _COUNTS = ("histc", "bincount")
 """What they make is as long as there are experts."""
+
+_CHOICES = ("topk",)
+"""What takes the experts of each token."""
 
 FEW = 8
 """Inputs of an operator on one tensor, at most: a parameter, its gradient and states."""
@@ -41,6 +45,7 @@ class ExpertPass:
         needed_before: first operator that reads what comes out (as many as operators where none does).
         back_after: operator that makes what comes out.
         elements: of what one rank sends.
+        chosen: experts that a token takes; 1 where that is not found.
     """
 
     rows: tuple[int, ...]
@@ -52,10 +57,13 @@ class ExpertPass:
     back_after: int
     needed_before: int
     elements: int
+    chosen: float = 1.0
 
 
 @kept(8)
-def spread(step: Step, size: int, axis: int, imbalance: float) -> Step:
+def spread(
+    step: Step, size: int, axis: int, imbalance: float, routing: float | tuple[float, ...] = 0.0
+) -> Step:  # fmt: skip
     """The step of a rank that has one part of the experts.
 
     Args:
@@ -63,9 +71,11 @@ def spread(step: Step, size: int, axis: int, imbalance: float) -> Step:
         size: ranks among which the experts are divided.
         axis: row of the mesh's axes.
         imbalance: rows of the fullest rank over the mean.
+        routing: which experts tokens take, as :func:`~triosim.partition.routing.routing_of` gives it; its fullest rank
+            multiplies the imbalance.
 
     Raises:
-        PlanError: there are no experts, or they do not divide.
+        PlanError: there are no experts, they do not divide, or the routing is of other experts.
     """
     trace = step.trace
     passes = list(_passes(trace))
@@ -81,14 +91,15 @@ def spread(step: Step, size: int, axis: int, imbalance: float) -> Step:
         )
     parameters, held = _held(trace, passes)
     width = trace.values.bytes() / np.maximum(trace.values.elements(), 1)
+    fullest = [imbalance * _fullest(one, size, routing) for one in passes]
     sent = []
-    for one in passes if size > 1 else ():
-        bytes_ = math.ceil(one.elements * width[one.given] * imbalance)
+    for one, more in zip(passes, fullest, strict=True) if size > 1 else ():
+        bytes_ = math.ceil(one.elements * width[one.given] * more)
         sent.append(Transfer(one.sent_after, one.rows[0], ALL_TO_ALL, axis, bytes_, one.given))
         sent.append(Transfer(one.back_after, one.needed_before, ALL_TO_ALL, axis, bytes_, one.made))
     values = _cut(trace.values, held, size)
-    if imbalance > 1 and size > 1:
-        values = _crowded(values, trace, passes, imbalance)
+    if size > 1 and max(fullest) > 1:
+        values = _crowded(values, trace, passes, fullest)
     count = len(step.homes.values)
     homes = replace(step.homes, values=_cut(step.homes.values, held[held < count], size))
     return replace(
@@ -148,19 +159,24 @@ def _cut(values: Values, held: NDArray[np.int64], size: int) -> Values:
     return replace(values, shape=Ragged(extents, values.shape.offsets))
 
 
-def _crowded(values: Values, trace: Trace, passes: Iterable[ExpertPass], imbalance: float) -> Values:
+def _fullest(one: ExpertPass, size: int, routing: float | tuple[float, ...]) -> float:
+    """Rows of the fullest rank over the mean; exactly 1 where all experts are alike."""
+    return float(rank_shares(routing, one.experts, one.chosen, size).max() * size) if routing else 1.0
+
+
+def _crowded(values: Values, trace: Trace, passes: Iterable[ExpertPass], fullest: Iterable[float]) -> Values:
     """Values with more rows between dispatch and combine, on the rank that has most of them."""
     inputs, outputs, lists = trace.operators.inputs.lists(), trace.operators.outputs.lists(), trace.values.shape.lists()
-    places: dict[int, None] = {}
-    for one in passes:
+    places: dict[int, float] = {}
+    for one, more in zip(passes, fullest, strict=True):
         for row in range(one.rows[0], one.rows[-1] + 1):
             for value in (*inputs[row], *outputs[row]):
                 shape = lists[value]
                 if len(shape) == 2 and one.tokens in shape:
-                    places[int(values.shape.offsets[value]) + list(shape).index(one.tokens)] = None
+                    places[int(values.shape.offsets[value]) + list(shape).index(one.tokens)] = more
     at = np.array(list(places), np.int64)
     extents = values.shape.values.copy()
-    extents[at] = np.ceil(extents[at] * imbalance).astype(extents.dtype)
+    extents[at] = np.ceil(extents[at] * np.array(list(places.values()))).astype(extents.dtype)
     return replace(values, shape=Ragged(extents, values.shape.offsets))
 
 
@@ -248,4 +264,18 @@ def _expert_pass(trace: Trace, rows: list[int], works: dict[int, ExpertsWork], p
     )  # fmt: skip
     last = next(readers, len(trace))
     elements = math.prod(shapes[value]) * (round(known.topk) if known.matrices > 1 else 1)
-    return ExpertPass(tuple(rows), round(known.experts), tokens, value, result, sent_after, back_after, last, elements)
+    chosen = known.topk if known.topk > 1 else _chosen(trace, rows[0], tokens)
+    return ExpertPass(
+        tuple(rows), round(known.experts), tokens, value, result, sent_after, back_after, last, elements, chosen
+    )  # fmt: skip
+
+
+def _chosen(trace: Trace, before: int, pairs: int) -> float:
+    """Experts of each token, of the last choice among them that makes so many pairs; 1 where there is none."""
+    calls, outputs, shapes = calls_of(trace), trace.operators.outputs.lists(), trace.values.shape.lists()
+    for row in range(before - 1, -1, -1):
+        if calls[row].name in _CHOICES:
+            for value in outputs[row]:
+                if len(shapes[value]) >= 2 and math.prod(shapes[value]) == pairs:
+                    return float(shapes[value][-1])
+    return 1.0

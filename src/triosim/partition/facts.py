@@ -14,7 +14,9 @@ Shape = tuple[int, ...]
 _WEIGHTED = ("linear", "matmul", "convolution", "embedding", "experts")
 FOLLOWS = (int(Category.WEIGHT), int(Category.BUFFER))
 """What is Shard for good when a Shard value meets it: biases, the weights of norms, running statistics."""
-_CASTS = ("to", "_to_copy", "clone", "detach", "alias", "contiguous", "quantize")
+_CASTS = ("to", "_to_copy", "clone", "detach", "alias", "contiguous", "quantize", "dequantize_4bit")
+_WITH_SCALES = ("dequantize_4bit",)
+"""Casts that also read the scales of blocks, before what they cast."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ class Facts:
                 order = self.dims(row).outputs[0].labels
                 if NO_LABEL not in order:
                     self.parameter_of[target] = (parameter, tuple(dims[d] for d in order))
-            elif name in _CASTS and len(reads) == 1:
+            elif name in _CASTS and (len(reads) == 1 or name in _WITH_SCALES):
                 self.parameter_of[target] = (parameter, dims)
         for value, category in enumerate(self.category):
             if category == Category.WEIGHT and value not in self.parameter_of and self.storage[value] in first:

@@ -91,7 +91,7 @@ class Outcomes:
             return gather_all
         reductions = 0
         if keep in dims.whole:
-            reductions = _loss_reductions(facts, row) if losses_divided else -1
+            reductions = loss_reductions(facts, row) if losses_divided else -1
             if reductions < 0:
                 return gather_all
         shard = next(iter(shards.values()))
@@ -142,7 +142,7 @@ def reshape(shard: Shard, before: Shape, after: Shape, size: int) -> Shard | Non
     return None
 
 
-def _loss_reductions(facts: Facts, row: int) -> int:
+def loss_reductions(facts: Facts, row: int) -> int:
     """All-reduces of one number per row that a loss over a vocabulary in parts needs, -1 where it is not one.
 
     The maximum and the sum of exponentials in the softmax and the target's score in the loss; none in the backward
@@ -151,7 +151,7 @@ def _loss_reductions(facts: Facts, row: int) -> int:
     call = facts.calls[row]
     if call.kind == "softmax" and "log" in call.name:
         return 0 if call.backward else 2
-    if call.kind == "loss" and "cross_entropy" in call.name:
+    if call.kind == "loss" and "cross_entropy" in call.name and "binary" not in call.name:
         return 0 if call.backward else 3
     if call.kind == "loss" and "nll" in call.name:
         return 0 if call.backward else 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from triosim.partition.compression import GradientCompression
 from triosim.partition.mesh import Mesh
 from triosim.partition.residence import GatheredModules, HostStay
 from triosim.partition.transfers import ALL_GATHER, COLLECTIVES, REDUCE_SCATTER
@@ -69,6 +70,7 @@ class Replication:
             is nothing of the kind.
         first_bytes, bytes: caps of the first and the other groups of gradients that are reduced at once, where
             parameters are not gathered module by module.
+        compression: what such groups are compressed by, None for nothing.
     """
 
     axis: str = "dp"
@@ -85,6 +87,7 @@ class Replication:
     apart: str = ""
     first_bytes: int = 1_048_576
     bytes: int = 26_214_400
+    compression: GradientCompression | None = None
 
     def stay(self, category: Category) -> HostStay | None:
         """How values of a category stay in host memory, None where they do not."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,36 +23,40 @@ from triosim.partition.step import Step
 from triosim.trace.blocks import blocks
 from triosim.trace.calls import count_work
 from triosim.trace.repeated import ROOM
-from triosim.trace.tables import ITEM_BYTES, Category, Phase, Trace, Values
+from triosim.trace.tables import ITEM_BYTES, NONE, Category, Phase, Trace, Values
 
 
-def sharded(step: Step, mesh: Mesh, placed: Replication) -> Step:
+def sharded(step: Step, mesh: Mesh, placed: Replication, stages: int = 0) -> Step:
     """The step of one of the replicas.
 
     Args:
         step: one rank's share of a replica.
         mesh: the ranks.
         placed: what the replicas divide among them.
+        stages: pipeline stages, where the optimizer needs whole tensors, which are dealt to the replicas then; else 0.
 
     Raises:
-        PlanError: the step has neither gradients nor an optimizer to divide.
+        PlanError: the step has neither gradients nor an optimizer to divide, and its parameters are not.
     """
     step = replace(step, replication=placed)
     if not placed.states:
         return step
-    return _sharded(step, placed.shards(mesh), placed.of_apart().shards(mesh) if step.apart else 1)
+    return _sharded(step, placed.shards(mesh), placed.of_apart().shards(mesh) if step.apart else 1, stages)
 
 
 @kept(64, room=2 * ROOM, size=lambda step: len(step.trace))
-def _sharded(step: Step, shards: int, shards_apart: int) -> Step:
+def _sharded(step: Step, shards: int, shards_apart: int, stages: int) -> Step:
     placed = step.replication
-    if not np.any(step.trace.operators.phase == Phase.BACKWARD):
+    if not placed.regathers and not np.any(step.trace.operators.phase == Phase.BACKWARD):
         raise PlanError(f"{placed.name} divides gradients and optimizer states, which inference has not: leave it out")
     notes = step.notes
     if placed.weights and shards > 1 and not placed.modules.modules and not len(blocks(step.trace)):
         notes = (*notes, f"{placed.name}: no repeated blocks were found, so all parameters are gathered at once")
-    cut = _Cut.of(step.trace.values, shards, step.apart, shards_apart)
-    return replace(step, trace=shard_optimizer(step.trace, cut, placed.weights), notes=notes)
+    trace, cut = step.trace, _Cut.of(step.trace.values, shards, step.apart, shards_apart)
+    if stages:
+        trace, cut, told = dealt(trace, cut, shards, stages)
+        notes = (*notes, told)
+    return replace(step, trace=shard_optimizer(trace, cut, placed.weights), notes=notes)
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,75 @@ class _Cut:
         return _Cut(
             np.where(own, shards_apart, shards), shard_dims(values.shape, shards_apart, np.flatnonzero(own).tolist())
         )
+
+
+ELSEWHERE = 1 << 62
+"""Parts of what another rank has as a whole: of each there is next to nothing here."""
+
+
+def dealt(trace: Trace, cut: _Cut, shards: int, stages: int) -> tuple[Trace, _Cut, str]:
+    """The step of the rank that updates most elements, where parameters are updated one by one and as a whole.
+
+    As ``torch.distributed.optim.ZeroRedundancyOptimizer`` and Megatron-LM's layer-wise optimizer do it each of these is
+    on one rank, which keeps its states and runs all of its update; the largest is dealt first, to the rank that has
+    least.  What one operator updates of many parameters it goes over element
+    by element: that is cut evenly as ever.
+
+    Args:
+        trace: one rank's step.
+        cut: how values are cut.
+        shards: ranks that they are dealt to.
+        stages: pipeline stages, whose ranks have a part of them each: neighbours in order of registration.
+
+    Returns:
+        The step, in which what other ranks run is not; how its values are cut; and what is to be told.
+    """
+    operators, values = trace.operators, trace.values
+    owner = _owners(values)
+    update = np.flatnonzero((operators.phase == Phase.OPTIMIZER) & ~operators.view).tolist()
+    reads, writes = operators.inputs.lists(), operators.outputs.lists()
+    alone: dict[int, int] = {}  # row -> the one parameter that it is of
+    for row in update:
+        of = {int(owner[value]) for value in (*reads[row], *writes[row])} - {NONE}
+        if len(of) == 1:
+            alone[row] = of.pop()
+    whole = set(alone.values())
+    order = [int(value) for value in trace.weights() if int(values.storage[value]) in whole]
+    elements = values.elements()
+    mine = {
+        int(values.storage[weight])
+        for some in np.array_split(np.array(order, np.int64), stages)
+        for weight in _fullest(some.tolist(), elements, shards)
+    }
+    others = np.array(sorted(whole - mine), np.int64)
+    parts = np.where(np.isin(owner, sorted(mine)), 1, np.where(np.isin(owner, others), ELSEWHERE, cut.shards))
+    view = operators.view.copy()
+    away = set(others.tolist())
+    view[[row for row, of in alone.items() if of in away]] = True
+    told = (
+        f"optimizer: {len(order):,} parameters are updated as a whole, each on one of {shards} ranks, as torch's "
+        f"ZeroRedundancyOptimizer deals them: at most {len(mine):,} on one; their gradients are all-reduced"
+    )
+    return replace(trace, operators=replace(operators, view=view)), _Cut(parts, cut.dim), told
+
+
+def _owners(values: Values) -> NDArray[np.int64]:
+    """Storage of the parameter that each value belongs to, -1 for none, shape ``(values,)``."""
+    own = np.where(values.of >= 0, values.storage[np.maximum(values.of, 0)], NONE).astype(np.int64)
+    weights = values.category == Category.WEIGHT
+    own[weights] = values.storage[weights]
+    of_storage = np.full(int(values.storage.max(initial=-1)) + 1, NONE, np.int64)
+    of_storage[values.storage[own >= 0]] = own[own >= 0]
+    return of_storage[values.storage]
+
+
+def _fullest(weights: list[int], elements: NDArray[np.int64], shards: int) -> list[int]:
+    """The parameters of the rank that gets most of some that are dealt, the largest first."""
+    ranks: list[tuple[int, int, list[int]]] = [(0, rank, []) for rank in range(min(shards, max(len(weights), 1)))]
+    for weight in sorted(weights, key=lambda weight: -int(elements[weight])):
+        held, rank, own = heappop(ranks)
+        heappush(ranks, (held + int(elements[weight]), rank, [*own, weight]))
+    return max(ranks)[2]
 
 
 def shard_dims(shape: Ragged, shards_apart: int, apart: Collection[int]) -> NDArray[np.int64]:
@@ -139,8 +213,10 @@ def _parts(shape: Ragged, cut: _Cut, by_rows: bool) -> Ragged:
         starts = starts + cut.dim[some]
         whole = extents[starts]
     else:
-        whole = shape.products()[some]
-        extents = np.minimum(extents, 1)  # an empty tensor stays empty
+        some &= cut.shards > 1
+        starts, whole = shape.offsets[:-1][some], shape.products()[some]
+        divided = (cut.shards > 1)[shape.rows()]
+        extents = np.where(divided, np.minimum(extents, 1), extents)  # an empty tensor stays empty
     extents[starts] = -(-whole // cut.shards[some])
     return Ragged(extents, shape.offsets)
 

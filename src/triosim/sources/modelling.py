@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,15 @@ from triosim.core.limits import WEIGHT_BYTES, check_memory
 from triosim.core.registry import Registry
 from triosim.sources.models._family import Family, Text
 from triosim.sources.models._family import Images as Images  # for families from outside, as the next two lines
+from triosim.sources.models._lora import checked
+from triosim.sources.models._lora import lora as lora_of
 from triosim.sources.models._net import ATTENTIONS, Net
 from triosim.sources.models._net import Weights as Weights
-from triosim.sources.models._optimizers import OPTIMIZERS, optimize
+from triosim.sources.models._optimizers import optimize
 from triosim.sources.models._tape import Dim
 from triosim.sources.models._tape import Tensor as Tensor
 from triosim.trace.tables import BATCH, Meta, Trace
+from triosim.transform.optimizing import optimizer as optimizer_of
 
 SUFFIXES = (".toml", ".yaml", ".yml", ".json")
 """Endings of configuration files."""
@@ -60,15 +64,47 @@ class Preset:
     configuration: Mapping[str, Any]
 
 
+class _Presets(Mapping[str, Preset]):
+    """Named models by name, each of which is read when it is asked for.
+
+    Args:
+        text: TOML: one table for each model.
+        where: for messages.
+    """
+
+    def __init__(self, text: str, where: str) -> None:
+        heads = list(_HEAD.finditer(text))
+        ends = [*(head.start() for head in heads[1:]), len(text)]
+        self._where = where
+        self._tables = {head[2]: text[head.start() : end] for head, end in zip(heads, ends, strict=True)}
+        self._read: dict[str, Preset] = {}
+
+    def __getitem__(self, name: str) -> Preset:
+        if name not in self._read:
+            row = guarded.parse_toml(self._tables[name], self._where)[name]
+            own = {key: row.pop(key) for key in ("family", "parameters", "source")}
+            self._read[name] = Preset(name=name, configuration=row, **own)
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tables)
+
+    def __len__(self) -> int:
+        return len(self._tables)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tables
+
+
+_HEAD = re.compile(r'^\[("?)([^]"]+)\1\]$', re.MULTILINE)
+"""The line that begins the table of a model."""
+
+
 @functools.lru_cache(maxsize=1)
 def presets() -> Mapping[str, Preset]:
     """All named models, in the order of the data file; imports no family."""
     file = Path(__file__).parent / "models" / "presets.toml"
-    table = guarded.parse_toml(file.read_text(encoding="utf-8"), file.name)
-    own = ("family", "parameters", "source")
-    return {
-        name: Preset(name=name, configuration=row, **{key: row.pop(key) for key in own}) for name, row in table.items()
-    }
+    return _Presets(file.read_text(encoding="utf-8"), file.name)
 
 
 def _plain(name: str) -> str:
@@ -77,13 +113,13 @@ def _plain(name: str) -> str:
 
 
 @functools.lru_cache(maxsize=1)
-def _by_plain_name() -> Mapping[str, Preset]:
-    return {_plain(preset.name): preset for preset in presets().values()}
+def _by_plain_name() -> Mapping[str, str]:
+    return {_plain(name): name for name in presets()}
 
 
 def preset(name: str) -> Preset | None:
     """The named model that a text stands for, whatever its case and separators; None for no such model."""
-    return presets().get(name) or _by_plain_name().get(_plain(name))
+    return presets().get(name) or presets().get(_by_plain_name().get(_plain(name), ""))
 
 
 def names() -> list[str]:
@@ -113,6 +149,10 @@ def model(
     attention: str = "auto",
     fused_softmax: bool = True,
     vocabulary_multiple: int = 1,
+    lora: str = "",
+    adapters: bool = True,
+    scored: bool = False,
+    value_head: bool = False,
     configuration: Mapping[str, Any] | None = None,
 ) -> Trace:
     """The trace of one step of a named model on one device, without times.
@@ -133,7 +173,8 @@ def model(
         image_size: height and width for models that read images; 224 by default.
         precision: ``float32``, ``bfloat16`` or ``float16``; by default bfloat16 for text and float32 for images.
         training: whether gradients and the optimizer are part of the step.
-        optimizer: ``adamw``, ``adam`` or ``sgd`` (with momentum and weight decay); by default what is usual.
+        optimizer: ``adamw``, ``adam``, ``sgd`` (with momentum and weight decay) or another file of
+            :mod:`triosim.transform.optimizers`, with options as ``"muon,steps=6"``; by default what is usual.
         fused: call the fused operators of large-model frameworks (rotary positions, SwiGLU, cross entropy, the
             optimizer) instead of what eager PyTorch runs.
         fused_optimizer: one fused operator instead of PyTorch's ``_foreach`` list; by default with ``fused`` and where
@@ -142,6 +183,11 @@ def model(
             cuDNN take 16-bit types only, so float32 runs what PyTorch runs unless it is ``unfused``.
         fused_softmax: of an unfused attention: scale, mask and softmax are one kernel.
         vocabulary_multiple: the vocabulary is padded to a multiple of it.
+        lora: adapters of low rank beside frozen weights, as ``"16"`` or ``"16,targets=q_proj+v_proj,base=nf4"``
+            (:class:`triosim.sources.models._lora.Lora`).
+        adapters: whether they are called; off leaves the frozen weights alone, for a forward.
+        scored: with ``training=False``: the loss too, which takes the log-probabilities of the labels.
+        value_head: a decoder with one number for each token instead of scores of the vocabulary.
         configuration: values that replace those of the preset, such as ``{"num_hidden_layers": 4}``.
 
     Raises:
@@ -151,6 +197,7 @@ def model(
         "batch_size": batch_size, "sequence_length": sequence_length, "image_size": image_size, "precision": precision,
         "training": training, "optimizer": optimizer, "fused": fused, "fused_optimizer": fused_optimizer,
         "attention": attention, "fused_softmax": fused_softmax, "vocabulary_multiple": vocabulary_multiple,
+        "lora": lora, "adapters": adapters, "scored": scored, "value_head": value_head,
     }  # fmt: skip
     if _is_file(name):
         return from_file(name, configuration=configuration, **options)
@@ -252,7 +299,15 @@ def _build(
     attention: str = "auto",
     fused_softmax: bool = True,
     vocabulary_multiple: int = 1,
+    lora: str = "",
+    adapters: bool = True,
+    scored: bool = False,
+    value_head: bool = False,
 ) -> Trace:
+    if value_head:
+        from triosim.sources.models._value_head import valued
+
+        family = valued(family, title)
     for key, value in (("batch_size", batch_size), ("sequence_length", sequence_length), ("image_size", image_size)):
         if value is not None and (type(value) is not int or value < 1):
             raise InputError(
@@ -266,8 +321,7 @@ def _build(
     if precision not in PRECISIONS:
         raise unknown("precision", precision, PRECISIONS)
     optimizer = optimizer or family.optimizer
-    if optimizer not in OPTIMIZERS:
-        raise unknown("optimizer", optimizer, OPTIMIZERS)
+    optimizer_of(optimizer)  # refused before anything is built
 
     if attention not in ATTENTIONS:
         raise unknown("attention", attention, ATTENTIONS)
@@ -276,16 +330,27 @@ def _build(
         padded = -(-family.vocab_size // vocabulary_multiple) * vocabulary_multiple
         family = type(family)(**{**vars(family), "vocab_size": padded})
     family = family if training else family.untrained()
-    net = Net(family.weights(), PRECISIONS[precision], training, fused, attention, fused_softmax)
-    batch = Dim(batch_size, BATCH)
-    x, labels = family.inputs(net, batch, sizes.get(family.sized_by))
+    low_rank = lora_of(lora) if lora else None
+    batch, size = Dim(batch_size, BATCH), sizes.get(family.sized_by)
+    narrow: list[str] = []
+    if low_rank is not None and low_rank.base == "nf4":  # which layers are linear is known once they are called
+        probe = Net(family.weights(), PRECISIONS[precision], False, fused, attention, fused_softmax, low_rank)
+        family.forward(probe, family.inputs(probe, batch, size)[0])
+        narrow = [path for path in probe.linears if low_rank.meets(path)]
+    net = Net(
+        family.weights(), PRECISIONS[precision], training, fused, attention, fused_softmax, low_rank, narrow, adapters
+    )
+    x, labels = family.inputs(net, batch, size)
     scores = family.forward(net, x)
+    checked(net, title)
+    if not training and scored:
+        family.loss(net, scores, labels)
     if training:
         net.backward(family.loss(net, scores, labels), net.parameters.values())
         optimize(net, optimizer, fused_optimizer)
     meta = Meta(
         made_by="triosim.model",
-        workload=", ".join(part for part in (title, family.extent(x), net.precision) if part),
+        workload=", ".join(part for part in (title, family.extent(x), net.precision, lora and f"LoRA {lora}") if part),
         batch_size=batch_size,
         sequence_length=int(x.shape[1]) if isinstance(family, Text) else None,
         symbols="model",
@@ -363,6 +428,9 @@ def _hugging_face(table: dict[str, Any], where: str) -> tuple[str, dict[str, Any
         if table.get(key, allowed[0]) not in allowed:
             known = " or ".join(json.dumps(a) for a in allowed)
             raise InputError(f"{where}: {key} {json.dumps(table[key])} is not supported, only {known}")
+    named = table.get("architectures")
+    for name in named if isinstance(named, list) else ():
+        table = {**table, **(cls.architectures.get(name, {}) if isinstance(name, str) else {})}
     keys = {f.name for f in dataclasses.fields(cls)}
     passed_over = [key for key in table if key not in keys and key not in cls.fixed and key not in _OWN]
     if passed_over:

@@ -13,13 +13,16 @@ from the new step alone.
   as long as reading its operands (norms, activations, casts, sums); products, attention and the dispatch of tokens to
   experts are kept.
 * ``operators`` (torchtitan's ``selective_ac_option = op``): that, and every second product.
+* ``full/2`` (torchtitan's ``selective_ac_option = 2``), and so on: every second block only.
+* ``layernorm+moe_act``: parts of each block by the names of Megatron-Core's ``--recompute-modules`` (``core_attn``,
+  ``layernorm``, ``mla_up_proj``, ``mlp``, ``moe``, ``moe_act``, ``shared_experts``) or by the model's own modules
+  within a block (``self_attn.q_proj``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,29 +30,18 @@ from numpy.typing import NDArray
 from triosim.core.caching import kept
 from triosim.core.columns import Ragged
 from triosim.core.errors import PlanError
-from triosim.operators import kind
-from triosim.trace.blocks import blocks
-from triosim.trace.tables import NONE, PERSISTENT, Category, Phase, Trace
+from triosim.trace.tables import NONE, Phase, Trace
+from triosim.transform.recompute_regions import Region, StepFacts, regions
 from triosim.transform.rewriting import categorised
-
-Recompute = Literal["none", "full", "selective", "pointwise", "operators"]
-
-_FLOWS_ON = ("view", "copy", "elementwise", "softmax", "create")
-"""Kinds of operator that may stand between the two products of an attention core."""
-
-
-_CHEAP = ("view", "copy", "elementwise", "normalization", "create")
-"""Kinds of operator that run again where products are kept."""
-_PRODUCTS = ("linear", "matmul")
 
 
 @kept(8)
-def recomputed(trace: Trace, which: Recompute) -> Trace:
+def recomputed(trace: Trace, which: str) -> Trace:
     """The step with regions of its forward run again before their backward.
 
     Args:
         trace: a training step.
-        which: one of :data:`Recompute`; ``"none"`` returns the trace as it is.
+        which: a policy or parts of blocks, see above; ``"none"`` returns the trace as it is.
 
     Raises:
         PlanError: there is nothing of the kind to run again, the step does so already, or an operator changes what its
@@ -57,167 +49,20 @@ def recomputed(trace: Trace, which: Recompute) -> Trace:
     """
     if which == "none" or not np.any(trace.operators.phase == Phase.BACKWARD):
         return trace
-    name = trace.meta.workload or "the trace"
+    facts = StepFacts(trace)
     if np.any(trace.operators.phase == Phase.RECOMPUTE):
-        raise PlanError(f"recompute {which}: {name!r} already runs operators again: leave --recompute out")
-    facts = _Facts(trace)
-    within = _attention_cores(facts) if which == "selective" else _blocks(facts)
-    regions = within
-    if which in ("pointwise", "operators"):
-        regions = [_cheap(facts, block, which == "operators") for block in within]
-    if not any(regions):
-        what = "attention" if which == "selective" else "repeated blocks (numbered modules)"
-        raise PlanError(f"recompute {which}: no {what} found in {name!r}: leave --recompute out")
-    parts = [_Region(facts, rows, which, block).part() for rows, block in zip(regions, within, strict=True)]
+        raise PlanError(f"recompute {which}: {facts.name!r} already runs operators again: leave --recompute out")
+    parts = [_Rerun(facts, region, which).part() for region in regions(facts, which)]
     again = [part for part in parts if part is not None]
     if not again:
         raise PlanError(
-            f"recompute {which}: no backward operator of {name!r} reads what its forward made: record the step with "
-            "triosim trace record, or import it together with its execution trace"
+            f"recompute {which}: no backward operator of {facts.name!r} reads what would be made again: leave "
+            "it out, or record the step with triosim trace record"
         )
     made = _woven(facts, again)
     rows = sum(len(part.rows) for part in again)
     note = f"recompute {which}: {rows} operators of {len(again)} regions run again before their backward"
     return replace(made, meta=replace(made.meta, step_time_s=None)).noted(note)
-
-
-# --- what is run again ------------------------------------------------------------------------------------------------
-
-
-class _Facts:
-    """A trace's columns as lists, and where each storage comes from."""
-
-    def __init__(self, trace: Trace) -> None:
-        self.trace = trace
-        operators, values = trace.operators, trace.values
-        self.inputs, self.outputs = operators.inputs.lists(), operators.outputs.lists()
-        self.view, self.phase = operators.view.tolist(), operators.phase.tolist()
-        self.storage, self.version = values.storage.tolist(), values.version.tolist()
-        self.forward = np.flatnonzero(operators.phase == Phase.FORWARD).tolist()
-        self.later = np.flatnonzero(operators.phase == Phase.BACKWARD).tolist()
-        self.lasting = set(values.storage[np.isin(values.category, [int(c) for c in PERSISTENT])].tolist())
-        self.weights = set(values.storage[values.category == Category.WEIGHT].tolist())
-        self.kinds = [kind(text) for text in operators.name]
-        self.made: dict[int, int] = {}
-        """Storage -> the operator that made it, -1 where it was there before."""
-        for row, (reads, writes) in enumerate(zip(self.inputs, self.outputs, strict=True)):
-            for value in reads:
-                self.made.setdefault(self.storage[value], NONE)
-            for value in writes:
-                self.made.setdefault(self.storage[value], row)
-        self.read_by: dict[int, list[int]] = {}
-        """Storage -> forward operators that read it, in order."""
-        for row in self.forward:
-            for value in self.inputs[row]:
-                self.read_by.setdefault(self.storage[value], []).append(row)
-        self.touched_by: dict[int, list[int]] = {}
-        """Storage -> backward operators that read or write it, in order."""
-        self.derivatives: dict[int, list[int]] = {}
-        """Forward operator -> the backward operators that differentiate it."""
-        forward = operators.forward.tolist()
-        for row in self.later:
-            self.derivatives.setdefault(forward[row], []).append(row)
-            for where in {self.storage[v] for v in (*self.inputs[row], *self.outputs[row])}:
-                self.touched_by.setdefault(where, []).append(row)
-        self.bytes: list[int] = values.storage_bytes().tolist()
-        """Of each storage."""
-        # what this file adds
-        self.origins: list[int] = []
-        self.new_storage: list[int] = []
-        self.new_version: list[int] = []
-        self.storages = int(values.storage.max(initial=-1)) + 1
-        self.last_version: dict[int, int] = {}
-        for where, version in zip(self.storage, self.version, strict=True):
-            self.last_version[where] = max(version, self.last_version.get(where, 0))
-
-    def copied(self, value: int, storage: int, version: int) -> int:
-        """A new value like ``value``."""
-        self.origins.append(value)
-        self.new_storage.append(storage)
-        self.new_version.append(version)
-        return len(self.storage) + len(self.origins) - 1
-
-
-def _blocks(facts: _Facts) -> list[list[int]]:
-    """Runs of forward operators in one block."""
-    of = blocks(facts.trace).of(facts.trace).tolist()
-    runs: list[list[int]] = []
-    before = NONE
-    for row in facts.forward:
-        if of[row] != NONE and of[row] == before:
-            runs[-1].append(row)
-        elif of[row] != NONE:
-            runs.append([row])
-        before = of[row]
-    return runs
-
-
-def _cheap(facts: _Facts, block: list[int], products: bool) -> list[int]:
-    """Operators of a block that run again: the cheap ones and, where asked for, every second product.
-
-    What would have to keep more than it saves does not: an addition whose summands nobody else needs.
-    """
-    inside, found, again, multiplied = set(block), [], set[int](), 0
-    for row in block:
-        of_kind = facts.kinds[row]
-        multiplied += of_kind in _PRODUCTS
-        if of_kind not in _CHEAP and not (products and of_kind in _PRODUCTS and multiplied % 2 == 0):
-            continue
-        read, made = ({facts.storage[v] for v in values} for values in (facts.inputs[row], facts.outputs[row]))
-        only_for_this = [
-            where for where in read - made
-            if facts.made[where] in inside and where not in again and where not in facts.touched_by
-        ]  # fmt: skip
-        if facts.view[row] or sum(facts.bytes[s] for s in only_for_this) < sum(facts.bytes[s] for s in made - read):
-            found.append(row)
-            again |= made
-    return _needed(facts, found)
-
-
-def _needed(facts: _Facts, rows: list[int]) -> list[int]:
-    """Those of rows that the backward needs, or another that it needs."""
-    wanted, found = set[int](), []
-    for row in reversed(rows):
-        made = {facts.storage[v] for v in facts.outputs[row]}
-        if made & wanted or any(where in facts.touched_by for where in made):
-            found.append(row)
-            wanted |= {facts.storage[v] for v in facts.inputs[row]}
-    return found[::-1]
-
-
-def _attention_cores(facts: _Facts) -> list[list[int]]:
-    """Forward operators of each attention core: one fused operator, or from the scores to the product with values."""
-    writers = facts.trace.writers()
-    position = {row: i for i, row in enumerate(facts.forward)}
-    found = []
-    for row in facts.forward:
-        if facts.kinds[row] == "attention":
-            found.append([row])
-        elif facts.kinds[row] == "softmax":
-            scores = _product(facts, row, lambda r: writers[r])
-            weighed = _product(facts, row, lambda r: [n for v in facts.outputs[r] for n in _readers(facts, v, r)])
-            if scores != NONE and weighed != NONE:
-                found.append(facts.forward[position[scores] : position[weighed] + 1])
-    return found
-
-
-def _readers(facts: _Facts, value: int, after: int) -> list[int]:
-    return [row for row in facts.read_by.get(facts.storage[value], ()) if row > after]
-
-
-def _product(facts: _Facts, start: int, steps: Callable[[int], Iterable[int]]) -> int:
-    """The nearest product without a weight that is reached over elementwise operators, -1 for none."""
-    waiting, seen = [start], {start}
-    while waiting:
-        for row in steps(waiting.pop(0)):
-            if row == NONE or row in seen or facts.phase[row] != Phase.FORWARD:
-                continue
-            seen.add(row)
-            if facts.kinds[row] == "matmul" and not any(facts.storage[v] in facts.weights for v in facts.inputs[row]):
-                return row
-            if facts.kinds[row] in _FLOWS_ON:
-                waiting.append(row)
-    return NONE
 
 
 # --- one region -------------------------------------------------------------------------------------------------------
@@ -242,15 +87,15 @@ class _Part:
     writes: dict[int, list[int]]
 
 
-class _Region:
+class _Rerun:
     """Works out what is made again and who reads it."""
 
-    def __init__(self, facts: _Facts, rows: list[int], which: str, block: list[int]) -> None:
-        self.facts, self.rows, self.which = facts, rows, which
-        inside, around = set(rows), set(block)
+    def __init__(self, facts: StepFacts, region: Region, which: str) -> None:
+        self.facts, self.rows, self.which = facts, region.rows, which
+        inside, around = set(region.rows), set(region.block)
         self.inner = {
             facts.storage[v]
-            for row in rows for v in facts.outputs[row]
+            for row in region.rows for v in facts.outputs[row]
             if facts.made[facts.storage[v]] in inside and facts.storage[v] not in facts.lasting
         }  # fmt: skip
         self.given_on = {s for s in self.inner if any(row not in around for row in facts.read_by.get(s, ()))}
@@ -323,7 +168,7 @@ class _Region:
 # --- the new step -----------------------------------------------------------------------------------------------------
 
 
-def _woven(facts: _Facts, parts: Sequence[_Part]) -> Trace:
+def _woven(facts: StepFacts, parts: Sequence[_Part]) -> Trace:
     """The trace with the parts in their places."""
     trace, count = facts.trace, len(facts.trace)
     values, operators = trace.values, trace.operators

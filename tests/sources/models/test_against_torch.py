@@ -284,6 +284,8 @@ def assert_same_trace(built: Trace, recorded: Trace, skipped: Container[str] = (
         ("adam", True, lambda p: torch.optim.Adam(p, fused=True)),
         ("sgd", False, lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=1e-4, foreach=True)),
         ("sgd", True, lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=1e-4, fused=True)),
+        ("sgd,momentum=off", False, lambda p: torch.optim.SGD(p, 0.1, weight_decay=1e-4, foreach=True)),
+        ("adagrad", False, lambda p: torch.optim.Adagrad(p, foreach=True)),
     ],
 )
 def test_same_optimizer(optimizer, fused, make):

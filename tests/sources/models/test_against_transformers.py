@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,8 +102,8 @@ LAYOUT = {"clone"}
 MASK = {"where", "scalar_tensor", "bitwise_and", "new_ones", "le", "eq", "expand"}
 
 
-def theirs(model_type: str, configuration: dict):
-    """Parameters in order, and the rows of the forward and of the backward."""
+def theirs(model_type: str, configuration: dict, change: Callable[[Any], None] = lambda net: None):
+    """Parameters in order, and the rows of the forward and of the backward; ``change`` gets the network first."""
     config = transformers.AutoConfig.for_model(model_type, **configuration)
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
@@ -118,6 +120,7 @@ def theirs(model_type: str, configuration: dict):
             for module in net.modules():
                 if type(module).__name__.endswith("RMSNorm"):  # one kernel, as ours
                     module.forward = lambda x, w=module.weight: F.layer_norm(x, (x.shape[-1],), w)
+            change(net)
             net.train()
             tokens = torch.zeros(BATCH, LENGTH, dtype=torch.long)
             with Log() as log:

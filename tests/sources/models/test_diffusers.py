@@ -50,7 +50,22 @@ def unet_inputs() -> dict:
     }  # fmt: skip
 
 
+VAE = {
+    "block_out_channels": [16, 32], "layers_per_block": 1, "norm_num_groups": 8, "latent_channels": 4,
+    "down_block_types": ["DownEncoderBlock2D"] * 2, "up_block_types": ["UpDecoderBlock2D"] * 2, "sample_size": 64,
+}  # fmt: skip
+
+
+def vae_inputs() -> dict:
+    return {"sample": torch.empty(BATCH, 3, 64, 64), "sample_posterior": True}
+
+
 CASES = {
+    "vae": ("AutoencoderKL", VAE, {}, vae_inputs),
+    "vae without quantization": (
+        "AutoencoderKL", {**VAE, "latent_channels": 16, "use_quant_conv": False, "use_post_quant_conv": False}, {},
+        vae_inputs,
+    ),
     "unet": ("UNet2DConditionModel", UNET, {"text_length": TEXT}, unet_inputs),
     "flux": ("FluxTransformer2DModel", FLUX, {"text_length": TEXT}, flux_inputs),
     "flux with guidance": (
@@ -102,6 +117,10 @@ def test_same_parameters_in_the_same_order(both):
     assert [(names[v], tuple(shape[v])) for v in trace.weights()] == parameters
 
 
+LAYOUT = ("clone", "copy", "copy_", "new_empty_strided", "scalar_tensor")
+"""Copies that the autoencoder's convolutions need for their layout, which depends on the device; and a number."""
+
+
 def kept(rows) -> list[tuple]:
     """All but what turns of the places of tokens alone or counts frequencies."""
     found = [(name.replace("_fused_rms_norm", "native_layer_norm"), shape) for name, shape in computing(rows, False)]
@@ -111,8 +130,10 @@ def kept(rows) -> list[tuple]:
 
 def test_same_operators_in_the_same_order(both):
     (_, forward, backward), trace = both
-    assert kept(our_rows(trace, Phase.FORWARD)) == kept(forward)
-    assert kept(our_rows(trace, Phase.BACKWARD)) == kept(backward)
+    leaves_out = LAYOUT if trace.modules.path[0].startswith("encoder") else ()
+    for phase, rows in ((Phase.FORWARD, forward), (Phase.BACKWARD, backward)):
+        ours = [row for row in kept(our_rows(trace, phase)) if row[0] not in leaves_out]
+        assert ours == [row for row in kept(rows) if row[0] not in leaves_out]
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from validation import names
 
 from tests.data import shared
+from triosim.core import guarded
 from triosim.core.errors import InputError
+from triosim.sources import modelling
 from triosim.sources.modelling import MODELS, model, parameters, preset, presets
 
 PUBLISHED = {
@@ -28,6 +31,8 @@ PUBLISHED = {
     "flan-t5-xl": 2_849_757_184, "flan-t5-xxl": 11_135_332_352,
     "convnext-small": 50_223_688, "convnext-base": 88_591_464, "convnext-large": 197_767_336,
     # Hugging Face's counts of the stored parameters
+    "sdxl-vae": 83_653_863, "flux.1-vae": 83_819_683,
+    "clip-vit-l-14-text": 123_060_480, "openclip-bigg-14-text": 694_659_840, "t5-xxl-encoder": 4_762_310_656,
     "flux.1-dev": 11_901_408_320, "flux.1-schnell": 11_891_178_560, "sdxl": 2_567_463_684,
     "mixtral-8x7b": 46_702_792_704, "mixtral-8x22b": 140_620_634_112, "qwen2.5-0.5b": 494_032_768,
     "qwen2.5-1.5b": 1_543_714_304, "qwen2.5-3b": 3_085_938_688, "qwen2.5-7b": 7_615_616_512,
@@ -74,6 +79,16 @@ def test_number_of_parameters(name):
 
 def test_every_published_number_is_of_a_preset():
     assert set(PUBLISHED) | set(ROUNDED) <= set(presets())
+
+
+def test_read_one_by_one_they_say_what_the_whole_file_says():
+    file = Path(modelling.__file__).parent / "models" / "presets.toml"
+    whole = guarded.parse_toml(file.read_text(encoding="utf-8"), file.name)
+    assert list(presets()) == list(whole)
+    for name, row in whole.items():
+        found = presets()[name]
+        own = {"family": found.family, "parameters": found.parameters, "source": found.source}
+        assert {**own, **found.configuration} == row
 
 
 @pytest.mark.parametrize("name", presets())

@@ -22,6 +22,7 @@ from triosim.core.registry import registered
 from triosim.partition.experts import spread
 from triosim.partition.mesh import Mesh
 from triosim.partition.replication import Replication
+from triosim.partition.routing import UNIFORM, routing_of
 from triosim.partition.rule import M, Rule
 from triosim.partition.step import Step
 
@@ -34,10 +35,13 @@ class ExpertParallelism(Rule):
     Attributes:
         ep: ranks that have all experts among them.
         imbalance: rows of the fullest rank over the mean, 1 or more; all wait for that rank.
+        routing: ``uniform``, ``zipf:S`` or a file with a count of tokens for each expert; the rank with most of them
+            sets the time, and has ``imbalance`` times that where both are given.
     """
 
     ep: int = 8
     imbalance: float = 1.0
+    routing: str = UNIFORM
 
     def arranged(self, mesh: M) -> M:
         """With the axes ``edp`` and ``ep``, the latter innermost: of a group of hsdp, and of ranks that share samples.
@@ -75,6 +79,6 @@ class ExpertParallelism(Rule):
         """With one rank's experts, and what is sent to and from them.
 
         Raises:
-            PlanError: there are no experts, or they do not divide.
+            PlanError: there are no experts, they do not divide, or the routing is none or of other experts.
         """
-        return spread(step, mesh.size("ep"), mesh.row("ep"), self.imbalance)
+        return spread(step, mesh.size("ep"), mesh.row("ep"), self.imbalance, routing_of(self.routing))

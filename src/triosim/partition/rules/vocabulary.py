@@ -8,6 +8,7 @@ from triosim.core.registry import registered
 from triosim.operators import NO_LABEL
 from triosim.partition.facts import Facts, WeightUse
 from triosim.partition.mesh import Mesh
+from triosim.partition.outcome import loss_reductions
 from triosim.partition.rule import Placing, Rule
 from triosim.trace.tables import Phase, Trace
 from triosim.transform.rescale import padded_vocabulary
@@ -43,14 +44,14 @@ class Vocabulary(Rule):
 
 
 def _feeds_loss(facts: Facts, layer: WeightUse) -> bool:
-    """Whether nothing but a loss (through views, casts and a softmax) reads the layer's output."""
+    """Whether nothing but a loss of classes (through views, casts and a softmax) reads the layer's output."""
     storages = {facts.storage[v] for v in facts.outputs[layer.row]}
     for row in range(layer.row + 1, len(facts.inputs)):
         if facts.phase[row] != Phase.FORWARD or not any(facts.storage[v] in storages for v in facts.inputs[row]):
             continue
         call = facts.calls[row]
         if call.kind == "loss":
-            return True
+            return loss_reductions(facts, row) >= 0
         if call.kind not in ("view", "softmax", "copy"):
             return False
         storages.update(facts.storage[v] for v in facts.outputs[row])

@@ -23,7 +23,8 @@ class Layout:
 
     Attributes:
         kind: what the names of its classes begin with.
-        body, embedding, blocks, last_norm, head: names of modules; the body may have several parts (``model.decoder``).
+        body, embedding, blocks, last_norm, head: names of modules; the body may have several parts (``model.decoder``);
+            without a head nothing scores the vocabulary.
         attention, feed_forward: names of a block's parts; an empty one has its products in the block.
         norms: names of a block's norms, in the order in which they are used.
         block, model: what the names of those classes end in.
@@ -118,7 +119,7 @@ class Decoder(Text):
                     self.norm.weights(w, f"{at}.{name}")
         if not layout.last_norm_first:
             self.norm.weights(w, f"{layout.body}.{layout.last_norm}")
-        if not self.tie_word_embeddings:
+        if layout.head and not self.tie_word_embeddings:
             w.linear(layout.head, self.width, self.vocabulary, bias=layout.last_bias)
         for rotary in self.rotaries:
             rotary.weights(w, layout.body)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from triosim.sources.models._net import Net
+import math
+
+from triosim.sources.models._net import Net, Weights
 from triosim.sources.models._tape import Shape, Tensor
 from triosim.trace.tables import Category
 
@@ -116,9 +118,9 @@ def _summed(net: Net, g: Tensor, x: Tensor) -> Tensor:
 
 
 def group_norm(net: Net, name: str, x: Tensor, groups: int, strided_gradient: bool = False) -> Tensor:
-    """``torch.nn.GroupNorm`` of [batch, channels, height, width]; ``strided_gradient`` as of :meth:`Net.view`."""
-    batch, channels, height, width = x.shape
-    args = {"N": int(batch), "C": channels, "HxW": height * width, "group": groups}
+    """``torch.nn.GroupNorm`` of [batch, channels, ...]; ``strided_gradient`` as of :meth:`Net.view`."""
+    batch, channels, *sides = x.shape
+    args = {"N": int(batch), "C": channels, "HxW": math.prod(sides), "group": groups}
     with net.module(name, "GroupNorm"):
         weight, bias = net.parameter("weight"), net.parameter("bias")
         y = net.tensor(x.shape, x.dtype, needs_grad=net.training)
@@ -137,6 +139,31 @@ def group_norm(net: Net, name: str, x: Tensor, groups: int, strided_gradient: bo
 
     net.derivative(row, (y,), rule)
     return y
+
+
+def residual_weights(w: Weights, name: str, inputs: int, outputs: int, condition: int = 0) -> None:
+    """Parameters of :func:`residual`, with those that a condition of so many elements needs."""
+    w.norm(f"{name}.norm1", inputs)
+    w.conv2d(f"{name}.conv1", inputs, outputs, 3, bias=True)
+    if condition:
+        w.linear(f"{name}.time_emb_proj", condition, outputs)
+    w.norm(f"{name}.norm2", outputs)
+    w.conv2d(f"{name}.conv2", outputs, outputs, 3, bias=True)
+    if inputs != outputs:
+        w.conv2d(f"{name}.conv_shortcut", inputs, outputs, 1, bias=True)
+
+
+def residual(net: Net, name: str, x: Tensor, groups: int, condition: Tensor | None = None) -> Tensor:
+    """``diffusers``' ``ResnetBlock2D`` of [batch, channels, height, width], conditioned by [batch, size] or not."""
+    with net.module(name, "ResnetBlock2D"):
+        y = net.conv2d("conv1", net.silu(group_norm(net, "norm1", x, groups)), 1, 1)
+        if condition is not None:
+            time = net.linear("time_emb_proj", net.silu(condition))
+            y = plus(net, y, net.unsqueeze(net.unsqueeze(time, 2), 3))
+        y = net.conv2d("conv2", net.silu(group_norm(net, "norm2", y, groups)), 1, 1)
+        if x.shape[1] != y.shape[1]:
+            x = net.conv2d("conv_shortcut", x)
+        return net.scaled(net.add(x, y), "aten::div")
 
 
 def doubled(net: Net, x: Tensor) -> Tensor:

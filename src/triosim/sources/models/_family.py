@@ -27,6 +27,7 @@ class Family(ABC):
     Class attributes:
         model_types: the ``model_type`` of Hugging Face configurations that it reads.
         fixed: keys of such configurations whose one supported value (or values) it takes for granted.
+        architectures: what a class that such a configuration names in its ``architectures`` changes in it.
         precision, optimizer: what is usual.
         reads: what it reads, for messages.
         sized_by: the option that says how large a sample is, ``sequence_length``, ``image_size`` or none.
@@ -34,6 +35,7 @@ class Family(ABC):
 
     model_types: ClassVar[tuple[str, ...]] = ()
     fixed: ClassVar[Mapping[str, Any]] = {}
+    architectures: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     precision: ClassVar[str]
     optimizer: ClassVar[str]
     reads: ClassVar[str]

@@ -8,10 +8,11 @@ their derivatives on the tape; derivative formulas are those of PyTorch's ``deri
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from triosim.core.errors import InputError
 from triosim.core.limits import WEIGHT_BYTES, check_memory
+from triosim.sources.models._lora import Lora, adapted, frozen_product, widened
 from triosim.sources.models._tape import Shape, Tape, Tensor, symbols
 from triosim.sources.models._unfused import unfused_attention
 from triosim.trace.tables import Category
@@ -92,12 +93,16 @@ class Net(Tape):
         fused: call the fused operators of large-model frameworks where there is one.
         attention: kernels of attention, one of :data:`ATTENTIONS`.
         fused_softmax: of an unfused attention: scale, mask and softmax are one kernel.
+        lora: adapters; the model's own weights are frozen then.
+        narrow: paths of linear layers whose frozen weights lie in 4 bits.
+        adapters: whether the adapters are called; without them the frozen weights alone work.
 
     Attributes:
         kernel: the kernels of attention.
         parameters, buffers: tensors by qualified name.
         further: scores of tokens further on than the next, whose loss is added.
         looked_up: the rows that a sparse gradient is of, by the storage of its table.
+        linears: paths of the linear layers that were called, where there are adapters.
     """
 
     def __init__(
@@ -108,8 +113,15 @@ class Net(Tape):
         fused: bool = False,
         attention: str = "auto",
         fused_softmax: bool = True,
+        lora: Lora | None = None,
+        narrow: Collection[str] = (),
+        adapters: bool = True,
     ) -> None:
         super().__init__(training)
+        self.adapters = adapters
+        self.lora = lora
+        self.narrow = narrow
+        self.linears: dict[str, None] = {}
         self.precision = precision
         self.fused = fused
         self.kernel = attention
@@ -120,7 +132,9 @@ class Net(Tape):
         self.looked_up: dict[int, Tensor] = {}
         for name, shape in weights.parameters.items():
             dtype = "float32" if name in weights.full_precision else precision
-            self.parameters[name] = self.tensor(shape, dtype, Category.WEIGHT, needs_grad=training, name=name)
+            dtype = "int4" if name.endswith(".weight") and name.removesuffix(".weight") in narrow else dtype
+            trained = training and lora is None
+            self.parameters[name] = self.tensor(shape, dtype, Category.WEIGHT, needs_grad=trained, name=name)
         for name, (shape, dtype) in weights.buffers.items():
             self.buffers[name] = self.tensor(shape, dtype, Category.BUFFER, name=name)
 
@@ -508,8 +522,11 @@ class Net(Tape):
         with self.module(name, "Linear"):
             weight = self.parameters[tied] if tied else self.parameter("weight")
             added = self.parameters[bias] if bias else self.optional("bias")
+            if self.path in self.narrow:
+                return self._in_four_bits(x, weight, added)
             if len(x.shape) == 2:
-                return self.mm(x, self.t(weight), added, column_major=True)
+                y = self.mm(x, self.t(weight), added, column_major=True)
+                return adapted(self, x, y, lambda: weight, added)
             flat_shape = (math.prod(x.shape[:-1]), x.shape[-1])
             if added is None:
                 transposed = self.t(weight)
@@ -519,15 +536,24 @@ class Net(Tape):
                 transposed = self.t(weight)
             y = self.mm(flat, transposed, added, column_major=True)
             shape = (*x.shape[:-1], weight.shape[0])
-            return self.view(y, shape, "aten::view" if added else "aten::_unsafe_view", strided_gradient)
+            y = self.view(y, shape, "aten::view" if added else "aten::_unsafe_view", strided_gradient)
+            return adapted(self, x, y, lambda: weight, added)
+
+    def _in_four_bits(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """A linear layer whose frozen weight lies in 4 bits, with its adapter."""
+        flat = self.view(x, (math.prod(x.shape[:-1]), x.shape[-1]))
+        y = frozen_product(self, flat, weight)
+        y = self.view(y, (*x.shape[:-1], weight.shape[0]), "aten::_unsafe_view")
+        return adapted(self, x, y if bias is None else self.add(y, bias), lambda: widened(self, weight), bias)
 
     def conv1d(self, name: str, x: Tensor) -> Tensor:
         """The ``Conv1D`` of GPT-2: a linear layer whose weight [inputs, outputs] is stored transposed."""
         with self.module(name, "Conv1D"):
             weight = self.parameter("weight")
             flat = self.view(x, (math.prod(x.shape[:-1]), x.shape[-1]))
-            y = self.mm(flat, weight, self.optional("bias"))
-            return self.view(y, (*x.shape[:-1], weight.shape[1]))
+            bias = self.optional("bias")
+            y = self.mm(flat, weight, bias)
+            return adapted(self, x, self.view(y, (*x.shape[:-1], weight.shape[1])), lambda: self.t(weight), bias)
 
     def mm(self, a: Tensor, b: Tensor, bias: Tensor | None = None, column_major: bool = False) -> Tensor:
         """a b (+ bias) for matrices [m, k] and [k, n]; ``column_major`` says that ``b`` is a transposed view."""
@@ -652,7 +678,7 @@ class Net(Tape):
         """Rows of a table, its own or the one of the qualified name ``tied``."""
         with self.module(name, "Embedding"):
             table = self.parameters[tied] if tied else self.parameter("weight")
-            y = self.tensor((*indices.shape, table.shape[1]), table.dtype, needs_grad=self.training)
+            y = self.tensor((*indices.shape, table.shape[1]), table.dtype, needs_grad=table.needs_grad)
             row = self.operator("aten::embedding", ("weight", "indices"), (table, indices), (y,))
 
         def rule(g: Tensor) -> None:
@@ -669,18 +695,20 @@ class Net(Tape):
         with self.module(name, "LayerNorm"):
             affine = tuple(p for p in (self.optional("weight"), self.optional("bias")) if p is not None)
             roles = ("weight", "bias")[: len(affine)]
-            y = self._like(x)
+            y = self._like(x, any(p.needs_grad for p in (x, *affine)))
             mean, rstd = (self.tensor((*x.shape[:-1], 1), "float32") for _ in range(2))
             args = {"normalized_shape": [x.shape[-1]]}
-            row = self.operator("aten::native_layer_norm", ("input", *roles), (x, *affine), (y, mean, rstd), args)
+            op = "transformer_engine::layer_norm" if self.fused else "aten::native_layer_norm"
+            row = self.operator(op, ("input", *roles), (x, *affine), (y, mean, rstd), args)
 
         def rule(g: Tensor) -> None:
-            gradients = [self._like(p, False) for p in (x, *affine)]
+            wanted = [p for p in (x, *affine) if p.needs_grad]
+            gradients = [self._like(p, False) for p in wanted]
             self.operator(
-                "aten::native_layer_norm_backward", ("grad_out", "input", "mean", "rstd", *roles),
-                (g, x, mean, rstd, *affine), gradients, args,
+                f"{op}_backward", ("grad_out", "input", "mean", "rstd", *roles), (g, x, mean, rstd, *affine),
+                gradients, args,
             )  # fmt: skip
-            for tensor, gradient in zip((x, *affine), gradients, strict=True):
+            for tensor, gradient in zip(wanted, gradients, strict=True):
                 self.give(tensor, gradient)
 
         self.derivative(row, (y,), rule)
@@ -692,17 +720,18 @@ class Net(Tape):
             weight = self.optional("weight")
             read = (x,) if weight is None else (x, weight)
             roles = ("input", "weight")[: len(read)]
-            y, rstd = self._like(x), self.tensor((*x.shape[:-1], 1), "float32")
+            y, rstd = self._like(x, any(p.needs_grad for p in read)), self.tensor((*x.shape[:-1], 1), "float32")
             args = {"normalized_shape": [x.shape[-1]]}
-            row = self.operator("aten::_fused_rms_norm", roles, read, (y, rstd), args)
+            op = "transformer_engine::rms_norm" if self.fused else "aten::_fused_rms_norm"
+            row = self.operator(op, roles, read, (y, rstd), args)
 
         def rule(g: Tensor) -> None:
-            gradients = [self._like(p, False) for p in read]
+            wanted = [p for p in read if p.needs_grad]
+            gradients = [self._like(p, False) for p in wanted]
             self.operator(
-                "aten::_fused_rms_norm_backward", ("grad_out", "input", "rstd", *roles[1:]), (g, x, rstd, *read[1:]),
-                gradients, args,
+                f"{op}_backward", ("grad_out", "input", "rstd", *roles[1:]), (g, x, rstd, *read[1:]), gradients, args
             )  # fmt: skip
-            for tensor, gradient in zip(read, gradients, strict=True):
+            for tensor, gradient in zip(wanted, gradients, strict=True):
                 self.give(tensor, gradient)
 
         self.derivative(row, (y,), rule)

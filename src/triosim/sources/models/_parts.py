@@ -22,6 +22,8 @@ def activate(net: Net, x: Tensor, name: str) -> Tensor:
     """An activation by the name that configurations give it."""
     if name in ("silu", "swish"):
         return net.silu(x)
+    if name == "quick_gelu":
+        return net.mul(x, net.sigmoid(net.scaled(x)))
     if name in ("relu", "relu2"):
         y = net.relu(x)
         return net.mul(y, y) if name == "relu2" else y

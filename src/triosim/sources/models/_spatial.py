@@ -50,7 +50,7 @@ class SpatialTransformer:
         """``x`` [batch, channels, height, width] that has seen ``text`` [batch, tokens, seen]."""
         batch, width, rows, columns = x.shape
         y = group_norm(net, "norm", x, self.groups, strided_gradient=True)
-        y = _product(net, "proj_in", net.view(net.permute(y, (0, 2, 3, 1)), (batch, rows * columns, width)))
+        y = strided_linear(net, "proj_in", net.view(net.permute(y, (0, 2, 3, 1)), (batch, rows * columns, width)))
         for i in range(self.depth):
             with net.module(f"transformer_blocks.{i}", "BasicTransformerBlock"):
                 y = self._block(net, y, text)
@@ -76,7 +76,7 @@ class SpatialTransformer:
         return net.scaled(net.linear("to_out.0", y), "aten::div")
 
 
-def _product(net: Net, name: str, x: Tensor) -> Tensor:
+def strided_linear(net: Net, name: str, x: Tensor) -> Tensor:
     """A linear layer of ``x`` [batch, tokens, channels] whose channels lie apart: copied, and the bias added after."""
     with net.module(name, "Linear"):
         flat = net.view(net.clone(x), (x.shape[0] * x.shape[1], x.shape[2]), "aten::_unsafe_view")

@@ -2,8 +2,9 @@
 
 Positions are numbers added to the scores, learned by distance and shared by the blocks of a stack, so that scores are
 tensors of their own, whatever kernels of attention are asked for.  The decoder reads as many tokens as the encoder.
-Module names are those of Hugging Face's ``T5ForConditionalGeneration``.  Sources: Raffel et al., arXiv:1910.10683;
-Chung et al., arXiv:2210.11416.
+Diffusion models read what the encoder makes (``encoder_only``); trained by itself it is so by the squared error of its
+states.  Module names are those of Hugging Face's ``T5ForConditionalGeneration``.  Sources: Raffel et al.,
+arXiv:1910.10683; Chung et al., arXiv:2210.11416.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from typing import ClassVar
 
 from triosim.core.registry import registered
 from triosim.sources.models._family import Text
+from triosim.sources.models._losses import squared_error
 from triosim.sources.models._net import Net, Weights
-from triosim.sources.models._tape import Shape, Tensor
+from triosim.sources.models._tape import Dim, Shape, Tensor
 from triosim.sources.models._unfused import softmax
 from triosim.trace.tables import Category
 
@@ -38,7 +40,9 @@ class T5(Text):
     feed_forward_proj: str = "relu"
     tie_word_embeddings: bool = True
     dropout_rate: float = 0.1
+    encoder_only: bool = False
 
+    architectures: ClassVar = {"T5EncoderModel": {"encoder_only": True}, "MT5EncoderModel": {"encoder_only": True}}
     model_types: ClassVar = ("t5", "mt5")
 
     @property
@@ -52,7 +56,8 @@ class T5(Text):
     def weights(self) -> Weights:
         w = Weights()
         w.embedding("shared", self.vocabulary, self.d_model)
-        for stack, depth in (("encoder", self.num_layers), ("decoder", self.num_decoder_layers or self.num_layers)):
+        decoder = 0 if self.encoder_only else self.num_decoder_layers or self.num_layers
+        for stack, depth in (("encoder", self.num_layers), ("decoder", decoder))[: 1 + bool(decoder)]:
             for i in range(depth):
                 at, parts = f"{stack}.block.{i}.layer", ["SelfAttention"]
                 for n, name in enumerate(parts := parts + ["EncDecAttention"] * (stack == "decoder")):
@@ -60,7 +65,7 @@ class T5(Text):
                     w.norm(f"{at}.{n}.layer_norm", self.d_model, bias=False)
                 self._feed_forward_weights(w, f"{at}.{len(parts)}")
             w.norm(f"{stack}.final_layer_norm", self.d_model, bias=False)
-        if not self.tie_word_embeddings:
+        if decoder and not self.tie_word_embeddings:
             w.linear("lm_head", self.d_model, self.vocabulary, bias=False)
         return w
 
@@ -78,8 +83,18 @@ class T5(Text):
         w.linear(f"{at}.DenseReluDense.wo", self.d_ff, self.d_model, bias=False)
         w.norm(f"{at}.layer_norm", self.d_model, bias=False)
 
+    def inputs(self, net: Net, batch: Dim, size: int | None) -> tuple[Tensor, Tensor]:
+        tokens, labels = super().inputs(net, batch, size)
+        states = (*tokens.shape, self.d_model)
+        return tokens, net.tensor(states, net.precision, Category.LABEL) if self.encoder_only else labels
+
+    def loss(self, net: Net, scores: Tensor, labels: Tensor) -> Tensor:
+        return squared_error(net, scores, labels) if self.encoder_only else super().loss(net, scores, labels)
+
     def forward(self, net: Net, tokens: Tensor) -> Tensor:
         seen = self._stack(net, "encoder", tokens, self.num_layers, None)
+        if self.encoder_only:
+            return seen
         before = net.tensor(tokens.shape, "int64", Category.INPUT)
         x = self._stack(net, "decoder", before, self.num_decoder_layers or self.num_layers, seen)
         if self.tie_word_embeddings:

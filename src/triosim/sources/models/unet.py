@@ -13,7 +13,15 @@ from typing import ClassVar
 
 from triosim.core.errors import InputError
 from triosim.core.registry import registered
-from triosim.sources.models._diffusion import doubled, embedded, group_norm, plus, sinusoids, times
+from triosim.sources.models._diffusion import (
+    doubled,
+    embedded,
+    group_norm,
+    residual,
+    residual_weights,
+    sinusoids,
+    times,
+)
 from triosim.sources.models._family import PIXELS, Noise, Sizes
 from triosim.sources.models._net import Net, Weights
 from triosim.sources.models._spatial import SpatialTransformer
@@ -117,14 +125,7 @@ class UNet(Noise):
         for i in range((attentions or len(pairs)) * attends):
             self._transformer(level).weights(w, f"{at}.attentions.{i}")
         for i, (inputs, outputs) in enumerate(pairs):
-            name = f"{at}.resnets.{i}"
-            w.norm(f"{name}.norm1", inputs)
-            w.conv2d(f"{name}.conv1", inputs, outputs, 3, bias=True)
-            w.linear(f"{name}.time_emb_proj", 4 * self.block_out_channels[0], outputs)
-            w.norm(f"{name}.norm2", outputs)
-            w.conv2d(f"{name}.conv2", outputs, outputs, 3, bias=True)
-            if inputs != outputs:
-                w.conv2d(f"{name}.conv_shortcut", inputs, outputs, 1, bias=True)
+            residual_weights(w, f"{at}.resnets.{i}", inputs, outputs, 4 * self.block_out_channels[0])
 
     # --- operators ----------------------------------------------------------------------------------------------------
 
@@ -144,7 +145,7 @@ class UNet(Noise):
                     skips.append(x)
         with net.module("mid_block", "UNetMidBlock2DCrossAttn"):
             x = self._layer(net, 0, x, condition, text, last)
-            x = self._residual(net, 1, x, condition)
+            x = residual(net, "resnets.1", x, self.norm_num_groups, condition)
         for at, level, pairs in self._going_up():
             with net.module(f"up_blocks.{at}", UP[0] if level else "UpBlock2D"):
                 for i in range(len(pairs)):
@@ -166,18 +167,8 @@ class UNet(Noise):
         return net.add(time, embedded(net, "add_embedding", "TimestepEmbedding", net.to(both, net.precision)))
 
     def _layer(self, net: Net, i: int, x: Tensor, condition: Tensor, text: Tensor, level: int) -> Tensor:
-        x = self._residual(net, i, x, condition)
+        x = residual(net, f"resnets.{i}", x, self.norm_num_groups, condition)
         if not level:
             return x
         with net.module(f"attentions.{i}", "Transformer2DModel"):
             return self._transformer(level)(net, x, text)
-
-    def _residual(self, net: Net, i: int, x: Tensor, condition: Tensor) -> Tensor:
-        with net.module(f"resnets.{i}", "ResnetBlock2D"):
-            y = net.conv2d("conv1", net.silu(group_norm(net, "norm1", x, self.norm_num_groups)), 1, 1)
-            time = net.linear("time_emb_proj", net.silu(condition))
-            y = plus(net, y, net.unsqueeze(net.unsqueeze(time, 2), 3))
-            y = net.conv2d("conv2", net.silu(group_norm(net, "norm2", y, self.norm_num_groups)), 1, 1)
-            if x.shape[1] != y.shape[1]:
-                x = net.conv2d("conv_shortcut", x)
-            return net.scaled(net.add(x, y), "aten::div")

@@ -1,0 +1,121 @@
+"""``triosim train MODEL --post dpo``: a step of several phases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from triosim.core.errors import InputError, quoted
+
+if TYPE_CHECKING:
+    from triosim.cli.arguments import TrainOptions
+    from triosim.posttraining.recipe import StepModel
+    from triosim.trace.tables import Trace
+
+LEFT_OUT = {
+    "--timeline": "timeline", "--report": "report", "--chakra": "chakra", "--stats": "stats", "--fit": "fit",
+    "--sweep": "sweep", "--csv": "csv", "--also": "also", "--batch-trace": "batch_trace",
+    "--power-cap": "power_cap", "--clock": "clock", "--find": "find", "--slowdown": "slowdown",
+    "--constant": "constant", "--tokens": "tokens", "--energy": "energy", "--at": "at", "--pue": "pue",
+    "--price": "price", "--pay": "pay", "--input-shape": "input_shape",
+}  # fmt: skip
+"""Options of one iteration that a step of several phases does not read."""
+SERVED = "triosim/serving/1"
+"""Schema of what ``triosim serve --json`` writes."""
+
+
+def post_training(options: TrainOptions) -> None:
+    """Predict the step, print it, write it.
+
+    Raises:
+        InputError: an option makes no sense here, or something that it names does not exist.
+    """
+    from triosim.cli.command import progress
+    from triosim.cli.outputs import present
+    from triosim.cli.predict import fidelity_of, machine, plan_of, step
+    from triosim.core.outputs import check_distinct
+    from triosim.posttraining.prediction import predict
+    from triosim.posttraining.recipe import recipe
+    from triosim.report.posttraining import show, to_dict
+    from triosim.sources.reading import recognised
+
+    assert options.post is not None
+    for option, name in LEFT_OUT.items():
+        if getattr(options, name, None):
+            raise InputError(f"{option} is of one iteration, and --post has several phases: leave out one of them")
+    if options.iterations != 1:
+        raise InputError("--iterations is of one iteration's prediction, and --post has several phases: leave it out")
+    inputs = [("WORKLOAD", options.workload), ("--rollout", options.rollout)]
+    check_distinct({"--json": options.json}, inputs, recognised)
+    name = options.post.partition(",")[0].strip()
+    asked = recipe(options.post)
+    if asked.rolls_out != (options.rollout is not None):
+        raise InputError(
+            f"post {name}: the policy writes answers in each step: say how long that takes, as --rollout 40s, or give "
+            "what serve --json wrote"
+            if asked.rolls_out
+            else f"--rollout: post {name} has its answers already: leave it out"
+        )
+    with progress() as tell:
+        tell("reading the workload")
+        adapters = options.lora is not None
+        models = asked.models(adapters)
+        policy = step(options, True)
+        traces = {model.name: _trace(options, model, policy) for model in models}
+        plan = plan_of(options, True)
+        system = machine(options, policy, (plan.dp or 1) * plan.replica_ranks)
+        seconds, served = (None, None) if options.rollout is None else _rollout(options.rollout)
+        found = predict(asked, name, traces, adapters, system, plan, fidelity_of(options), seconds, tell)
+        if served is not None and served != found.samples:
+            raise InputError(
+                f"--rollout {options.rollout}: {served} requests were served, and a step has {found.samples} "
+                f"answers: serve as many (--requests {found.samples}), or change the batch"
+            )
+    present(found, "result", options.json, to_dict, show)
+
+
+def _trace(options: TrainOptions, model: StepModel, policy: Trace) -> Trace:
+    """The step of a model: training where it is trained; of the others with the loss, for its log-probabilities."""
+    from triosim.cli.predict import packed_as, stack_of
+    from triosim.cli.workloads import load_workload
+    from triosim.posttraining.recipe import AS_POLICY
+
+    own = model.of == AS_POLICY
+    if own and not model.scores and not model.within_policy:
+        return policy  # a frozen copy's forward is that of the training step
+    more: dict[str, Any] = {"value_head": True} if model.scores else {"adapters": False, "scored": True}
+    made = load_workload(
+        options.workload if own else model.of,
+        seq_len=options.seq_len,
+        precision=options.precision,
+        training=model.trained,
+        attention=options.attention,
+        lora=options.lora if own and (model.trained or model.within_policy) else None,
+        stack=stack_of(options),
+        ranks=options.tp,
+        **more,
+    )
+    return packed_as(options, made)
+
+
+def _rollout(text: str) -> tuple[float, int | None]:
+    """Seconds of the roll-out, and how many answers were written in it where that is known.
+
+    Raises:
+        InputError: neither a time nor what ``serve`` wrote.
+    """
+    from triosim.core import guarded
+    from triosim.core.errors import says_where
+    from triosim.core.result_file import undamaged
+    from triosim.core.units import parse_time
+
+    if not (Path(text).exists() or says_where(text, (".json",))):
+        seconds = parse_time(text, "--rollout")
+        if not seconds:
+            raise InputError(f"--rollout {quoted(text)}: answers take time: give more than none")
+        return seconds, None
+    document = guarded.document(Path(text), "a result that serve --json wrote")
+    if document.get("schema") != SERVED:
+        raise InputError(f"--rollout {text} is no result of serving ({SERVED}): give what serve --json wrote")
+    with undamaged(text):
+        return float(document["duration_s"]), int(document["requests"])

@@ -1,0 +1,1 @@
+"""Training after pre-training: a step of several phases, each a pass of one of several models."""
