@@ -107,7 +107,7 @@ def test_inputs_are_listed_and_not_those_that_judge() -> None:
 
 def test_the_file_says_what_every_constant_is() -> None:
     document = json.loads(script.OUTPUT.read_text(encoding="utf-8"))
-    assert tuple(document["constants"]) == CLASSES[:5]
+    assert tuple(document["constants"]) == (*CLASSES[:5], "register_norm")
     assert tuple(model.spreads()) == CLASSES
     for rows in document["constants"].values():
         assert set(rows) == {f.name for f in fields(StreamConstants)}
@@ -123,6 +123,24 @@ def test_first_level_caches_have_a_source_and_unknown_ones_a_default() -> None:
     }
     assert list(near.values()) == [24, 48, 64, 192, 128, 128, 256, 16, 32]
     assert model.near_cache(Accelerator("x", architecture="Unheard-of")) == model.near_caches()[""]
+
+
+def test_norms_that_keep_rows_in_registers_follow_the_bandwidth() -> None:
+    """Rows of 128 elements, as of the norms of queries: PyTorch gives each a block, Transformer Engine a warp."""
+    made = {
+        fused: triosim.model("qwen3-8b", batch_size=1, sequence_length=4096, fused=fused) for fused in (False, True)
+    }
+    seconds = {}
+    for fused, trace in made.items():
+        name = "transformer_engine::rms_norm" if fused else "aten::_fused_rms_norm"
+        rows = np.array([row for row, one in enumerate(trace.operators.name) if one == name])
+        stream = work.of(trace, rows)
+        found = predict(stream, catalog.accelerator("B200-SXM-180GB"))
+        seconds[fused] = dict(zip(stream.row_bytes.tolist(), found.seconds.tolist(), strict=True))
+    assert seconds[True][256.0] < seconds[False][256.0] / 2.5
+    assert seconds[True][8192.0] < seconds[False][8192.0]
+    least = 2 * 4096 * 4096 * 2 / catalog.accelerator("B200-SXM-180GB").memory_bandwidth
+    assert seconds[True][8192.0] > least
 
 
 def test_intervals_are_wider_for_kinds_that_were_not_measured() -> None:

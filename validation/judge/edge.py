@@ -1,6 +1,7 @@
 """Phones and other devices from few whole-network times, against all that were measured.
 
     python -m validation.judge.edge --data FOLDER [--draws 30] [--seed 0] [--json FILE]
+    python -m validation.judge.edge --here [--budget 4m] [--json FILE]
 
 FOLDER has the tables of HELP (Lee et al.: "HELP: Hardware-Adaptive Efficient Latency Prediction for NAS via
 Meta-Learning", NeurIPS 2021) as ``edge_latency_nb201.csv`` and ``edge_latency_fbnet.csv``, also compressed, or others
@@ -9,6 +10,9 @@ the pool, and predicts the networks that it was not shown.  Networks without a p
 Columns: mean rank correlation over the draws; mean error; how many of the 90 % intervals hold; the explanation that
 was chosen most often.  Of NAS-Bench-201 HELP's six targets are judged, of any other table all columns outside the pool;
 without HELP's devices there is no pool.
+
+``--here`` measures this machine's processor instead: its kernels under ONNX Runtime and PyTorch (``triosim calibrate
+--run``), and eight networks (:mod:`validation.edge_networks`) as they are predicted from these and as they run.
 """
 
 from __future__ import annotations
@@ -122,14 +126,32 @@ def show(space: str, found: dict[str, dict[str, dict[str, Any]]]) -> None:
         print(f"{'mean':16}{count:>8}{mean['order']:8.3f}{'':8}{mean['error']:8.1%}{mean['held']:7.0%}\n")
 
 
+def _here(budget: str, output: Path | None) -> None:
+    from validation import edge_here
+
+    found = {}
+    for runtime in edge_here.RUNTIMES:
+        found[runtime] = edge_here.table(runtime, budget)
+        edge_here.show(runtime, found[runtime])
+    if output:
+        output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder with the tables, or one that has edge/ in it")
+    parser.add_argument("--data", type=Path, help="folder with the tables, or one that has edge/ in it")
+    parser.add_argument("--here", action="store_true", help="measure this machine's processor instead")
+    parser.add_argument("--budget", default="4m", help="with --here: time for the kernels of each runtime")
     parser.add_argument("--draws", type=int, default=30, help="choices of networks for each target and count")
     parser.add_argument("--seed", type=int, default=0, help="of the choices")
     parser.add_argument("--json", type=Path, help="also write the figures as JSON")
     options = parser.parse_args()
+    if options.here:
+        _here(options.budget, options.json)
+        return
+    if options.data is None:
+        parser.error("give --data FOLDER, or --here")
     folder = options.data / "edge" if (options.data / "edge").is_dir() else options.data
     began, found = time.process_time(), {}
     for space, name in TABLES.items():

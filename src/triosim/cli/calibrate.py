@@ -19,7 +19,7 @@ from triosim.core.errors import InputError, no_such_file
 if TYPE_CHECKING:
     from triosim.hardware.accelerator import Accelerator
     from triosim.kernels.calibration.pack import CalibrationPack
-    from triosim.sources.record.bench import BenchmarkProgress, KernelBenchmark
+    from triosim.sources.runtimes.bench import BenchmarkProgress, KernelBenchmark
 
 MEASURED = "Instead of a trace"
 """The group of options that say what else to calibrate with."""
@@ -45,8 +45,49 @@ def calibrate(
     ] = None,
     run: Annotated[
         bool,
-        typer.Option("--run", help="Measure kernels on this machine, with PyTorch.", rich_help_panel=MEASURED),
+        typer.Option("--run", help="Measure kernels on this machine.", rich_help_panel=MEASURED),
     ] = False,
+    runtime: Annotated[
+        str | None,
+        typer.Option(
+            "--runtime",
+            metavar="NAME",
+            help="What runs them: torch, onnxruntime or numpy (default torch); with --import what ran them.",
+            show_default=False,
+            autocompletion=completion.choices("torch", "onnxruntime", "numpy"),
+            rich_help_panel=MEASURED,
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            "--threads",
+            metavar="N",
+            help="Threads of a processor that share a kernel (default 1).",
+            show_default=False,
+            rich_help_panel=MEASURED,
+        ),
+    ] = None,
+    export_kernels: Annotated[
+        Path | None,
+        typer.Option(
+            "--export-kernels",
+            metavar="FOLDER",
+            help="Write kernels as ONNX files, to be measured on a device where TrioSim does not run.",
+            show_default=False,
+            rich_help_panel=MEASURED,
+        ),
+    ] = None,
+    import_: Annotated[
+        Path | None,
+        typer.Option(
+            "--import",
+            metavar="FILE",
+            help="Table (CSV) of what was measured of those, in their folder: columns kernel and ms.",
+            show_default=False,
+            rich_help_panel=MEASURED,
+        ),
+    ] = None,
     iterations: Annotated[
         Path | None,
         typer.Option(
@@ -116,7 +157,7 @@ def calibrate(
             "--device",
             metavar="NAME|FILE",
             help="Device (triosim devices) or file that describes one, where the trace does not name it; with --run "
-            "also cpu or cuda; with --few what to call it.",
+            "also cpu or cuda; with --few and --import what to call it.",
             show_default=False,
             autocompletion=completion.devices,
         ),
@@ -148,13 +189,15 @@ def calibrate(
 ) -> None:
     """Fit operator times to measured kernels of one device, or composition to measured iterations.
 
-    Kernels are those of a trace, or measured on this machine (--run); the pack that is written goes to
-    --operator-times of train and infer.  What is fitted to --iterations goes to --composition.
+    Kernels are those of a trace, or measured on this machine (--run) or elsewhere (--import); the pack that is written
+    goes to --operator-times of train and infer.  What is fitted to --iterations goes to --composition.
     """
     from triosim.core.outputs import check_distinct
 
     if few is not None:
-        others = (trace, run or None, iterations, power, phases, budget, step)
+        others = (
+            trace, run or None, iterations, power, phases, budget, step, runtime, threads, export_kernels, import_
+        )  # fmt: skip
         if any(one is not None for one in others):
             raise InputError(
                 "--few learns from whole networks alone: beside it only --pool, --device, --predict and -o"
@@ -176,12 +219,32 @@ def calibrate(
         return
     if phases is not None:
         raise InputError("--phases says what a device did while its power was logged: give --power FILE as well")
-    if (trace is not None) + run + (iterations is not None) != 1:
+    if not (run or import_) and (runtime is not None or threads is not None):
+        raise InputError("--runtime and --threads say how kernels are measured: give --run or --import as well")
+    if sum((trace is not None, run, iterations is not None, export_kernels is not None, import_ is not None)) != 1:
         raise InputError(
-            "triosim calibrate takes a trace, --run, --iterations, --power or --few, one of them: "
-            "triosim calibrate STEP.triosim"
+            "triosim calibrate takes a trace, --run, --iterations, --power, --few, --export-kernels or --import, one "
+            "of them: triosim calibrate STEP.triosim"
         )
-    check_distinct({"--output": output}, [("TRACE", trace), ("--device", device), ("--iterations", iterations)])
+    if threads is not None and threads < 1:
+        raise InputError(f"--threads {threads}: give 1 or more")
+    check_distinct(
+        {"--output": output},
+        [("TRACE", trace), ("--device", device), ("--iterations", iterations), ("--import", import_)],
+    )
+    if export_kernels is not None or import_ is not None:
+        if budget is not None or step is not None:
+            raise InputError("--budget and --step say nothing of kernels that are measured elsewhere: leave them out")
+        from triosim.cli import runtimes
+
+        if export_kernels is not None:
+            if device is not None or output is not None:
+                raise InputError("--export-kernels writes the same kernels for any device: leave --device and -o out")
+            runtimes.export(export_kernels)
+        elif import_ is not None:
+            made = runtimes.imported(import_, device, runtime or "a runtime", threads or 1)
+            _write(made, output or Path(f"{_slug(made.calibration.device.name)}-calibration.json"))
+        return
     if iterations is not None:
         if device is not None or budget is not None or step is not None:
             raise InputError(
@@ -191,7 +254,10 @@ def calibrate(
 
         write(iterations, output or Path("composition.json"))
         return
-    made = _measured(device, _seconds(budget or "4m")) if run else _of_trace(str(trace), device, step, budget)
+    if run:
+        made = _measured(device, _seconds(budget or "4m"), runtime or "torch", threads or 1)
+    else:
+        made = _of_trace(str(trace), device, step, budget)
     _write(made, output or Path(f"{_slug(made.calibration.device.name)}-calibration.json"))
 
 
@@ -208,32 +274,54 @@ def _of_trace(name: str, device: str | None, step: str | None, budget: str | Non
     return made_of(trace, accelerator(device) if device else None, name=Path(name).name)[0]
 
 
-def _measured(device: str | None, budget_s: float) -> CalibrationPack:
-    from triosim.hardware.catalog import identify
+def _measured(device: str | None, budget_s: float, runtime: str = "torch", threads: int = 1) -> CalibrationPack:
     from triosim.kernels.calibration.figures import machine
     from triosim.kernels.calibration.making import calibrate as made_of
+
+    described, kind = _described(device)
+    if runtime != "torch":
+        if kind == "cuda":
+            raise InputError(f"--runtime {runtime} is measured on the processor: leave --device out, or give cpu")
+        from triosim.cli.runtimes import measured
+
+        with _bar(runtime) as tell:
+            bench = measured(runtime, threads, budget_s, tell)
+    else:
+        bench = _with_torch(kind, described is None, budget_s, threads)
+    here = {**machine(), "threads": bench.threads} if bench.trace.meta.clock == "cpu" else None
+    return made_of(bench.trace, described, drift=bench.drift, versions=bench.versions, machine=here, rules=bench.rules)[
+        0
+    ]
+
+
+def _described(device: str | None) -> tuple[Accelerator | None, str | None]:
+    """The device that the user describes, and of which kind it is; None where that is not said."""
+    if device in (None, "cpu", "cuda"):
+        return None, device
+    from triosim.hardware.build import accelerator
+
+    found = accelerator(str(device))
+    return found, "cpu" if found.kind == "cpu" else "cuda"
+
+
+def _with_torch(kind: str | None, unnamed: bool, budget_s: float, threads: int) -> KernelBenchmark:
+    from triosim.hardware.catalog import identify
     from triosim.sources.record import device_name, devices_here, measure
 
-    described: Accelerator | None = None
-    if device not in (None, "cpu", "cuda"):
-        from triosim.hardware.build import accelerator
-
-        described = accelerator(str(device))
-    kind = device if described is None else "cpu" if described.kind == "cpu" else "cuda"
     kind = kind or devices_here()[0]
-    if kind == "cuda" and kind in devices_here() and described is None and identify(device_name(kind)) is None:
+    if kind == "cuda" and kind in devices_here() and unnamed and identify(device_name(kind)) is None:
         raise InputError(
             f"the catalog does not know {device_name(kind)!r}: describe it in a file (docs/systems.md) and give that "
             "as --device"
         )
-    with _bar() as tell:
-        bench: KernelBenchmark = measure(kind, budget_s, tell)
-    here = machine() if bench.trace.meta.clock == "cpu" else None
-    return made_of(bench.trace, described, drift=bench.drift, versions=bench.versions, machine=here)[0]
+    if kind == "cuda" and threads != 1:
+        raise InputError(f"--threads {threads}: kernels of a GPU are not shared by threads, leave it out")
+    with _bar("PyTorch") as tell:
+        return measure(kind, budget_s, tell, threads)
 
 
 @contextmanager
-def _bar() -> Iterator[Callable[[BenchmarkProgress], None]]:
+def _bar(runtime: str) -> Iterator[Callable[[BenchmarkProgress], None]]:
     """A progress bar on standard error; being interrupted is one sentence."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -245,7 +333,7 @@ def _bar() -> Iterator[Callable[[BenchmarkProgress], None]]:
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     try:
         with Progress(*columns, console=rich_console(stderr=True), transient=True) as bar:
-            task = bar.add_task("starting PyTorch", total=1.0)
+            task = bar.add_task(f"starting {runtime}", total=1.0)
             yield lambda now: bar.update(
                 task, description=f"measuring: {now.what}", completed=now.gone_s, total=now.budget_s
             )

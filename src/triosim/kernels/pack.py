@@ -40,6 +40,23 @@ _COLUMNS = ("floor_s", "compute", "memory", "overlap", "spread", "spread_unseen"
 
 
 @dataclass(frozen=True)
+class OwnRate:
+    """What a class reaches on devices of some architectures that are no GPUs.
+
+    Attributes:
+        architectures: their names, whole.
+        row: of the class.
+        compute: fraction of the datasheet's peak that large operators reach.
+        spread: half-width of the 90 % interval (natural logarithm).
+    """
+
+    architectures: tuple[str, ...]
+    row: int
+    compute: float
+    spread: float
+
+
+@dataclass(frozen=True)
 class Pack:
     """Constants of a roofline by class, one row per class that was fitted or stands in for one.
 
@@ -54,6 +71,7 @@ class Pack:
         spread_unseen: the same on any other device.
         families: first words of the architectures (``"Ampere"``) that the constants were fitted on.
         elsewhere: least spread on what is not a GPU, where nothing at all was measured.
+        own: what was measured on processors that are no GPUs.
         measured: whether the class was fitted to measurements of itself.
         row: row for each (group, engine), shape ``(len(GROUPS), len(ENGINES))``.
         provenance: what the constants were fitted to, and how well they predict.
@@ -69,6 +87,7 @@ class Pack:
     spread_unseen: NDArray[np.float64]
     families: tuple[tuple[str, ...], ...]
     elsewhere: float
+    own: tuple[OwnRate, ...]
     measured: NDArray[np.bool_]
     row: NDArray[np.int8]
     provenance: dict[str, Any]
@@ -80,10 +99,23 @@ class Pack:
     def spread_on(self, device: Accelerator) -> NDArray[np.float64]:
         """Spread of each row on this device: the wider one where its family was not among those fitted."""
         if device.kind not in GPUS:
-            return np.maximum(self.spread_unseen, self.elsewhere)
+            found = np.maximum(self.spread_unseen, self.elsewhere)
+            for one in self._own_of(device):
+                found[one.row] = one.spread
+            return found
         family = device.architecture.split(" ")[0] if device.vendor == "NVIDIA" else ""
         seen = np.array([family in families for families in self.families], bool)
         return np.where(seen, self.spread, self.spread_unseen)
+
+    def compute_on(self, device: Accelerator) -> NDArray[np.float64]:
+        """Fraction of the peak that each row reaches on this device."""
+        found = self.compute.copy()
+        for one in self._own_of(device):
+            found[one.row] = one.compute
+        return found
+
+    def _own_of(self, device: Accelerator) -> list[OwnRate]:
+        return [one for one in self.own if device.architecture in one.architectures]
 
 
 @functools.lru_cache(maxsize=8)
@@ -124,6 +156,7 @@ def _parse(document: Any, name: str) -> Pack:
         **{column: table[:, at] for at, column in enumerate(_COLUMNS)},
         families=tuple(tuple(classes[key].get("families", ())) for key in keys),
         elsewhere=_elsewhere(document, name),
+        own=_own(document, keys, name),
         measured=np.array(["like" not in classes[key] for key in keys], bool),
         row=_rows(keys, name),
         provenance=document.get("provenance", {}),
@@ -136,6 +169,20 @@ def _elsewhere(document: dict[str, Any], name: str) -> float:
     if not isinstance(value, (int, float)) or not value >= 0:
         raise InputError(f"operator pack {name}: 'elsewhere' has no 'spread'")
     return float(value)
+
+
+def _own(document: dict[str, Any], keys: tuple[str, ...], name: str) -> tuple[OwnRate, ...]:
+    entries = document.get("own", [])
+    if not isinstance(entries, list):
+        raise InputError(f"operator pack {name}: 'own' is not a list")
+    found = []
+    for at, entry in enumerate(entries):
+        where = f"own[{at}]"
+        if not isinstance(entry, dict) or entry.get("class") not in keys or not entry.get("architectures"):
+            raise InputError(f"operator pack {name}: {where} needs 'architectures' and a 'class' of {', '.join(keys)}")
+        compute, spread = (_number({where: entry}, where, column, name) for column in ("compute", "spread"))
+        found.append(OwnRate(tuple(entry["architectures"]), keys.index(entry["class"]), compute, spread))
+    return tuple(found)
 
 
 def _number(classes: dict[str, Any], key: str, column: str, name: str) -> float:

@@ -103,13 +103,13 @@ _WITHOUT_KERNELS = (
 def _model(name: str, options: Mapping[str, Any]) -> OperatorModel:
     if name.lower().endswith(".py") or name in MODELS:
         return configured(MODELS.chosen(name), options, f"operator model {name}")
+    if name.lower().endswith(".json") and is_calibration_file(name):
+        from triosim.kernels.calibration.model import AutoCalibrated, RangeOptions
+
+        return AutoCalibrated(name, configured(RangeOptions, options, f"operator times of {name}").extrapolate)
     if options:
         raise InputError(f"operator times of {name} have no options: leave out {next(iter(options))}")
     if name.lower().endswith(".json"):
-        if is_calibration_file(name):
-            from triosim.kernels.calibration.model import AutoCalibrated
-
-            return AutoCalibrated(name)
         from triosim.kernels.models.auto import Auto
         from triosim.kernels.models.roofline import Rooflines
         from triosim.kernels.models.table import TableModel, is_table_file

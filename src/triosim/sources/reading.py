@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -33,10 +33,12 @@ class Reader(ABC):
     Attributes:
         what: what the format is, in the words of an error message.
         takes_shapes: whether :meth:`read` also takes ``shapes``, sizes of a network's inputs by name.
+        takes_unused: whether it also takes ``unused``: operators run whose result nobody reads.
     """
 
     what: ClassVar[str]
     takes_shapes: ClassVar[bool] = False
+    takes_unused: ClassVar[bool] = False
 
     @abstractmethod
     def recognises(self, path: Path) -> bool:
@@ -66,6 +68,7 @@ def read(
     step: str | int = "median",
     execution_trace: str | os.PathLike[str] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    unused: bool = False,
 ) -> Trace:
     """The trace in a file or folder of any known format.
 
@@ -75,6 +78,7 @@ def read(
         step: which step of a file with several: its number, ``"median"`` or ``"all"``.
         execution_trace: the execution trace that belongs to a Kineto file.
         shapes: sizes of the inputs of a network (ONNX) by name, where the file leaves them open.
+        unused: whether operators of a network (ONNX, nn-Meter) run whose result nobody reads.
 
     Raises:
         InputError: nothing reads it, more than one reader could, or it is broken.
@@ -99,7 +103,7 @@ def read(
     if len(found) > 1:
         kinds = " and ".join(reader.what for reader in found)
         raise InputError(f"{path} holds {kinds}; give the path of the one to read")
-    more = {}
+    more: dict[str, Any] = {"unused": True} if unused and found[0].takes_unused else {}
     if shapes:
         if not found[0].takes_shapes:
             raise InputError(f"{path} holds {found[0].what}, whose shapes are known: leave --input-shape out")

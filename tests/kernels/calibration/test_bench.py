@@ -13,7 +13,8 @@ from triosim.core.errors import InputError  # noqa: E402
 from triosim.operators import kind  # noqa: E402
 from triosim.sources.record import bench, measure  # noqa: E402
 from triosim.sources.record import cases as all_cases  # noqa: E402
-from triosim.sources.record.cases import Case, Rates, SizeDraws, cases, rounded  # noqa: E402
+from triosim.sources.record.cases import Case, Rates, SizeDraws, cases  # noqa: E402
+from triosim.sources.runtimes.draws import rounded  # noqa: E402
 from triosim.trace.tables import check  # noqa: E402
 
 RATES = Rates({torch.float32: 50e9}, 10e9)
@@ -23,7 +24,7 @@ RATES = Rates({torch.float32: 50e9}, 10e9)
 def measured() -> bench.KernelBenchmark:
     """One round of small kernels, however busy the machine is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bench, "_MOST_CASES", 22)
+        patch.setattr(bench, "_MOST_CASES", 26)
         patch.setattr(bench, "LONGEST_S", 1e-3)
         patch.setattr(bench, "TOO_MUCH", 100.0)
         patch.setattr(all_cases, "LARGE_BYTES", 2**22)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.errors import InputError
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import GPUS
 from triosim.kernels.calibration.anchors import REACH
@@ -20,6 +21,8 @@ from triosim.kernels.physical.kinds import BY_NAME, KernelKind, KernelTimes, shi
 _STANDS_IN = "elementwise"
 """Streams of classes that were not measured are moved like these: they have the same constants."""
 
+_ROUNDING = 1e-6
+"""Powers of two by which a size may be beyond the range of those that were measured."""
 
 _FIGURES = (
     "vendor", "kind", "architecture", "process", "peak_flops", "memory_bandwidth", "compute_units", "clock_hz",
@@ -77,6 +80,35 @@ class Calibration:
             elif device.kind in GPUS:
                 seconds[rows], limit[rows], spread[rows] = shipped(kind, part, device)
         return KernelTimes(seconds, limit, spread)
+
+    def check_range(self, kind: KernelKind, work: Any, names: Sequence[str], where: str) -> None:
+        """Refuse kernels that lie outside of those that were measured: of a class without any, or with a size beyond
+        the range of that size in its class.
+
+        Args:
+            kind, work: of the kernels.
+            names: the framework's name of each row's operator.
+            where: the calibration's file.
+
+        Raises:
+            InputError: one does, with its name, by how much, and what to do.
+        """
+        cure = "measure such kernels, or give --extrapolate"
+        for code, rows in by_class(kind, work):
+            name = kind.classes[code]
+            found = self.learned.get((kind.name, name)) or self.learned.get((kind.name, _STANDS_IN))
+            if found is None or not len(found.anchors):
+                raise InputError(
+                    f"{where}: {names[rows[0]]} is of class {name}, of which no kernel was measured: {cure}"
+                )
+            shape, known = kind.shape(work.take(rows)), found.anchors.shape
+            beyond = np.maximum(shape - known.max(axis=0), known.min(axis=0) - shape).max(axis=1)
+            worst = int(np.argmax(beyond))
+            if beyond[worst] > _ROUNDING:
+                raise InputError(
+                    f"{where}: a size of {names[rows[worst]]} is {2 ** beyond[worst]:.3g} times beyond the "
+                    f"{len(found.anchors)} kernels of class {name} that were measured: {cure}"
+                )
 
     def _spread(self, found: Learned, usual: NDArray[np.float64], distance: NDArray[np.float64]) -> NDArray[np.float64]:
         near = usual if found.spread is None else np.full(len(usual), found.spread)

@@ -31,13 +31,13 @@ def described(trace: Trace, machine: Mapping[str, float] | None = None) -> Accel
 
     Args:
         trace: with operator times.
-        machine: ``clock_hz`` and ``cache_bytes`` where they are known.
+        machine: ``clock_hz``, ``cache_bytes``, and ``threads`` that shared a kernel, where they are known.
 
     Raises:
         InputError: the trace has no product or convolution, or nothing that moves bytes, to take a rate from.
     """
     operators, machine = trace.operators, machine or {}
-    name = trace.meta.device or "cpu"
+    name, threads = trace.meta.device or "cpu", int(machine.get("threads", 1))
     device = Accelerator(name, kind="cpu", peak_flops={"float32": 1.0}, memory_bandwidth=1.0)
     classified = classify(trace, device)
     seconds = operators.device_s
@@ -57,9 +57,10 @@ def described(trace: Trace, machine: Mapping[str, float] | None = None) -> Accel
     enough = min(2 * machine.get("cache_bytes", np.inf), float(np.sort(moved)[-_FEW:][0]))
     bandwidth = float((moved / seconds[streams])[moved >= enough].max())
     return Accelerator(
-        name, kind="cpu", compute_units=1, clock_hz=machine.get("clock_hz"), peak_flops=peaks,
+        name, kind="cpu", compute_units=threads, clock_hz=machine.get("clock_hz"), peak_flops=peaks,
         memory_bandwidth=bandwidth, cache_bytes=int(machine["cache_bytes"]) if "cache_bytes" in machine else None,
-        confidence=MEASURED, notes="one thread; figures are the best that was measured",
+        confidence=MEASURED,
+        notes=f"{'one thread' if threads == 1 else f'{threads} threads'}; figures are the best that was measured",
     )  # fmt: skip
 
 

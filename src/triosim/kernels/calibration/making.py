@@ -14,12 +14,14 @@ from triosim.kernels.calibration.calibration import calibrated
 from triosim.kernels.calibration.figures import described
 from triosim.kernels.calibration.pack import CalibrationPack, RecordedHost
 from triosim.kernels.calibration.samples import TraceSamples, samples
+from triosim.sources.runtimes.rules import RuntimeRules
 from triosim.trace.tables import Trace
 
 
 def calibrate(
     trace: Trace, device: Accelerator | None = None, *, name: str = "", drift: float = 0.0,
     versions: Mapping[str, str] | None = None, machine: Mapping[str, float] | None = None, date: str | None = None,
+    rules: RuntimeRules | None = None,
 ) -> tuple[CalibrationPack, TraceSamples]:  # fmt: skip
     """A calibration from the operator times of a trace, and what it used of them.
 
@@ -32,6 +34,7 @@ def calibrate(
         versions: of framework and driver; the trace's framework where not given.
         machine: clock and cache of a CPU that is not given, see :mod:`triosim.kernels.calibration.figures`.
         date: when it is made; today where not given.
+        rules: how the runtime that was measured runs networks.
 
     Raises:
         InputError: there are no times, the device is not known, or no kernels of a known kind were measured.
@@ -51,7 +54,7 @@ def calibrate(
         made, found.kinds, _host(trace), date or datetime.now(timezone.utc).date().isoformat(),
         {"triosim": __version__, **(versions or ({framework: version} if version else {}))},
         {"trace": name or trace.meta.workload, "made_by": trace.meta.made_by, "operators": found.operators,
-         "left_out": found.left_out},
+         "left_out": found.left_out}, rules=rules,
     )  # fmt: skip
     return pack, found
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +14,7 @@ from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.base_model import Prediction
 from triosim.kernels.calibration.calibration import Calibration, same_figures
 from triosim.kernels.calibration.figures import MEASURED
+from triosim.kernels.calibration.fusing import run_by
 from triosim.kernels.calibration.pack import CalibrationPack, load
 from triosim.kernels.changes import same_device
 from triosim.kernels.estimate import Estimates, Source
@@ -19,7 +22,11 @@ from triosim.kernels.model import OperatorModel, PricingJob
 from triosim.kernels.models.auto import Auto
 from triosim.kernels.models.physical import Physics
 from triosim.kernels.models.roofline import Rooflines
+from triosim.kernels.physical.kinds import KernelKind, KernelTimes
 from triosim.trace.tables import Trace
+
+NETWORKS = ("onnx", "nn-meter")
+"""Who made the trace of a network from a file, of whose times nothing but measured kernels tells."""
 
 
 @dataclass(frozen=True)
@@ -28,19 +35,26 @@ class Calibrated:
 
     On devices other than the calibrated one the models are as shipped: recorded times may have to be carried over from
     there.  What was not measured of a device that is not a GPU is priced by the roofline.
+
+    Attributes:
+        calibration: prices kernels.
+        within: file of the calibration, where what lies outside of what was measured is refused; ``""`` where it is
+            extrapolated.
     """
 
     calibration: Calibration
+    within: str = ""
 
     def predict(self, trace: Trace, device: Accelerator, launches: NDArray[np.int64] | None = None) -> Prediction:
         """See :meth:`triosim.kernels.models.physical.Physics.modelled`.
 
         Raises:
-            InputError: the device has no compute peak or no memory bandwidth.
+            InputError: the device has no compute peak or no memory bandwidth, or a kernel is outside of what was
+                measured and that is refused.
         """
         if not same_figures(device, self.calibration.device):
             return Physics().predict(trace, device, launches)
-        found = replace(Physics(self.calibration.priced).predict(trace, device, launches), source=Source.CALIBRATED)
+        found = replace(Physics(self._priced).predict(trace, device, launches), source=Source.CALIBRATED)
         unknown = np.isnan(found.seconds)
         if not unknown.any():
             return found
@@ -51,28 +65,47 @@ class Calibrated:
         }
         return replace(found, **columns)
 
+    def _priced(self, kind: KernelKind, work: Any, device: Accelerator, names: Sequence[str] = ()) -> KernelTimes:
+        if self.within:
+            self.calibration.check_range(kind, work, names, self.within)
+        return self.calibration.priced(kind, work, device, names)
+
+
+@dataclass(frozen=True)
+class RangeOptions:
+    """What the user may say of a calibration's range (``--extrapolate``)."""
+
+    extrapolate: bool = False
+
 
 class AutoCalibrated(OperatorModel):
     """``auto`` with the calibration of a file.
 
     Args:
         name: the file.
+        extrapolate: whether a network from a file may have kernels outside of those that were measured.
 
     Raises:
         InputError: as :func:`triosim.kernels.calibration.pack.load`.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, extrapolate: bool = False) -> None:
+        self.name, self.extrapolate = name, extrapolate
         self.pack = load(name)
 
     def price(self, job: PricingJob) -> Estimates:
         """See :class:`~triosim.kernels.models.auto.Auto`.
 
         Raises:
-            InputError: the device is another than the calibrated one.
+            InputError: the device is another than the calibrated one, or a network from a file has kernels outside of
+                those that were measured.
         """
-        found = Auto(Calibrated(self.pack.calibration)).price(_on_the_calibrated_device(self.pack, job, self.name))
+        network = job.trace.meta.made_by in NETWORKS
+        strict = network and not self.extrapolate
+        model = Auto(Calibrated(self.pack.calibration, self.name if strict else ""))
+        found = model.price(_on_the_calibrated_device(self.pack, job, self.name))
+        if network and self.pack.rules is not None:
+            found = run_by(self.pack.rules, job.trace, found)
         return replace(found, notes=(*found.notes, *_description(self.pack, self.name, job.device)))
 
 

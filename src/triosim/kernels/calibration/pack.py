@@ -31,6 +31,7 @@ from triosim.kernels.calibration.fitting import Learned, MeasuredKernels, Menu, 
 from triosim.kernels.pack import CALIBRATION
 from triosim.kernels.physical.kinds import BY_NAME, KernelKind, Scalars, Work
 from triosim.kernels.work import attention, moe, stream
+from triosim.sources.runtimes.rules import Fusion, RuntimeRules
 
 SCHEMA = f"{CALIBRATION}1"
 TOLERANCE = 1e-9
@@ -90,6 +91,7 @@ class CalibrationPack:
         provenance: ``trace`` (its name), ``made_by``, how many of its ``operators`` the kernels stand for and how many
             were ``left_out``.
         refitted: whether it was fitted anew when it was read.
+        rules: how the runtime that was measured runs networks from files; None where it is not known.
     """
 
     calibration: Calibration
@@ -99,6 +101,7 @@ class CalibrationPack:
     versions: Mapping[str, str] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     refitted: bool = False
+    rules: RuntimeRules | None = None
 
 
 @functools.cache
@@ -128,6 +131,7 @@ def text(pack: CalibrationPack) -> str:
         "device": {name: value for name, value in asdict(calibration.device).items() if value not in (None, "")},
         "drift": calibration.drift,
         "host": asdict(pack.host) if pack.host else None,
+        **({"runtime": asdict(pack.rules)} if pack.rules else {}),
         "provenance": {**pack.provenance, "samples": _hash(pack.measured, columns)},
         "learned": [_learned_row(one) for one in calibration.learned.values()],
         "golden": _golden(pack),
@@ -227,13 +231,14 @@ def _parsed(document: dict[str, Any], name: str) -> CalibrationPack:
     measured = {kind: _measured(BY_NAME[kind], one, f"samples of {quoted(kind)}") for kind, one in samples.items()}
     if document["provenance"]["samples"] != _hash(measured, {kind: one["work"] for kind, one in samples.items()}):
         raise InputError(f"calibration {name}: 'samples' were changed since they were measured: run triosim calibrate")
-    host = document["host"]
+    host, rules = document["host"], document.get("runtime")
     about = (
         measured, _host(host) if host else None, str(document["date"]),
         {str(k): str(v) for k, v in document["versions"].items()}, dict(document["provenance"]),
     )  # fmt: skip
+    found = None if rules is None else _rules(rules)
     if document["schema"] != SCHEMA or document["constants"] != constants_version():
-        return CalibrationPack(calibrated(device, measured, drift), *about, refitted=True)
+        return CalibrationPack(calibrated(device, measured, drift), *about, refitted=True, rules=found)
     works = {
         (kind, BY_NAME[kind].classes[code]): one.work.take(rows)
         for kind, one in measured.items()
@@ -245,7 +250,23 @@ def _parsed(document: dict[str, Any], name: str) -> CalibrationPack:
         learned[key] = _learned(row, BY_NAME[key[0]].shape(works[key]))
     calibration = Calibration(device, learned, drift)
     _check_golden(calibration, document["golden"], name)
-    return CalibrationPack(calibration, *about)
+    return CalibrationPack(calibration, *about, rules=found)
+
+
+def _rules(row: dict[str, Any]) -> RuntimeRules:
+    fusions = tuple(
+        Fusion(tuple(str(name) for name in one["operators"]), int(one["main"]), float(one["share"]))
+        for one in row["fusions"]
+    )
+    for one in fusions:
+        if not (0 <= one.share < math.inf and 0 <= one.main < len(one.operators) > 1):
+            raise ValueError(f"runtime: a chain of {len(one.operators)} operators has share {one.share:g}")
+    rules = RuntimeRules(
+        str(row["name"]), str(row["version"]), int(row["threads"]), float(row["call_s"]), fusions, bool(row["unused"])
+    )
+    if not (0 <= rules.call_s < math.inf and rules.threads >= 1):
+        raise ValueError(f"runtime: {rules.threads} threads and {rules.call_s:g} seconds for a call")
+    return rules
 
 
 def _host(row: dict[str, Any]) -> RecordedHost:

@@ -32,16 +32,28 @@ def samples(path: Path) -> tuple[NetworkSample, ...]:
         InputError: the file cannot be read, has no such columns, or a line makes no sense.
     """
     head, lines = _lines(path)
-    units = [name for name in head if name in UNITS]
-    if len(units) != 1:
-        raise InputError(
-            f"{path} has {len(units) or 'no'} columns of times: give one, named {', '.join(UNITS)} by its unit"
-        )
-    at, unit = head.index(units[0]), UNITS[units[0]]
+    at, unit = _time_column(head, path)
     network = _network_column(head, path)
     return tuple(
         NetworkSample(cells[network], unit * _time(cells[at], f"{path}, line {number}")) for number, cells in lines
     )
+
+
+def kernel_times(path: Path) -> dict[str, float]:
+    """Median seconds of kernels: a column ``kernel``, and one called ``ms``, ``us`` or ``seconds``.
+
+    Raises:
+        InputError: the file cannot be read, has no such columns, or a line makes no sense.
+    """
+    head, lines = _lines(path)
+    at, unit = _time_column(head, path)
+    if "kernel" not in head:
+        raise InputError(f"{path} has no column 'kernel': name the kernels as their files are named")
+    name = head.index("kernel")
+    found: dict[str, list[float]] = {}
+    for number, cells in lines:
+        found.setdefault(cells[name], []).append(unit * _time(cells[at], f"{path}, line {number}"))
+    return {kernel: float(np.median(times)) for kernel, times in found.items()}
 
 
 def pool(path: Path) -> DevicePool:
@@ -77,6 +89,16 @@ def networks(path: Path) -> tuple[str, ...]:
     head, lines = _lines(path)
     at = _network_column(head, path)
     return tuple(cells[at] for _, cells in lines)
+
+
+def _time_column(head: list[str], path: Path) -> tuple[int, float]:
+    """Its place, and what one of it is in seconds."""
+    units = [name for name in head if name in UNITS]
+    if len(units) != 1:
+        raise InputError(
+            f"{path} has {len(units) or 'no'} columns of times: give one, named {', '.join(UNITS)} by its unit"
+        )
+    return head.index(units[0]), UNITS[units[0]]
 
 
 def _lines(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:

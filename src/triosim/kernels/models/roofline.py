@@ -40,7 +40,7 @@ def predict(trace: Trace, device: Accelerator, pack: Pack, launches: NDArray[np.
     types, counted = arithmetic(device), classified.dtype >= 0
     codes = classified.dtype[counted]
     compute_s[counted] = operators.flop[counted] / types.flops[codes]
-    compute_s /= pack.compute[row]
+    compute_s /= pack.compute_on(device)[row]
     memory_s = np.nan_to_num(operators.bytes) / (pack.memory[row] * rate)
     floor_s = pack.floor_s[row] * (launches if launches is not None else 1)
     seconds = floor_s + join(compute_s, memory_s, pack.overlap[row])

@@ -11,6 +11,8 @@ Softmax and normalization read a row more than once; the second time it comes fr
 worked on at one time fit.  What misses the last level missed that of the compute unit before: ``miss = lost(z)
 lost(y)`` with ``lost(x) = x^2 / (1 + x^2)``, ``z = min(rows, in_flight * units) * row_bytes / cache`` and
 ``y = in_flight * row_bytes / near``, ``near`` being the unit's own cache.
+The norms of Transformer Engine (``register_norm``) keep a row in registers and read it once, 16 bytes at a time; those
+of PyTorch (``layer_norm``) read it twice.
 A batch norm works on a channel per block, so that few channels leave units, and their part of the bandwidth, idle.
 
 Constants hold for all devices; everything about a device is from its datasheet.  Kinds that were not measured on their
@@ -31,7 +33,9 @@ from triosim.kernels.physical import _constants
 from triosim.kernels.physical.predicted import Predicted
 from triosim.kernels.work.stream import KINDS, Stream
 
-CLASSES = ("elementwise", "softmax", "layer_norm", "batch_norm", "pooling", "optimizer", "unmeasured")
+CLASSES = (
+    "elementwise", "softmax", "layer_norm", "batch_norm", "pooling", "optimizer", "unmeasured", "register_norm"
+)  # fmt: skip
 """Kinds with a spread of their own; those without constants in the file have those of ``elementwise``."""
 _CLASS = {"copy": "elementwise", "create": "elementwise"}
 CLASS_OF = np.array([

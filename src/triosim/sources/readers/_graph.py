@@ -76,26 +76,27 @@ FOLDED = ("Constant", "ConstantOfShape", "Shape", "Size", "Range")
 """Operators whose results are known when shapes are."""
 
 
-def forward_trace(graph: NetworkGraph, meta: Meta, where: str) -> Trace:
+def forward_trace(graph: NetworkGraph, meta: Meta, where: str, unused: bool = False) -> Trace:
     """The trace of one forward pass, without times.
 
     Args:
         graph: the network.
         meta: of the trace.
         where: the file, for messages.
+        unused: whether operators whose output reaches no result run too, as they do under some runtimes.
 
     Raises:
         InputError: an operator that nobody knows, or one that lacks what it needs.
     """
     check_memory(NODE_BYTES * len(graph.operators), f"{where}: {len(graph.operators)} operators", "give a smaller one")
-    return _GraphTape(graph, where).trace(meta)
+    return _GraphTape(graph, where, unused).trace(meta)
 
 
 class _GraphTape:
     """A graph on its way to a trace."""
 
-    def __init__(self, graph: NetworkGraph, where: str) -> None:
-        self.graph, self.where = graph, where
+    def __init__(self, graph: NetworkGraph, where: str, unused: bool) -> None:
+        self.graph, self.where, self.unused = graph, where, unused
         self.tape = Tape(training=False)
         self.made: dict[str, Tensor] = {}
         self.constant = {name for name, tensor in graph.tensors.items() if tensor.constant}
@@ -122,7 +123,9 @@ class _GraphTape:
         return any(isinstance(side, Dim) for shape in made for side in shape)
 
     def _reaching(self) -> set[int]:
-        """Operators whose output reaches a result."""
+        """Operators that run: those whose output reaches a result, or all."""
+        if self.unused:
+            return set(range(len(self.graph.operators)))
         needed, found = set(self.graph.outputs), set()
         for number in range(len(self.graph.operators) - 1, -1, -1):
             node = self.graph.operators[number]

@@ -44,6 +44,7 @@ class NnMeter(Reader):
     """Reads a JSON file of nn-Meter's."""
 
     what = "a network of nn-Meter's (JSON of nodes with inbounds and outbounds)"
+    takes_unused = True
 
     def recognises(self, path: Path) -> bool:
         if not path.is_file():
@@ -51,7 +52,10 @@ class NnMeter(Reader):
         start = guarded.head(path, 65536)
         return start.lstrip()[:1] == b"{" and all(word in start for word in (b'"inbounds"', b'"outbounds"', b'"attr"'))
 
-    def read(self, path: Path, *, step: str = "median", execution_trace: Path | None = None) -> Trace:
+    def read(
+        self, path: Path, *, step: str = "median", execution_trace: Path | None = None, unused: bool = False
+    ) -> Trace:
+        """See :class:`~triosim.sources.reading.Reader`."""
         if execution_trace is not None or step not in ("median", "all", "0"):
             raise InputError(f"{path} holds a network and no steps; leave the execution trace and the step away")
         nodes = guarded.parse_json(guarded.text(guarded.content(path), str(path)), str(path))
@@ -66,7 +70,7 @@ class NnMeter(Reader):
             made_by="nn-meter", workload=path.name.partition(".")[0], batch_size=batch, symbols="model",
             notes=("operators are those of the file: nothing is fused",),
         )  # fmt: skip
-        return forward_trace(graph, meta, str(path))
+        return forward_trace(graph, meta, str(path), unused)
 
 
 class _Reading:

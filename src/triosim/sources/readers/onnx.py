@@ -38,7 +38,7 @@ class Onnx(Reader):
     """Reads an ONNX model."""
 
     what = "an ONNX model"
-    takes_shapes = True
+    takes_shapes = takes_unused = True
 
     def recognises(self, path: Path) -> bool:
         start = guarded.head(path, 3)
@@ -51,18 +51,19 @@ class Onnx(Reader):
         step: str = "median",
         execution_trace: Path | None = None,
         shapes: Mapping[str, Sequence[int]] | None = None,
+        unused: bool = False,
     ) -> Trace:
         """See :class:`~triosim.sources.reading.Reader`; ``shapes``: of inputs, instead of those of the file."""
         if execution_trace is not None or step not in ("median", "all", "0"):
             raise InputError(f"{path} holds a network and no steps; leave the execution trace and the step away")
         try:
-            return self._trace(_model(path), path, shapes or {})
+            return self._trace(_model(path), path, shapes or {}, unused)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
             if isinstance(error, InputError):
                 raise
             raise InputError(f"{path} is a broken ONNX model ({quoted(str(error))}): export or copy it again") from None
 
-    def _trace(self, model: Any, path: Path, shapes: Mapping[str, Sequence[int]]) -> Trace:
+    def _trace(self, model: Any, path: Path, shapes: Mapping[str, Sequence[int]], unused: bool) -> Trace:
         initializers = {one.name for one in model.graph.initializer}
         inputs = [one for one in model.graph.input if one.name not in initializers]
         for name in shapes:
@@ -94,7 +95,7 @@ class Onnx(Reader):
             framework=f"onnx opset {_opset(model)}", symbols="model" if follows else "",
             notes=("operators are those of the file: nothing is fused",),
         )  # fmt: skip
-        return forward_trace(graph, meta, str(path))
+        return forward_trace(graph, meta, str(path), unused)
 
 
 def _model(path: Path) -> Any:

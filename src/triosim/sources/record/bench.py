@@ -1,9 +1,10 @@
 """Measuring this machine's device: many kernels by themselves, as a trace of operators without a model.
 
-On the CPU the time of a kernel is processor time of one thread, on a GPU that of its kernels by ``torch.profiler``:
-the same clocks as those of recorded steps.  Each kernel runs until it is warm, then several times over several sets of
-arguments, together larger than the caches where memory allows (a kernel in a model finds its weights there no sooner);
-its time is the median.  A kernel that is always the same is measured now and then: by how much it differs is the drift.
+On the CPU the time of a kernel is processor time of one thread (of several that of the clock on the wall), on a GPU
+that of its kernels by ``torch.profiler``: the same clocks as those of recorded steps.  Each kernel runs until it is
+warm, then several times over several sets of arguments, together larger than the caches where memory allows (a kernel
+in a model finds its weights there no sooner); its time is the median.  A kernel that is always the same is measured now
+and then: by how much it differs is the drift.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import contextlib
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,11 +24,12 @@ from torch.utils._pytree import tree_leaves
 from triosim.core.errors import InputError
 from triosim.sources.record import gpu
 from triosim.sources.record.cases import LONGEST_S, Case, Rates, SizeDraws, cases
-from triosim.sources.record.function import device_name, framework, one_thread
+from triosim.sources.record.function import device_name, framework, on_threads
 from triosim.sources.record.observer import thread_clock
 from triosim.sources.record.signature import arguments, signature
+from triosim.sources.runtimes.bench import TOO_MUCH, BenchmarkProgress, KernelBenchmark
 from triosim.trace.builder import TraceBuilder
-from triosim.trace.tables import Category, Meta, Phase, Trace
+from triosim.trace.tables import Category, Meta, Phase
 
 SETS_BYTES = 128 * 2**20
 """Bytes of the arguments that a kernel's runs go through in turn, as far as :data:`MOST_SETS` reach."""
@@ -36,41 +38,12 @@ LARGEST_BYTES = 4 * 2**30
 """Kernels whose arguments are larger are left out."""
 SAMPLE_S, FEWEST, MOST, ENOUGH_S = 200e-6, 3, 15, 0.06
 """A sample is as many runs as take so long; there are so many samples of a kernel, fewer once it has taken so long."""
-STEADY = 0.10
-"""Drift that is no more than usual."""
-TOO_MUCH = 1.0
-"""Drift from which on the times say nothing."""
 _REFERENCE_EVERY = 20
 _MOST_CASES = 700
 _WANTED = 450
 """Kernels that a calibration should have, 20 of most classes; where they take too long, shorter ones follow."""
 _SHORTER, _SHORTEST_LIMIT_S = 0.7, 1e-3
 _GPU_RUNS = 9
-
-
-class BenchmarkProgress(NamedTuple):
-    """How far the measurements are: seconds gone, seconds allowed, and what is measured now."""
-
-    gone_s: float
-    budget_s: float
-    what: str
-
-
-@dataclass(frozen=True)
-class KernelBenchmark:
-    """Measured kernels.
-
-    Attributes:
-        trace: one operator each, with its time; not a step of anything.
-        drift: largest over smallest time of the kernel that is always the same, less one.
-        versions: of the framework and the driver.
-        threads: of the host that ran the kernels, 0 on an accelerator.
-    """
-
-    trace: Trace
-    drift: float
-    versions: dict[str, str]
-    threads: int
 
 
 class Timed(NamedTuple):
@@ -81,7 +54,7 @@ class Timed(NamedTuple):
 
 
 def measure(
-    device: str, budget_s: float, tell: Callable[[BenchmarkProgress], None] = lambda progress: None
+    device: str, budget_s: float, tell: Callable[[BenchmarkProgress], None] = lambda progress: None, threads: int = 1
 ) -> KernelBenchmark:
     """Measure kernels on this machine until the budget is used up.
 
@@ -89,6 +62,7 @@ def measure(
         device: ``"cpu"`` or ``"cuda"`` (ROCm's PyTorch calls its devices so too).
         budget_s: seconds that it may take.
         tell: called before each kernel.
+        threads: of the processor that share a kernel; with several its time is what the clock on the wall says.
 
     Raises:
         InputError: there is no such device here, or the machine is too busy to measure anything.
@@ -98,9 +72,11 @@ def measure(
     if device == "cuda" and not torch.cuda.is_available():
         raise InputError("this PyTorch has no device 'cuda': measure the cpu, or calibrate from a trace of the GPU")
     began = time.monotonic()
-    timed = _on_cpu if device == "cpu" else _on_gpu
+    timed: Callable[..., Timed] = _on_cpu if device == "cpu" else _on_gpu
+    if device == "cpu" and threads > 1:
+        timed = partial(timed, clock=time.perf_counter_ns)
     builder, reference = TraceBuilder(), []
-    with one_thread() if device == "cpu" else contextlib.nullcontext(), torch.inference_mode():
+    with on_threads(threads) if device == "cpu" else contextlib.nullcontext(), torch.inference_mode():
         tell(BenchmarkProgress(0.0, budget_s, "a first look at the device"))
         dtypes = element_types(device)
         rates = _rates(device, dtypes, timed)
@@ -128,7 +104,7 @@ def measure(
         made_by="triosim.calibrate", workload="micro-benchmarks", device=device_name(device), framework=framework(),
         clock="cpu" if device == "cpu" else "gpu",
     )  # fmt: skip
-    return KernelBenchmark(builder.build(meta), drift, _versions(device), 1 if device == "cpu" else 0)
+    return KernelBenchmark(builder.build(meta), drift, _versions(device), threads if device == "cpu" else 0)
 
 
 def devices_here() -> list[str]:
@@ -183,20 +159,20 @@ def _measured(case: Case, timed: Callable[..., Timed], builder: TraceBuilder) ->
         return
 
 
-def _on_cpu(func: Callable[..., Any], sets: Sequence[Sequence[Any]]) -> Timed:
+def _on_cpu(func: Callable[..., Any], sets: Sequence[Sequence[Any]], clock: Callable[[], int] = thread_clock) -> Timed:
     for given in sets[:2]:
         func(*given)
-    began = thread_clock()
+    began = clock()
     func(*sets[0])
-    runs = max(int(SAMPLE_S / max((thread_clock() - began) * 1e-9, 1e-7)), 1)
+    runs = max(int(SAMPLE_S / max((clock() - began) * 1e-9, 1e-7)), 1)
     samples: list[float] = []
     turn = 0
     while len(samples) < MOST and (len(samples) < FEWEST or sum(samples) * runs < ENOUGH_S):
-        began = thread_clock()
+        began = clock()
         for _ in range(runs):
             func(*sets[turn % len(sets)])
             turn += 1
-        samples.append((thread_clock() - began) * 1e-9 / runs)
+        samples.append((clock() - began) * 1e-9 / runs)
     return Timed(statistics.median(samples), [])
 
 

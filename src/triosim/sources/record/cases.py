@@ -12,17 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from triosim.sources.runtimes.draws import BLOCK, LONGEST_S, Draws, rounded
+
 aten = torch.ops.aten
 
-SHORTEST_S, LONGEST_S = 10e-6, 60e-3
-"""Length of the kernels, as far as the device's rates tell."""
 LARGE_BYTES = 2**28
-BLOCK = 8
-"""Sizes of small matrices are multiples of this; see :meth:`SizeDraws.side`."""
 
 
 class Rates(NamedTuple):
@@ -46,34 +43,15 @@ class Case(NamedTuple):
     make: Callable[[], Sequence[Any]]
 
 
-class SizeDraws:
+class SizeDraws(Draws):
     """Draws sizes; tensors that it makes are on ``device``."""
 
     def __init__(self, device: str, rates: Rates, longest_s: float = LONGEST_S, seed: int = 0) -> None:
+        super().__init__(longest_s, seed)
         self.device = device
         self.rates = rates
-        self.longest_s = longest_s
         self.copied = False
         self._numbers = torch.randn(2**20, device=device)
-        self._random = np.random.default_rng(seed)
-
-    def work(self, rate: float) -> float:
-        """FLOP or bytes of a kernel, given what the device does of them in a second."""
-        return rate * math.exp(self._random.uniform(math.log(SHORTEST_S), math.log(self.longest_s)))
-
-    def one_of(self, *values: Any) -> Any:
-        """One of these, each as likely."""
-        return values[int(self._random.integers(len(values)))]
-
-    def spread(self, octaves: float) -> float:
-        """A factor of up to ``octaves`` powers of two to either side."""
-        return float(2.0 ** self._random.uniform(-octaves, octaves))
-
-    def side(self, size: float, smallest: int = BLOCK) -> int:
-        """A side of a matrix near ``size``, as models have them: mostly multiples of 64, large ones of 128."""
-        if size < 96 or self._random.uniform() < 0.2:
-            return rounded(size, smallest if size < 96 else BLOCK)
-        return rounded(size, 64 if size < 768 else 128)
 
     def tensor(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Numbers around 0, as activations are: equal ones would cost less power.  Large tensors repeat themselves."""
@@ -91,11 +69,6 @@ class SizeDraws:
         return torch.randint(below, (count,), device=self.device)
 
 
-def rounded(size: float, block: int = BLOCK) -> int:
-    """The nearest multiple of ``block``, at least one."""
-    return max(round(size / block), 1) * block
-
-
 def cases(sizes: SizeDraws, dtypes: Sequence[torch.dtype]) -> Iterator[Case]:
     """Kernels without end, the kinds taking turns, so that wherever one stops there are some of each.
 
@@ -110,7 +83,7 @@ def cases(sizes: SizeDraws, dtypes: Sequence[torch.dtype]) -> Iterator[Case]:
             stream_of("reduction", round_), stream_of("softmax", round_), stream_of("layer_norm", round_), matrix,
             convolution, stream_of("batch_norm", round_), stream_of("copy", round_), stream_of("optimizer", round_),
             stream_of("embedding", round_), stream_of("pooling", round_), stream_of("loss", round_),
-            stream_of("elementwise", 2 * round_ + 1),
+            stream_of("elementwise", 2 * round_ + 1), one_image, depthwise, one_image, stream_of("inference", round_),
         ):  # fmt: skip
             yield from draw(sizes, dtype)
 
@@ -172,6 +145,35 @@ def convolution(s: SizeDraws, dtype: torch.dtype) -> Iterator[Case]:
 def _macs(deep: int, wide: int, taps: int, side: int, stride: int) -> float:
     """Multiplications for one image."""
     return float(deep * wide * taps * taps * math.ceil(side / stride) ** 2)
+
+
+def one_image(s: SizeDraws, dtype: torch.dtype) -> Iterator[Case]:
+    """A convolution of a single image, as networks run it that only infer."""
+    taps, stride = s.one_of((1, 1), (3, 1), (1, 1), (3, 2), (1, 2), (5, 1))
+    side = s.one_of(7, 14, 14, 28, 28, 56, 112) * stride
+    both = math.sqrt(s.work(s.rates.flop[dtype]) / 2 / (side // stride) ** 2 / taps**2)
+    deep, wide = (rounded(min(max(both * s.spread(1.2), 8), 2048), 8 if both < 96 else 32) for _ in range(2))
+    rest = [[stride, stride], [taps // 2, taps // 2], [1, 1], False, [0, 0], 1]
+
+    def make() -> Sequence[Any]:
+        image, weight = s.tensor(1, deep, side, side, dtype=dtype), s.tensor(wide, deep, taps, taps, dtype=dtype)
+        return image, weight, s.tensor(wide, dtype=dtype), *rest
+
+    yield Case("convolution", aten.convolution.default, make)
+
+
+def depthwise(s: SizeDraws, dtype: torch.dtype) -> Iterator[Case]:
+    """A convolution of each channel by itself, of a few images."""
+    taps, stride = s.one_of((3, 1), (3, 1), (3, 2), (5, 1), (5, 2), (7, 1))
+    images, side = s.one_of(1, 1, 8), s.one_of(7, 14, 28, 56, 112)
+    channels = rounded(min(max(_elements(s, dtype, 2) / (images * side * side), 8), 2048), 8)
+    rest = [[stride, stride], [taps // 2, taps // 2], [1, 1], False, [0, 0], channels]
+
+    def make() -> Sequence[Any]:
+        image = s.tensor(images, channels, side * stride, side * stride, dtype=dtype)
+        return image, s.tensor(channels, 1, taps, taps, dtype=dtype), s.tensor(channels, dtype=dtype), *rest
+
+    yield Case("depthwise convolution", aten.convolution.default, make)
 
 
 def attention(s: SizeDraws, dtype: torch.dtype) -> Iterator[Case]:
@@ -320,6 +322,34 @@ def _batch_norm(s: SizeDraws, dtype: torch.dtype) -> Case:
     return Case("batch norm", aten.native_batch_norm.default, make)
 
 
+def _batch_norm_of_inference(s: SizeDraws, dtype: torch.dtype) -> Case:
+    shape = _batch_norm_shape(s, 2)
+
+    def make() -> Sequence[Any]:
+        weight, bias, mean, variance = (torch.ones(shape[1], device=s.device) for _ in range(4))
+        return s.tensor(*shape), weight, bias, mean, variance, False, 0.1, 1e-5
+
+    return Case("batch norm", aten.native_batch_norm.default, make)
+
+
+def _concatenated(s: SizeDraws, dtype: torch.dtype) -> Case:
+    shape = _batch_norm_shape(s, 4)
+    return Case("copy", aten.cat.default, lambda: ([s.tensor(*shape) for _ in range(2)], 1))
+
+
+def _pool_of_one(s: SizeDraws, dtype: torch.dtype) -> Case:
+    _, channels, side, _ = _batch_norm_shape(s, 2)
+    return Case(
+        "pooling", aten.max_pool2d_with_indices.default,
+        lambda: (s.tensor(1, channels, 2 * side, 2 * side), [3, 3], [2, 2], [1, 1]),
+    )  # fmt: skip
+
+
+def _global_pool(s: SizeDraws, dtype: torch.dtype) -> Case:
+    shape = _batch_norm_shape(s, 1)
+    return Case("reduction", aten.mean.dim, lambda: (s.tensor(*shape), [2, 3], True))
+
+
 def _batch_norm_backward(s: SizeDraws, dtype: torch.dtype) -> Case:
     shape = _batch_norm_shape(s, 3)
 
@@ -431,6 +461,11 @@ _STREAMS: dict[str, tuple[Stream, ...]] = {
     ),
     "reduction": (
         _reduction(aten.sum.dim_IntList, 0), _reduction(aten.mean.dim, 1), _reduction(aten.sum.dim_IntList, 1),
+    ),
+    "inference": (
+        _batch_norm_of_inference, _unary(aten.relu.default), _pool_of_one, _unary(aten.hardswish.default),
+        _unary(aten.clamp.default, 0, 6), _concatenated, _unary(aten.erf.default), _global_pool,
+        _unary(aten.hardsigmoid.default), _unary(aten.div.Scalar, 8.0), _unary(aten.sigmoid.default),
     ),
     "softmax": (_softmax, _softmax_backward),
     "layer_norm": (_layer_norm, _layer_norm_backward),

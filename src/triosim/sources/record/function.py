@@ -234,15 +234,20 @@ def observing(observer: Observer, modules: ModuleWatch, phases: PhaseWatch) -> I
         modules.on_root = phases.on_optimizer = phases.on_backward_end = None
 
 
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
+def one_thread() -> contextlib.AbstractContextManager[None]:
     """Hold PyTorch to one thread: processor time is counted per thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    return on_threads(1)
+
+
+@contextlib.contextmanager
+def on_threads(count: int) -> Iterator[None]:
+    """Hold PyTorch to so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)
 
 
 class StepStopwatch:

@@ -1,0 +1,144 @@
+"""ONNX Runtime on the CPU, by the times that its own profiler gives each operator.
+
+Whole networks of one operator would not do: the runtime lays images out in blocks of channels, and what turns the input
+and the result of a lone convolution takes longer than many convolutions.  Its profiler tells them apart.  It counts
+whole microseconds, of which the mean over the faster half of many runs counts; what an operator takes beside its kernel
+is measured by a long chain of small ones.
+
+Where operators have weights, several copies with weights of their own stand beside each other, so that no run finds its
+weights in a cache where a network would not.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from triosim.core import guarded
+from triosim.core.errors import InputError
+from triosim.sources.runtimes.graphs import GraphDraft, WrittenGraph
+from triosim.sources.runtimes.onnx_file import inputs, onnx_text
+from triosim.sources.runtimes.runtime import Unsupported
+
+SETS_BYTES, MOST_SETS = 64 * 2**20, 8
+"""Bytes of the weights of all copies, as far as so many copies reach."""
+FEWEST, MOST, ENOUGH_S = 5, 60, 0.08
+"""A kernel runs so often; less often once all its runs have taken so long."""
+_WARM = 2
+_CHAIN = 200
+_MOVES = ("ReorderInput", "ReorderOutput")
+"""What lays images out for operators before and after, and belongs to none."""
+
+
+class OnnxRuntime:
+    """See :class:`~triosim.sources.runtimes.runtime.InferenceRuntime`.
+
+    Raises:
+        InputError: the packages ``onnx`` and ``onnxruntime`` are not installed.
+    """
+
+    name = "onnxruntime"
+
+    def __init__(self, threads: int) -> None:
+        try:
+            import onnxruntime
+        except ImportError:
+            raise InputError(
+                "--runtime onnxruntime takes the package of that name: pip install 'triosim[onnx]'"
+            ) from None
+        self._ort, self.threads = onnxruntime, threads
+        self.version = str(onnxruntime.__version__)
+        onnxruntime.set_default_logger_severity(4)
+
+    def seconds(self, graph: WrittenGraph, beside: frozenset[str] = frozenset()) -> float:
+        weights = sum(
+            4 * math.prod(tensor.shape)
+            for name, tensor in graph.network.tensors.items()
+            if tensor.constant and name not in graph.values
+        )
+        copies = min(max(int(SETS_BYTES // weights), 1), MOST_SETS) if weights else 1
+        nodes = [
+            one
+            for one in self._profiled(onnx_text(graph, copies), graph)
+            if one[0] not in beside and one[0] not in _MOVES
+        ]
+        if not nodes:
+            raise Unsupported("nothing of it runs")
+        return sum(seconds + self._each_s for _, seconds in nodes) / copies
+
+    def call_s(self) -> float:
+        """A call of a network of one small operator, less that operator."""
+        net = GraphDraft()
+        graph = net.graph(net.relu(net.input("x", 1, 8)))
+        session = self._session(onnx_text(graph), None)
+        given = inputs(graph)
+        whole = _typical(_timed(lambda: session.run(None, given), 400, 1.0))
+        return max(whole - self.seconds(graph), 0.0)
+
+    def whole_s(self, content: bytes, given: dict[str, Any], enough_s: float = 1.0) -> float:
+        """Median seconds of a call of a network, as a user would time it."""
+        session = self._session(content, None)
+        return float(np.median(_timed(lambda: session.run(None, given), 50, enough_s)))
+
+    @cached_property
+    def _each_s(self) -> float:
+        """What an operator takes beside its kernel: a chain of small ones, of which none fuse."""
+        net = GraphDraft()
+        x = net.input("x", 1, 64)
+        for at in range(_CHAIN):
+            x = net.same(("Tanh", "Sigmoid")[at % 2], x)
+        graph = net.graph(x)
+        content, given = onnx_text(graph), inputs(graph)
+        session = self._session(content, None)
+        whole = _typical(_timed(lambda: session.run(None, given), 60, 0.5))
+        kernels = self._profiled(content, graph)
+        return max((whole - sum(seconds for _, seconds in kernels)) / _CHAIN, 0.0)
+
+    def _session(self, content: bytes, profile: Path | None) -> Any:
+        options = self._ort.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = self.threads, 1
+        if profile is not None:
+            options.enable_profiling, options.profile_file_prefix = True, str(profile / "profile")
+        try:
+            return self._ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # its classes have no public base of their own
+            raise Unsupported(str(error)[:200]) from None
+
+    def _profiled(self, content: bytes, graph: WrittenGraph) -> list[tuple[str, float]]:
+        """Type and seconds of every operator that ran."""
+        given = inputs(graph)
+        with tempfile.TemporaryDirectory() as folder:
+            session = self._session(content, Path(folder))
+            _timed(lambda: session.run(None, given), MOST, ENOUGH_S)
+            events = guarded.values(Path(session.end_profiling()), ".json")
+        found: dict[str, tuple[str, list[float]]] = {}
+        for event in events:
+            if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+                args = event["args"]
+                found.setdefault(args["node_index"], (args["op_name"], []))[1].append(event["dur"] * 1e-6)
+        return [(kind, _typical(seconds[_WARM:])) for kind, seconds in found.values()]
+
+
+def _timed(run: Callable[[], Any], most: int, enough_s: float) -> list[float]:
+    """Seconds of each run, after some to get warm."""
+    for _ in range(_WARM):
+        run()
+    found: list[float] = []
+    while len(found) < most and (len(found) < FEWEST or sum(found) < enough_s):
+        began = time.perf_counter()
+        run()
+        found.append(time.perf_counter() - began)
+    return found
+
+
+def _typical(seconds: list[float]) -> float:
+    """Mean of the faster half but the very fastest: what else a machine does only adds to a time."""
+    ordered = np.sort(np.array(seconds))
+    return float(ordered[len(ordered) // 8 : len(ordered) // 2 + 1].mean())
