@@ -124,6 +124,22 @@ def test_every_random_mapping_fits():
     assert (again == factors).all()
 
 
+def test_one_mapping_is_placed_as_in_a_batch():
+    problem = convolution(c=8, m=16, p=12, q=12, r=3, s=3)
+    for where in (space(THREE, problem), space(THREE, convolution(c=3, m=6, p=7, q=5))):
+        random = np.random.default_rng(1)
+        genes = np.array([random.choice(options, 200) for options in where.choices])
+        factors, moved = where.factors(genes)
+        excess = where.excess(factors)
+        assert (excess > 0).any()
+        for b in range(200):
+            rows, at, beyond = where.placed(genes[:, b].tolist())
+            assert rows == factors[..., b].tolist()
+            assert at == moved[:, b].tolist()
+            assert np.isclose(beyond, excess[b], rtol=1e-12)
+        assert all(where.placed(where.random_one(random))[2] == 0 for _ in range(20))
+
+
 def test_everything_is_every_mapping_once():
     where = space(SMALL, PROBLEM)
     seen = set()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -121,6 +121,56 @@ class Space:
             held[slot] *= p
         return found.reshape(len(fixed), dims, batch), genes
 
+    def placed(self, genes: Sequence[int]) -> tuple[list[list[int]], list[int], float]:
+        """:meth:`factors` (slots, dimensions), genes as moved, and :meth:`excess` of one mapping, in plain numbers: ten
+        times faster than as a batch of one."""
+        rows, moved = [list(row) for row in self.fixed], list(genes)
+        held = [math.prod(row) for row in rows]
+        sizes = [slot.size or math.inf for slot in self.nest.slots]
+        for g, (d, p) in enumerate(self.primes):
+            at = moved[g]
+            if held[at] * p > sizes[at] or rows[at][d] * p > (self.most[at][d] or math.inf):
+                at = moved[g] = self.home[g][at]
+            rows[at][d] *= p
+            held[at] *= p
+        return rows, moved, self._excess_of(rows, held)
+
+    def _excess_of(self, rows: Sequence[Sequence[int]], held: Sequence[int]) -> float:
+        found, inner = 0.0, [1] * len(rows[0])
+        for s in range(len(rows) - 1, -1, -1):
+            inner = [one * factor for one, factor in zip(inner, rows[s], strict=True)]
+            size, room, tensors = self._room[s]
+            if size and held[s] > size:
+                found += math.log(held[s] / size)
+            elif room:
+                needed = 0
+                for axes in tensors:
+                    words = 1
+                    for terms in axes:
+                        words *= 1 + sum(c * (inner[d] - 1) for d, c in terms)
+                    needed += words
+                if needed > room:
+                    found += math.log(needed / room)
+        return found
+
+    @cached_property
+    def _room(self) -> tuple[tuple[int, float, tuple[tuple[tuple[tuple[int, int], ...], ...], ...]], ...]:
+        """For each slot the size of a fan-out, or the words of a store and the axes of the tensors that it keeps, each
+        as dimensions with what one step of them moves it by."""
+        nest = self.nest
+        found: list[tuple[int, float, tuple[tuple[tuple[tuple[int, int], ...], ...], ...]]] = []
+        index = nest.problem.dimensions.index
+        axes = [tuple(tuple((index(d), c) for d, c in axis) for axis in one.axes) for one in nest.problem.tensors]
+        for s, slot in enumerate(nest.slots):
+            if slot.axis:
+                found.append((slot.size, 0.0, ()))
+                continue
+            store = nest.store_slots.index(s)
+            one = nest.architecture.stores[store]
+            kept = tuple(axes[t] for t in range(len(axes)) if nest.keeps[store][t])
+            found.append((0, (one.capacity_words or 0) / one.buffering, kept))
+        return tuple(found)
+
     # --- making mappings ----------------------------------------------------------------------------------------------
 
     def random_orders(self, random: np.random.Generator, batch: int) -> Orders:
@@ -153,6 +203,17 @@ class Space:
             factors, tried = self.factors(tried)
             fits = self.excess(factors) == 0
             genes[:, fits] = tried[:, fits]
+        return genes
+
+    def random_one(self, random: np.random.Generator) -> list[int]:
+        """Genes of one mapping that fits, drawn as :meth:`random_genes` draws them."""
+        genes = [self._outermost(g) for g in range(len(self.primes))]
+        for g in random.permutation(len(self.primes)).tolist():
+            options = self.choices[g]
+            tried = [*genes[:g], int(options[random.integers(0, len(options))]), *genes[g + 1 :]]
+            _, tried, excess = self.placed(tried)
+            if excess == 0:
+                genes = tried
         return genes
 
     def _outermost(self, gene: int) -> int:

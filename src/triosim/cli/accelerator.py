@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 accelerator_app = typer.Typer(
     cls=CommandGroup,
-    help="Accelerators from their design: evaluate a mapping, look for a good one, show a design.",
+    help="Accelerators from their design: evaluate a mapping, look for a good one, show a design, play tiles.",
     no_args_is_help=True, rich_markup_mode=None,
 )  # fmt: skip
 
@@ -36,6 +36,9 @@ Timing = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the group of commands."""
+    from triosim.cli import tiles
+
+    tiles.register(accelerator_app)
     app.add_typer(accelerator_app, name="accelerator")
 
 

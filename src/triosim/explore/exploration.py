@@ -1,0 +1,184 @@
+"""What can be explored, and a searcher running on it."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from triosim.core.errors import InputError
+from triosim.core.registry import Registry
+from triosim.explore.space import ChoiceSpace, Point, Value
+from triosim.search.front import front
+
+Costs = tuple[float, ...]
+
+STALE = 50
+"""Points in a row that were asked for before, after which a searcher is taken to have seen what it can."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A point that was evaluated.
+
+    Attributes:
+        point: of the space.
+        costs: one of each objective, all above 0 and finite, less is better; None where the point is none.
+        why: the sentence why it is none.
+    """
+
+    point: Point
+    costs: Costs | None
+    why: str = ""
+
+
+class Exploration(ABC):
+    """Something of which many variants can be evaluated.
+
+    Attributes:
+        space: what is chosen.
+        objectives: names of the costs.
+    """
+
+    space: ChoiceSpace
+    objectives: tuple[str, ...]
+
+    def __init__(self) -> None:
+        self.known: dict[Point, Trial] = {}
+
+    @abstractmethod
+    def evaluated(self, values: dict[str, Value]) -> Costs:
+        """Costs of one variant.
+
+        Raises:
+            InputError: it cannot be built or run.
+        """
+
+    def drawn(self, random: np.random.Generator) -> Point:
+        """A point to begin with; any of the space where an exploration knows no better."""
+        return self.space.drawn(random)
+
+    def trial(self, point: Point) -> Trial:
+        """A point with its costs; each is evaluated once."""
+        found = self.known.get(point)
+        if found is None:
+            try:
+                found = Trial(point, self._checked(self.evaluated(self.space.values(point))))
+            except InputError as error:
+                found = Trial(point, None, str(error))
+            self.known[point] = found
+        return found
+
+    def _checked(self, costs: Costs) -> Costs:
+        for name, cost in zip(self.objectives, costs, strict=True):
+            if not 0 < cost < math.inf:
+                raise InputError(f"{name} is {cost:g}, which cannot be compared: say what it costs, or leave it out")
+        return costs
+
+
+class AskTell(ABC):
+    """A searcher: it is asked for a point and told what came of it, in turn.
+
+    Args:
+        space: to search.
+        objectives: how many costs a point has.
+        seed: of all that it draws.
+    """
+
+    def __init__(self, space: ChoiceSpace, objectives: int, seed: int) -> None:
+        self.space, self.objectives = space, objectives
+        self.random = np.random.default_rng(seed)
+
+    @abstractmethod
+    def ask(self) -> Point:
+        """The next point to evaluate; it may be one that was before."""
+
+    @abstractmethod
+    def tell(self, trial: Trial) -> None:
+        """What came of the point that was asked for last."""
+
+
+STRATEGIES: Registry[AskTell] = Registry("triosim.explore.searchers", "triosim.explorers", "searcher", AskTell)
+"""Searchers by name."""
+
+
+@dataclass(frozen=True)
+class Explored:
+    """What a searcher found.
+
+    Attributes:
+        trials: distinct points in the order in which they were first asked for.
+        asked: how often it was asked.
+        front: trials that no other is at least as good as in all costs, by the first.
+        finished: False where it was interrupted.
+    """
+
+    trials: tuple[Trial, ...]
+    asked: int
+    front: tuple[Trial, ...] = field(default=())
+    finished: bool = True
+
+
+def explore(
+    what: Exploration, searcher: str = "genetic", budget: int = 200, seed: int = 0,
+    on_trial: Callable[[int, Trial], None] | None = None,
+) -> Explored:  # fmt: skip
+    """Let a searcher look for points of little cost.
+
+    Args:
+        what: is explored.
+        searcher: one of :data:`STRATEGIES`.
+        budget: distinct points to evaluate at most; where the space has no more, all are, and nobody is asked.
+        seed: of the searcher.
+        on_trial: told how many points there are, and the last.
+
+    Returns:
+        what was found until the budget was used, the searcher asked for nothing new, or it was interrupted.
+
+    Raises:
+        InputError: no such searcher, a budget or seed that is none, or no point can be run (the last one's sentence).
+    """
+    if budget < 1:
+        raise InputError(f"a budget of {budget} points: the least is 1")
+    if seed < 0:
+        raise InputError(f"a seed of {seed}: give 0 or more")
+    asks = STRATEGIES.get(searcher)(what.space, len(what.objectives), seed)
+    found: dict[Point, Trial] = {}
+    asked = since = 0
+    finished = True
+    try:
+        if what.space.size <= budget:
+            for point in what.space.every():
+                found[point] = what.trial(point)
+                if on_trial is not None:
+                    on_trial(len(found), found[point])
+            budget = len(found)
+        while len(found) < budget and since < STALE * len(what.space.choices):
+            trial = what.trial(asks.ask())
+            asks.tell(trial)
+            asked += 1
+            since += 1
+            if trial.point not in found:
+                found[trial.point], since = trial, 0
+                if on_trial is not None:
+                    on_trial(len(found), trial)
+    except KeyboardInterrupt:
+        finished = False
+    trials = tuple(found.values())
+    return Explored(trials, asked, pareto(trials), finished)
+
+
+def pareto(trials: Sequence[Trial]) -> tuple[Trial, ...]:
+    """Trials that no other beats, by their first cost.
+
+    Raises:
+        InputError: none could be run.
+    """
+    run = [(trial, trial.costs) for trial in trials if trial.costs is not None]
+    if not run:
+        why = f", the last because: {trials[-1].why}" if trials else ""
+        raise InputError(f"none of {len(trials)} points can be run{why}")
+    return tuple(run[place][0] for place in front([costs for _, costs in run]))

@@ -1,0 +1,1 @@
+"""Searchers: one file each, named as users type it."""

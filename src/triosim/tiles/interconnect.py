@@ -1,0 +1,98 @@
+"""Links between cores and memory, and which of them a transfer crosses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from triosim.tiles.graph import TileGraph
+
+MEMORY = -1
+"""The memory, where a core is asked for."""
+
+
+@dataclass(frozen=True)
+class CoreLinks:
+    """The links of a graph's cores.
+
+    Attributes:
+        names: of the links; the first is the memory's.
+        bandwidth: bytes in a cycle, None is unlimited.
+        ways: (links, cycles of latency) by the core that sends and the one that receives, :data:`MEMORY` for the
+            memory.
+    """
+
+    names: tuple[str, ...]
+    bandwidth: tuple[float | None, ...]
+    ways: dict[tuple[int, int], tuple[tuple[int, ...], float]]
+
+    def way(self, source: int, target: int) -> tuple[tuple[int, ...], float]:
+        """Links from one core, or the memory, to another, and the cycles until the first byte."""
+        return self.ways[source, target]
+
+
+def links(graph: TileGraph) -> CoreLinks:
+    """All links and the ways between any two cores, and between each and the memory."""
+    network, memory, count = graph.network, graph.memory, len(graph.cores)
+    names, bandwidth = ["memory"], [memory.bandwidth]
+    places = range(count)
+    inner: dict[tuple[int, int], list[int]] = {}
+
+    def link(name: str) -> int:
+        names.append(name)
+        bandwidth.append(network.bandwidth)
+        return len(names) - 1
+
+    if network.topology == "bus":
+        bus = link("bus")
+        return CoreLinks(tuple(names), tuple(bandwidth), _ways(graph, [[bus]] * count, [[]] * count, {}))
+    out = [[link(f"{name} out")] for name in graph.cores]
+    into = [[link(f"{name} in")] for name in graph.cores]
+    if network.topology == "mesh":
+        inner = {
+            (a, b): [link(f"{graph.cores[a]} > {graph.cores[b]}")]
+            for a in places for b in _beside(a, network.columns, count)
+        }  # fmt: skip
+    return CoreLinks(tuple(names), tuple(bandwidth), _ways(graph, out, into, inner))
+
+
+def _beside(place: int, columns: int, count: int) -> list[int]:
+    """Places next to one in a grid."""
+    row, column = divmod(place, columns)
+    found = [(row, column - 1), (row, column + 1), (row - 1, column), (row + 1, column)]
+    return [r * columns + c for r, c in found if r >= 0 and 0 <= c < columns and r * columns + c < count]
+
+
+def _steps(source: int, target: int, columns: int) -> list[tuple[int, int]]:
+    """From place to place along the row, then along the column."""
+    (row, column), (last_row, last) = divmod(source, columns), divmod(target, columns)
+    steps = []
+    while column != last:
+        onward = column + (1 if last > column else -1)
+        steps.append((row * columns + column, row * columns + onward))
+        column = onward
+    while row != last_row:
+        onward = row + (1 if last_row > row else -1)
+        steps.append((row * columns + column, onward * columns + column))
+        row = onward
+    return steps
+
+
+def _ways(
+    graph: TileGraph, out: list[list[int]], into: list[list[int]], inner: dict[tuple[int, int], list[int]]
+) -> dict[tuple[int, int], tuple[tuple[int, ...], float]]:
+    network, ways = graph.network, {}
+    mesh = network.topology == "mesh"
+    for source in range(MEMORY, len(graph.cores)):
+        for target in range(MEMORY, len(graph.cores)):
+            if source == target:
+                continue
+            path = [0] if source == MEMORY else []
+            begin, end = (network.memory_at if place == MEMORY else place for place in (source, target))
+            steps = _steps(begin, end, network.columns) if mesh else [(source, target)]
+            path += out[source] if source != MEMORY else []
+            path += [one for step in steps for one in inner.get(step, [])]
+            path += into[target] if target != MEMORY else []
+            path += [0] if target == MEMORY else []
+            latency = len(steps) * network.latency + (graph.memory.latency if 0 in path else 0.0)
+            ways[source, target] = tuple(dict.fromkeys(path)), latency
+    return ways

@@ -1,0 +1,78 @@
+"""The environments of Gymnasium."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+from triosim.accelerator.problem import gemm
+
+gymnasium = pytest.importorskip("gymnasium")
+pytest.importorskip("triosim.explore.environments")
+
+SMALL = {
+    "triosim/Accelerator-v0": {},
+    "triosim/Mapping-v0": {"problem": gemm(m=16, n=12, k=8)},
+    "triosim/Plan-v0": {"among": {"tp": [1, 2], "pp": [1], "micro-batch-size": [1, 3], "recompute": ["none"],
+                                  "zero": [0, 1]}, "batch": 8},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_environments_pass_gymnasiums_own_check(name):
+    from gymnasium.utils.env_checker import check_env
+
+    made = gymnasium.make(name, **SMALL[name])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(made.unwrapped)
+
+
+def test_episodes_repeat_by_seed_and_end_by_truncation():
+    runs = []
+    for _ in range(2):
+        made = gymnasium.make("triosim/Accelerator-v0", steps=5)
+        seen = [made.reset(seed=7)[0]]
+        made.action_space.seed(7)
+        for step in range(5):
+            now, reward, terminated, truncated, info = made.step(made.action_space.sample())
+            seen.append(now)
+            assert not terminated
+            assert truncated == (step == 4)
+            assert reward == pytest.approx(-float(now[-2:].mean()), abs=1e-5)
+            assert set(info["costs"]) == {"cycles", "energy"}
+        runs.append(np.array(seen))
+    assert (runs[0] == runs[1]).all()
+
+
+def test_steps_are_written_as_json_lines(tmp_path):
+    path = tmp_path / "steps.jsonl"
+    made = gymnasium.make("triosim/Accelerator-v0", trajectory=path)
+    for _ in range(2):
+        made.reset(seed=1)
+        made.step(made.action_space.sample())
+    assert not path.exists()
+    made.close()
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(row["episode"], row["step"]) for row in rows] == [(0, 1), (1, 1)]
+    assert {"values", "costs", "reward"} <= set(rows[0])
+
+
+def test_a_name_with_its_module_needs_no_import():
+    """A process of its own, which has not imported ours before."""
+    code = "import gymnasium; print(gymnasium.make('triosim.explore.environments:triosim/Accelerator-v0').spec.id)"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "triosim/Accelerator-v0"
+
+
+def test_a_design_without_sizes_to_vary_is_told():
+    from triosim.core.errors import InputError
+    from triosim.explore.environments import accelerator
+
+    with pytest.raises(InputError, match="give vary"):
+        accelerator("eyeriss")
