@@ -39,6 +39,8 @@ Tables tables_of(Columns& columns, nb::handle from) {
     out.graph_tokens = number("graph_tokens");
     out.host = number("host");
     out.gap = number("gap");
+    out.host_sequence = number("host_sequence");
+    out.gap_sequence = number("gap_sequence");
     out.one_call = field<bool>(from, "one_call");
     const auto grid = [](const auto& one, const auto& other) { return one.size() * other.size(); };
     if (std::min({out.sequences.size(), out.keys.size(), out.chunks.size(), out.cached.size()}) < 2 ||

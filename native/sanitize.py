@@ -1,5 +1,5 @@
-"""Run the tests of the engine, and of the reader of profiles, on native code built with the address and
-undefined-behaviour sanitizers.
+"""Run the tests of the engine, of the reader of profiles, and of what writes timelines, on native code built with the
+address and undefined-behaviour sanitizers.
 
     python native/sanitize.py [--cases N] [--build FOLDER]
 
@@ -18,7 +18,7 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 
 HERE = Path(__file__).parent
-NAMES = ("triosim.engine._native", "triosim.sources.readers._profile")
+NAMES = ("triosim.engine._native", "triosim.sources.readers._profile", "triosim.report._rows")
 LIBRARIES = "SANITIZED_LIBRARIES"
 
 
@@ -65,7 +65,7 @@ def run(folder: Path, cases: int) -> int:
 
     compare(reference.play, native.play, cases, first=1, ways=("", *native.WAYS))
     print(f"{cases} graphs: the same, and nothing found", flush=True)
-    tests = [HERE.parent / "tests" / part for part in ("engine", "sources/readers/test_events.py")]
+    tests = [HERE.parent / "tests" / part for part in ("engine", "sources/readers/test_events.py", "report")]
     return int(pytest.main(["-q", *map(str, tests)]))
 
 

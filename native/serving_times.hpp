@@ -22,7 +22,7 @@ struct Shape {
 struct Tables {
     std::span<const double> tokens, decodes, prefill;
     std::span<const std::int64_t> sequences, keys, chunks, cached;
-    std::int64_t graph_tokens = 0, host = 0, gap = 0;
+    std::int64_t graph_tokens = 0, host = 0, gap = 0, host_sequence = 0, gap_sequence = 0;
     bool one_call = false;
 };
 
@@ -54,7 +54,7 @@ public:
         total += std::max(prompts - static_cast<double>(step.chunks.size() - 1) * launch, launch);
         std::int64_t ticks = rounded(total) + ends(tokens);
         if (step.sampled) ticks += ends(-step.sampled);
-        return std::max({ticks, own.host, std::int64_t{1}}) + own.gap;
+        return with_host(std::max(ticks, std::int64_t{1}), step.decodes + static_cast<std::int64_t>(step.chunks.size()));
     }
 
     // Of a step of decodes alone, whose keys are so many in all.
@@ -66,7 +66,7 @@ public:
         }
         Row& own = row(count);
         const double length = static_cast<double>(context) / static_cast<double>(count);
-        return std::max(own.base + rounded(decode(own, length)), tables_->host) + tables_->gap;
+        return with_host(own.base + rounded(decode(own, length)), count);
     }
 
     std::int64_t padded(std::int64_t tokens) {
@@ -93,6 +93,11 @@ private:
     static std::int64_t rounded(double ticks) { return static_cast<std::int64_t>(std::nearbyint(ticks)); }
     static double mean(const Shape& step) {
         return static_cast<double>(step.context) / static_cast<double>(step.decodes);
+    }
+
+    std::int64_t with_host(std::int64_t ticks, std::int64_t sequences) const {
+        const Tables& own = *tables_;
+        return std::max(ticks, own.host + own.host_sequence * sequences) + own.gap + own.gap_sequence * sequences;
     }
 
     Row& row(std::int64_t count) {

@@ -154,6 +154,14 @@ def test_tokens_and_blocks_are_conserved(
     assert served.sent_bytes == 4000 * int(table.prompt[sent].sum())
 
 
+def test_requests_that_are_being_sent_take_room_from_prompts() -> None:
+    table = RequestTable.of([0.0] * 10, [1, 1, 194, 200, 200, 1, 1, 1, 1, 1], [2, 2, 2, 2, 1, 1, 1, 1, 1, 1])
+    served, fleet = _fleet(table, link=1e6, latency=1e-5, engine="lightllm", tokens=600, counts=(1, 1), reuse=False,
+                           by_layer=False, decode_first=True)  # fmt: skip
+    conserved(served, table)
+    assert all(one.cache.free == one.cache.blocks for one in fleet)
+
+
 @settings(max_examples=15, deadline=None)
 @given(table=tables(20), tokens=st.integers(500, 4000), counts=st.tuples(st.integers(1, 2), st.integers(1, 2)),
        by_layer=st.booleans(), decode_first=st.booleans())  # fmt: skip

@@ -27,7 +27,7 @@ from triosim.serving.quantiles import Samples
 from triosim.serving.replica import PolicyError, Replica
 from triosim.serving.requests import PromptHashes, RequestTable
 from triosim.serving.router import ROUTERS
-from triosim.serving.step_times import StepShape, StepTimes
+from triosim.serving.step_times import StepHost, StepShape, StepTimes
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="no compiler was there at installation")
 
@@ -142,12 +142,17 @@ def outcome(table: RequestTable, case: Case, core: bool) -> dict[str, Any] | str
     return told(served) | {"free": [one.cache.free for one in fleet]}
 
 
+def as_counted(samples: Samples) -> tuple[Any, ...]:
+    pairs = zip(*(column.tolist() for column in samples._counted(samples.exact)), strict=True)
+    return samples.exact, samples.count, samples.total, samples.least, samples.most, sorted(pairs)
+
+
 def told(served: Served) -> dict[str, Any]:
     found = {}
     for one in fields(served):
         value = getattr(served, one.name)
         if isinstance(value, Samples):
-            value = vars(value)
+            value = as_counted(value)
         elif isinstance(value, np.ndarray):
             value = value.tolist()
         if one.name != "requests":
@@ -234,7 +239,7 @@ def test_samples_are_sketched_alike(monkeypatch: pytest.MonkeyPatch) -> None:
 
     found, expected = served(True), served(False)
     assert not found.exact
-    assert vars(found) == vars(expected)
+    assert as_counted(found) == as_counted(expected)
 
 
 class Mine(Vllm):
@@ -280,3 +285,34 @@ def test_progress_is_told() -> None:
     table = RequestTable.of(np.arange(3000) / 100, [5] * 3000, [2] * 3000)
     play(table, [replica("vllm")], ROUTERS.get("round-robin")(), progress=lambda done, of: seen.append((done, of)))
     assert seen == [(0, 3000), (1024, 3000), (2048, 3000)]
+
+
+@pytest.mark.parametrize("hidden", [True, False])
+def test_the_host_of_an_engine_takes_as_long_in_both(hidden: bool) -> None:
+    draw = np.random.default_rng(5)
+    table = RequestTable.of(np.cumsum(draw.exponential(0.01, 60)), draw.integers(5, 900, 60), draw.integers(1, 90, 60))
+    served = {}
+    for seconds in (0.0, 2e-4):
+        times = ModelTimes(model_times().kernels, engine_host=StepHost(3e-3 * (seconds > 0), seconds, hidden))
+        runs = [
+            play(table, [replica("vllm", times=times)], ROUTERS.get("round-robin")(), core=core)
+            for core in (True, False)
+        ]
+        assert told(runs[0]) == told(runs[1])
+        served[seconds] = runs[0]
+    assert (served[2e-4].finished >= served[0.0].finished).all()
+    assert served[2e-4].finished.max() > served[0.0].finished.max()
+
+
+def test_a_step_takes_the_longer_of_two_or_waits_for_the_host() -> None:
+    alone = ModelTimes(model_times().kernels)
+    step = StepShape(20, ((4, 0),), 16, 16 * 100, 17)
+    device = alone.ticks(step, 0)
+    for each, hidden, expected in (
+        (1e-6, True, device), (1e-2, True, 17 * 10**10 + 10**9), (1e-5, False, device + 17 * 10**7 + 10**9),
+    ):  # fmt: skip
+        host = StepHost(1e-3, each, hidden)
+        assert ModelTimes(alone.kernels, engine_host=host).ticks(step, 0) == expected
+    decodes = StepShape(16, (), 16, 16 * 100, 16)
+    waits = ModelTimes(alone.kernels, engine_host=StepHost(0.0, 1e-5, hidden=False))
+    assert waits.ticks(decodes, 0) == alone.ticks(decodes, 0) + 16 * 10**7

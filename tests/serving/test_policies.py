@@ -9,10 +9,15 @@ import pytest
 
 from tests.serving.fleets import MS, Linear, replica, serve
 from triosim.core.errors import InputError
+from triosim.hardware import catalog
+from triosim.serving.capacity import memory, static_share
 from triosim.serving.metrics import measure
+from triosim.serving.model import PRECISIONS, served_model
 from triosim.serving.policy import ENGINES, Batch, Policy
+from triosim.serving.pool import engine_on
 from triosim.serving.replica import PolicyError
 from triosim.serving.requests import Request, RequestTable
+from triosim.serving.step_times import NO_HOST
 
 ONE = Linear(base=MS, token=0, key=0)
 """Every step takes a millisecond."""
@@ -227,3 +232,30 @@ def test_a_request_that_can_never_run_is_refused(engine: str) -> None:
 def test_lightllm_has_no_pipeline() -> None:
     with pytest.raises(InputError, match="runs on one pipeline stage, not 2"):
         replica("lightllm", times=Linear(stages=2))
+
+
+def test_an_engine_sets_itself_up_by_its_device() -> None:
+    large, a100 = (catalog.accelerator(name) for name in ("H100-SXM5-80GB", "A100-SXM4-80GB"))
+    small = catalog.accelerator("RTX-4090")
+    found = [engine_on(device, "vllm", {}) for device in (large, a100, small)]
+    assert [(one.max_tokens, one.max_running) for one in found] == [(8192, 1024), (2048, 256), (2048, 256)]
+    typed = engine_on(large, "vllm", {"max-tokens": "1000"})
+    assert (typed.max_tokens, typed.max_running) == (1000, 1024)
+    shares = [static_share(gib * 2.0**30, devices) for gib, devices in ((80, 1), (80, 8), (24, 1), (180, 8))]
+    assert shares == [0.875, 0.831, 0.879, 0.822]
+
+
+def test_sglang_leaves_to_its_steps_what_weights_and_cache_do_not_take() -> None:
+    device, model = catalog.accelerator("H100-SXM5-80GB"), served_model("llama-3-8b")
+    kept = memory(
+        model, device, PRECISIONS["bf16"], "bfloat16", block_tokens=1, tokens=8192, sequences=256, utilisation=0.8,
+        static=True,
+    )  # fmt: skip
+    assert kept.weights + kept.cache == pytest.approx(0.8 * (kept.capacity - kept.context))
+    assert kept.weights + kept.cache + kept.activations + kept.context == pytest.approx(kept.capacity)
+    assert kept.blocks == kept.cache // 131_072
+
+
+def test_who_schedules_ahead_hides_the_host() -> None:
+    assert ENGINES.get("vllm")().host() == NO_HOST
+    assert not ENGINES.get("vllm")(async_scheduling=False).host().hidden

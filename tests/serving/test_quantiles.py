@@ -51,3 +51,10 @@ def test_a_sketch_and_exact_samples_join() -> None:
 
 def test_nothing_has_no_quantiles() -> None:
     assert all(value != value for value in Samples().quantiles(AT))
+
+
+@given(st.lists(st.integers(0, 10**15), min_size=1, max_size=60))
+def test_many_values_have_the_buckets_of_each(values: list[int]) -> None:
+    borders = [value for place in range(1, 40) for value in [round(np.exp(place * quantiles.RATIO * 500))]]
+    every = np.array([0, 1, 2, *borders, *values], np.int64)
+    assert quantiles._buckets(every).tolist() == [quantiles._bucket(value) for value in every.tolist()]

@@ -131,7 +131,7 @@ def test_a_pipeline_serves() -> None:
         ((*TRAFFIC, "--slo", "ttft<2s"), "is no goal"),
         ((*TRAFFIC, "--tpot", "mine"), "is not known"),
         ((*TRAFFIC, "--find", "rate"), "give --slo"),
-        ((*TRAFFIC, "--find", "fleet", "--slo", "ttft=2s"), "--find 'fleet' is not known"),
+        ((*TRAFFIC, "--find", "goals", "--slo", "ttft=2s"), "--find 'goals' is not known"),
         ((*TRAFFIC, "--find", "rate", "--slo", "ttft=2s", "--arrivals", "users:4"), "none of their own"),
         ((*TRAFFIC, "--interval", "maybe"), "--interval must be on or off"),
         ((*TRAFFIC, "--prefix-caching", "maybe"), "--prefix-caching must be on or off"),

@@ -39,7 +39,7 @@ from triosim.core.errors import InputError
 from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.machine import system
-from triosim.serving.capacity import memory
+from triosim.serving.capacity import UTILISATION, memory
 from triosim.serving.communication import ReplicaCommunication
 from triosim.serving.fleet import Served, play
 from triosim.serving.kernel_times import ServingKernels
@@ -47,7 +47,8 @@ from triosim.serving.kv_cache import KVCache, PrefixCache
 from triosim.serving.layer_profiles import read_profiles
 from triosim.serving.model import PRECISIONS, ServedModel, served_model
 from triosim.serving.model_times import ModelTimes
-from triosim.serving.policy import ENGINES
+from triosim.serving.policy import ENGINES, Policy
+from triosim.serving.pool import engine_on
 from triosim.serving.replica import Replica
 from triosim.serving.request_files import read
 from triosim.serving.requests import RequestTable
@@ -507,9 +508,14 @@ SERVED = {
     ),
 }  # fmt: skip
 """Models of these rows that are served; those of Qwen3 also normalize queries and keys, which is left out."""
-ROUNDS, SHORTEST = 10, 0.8
-"""Protocol, the same for all: each user sends so many requests one after another, of lengths drawn evenly from this
-share of the nominal one up to it; the first burst counts."""
+ROUNDS = 10
+"""Protocol, the same for all: each user sends so many requests one after another, all of the nominal lengths, so that
+users stay in step; the first burst counts."""
+SHARES = {"sglang": 0.8}
+"""Of the memory, that was the engine's: six rows of one device show how many requests its cache held, a fifth of what
+SGLang's own default would."""
+ASYNC_SINCE = (0, 14)
+"""Version from which on vLLM schedules a step while another runs unless it is told not to."""
 SILICON_MARKS = {
     "trtllm": {"tpot": 0.10, "ttft": 0.35}, "vllm": {"tpot": 0.10, "ttft": 0.35},
     "sglang": {"tpot": 0.15, "ttft": 0.45},
@@ -532,7 +538,8 @@ def silicon(folder: Path) -> Figures:
         own = rows[0][0]()
         device = catalog.accelerator("H100-SXM5-80GB")
         kernels = ServingKernels(own, device, PRECISIONS[weights], tensor_parallel=parallel)
-        times = ModelTimes(kernels, ReplicaCommunication(machine, parallel) if parallel > 1 else None)
+        between = ReplicaCommunication(machine, parallel) if parallel > 1 else None
+        times = ModelTimes(kernels, between, engine_host=_engine(rows[0][1], device).host())
         errors = []
         for _, row in rows:
             ttft, tpot = _closed_loop(backend, own, times, row)
@@ -559,22 +566,28 @@ def silicon(folder: Path) -> Figures:
 def _closed_loop(backend: str, model: ServedModel, times: ModelTimes, row: dict[str, str]) -> tuple[float, float]:
     """Mean TTFT and TPOT, ms."""
     users = int(float(row["concurrency"] or row["batch_size"]))
-    draw = np.random.default_rng(0)
     count = users * ROUNDS
-    lengths = [np.rint(int(row[side]) * draw.uniform(SHORTEST, 1, count)).astype(int) for side in ("isl", "osl")]
+    lengths = [np.full(count, int(row[side])) for side in ("isl", "osl")]
     at = np.arange(count)
     requests = RequestTable.of(np.zeros(count), *lengths, follows=np.where(at < users, -1, at - users))
-    policy = ENGINES.get(backend)()
     kernels = times.kernels
+    policy = _engine(row, kernels.device)
     kept = memory(
         model, kernels.device, kernels.precision, kernels.kv_type, block_tokens=policy.block_tokens,
         tokens=policy.max_tokens or 8192, sequences=min(policy.max_running, 1024),
-        tensor_parallel=kernels.tensor_parallel,
+        tensor_parallel=kernels.tensor_parallel, utilisation=SHARES.get(backend, UTILISATION), static=policy.static,
     )  # fmt: skip
     replica = Replica(0, policy, KVCache(kept.blocks, policy.block_tokens), times, model.longest)
     served = play(requests, [replica], ROUTERS.get("round-robin")())
     first, last = served.first_token - served.arrived, served.finished - served.first_token
     return float(first.mean()) / 1e9, float((last / (requests.output - 1)).mean()) / 1e9
+
+
+def _engine(row: dict[str, str], device: Accelerator) -> Policy:
+    """As a row's version of it sets itself up on the device."""
+    backend, version = row["backend"], row["backend_version"].split(".")
+    waits = backend == "vllm" and tuple(map(int, version[:2])) < ASYNC_SINCE
+    return engine_on(device, backend, {"async-scheduling": "off"} if waits else {})
 
 
 def _csv(path: Path) -> list[dict[str, str]]:

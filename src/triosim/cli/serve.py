@@ -11,7 +11,9 @@ from triosim.cli.command import command, progress, say, wants_summary
 from triosim.cli.fields import command as function_of
 from triosim.cli.outputs import present, write_json
 from triosim.cli.serve_options import ServeOptions
+from triosim.cli.serve_sweep import check_alone, sweep
 from triosim.cli.served import deployment_of, requests_of
+from triosim.cli.sweep import SweepCommand
 from triosim.core.errors import InputError, quoted
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     """Add the command."""
     about = "Predict what a fleet of model replicas does under traffic."
-    command(app, "serve")(function_of(ServeOptions, _serve, about))
+    command(app, "serve", cls=SweepCommand)(function_of(ServeOptions, _serve, about))
 
 
 def _serve(options: ServeOptions) -> None:
@@ -35,6 +37,9 @@ def _serve(options: ServeOptions) -> None:
     read = [("--requests", options.requests), ("--lengths", options.lengths), ("--engine", options.engine)]
     check_distinct({"--json": options.json}, read)
     goals = parse_slo(options.slo) if options.slo else ()
+    if options.sweep or options.find == "fleet":
+        return sweep(options, goals)
+    check_alone(options)
     deployment = deployment_of(options)
     table = requests_of(options)
     if options.find is not None:
@@ -54,7 +59,7 @@ def _find(options: ServeOptions, deployment: Deployment, table: RequestTable, go
     from triosim.serving.find import highest_rate
 
     if options.find != "rate":
-        raise InputError(f"--find {quoted(options.find)} is not known: give rate")
+        raise InputError(f"--find {quoted(options.find)} is not known: give rate or fleet")
     with progress() as tell:
         found = highest_rate(deployment, table, goals, options.tpot, tell)
     if options.json is not None:

@@ -9,6 +9,7 @@ from triosim.cli.fields import argument, option
 from triosim.cli.outputs import OUTPUT
 
 MACHINE, MODEL, ENGINE, TRAFFIC = "Machine", "Model", "Engine and fleet", "Traffic"
+SEARCH = "Many fleets"
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,26 @@ class ServeOptions:
         "--local-prefill", help="Prompt tokens, not found in its cache, that a decoding copy computes itself at most.",
         group=ENGINE, metavar="N",
     )  # fmt: skip
+    autoscale: str | None = option(
+        "--autoscale",
+        help="As many of the --replicas as the requests ask for: outstanding ones a replica, as "
+        "target=32,least=1,every=15s,down=5min.",
+        group=ENGINE, metavar="HOW",
+    )  # fmt: skip
+    cold_start: str | None = option(
+        "--cold-start",
+        help="Where a replica's weights come from when it starts: host, network, or a storage, by its bandwidth, as "
+        "5GB/s; or how long that takes; with start=30s beside (default host).",
+        group=ENGINE, metavar="HOW",
+    )  # fmt: skip
+    mtbf: str = option(
+        "--mtbf", help="Of one device: mean time between failures, or none (default none).", default="none",
+        group=ENGINE, metavar="TIME",
+    )  # fmt: skip
+    repair: str | None = option(
+        "--repair", help="From a failure until another replica begins to start in its place (default 0).",
+        group=ENGINE, metavar="TIME",
+    )  # fmt: skip
     idle_ok: bool = option(
         "--idle-ok", help="Leave devices without a replica if the fleet needs fewer.", default=False, group=ENGINE
     )
@@ -133,8 +154,10 @@ class ServeOptions:
     kv_blocks: int | None = option(
         "--kv-blocks", help="Blocks of each replica's cache (default: what memory leaves).", group=ENGINE, metavar="N"
     )
-    memory_utilisation: float = option(
-        "--memory-utilisation", help="Share of the memory that is the engine's (default 0.9).", default=0.9,
+    memory_utilisation: float | None = option(
+        "--memory-utilisation",
+        help="Share of the memory that is the engine's (default 0.9; sglang: of weights and cache alone, by default as "
+        "its server sets it).",
         group=ENGINE, metavar="X",
     )  # fmt: skip
     host_time: str = option(
@@ -172,9 +195,20 @@ class ServeOptions:
         default="standard", group=OUTPUT, metavar="RULE", complete=completion.choices("standard", "vidur"),
     )  # fmt: skip
     find: str | None = option(
-        "--find", help="rate: the highest rate of requests that keeps the goals of --slo, from the given one on.",
-        group=OUTPUT, metavar="WHAT", complete=completion.choices("rate"),
+        "--find",
+        help="rate: the highest rate of requests that keeps the goals of --slo, from the given one on. fleet: the "
+        "cheapest fleet that keeps them, of the kinds of --device H100,A100.",
+        group=SEARCH, metavar="WHAT", complete=completion.choices("rate", "fleet"),
     )  # fmt: skip
+    sweep: list[str] | None = option(
+        "--sweep",
+        help="Serve with every combination of such values and rank them: tp=1,2,4 engine=vllm,sglang ...; any option "
+        "of the groups above, without its dashes.",
+        group=SEARCH, metavar="NAME=A,B,...",
+    )  # fmt: skip
+    workers: int = option(
+        "--workers", help="Processes that share a sweep (default 1).", default=1, group=SEARCH, metavar="N"
+    )
     interval: str | None = option(
         "--interval", help="on: the 90 % interval of each figure, four more runs; off (default: up to 2000 requests).",
         group=OUTPUT, metavar="on|off", complete=completion.choices("on", "off"),

@@ -24,6 +24,7 @@ def deployment_of(options: ServeOptions) -> Deployment:
         InputError: options do not go together, or something that they name does not exist.
     """
     from triosim.core.units import parse_time
+    from triosim.serving.availability import parse_mtbf
     from triosim.serving.deployment import Deployment
     from triosim.serving.fleet_file import fleet_file, is_fleet
     from triosim.serving.pool import Pool
@@ -47,6 +48,12 @@ def deployment_of(options: ServeOptions) -> Deployment:
     for name, value in whole.items():
         if value is not None and value < 1:
             raise InputError(f"{name} must be at least 1, got {value}")
+    if options.repair is not None and options.mtbf == "none":
+        raise InputError("--repair is of replicas that fail: give --mtbf too, or leave it out")
+    if options.cold_start is not None and options.mtbf == "none" and options.autoscale is None:
+        raise InputError(
+            "--cold-start is of replicas that come and go: give --autoscale or --mtbf too, or leave it out"
+        )
     roles = _roles(options)
     size, count = options.tp * options.pp, sum(max(replicas, 1) for _, replicas in roles)
     system = _system(options, count * size)
@@ -75,6 +82,10 @@ def deployment_of(options: ServeOptions) -> Deployment:
             longest=options.max_length,
             blocks=options.kv_blocks,
             utilisation=options.memory_utilisation,
+            autoscaling=options.autoscale,
+            cold_start=options.cold_start or "host",
+            mtbf_s=parse_mtbf(options.mtbf, "--mtbf"),
+            repair_s=parse_time(options.repair or "0", "--repair"),
             host_s=parse_time(options.host_time, "--host-time"),
         )
         pools.append(pool)

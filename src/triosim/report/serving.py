@@ -50,7 +50,7 @@ def _latencies(result: ServingResult) -> TextTable:
 
 def _rows(result: ServingResult) -> list[tuple[str, str]]:
     """Names and what is said of them."""
-    found, figures = result.metrics, result.metrics.figures
+    own, found, figures = result.deployment, result.metrics, result.metrics.figures
     rate = f"{figures['requests_per_s']:.4g} requests/s, {figures['output_tokens_per_s']:.4g} output tokens/s"
     rows = [("throughput", rate)]
     if figures["good_requests_per_s"] is not None:
@@ -60,6 +60,12 @@ def _rows(result: ServingResult) -> list[tuple[str, str]]:
         rows.append(("goal", f"{goal}: {format_time(reached)}, {'met' if met else 'missed'}"))
     busy = format_share(figures["utilisation"] or 0)
     rows.append(("devices", f"busy {busy} of the time, {figures['steps']:,} steps"))
+    if result.served.history is not None:
+        come = f"{figures['mean_replicas']:.3g} of {own.replicas} on average, {figures['cold_starts']:,} cold starts"
+        rows.append(("replicas", come))
+    if figures["replica_failures"]:
+        moved = f"{figures['moved_requests']:,} requests went to another replica"
+        rows.append(("failures", f"{figures['replica_failures']:,}; {moved}"))
     beside = ""
     if (kept := result.memory[0]) is not None and len(result.memory) == 1:
         beside = f" ({format_bytes(kept.cache)} beside {format_bytes(kept.weights)} of weights)"

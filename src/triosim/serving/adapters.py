@@ -102,6 +102,10 @@ class AdapterSlots:
     _held: OrderedDict[int, None] = field(init=False, repr=False, default_factory=OrderedDict)
     _passed: list[Request] = field(init=False, repr=False, default_factory=list)
 
+    def forget(self) -> None:
+        """The memory is lost: no slot holds anything."""
+        self._held.clear()
+
     def pass_over(self, policy: Policy) -> None:
         """Take those out of the queue whose adapters find no slot, until :meth:`put_back`."""
         used = {self.asked[request.row] for request in policy.running}

@@ -1,7 +1,8 @@
 """How many blocks the KV cache of a replica has: what memory is left beside everything else.
 
 As vLLM does it: a share of the memory is the engine's; from it go the weights, what a step at the full budget needs
-beside them (a profiling run measures it), and what the context, the libraries and captured graphs take.
+beside them (a profiling run measures it), and what the context, the libraries and captured graphs take.  As SGLang does
+it: a share of what the context leaves is of weights and cache alone, and steps make do with the rest.
 """
 
 from __future__ import annotations
@@ -15,6 +16,12 @@ from triosim.serving.model import Precision, ServedModel
 
 UTILISATION = 0.9
 """Share of the memory that is the engine's (``gpu_memory_utilization``)."""
+
+STATIC_RESERVED = ((35, 2.8, 0.1), (90, 9.5, 0.5), (160, 12.0, 0.5))
+"""Memory below so many GiB, GiB of it that SGLang 0.5.1 leaves to activations and captured graphs, and GiB more for
+each device of the replica."""
+STATIC_RESERVED_BEYOND = 32.0
+"""GiB that it leaves on larger devices."""
 
 CONTEXT_BYTES = 500e6
 """Taken by the CUDA context and libraries, which is not the engine's tensors: 400 to 600 MB on current drivers."""
@@ -49,10 +56,17 @@ class ReplicaMemory:
         return {f"{name}_bytes": getattr(self, name) for name in own}
 
 
+def static_share(memory_bytes: float, devices: int) -> float:
+    """The share that SGLang takes for weights and cache on a device, of which a replica has so many."""
+    mib = memory_bytes / 2**20
+    fitting = (gib + devices * each for most, gib, each in STATIC_RESERVED if mib < most * 1024)
+    return round(1 - next(fitting, STATIC_RESERVED_BEYOND) * 1024 / mib, 3)
+
+
 def memory(
     model: ServedModel, device: Accelerator, precision: Precision, kv_type: str, *, block_tokens: int, tokens: int,
-    sequences: int, tensor_parallel: int = 1, stages: int = 1, utilisation: float = UTILISATION, beside: float = 0.0,
-    kv_beside: float = 0.0,
+    sequences: int, tensor_parallel: int = 1, stages: int = 1, utilisation: float = UTILISATION, static: bool = False,
+    beside: float = 0.0, kv_beside: float = 0.0,
 ) -> ReplicaMemory:  # fmt: skip
     """How the memory of a replica's devices is divided.
 
@@ -63,6 +77,7 @@ def memory(
         sequences: sampled in a step at most.
         tensor_parallel, stages: devices that share layers, and stages of the pipeline.
         utilisation: share of the memory that is the engine's.
+        static: whether that is of weights and cache alone.
         beside: bytes of other weights on each device.
         kv_beside: bytes of other caches for each token on each device.
 
@@ -79,6 +94,9 @@ def memory(
     logits = sequences * model.vocabulary * (2.0 + 4.0 * SAMPLER_FLOATS)
     activations = hidden + logits
     left = utilisation * device.memory_bytes - weights - activations - CONTEXT_BYTES
+    if static:
+        whole = device.memory_bytes - CONTEXT_BYTES
+        left, activations = utilisation * whole - weights, (1 - utilisation) * whole
     block = block_tokens * (model.kv_bytes(kv_type, tensor_parallel, stages) + kv_beside)
     if left < block:
         raise InputError(

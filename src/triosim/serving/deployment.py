@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from triosim.core.errors import InputError, quoted
+from triosim.core.units import picoseconds
 from triosim.engine.graph import UNLIMITED
 from triosim.hardware.system import System
 from triosim.kernels.estimate import Z90
@@ -17,7 +19,7 @@ from triosim.serving.capacity import ReplicaMemory
 from triosim.serving.fleet import Progress, ReplicaGroup, Served, play
 from triosim.serving.kernel_times import NOTHING_MOVED, Moved
 from triosim.serving.metrics import ServingMetrics, Slo, measure
-from triosim.serving.model import ServedModel
+from triosim.serving.model import ServedModel, precision_of
 from triosim.serving.pool import Pool, PricedPools, checked, device_of, part, refuse_idle, replicas_of
 from triosim.serving.replica import Replica
 from triosim.serving.requests import RequestTable
@@ -26,6 +28,7 @@ from triosim.serving.router import ROUTERS
 if TYPE_CHECKING:
     from triosim.engine.live import LiveNetwork
     from triosim.network.routes import Router as Routes
+    from triosim.serving.availability import Availability
     from triosim.serving.disaggregation import Place
 
 SCHEMA = "triosim/serving/1"
@@ -85,8 +88,8 @@ class ServingResult:
         served: every request and replica.
         metrics: latencies and throughput.
         memory: of each pool's fullest device; None where the blocks were given.
-        dollars_per_million_tokens: rent of all devices over the run, to a million prompt and output tokens; None where
-            the catalog has no price.
+        dollars_per_hour: rent of the devices, while their replicas are there; None where the catalog has no price.
+        dollars_per_million_tokens: of that, to a million prompt and output tokens.
         intervals: 90 % intervals of figures by name (``ttft.mean``, ``tpot.p99``, ``output_tokens_per_s``), from the
             uncertainty of kernel times; empty where they were not asked for.
     """
@@ -95,6 +98,7 @@ class ServingResult:
     served: Served
     metrics: ServingMetrics
     memory: tuple[ReplicaMemory | None, ...]
+    dollars_per_hour: float | None
     dollars_per_million_tokens: float | None
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
@@ -141,6 +145,7 @@ def _pool_table(pool: Pool, kept: ReplicaMemory | None) -> dict[str, Any]:
         "device": pool.system.model(pool.first).name, "engine": {"name": pool.engine, **pool.engine_options},
         "tp": pool.tensor_parallel, "pp": pool.stages, "replicas": pool.replicas, "weights": pool.weights,
         "kv_cache": pool.kv_cache, "memory": None if kept is None else kept.table(),
+        "autoscale": pool.autoscaling, "mtbf_s": None if pool.mtbf_s == math.inf else pool.mtbf_s,
     }  # fmt: skip
 
 
@@ -172,7 +177,9 @@ def serve(
     served, kept = _played(own, models, requests, NOTHING_MOVED, progress, priced)
     metrics = measure(served, slo, tpot)
     tokens = int(requests.prompt.sum() + requests.output.sum())
-    per_hour = _dollars_per_hour(own)
+    per_hour = dollars_per_hour(
+        own, None if served.history is None else served.history.paid / 1e12 / metrics.duration_s
+    )
     dollars = None if per_hour is None else per_hour * metrics.duration_s / 3600 / tokens * 1e6
     intervals: dict[str, tuple[float, float]] = {}
     if interval or (interval is None and len(requests) <= FEW):
@@ -182,7 +189,7 @@ def serve(
                 again, _ = _played(own, models, requests, NOTHING_MOVED._replace(**{cause: 1.0}), None)
                 moved.append(measure(again, (), tpot).named())
         intervals = _intervals(metrics.named(), moved)
-    return ServingResult(own, served, metrics, kept, dollars, intervals)
+    return ServingResult(own, served, metrics, kept, per_hour, dollars, intervals)
 
 
 def _intervals(found: Mapping[str, float], moved: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float]]:
@@ -288,7 +295,55 @@ def _played(
     groups = [_group(own, by_role, name, places, routes, live) for name in names]
     if len(names) > 1 or requests.models:
         groups = _asked_for(requests, names, groups)
-    return play(requests, replicas, progress=progress, groups=groups, tiers=tiers), tuple(memories)
+        names = list(requests.models)
+    available = _availability(own, models, replicas, names, moved)
+    played = play(requests, replicas, progress=progress, groups=groups, tiers=tiers, availability=available)
+    return played, tuple(memories)
+
+
+def _availability(
+    own: Deployment, models: Sequence[ServedModel], replicas: Sequence[Replica], names: Sequence[str], moved: Moved
+) -> Availability | None:
+    """Which replicas serve when; None where all do all the time.
+
+    Args:
+        own, models, replicas: of the deployment.
+        names: of models in the order of groups.
+        moved: how far off links are.
+
+    Raises:
+        InputError: pools cannot come and go.
+    """
+    if not any(pool.comes_and_goes for pool in own.pools):
+        return None
+    if any(pool.tiers or pool.role != "both" for pool in own.pools):
+        raise InputError(
+            "autoscaling and failures are of replicas that both prefill and decode, without tiers of KV cache: leave "
+            "them out, or the tiers and the other roles"
+        )
+    from triosim.serving.autoscaling import parse_autoscaling
+    from triosim.serving.availability import Availability, PoolAvailability
+    from triosim.serving.cold_start import parse_cold_start
+    from triosim.serving.communication import link_factor
+
+    pools, first = [], 0
+    for pool, model in zip(own.pools, models, strict=True):
+        made, first = replicas[first : first + pool.replicas], first + pool.replicas
+        if pool.model not in names:
+            continue
+        start = parse_cold_start(pool.cold_start)
+        weights = model.weight_bytes(precision_of(pool.weights), pool.tensor_parallel, pool.stages)
+        slower = link_factor(pool.system, moved.network)
+        pools.append(
+            PoolAvailability(
+                names.index(pool.model), made,
+                [start.ticks(pool.system, pool.first + place * pool.size, pool.size, weights, slower)
+                 for place in range(pool.replicas)],
+                None if pool.autoscaling is None else parse_autoscaling(pool.autoscaling),
+                pool.mtbf_s / pool.size, picoseconds(pool.repair_s, "a repair"), own.seed,
+            )
+        )  # fmt: skip
+    return Availability(pools)
 
 
 def _give_slots(
@@ -350,13 +405,19 @@ def _asked_for(requests: RequestTable, names: Sequence[str], groups: Sequence[Re
     return [groups[names.index(model)] for model in requests.models]
 
 
-def _dollars_per_hour(own: Deployment) -> float | None:
-    """Rent of all devices; None where one has no price."""
-    total = 0.0
+def dollars_per_hour(own: Deployment, there: NDArray[np.float64] | None = None) -> float | None:
+    """Rent of all devices; None where one has no price.
+
+    Args:
+        own: what serves.
+        there: share of the time for which each replica is paid; all of it if None.
+    """
+    total, number = 0.0, 0
     for pool in own.pools:
         for place in range(pool.replicas):
             price = device_of(pool, pool.first + place * pool.size).price_per_hour
             if price is None:
                 return None
-            total += price * pool.size
+            total += price * pool.size * (1.0 if there is None else float(there[number]))
+            number += 1
     return total

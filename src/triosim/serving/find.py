@@ -1,9 +1,12 @@
-"""The highest rate of requests at which a deployment keeps its goals.
+"""The highest rate of requests at which a deployment keeps its goals, and the fewest replicas that do.
 
 Requests are drawn once; another rate is the same requests with their times stretched, so that the answer depends on the
 rate alone.  The rate is doubled or halved until one is kept and the next is not, and the gap between them is halved
 until it is below :data:`PRECISION`.  A rate above the found one may be kept again by chance, where goals are met or
 missed by single requests.
+
+Replicas are doubled until they keep the goals, and the gap between the last two numbers is halved: more replicas are
+taken to be no worse than fewer.
 """
 
 from __future__ import annotations
@@ -99,6 +102,71 @@ def highest_rate(
         middle = (low * high) ** 0.5
         low, high = (middle, high) if keeps(middle) else (low, middle)
     return FoundRate(first * low, kept[low], tuple(tried))
+
+
+MOST_REPLICAS = 4096
+"""Beyond which nobody looks."""
+
+
+@dataclass(frozen=True)
+class FoundFleet:
+    """An answer.
+
+    Attributes:
+        replicas: fewest that keep the goals, 0 where no number does.
+        result: with so many; with the most that were tried where none does.
+        tried: each number and whether it keeps them, in the order in which they were tried.
+    """
+
+    replicas: int
+    result: ServingResult
+    tried: tuple[tuple[int, bool], ...]
+
+
+def fewest_replicas(
+    deployment: Callable[[int], Deployment],
+    requests: RequestTable,
+    slo: Sequence[Slo],
+    tpot: str = "standard",
+    progress: Callable[[str], None] = lambda words: None,
+) -> FoundFleet:
+    """Find them.
+
+    Args:
+        deployment: of so many replicas.
+        requests: the traffic.
+        slo: goals, at least one.
+        tpot: as of :func:`triosim.serving.deployment.serve`.
+        progress: told of each number.
+
+    Raises:
+        InputError: there is no goal, or as of :func:`triosim.serving.deployment.serve`.
+    """
+    if not slo:
+        raise InputError("--find fleet looks for the cheapest fleet that keeps the goals: give --slo, as ttft=p99:2s")
+    most = min(MOST_REPLICAS, len(requests))
+    tried: list[tuple[int, bool]] = []
+    found: dict[int, ServingResult] = {}
+    priced: PricedPools = {}
+    made = []  # their systems live as long as what is priced by them
+
+    def keeps(replicas: int) -> bool:
+        progress(f"{replicas:,} replicas")
+        made.append(deployment(replicas))
+        found[replicas] = serve(made[-1], requests, slo, tpot, interval=False, priced=priced)
+        good = all(met for _, _, met in found[replicas].metrics.goals)
+        tried.append((replicas, good))
+        return good
+
+    low, high = 0, 1
+    while not keeps(high):
+        if high == most:
+            return FoundFleet(0, found[high], tuple(tried))
+        low, high = high, min(2 * high, most)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if keeps(middle) else (middle, high)
+    return FoundFleet(high, found[high], tuple(tried))
 
 
 def _stretched(requests: RequestTable, factor: float) -> RequestTable:

@@ -24,6 +24,7 @@ from triosim.serving.requests import Request, RequestTable
 from triosim.serving.router import RequestRouter
 
 if TYPE_CHECKING:
+    from triosim.serving.availability import Availability, FleetHistory
     from triosim.serving.disaggregation import HandOver
     from triosim.serving.tiers import TierTraffic
 
@@ -76,6 +77,7 @@ class Served:
         adapter_loads: adapters that were copied to devices.
         reloads: requests whose blocks came from other tiers of KV cache.
         loaded_bytes, written_bytes: from these and to them.
+        history: of replicas that come and go; None where all are there all the time.
     """
 
     requests: RequestTable
@@ -106,12 +108,13 @@ class Served:
     reloads: int = 0
     loaded_bytes: int = 0
     written_bytes: int = 0
+    history: FleetHistory | None = None
 
 
 def play(
     table: RequestTable, replicas: Sequence[Replica], router: RequestRouter | None = None,
     progress: Progress | None = None, groups: Sequence[ReplicaGroup] = (), core: bool = True,
-    tiers: TierTraffic | None = None,
+    tiers: TierTraffic | None = None, availability: Availability | None = None,
 ) -> Served:  # fmt: skip
     """Serve all requests.
 
@@ -123,6 +126,7 @@ def play(
         groups: of these replicas, by the model of a request; all of them serve any request where there is none.
         core: whether what C++ can play is played there (:mod:`triosim.serving.native`), to the same result.
         tiers: behind the caches of replicas, if any have some.
+        availability: which replicas serve when, if some come and go; not with tiers or hand-overs.
 
     Raises:
         InputError: a request can never run, a policy broke a rule, or the run is longer than can be counted.
@@ -132,11 +136,11 @@ def play(
     if not groups:
         assert router is not None
         groups = (ReplicaGroup(replicas, router),)
-    if core and len(groups) == 1 and groups[0].hand_over is None:
+    if core and availability is None and len(groups) == 1 and groups[0].hand_over is None:
         played = native.play(table, replicas, groups[0].router, progress)
         if played is not None:
             return _served(table, replicas, played.rows)
-    return _Run(table, replicas, groups, progress, tiers).served()
+    return _Run(table, replicas, groups, progress, tiers, availability).served()
 
 
 class _Run:
@@ -149,8 +153,9 @@ class _Run:
         groups: Sequence[ReplicaGroup],
         progress: Progress | None,
         tiers: TierTraffic | None,
+        availability: Availability | None,
     ) -> None:
-        self.tiers = tiers
+        self.tiers, self.availability = tiers, availability
         self.table, self.replicas, self.groups, self.progress = table, replicas, groups, progress
         self.keys = {
             size: block_keys(table, size)
@@ -186,7 +191,9 @@ class _Run:
 
     def served(self) -> Served:
         """Play from the first arrival to the last end."""
-        replicas, ends, arrivals = self.replicas, self.ends, self.arrivals
+        replicas, ends, arrivals, comes_and_goes = self.replicas, self.ends, self.arrivals, self.availability
+        if comes_and_goes is not None:
+            comes_and_goes.begin(arrivals[0][0])
         while True:
             now = min(arrivals[0][0] if arrivals else _NEVER, ends[0][0] if ends else _NEVER)
             for over in self.hand_overs:
@@ -194,6 +201,9 @@ class _Run:
                 now = now if later is None else min(now, later)
             if self.tiers is not None and (later := self.tiers.next) is not None:
                 now = min(now, later)
+            if comes_and_goes is not None and (now != _NEVER or comes_and_goes.holds):
+                later = comes_and_goes.next
+                now = now if later is None else min(now, later)
             if now == _NEVER:
                 break
             self.touched = []
@@ -208,18 +218,38 @@ class _Run:
                 for replica in self.tiers.touched:
                     self.touch(replica)
                 self.tiers.touched.clear()
+            if comes_and_goes is not None:
+                self._come_and_go(comes_and_goes, now)
             while arrivals and arrivals[0][0] == now:
                 self._arrive(now, heapq.heappop(arrivals)[1])
             if self.hand_overs:
                 self._start_with_hand_overs(now)
             else:
-                self._start(self.touched, now, (arrivals[0][0] if arrivals else _NEVER) if self.foreseen else 0)
+                self._start(self.touched, now, self._horizon() if self.foreseen else 0)
             if self.tiers is not None:
                 self.tiers.network.settle(now)
         for replica in replicas:
             if error := replica.stuck():
                 raise error
         return self._table()
+
+    def _horizon(self) -> int:
+        """The tick before which nobody comes."""
+        first = self.arrivals[0][0] if self.arrivals else _NEVER
+        later = None if self.availability is None else self.availability.next
+        return first if later is None else min(first, later)
+
+    def _come_and_go(self, availability: Availability, now: int) -> None:
+        for replica in self.touched:
+            availability.ended(replica, now)
+        if availability.next != now:
+            return
+        again = availability.at(now)
+        for replica in availability.failed:
+            self.ends[:] = [end for end in self.ends if end[1] != replica.number]
+            heapq.heapify(self.ends)
+        for group, request in again:
+            self._route(self.groups[group], group, request, now)
 
     def touch(self, replica: Replica) -> None:
         """It may be able to start a step."""
@@ -234,6 +264,8 @@ class _Run:
                         "the run is longer than the 106 days that can be counted in picoseconds: serve less"
                     )
                 heapq.heappush(self.ends, (end, replica.number))
+                if replica.stages == 1:
+                    break
 
     def _start_with_hand_overs(self, now: int) -> None:
         """Those that prefill first: what they bring about bounds what can be foreseen of the others."""
@@ -264,7 +296,8 @@ class _Run:
         over.touched.clear()
 
     def _arrive(self, now: int, row: int) -> None:
-        group = self.groups[self.group_of[row] if self.group_of is not None else 0]
+        place = self.group_of[row] if self.group_of is not None else 0
+        group = self.groups[place]
         over = group.hand_over
         some = group.replicas[0].cache
         keys = self.keys[some.block_tokens][row] if some.reuses else ()
@@ -281,15 +314,25 @@ class _Run:
         )
         if over is not None:
             replica = over.arrive(request, output, group.router)
+            self.chosen[row] = replica.number
+            self.touch(replica)
         else:
-            several = len(group.replicas) > 1
-            replica = group.router.choose(request, group.replicas) if several else group.replicas[0]
-            replica.arrive(request)
-        self.chosen[row] = replica.number
-        self.touch(replica)
+            self._route(group, place, request, now)
         if self.progress is not None and self.number % 1024 == 0:
             self.progress(self.number, len(self.live))
         self.number += 1
+
+    def _route(self, group: ReplicaGroup, place: int, request: Request, now: int) -> None:
+        """To a replica, if one serves."""
+        replicas = group.replicas
+        if self.availability is not None:
+            replicas = self.availability.open_to(request, place, replicas, now)
+            if not replicas:
+                return
+        replica = group.router.choose(request, replicas) if len(replicas) > 1 else replicas[0]
+        replica.arrive(request)
+        self.chosen[request.row] = replica.number
+        self.touch(replica)
 
     def _finished(self, request: Request) -> None:
         for row in self.followers.get(request.row, ()):
@@ -313,12 +356,14 @@ class _Run:
         for over in self.hand_overs:
             transfer[list(over.transfer)] = list(over.transfer.values())
         sent = sum(over.bytes for over in self.hand_overs)
-        return _served(self.table, self.replicas, rows | {"replica": self.chosen}, transfer, sent, self.tiers)
+        history = None if self.availability is None else self.availability.history(int(rows["finished"].max()))
+        return _served(self.table, self.replicas, rows | {"replica": self.chosen}, transfer, sent, self.tiers, history)
 
 
 def _served(
     table: RequestTable, replicas: Sequence[Replica], rows: Mapping[str, NDArray[np.int64]],
     transfer: NDArray[np.int64] | None = None, sent: int = 0, tiers: TierTraffic | None = None,
+    history: FleetHistory | None = None,
 ) -> Served:  # fmt: skip
     """What became of each request, by column, and what the replicas say of themselves."""
     caches = [replica.cache for replica in replicas]
@@ -345,6 +390,7 @@ def _served(
         loaded_bytes=0 if tiers is None else tiers.loaded,
         written_bytes=0 if tiers is None else tiers.written,
         swapped_blocks=sum(cache.moved for cache in caches),
+        history=history,
     )
 
 

@@ -35,7 +35,7 @@ from triosim.core.options import Above, AtLeast, configured
 from triosim.core.units import parse_bytes, parse_time
 from triosim.hardware import machine
 from triosim.hardware.system import System
-from triosim.serving.capacity import UTILISATION
+from triosim.serving.availability import parse_mtbf
 from triosim.serving.deployment import Deployment
 from triosim.serving.pool import Pool
 from triosim.serving.swap import SWAP_BYTES
@@ -80,7 +80,11 @@ class _Pool(_Machine):
     kv_tier: Sequence[str] = ()
     max_length: Count | None = None
     kv_blocks: Count | None = None
-    memory_utilisation: Annotated[float, Above(0)] = UTILISATION
+    memory_utilisation: Annotated[float, Above(0)] | None = None
+    autoscale: str | None = None
+    cold_start: str = "host"
+    mtbf: str = "none"
+    repair: str = "0"
     host_time: str = "0"
 
 
@@ -170,6 +174,7 @@ def _system(own: _Machine, at_least: int) -> System:
 
 
 def _pool(own: _Pool, model: str | None, system: System, first: int, place: int) -> Pool:
+    name = own.name or "pool"
     return Pool(
         model=own.model or model or "",
         system=system,
@@ -186,12 +191,16 @@ def _pool(own: _Pool, model: str | None, system: System, first: int, place: int)
         prefix_caching=own.prefix_caching,
         eviction=own.eviction,
         preemption=own.preemption,
-        swap_bytes=parse_bytes(own.swap_space, f"{own.name or 'pool'}: swap_space"),
+        swap_bytes=parse_bytes(own.swap_space, f"{name}: swap_space"),
         speculation=own.speculate,
         adapters=own.lora,
         tiers=own.kv_tier,
         longest=own.max_length,
         blocks=own.kv_blocks,
         utilisation=own.memory_utilisation,
-        host_s=parse_time(own.host_time, f"{own.name or 'pool'}: host_time"),
+        autoscaling=own.autoscale,
+        cold_start=own.cold_start,
+        mtbf_s=parse_mtbf(own.mtbf, f"{name}: mtbf"),
+        repair_s=parse_time(own.repair, f"{name}: repair"),
+        host_s=parse_time(own.host_time, f"{name}: host_time"),
     )

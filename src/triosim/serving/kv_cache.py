@@ -97,6 +97,10 @@ class KVCache:
         self.free += request.blocks
         request.blocks = 0
 
+    def forget(self) -> None:
+        """The memory is lost, with all that requests hold of it."""
+        self.free = self.blocks
+
 
 class PrefixCache(KVCache):
     """Blocks whose content is kept after use until the block is needed.
@@ -254,3 +258,11 @@ class PrefixCache(KVCache):
                 self._free(block, self._key.pop(block, None))
         request.held = []
         request.blocks = request.stored = 0
+
+    def forget(self) -> None:
+        """As of any cache; nothing will be found."""
+        super().forget()
+        for kept in (self._uses, self._freed, self._idle, self._block, self._key, self._others):
+            kept.clear()
+        self._order.clear()
+        self._named = 0

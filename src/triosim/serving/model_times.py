@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from triosim.core.errors import InputError
 from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds
 from triosim.serving.kernel_times import ServingKernels
-from triosim.serving.step_times import StepShape, StepTimes
+from triosim.serving.step_times import NO_HOST, StepHost, StepShape, StepTimes
 
 if TYPE_CHECKING:
     from triosim.serving.communication import ReplicaCommunication
@@ -77,6 +77,7 @@ class StepTables:
         sequences, keys, chunks, cached: places of the grids, ascending.
         graph_tokens: up to which steps run in captured graphs, 0 where there is none.
         host, gap: ticks of the host in a step, and between two.
+        host_sequence, gap_sequence: ticks more of these for each sequence.
         one_call: whether prompts and decodes share a kernel, whose time is no sum.
     """
 
@@ -90,6 +91,8 @@ class StepTables:
     graph_tokens: int
     host: int
     gap: int
+    host_sequence: int
+    gap_sequence: int
     one_call: bool
 
 
@@ -106,6 +109,7 @@ class ModelTimes(StepTimes):
         issue_s: seconds that the host takes to launch one kernel of an eager engine, while the device runs; 0 where
             graphs or compiled code launch them.
         gap_s: seconds between two steps that nothing hides.
+        engine_host: what the engine's host does for each step, beside.
         host_ticks: picoseconds of the host in a step, launches included.
 
     Raises:
@@ -119,6 +123,7 @@ class ModelTimes(StepTimes):
     host_s: float = 0.0
     issue_s: float = 0.0
     gap_s: float = 0.0
+    engine_host: StepHost = NO_HOST
     host_ticks: int = field(init=False, repr=False, default=0)
     _tokens: list[float] = field(init=False, repr=False, default_factory=list)
     _sampling: dict[int, int] = field(init=False, repr=False, default_factory=dict)
@@ -136,15 +141,19 @@ class ModelTimes(StepTimes):
         self._one_call = self.kernels.one_call
         reduces = 2 if self.kernels.tensor_parallel > 1 else 0
         launched = self._own * (len(self.kernels.operators([1])) + 1 + reduces) + KERNELS_A_STEP
-        self.host_ticks = picoseconds(self.host_s + launched * self.issue_s, "the host's time of a step")
-        self._gap = picoseconds(self.gap_s, "the time between steps")
+        step, sequence, hidden = self.engine_host
+        host_s = self.host_s + launched * self.issue_s + (step if hidden else 0)
+        self.host_ticks = picoseconds(host_s, "the host's time of a step")
+        self._gap = picoseconds(self.gap_s + (0 if hidden else step), "the time between steps")
+        of_sequence = picoseconds(sequence, "the host's time of a sequence")
+        self._host_sequence, self._gap_sequence = (of_sequence, 0) if hidden else (0, of_sequence)
 
     def ticks(self, step: StepShape, stage: int) -> int:
         """See the module's docstring."""
         if not step.chunks and not step.drafted and self.stages == 1:
             base = self.decodes_but_attention(step.decodes)
             attention = round(self._decode(step.decodes, step.context / step.decodes))
-            return max(base + attention, self.host_ticks) + self._gap
+            return self._with_host(base + attention, step.decodes)
         if not self._tokens:
             self._fill()
         tokens = self.padded(step.tokens)
@@ -166,7 +175,11 @@ class ModelTimes(StepTimes):
             ticks += picoseconds(self.communication.send(2.0 * step.tokens * self.kernels.model.width), "a send")
         elif step.sampled:
             ticks += self._ends(step.sampled, embedding=False)
-        return max(ticks, self.host_ticks, 1) + self._gap
+        return self._with_host(max(ticks, 1), step.decodes + len(step.chunks))
+
+    def _with_host(self, ticks: int, sequences: int) -> int:
+        host = self.host_ticks + self._host_sequence * sequences
+        return max(ticks, host) + self._gap + self._gap_sequence * sequences
 
     def step_tables(self) -> StepTables:
         """What :mod:`triosim.serving.native` reads."""
@@ -175,7 +188,7 @@ class ModelTimes(StepTimes):
         graph_tokens = GRAPH_TOKENS if self.graphs else 0
         return StepTables(
             np.array(self._tokens), self._decodes, np.array(self._prefill), SEQUENCES, KEYS, CHUNKS, CACHED,
-            graph_tokens, self.host_ticks, self._gap, self._one_call,
+            graph_tokens, self.host_ticks, self._gap, self._host_sequence, self._gap_sequence, self._one_call,
         )  # fmt: skip
 
     def ends_of(self, count: int) -> int:

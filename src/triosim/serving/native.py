@@ -278,4 +278,4 @@ def _write_back(replica: Replica, counted: dict[str, Any]) -> None:
     cache.hit_tokens, cache.looked_up_tokens = counted["hit_tokens"], counted["looked_up_tokens"]
     values, times, exact, count, high, low, least, most = counted["gaps"]
     total = (high << 64) + low
-    replica.gaps = Samples.of(dict(zip(values.tolist(), times.tolist(), strict=True)), exact, count, total, least, most)
+    replica.gaps = Samples.of(values, times, exact, count, total, least, most)

@@ -13,7 +13,7 @@ import numpy as np
 
 from triosim.core.errors import InputError
 from triosim.core.units import PICOSECONDS_PER_SECOND
-from triosim.serving.capacity import ReplicaMemory, memory
+from triosim.serving.capacity import UTILISATION, ReplicaMemory, memory
 from triosim.serving.model import kv_type_of, precision_of
 from triosim.serving.model_times import ModelTimes
 from triosim.serving.pim import PimKernels, PimReport
@@ -113,7 +113,7 @@ def one_request(
     kept = memory(
         model, own.system.model(0), precision_of(own.weights), kv_type_of(own.kv_cache), block_tokens=1,
         tokens=max(batch * prompt, 1), sequences=batch, tensor_parallel=own.tensor_parallel, stages=own.stages,
-        utilisation=own.utilisation,
+        utilisation=UTILISATION if own.utilisation is None else own.utilisation,
     )  # fmt: skip
     tpot = float(np.mean(decodes)) if decodes else None
     held = batch * (whole - 1) * kept.block

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect, insort
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -16,6 +17,7 @@ from triosim.core.errors import InputError
 from triosim.core.registry import Registry
 from triosim.serving.kv_cache import KVCache
 from triosim.serving.requests import Request
+from triosim.serving.step_times import StepHost
 
 Batch = list[tuple[Request, int]]
 """Requests of one step and how many of the tokens that they lack are computed in it."""
@@ -39,6 +41,7 @@ class Policy(ABC):
             every step break it.
         swaps: whether what requests that give way have computed can be kept on the host.
         receives: whether the engine can go on with requests whose prompts were computed elsewhere.
+        static: whether the engine's share of the memory is of weights and KV cache alone, and steps use what is left.
         waiting: requests that hold nothing, first come first.
         running: admitted requests in order of arrival.
         cache: the replica's KV cache.
@@ -58,6 +61,7 @@ class Policy(ABC):
     steady: ClassVar[bool] = False
     swaps: ClassVar[bool] = False
     receives: ClassVar[bool] = True
+    static: ClassVar[bool] = False
 
     waiting: deque[Request] = field(init=False, repr=False, default_factory=deque)
     running: list[Request] = field(init=False, repr=False, default_factory=list)
@@ -96,6 +100,14 @@ class Policy(ABC):
         if request.end - 1 > self.cache.tokens:
             return f"is longer than the KV cache of {self.cache.tokens} tokens"
         return ""
+
+    def host(self) -> StepHost:
+        """What the engine's host does for each step."""
+        return StepHost()
+
+    def defaults_on(self, device: str, memory_bytes: float) -> Mapping[str, int]:
+        """Options that the engine sets by the device that it finds, unless somebody gives them."""
+        return {}
 
     def received_tokens(self, request: Request) -> int:
         """For how many tokens blocks are held when a request comes whose prompt was computed elsewhere."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
 from triosim.composition.host import issue_seconds
@@ -14,7 +15,7 @@ from triosim.core.registry import Registry
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.system import System
 from triosim.serving.adapters import AdaptedTimes, check_adapters, parse_adapters
-from triosim.serving.capacity import UTILISATION, ReplicaMemory, memory
+from triosim.serving.capacity import UTILISATION, ReplicaMemory, memory, static_share
 from triosim.serving.kernel_times import NOTHING_MOVED, Moved, ServingKernels
 from triosim.serving.kv_cache import KVCache, PrefixCache
 from triosim.serving.model import ServedModel, kv_type_of, precision_of, served_model
@@ -22,7 +23,7 @@ from triosim.serving.model_times import ModelTimes
 from triosim.serving.pim import ATTENTION, OFF, PimKernels
 from triosim.serving.policy import ENGINES, Policy
 from triosim.serving.replica import Replica
-from triosim.serving.step_times import StepTimes
+from triosim.serving.step_times import NO_HOST, StepHost, StepTimes
 from triosim.serving.swap import SWAP_BYTES, HostCopies, SwappingCache
 
 if TYPE_CHECKING:
@@ -66,7 +67,12 @@ class Pool:
         speculation: how tokens are drafted, as typed (:func:`triosim.serving.speculation.parse_speculation`).
         adapters: that requests ask for, as typed (:func:`triosim.serving.adapters.parse_adapters`).
         tiers: of KV cache behind the device's own, as typed (:func:`triosim.serving.tiers.parse_tier`).
-        utilisation: share of a device's memory that is the engine's.
+        utilisation: share of a device's memory that is the engine's; as its own default if None.
+        autoscaling: how many of the replicas there are when, as typed
+            (:func:`triosim.serving.autoscaling.parse_autoscaling`); all of them all the time if None.
+        cold_start: how a replica starts, as typed (:func:`triosim.serving.cold_start.parse_cold_start`).
+        mtbf_s: mean seconds between failures of one device; infinite: none.
+        repair_s: seconds from a failure until another replica begins to start.
         host_s: seconds that the host needs for a step, while the device runs one.
         pim: what goes to memory that computes, where devices have it: one of :data:`triosim.serving.pim.MODES`.
         host: how kernels are launched: ``graph``, or eagerly (a mode of :mod:`triosim.composition.host`).
@@ -93,7 +99,11 @@ class Pool:
     tiers: Sequence[str] = ()
     longest: int | None = None
     blocks: int | None = None
-    utilisation: float = UTILISATION
+    utilisation: float | None = None
+    autoscaling: str | None = None
+    cold_start: str = "host"
+    mtbf_s: float = inf
+    repair_s: float = 0.0
     host_s: float = 0.0
     host: str = "graph"
     pim: str = ATTENTION
@@ -108,6 +118,11 @@ class Pool:
         """Of all replicas."""
         return self.size * self.replicas
 
+    @property
+    def comes_and_goes(self) -> bool:
+        """Whether replicas fail, or are there only when they are asked for."""
+        return self.autoscaling is not None or self.mtbf_s < inf
+
     def block_bytes(self, model: ServedModel, block_tokens: int) -> float:
         """Of a block of the KV cache on one device."""
         return block_tokens * model.kv_bytes(kv_type_of(self.kv_cache), self.tensor_parallel, self.stages)
@@ -120,8 +135,8 @@ class Pool:
         return Place(first, self.tensor_parallel, self.stages, model.layers, model.kv_heads, head)
 
 
-PricedPools = dict[tuple[int, str, Moved], ModelTimes]
-"""Step times by pool, device and how far off kernels are; the pools must live as long."""
+PricedPools = dict[tuple[object, ...], ModelTimes]
+"""Step times by what they depend on (:func:`_priced_by`); the systems of the pools must live as long."""
 
 
 def checked(own: Pool) -> ServedModel:
@@ -199,12 +214,12 @@ def replicas_of(
         adapters = parse_adapters(own.adapters)
     for place in range(own.replicas):
         first = own.first + place * own.size
-        policy = part(ENGINES, own.engine, own.engine_options, "engine")
         device = device_of(own, first)
+        policy = engine_on(device, own.engine, own.engine_options)
         if device.name not in kinds:
-            key = id(own), device.name, moved
+            key = _priced_by(own, device, moved, policy.host())
             times = priced.get(key) if priced is not None else None
-            times = times or step_times(own, model, first, moved)
+            times = times or step_times(own, model, first, moved, policy.host())
             if priced is not None:
                 priced[key] = times
             plan, drafter = _drafter(own, model, device, moved, times)
@@ -305,13 +320,42 @@ def _memory(
     return memory(
         model, device, precision_of(own.weights), kv_type_of(own.kv_cache), block_tokens=policy.block_tokens,
         tokens=policy.max_tokens or NO_BUDGET, sequences=min(policy.max_running, MOST_SAMPLED),
-        tensor_parallel=own.tensor_parallel, stages=own.stages, utilisation=own.utilisation,
-        beside=beside, kv_beside=drafter.kv_token if drafter else 0.0,
+        tensor_parallel=own.tensor_parallel, stages=own.stages, utilisation=share_of(own, device, policy),
+        static=policy.static, beside=beside, kv_beside=drafter.kv_token if drafter else 0.0,
     )  # fmt: skip
 
 
-def step_times(own: Pool, model: ServedModel, first: int = 0, moved: Moved = NOTHING_MOVED) -> ModelTimes:
-    """Step times of a replica from its first device on, whose kernels are off by so much.
+def engine_on(device: Accelerator, name: str, options: Mapping[str, str]) -> Policy:
+    """A fresh policy, with the options that were typed and what the engine sets by the device.
+
+    Raises:
+        InputError: there is no such engine, or an option is not one of its.
+    """
+    policy = part(ENGINES, name, options, "engine")
+    given = {option.replace("-", "_") for option in options}
+    for option, value in policy.defaults_on(device.name, device.memory_bytes or 0.0).items():
+        if option not in given:
+            setattr(policy, option, value)
+    return policy
+
+
+def share_of(own: Pool, device: Accelerator, policy: Policy) -> float:
+    """Of the memory of a device, that is the engine's."""
+    if own.utilisation is not None:
+        return own.utilisation
+    return static_share(device.memory_bytes or inf, own.size) if policy.static else UTILISATION
+
+
+def _priced_by(own: Pool, device: Accelerator, moved: Moved, host: StepHost) -> tuple[object, ...]:
+    """What step times of a pool depend on: fleets that differ in other things share them."""
+    replica = (own.model, own.weights, own.kv_cache, own.tensor_parallel, own.stages, own.host, own.host_s, own.pim)
+    return (id(own.system), own.first, device.name, moved, host, *replica)
+
+
+def step_times(
+    own: Pool, model: ServedModel, first: int = 0, moved: Moved = NOTHING_MOVED, host: StepHost = NO_HOST
+) -> ModelTimes:
+    """Step times of a replica from its first device on, whose kernels are off by so much, under an engine's host.
 
     Raises:
         InputError: its devices differ, or a name in the pool is not known.
@@ -328,7 +372,9 @@ def step_times(own: Pool, model: ServedModel, first: int = 0, moved: Moved = NOT
 
         between = ReplicaCommunication(own.system, own.tensor_parallel, own.stages, first, moved.network)
     issue = issue_seconds(own.host)
-    return ModelTimes(kernels, between, own.stages, graphs=issue == 0, host_s=own.host_s, issue_s=issue)
+    return ModelTimes(
+        kernels, between, own.stages, graphs=issue == 0, host_s=own.host_s, issue_s=issue, engine_host=host
+    )
 
 
 def device_of(own: Pool, first: int) -> Accelerator:

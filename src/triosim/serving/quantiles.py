@@ -31,12 +31,17 @@ class Samples:
         self.total = 0
         self.least, self.most = 0, 0
         self._counts: dict[int, int] = {}
+        self._columns: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None  # instead, where counting is over
 
     @staticmethod
-    def of(counts: dict[int, int], exact: bool, count: int, total: int, least: int, most: int) -> Samples:
-        """Samples that were counted elsewhere: how often each value, or each bucket unless ``exact``, was there."""
+    def of(
+        values: NDArray[np.int64], times: NDArray[np.int64], exact: bool, count: int, total: int, least: int, most: int
+    ) -> Samples:
+        """Samples that were counted elsewhere and to which none is added: how often each value, or each bucket unless
+        ``exact``, was there, in any order."""
         out = Samples()
-        out._counts, out.exact, out.count, out.total, out.least, out.most = counts, exact, count, total, least, most
+        out._columns = values, times
+        out.exact, out.count, out.total, out.least, out.most = exact, count, total, least, most
         return out
 
     def add(self, value: int, times: int = 1) -> None:
@@ -60,25 +65,35 @@ class Samples:
             merged[key] = merged.get(key, 0) + times
         self._counts, self.exact = merged, False
 
+    def _counted(self, exact: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Values, or buckets unless ``exact``, and how often each was there; those of equal buckets side by side."""
+        if self._columns is not None:
+            values, times = self._columns
+        else:
+            size = len(self._counts)
+            values = np.fromiter(self._counts, np.int64, size)
+            times = np.fromiter(self._counts.values(), np.int64, size)
+        if self.exact and not exact:
+            values = _buckets(values)
+        return values, times
+
     @staticmethod
     def joined(parts: Iterable[Samples]) -> Samples:
         """All samples of several."""
-        out = Samples()
-        for part in parts:
-            if not part.count:
-                continue
-            if out.exact and not part.exact:
-                out._merge()
-            out.least = part.least if not out.count else min(out.least, part.least)
-            out.most = max(out.most, part.most)
-            out.count += part.count
-            out.total += part.total
-            for value, times in part._counts.items():
-                key = value if out.exact == part.exact else _bucket(value)
-                out._counts[key] = out._counts.get(key, 0) + times
-            if out.exact and len(out._counts) > MOST_EXACT:
-                out._merge()
-        return out
+        some = [part for part in parts if part.count]
+        if len(some) == 1:
+            return some[0]
+        if not some:
+            return Samples()
+        exact = all(part.exact for part in some)
+        values, times = _added([part._counted(exact) for part in some])
+        if exact and len(values) > MOST_EXACT:
+            exact = False
+            values, times = _added([part._counted(exact) for part in some])
+        return Samples.of(
+            values, times, exact, sum(part.count for part in some), sum(part.total for part in some),
+            min(part.least for part in some), max(part.most for part in some),
+        )  # fmt: skip
 
     @property
     def mean(self) -> float:
@@ -90,8 +105,9 @@ class Samples:
         at = list(at)
         if not self.count:
             return [math.nan] * len(at)
-        keys = np.array(sorted(self._counts), np.int64)
-        ends = np.cumsum([self._counts[key] for key in keys.tolist()])
+        keys, times = self._counted(self.exact)
+        order = np.argsort(keys)
+        keys, ends = keys[order], np.cumsum(times[order])
         values = keys.astype(np.float64) if self.exact else np.array([_value(key) for key in keys.tolist()])
         values = np.clip(values, self.least, self.most)
         out = []
@@ -111,8 +127,29 @@ def _bucket(value: int) -> int:
     return -1 if value == 0 else math.ceil(math.log(value) / RATIO) if value > 1 else 0
 
 
+def _buckets(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Of each; logarithms of vectors may end in another digit, and so those beside a border are looked at again."""
+    place = np.log(np.maximum(values, 1)) / RATIO
+    out = np.where(values == 0, -1, np.ceil(place).astype(np.int64))
+    for at in np.flatnonzero(np.abs(place - np.rint(place)) < 1e-6).tolist():
+        out[at] = _bucket(int(values[at]))
+    return out
+
+
 def _value(bucket: int) -> float:
     return 0.0 if bucket < 0 else math.exp(bucket * RATIO) * (1 - ERROR)
+
+
+def _added(
+    columns: list[tuple[NDArray[np.int64], NDArray[np.int64]]],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Values in ascending order, each once, and how often it was there in all."""
+    values = np.concatenate([one for one, _ in columns])
+    times = np.concatenate([one for _, one in columns])
+    order = np.argsort(values)
+    values, times = values[order], times[order]
+    begins = np.flatnonzero(np.diff(values, prepend=values[0] - 1))
+    return values[begins], np.add.reduceat(times, begins)
 
 
 def of_array(values: NDArray, at: Iterable[float]) -> list[float]:

@@ -74,6 +74,7 @@ class Replica:
         self.speculation: Speculation | None = None
         self.slots: AdapterSlots | None = None
         self._drafts: list[int] = []
+        self._spans: list[list[tuple[int, int]]] = []  # of each step in flight: begin and end on each stage
         self._kept: dict[int, Request] = {}
         self.outstanding = self.steps = self.tokens = self.padding = 0
         self.busy = [0] * self.stages
@@ -134,6 +135,34 @@ class Replica:
         """Nobody reads the blocks of a request any more that is done and was kept."""
         self.cache.release(self._kept.pop(request.row))
 
+    def lose(self, now: int) -> list[Request]:
+        """It fails: what it computes and all that it holds is lost, and nothing waits any more.
+
+        Returns:
+            The requests that it had, as they can begin again elsewhere.
+        """
+        for spans in self._spans:
+            for stage, (begin, end) in enumerate(spans):
+                self.busy[stage] -= max(end - max(begin, now), 0)
+        lost = [*self.policy.running, *self.policy.waiting]
+        for request in lost:
+            request.lost()
+            if self.speculation is not None:
+                self.speculation.forget(request)
+        self.in_flight.clear()
+        self._spans.clear()
+        self.free_at = [now] * self.stages
+        self.outstanding = 0
+        self.policy.attach(self.cache, self.policy.longest, self.stages)
+        self.forget()
+        return lost
+
+    def forget(self) -> None:
+        """Its memory is lost: the KV cache, and adapters."""
+        self.cache.forget()
+        if self.slots is not None:
+            self.slots.forget()
+
     def loaded(self, request: Request) -> None:
         """Blocks of a request have come from another tier: it waits in its place again, and will find them."""
         self.loading -= 1
@@ -176,14 +205,23 @@ class Replica:
             shape = self._speculated(batch, shape, self.speculation)
         if self.slots is not None:
             shape = shape._replace(adapters=self.slots.count(batch))
-        if shape.decodes == len(batch) == len(self.policy.running) and self._steady and self._every_step_alike:
+        if self._steady and shape.decodes == len(batch) == len(self.policy.running) and self._every_step_alike:
             shape, now = self._decoded(batch, shape, now, horizon)
-        end, begin = now, max(now, self.free_at[0])
-        for stage in range(self.stages):
-            ticks = self.times.ticks(shape, stage)
-            end = max(end, self.free_at[stage]) + ticks
-            self.free_at[stage] = end
-            self.busy[stage] += ticks
+        end = begin = now
+        if self.stages == 1:  # which is free
+            ticks = self.times.ticks(shape, 0)
+            end = self.free_at[0] = now + ticks
+            self.busy[0] += ticks
+            self._spans.append([(now, end)])
+        else:
+            begin, spans = max(now, self.free_at[0]), []
+            for stage in range(self.stages):
+                ticks = self.times.ticks(shape, stage)
+                end = max(end, self.free_at[stage]) + ticks
+                spans.append((end - ticks, end))
+                self.free_at[stage] = end
+                self.busy[stage] += ticks
+            self._spans.append(spans)
         if self.on_step is not None:
             self.on_step(batch, begin, end)
         self.in_flight.append(batch)
@@ -326,6 +364,7 @@ class Replica:
     def end(self, now: int) -> None:
         """The oldest step in flight is over: its tokens are computed, and requests that lack nothing get one more."""
         batch = self.in_flight.pop(0)
+        self._spans.pop(0)
         store = self.cache.store if self.cache.reuses else None
         gaps = self.gaps
         gap = times = 0

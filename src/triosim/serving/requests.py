@@ -210,6 +210,15 @@ class Request:
         """Output tokens to come."""
         return self.end - self.known
 
+    def lost(self) -> None:
+        """Its replica is gone with all that was computed: it begins again elsewhere, with the output that it has."""
+        if self.computed or self.busy:
+            self.restarts += 1
+        self.prefill = self.known
+        self.computed = self.blocks = self.stored = self.cached = self.away = self.asked = 0
+        self.held = []
+        self.busy = False
+
     def without_blocks(self) -> Request:
         """Another that holds the blocks that this one held."""
         other = Request(self.row, self.number, self.arrived, self.prompt, self.end - self.prompt, keys=self.keys)

@@ -34,6 +34,24 @@ class StepShape(NamedTuple):
     adapters: int = 0
 
 
+class StepHost(NamedTuple):
+    """What the host of an engine does for each step: schedule it, prepare its inputs, take its tokens.
+
+    Attributes:
+        step_s: seconds for any step.
+        sequence_s: seconds more for each sequence in it.
+        hidden: whether that passes while the device runs the step before, so that a step takes the longer of the two;
+            else the device waits for it.
+    """
+
+    step_s: float = 0.0
+    sequence_s: float = 0.0
+    hidden: bool = True
+
+
+NO_HOST = StepHost()
+
+
 class StepTimes(ABC):
     """Prices the steps of a replica of one model on given devices.
 

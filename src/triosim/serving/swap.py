@@ -73,7 +73,7 @@ class SwappingCache(KVCache):
         copies: between a device and its host.
 
     Attributes:
-        host_free: blocks of the host that nobody's are in.
+        host_blocks, host_free: blocks of the host, and those that nobody's are in.
         moved: blocks copied, there and back, by each device.
 
     Raises:
@@ -88,7 +88,7 @@ class SwappingCache(KVCache):
             raise InputError(
                 f"the swap space holds not even one block of {format_bytes(block_bytes)}: give more (--swap-space)"
             )
-        self.host_free = host_blocks
+        self.host_free = self.host_blocks = host_blocks
         self.block_bytes, self.copies = block_bytes, copies
         self._due = 0
 
@@ -120,6 +120,11 @@ class SwappingCache(KVCache):
         """Picoseconds that the step waits which is scheduled with the copies since the last one."""
         due, self._due = self._due, 0
         return due
+
+    def forget(self) -> None:
+        """As of any cache; what was on the host is lost too."""
+        super().forget()
+        self.host_free, self._due = self.host_blocks, 0
 
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self.block_tokens)

@@ -51,16 +51,22 @@ class LightLlm(Policy):
         step: Batch = []
         tokens = 0
         spans = [(request.remaining, request.known) for request in self.running]
+        room = self.cache.tokens - self._held_by_others()
         while self.waiting and len(self.running) < self.max_running:
             request = self.waiting[0]
             tokens += request.known
             spans.append((request.remaining, request.known))
-            if tokens > (self.max_tokens or tokens) or self._peak(spans) > self.cache.tokens:
+            if tokens > (self.max_tokens or tokens) or self._peak(spans) > room:
                 break
             self.admit()
             self.cache.start(request, request.known)
             step.append((request, request.lacks))
         return step
+
+    def _held_by_others(self) -> int:
+        """Tokens of requests that do not run here any more, and are still being sent to where they do."""
+        held = self.cache.blocks - self.cache.free - sum(request.blocks for request in self.running)
+        return max(held, 0) * self.block_tokens
 
     @staticmethod
     def _peak(spans: list[tuple[int, int]]) -> int:

@@ -13,10 +13,8 @@ from triosim.serving.kv_cache import KVCache
 from triosim.serving.policy import Batch, Policy
 from triosim.serving.requests import Request
 
-LEAST = 0.14
-"""Of the first share, the least that it decays to."""
-DECAY_STEPS = 600
-"""Decode steps in which it does."""
+LEAST, DECAY_STEPS = 0.14, 600
+"""Of the first share, the least that it decays to, and decode steps in which it does."""
 RETRACT_STEPS = 20
 """Decode steps that must have room after requests were retracted."""
 MOST_TO_COME = 4096
@@ -45,6 +43,7 @@ class SgLang(Policy):
 
     finds_prefixes: ClassVar[bool] = True
     radix: ClassVar[bool] = True
+    static: ClassVar[bool] = True
 
     def attach(self, cache: KVCache, longest: int, stages: int = 1) -> None:
         """As of any policy; the share is that of the beginning."""
