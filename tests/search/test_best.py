@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -75,17 +75,66 @@ def test_no_plan_is_below_its_bound(
     gpt2: triosim.Trace, server: triosim.System, space: PlanSpace, every: _Memory
 ) -> None:
     bounds = Bounds(gpt2, server, Plan(global_batch_size=BATCH), Fidelity())
-    shares = []
+    shares, sharper = [], []
     for one in space.candidates():
         bound, outcome = bounds.of(one), every.get(one.asked)
+        cut = bounds.of_stages(one)
+        assert not isinstance(cut, str)
         assert outcome is not None
         assert outcome.figures is not None
         assert not isinstance(bound, str)
         assert 0 < bound.seconds <= outcome.figures.iteration_time_s, one.asked
         assert 0 < bound.bytes <= outcome.figures.reserved_bytes, one.asked
+        if one.asked["pp"] > 1:
+            assert 0 < cut.seconds <= outcome.figures.iteration_time_s, one.asked
+            assert 0 < cut.bytes <= outcome.figures.reserved_bytes, one.asked
+            sharper.append((cut.seconds - bound.seconds, cut.bytes / outcome.figures.reserved_bytes))
         shares.append((bound.seconds / outcome.figures.iteration_time_s, bound.bytes / outcome.figures.reserved_bytes))
     assert max(seconds for seconds, _ in shares) > 0.7  # it says something
     assert max(size for _, size in shares) > 0.7
+    assert max(seconds for seconds, _ in sharper) > 0
+    assert max(size for _, size in sharper) > 0.5
+
+
+def test_what_is_said_without_pricing_a_shape_is_below_what_the_shape_says() -> None:
+    workload = load_workload("gpt3-1.3b", seq_len=256, training=True)
+    bounds = Bounds(workload, triosim.system("dgx-a100", 1), Plan(global_batch_size=16), Fidelity())
+    among = {"pp": (1, 2), "micro-batch-size": (1, 4), "schedule": ("1f1b",), "zero": (0, 1)}
+    shares, earlier = [], []
+    for one in PlanSpace([8], 16, len(blocks(workload)), 256, among=among).candidates():
+        if one.asked["tp"] in (1, 4):
+            bound, floor, plain = bounds.of(one), bounds.at_once(one), bounds.without_recomputation(one)
+            assert not isinstance(bound, str)
+            assert floor.bytes <= bound.bytes, one.asked
+            assert plain.seconds <= bound.seconds, one.asked
+            shares.append(floor.bytes / bound.bytes)
+            earlier.append(plain.seconds / bound.seconds)
+    assert min(shares) > 0.3
+    assert max(shares) > 0.9
+    assert 0.6 < min(earlier) < 0.9  # what runs again takes its time
+    assert max(earlier) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("gpt3-1.3b", {"tp": 4, "recompute": "full", "sequence-parallel": True}),
+        ("mixtral-8x7b", {"tp": 2, "ep": 4, "recompute": "selective", "sequence-parallel": False}),
+    ],
+)
+def test_equal_blocks_are_read_once(name: str, asked: dict[str, Any]) -> None:
+    workload = load_workload(name, seq_len=128, training=True)
+    plan = {"cp": 1, "ep": 1, "pp": 1, "dp": 8 // asked["tp"], "micro_batches": 2, "zero": 0, **asked}
+    bounds = [Bounds(workload, triosim.system("dgx-a100", 1), Plan(global_batch_size=8), Fidelity()) for _ in range(2)]
+    assert bounds[0].repeats is not None
+    bounds[1].repeats = None
+    short, whole = (one.shape(plan) for one in bounds)
+    assert not isinstance(short, str)
+    assert not isinstance(whole, str)
+    exact = ("forward_alone_s", "backward_alone_s", "host_s", "weights", "gradients", "states", "kept")
+    assert [getattr(short, one) for one in exact] == pytest.approx([getattr(whole, one) for one in exact], rel=1e-12)
+    for one in ("forward_s", "pass_s"):
+        assert 0.99 * getattr(whole, one) < getattr(short, one) <= getattr(whole, one) * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("objective", ["time", "memory", "tokens-per-dollar"])
@@ -116,6 +165,18 @@ def test_what_is_known_is_not_predicted_again(
     resumed, whole = (_best(gpt2, server, space, count=3, known=one) for one in (half, every))
     assert resumed == whole
     assert 0 < half.asked < whole.predicted
+
+
+def test_what_becomes_known_while_plans_are_asked_for_is_given_back(
+    gpt2: triosim.Trace, server: triosim.System
+) -> None:
+    known: dict[int, PlanOutcome] = {}
+
+    def plans() -> Iterator[dict[str, Any]]:
+        known[0] = PlanOutcome(0, {"tp": 2}, None, "was known")
+        yield {"tp": 2}
+
+    assert list(sweep(gpt2, server, plans(), base=Plan(global_batch_size=BATCH), known=known)) == [known[0]]
 
 
 def test_the_front_of_a_few() -> None:

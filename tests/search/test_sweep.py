@@ -98,16 +98,16 @@ def test_options_that_make_no_sense_are_a_sentence(gpt2: triosim.Trace, server: 
 
 def test_a_journal_gives_back_what_it_was_given(tmp_path: Path, outcomes: list[PlanOutcome]) -> None:
     path = tmp_path / "log"
-    with Journal(path, "key") as journal:
+    with Journal(path, "key", PlanOutcome.from_dict) as journal:
         for number, one in enumerate(outcomes):
             journal.keep(str(number), one)
     whole = path.read_bytes()
     path.write_bytes(whole[:-9])  # the last line was being written
-    with Journal(path, "key") as journal:
+    with Journal(path, "key", PlanOutcome.from_dict) as journal:
         assert journal.found == {str(number): one for number, one in enumerate(outcomes[:-1])}
         journal.keep(str(len(outcomes) - 1), outcomes[-1])
     assert path.read_bytes() == whole
-    with Journal(path, "another") as journal:
+    with Journal(path, "another", PlanOutcome.from_dict) as journal:
         assert journal.other
         assert not journal.found
         journal.done()
@@ -118,7 +118,7 @@ def test_a_file_that_is_no_journal_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("mine\n")
     with pytest.raises(InputError, match="no journal"):
-        Journal(path, "key")
+        Journal(path, "key", PlanOutcome.from_dict)
     assert path.read_text() == "mine\n"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -85,6 +85,11 @@ class SearchOptions:
         complete=completion.links,
     )  # fmt: skip
     workers: int = _option(RUN, "--workers", "N", "Processes that predict plans (default 1).", default=1)
+    export: str | None = _option(
+        OUTPUT, "--export", "NAME[=FILE]",
+        "The best plan as the configuration of torchtitan (TOML) or megatron (arguments); with --json, of each plan.",
+        complete=choices("torchtitan", "megatron"),
+    )  # fmt: skip
     json: str | None = _option(
         OUTPUT, "--json", "FILE",
         "Write the plans as JSON; - writes them, and nothing else, to the terminal.  A search that was killed goes on "
@@ -106,10 +111,12 @@ def search(options: SearchOptions) -> None:
         InputError: an option makes no sense, or no plan is legal or fits.
     """
     from triosim.cli.energy_options import price_of
+    from triosim.cli.exporting import asked_for, configured, write
     from triosim.cli.predict import fidelity_of, plan_of, step
     from triosim.core.outputs import check_distinct
     from triosim.report.search import Report, show, to_dict
     from triosim.search.best import OBJECTIVES, best_plans
+    from triosim.search.outcome import PlanOutcome
 
     if options.objective not in OBJECTIVES:
         raise unknown("objective", options.objective, OBJECTIVES)
@@ -117,7 +124,8 @@ def search(options: SearchOptions) -> None:
         raise InputError(f"--workers must be at least 1, got {options.workers}")
     price, under = price_of(options.price), _under(options.under)
     files = [("WORKLOAD", options.workload), ("--system", options.system), ("--device", options.device)]
-    check_distinct({"--json": options.json}, files)
+    framework, path = asked_for(options.export)
+    check_distinct({"--json": options.json, "--export": path}, files)
     with progress() as tell:
         tell("reading the workload")
         each = _each(options)
@@ -130,7 +138,7 @@ def search(options: SearchOptions) -> None:
             raise InputError("what a device hour costs is not known: give --price, for example 2/h")
         asked = (trace, systems, base, fidelity, options.objective, options.best, options.front, space.among)
         names = [text for _, text in files if text]
-        with KnownOutcomes([options.json], (*asked, space.batch), names, "a search") as kept:
+        with KnownOutcomes([options.json], (*asked, space.batch), names, "a search", PlanOutcome.from_dict) as kept:
             found = best_plans(
                 trace, systems, space, base, fidelity, options.objective, options.best, options.front,
                 options.workers, tell, kept,
@@ -141,8 +149,14 @@ def search(options: SearchOptions) -> None:
                 "as given" if options.price else "list price of the catalog",
                 {count: _words(one) for count, one in zip(systems, each, strict=True)},
             )  # fmt: skip
+            if framework:
+                plans = (*found.best, *(found.front or ()))
+                made = configured(framework, options.workload, trace, systems, base, fidelity, space, plans)
+                report = replace(report, configured=made, shows_configuration=path is None)
             present(report, "search", options.json, to_dict, show)
             kept.done()
+    if framework:
+        write(report, path, options.json)
 
 
 def _under(text: str) -> dict[str, int]:
@@ -190,8 +204,6 @@ def _each(options: SearchOptions) -> list[Options]:
 
 def _systems(each: list[Options], trace: Trace, under: Mapping[str, int]) -> dict[int, System]:
     """The machines by their number of devices, whose memory is what a plan may need."""
-    from dataclasses import replace
-
     from triosim.cli.predict import machine
 
     found = {}

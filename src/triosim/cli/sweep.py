@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,7 @@ def sweep(options: Options, training: bool) -> None:
     from triosim.cli.workloads import load_workload
     from triosim.report import ranking
     from triosim.search import grid
+    from triosim.search.outcome import PlanOutcome
     from triosim.search.sweep import sweep as predicted
 
     with progress() as tell:
@@ -74,8 +76,9 @@ def sweep(options: Options, training: bool) -> None:
         system = machine(options, trace, max(_ranks(base, one) for one in asked))
         also = [load_workload(name, step=options.step) for name in options.also or ()]
         content = (trace, system, base, fidelity, also)
-        with KnownOutcomes([options.json, options.csv], content, _texts(base, fidelity, axes), "a sweep") as kept:
-            known = kept.numbered(asked)
+        names, outputs = _texts(base, fidelity, axes), [options.json, options.csv]
+        with KnownOutcomes(outputs, content, names, "a sweep", PlanOutcome.from_dict) as kept:
+            known = {number: replace(one, number=number) for number, one in kept.numbered(asked).items()}
             outcomes = []
             for one in predicted(
                 trace, system, asked, workers=options.workers, base=base, fidelity=fidelity, progress=tell, known=known,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rich.console import Console
@@ -22,6 +22,21 @@ _SHORT = (("tp", "tp"), ("pp", "pp"), ("dp", "dp"), ("cp", "cp"), ("ep", "ep"))
 
 
 @dataclass(frozen=True)
+class Configured:
+    """A plan as the configuration of a framework.
+
+    Attributes:
+        framework: its name.
+        text: of the configuration, ``""`` where there is none.
+        why: there is none.
+    """
+
+    framework: str
+    text: str
+    why: str
+
+
+@dataclass(frozen=True)
 class Report:
     """A search and what it was asked.
 
@@ -34,6 +49,8 @@ class Report:
         price: dollars of a device hour, None where not known.
         price_from: where that is from.
         words: of a command line that predicts one of the plans, those that all share; by the number of devices.
+        configured: plans as the configuration of a framework, by the number of the candidate.
+        shows_configuration: whether the best of them is printed.
     """
 
     found: BestPlans
@@ -45,6 +62,17 @@ class Report:
     price: float | None
     price_from: str
     words: Mapping[int, Sequence[str]]
+    configured: Mapping[int, Configured] = field(default_factory=dict)
+    shows_configuration: bool = True
+
+    @property
+    def configuration(self) -> tuple[int, Configured] | None:
+        """Rank and configuration of the best plan that the framework can say."""
+        for rank, one in enumerate(self.found.best, 1):
+            made = self.configured.get(one.candidate.number)
+            if made and made.text:
+                return rank, made
+        return None
 
     def dollars(self, one: FoundPlan) -> float | None:
         """What an iteration costs."""
@@ -89,10 +117,12 @@ def to_dict(report: Report) -> dict[str, Any]:
 
 
 def _plain(report: Report, one: FoundPlan, rank: int | None) -> dict[str, Any]:
+    number = one.candidate.number
     return {
         **({"rank": rank} if rank else {}), "devices": one.candidate.devices, "asked": dict(one.candidate.asked),
         "figures": asdict(one.figures), "usd_per_iteration": report.dollars(one),
         "tokens_per_usd": report.tokens_per_dollar(one), "command": report.command(one.candidate),
+        **({"configuration": asdict(report.configured[number])} if number in report.configured else {}),
     }  # fmt: skip
 
 
@@ -104,6 +134,7 @@ def show(report: Report, console: Console) -> None:
         console.print()
         console.print(Text("The best of them as a command:", "bold"))
         console.print(Text(f"  {report.command(found.best[0].candidate)}"), soft_wrap=True)
+        _show_configuration(report, console)
     else:
         console.print(Text("No plan fits in memory.", "bold"))
     if found.front:
@@ -123,6 +154,23 @@ def show(report: Report, console: Console) -> None:
         console.print(rows)
     if report.price is not None:
         console.print(Text(f"A device hour costs {report.price:g} USD, {report.price_from}.", "dim"))
+
+
+def _show_configuration(report: Report, console: Console) -> None:
+    """The best plan that a framework can say, as its configuration, and why it is not the best of all."""
+    if not report.configured:
+        return
+    console.print()
+    chosen = report.configuration
+    better = report.found.best[: chosen[0] - 1 if chosen else None]
+    whys: dict[str, list[str]] = {}
+    for rank, one in enumerate(better, 1):
+        whys.setdefault(report.configured[one.candidate.number].why, []).append(str(rank))
+    for why, ranks in whys.items():
+        console.print(Text(f"Plan{'s' * (len(ranks) > 1)} {', '.join(ranks)}: {why}."), soft_wrap=True)
+    if chosen and report.shows_configuration:
+        console.print(Text(f"Plan {chosen[0]} for {chosen[1].framework}:", "bold"))
+        console.print(Text("".join(f"  {line}\n" for line in chosen[1].text.splitlines())), soft_wrap=True, end="")
 
 
 def _choices(asked: Mapping[str, Any]) -> dict[str, str]:

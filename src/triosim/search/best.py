@@ -9,9 +9,11 @@ workers changes what is found.
 from __future__ import annotations
 
 import bisect
+import heapq
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Literal, Protocol
 
 from triosim.core.errors import InputError
@@ -19,7 +21,7 @@ from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.plan import Plan
 from triosim.prediction.largest_batch import needed
-from triosim.search.bounds import Bounds
+from triosim.search.bounds import Bound, Bounds
 from triosim.search.front import Costs, dominates, front
 from triosim.search.outcome import Figures, PlanOutcome
 from triosim.search.space import Candidate, PlanSpace
@@ -139,12 +141,25 @@ class _Open:
     Attributes:
         least: what counts, at least.
         number: of the candidate.
+        known: how well its least is known: a place in :data:`_STEPS`.
         costs: all that it costs at least.
     """
 
     least: Costs
     number: int
+    known: int
     costs: Costs
+
+
+_STEPS: tuple[Callable[[Bounds, Candidate], Bound | str], ...] = (
+    Bounds.at_once, Bounds.without_recomputation, Bounds.of, Bounds.of_stages,
+)  # fmt: skip
+"""What tells the least of a plan, each step dearer and sharper than the one before it."""
+SHARP = len(_STEPS) - 1
+
+TOGETHER = 8
+"""Plans that one process is given at once: those found worst of them are predicted for nothing, but plans that are
+alike share work."""
 
 
 class _Search:
@@ -187,57 +202,43 @@ class _Search:
         self, devices: int, workers: int, tell: Callable[[str], None], known: Known | None
     ) -> Iterator[tuple[Candidate, PlanOutcome]]:
         """Plans on so many devices that may be among the best, with what they gave."""
-        system = self.systems[devices]
-        opened = self._opened(devices, system, tell)
+        opened = _Opened(self, devices, tell)
+        if workers > 1:
+            yield from self._swept(opened, devices, workers, known)
+            return
+        while batch := list(islice(opened, TOGETHER)):
+            yield from self._swept(batch, devices, 1, known)
+
+    def _swept(
+        self, plans: Iterable[Candidate], devices: int, workers: int, known: Known | None
+    ) -> Iterator[tuple[Candidate, PlanOutcome]]:
+        """Plans on so many devices with what they gave."""
         sent: list[Candidate] = []
         remembered: dict[int, PlanOutcome] = {}
 
         def asked() -> Iterator[dict[str, Any]]:
-            for number, one in enumerate(opened):
-                if self._is_out(one):
-                    continue
-                candidate = self.candidates[one.number]
+            for candidate in plans:
                 before = known.get(candidate.asked) if known else None
                 if before is not None:
                     remembered[len(sent)] = replace(before, number=len(sent))
                 sent.append(candidate)
-                tell(f"{devices} devices: {number + 1:,} of {len(opened):,} plans looked at, {self._best_words()}")
                 yield dict(candidate.asked)
 
         for outcome in sweep(
-            self.workload, system, asked(), workers=workers, base=self.base, fidelity=self.fidelity, known=remembered
+            self.workload, self.systems[devices], asked(), workers=workers, base=self.base, fidelity=self.fidelity,
+            known=remembered,
         ):  # fmt: skip
             candidate = sent[outcome.number]
             if known and outcome.number not in remembered:
                 known.keep(candidate.asked, outcome)
             yield candidate, outcome
 
-    def _opened(self, devices: int, system: System, tell: Callable[[str], None]) -> list[_Open]:
-        """Plans that may fit, those that take least at least first."""
-        bounds = Bounds(self.workload, system, self.base, self.fidelity)
-        own = [one for one in self.candidates if one.devices == devices]
-        if not self.prune:
-            return [_Open((0.0,), one.number, (0.0, 0.0, 0.0)) for one in own]
-        found: list[_Open] = []
-        for number, one in enumerate(own):
-            if not number % 100:
-                tell(f"{devices} devices: {number:,} of {len(own):,} plans bounded")
-            bound = bounds.of(one)
-            if isinstance(bound, str):
-                self.fell[bound] += 1
-            elif not _fits(bound.bytes, system):
-                self.fell[TOO_LARGE] += 1
-            else:
-                costs = _costs(bound.seconds, bound.bytes, devices)
-                found.append(_Open(self._key(costs), one.number, costs))
-        return sorted(found)
-
-    def _key(self, costs: Costs) -> Costs:
+    def key(self, costs: Costs) -> Costs:
         """What is compared first, then what decides between equals."""
         seconds, size, spent = costs
         return {"time": (seconds,), "tokens-per-dollar": (spent,), "memory": (size, seconds)}[self.objective]
 
-    def _is_out(self, one: _Open) -> bool:
+    def is_out(self, one: _Open) -> bool:
         """Whether a plan cannot be among what is looked for; counts why."""
         if not self.prune or len(self.best) < self.count or one.least <= self.best[self.count - 1][0]:
             return False
@@ -261,12 +262,64 @@ class _Search:
         else:
             found = FoundPlan(candidate, outcome.figures)
             self.found[candidate.number] = found
-            bisect.insort(self.best, (self._key(found.costs), candidate.number))
+            bisect.insort(self.best, (self.key(found.costs), candidate.number))
 
-    def _best_words(self) -> str:
+    def best_words(self) -> str:
         if not self.best:
             return "none fits yet"
         return f"best {self.found[self.best[0][1]].figures.iteration_time_s:.4g} s"
+
+
+class _Opened(Iterator[Candidate]):
+    """Plans on so many devices that may be among the best, those that take least at least first.
+
+    What a plan takes at least is worked out step by step, and the next step only once no other takes less.
+
+    Args:
+        of: the search; what it has found until a plan is asked for leaves out others.
+        devices: how many.
+        tell: told how far it is.
+    """
+
+    def __init__(self, of: _Search, devices: int, tell: Callable[[str], None]) -> None:
+        self.of, self.devices, self.tell = of, devices, tell
+        self.system = of.systems[devices]
+        self.bounds = Bounds(of.workload, self.system, of.base, of.fidelity)
+        own = [one for one in of.candidates if one.devices == devices]
+        self.count = len(own)
+        self.heap: list[_Open] = []
+        if not of.prune:
+            self.heap = [_Open((0.0,), one.number, SHARP, (0.0, 0.0, 0.0)) for one in own]
+            return
+        for number, one in enumerate(own):
+            if not number % 1000:
+                tell(f"{devices} devices: {number:,} of {len(own):,} plans bounded")
+            self._push(one, 0, (0.0, 0.0, 0.0))
+
+    def __next__(self) -> Candidate:
+        while self.heap:
+            one = heapq.heappop(self.heap)
+            if self.of.is_out(one):
+                continue
+            left = f"{self.count - len(self.heap):,} of {self.count:,} plans"
+            self.tell(f"{self.devices} devices: {left} looked at, {self.of.best_words()}")
+            candidate = self.of.candidates[one.number]
+            if one.known == SHARP:
+                return candidate
+            self._push(candidate, one.known + 1, one.costs)
+        raise StopIteration
+
+    def _push(self, candidate: Candidate, known: int, before: Costs) -> None:
+        """Keep a plan whose least is known so well, if it may fit."""
+        bound = _STEPS[known](self.bounds, candidate)
+        if isinstance(bound, str):
+            self.of.fell[bound] += 1
+        elif not _fits(bound.bytes, self.system):
+            self.of.fell[TOO_LARGE] += 1
+        else:
+            new = _costs(bound.seconds, bound.bytes, self.devices)
+            costs = tuple(max(pair) for pair in zip(before, new, strict=True))
+            heapq.heappush(self.heap, _Open(self.of.key(costs), candidate.number, known, costs))
 
 
 def _fits(size: int, system: System) -> bool:

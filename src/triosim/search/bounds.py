@@ -8,9 +8,12 @@ for it.  With ``t`` the end of the stream and ``d_n`` that of collective ``n`` o
 operators in order gives ``t = max(t, d_n of all that are needed) + seconds`` and ``d_n = max(d of the last, t at its
 issue) + alone_n``, with ``alone_n`` what the collective takes where nothing else moves.  Launches, slowed computation,
 sends, contention and reductions of gradients only add to such a recurrence (it is made of sums and maxima), so its end
-``P`` is what one micro-batch takes at least on one stage.  Cut into parts, what is under way at a cut may be hidden
-behind other work: each of the ``2 parts`` cuts (forward and backward) takes at most ``h`` off, the longest that the
-collectives are ever behind the computation, and the parts' passes together take ``W >= P - 2 parts h``.
+``P`` is what one micro-batch takes at least on one stage.  Cut into pieces that each begin with nothing under way, the
+pieces together take no longer than the whole: what is under way at a cut is left out, and nothing else changes.  So
+``P`` is added up over the blocks of the model, of which those that are alike are read once
+(:mod:`triosim.search.least_pass`).  A stage may end within a block: each of the ``2 parts`` cuts (forward and backward)
+takes at most ``h`` off, the longest that the collectives are ever behind the computation, and the parts' passes
+together take ``W >= P - 2 parts h``.
 
 With ``m`` micro-batches on ``p`` stages of ``w_s`` each (``sum w_s = W``) the iteration takes at least
 ``max_s m w_s >= m W / p``.  Where stages have one part and a backward is not split, stage ``s`` begins after one
@@ -23,41 +26,54 @@ a micro-batch ``T >= m H / p``.
 
 **Memory.**  The stages together hold all parameters, gradients and optimizer states, each at least a ``dp``-th where
 ZeRO divides it; the fullest holds at least the mean.  When a stage ends the forward of a micro-batch, what its backward
-will read is there too: ``reserved >= (states + max(gradients, kept)) / p``.
+will read is there too: ``reserved >= (states + max(gradients, kept)) / p``.  Stage ``s`` has ``n_s = min(m, p - s)``
+micro-batches under way before its first backward, in each of its chunks.  With ``k_s`` of what is kept and ``w_s`` of
+the states the fullest holds ``max_s (w_s + n_s k_s)``, and the mean of these, weighted by ``1 / n_s``, is at least
+``(kept + states / n_0) / sum_s 1 / n_s`` for whatever division.
+
+**With the stages.**  Both are much sharper once a pipeline is cut (:mod:`triosim.search.least_stages`), which costs as
+much as a shape for each number of stages and chunks, and is done last.
+
+**Without pricing the shape.**  ``tp`` and ``ep`` divide parameters, and with ``cp`` what the forward keeps; no value is
+divided by more than their product.  So the undivided step gives a least memory for every shape: its parameters divided
+by ``tp ep``, and what a sample more makes it keep, for the samples of a micro-batch, divided by ``tp ep cp``.
+Recomputation only adds operators and collectives to the recurrence, so the shape without it gives a least time for
+those with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from triosim.composition.host import issue_shares
 from triosim.core.errors import InputError
-from triosim.core.units import PICOSECONDS_PER_SECOND
+from triosim.core.options import configured
+from triosim.core.tiling import NotRepeating
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
-from triosim.memory.blocks import StepStorages
-from triosim.partition.gradients import gradients
-from triosim.partition.mesh import Mesh
 from triosim.plan import Plan
-from triosim.prediction.prepare import Arranged, arrange
-from triosim.schedule._stage import JobFacts
-from triosim.schedule.costs import ScheduleCosts
-from triosim.search.evaluate import means_of
+from triosim.prediction.prepare import arrange
+from triosim.schedule.actions import SCHEDULES, Schedule
 from triosim.search.grid import asked_of
+from triosim.search.least_pass import LeastPass, shape_of
+from triosim.search.least_stages import LeastStages, stages_of
 from triosim.search.space import Candidate
-from triosim.search.undisturbed import Uneven, undisturbed
-from triosim.trace.tables import Category, Phase, Trace
+from triosim.trace.repeated import repeated
+from triosim.trace.tables import Trace
 
 MANY = 2**20
 """Micro-batches of the shape that is priced: what is done once an iteration counts for nothing."""
 UNSPLIT = ("1f1b", "gpipe", "interleaved-1f1b")
 """Schedules known to run a backward in one piece, and one model's copy through the stages in their order."""
+DEEP = ("1f1b", "gpipe", "interleaved-1f1b", "looped-bfs", "zb-h1", "zb-h2")
+"""Schedules known to have ``min(m, p - s)`` micro-batches or more under way on stage ``s``, in each of its chunks."""
 SHAPE = ("tp", "cp", "ep", "recompute", "sequence-parallel")
 """Fields of which, with the samples of a micro-batch, a shape depends."""
+UNDIVIDED = {"tp": 1, "cp": 1, "ep": 1, "sequence-parallel": False}
+"""A shape that one rank runs alone."""
 
 
 @dataclass(frozen=True)
@@ -68,32 +84,6 @@ class Bound:
     bytes: int
 
 
-@dataclass(frozen=True)
-class LeastPass:
-    """One micro-batch on one rank, all stages together.
-
-    Attributes:
-        forward_alone_s, backward_alone_s: seconds of the operators of either, recomputation with the backward.
-        forward_s: seconds of its forward, collectives that are waited for included.
-        pass_s: seconds of forward and backward, likewise.
-        host_s: seconds in which the host issues forward and backward.
-        hidden_s: longest that collectives are behind the computation.
-        weights, gradients, states, kept: bytes of parameters, gradients, optimizer states, and of what the forward
-            keeps for the backward.
-    """
-
-    forward_alone_s: float
-    backward_alone_s: float
-    forward_s: float
-    pass_s: float
-    host_s: float
-    hidden_s: float
-    weights: int
-    gradients: int
-    states: int
-    kept: int
-
-
 class Bounds:
     """Bounds of plans for one workload on one machine.
 
@@ -102,12 +92,17 @@ class Bounds:
         system: the machine.
         base: fields that no plan changes.
         fidelity: which models predict them.
+
+    Attributes:
+        repeats: the workload as a short one of few blocks, None where its blocks do not repeat.
     """
 
     def __init__(self, workload: Trace, system: System, base: Plan, fidelity: Fidelity) -> None:
         self.workload, self.system, self.fidelity = workload, system, fidelity
         self._base = base
         self._shapes: dict[tuple[Any, ...], LeastPass | str] = {}
+        self._stages: dict[tuple[Any, ...], LeastStages | str] = {}
+        self.repeats = None if base.parallelism else repeated(workload)
 
     def of(self, candidate: Candidate) -> Bound | str:
         """What a plan takes at least, or the sentence why it cannot be formed."""
@@ -117,14 +112,74 @@ class Bounds:
             return shape
         return Bound(self._seconds(shape, candidate), self._bytes(shape, asked))
 
+    def at_once(self, candidate: Candidate) -> Bound:
+        """What a plan takes at least, as far as that is said without its shape: its memory alone."""
+        asked = candidate.asked
+        one, two = (self._of({**asked, **UNDIVIDED}, size) for size in (1, 2))
+        if isinstance(one, str) or isinstance(two, str):
+            return Bound(0.0, 0)
+        ranks = int(asked["tp"]) * int(asked["ep"])
+        kept = max(two.kept - one.kept, 0) * self._size(asked) // (ranks * int(asked["cp"]))
+        least = replace(
+            one, weights=one.weights // ranks, gradients=one.gradients // ranks, states=one.states // ranks, kept=kept
+        )
+        return Bound(0.0, self._bytes(least, asked))
+
+    def without_recomputation(self, candidate: Candidate) -> Bound:
+        """What a plan takes at least, told from the shape that runs nothing again: its seconds, and no memory."""
+        shape = self.shape({**candidate.asked, "recompute": "none"})
+        return Bound(0.0 if isinstance(shape, str) else self._seconds(shape, candidate), 0)
+
+    def of_stages(self, candidate: Candidate) -> Bound | str:
+        """What a plan takes at least, told from its stages as they are cut; nothing new without a pipeline.
+
+        Plans that differ in replicas, in what these divide and in micro-batches have the same stages.
+        """
+        asked, pp = candidate.asked, int(candidate.asked["pp"])
+        shape = self.shape(asked)
+        if isinstance(shape, str):
+            return shape
+        if pp == 1:
+            return Bound(0.0, 0)
+        schedule = schedule_of(asked)
+        key = (*self._key(asked, self._size(asked)), pp, candidate.parts, schedule.splits_backward)
+        if key not in self._stages:
+            self._stages[key] = self._cut(asked, shape)
+        stages = self._stages[key]
+        if isinstance(stages, str):
+            return stages
+        m, zero = int(asked["micro_batches"]), int(asked["zero"])
+        elsewhere = set(self._base.places) | set(self._base.offload)
+        size = stages.bytes(schedule, m, int(asked["dp"]), zero, not elsewhere)
+        if "activations" in self._base.offload:
+            size = 0
+        return Bound(stages.seconds(m, asked.get("schedule", "1f1b") in UNSPLIT), size)
+
+    def _cut(self, asked: Mapping[str, Any], shape: LeastPass) -> LeastStages | str:
+        try:
+            plan, fidelity = asked_of(self._base, self.fidelity, {**asked, "zero": 0}, self.system.devices)
+            return stages_of(arrange(self.workload, self.system, plan, fidelity), shape.alone_s)
+        except InputError as error:
+            return str(error)
+
     def shape(self, asked: Mapping[str, Any]) -> LeastPass | str:
         """The shape of a plan, or why there is none."""
+        return self._of(asked, self._size(asked))
+
+    def _size(self, asked: Mapping[str, Any]) -> int:
+        """Samples of a micro-batch."""
         replicas = asked["dp"] // asked["cp"]
-        size = int(self._base.global_batch_size or 1) // replicas // asked["micro_batches"]
-        key = (*(asked[name] for name in SHAPE), size)
+        return int(self._base.global_batch_size or 1) // replicas // int(asked["micro_batches"])
+
+    def _of(self, asked: Mapping[str, Any], size: int) -> LeastPass | str:
+        key = self._key(asked, size)
         if key not in self._shapes:
             self._shapes[key] = self._priced(asked, size)
         return self._shapes[key]
+
+    @staticmethod
+    def _key(asked: Mapping[str, Any], size: int) -> tuple[Any, ...]:
+        return (*(asked[name] for name in SHAPE), size)
 
     # --- one shape ----------------------------------------------------------------------------------------------------
 
@@ -136,6 +191,12 @@ class Bounds:
                  "global_batch_size": size * MANY * replicas}  # fmt: skip
         try:
             plan, fidelity = asked_of(self._base, self.fidelity, {**fields, **whole}, self.system.devices)
+            if self.repeats is not None:
+                try:
+                    made = arrange(self.repeats.short, self.system, plan, fidelity)
+                    return shape_of(made, self.repeats)
+                except NotRepeating:
+                    pass
             return shape_of(arrange(self.workload, self.system, plan, fidelity))
         except InputError as error:
             return str(error)
@@ -161,75 +222,21 @@ class Bounds:
         kept = 0 if self._base.offload else shape.kept
         elsewhere = set(self._base.places) | set(self._base.offload)
         fixed = 0.0 if elsewhere else weights + states
-        return int((fixed + max(0.0 if elsewhere else grads, kept)) / int(asked["pp"]))
+        p, deepest = int(asked["pp"]), min(int(asked["pp"]), int(asked["micro_batches"]))
+        mean = (fixed + max(0.0 if elsewhere else grads, kept)) / p
+        if asked.get("schedule", "1f1b") not in DEEP:
+            return int(mean)
+        return int(max(mean, (kept + fixed / deepest) / _harmonic(p, deepest)))
 
 
-def shape_of(made: Arranged) -> LeastPass:
-    """The shape of a job on one stage."""
-    trace = made.step.trace
-    storages, phase = StepStorages(trace), trace.operators.phase
-    where, first, last = storages.touched(range(len(trace)))
-    size, category = storages.size, storages.category
-    kept = (phase[first] == Phase.FORWARD) & np.isin(phase[last], (Phase.BACKWARD, Phase.RECOMPUTE))
-    kept &= ~(storages.persistent | storages.given | storages.gradient)[where]
-    sums = {
-        name: int(size[which].sum()) for name, which in (
-            ("weights", category == Category.WEIGHT), ("states", category == Category.OPTIMIZER_STATE),
-            ("gradients", storages.gradient), ("kept", where[kept]),
-        )
-    }  # fmt: skip
-    forward, whole, hidden = _passes(made)
-    seconds = np.where(trace.operators.view, 0.0, made.times.seconds)
-    alone = seconds[phase == Phase.FORWARD].sum(), seconds[_is_backward(trace)].sum()
-    issues = issue_shares(trace, made.launching)[phase != Phase.OPTIMIZER].sum()
-    return LeastPass(float(alone[0]), float(alone[1]), forward, whole, float(issues), hidden, **sums)
+def _harmonic(stages: int, micro_batches: int) -> float:
+    """Sum over stages of one over the micro-batches that are under way on each (see the module)."""
+    return sum(1 / min(micro_batches, stages - stage) for stage in range(stages))
 
 
-def _is_backward(trace: Trace) -> Any:
-    return np.isin(trace.operators.phase, (Phase.BACKWARD, Phase.RECOMPUTE))
-
-
-def _passes(made: Arranged) -> tuple[float, float, float]:
-    """Seconds of a forward, of forward and backward, and the longest that collectives are behind (see the module)."""
-    trace = made.step.trace
-    seconds = np.where(trace.operators.view, 0.0, made.times.seconds).tolist()
-    job = JobFacts(
-        made.step, ScheduleCosts(made.times.seconds), made.stages, made.schedule, made.plan, made.mesh,
-        gradients(trace),
-    )  # fmt: skip
-    calls = [(what, size, axis) for size, what, axis in job.exchanged]
-    alone = _alone(made, calls)
-    done = [0.0] * len(calls)
-    clock = busy = hidden = 0.0
-    forward = None
-    rows = np.flatnonzero((trace.operators.phase == Phase.FORWARD) | _is_backward(trace))
-    backward = rows[_is_backward(trace)[rows]]
-    turn = int(backward[0]) if len(backward) else -1
-    for row in rows.tolist():
-        if row == turn:
-            forward = clock
-        for number in job.issued_before.get(row, ()):
-            busy = done[number] = max(busy, clock) + alone[number]
-        for number in job.needed_before.get(row, ()):
-            if number not in job.once:
-                clock = max(clock, done[number])
-        clock += seconds[row]
-        for number in job.issued_after.get(row, ()):
-            if number not in job.once:
-                busy = done[number] = max(busy, clock) + alone[number]
-        hidden = max(hidden, busy - clock)
-    return clock if forward is None else forward, clock, hidden
-
-
-def _alone(made: Arranged, calls: list[tuple[int, int, int]]) -> list[float]:
-    """Seconds of each collective where nothing else moves; 0 where that differs between ranks."""
-    if not calls:
-        return []
-    how = (made.fidelity.collective_algorithm, made.fidelity.collective_protocol, made.system.ideal)
-    mesh = Mesh(made.mesh.axes, derived=made.mesh.derived)
-    kinds = tuple(dict.fromkeys(calls))
-    try:
-        found = undisturbed(made.system, mesh, made.plan.placement, kinds, (), how, means_of)
-    except Uneven:
-        return [0.0] * len(calls)
-    return [found.calls.get(call, 0) / PICOSECONDS_PER_SECOND for call in calls]
+def schedule_of(asked: Mapping[str, Any]) -> Schedule:
+    """The schedule that a plan asks for."""
+    name = str(asked.get("schedule", "1f1b"))
+    options = {"chunks": asked["schedule.chunks"]} if "schedule.chunks" in asked else {}
+    found: Schedule = configured(SCHEDULES.chosen(name), options, f"schedule {name}")
+    return found

@@ -163,6 +163,8 @@ class _Evaluation:
         placed = made.step.replication
         if placed.weights or placed.away or placed.rooted:
             raise NotEvaluated("parameters, states or activations that a rule keeps elsewhere")
+        if placed.compression is not None:
+            raise NotEvaluated("gradients that are compressed")
         if not made.plan.training or made.launching.mode == "graph":
             raise NotEvaluated("inference" if not made.plan.training else "a graph that is launched once")
         if trace.operators.sync.any() and made.launching.mode != "none":
@@ -198,7 +200,7 @@ class _Evaluation:
             Port(n, back, sends): stage(b.target if sends != back else b.source)
             for n, b in enumerate(boundaries) for back in (False, True) for sends in (False, True)
         }  # fmt: skip
-        reserved = fullest(self.job, self.made.schedule, self.kinds.of, self.written)
+        reserved = fullest(self.job, self.made.schedule, self.kinds.of)
         for _ in range(ROUNDS):
             ended, met = self._turns(tags, len(boundaries) * 2 * m)
             programs = self._tails(tags, peers, ended)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from triosim import __version__
 from triosim.core.columns import Ragged
 from triosim.core.errors import InputError
 from triosim.core.guarded import parse_json
-from triosim.search.outcome import PlanOutcome
 
 SCHEMA = "triosim/sweep-journal/1"
 
@@ -68,21 +67,31 @@ def _add(found: Any, value: object) -> None:
         found.update(repr(value).encode() + b";")
 
 
-class Journal:
+class Kept(Protocol):
+    """What a plan gave, as values that JSON has, from which it can be made again."""
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+K = TypeVar("K", bound=Kept)
+
+
+class Journal(Generic[K]):
     """The file; use it in a ``with`` block.
 
     Args:
         path: of the file.
         key: digest of what the sweep is of.
+        read: makes an outcome of what its ``to_dict`` made; raises KeyError, TypeError or ValueError if it did not.
 
     Attributes:
         found: outcomes by what their plans ask.
         other: whether there was a journal of another sweep, which is written over.
     """
 
-    def __init__(self, path: Path, key: str) -> None:
-        self.path, self.key = path, key
-        self.found: dict[str, PlanOutcome] = {}
+    def __init__(self, path: Path, key: str, read: Callable[[dict[str, Any]], K]) -> None:
+        self.path, self.key, self.read = path, key, read
+        self.found: dict[str, K] = {}
         self.other = False
         whole = self._read()
         try:
@@ -95,13 +104,13 @@ class Journal:
         if not whole:
             self._line({"schema": SCHEMA, "key": key})
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> Journal[K]:
         return self
 
     def __exit__(self, *how: object) -> None:
         self._file.close()
 
-    def keep(self, asked: str, outcome: PlanOutcome) -> None:
+    def keep(self, asked: str, outcome: K) -> None:
         """Remember what a plan gave, under what it asks."""
         self._line({"asked": asked, "outcome": outcome.to_dict()})
 
@@ -129,7 +138,7 @@ class Journal:
                         self.other = True
                         return 0
                 else:
-                    self.found[content["asked"]] = PlanOutcome.from_dict(content["outcome"])
+                    self.found[content["asked"]] = self.read(content["outcome"])
             except (InputError, KeyError, TypeError, ValueError):
                 if not place:
                     raise InputError(

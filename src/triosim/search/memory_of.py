@@ -7,65 +7,22 @@ stages, 8 micro-batches, full recomputation: a segment of 2 MiB more than 6 micr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Sequence
 
-import numpy as np
-
-from triosim.memory.footprint import footprint
-from triosim.memory.liveness import BlockLifetime, MemoryBlocks, ScheduledFragment, liveness
-from triosim.prediction.timeline import CATEGORIES
+from triosim.memory.footprint import reserved_bytes
+from triosim.memory.liveness import ScheduledFragment, liveness
 from triosim.schedule._stage import JobFacts, StageFacts
-from triosim.schedule.actions import Schedule
-from triosim.schedule.fragments import Fragment
-from triosim.schedule.job import StageWriter
-from triosim.search.order import Order, order_of
-from triosim.search.stage_kinds import StageKind
+from triosim.schedule.actions import Pass, Schedule
+from triosim.schedule.gathering import Missing, missing
+from triosim.search.order import Order, Turn, order_of
+from triosim.search.pass_uses import CountedUses, pass_uses, reduction_uses, update_uses
 
 
-def fullest(job: JobFacts, schedule: Schedule, of: Sequence[int], written: Mapping[int, StageKind]) -> int:
+def fullest(job: JobFacts, schedule: Schedule, of: Sequence[int]) -> int:
     """Bytes that the allocator of the fullest stage reserves.
 
     Args:
-        job: what is run.
-        schedule: in which order.
-        of: kind of each stage.
-        written: by kind, what it runs.
-    """
-    mesh, reserved = job.mesh, 0
-    orders = [order_of(schedule, stage, mesh.stages, mesh.micro_batches) for stage in range(mesh.stages)]
-    for kind, runs in written.items():
-        stage = max((s for s, k in enumerate(of) if k == kind), key=lambda s: orders[s].depth)
-        scheduled, length = _scheduled(runs, orders[stage])
-        held = liveness(_all_given(runs.writer.of, mesh.micro_batches), scheduled, mesh.micro_batches, length)
-        reserved = max(reserved, footprint(held.on(host=False), len(CATEGORIES)).reserved_bytes)
-    return reserved
-
-
-def _scheduled(runs: StageKind, order: Order) -> tuple[list[ScheduledFragment], int]:
-    """What an iteration uses and frees, and its instructions."""
-    found: list[ScheduledFragment] = []
-    length = 0
-
-    def add(fragment: Fragment, micro_batch: int) -> None:
-        nonlocal length
-        found.append(ScheduledFragment(fragment.uses, length, micro_batch))
-        length += len(fragment)
-
-    last_of_all = max((action.micro_batch for action in order.actions), default=0)
-    for action, final, last in zip(order.actions, order.final, order.last, strict=True):
-        add(runs.passes[action.what, action.chunk, final].fragment, action.micro_batch)
-        if last:
-            add(runs.reductions[action.chunk].fragment, last_of_all)
-    add(runs.update.fragment, last_of_all)
-    return found, length
-
-
-def fullest_gathered(job: JobFacts, schedule: Schedule, of: Sequence[int]) -> int:
-    """The same where parameters are gathered and passes differ with what has been gathered before them.
-
-    Args:
-        job: what is run.
+        job: what is run; it keeps nothing on a host.
         schedule: in which order.
         of: kind of each stage.
     """
@@ -73,21 +30,40 @@ def fullest_gathered(job: JobFacts, schedule: Schedule, of: Sequence[int]) -> in
     orders = [order_of(schedule, stage, mesh.stages, mesh.micro_batches) for stage in range(mesh.stages)]
     for kind in sorted(set(of)):
         stage = max((s for s, k in enumerate(of) if k == kind), key=lambda s: orders[s].depth)
-        writer = StageWriter(StageFacts(job.running(schedule, mesh), stage))
-        made = writer.iterations[0]
-        scheduled = [
-            ScheduledFragment(fragment.uses, start, micro_batch)
-            for fragment, start, micro_batch in zip(made.fragments, made.start, made.micro_batch, strict=True)
-        ]
-        held = liveness(writer.of.blocks.build(), scheduled, mesh.micro_batches, made.length)
-        reserved = max(reserved, footprint(held.on(host=False), len(CATEGORIES)).reserved_bytes)
+        facts = StageFacts(job, stage)
+        scheduled, length = _scheduled(facts, orders[stage])
+        held = liveness(facts.blocks.build(), scheduled, mesh.micro_batches, length)
+        reserved = max(reserved, reserved_bytes(held.on(host=False)))
     return reserved
 
 
-def _all_given(of: StageFacts, micro_batches: int) -> MemoryBlocks:
-    """The blocks of a stage that was written for fewer micro-batches, with the whole input batch."""
-    blocks, known = of.blocks.build(), of.blocks.storages
-    given = np.zeros(len(blocks.size), bool)
-    given[: len(known)] = known.given & ~known.persistent & (blocks.scope[: len(known)] == BlockLifetime.RESIDENT)
-    size = np.where(given, blocks.size // of.mesh.micro_batches * micro_batches, blocks.size)
-    return replace(blocks, size=size)
+def needed_by(turn: Turn, of: StageFacts) -> Missing:
+    """What has to be gathered in a turn."""
+    if not of.parts[turn.chunk].units:
+        return Missing()
+    turns = [turn.after_backward, turn.what is not Pass.FORWARD]
+    return missing(turns, 0 if turn.first else 1, of.job.replication.regathers, of.job.stages.count > 1)
+
+
+def _scheduled(of: StageFacts, order: Order) -> tuple[list[ScheduledFragment], int]:
+    """What an iteration uses and frees, and its instructions."""
+    known: dict[Hashable, CountedUses] = {}
+    passes = []
+    for turn in order.turns:
+        key = (turn.what, turn.chunk, turn.final, needed_by(turn, of))
+        if key not in known:
+            known[key] = pass_uses(of, of.parts[turn.chunk], turn.what, turn.final, key[-1])
+        passes.append(known[key])
+    found: list[ScheduledFragment] = []
+    length = 0
+    end = int(order.micro_batch.max(initial=0))
+    for turn, micro_batch, last in zip(order.turn.tolist(), order.micro_batch.tolist(), order.last, strict=True):
+        found.append(ScheduledFragment(passes[turn].uses, length, micro_batch))
+        length += passes[turn].length
+        if last:
+            reduced = reduction_uses(of, of.parts[order.turns[turn].chunk])
+            found.append(ScheduledFragment(reduced.uses, length, end))
+            length += reduced.length
+    update = update_uses(of)
+    found.append(ScheduledFragment(update.uses, length, end))
+    return found, length + update.length

@@ -36,30 +36,38 @@ class Order:
         actions: in order.
         final: which are the last of their kind, forwards left out.
         last: which are the last of their chunk.
+        micro_batch: of each.
     """
 
     def __init__(self, actions: list[Action]) -> None:
         self.actions = actions
-        last = {(action.what, action.chunk): number for number, action in enumerate(actions)}
-        end = {action.chunk: number for number, action in enumerate(actions)}
-        self.final = [
-            action.what is not Pass.FORWARD and last[action.what, action.chunk] == number
-            for number, action in enumerate(actions)
-        ]
-        self.last = [end[action.chunk] == number for number, action in enumerate(actions)]
+        columns = np.array(actions, np.int64).reshape(len(actions), 3)
+        self._what, self._chunk = columns[:, 0], columns[:, 2]
+        self.micro_batch: NDArray[np.int32] = columns[:, 1].astype(np.int32)
+        self._base = max(len(Pass), int(self._chunk.max(initial=0)) + 1)
+        self.final: list[bool] = (_last(self._what * self._base + self._chunk) & (self._what != Pass.FORWARD)).tolist()
+        self.last: list[bool] = _last(self._chunk).tolist()
 
     @cached_property
     def _turned(self) -> tuple[tuple[Turn, ...], NDArray[np.int32]]:
         """Distinct turns, and which of them each action is."""
-        number: dict[Turn, int] = {}
-        before: dict[int, bool] = {}
-        found = np.zeros(len(self.actions), np.int32)
-        for place, (action, final) in enumerate(zip(self.actions, self.final, strict=True)):
-            chunk = action.chunk
-            turn = Turn(action.what, chunk, final, chunk not in before, before.get(chunk, False))
-            before[chunk] = action.what is not Pass.FORWARD
-            found[place] = number.setdefault(turn, len(number))
-        return tuple(number), found
+        backward = self._what != Pass.FORWARD
+        first, after = np.zeros(len(backward), bool), np.zeros(len(backward), bool)
+        for chunk in np.unique(self._chunk).tolist():
+            own = np.flatnonzero(self._chunk == chunk)
+            first[own[0]] = True
+            after[own[1:]] = backward[own[:-1]]
+        facts = (self._what, self._chunk, np.array(self.final, bool), first, after)
+        code = np.zeros(len(backward), np.int64)
+        for column in facts:
+            code = code * self._base + column
+        _, place, number = np.unique(code, return_index=True, return_inverse=True)
+        order = np.argsort(place, kind="stable")
+        rank = np.empty(len(order), np.int32)
+        rank[order] = np.arange(len(order))
+        rows = zip(*(column[place[order]].tolist() for column in facts), strict=True)
+        turns = tuple(Turn(Pass(what), chunk, *flags) for what, chunk, *flags in rows)
+        return turns, rank[number.reshape(-1)]
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -72,21 +80,19 @@ class Order:
         return self._turned[1]
 
     @cached_property
-    def micro_batch(self) -> NDArray[np.int32]:
-        """Of each action."""
-        return np.array([action.micro_batch for action in self.actions], np.int32)
-
-    @cached_property
     def depth(self) -> int:
         """Most passes whose backward has not ended, of all chunks together."""
-        now = most = 0
-        for action in self.actions:
-            if action.what is Pass.FORWARD:
-                now += 1
-                most = max(most, now)
-            elif action.what is not Pass.INPUT_GRADIENT:
-                now -= 1
-        return most
+        ends = (self._what == Pass.BACKWARD) | (self._what == Pass.WEIGHT_GRADIENT)
+        under_way = np.cumsum((self._what == Pass.FORWARD).astype(np.int64) - ends)
+        return int(under_way.max(initial=0))
+
+
+def _last(kind: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which are the last of their kind."""
+    _, place = np.unique(kind[::-1], return_index=True)
+    found = np.zeros(len(kind), bool)
+    found[len(kind) - 1 - place] = True
+    return found
 
 
 def order_of(schedule: Schedule, stage: int, stages: int, micro_batches: int) -> Order:

@@ -34,14 +34,13 @@ from triosim.partition.gradients import gradients
 from triosim.plan import Plan
 from triosim.prediction.prepare import Arranged, arrange
 from triosim.schedule._stage import JobFacts, StageFacts
-from triosim.schedule.actions import Pass
 from triosim.schedule.costs import ScheduleCosts
-from triosim.schedule.gathering import Missing, missing
+from triosim.schedule.gathering import Missing
 from triosim.search.chain import StepChain
 from triosim.search.contracted import STREAMS, Aside, ContractedPass, Leads, ReducedFlag, StageContraction, Tied
 from triosim.search.evaluate import GATHERED, NotEvaluated, means_of, why_not
-from triosim.search.memory_of import fullest, fullest_gathered
-from triosim.search.order import Order, Turn, order_of
+from triosim.search.memory_of import fullest, needed_by
+from triosim.search.order import Turn, order_of
 from triosim.search.stage_kinds import Port, StageKinds
 from triosim.search.undisturbed import Call, Uneven
 from triosim.search.ways import JobWays
@@ -122,6 +121,8 @@ def job_of(made: Arranged) -> JobFacts:
         raise NotEvaluated("inference")
     if made.step.replication.away or made.step.replication.rooted:
         raise NotEvaluated("states or activations that a rule keeps elsewhere")
+    if made.step.replication.compression is not None:
+        raise NotEvaluated("gradients that are compressed")
     if (
         made.launching.blocking
         or made.launching.mode == "graph"
@@ -183,7 +184,7 @@ class _Outline:
             order = order_of(self.made.schedule, stage, mesh.stages, m)
             table = []
             for turn in (*order.turns, None):
-                needs = self._needs(written[kind], turn, order)
+                needs = Missing() if turn is None else needed_by(turn, written[kind].facts)
                 key = (kind, turn and (turn.what, turn.chunk, turn.final), needs)
                 if key not in known:
                     known[key] = len(pieces)
@@ -220,10 +221,7 @@ class _Outline:
 
     def _reserved(self) -> int:
         """Bytes of the fullest stage."""
-        if self.job.modules is not None:
-            return fullest_gathered(self.job, self.made.schedule, self.kinds.of)
-        written = {stage: self.kinds.written(stage) for stage in sorted(set(self.kinds.of))}
-        return fullest(self.job, self.made.schedule, self.kinds.of, written)
+        return fullest(self.job, self.made.schedule, self.kinds.of)
 
     def _kinds(self) -> list[Hashable]:
         """Of each stage, alike for stages that do the same and whose messages take equally long."""
@@ -234,12 +232,6 @@ class _Outline:
                 sent[source].append(self.ways.boundary(b, back=False)[0])
                 sent[target].append(self.ways.boundary(b, back=True)[0])
         return [(of, *own) for of, own in zip(self.kinds.of, sent, strict=True)]
-
-    def _needs(self, of: StageContraction, turn: Turn | None, order: Order) -> Missing:
-        if turn is None or not of.facts.parts[turn.chunk].units:
-            return Missing()
-        turns = [turn.after_backward, turn.what is not Pass.FORWARD]
-        return missing(turns, 0 if turn.first else 1, self.job.replication.regathers, self.job.stages.count > 1)
 
     def _written(self, of: StageContraction, turn: Turn | None, needs: Missing) -> ContractedPass:
         if turn is None:

@@ -5,7 +5,8 @@ A plan is legal where frameworks run it as it stands:
 * ``tp x pp x dp`` ranks fill the devices, and the replicas (``dp / cp``) share the global batch equally.
 * Each stage has equally many of the repeated blocks, and with chunks each chunk has.
 * ``interleaved-1f1b`` gets micro-batches in whole rounds of ``pp``.
-* ZeRO 2 and 3 are without a pipeline: they exchange gradients and parameters with each micro-batch.
+* ZeRO 2 and 3 are without a pipeline, as they exchange gradients and parameters with each micro-batch: together they
+  are tried where ``among`` names them.
 * ``cp`` and ``ep`` take ranks of the data axis; what a model does not divide by, its rules say (:mod:`.bounds`).
 
 What would be the same plan under another name is left out: ZeRO on one rank, sequence parallelism without ``tp``,
@@ -149,8 +150,8 @@ class PlanSpace:
             for schedule, recompute, zero, sequence in others:
                 if schedule.get("schedule") == CHUNKED and count % pp:
                     self.illegal[f"{CHUNKED} needs micro-batches in whole rounds of pp"] += 1
-                elif zero >= 2 and pp > 1:
-                    self.illegal["zero 2 and 3 are not combined with a pipeline"] += 1
+                elif zero >= 2 and pp > 1 and "zero" not in self.among:
+                    self.illegal["zero 2 and 3 are combined with a pipeline only where --among names them"] += 1
                 else:
                     yield {
                         **sizes, "micro_batches": count, **schedule, "recompute": recompute, "zero": zero,

@@ -84,7 +84,8 @@ def sweep(
         raise InputError(f"detail must be 'summary' or 'all', got {detail!r}")
     if workers < 1:
         raise InputError(f"workers must be at least 1, got {workers}")
-    base, fidelity, known = base or Plan(), fidelity or Fidelity(), known or {}
+    base, fidelity = base or Plan(), fidelity or Fidelity()
+    known = {} if known is None else known  # an empty one may be filled while plans are asked for
     numbered = enumerate(plan if isinstance(plan, Plan) else dict(plan) for plan in plans)
     found: Iterator[PlanOutcome]
     if workers == 1:

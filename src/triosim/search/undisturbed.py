@@ -17,7 +17,7 @@ from triosim.engine.play import play
 from triosim.hardware.system import System
 from triosim.network.lowering import Lowered, lower
 from triosim.network.placement import place
-from triosim.network.routes import Router
+from triosim.network.routes import Router, router_of
 from triosim.network.traffic import CommunicationModel
 from triosim.partition.mesh import Mesh
 from triosim.schedule.program import HOST, SEND, TP, Op, Program, ProgramBuilder
@@ -73,7 +73,7 @@ def undisturbed(
     Raises:
         Uneven: there is no one time.
     """
-    router = Router(system)
+    router = router_of(system)
     programs = _programs(mesh, calls, sends)
     lowered = lower(programs, place(mesh, system.devices, order), router, make(system, router, how))
     played = play(lowered.graph, lowered.wires)

@@ -1,0 +1,1 @@
+"""Plans as the configuration of a framework that runs them."""

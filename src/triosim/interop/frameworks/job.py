@@ -1,0 +1,135 @@
+"""What a framework is told of a plan, and the sentence where it has no words for a part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from triosim.core.errors import InputError, unknown
+from triosim.plan import Plan
+
+FRAMEWORKS = ("torchtitan", "megatron")
+"""Those that a plan can be written for, each a file beside this one."""
+
+CHUNKS = "chunks"
+EVERYWHERE = (
+    "dp", "tp", "pp", "batch_size", "global_batch_size", "sequence_length", "micro_batches", "schedule",
+    "schedule_options", "zero", "parallelism", "parallelism_options", "recompute",
+)  # fmt: skip
+"""Fields of a plan that each framework reads."""
+NO_MATTER = ("training", "stack", "iterations", "idle_ok")
+"""Fields of a plan that change nothing of how a framework is set up."""
+
+
+@dataclass(frozen=True)
+class ConfiguredJob:
+    """A plan with what a framework has to know beside it.
+
+    Attributes:
+        plan: what is run; ``dp``, the batch and the micro-batches are given.
+        workload: the model's name.
+        devices, servers: of the machine.
+        blocks: repeated blocks of the model, 0 where none are known.
+        sequence: tokens per sample, None for a model without.
+        precision: of the products: ``"float32"``, ``"bfloat16"`` or ``"float16"``.
+        sizes: fields of the model's configuration, nothing where it has none.
+        family: of the model, ``""`` where it is not known.
+    """
+
+    plan: Plan
+    workload: str
+    devices: int
+    servers: int
+    blocks: int
+    sequence: int | None
+    precision: str
+    sizes: Mapping[str, Any]
+    family: str
+
+    @property
+    def dp(self) -> int:
+        """Ranks of the data axis, those of ``cp`` and ``ep`` among them."""
+        return self.plan.dp or self.devices // self.plan.replica_ranks
+
+    def degree(self, axis: str) -> int:
+        """Ranks of ``cp`` or ``ep``."""
+        return int(self.plan.parallelism_options.get(axis, 1))
+
+    @property
+    def cp_style(self) -> str:
+        """How attention gets what other ranks have."""
+        options = self.plan.parallelism_options
+        return str(options.get("cp-style", options.get("cp_style", "gather")))
+
+    @property
+    def replicas(self) -> int:
+        """Those that have samples of their own."""
+        return self.dp // self.degree("cp")
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of an iteration."""
+        return self.plan.global_batch_size or (self.plan.batch_size or 1) * self.dp
+
+    @property
+    def micro_batch(self) -> int:
+        """Samples that go through the model at once."""
+        return self.global_batch // self.replicas // (self.plan.micro_batches or 1)
+
+    @property
+    def chunks(self) -> int:
+        """Parts of the model that each stage has."""
+        return int(self.plan.schedule_options.get(CHUNKS, 2)) if self.plan.schedule == "interleaved-1f1b" else 1
+
+    @property
+    def layers_of_part(self) -> int:
+        """Blocks of each part of each stage.
+
+        Raises:
+            InputError: they are not equally many.
+        """
+        parts = self.plan.pp * self.chunks
+        if not self.blocks or self.blocks % parts:
+            raise InputError(f"{self.blocks} blocks are not divided equally among {parts} parts of the pipeline")
+        return self.blocks // parts
+
+    def check(self, framework: str, rules: Iterable[str]) -> None:
+        """Refuse what no configuration of a framework says.
+
+        Args:
+            framework: its name.
+            rules: of parallelism that it has.
+
+        Raises:
+            InputError: the plan asks for something else.
+        """
+        plain = Plan()
+        for name in Plan.names():
+            if name not in (*EVERYWHERE, *NO_MATTER) and getattr(self.plan, name) != getattr(plain, name):
+                raise cannot(framework, f"{name.replace('_', '-')} {getattr(self.plan, name)}", "leave it out")
+        for rule in self.plan.parallelism:
+            if rule not in rules:
+                raise cannot(framework, f"the rule of parallelism {rule}", "leave it out")
+
+
+def cannot(framework: str, what: str, cure: str) -> InputError:
+    """The sentence that a framework has no words for a part of a plan."""
+    return InputError(f"{framework} cannot say {what}: {cure}")
+
+
+def configuration(framework: str, job: ConfiguredJob) -> str:
+    """A plan as a framework's own configuration.
+
+    Args:
+        framework: one of :data:`FRAMEWORKS`.
+        job: the plan.
+
+    Raises:
+        InputError: there is no such framework, or it cannot say the plan.
+    """
+    if framework not in FRAMEWORKS:
+        raise unknown("framework", framework, FRAMEWORKS)
+    write: Callable[[ConfiguredJob], str] = import_module(f"triosim.interop.frameworks.{framework}").write
+    return write(job)

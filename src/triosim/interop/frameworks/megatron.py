@@ -1,0 +1,133 @@
+"""Megatron-LM's command line: the arguments of ``pretrain_gpt.py`` that say a plan, and the model's sizes.
+
+Names and meanings are those of ``megatron/training/arguments.py`` (core 0.13 and later).  ZeRO 1 is its distributed
+optimizer, ZeRO 3 Megatron-FSDP with ``optim_grads_params``; it has no ZeRO 2 that gathers parameters for each
+micro-batch.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from triosim.interop.frameworks.job import ConfiguredJob, cannot
+
+NAME = "megatron"
+SCHEDULES = ("1f1b", "interleaved-1f1b")
+RECOMPUTE: dict[str, dict[str, Any]] = {
+    "none": {},
+    "selective": {"recompute-granularity": "selective", "recompute-modules": ["core_attn"]},
+    "full": {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1},
+}
+MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
+"""Parts of a block that ``--recompute-modules`` names."""
+ZERO: dict[int, dict[str, Any]] = {
+    0: {"overlap-grad-reduce": True},
+    1: {"use-distributed-optimizer": True, "overlap-grad-reduce": True},
+    3: {
+        "use-distributed-optimizer": True, "use-megatron-fsdp": True,
+        "data-parallel-sharding-strategy": "optim_grads_params", "no-gradient-accumulation-fusion": True,
+        "ckpt-format": "fsdp_dtensor",
+    },
+}  # fmt: skip
+EXCHANGE = {"gather": "all_gather", "ring": "p2p", "ulysses": "a2a"}
+"""How context parallelism exchanges keys and values, by ``cp-style``."""
+PRECISION: dict[str, dict[str, Any]] = {"bfloat16": {"bf16": True}, "float16": {"fp16": True}, "float32": {}}
+DECODER = {
+    "hidden_size": "hidden-size", "intermediate_size": "ffn-hidden-size", "num_attention_heads": "num-attention-heads",
+    "head_dim": "kv-channels", "max_position_embeddings": "max-position-embeddings",
+    "num_local_experts": "num-experts", "num_experts_per_tok": "moe-router-topk",
+}  # fmt: skip
+SIZES = {
+    "gpt": {
+        "n_embd": "hidden-size", "n_head": "num-attention-heads", "n_inner": "ffn-hidden-size",
+        "n_positions": "max-position-embeddings",
+    },
+    **dict.fromkeys(("llama", "mistral", "mixtral", "qwen2", "qwen3"), DECODER),
+}  # fmt: skip
+"""Names of a family's sizes; a size of 0 is left to Megatron, which takes the same."""
+LLAMA_LIKE = {
+    "position-embedding-type": "rope", "normalization": "RMSNorm", "swiglu": True, "disable-bias-linear": True
+}  # fmt: skip
+OWN = {"qwen2": {"add-qkv-bias": True}, "qwen3": {"qk-layernorm": True}}
+
+
+def write(job: ConfiguredJob) -> str:
+    """The command's text, an argument to a line.
+
+    Raises:
+        InputError: Megatron-LM cannot say the plan.
+    """
+    job.check(NAME, ("sequence", "context", "experts"))
+    start = f"torchrun --nnodes {job.servers} --nproc-per-node {job.devices // job.servers} pretrain_gpt.py"
+    said = {**_parallelism(job), **_batch(job), **_model(job)}
+    words = [shlex.join([f"--{name}", *_words(value)]) for name, value in said.items()]
+    text = " \\\n  ".join([start, *words])
+    if job.family not in SIZES:
+        text = f"# the sizes of {shlex.quote(job.workload)} are yours\n{text}"
+    return text + "\n"
+
+
+def _words(value: Any) -> list[str]:
+    """What follows an argument's name: nothing after a switch."""
+    return [] if value is True else [str(one) for one in (value if isinstance(value, list) else [value])]
+
+
+def _parallelism(job: ConfiguredJob) -> dict[str, Any]:
+    plan, cp, ep = job.plan, job.degree("cp"), job.degree("ep")
+    said: dict[str, Any] = {"tensor-model-parallel-size": plan.tp, "pipeline-model-parallel-size": plan.pp}
+    if plan.pp > 1:
+        if plan.schedule not in SCHEDULES:
+            raise cannot(
+                NAME, f"schedule {plan.schedule}", f"search with --among schedule={','.join(SCHEDULES)}"
+            )  # fmt: skip
+        layers = job.layers_of_part
+        if job.chunks > 1:
+            said["num-layers-per-virtual-pipeline-stage"] = layers
+    if "sequence" in plan.parallelism:
+        said["sequence-parallel"] = True
+    if cp > 1:
+        said |= {
+            "context-parallel-size": cp,
+            "cp-comm-type": EXCHANGE[job.cp_style],
+        }  # fmt: skip
+    if ep > 1:
+        said["expert-model-parallel-size"] = ep
+    if job.dp > 1:
+        if plan.zero not in ZERO:
+            raise cannot(NAME, f"zero {plan.zero} with parameters gathered", "search with --among zero=0,1,3")
+        said |= ZERO[plan.zero]
+    return {**said, **_recompute(plan.recompute)}
+
+
+def _recompute(asked: str) -> dict[str, Any]:
+    parts = asked.split("+")
+    if asked not in RECOMPUTE and not set(parts) <= set(MODULES):
+        raise cannot(NAME, f"recompute {asked}", f"search with --among recompute={','.join(RECOMPUTE)}")
+    return RECOMPUTE.get(asked, {"recompute-granularity": "selective", "recompute-modules": parts})
+
+
+def _batch(job: ConfiguredJob) -> dict[str, Any]:
+    if job.precision not in PRECISION:
+        raise cannot(NAME, f"precision {job.precision}", f"search with --precision {' or '.join(PRECISION)}")
+    said: dict[str, Any] = {"micro-batch-size": job.micro_batch, "global-batch-size": job.global_batch}
+    if job.sequence:
+        said["seq-length"] = job.sequence
+    return {**said, **PRECISION[job.precision]}
+
+
+def _model(job: ConfiguredJob) -> dict[str, Any]:
+    said: dict[str, Any] = {"num-layers": job.blocks} if job.blocks else {}
+    sizes, family = job.sizes, job.family
+    if family not in SIZES:
+        return said
+    said |= {name: sizes[field] for field, name in SIZES[family].items() if sizes.get(field)}
+    if said["max-position-embeddings"] < (job.sequence or 0):
+        said["max-position-embeddings"] = job.sequence
+    if 0 < sizes.get("num_key_value_heads", 0) < sizes.get("num_attention_heads", 0):
+        said |= {"group-query-attention": True, "num-query-groups": sizes["num_key_value_heads"]}
+    if family != "gpt":
+        said |= {**LLAMA_LIKE, **OWN.get(family, {})}
+    if not sizes.get("tie_word_embeddings", True):
+        said["untie-embeddings-and-output-weights"] = True
+    return said

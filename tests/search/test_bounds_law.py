@@ -1,0 +1,67 @@
+"""What a plan is said to take at least is never more than what its full simulation takes, however it is divided."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import triosim
+from triosim import Plan
+from triosim.core.errors import InputError
+from triosim.fidelity import Fidelity
+from triosim.search.bounds import Bounds
+from triosim.search.grid import asked_of
+from triosim.search.space import Candidate, PlanSpace
+from triosim.trace.blocks import blocks
+
+SIZES = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 8, "num_key_value_heads": 8}
+MODELS: dict[str, dict[str, Any]] = {
+    "gpt2": {"n_positions": 2048, "n_layer": 8, "n_embd": 256, "n_head": 8},
+    "llama-3.2-1b": {**SIZES, "num_hidden_layers": 8, "head_dim": 32, "vocab_size": 4096},
+    "mixtral-8x7b": {**SIZES, "num_hidden_layers": 8, "vocab_size": 4096},
+}
+BATCH = 32
+AMONG: dict[str, tuple[Any, ...]] = {
+    "schedule": ("1f1b", "gpipe", "interleaved-1f1b", "looped-bfs", "zb-h1", "zb-h2"), "schedule.chunks": (2, 4),
+    "cp": (1, 2), "zero": (0, 1, 2, 3), "recompute": ("none", "selective", "full"),
+}  # fmt: skip
+
+
+@cache
+def _workload(name: str, sequence: int) -> triosim.Trace:
+    return triosim.model(name, sequence_length=sequence, configuration=MODELS[name])
+
+
+@cache
+def _plans(name: str, sequence: int, servers: int) -> list[Candidate]:
+    workload = _workload(name, sequence)
+    space = PlanSpace(
+        [8 * servers], BATCH, len(blocks(workload)), sequence, "mixtral" in name, among=AMONG
+    )  # fmt: skip
+    return space.candidates()
+
+
+@cache
+def _bounds(name: str, sequence: int, servers: int) -> Bounds:
+    base = Plan(global_batch_size=BATCH, training=True)
+    return Bounds(_workload(name, sequence), triosim.system("dgx-a100", servers), base, Fidelity())
+
+
+@settings(max_examples=12)
+@given(st.sampled_from(sorted(MODELS)), st.sampled_from((256, 2048)), st.sampled_from((1, 2)), st.floats(0, 1))
+def test_no_plan_takes_less_than_is_said(name: str, sequence: int, servers: int, place: float) -> None:
+    plans = _plans(name, sequence, servers)
+    one, bounds = plans[min(int(place * len(plans)), len(plans) - 1)], _bounds(name, sequence, servers)
+    plan, fidelity = asked_of(bounds._base, Fidelity(), one.asked, 8 * servers)
+    try:
+        result = triosim.simulate(bounds.workload, bounds.system, plan, fidelity)
+    except InputError:
+        assume(False)
+    for told in (bounds.at_once, bounds.without_recomputation, bounds.of, bounds.of_stages):
+        bound = told(one)
+        assert not isinstance(bound, str), bound
+        assert bound.seconds <= result.iteration_time_s, (told.__name__, one.asked)
+        assert bound.bytes <= result.memory.reserved_bytes, (told.__name__, one.asked)
