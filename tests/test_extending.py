@@ -28,6 +28,8 @@ from triosim.accelerator.reading import read as read_designs
 from triosim.core.errors import InputError
 from triosim.core.guarded import parse_toml
 from triosim.core.registry import Registry
+from triosim.explore.exploration import STRATEGIES
+from triosim.explore.space import ChoiceSpace, VariedValue
 from triosim.interop.astra.network import AstraNetwork
 from triosim.interop.astra.play import play
 from triosim.interop.astra.system import read as read_system
@@ -259,6 +261,31 @@ def test_one_by_one_takes_micro_batches_times_all_stages(outside: Path) -> None:
     assert four.iteration_time_s > usual.iteration_time_s > one.iteration_time_s
 
 
+def test_signum_keeps_one_mean_of_each_parameter(outside: Path) -> None:
+    small = {"batch_size": 1, "sequence_length": 64}
+    plain, ahead, sgd = (
+        triosim.model("gpt2", optimizer=name, **small) for name in ("signum", "signum,nesterov=on", "sgd")
+    )
+    steps = [[n for n in trace.operators.name if "_foreach_" in n] for trace in (plain, ahead, sgd)]
+    assert steps[0] == [f"aten::_foreach_{name}" for name in ("lerp_", "sign", "add_", "copy_")]
+    assert steps[1] == [f"aten::_foreach_{name}" for name in ("lerp_", "lerp", "sign", "add_", "copy_")]
+    held = [
+        sum(trace.values.bytes()[trace.values.category == Category.OPTIMIZER_STATE]) for trace in (plain, ahead, sgd)
+    ]
+    assert held[0] == held[1] == held[2] > 0
+
+
+def test_unpaired_preferences_take_three_forwards_and_an_update(outside: Path) -> None:
+    options = "train", "gpt2", "--seq-len", "128", "--device", "A100", "--global-batch-size", "4", "--json", "-"
+    step, pairs = (json.loads(run(*options, "--post", name).stdout) for name in ("kto,reference=model", "dpo"))
+    assert [(phase["model"], phase["does"]) for phase in step["phases"]] == [
+        ("reference", "forward"), ("policy", "forward"), ("reference", "forward"), ("policy", "update"),
+    ]  # fmt: skip
+    assert step["samples"] == 4
+    assert pairs["samples"] == 8
+    assert "reference must be" in run(*options, "--post", "kto,reference=none", code=2).stderr
+
+
 def test_straight_lasts_one_part_over_one_link(outside: Path) -> None:
     from triosim.collectives.algorithm import ALGORITHMS
 
@@ -323,6 +350,12 @@ def test_climbing_finds_what_trying_everything_finds(outside: Path) -> None:
         for name in ("exhaustive", "climbing")
     )
     assert climbed.best.edp == pytest.approx(best.best.edp, rel=0.02)
+
+
+def test_halton_asks_for_each_part_of_the_space_once(outside: Path) -> None:
+    space = ChoiceSpace((VariedValue("a", (1, 2, 3, 4)), VariedValue("b", (1, 2, 3))))
+    searcher = STRATEGIES.get("halton")(space, 1, 0)
+    assert sorted(searcher.ask() for _ in range(12)) == sorted(space.every())  # 4 and 3 are powers of its bases
 
 
 def test_a_data_card_is_a_device(outside: Path) -> None:

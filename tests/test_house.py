@@ -12,8 +12,9 @@ import triosim
 SOURCE = Path(triosim.__file__).parent
 ORDER = (
     "core", "fidelity", "stacks", "plan", "hardware", "accelerator", "operators", "trace", "transform", "sources",
-    "partition", "kernels", "memory", "schedule", "composition", "engine", "network", "collectives", "energy",
-    "job", "interop", "prediction", "search", "serving", "report", "validate", "cli", "__main__",
+    "partition", "kernels", "memory", "schedule", "composition", "engine", "tiles", "network", "collectives", "energy",
+    "job", "interop", "prediction", "posttraining", "search", "explore", "serving", "report", "validate", "cli",
+    "__main__",
 )  # fmt: skip
 HEAVY = {"torch", "pyarrow", "pandas", "google", "transformers"}
 OPTIONAL_HOMES = {
@@ -21,7 +22,10 @@ OPTIONAL_HOMES = {
     "pyarrow": ("trace/store.py", "prediction/result/frame.py"),
     "pandas": ("prediction/result/frame.py",),
     "google": ("interop/chakra/file.py", "core/guarded.py"),
-    "onnx": ("sources/readers/onnx.py",),
+    "gymnasium": ("explore/environments.py",),
+    "optuna": ("explore/searchers/_optuna.py",),
+    "onnx": ("sources/readers/onnx.py", "sources/runtimes/onnx_file.py"),
+    "onnxruntime": ("sources/runtimes/onnx_runtime.py",),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from random import Random
 
 import pytest
 from validation.judge import scenarios
@@ -20,6 +21,32 @@ def test_a_scenario_is_predicted_from_its_commands() -> None:
         assert bool(published) == bool(off) == (figure.published is not None) == (good is not None)
     assert all(good for *_, good in shown.rows[:2])  # Korthikanti's two iterations, within 10 %
     assert "T2.1" in scenarios.text_of([shown])
+
+
+def test_a_served_scenario_is_predicted_from_its_commands() -> None:
+    shown = scenarios.run(next(one for one in scenarios.SCENARIOS if one.id == "I1.4"))
+    assert [name for name, *_ in shown.rows] == ["TTFT", "TPOT", "TPOT over the bound of bandwidth"]
+    assert shown.rows[-1][-1] is True  # no decode is faster than memory yields the weights
+
+
+@pytest.mark.parametrize("count", [200, 50])
+def test_the_survey_s_requests_are_those_of_its_seed(count: int) -> None:
+    """Vidur's rules: gaps of a Poisson process cut at three of the mean, lengths uniform, 20 to 1; 2 a second."""
+    draw, now = Random(42), 0.0
+    path = Path(__file__).resolve().parents[1] / "examples" / "serving" / f"survey-{count}.csv"
+    lines = path.read_text(encoding="utf-8").splitlines()[1:]
+    assert len(lines) == count
+    for line in lines:
+        now += min(-math.log(1 - draw.random()) / 2, 3 / 2)
+        length = draw.uniform(128, 512)
+        output = math.ceil(length / 21)
+        arrived, prompt, answer = line.split(",")
+        assert float(arrived) == pytest.approx(now, abs=1e-9)
+        assert (int(prompt), int(answer)) == (math.floor(length - output), output)
+
+
+def test_what_is_reached_nowhere_is_none() -> None:
+    assert scenarios._number(math.inf, "") == "none"
 
 
 def test_the_page_holds_every_scenario_and_what_others_lack() -> None:

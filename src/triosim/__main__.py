@@ -6,15 +6,17 @@ top, so that an interruption while the rest is being imported is caught too.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import sys
 
 EXIT_INPUT = 2
 EXIT_INTERRUPTED = 130
-COLLECT = 100_000
+COLLECT = 500_000
 """Objects more than before at which Python looks for circles among them.  Modules and tables are hundreds of thousands
-that stay, and looking through them at every 700th took a tenth of a short command."""
+that stay, and looking through them at every 700th took a tenth of a short command.  For the same reason none are looked
+for at the end of the process, which gives all back anyway."""
 
 
 def main() -> None:
@@ -34,6 +36,8 @@ def _run() -> int | str | None:
     from triosim.core.outputs import terminable
 
     gc.set_threshold(COLLECT, *gc.get_threshold()[1:])
+    atexit.unregister(gc.freeze)  # of a command that ran in this process before
+    atexit.register(gc.freeze)
     prepare()
     if registry := sys.modules.get("triosim.core.registry"):  # of a command that ran in this process before
         registry.forget()

@@ -59,9 +59,12 @@ class Plan(Checked):
         parallelism_options: what those rules take, by name.
         recompute: ``"full"`` runs each repeated block's forward again before its backward instead of keeping its
             activations, ``"selective"`` the attention cores only, ``"pointwise"`` all but products, attention and
-            routing, ``"operators"`` that and every second product; ``"none"`` keeps them.
+            routing, ``"operators"`` that and every second product; ``"full/2"`` every second block; parts of blocks by
+            name joined by ``+`` (:mod:`triosim.transform.recompute`); ``"none"`` keeps them.
         quantize: products of the repeated blocks in 8 or 4 bits, by the recipe of that name
             (:mod:`triosim.transform.quantization`); ``"none"`` leaves them as they are.
+        optimizer: another optimizer than the step's own (:mod:`triosim.transform.optimizers`), perhaps with options, as
+            ``"sgd,momentum=off"``; ``""`` leaves the step as it is.
         offload: what is in host memory until it is needed: ``"optimizer"`` states, which the host's processor updates,
             ``"activations"`` and ``"parameters"`` of the repeated blocks.
         places: value category -> where its values start: ``"host"``, ``"pool"`` or ``"device:N"``.
@@ -136,14 +139,21 @@ class Plan(Checked):
         FrozenDict(), DIVISION, "NAME=VALUE", "Of such a rule, as regather=off of sequence; repeatable.",
         option="parallelism-option", repeats=True, example="regather=off",
     )  # fmt: skip
-    recompute: Literal["none", "full", "selective", "pointwise", "operators"] = asked(
+    recompute: str = asked(
         "none", MEMORY, "WHAT",
-        "Run again instead of keeping activations: full (repeated blocks), selective (attention), pointwise (norms, "
-        "activations), operators (those and every second product) or none.",
+        "Run again instead of keeping activations: full (repeated blocks; full/2 every second), selective (attention), "
+        "pointwise (norms, activations), operators (those and every second product), parts of blocks "
+        "(layernorm+moe_act) or none.",
+        words=("none", "full", "selective", "pointwise", "operators"),
     )  # fmt: skip
     quantize: Literal["none", "fp8-delayed", "fp8-current", "fp8-block", "mxfp8", "nvfp4"] = asked(
         "none", WORKLOAD, "RECIPE",
         "Multiply in 8 or 4 bits in the blocks: fp8-delayed, fp8-current, fp8-block, mxfp8, nvfp4 or none.",
+    )  # fmt: skip
+    optimizer: str = asked(
+        "", WORKLOAD, "NAME",
+        "Instead of the step's own: adafactor, adagrad, adam, adam8bit, adamw, lion, muon or sgd, with options as "
+        "sgd,momentum=off.",
     )  # fmt: skip
     offload: tuple[Literal["optimizer", "activations", "parameters"], ...] = asked(
         (), MEMORY, "WHAT", "Keep in host memory: optimizer, activations or parameters (of the blocks); repeatable.",

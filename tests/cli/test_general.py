@@ -58,7 +58,7 @@ def test_options_of_train_are_in_groups(monkeypatch) -> None:
     assert groups == [
         "Arguments", "Workload", "Machine", "How it is divided", "Batch", "Memory", "Communication",
         "How it is predicted", "Many plans", "Output",
-        "Power, energy and cost", "General",
+        "Power, energy and cost", "Post-training", "General",
     ]  # fmt: skip
     assert lines.index("Machine:") < next(i for i, line in enumerate(lines) if "--system NAME|FILE" in line)
     assert sum(line.startswith("  --dp N ") for line in lines) == 1

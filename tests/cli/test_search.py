@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import run
+from triosim.core.guarded import parse_toml
 
 JOB = ("search", "gpt2", "--seq-len", "128", "--system", "dgx-a100", "--nodes", "1", "--under", "batch=8")
 FEW = ("--among", "recompute=none", "--among", "tp=1,2", "--among", "pp=1,2", "--among", "micro-batch-size=1,2")
@@ -64,6 +65,8 @@ def test_a_search_that_was_killed_goes_on(tmp_path: Path) -> None:
         (("--among", "dp=1"), "unknown name after --among"),
         (("--best", "0"), "--best must be at least 1"),
         (("--workers", "0"), "--workers must be at least 1"),
+        (("--export", "nemo"), "unknown framework"),
+        (("--export", "megatron="), "give the file a name"),
         (("--nodes", "1,x"), "--nodes must be whole numbers"),
     ],
 )
@@ -71,3 +74,20 @@ def test_what_makes_no_sense_is_one_sentence(words: tuple[str, ...], said: str) 
     done = run(*JOB, *words, code=2)
     assert said in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_the_best_plan_is_written_for_a_framework(tmp_path: Path) -> None:
+    among = ("--among", "recompute=none", "--among", "tp=2", "--among", "pp=1", "--best", "3")
+    shown = run(*JOB, *among, "--among", "zero=2,3", "--export", "megatron").stdout
+    assert "megatron cannot say zero 2" in shown
+    assert "--use-megatron-fsdp" in shown
+    run(*JOB, *among, "--among", "zero=3", "--among", "sequence-parallel=on", "--export", "torchtitan=job.toml",
+        "--json", "plans.json", cwd=tmp_path)  # fmt: skip
+    read = parse_toml((tmp_path / "job.toml").read_text(), "job.toml")
+    best = json.loads((tmp_path / "plans.json").read_text())["plans"][0]
+    assert read["parallelism"]["data_parallel_shard_degree"] == best["asked"]["dp"]
+    assert read["training"]["seq_len"] == 128
+    assert best["configuration"] == {"framework": "torchtitan", "text": (tmp_path / "job.toml").read_text(), "why": ""}
+    none = run(*JOB, *among, "--among", "zero=1", "--export", "torchtitan", "--json", "none.json", cwd=tmp_path, code=2)
+    assert "torchtitan cannot say" in none.stderr
+    assert "cannot say" in json.loads((tmp_path / "none.json").read_text())["plans"][0]["configuration"]["why"]

@@ -53,8 +53,9 @@ def test_a_sweep_that_was_killed_goes_on(tmp_path: Path) -> None:
 
 def test_another_workload_starts_anew(tmp_path: Path) -> None:
     from triosim.search.journal import Journal
+    from triosim.search.outcome import PlanOutcome
 
-    Journal(tmp_path / "plans.csv.journal.jsonl", "of another").__exit__()
+    Journal(tmp_path / "plans.csv.journal.jsonl", "of another", PlanOutcome.from_dict).__exit__()
     assert "starts anew" in run(*JOB, "--sweep", "tp=8", "--csv", "plans.csv", cwd=tmp_path).stderr
 
 

@@ -124,3 +124,44 @@ def test_a_part_of_the_base_class_is_found(typed: Callable[[str], Registry[Base]
 def test_what_is_no_part_is_refused(typed: Callable[[str], Registry[Base]], value: str, why: str) -> None:
     with pytest.raises(InputError, match=why):
         typed(value).get("spiral")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "may"),
+    [
+        ("own-1.0.dist-info/entry_points.txt", "[triosim.models]\nown = own:Own\n", True),
+        ("Own.EGG-INFO/entry_points.txt", "[console_scripts]\nx = y:z\n[triosim.readers]\nown = own:Own\n", True),
+        ("own-1.0.dist-info/entry_points.txt", "[console_scripts]\ntriosim = triosim.__main__:main\n", False),
+        ("own-1.0.dist-info/METADATA", "[triosim.models]\n", False),
+        ("own.py", "[triosim.models]\n", False),
+    ],
+)
+def test_distributions_that_may_add_parts_are_told_by_their_files(tmp_path: Path, name: str, text: str, may: bool):
+    file = tmp_path / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+    assert registry._may_add([str(tmp_path)]) is may
+    assert registry._may_add([str(tmp_path / "nowhere"), str(tmp_path)]) is may
+
+
+def test_what_no_folder_shows_may_add_parts(tmp_path: Path, monkeypatch) -> None:
+    archive = tmp_path / "all.zip"
+    archive.write_bytes(b"PK")
+    assert registry._may_add([str(archive)])
+    assert registry._may_add([str(tmp_path / "own.egg")])
+    assert not registry._may_add([str(tmp_path)])
+    finder = type("Finder", (), {"find_distributions": lambda self, context=None: ()})()
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, finder])
+    assert registry._may_add([str(tmp_path)])
+
+
+def test_parts_of_an_installed_distribution_are_found(tmp_path: Path) -> None:
+    about = tmp_path / "own-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[triosim.shapes]\nown = own:Own\n")
+    said = "import sys; sys.path.append(sys.argv[1]); from triosim.core.registry import installed; "
+    said += "print([p.name for p in installed('triosim.shapes')], 'importlib.metadata' in sys.modules)"
+    run = [sys.executable, "-c", said]
+    assert subprocess.check_output([*run, str(tmp_path)], text=True).split() == ["['own']", "True"]
+    assert subprocess.check_output([*run, str(tmp_path / "none")], text=True).startswith("[]")

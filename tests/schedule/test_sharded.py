@@ -277,9 +277,12 @@ def test_units_of_a_stage_are_what_it_has_of_the_blocks() -> None:
 # --- refusals -------------------------------------------------------------------------------------------------------
 
 
-def test_inference_has_nothing_to_divide() -> None:
-    with pytest.raises(PlanError, match=r"zero 3 divides .* leave it out"):
-        triosim.simulate(blocks(2), _system(2), Plan(zero=3, training=False))
+@pytest.mark.parametrize("stage", [1, 2])
+def test_inference_has_nothing_to_divide_but_parameters(stage: int) -> None:
+    with pytest.raises(PlanError, match=rf"zero {stage} divides .* leave it out"):
+        triosim.simulate(blocks(2), _system(2), Plan(zero=stage, training=False))
+    result = triosim.simulate(blocks(2), _system(2), Plan(zero=3, training=False))
+    assert {one.kind for one in result.collectives} == {"all_gather"}
 
 
 def test_a_model_without_blocks_is_gathered_at_once_and_says_so() -> None:

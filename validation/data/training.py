@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from validation.data import bridge
+
 GIB = 2.0**30
 
 STACKS = {
@@ -93,6 +95,7 @@ class Row:
         plan: fields of :class:`triosim.Plan`.
         system: what is given to :func:`triosim.system`, or to :func:`scale_out` beside it.
         facts: of its software, where the row states other ones than its stack.
+        lora: adapters beside frozen weights, as ``triosim.model`` takes them.
         lacks: why the row cannot be told, ``""`` where it can.
         assumed: what the row leaves open and a rule for its whole source says instead: ``"recompute"`` is the least
             that fits in memory, ``"micro-batch"`` one sample.
@@ -111,6 +114,7 @@ class Row:
     plan: Mapping[str, Any] = field(default_factory=dict)
     system: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
+    lora: str = ""
     lacks: str = ""
     assumed: tuple[str, ...] = ()
 
@@ -161,6 +165,7 @@ def _row(line: Mapping[str, str]) -> Row:
             "plan": _plan(line), "system": _system(line),
             "stack": "deepspeed-2021" if zero3 else first.stack,
             "facts": {"reduce": "gradient"} if "mode PURE" in line["notes"] else {}, "assumed": assumed,
+            "lora": bridge.ADAPTERS if "(LoRA)" in line["model"] else "",
         }
     )  # fmt: skip
 
@@ -174,7 +179,9 @@ def _int(line: Mapping[str, str], name: str, default: int = 1) -> int:
 
 
 def _open_recompute(line: Mapping[str, str]) -> bool:
-    return line["recompute"].startswith("see recipe") or (not line["recompute"] and line["source"].startswith("NeMo"))
+    """Whether neither the row nor a public recipe says what runs again."""
+    see = line["recompute"].startswith("see recipe") and not bridge.recompute(line)
+    return see or (not line["recompute"] and line["source"].startswith("NeMo"))
 
 
 def _recipe(line: Mapping[str, str]) -> str:
@@ -216,7 +223,6 @@ def _lacks(line: Mapping[str, str]) -> str:
         "sizes of its experts": experts and not line["model"].startswith("deepseek") and not _named(line),
         "experts beside context parallel": experts and _int(line, "cp") > 1,
         f"products in {line['precision']}": not _recipe(line),
-        "frozen weights (LoRA)": "lora" in line["model"].lower(),
         f"recompute {line['recompute']}": line["recompute"] == "qkv_proj_offloaded",
         "schedule ZB-2p": "ZB-2p" in line["overlap"],
         "collectives within products (async TP)": bool(re.search("async ?TP", line["overlap"], re.I)),
@@ -227,15 +233,20 @@ def _lacks(line: Mapping[str, str]) -> str:
 
 
 def _from_flops(line: Mapping[str, str]) -> float:
-    """Seconds from FLOP per device: 6 per weight of a product and token, and attention: MaxText's without a mask, half
-    of that in NeMo (nemo/utils/flops_formulas.py, ``llama3``)."""
+    """Seconds from FLOP per device: 6 per weight of a product and token, and attention without a mask.
+
+    So do MaxText and NeMo until its releases of 2025: its performance summaries print tokens beside FLOP per second
+    (24.09: LLAMA2-7B 16,934 and 780e12, 46.06e9 a token; 25.04: LLAMA3-8B 33,099 and 1,917e12, 57.9e9), which
+    are those of whole products of queries and keys (46.09e9, 57.9e9; with half of them 42.9e9, 51.5e9).  The tables of
+    long sequences are of releases 24.03.01 and 25.04.
+    """
     layers, width, inner = (int(line[name]) for name in ("layers", "hidden", "ffn_hidden"))
     nemo = line["source"].startswith("NeMo")
     heads, length = width if nemo else int(line["heads"]) * 128, int(line["seq_len"])
     grouped = 2 * width * heads * (1 + _int(line, "kv_heads", int(line["heads"])) / int(line["heads"])) if nemo else 0
     weights = layers * ((grouped or 4 * width * heads) + 3 * width * inner) + width * int(line["vocab"])
     tokens = int(line["global_batch"]) * length
-    flop = 6.0 * weights * tokens + (6.0 if nemo else 12.0) * layers * heads * length * tokens
+    flop = 6.0 * weights * tokens + 12.0 * layers * heads * length * tokens
     return flop / (float(line["tflops_per_gpu"]) * 1e12 * int(line["n_gpus"]))
 
 
@@ -277,12 +288,16 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
     tp, pp, devices = _int(line, "tp"), _int(line, "pp"), int(line["n_gpus"])
     dp, context, experts = devices // (tp * pp), _int(line, "cp"), _int(line, "ep")
     batch, replicas = int(line["global_batch"]), dp // context
+    each = _int(line, "micro_batch")
+    if line["source"].startswith("MaxText"):  # per_device_batch_size counts every chip, tensor-parallel ones too
+        each *= tp
     shard = line["shard"]
     zero = int(shard[4]) if shard.startswith("zero") else 0
     recompute = POLICIES.get(line["recompute"], line["recompute"].split(" ")[0] or "none")
+    recompute = bridge.recompute(line) if line["recompute"].startswith("see recipe") else recompute
     plan: dict[str, Any] = {
         "dp": dp, "tp": tp, "pp": pp, "batch_size": batch // replicas, "zero": zero if dp > 1 else 0,
-        "micro_batches": max(1, batch // replicas // _int(line, "micro_batch")), "idle_ok": True,
+        "micro_batches": max(1, batch // replicas // each), "idle_ok": True,
         "recompute": "none" if _open_recompute(line) else recompute, "quantize": _recipe(line),
         "overlap": not re.search(r"no overlap|no gradient bucketing|^off|^none$", line["overlap"]),
     }  # fmt: skip

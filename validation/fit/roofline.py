@@ -231,6 +231,25 @@ BACKWARD_ATTENTION = 63 / 73
 Attention with Better Parallelism and Work Partitioning", 2023)."""
 
 
+TPUS = ("TPUv4", "TPUv5e", "TPUv5p", "Trillium")
+"""Architectures whose products XLA compiles for the same kind of matrix unit."""
+XLA_SECONDS = {1024: 1.1943008983507753e-4, 4096: 8.272899803705514e-4, 8192: 6.047147869830951e-3}
+"""Of a square product in bfloat16 on TPU v5e, the host's dispatch included."""
+V5E_PEAK = 197e12
+
+
+def xla_products() -> float:
+    """Fraction of its peak that a TPU reaches in large products, the host's dispatch taken off.
+
+    ``seconds = dispatch + FLOP / (fraction * peak)``, least squares of relative errors.
+    """
+    measured = np.array(list(XLA_SECONDS.values()))
+    ideal = np.array([2.0 * side**3 / V5E_PEAK for side in XLA_SECONDS])
+    columns = np.stack([np.ones(len(ideal)), ideal], axis=1) / measured[:, None]
+    _, slope = np.linalg.lstsq(columns, np.ones(len(ideal)), rcond=None)[0]
+    return float(1 / slope)
+
+
 def document(judged: dict[str, Judged], other: NDArray[np.float64]) -> dict[str, Any]:
     """The pack: fitted classes, classes that borrow their constants, and provenance.
 
@@ -296,6 +315,16 @@ def document(judged: dict[str, Judged], other: NDArray[np.float64]) -> dict[str,
             "spread": _round(math.log(2)),
             "reason": "CPUs, TPUs and other processors: no measurement of any, a factor of two is assumed",
         },
+        "own": [
+            {
+                "architectures": list(TPUS),
+                "class": "matrix/tensor",
+                "compute": _round(xla_products()),
+                "spread": classes["matrix/tensor"]["spread_unseen"],
+                "source": "XLA's products of 1,024, 4,096 and 8,192 cubed in bfloat16 on TPU v5e, printed in JAX's "
+                "documentation (docs/pallas/tpu/matmul.ipynb); spread: that of matrix/tensor on a GPU not seen",
+            }
+        ],
         "provenance": {
             "script": "validation/fit/roofline.py",
             "licences": "aiconfigurator Apache-2.0; NeuSight, TrioSim and HolisticTraceAnalysis MIT",

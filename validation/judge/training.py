@@ -170,7 +170,7 @@ def predict(row: Row, stacked: bool = True) -> Any:
         options = {"attention": stack.attention, "fused": stack.fused, "fused_softmax": softmax}
     trace = triosim.model(
         row.family, batch_size=1, sequence_length=row.sequence, precision=row.precision, optimizer="adam",
-        configuration=row.configuration or None, **options,
+        configuration=row.configuration or None, lora=row.lora, **options,
     )  # fmt: skip
     machine = system(**row.system)
     least = ("none", "pointwise", "operators", "full") if "recompute" in row.assumed else (plan.recompute,)

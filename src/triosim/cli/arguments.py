@@ -18,7 +18,7 @@ from triosim.cli.outputs import OUTPUT
 from triosim.fidelity import NETWORK, PREDICTION, Fidelity
 from triosim.plan import BATCH, DIVISION, MEMORY, WORKLOAD, Plan
 
-MACHINE, SEARCH, REQUEST = "Machine", "Many plans", "One request with its cache"
+MACHINE, SEARCH, REQUEST, POST = "Machine", "Many plans", "One request with its cache", "Post-training"
 GROUPS = (WORKLOAD, MACHINE, DIVISION, BATCH, MEMORY, NETWORK, PREDICTION, SEARCH, OUTPUT)
 
 
@@ -53,6 +53,17 @@ class StepOptions:
         "Of a model by name: unfused, flash1, flash2, flash3, cudnn, or auto, what PyTorch runs (default: the "
         "stack's, else auto).",
         complete=choices("auto", "unfused", "flash1", "flash2", "flash3", "cudnn"),
+    )  # fmt: skip
+    lora: str | None = _option(
+        WORKLOAD, "--lora", "RANK",
+        "Of a model by name: adapters of that rank beside frozen weights, with options as "
+        "16,targets=q_proj+v_proj,base=nf4,dora=on (targets all, attention or names; base same or nf4).",
+    )  # fmt: skip
+    packing: str | None = _option(
+        WORKLOAD, "--packing", "LENGTH|FILE",
+        "Sequences hold documents of that many tokens, or of the lengths in a file, which attention does not look "
+        "beyond.",
+        complete=completion.files,
     )  # fmt: skip
     step: str | None = _option(
         WORKLOAD, "--step", "STEP", "Step of a foreign trace with several: its number, median or all (default median).",
@@ -166,6 +177,22 @@ class Options(PowerFields, StepOptions):
 
 
 @dataclass(frozen=True)
+class TrainOptions(Options):
+    """What ``train`` takes besides: a step of post-training."""
+
+    post: str | None = _option(
+        POST, "--post", "RECIPE",
+        "A step of several phases instead: dpo, grpo or ppo, with options as grpo,responses=8,minibatches=4,epochs=1; "
+        "the batch counts prompts.",
+        complete=parts("triosim.posttraining.recipe:RECIPES"),
+    )  # fmt: skip
+    rollout: str | None = _option(
+        POST, "--rollout", "TIME|FILE", "What writing the answers takes, as 40s, or what serve --json wrote of it.",
+        complete=completion.files,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
 class InferOptions(Options):
     """What ``infer`` takes besides: one request with its cache."""
 
@@ -185,4 +212,9 @@ class InferOptions(Options):
         "What goes to memory that computes, as of --device A100+attacc, where it is faster there: attention, all or "
         "off (default attention).",
         complete=choices("attention", "all", "off"),
+    )  # fmt: skip
+    extrapolate: bool = _option(
+        PREDICTION, "--extrapolate", None,
+        "A network from a file (ONNX, nn-Meter) may have kernels beyond those that its pack of operator times has.",
+        default=False,
     )  # fmt: skip

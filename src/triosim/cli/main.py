@@ -35,6 +35,7 @@ COMMANDS = {
     "serve": _Command("Predictions", "serve", "A fleet of model replicas under traffic: latency and rate."),
     "astra": _Command("Predictions", "astra", "What is ready for ASTRA-sim: Chakra traces and its files."),
     "accelerator": _Command("Predictions", "accelerator", "Designs that do not exist: evaluate and map them."),
+    "explore": _Command("Predictions", "explore", "Sizes of a design that no others beat."),
     "cost": _Command("Predictions", "cost", "What a predicted job costs and emits, without simulating."),
     "compare": _Command("Predictions", "compare", "What makes the difference between predictions."),
     "job": _Command("Predictions", "job", "A whole job of a prediction: failures, checkpoints, days."),

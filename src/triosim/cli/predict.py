@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from triosim.cli.arguments import InferOptions, Options
+from triosim.cli.arguments import InferOptions, Options, TrainOptions
 from triosim.cli.command import command, note, progress, say, wants_summary
 from triosim.cli.energy_options import best_of, energy_options, held_back
 from triosim.cli.fields import answers, named
@@ -32,8 +32,18 @@ def register(app: typer.Typer) -> None:
     """Add the two commands."""
     train = "Predict a training step: time, memory, where the time goes."
     infer = "Predict an inference step (a forward pass), or with --prompt and --output one request with its cache."
-    command(app, "train", cls=SweepCommand)(function_of(Options, lambda options: _predict(options, True), train))
+    command(app, "train", cls=SweepCommand)(function_of(TrainOptions, _train, train))
     command(app, "infer", cls=SweepCommand)(function_of(InferOptions, _infer, infer))
+
+
+def _train(options: TrainOptions) -> None:
+    if options.post is None:
+        if options.rollout is not None:
+            raise InputError("--rollout is of a step of post-training: give --post grpo or ppo as well")
+        return _predict(options, True)
+    from triosim.cli.posttraining import post_training
+
+    return post_training(options)
 
 
 def _infer(options: InferOptions) -> None:
@@ -125,9 +135,11 @@ def step(options: Options, training: bool) -> Trace:
         precision=options.precision,
         training=training,
         attention=options.attention,
+        lora=options.lora,
         stack=stack_of(options),
         ranks=options.tp,
         input_shapes=_shapes(options.input_shape),
+        unused=_runs_unused(options.operator_times),
     )
     if options.trace_batch_size is not None:
         if options.trace_batch_size < 1:
@@ -135,7 +147,35 @@ def step(options: Options, training: bool) -> Trace:
         trace = of_batch(trace, options.trace_batch_size)
     if options.batch_trace is not None:
         trace = symbols_from(trace, load_workload(options.batch_trace, step=options.step))
-    return trace
+    return packed_as(options, trace)
+
+
+def packed_as(options: Options, trace: Trace) -> Trace:
+    """The workload with the documents that the options pack into its sequences.
+
+    Raises:
+        InputError: it has no sequences, or attention is several operators.
+    """
+    if options.packing is None:
+        return trace
+    from triosim.transform.packing import document_lengths, pack, packed
+
+    length = options.seq_len or trace.meta.sequence_length
+    if not length:
+        raise InputError(f"--packing is of sequences of tokens, and {options.workload} says none: leave it out")
+    return packed(trace, pack(document_lengths(options.packing, length), length))
+
+
+def _runs_unused(operator_times: str | None) -> bool:
+    """Whether these operator times are of a runtime that runs operators of which nobody reads the result."""
+    from triosim.kernels.pack import is_calibration_file
+
+    if not str(operator_times).lower().endswith(".json") or not is_calibration_file(str(operator_times)):
+        return False
+    from triosim.kernels.calibration.pack import load
+
+    rules = load(str(operator_times)).rules
+    return rules is not None and rules.unused
 
 
 def _shapes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
@@ -190,7 +230,17 @@ def fidelity_of(options: Options) -> Fidelity:
     """How the options ask for it to be predicted."""
     from triosim.fidelity import Fidelity
 
-    return Fidelity(**answers(Fidelity, options, {"interference": lambda: _slowdown(options.interference)}))
+    found = answers(Fidelity, options, {"interference": lambda: _slowdown(options.interference)})
+    if getattr(options, "extrapolate", False):
+        from triosim.kernels.pack import is_calibration_file
+
+        if not is_calibration_file(options.operator_times):
+            raise InputError(
+                f"--extrapolate is of a pack of measured kernels (triosim calibrate), and --operator-times is "
+                f"{options.operator_times}: leave it out"
+            )
+        found["operator_options"] = {**found.get("operator_options", {}), "extrapolate": True}
+    return Fidelity(**found)
 
 
 def _slowdown(text: str) -> Any:
@@ -281,7 +331,7 @@ def _check_outputs(options: Options) -> None:
         *(("--parallelism", path) for path in options.parallelism or ()),
         ("--energy", options.energy),
         ("--composition", options.composition), ("--operator-times", options.operator_times),
-        *(("--also", path) for path in options.also or ()),
+        *(("--also", path) for path in options.also or ()), ("--packing", options.packing),
     ]  # fmt: skip
     check_distinct({**outputs, "--chakra": options.chakra}, inputs, recognised)
     if options.timeline is not None:

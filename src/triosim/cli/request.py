@@ -21,7 +21,7 @@ LEFT_OUT = {
     "--power-cap": "power_cap", "--clock": "clock", "--find": "find", "--slowdown": "slowdown",
     "--constant": "constant",
     "--tokens": "tokens", "--energy": "energy", "--at": "at", "--pue": "pue", "--price": "price", "--pay": "pay",
-    "--stack": "stack", "--attention": "attention",
+    "--stack": "stack", "--attention": "attention", "--lora": "lora", "--packing": "packing",
 }  # fmt: skip
 """Options of a step that a request has no use for."""
 

@@ -30,17 +30,23 @@ def load_workload(
     precision: str | None = None,
     training: bool = True,
     attention: str | None = None,
+    lora: str | None = None,
     stack: Stack | None = None,
     ranks: int = 1,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
+    unused: bool = False,
+    **of_model: Any,
 ) -> Trace:
-    """The workload behind a name or path.
+    """The workload behind a name or path; ``of_model`` are more options of :func:`triosim.sources.modelling.model`.
+
+    ``unused``: whether operators of a network run whose result nobody reads.
 
     Raises:
         InputError: there is no such file and no such model, or an option does not go with it.
     """
     from triosim.sources import modelling, reading
 
+    options = {**_model_options(seq_len, precision, training, attention, lora, stack, ranks), **of_model}
     path = Path(name)
     exists = os.path.exists(path)
     is_trace = exists and reading.recognised(path)
@@ -50,19 +56,23 @@ def load_workload(
         )
     if exists and not is_trace and path.suffix.lower() in _CONFIGURATIONS:
         _refuse_step(step, name)
-        return modelling.from_file(path, **_model_options(seq_len, precision, training, attention, stack, ranks))
+        return modelling.from_file(path, **options)
     if not is_trace and modelling.is_named(name):
         _refuse_step(step, name)
-        return modelling.model(name, **_model_options(seq_len, precision, training, attention, stack, ranks))
+        return modelling.model(name, **options)
     if not exists:
         raise _not_there(name)
     if precision is not None:
         raise InputError(f"--precision is for models by name; {name} is a trace, whose types are those of its tensors")
     if attention is not None:
         raise InputError(f"--attention is for models by name; {name} is a trace, whose operators say what they run")
+    if lora is not None:
+        raise InputError(f"--lora is for models by name; {name} is a trace: record the step with its adapters")
     if stack is not None:
         raise InputError(f"--stack is for models by name; {name} is a trace, which holds what its framework ran")
-    return reading.read(path, step=step or "median", shapes=input_shapes)
+    if of_model:
+        raise InputError(f"{name} is a trace, of which no other model can be made: name a model")
+    return reading.read(path, step=step or "median", shapes=input_shapes, unused=unused)
 
 
 def _not_there(name: str) -> InputError:
@@ -84,6 +94,7 @@ def _model_options(
     precision: str | None,
     training: bool,
     attention: str | None,
+    lora: str | None,
     stack: Stack | None,
     ranks: int,
 ) -> dict[str, Any]:
@@ -93,6 +104,8 @@ def _model_options(
             "fused": stack.fused, "fused_softmax": stack.fused_softmax,
             "vocabulary_multiple": stack.vocabulary_multiple * (ranks if stack.vocabulary_per_rank else 1),
         }  # fmt: skip
+    if lora is not None:
+        options["lora"] = lora
     if seq_len is not None:
         options["sequence_length"] = seq_len
     if precision is not None:

@@ -110,8 +110,13 @@ class CollectiveConstants:
 
 def names() -> list[str]:
     """The classes that have constants."""
+    return list(_names())
+
+
+@functools.cache
+def _names() -> tuple[str, ...]:
     folder = resources.files("triosim.collectives") / "data"
-    return sorted(f.name.removesuffix(".json") for f in folder.iterdir() if f.name.endswith(".json"))
+    return tuple(sorted(f.name.removesuffix(".json") for f in folder.iterdir() if f.name.endswith(".json")))
 
 
 @functools.lru_cache(maxsize=32)
@@ -131,7 +136,7 @@ def of_link(name: str, family: str, known: Sequence[CollectiveConstants] = ()) -
         family: of the link ("NVLink").
         known: classes that stand before those that come with the program.
     """
-    for found in (*known, *map(load, names())):
+    for found in (*known, *map(load, _names())):
         if found.family == family and found.name == name:
             return found
     alike = [c for c in (*known, *map(load, names())) if c.family == family]

@@ -108,15 +108,10 @@ def footprint(lifetimes: Lifetimes, categories: int) -> Footprint:
     Raises:
         InputError: more memory than can be counted.
     """
-    if (lifetimes.bytes.astype(np.float64) + LARGEST_ROUND).sum() >= MOST_BYTES:
-        raise InputError("the tensors of one rank add up to more than 5.7e17 bytes: look for a batch that is too large")
-    size = -(-lifetimes.bytes // ROUND_BYTES) * ROUND_BYTES
-    start, end = lifetimes.start.astype(np.int64), lifetimes.end.astype(np.int64)
-    # at one row allocations come before frees: time 2 row for those, 2 row + 1 for these
-    times = np.concatenate([2 * start, 2 * end + 1])
+    size, times, order = _events(lifetimes)
+    end = lifetimes.end.astype(np.int64)
     change = np.concatenate([size, -size])
     what = np.concatenate([lifetimes.category, lifetimes.category])
-    order = np.argsort(times, kind="stable")
     times, change, what = times[order], change[order], what[order]
     total = np.cumsum(change)
     at = int(np.argmax(total)) if len(total) else 0
@@ -132,6 +127,31 @@ def footprint(lifetimes: Lifetimes, categories: int) -> Footprint:
         ended=(times[keep] % 2).astype(bool),
         changes=Changes(change, what, keep, categories),
     )
+
+
+def reserved_bytes(lifetimes: Lifetimes) -> int:
+    """What the caching allocator reserves, as :func:`footprint` says it.
+
+    Raises:
+        InputError: more memory than can be counted.
+    """
+    size, _, order = _events(lifetimes)
+    return int(reserved(size, order))
+
+
+def _events(lifetimes: Lifetimes) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Sizes as the allocator rounds them; when each is allocated, then when each is freed; the order of these events.
+
+    At one row allocations come before frees: time 2 row for those, 2 row + 1 for these.
+
+    Raises:
+        InputError: more memory than can be counted.
+    """
+    if (lifetimes.bytes.astype(np.float64) + LARGEST_ROUND).sum() >= MOST_BYTES:
+        raise InputError("the tensors of one rank add up to more than 5.7e17 bytes: look for a batch that is too large")
+    size = -(-lifetimes.bytes // ROUND_BYTES) * ROUND_BYTES
+    times = np.concatenate([2 * lifetimes.start.astype(np.int64), 2 * lifetimes.end.astype(np.int64) + 1])
+    return size, times, np.argsort(times, kind="stable")
 
 
 def _by_category(change: NDArray[np.int64], category: NDArray[np.int8], categories: int) -> NDArray[np.int64]:

@@ -24,6 +24,12 @@ from triosim.network.walks import Walks
 _FEW = 16
 """Up to so many routes are found faster one by one than by looking for pairs that are alike."""
 
+_KEPT = 65_536
+"""Routes that are remembered, of those that were searched one by one."""
+
+_Chosen = tuple[list[int], list[tuple[int, int]]]
+"""Edges of a route, and the forks on the way."""
+
 _MOST = 2**61
 """More equal routes are counted as so many."""
 
@@ -58,6 +64,7 @@ class Router:
         self._latency = picoseconds(system.latency, lambda edge: f"{self._link(edge)}: its latency")
         self._overhead = picoseconds(system.overhead, lambda edge: f"{self._link(edge)}: its overhead")
         self._network = RouteSearch(system)
+        self._known: dict[tuple[int, int, int], _Chosen] = {}
         self.capacity = self._capacity()
 
     def route(self, source: int, target: int) -> tuple[int, ...]:
@@ -130,9 +137,17 @@ class Router:
         others = np.array([higher for _, forks in found for _, higher in forks], np.int64)
         return Walks(source, target, Ragged.of([edges for edges, _ in found], np.int32), forks, others)
 
-    def _chosen(self, source: int, target: int, which: int) -> tuple[list[int], list[tuple[int, int]]]:
-        onward = self._onward(source, target)
-        return numbered(onward, source, target, which) if self.routing.spreads else lowest(onward, source, target)
+    def _chosen(self, source: int, target: int, which: int) -> _Chosen:
+        key = (source, target, which)
+        if key not in self._known:
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            onward = self._onward(source, target)
+            spreads = self.routing.spreads
+            self._known[key] = (
+                numbered(onward, source, target, which) if spreads else lowest(onward, source, target)
+            )  # fmt: skip
+        return self._known[key]
 
     def _onward(self, source: int, target: int) -> Onward:
         onward = None

@@ -40,6 +40,7 @@ from triosim.operators._names import (
 from triosim.operators._work import (
     ATTENTION_KERNELS,
     BLOCKS,
+    DOCUMENTS,
     SHARE,
     SPREAD,
     STREAMS,
@@ -54,6 +55,7 @@ from triosim.operators._work import (
 __all__ = [
     "ATTENTION_KERNELS",
     "BLOCKS",
+    "DOCUMENTS",
     "GRADIENT_ROLES",
     "KINDS",
     "NO_LABEL",

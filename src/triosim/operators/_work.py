@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 STREAMS = (
     "elementwise", "reduction", "copy", "softmax", "layer_norm", "batch_norm", "embedding", "pooling", "optimizer",
-    "loss", "index", "create", "other",
+    "loss", "index", "create", "other", "register_norm",
 )  # fmt: skip
 """Classes of kernels that move bytes."""
 
@@ -75,6 +75,9 @@ SPREAD = "spread"
 BLOCKS = "blocks"
 """Argument that a rule adds where an attention is some of several blocks of keys, ``[2, 4]`` for 2 of 4.  Its queries
 and keys are those of one block, whose positions are dealt out as with :data:`SPREAD`."""
+DOCUMENTS = "documents"
+"""Argument of an attention over packed documents, ``[0.98, 512.0]``: part of the positions that hold some, and their
+length."""
 SHARE = "share"
 """Argument that a rule adds where an attention does a part of the work of one over all its keys."""
 

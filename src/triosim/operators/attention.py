@@ -8,7 +8,7 @@ from triosim.core.registry import registered
 from triosim.operators._call import Call, CallResult
 from triosim.operators._dims import GRADIENT_ROLES, Dims, Output, Row, bounded, in_each, in_gradient, unknown
 from triosim.operators._kind import Kind, Need, gradients_of, unmet
-from triosim.operators._work import ATTENTION_KERNELS, BLOCKS, SHARE, SPREAD, AttentionWork
+from triosim.operators._work import ATTENTION_KERNELS, BLOCKS, DOCUMENTS, SHARE, SPREAD, AttentionWork
 
 _POSITIONS_FIRST = ("_flash_attention", "_efficient_attention")
 """Operators that take (batch, positions, heads, size); the others take (..., heads, positions, size)."""
@@ -97,7 +97,8 @@ class Attention(Kind):
         return _pairs(one) * 2 * one.head
 
     def work(self, call: Call) -> AttentionWork:
-        """``window_size_left`` gives a window; sequences packed one after another are taken for equally long.
+        """``window_size_left`` gives a window; sequences packed one after another are taken for equally long, which
+        :data:`DOCUMENTS` says of those within a sequence.
 
         Of causal attention whose queries are a part of the positions the argument :data:`SPREAD` says that they are
         from all over the sequence, :data:`BLOCKS` that keys are blocks of such positions, of which there are several.
@@ -114,11 +115,17 @@ class Attention(Kind):
         left = call.args.get("window_size_left")  # positions before its own that a query sees; -1 for all
         window = float(left + 1) if type(left) is int and left >= 0 else 0.0
         causal = bool(call.args.get("is_causal"))
+        documents = call.args.get(DOCUMENTS)
+        if isinstance(documents, list):  # whoever has a part of the positions has as many of each document
+            fill, length = documents
+            batch, queries, keys = batch * fill * queries / length, length, length
+            if isinstance(blocks := call.args.get(BLOCKS), list):
+                batch *= blocks[0] / blocks[1]
         if causal and queries < keys and call.args.get(SPREAD):
             keys = min((keys + 1) / 2, window or keys)  # what a query sees on average
         if isinstance(share := call.args.get(SHARE), float):
             batch *= share
-        if isinstance(blocks := call.args.get(BLOCKS), list):
+        if isinstance(blocks := call.args.get(BLOCKS), list) and documents is None:
             some, parts = blocks
             seen = keys * parts
             keys = (min((seen + 1) / 2, window or seen) if causal else seen) / parts

@@ -60,6 +60,7 @@ class Elementwise(Kind):
         fake_quantize_per_channel_affine fake_quantize_per_tensor_affine_cachemask
         view_as_real_copy
         quantize compute_amax: self
+        dequantize_4bit: absmax self
         swiglu clamped_swiglu: gate up weight
         fused_rope: input cos sin
         silu_and_mul gelu_and_mul gelu_tanh_and_mul rotary_embedding

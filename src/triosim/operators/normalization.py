@@ -12,6 +12,10 @@ from triosim.operators._work import MovedBytes
 
 _PER_CHANNEL = ("batch_norm", "group_norm", "instance_norm")
 _BATCH_NORMS = ("batch_norm", "instance_norm")
+WARP_ROW, ROWS_OF_BLOCK = 1024, 4
+"""Elements of a row up to which one warp takes it in Transformer Engine's kernels, and rows of a block then
+(``transformer_engine/common/normalization/rmsnorm/rmsnorm_fwd_cuda_kernel.cu``: ``WARPS_M``); PyTorch gives each row a
+block (``aten/src/ATen/native/cuda/layer_norm_kernel.cu``)."""
 
 
 @registered
@@ -43,6 +47,8 @@ class Normalization(Kind):
         quantized_batch_norm quantized::batch_norm1d quantized::batch_norm2d quantized::batch_norm3d
         quantized::batch_norm1d_relu quantized::batch_norm2d_relu quantized::batch_norm3d_relu
         fused_add_rms_norm
+        transformer_engine::rms_norm: input normalized_shape weight eps
+        transformer_engine::layer_norm: input normalized_shape weight bias eps
         """
     gradients = """
         native_batch_norm_backward: grad_out input weight running_mean running_var save_mean save_invstd train eps
@@ -51,6 +57,8 @@ class Normalization(Kind):
           reserveSpace
         miopen_batch_norm_backward: input grad_output weight running_mean running_var save_mean save_var epsilon
         native_layer_norm_backward: grad_out input normalized_shape mean rstd weight bias output_mask
+        transformer_engine::layer_norm_backward: grad_out input normalized_shape mean rstd weight bias output_mask
+        transformer_engine::rms_norm_backward: grad_out input normalized_shape rstd weight output_mask
         _fused_rms_norm_backward: grad_out input normalized_shape rstd weight output_mask
         native_group_norm_backward: grad_out input mean rstd weight N C HxW group output_mask
         """
@@ -60,7 +68,7 @@ class Normalization(Kind):
 
     def stream_of(self, call: Call) -> str:
         if not any(part in call.name for part in _BATCH_NORMS):
-            return "layer_norm"
+            return "register_norm" if _in_registers(call) else "layer_norm"
         given = call.args.get("training") is False or "no_training" in call.name
         return "elementwise" if given and not call.backward else "batch_norm"  # nothing is summed where they are given
 
@@ -74,12 +82,12 @@ class Normalization(Kind):
             more = (CallResult(call.inputs[weight], call.dtype(weight)),) * affine if weight >= 0 else ()
             return (CallResult(x, dtype), *more)
         made = (CallResult(x, dtype),)
-        if call.name in ("native_layer_norm", "_fused_rms_norm"):
+        if call.name in ("native_layer_norm", "_fused_rms_norm") or _in_registers(call):
             rows = len(x) - min(_normalized(call), len(x))
             row = CallResult((*x[:rows], *(1,) * (len(x) - rows)), _wide(dtype), saved=True)
-            return (*made, *(row,) * (2 if call.name == "native_layer_norm" else 1))
+            return (*made, *(row,) * (2 if "layer_norm" in call.name else 1))
         if call.name == "native_group_norm":
-            row = CallResult((x[0], number(call, "group", 1) or 1), _wide(dtype), saved=True)
+            row = CallResult((x[0], _groups(call, x[1])), _wide(dtype), saved=True)
             return (*made, row, row)
         if call.name in ("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm", "miopen_batch_norm"):
             training = call.args.get("training") is not False
@@ -105,11 +113,13 @@ class Normalization(Kind):
             return counted.by_rows(size, math.prod(shape) // max(rows, 1), item) if size else counted
         weight = call.shape("weight")
         if "group_norm" in call.name and len(shape) > 1:
-            given = call.args.get("num_groups", call.args.get("group"))
-            length = math.prod(shape[1:]) // (given if type(given) is int and given > 0 else 1)
+            length = math.prod(shape[1:]) // _groups(call, shape[1])
         else:
             length = math.prod(weight) if weight else shape[-1] if shape else 0
         found = counted.by_rows(size if shape else 0.0, length, item)
+        if _in_registers(call):
+            together = ROWS_OF_BLOCK if length <= WARP_ROW else 1
+            return found._replace(rows=found.rows / together, kernels=2.0 if call.backward else 1.0)
         if call.backward and len(call.outputs) > 1:
             return found._replace(read=2.0 * found.read, kernels=2.0)
         return found
@@ -124,7 +134,7 @@ class Normalization(Kind):
         per_channel = any(part in call.name for part in _PER_CHANNEL)
         if per_channel:
             affine: Row = full[1:2]
-            rows: Row = full[:1] if "group" in call.name else affine
+            rows: Row = affine if "group" not in call.name else full[:2] if "C" in call.args else full[:1]
         else:
             affine = full[len(x) - min(_normalized(call), len(x)) :]
             rows = full[: len(x) - len(affine)]
@@ -144,8 +154,8 @@ class Normalization(Kind):
         ins, outs = bounded(call, reads, made)
         given = (grad, source) if call.backward and grad >= 0 else None
         outputs = tuple(Output(row, given if made[at] is affine else None) for at, row in enumerate(outs))
-        if "group_norm" in call.name:
-            whole = frozenset(full[1:])
+        if "group_norm" in call.name:  # groups of channels are divided as their statistics are
+            whole = frozenset(full[len(rows) :])
         else:
             whole = frozenset() if per_channel else frozenset(affine)
         per_rank = self.stream_of(call) == "batch_norm"
@@ -157,6 +167,17 @@ def _statistic(shape: Shape, rows: Row, affine: Row, channels: Shape) -> Row:
     if len(shape) == 1 and channels:
         return affine if shape in (channels, (0,)) else (NO_LABEL,)
     return (*rows, *(NO_LABEL,) * (len(shape) - len(rows)))
+
+
+def _groups(call: Call, channels: int) -> int:
+    """Groups of the ``channels`` that a call has, of all of which (``C``) the arguments tell the groups."""
+    given, every = number(call, "num_groups", 0) or number(call, "group", 0) or 1, number(call, "C", 0) or channels
+    return max(given * channels // max(every, 1), 1)
+
+
+def _in_registers(call: Call) -> bool:
+    """Whether its kernels read a row once and keep it in registers."""
+    return call.full_name.startswith("transformer_engine::")
 
 
 def _normalized(call: Call) -> int:

@@ -10,7 +10,7 @@ from triosim.operators._dims import NO_LABEL, Dims, Output, Row, unknown
 from triosim.operators._kind import Kind
 from triosim.operators._work import MovedBytes
 
-_LISTS = {"_fused_adam": 4, "_fused_adamw": 4, "_fused_sgd": 3, "_fused_adagrad": 3}
+_LISTS = {"_fused_adam": 4, "_fused_adamw": 4, "_fused_sgd": 3, "_fused_adagrad": 3, "_fused_lion": 3}
 """Tensors that an optimizer reads for each parameter; ``_foreach`` operators tell by their inputs."""
 _TENSORS = (110, 64, 48, 36, 30)
 _BLOCKS, _CHUNK = 320, 65536
@@ -31,6 +31,8 @@ class Optimizer(Kind):
         _fused_adam _fused_adamw: self grads exp_avgs exp_avg_sqs max_exp_avg_sqs state_steps
         _fused_sgd: self grads momentum_buffer_list
         _fused_adagrad: self grads state_sums state_steps
+        _fused_lion: self grads exp_avgs
+        _fused_adam8bit: self grads exp_avgs exp_avg_sqs absmax1 absmax2
         _amp_foreach_non_finite_check_and_unscale: self found_inf inv_scale
         _amp_update_scale: self growth_tracker found_inf
         """
@@ -93,4 +95,6 @@ _UPDATED = {
     "_fused_adamw": ("self", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs", "state_steps"),
     "_fused_sgd": ("self", "momentum_buffer_list"),
     "_fused_adagrad": ("self", "state_sums", "state_steps"),
+    "_fused_lion": ("self", "exp_avgs"),
+    "_fused_adam8bit": ("self", "exp_avgs", "exp_avg_sqs", "absmax1", "absmax2"),
 }

@@ -27,6 +27,7 @@ from triosim.plan import Plan
 from triosim.stacks import Stack
 from triosim.trace.repeated import Repeated, repeated
 from triosim.trace.tables import Trace
+from triosim.transform.optimizing import needs_whole_tensors
 from triosim.transform.rescale import rescale
 
 
@@ -77,14 +78,19 @@ def divided(
     Raises:
         InputError: the workload and the plan do not go together.
     """
-    of = repeated(workload) if all(is_ours(type(rule)) and not isinstance(rule, ByModule) for rule in rules) else None
+    dealt = mesh.stages if placed.states and needs_whole_tensors(workload) else 0
+    of = (
+        repeated(workload)
+        if not dealt and all(is_ours(type(rule)) and not isinstance(rule, ByModule) for rule in rules)
+        else None
+    )
     if of is not None:
         try:
             return _of_short(of, workload, rules, mesh, plan, placed, stack)
         except (NotRepeating, InputError):  # what is wrong is told of the long step
             pass
     workload, whole, step = _road(workload, rules, mesh, plan, placed, stack)
-    return Divided(workload, whole, sharded(step, mesh, placed))
+    return Divided(workload, whole, sharded(step, mesh, placed, dealt))
 
 
 def _road(

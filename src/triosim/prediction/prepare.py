@@ -40,6 +40,7 @@ from triosim.memory.footprint import Footprint, footprint
 from triosim.network.placement import Placement, place
 from triosim.network.routes import Router, router_of
 from triosim.partition.main_gradients import often
+from triosim.partition.replication import Replication
 from triosim.partition.resolve import JobMesh, replication, resolve, rules_of
 from triosim.partition.step import Step
 from triosim.plan import Plan
@@ -57,6 +58,7 @@ from triosim.trace.tables import Phase, Trace
 from triosim.transform import quantization
 from triosim.transform.alignment import aligned
 from triosim.transform.inference import forward_only
+from triosim.transform.optimizing import needs_whole_tensors, optimized
 from triosim.transform.recompute import recomputed
 from triosim.transform.rescale import rescale
 
@@ -242,6 +244,7 @@ def arrange(
             raise PlanError(f"recompute {plan.recompute}: without a backward nothing is run again: leave it out")
     if workload.operators.view.all():
         raise InputError(f"trace {quoted(workload.meta.workload)}: none of its operators runs: record a whole step")
+    workload = optimized(workload, plan.optimizer)
     workload = recomputed(quantization.quantized(workload, plan.quantize), plan.recompute)
     named = workload.meta.made_by == "triosim.model"
     rules = rules_of(plan, named)
@@ -253,6 +256,8 @@ def arrange(
         raise PlanError(f"{placed.away[0].name}: inference has nothing to bring back: leave it out")
     if placed.rooted and mesh.micro_batches > 1:
         raise PlanError("dp-style dataparallel runs the batch in one piece: use micro-batches 1, or dp-style ddp")
+    if plan.training and (plan.optimizer or named) and needs_whole_tensors(workload):
+        placed = _of_whole_tensors(mesh, placed)
     tell("dividing the step")
     made = divided(workload, rules, mesh, plan, placed, stack if named and plan.training else None)
     workload, whole, step = made.workload, made.whole, made.step
@@ -280,7 +285,7 @@ def arrange(
     times, clocks = _held_back(times, jobs, mesh, drawn or {})
     slowest = max(models, key=lambda m: float(times[m].seconds.sum()))
     per_byte = _seconds_per_byte(router, placement, mesh)
-    block_wise = plan.recompute == "full" or step.replication.away
+    block_wise = plan.recompute.startswith("full") or step.replication.away
     together = blocks(step.trace).of(step.trace) if mesh.stages > 1 and block_wise else None
     schedule = _schedule(plan, mesh)
     chunks = schedule.chunks_per_stage
@@ -325,6 +330,31 @@ def _held_back(
         found[m] = replace(times[m], seconds=clocked.seconds)
         clocks[m] = clocked.clock, clocked.brake
     return found, clocks
+
+
+WHOLE = ("dp", "pp", "cp")
+"""Axes along which every rank has whole parameters, unless what is divided among replicas says otherwise."""
+
+
+def _of_whole_tensors(mesh: JobMesh, placed: Replication) -> Replication:
+    """The placements where an optimizer multiplies whole matrices: replicas have some of these each, and need the whole
+    of their gradients.
+
+    Raises:
+        PlanError: what cuts a parameter, or a gradient, is named.
+    """
+    cuts = [f"{name} {size}" for name, size in mesh.axes if name not in WHOLE and size > 1]
+    replicas = placed.states and placed.ranks(mesh) > 1
+    dealt = replicas and not (placed.weights or placed.replicas or placed.apart or placed.away)
+    if replicas and not dealt:
+        cuts.append(placed.name)
+    if cuts:
+        cure = "use zero 1, which deals them to the replicas, " if cuts == [placed.name] else "leave it out, "
+        raise PlanError(
+            f"{cuts[0]}: the optimizer multiplies whole matrices, and what each rank would do of it is not known: "
+            f"{cure}or choose one that goes element by element (optimizer adamw)"
+        )
+    return replace(placed, path=(("all_reduce", placed.axis),)) if dealt else placed
 
 
 def _check_length(trace: Trace, plan: Plan, mesh: JobMesh, chunks: int, mode: str) -> None:
@@ -461,7 +491,9 @@ def _costs(
         gathered = rescale(job.recorded, batch=mesh.global_batch_size, sequence=plan.sequence_length)
         gathered_job = replace(job, trace=gathered, device=system.models[base])
         at_once = price(gathered_job, fidelity.operator_times, fidelity.operator_options).seconds
-    copies = copy_s_per_byte(system.models[base]) if step.replication.weights else 0.0
+    placed = step.replication
+    copied = placed.weights or placed.compression is not None
+    copies = copy_s_per_byte(system.models[base]) if copied else 0.0
     update = update_s_per_byte(system, placement.devices) if step.replication.updates_on_host else 0.0
     return Costs(times[base].seconds, at_once, copy_s_per_byte=copies, update_s_per_byte=update)
 

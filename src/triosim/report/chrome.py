@@ -21,6 +21,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -31,6 +32,7 @@ from triosim.core.outputs import text_output
 from triosim.core.units import MOST_SUM, picoseconds
 from triosim.prediction.timeline import CATEGORIES, Timeline
 from triosim.report.lanes import lanes
+from triosim.report.lines import BETWEEN, LineForms
 from triosim.report.messages import collective_kind, meetings, spans
 from triosim.report.ranks import shown
 from triosim.schedule.program import HOST, STREAMS, Op
@@ -96,11 +98,10 @@ def _write(timeline: Timeline, ranks: list[int], meeting: NDArray[np.int64], out
     out.write(_head(timeline, ranks))
     events = _Events(timeline, ranks, meeting)
     separator = ""
-    for lines in events.all():
-        if lines:
-            out.write(separator)
-            out.write(",\n".join(lines))
-            separator = ",\n"
+    for lines in filter(None, events.all()):
+        out.write(separator)
+        out.write(lines)
+        separator = BETWEEN
     out.write("\n]}\n")
 
 
@@ -160,6 +161,7 @@ class _Events:
         self.launched, self.launcher = self._join()
         self.flow = len(rows) + 1  # correlations take the numbers below
         self.of_rank = {rank: np.flatnonzero(self.rank == rank) for rank in ranks}
+        self._forms = LineForms(partial(_form, timeline))  # not a method, which would keep all of this alive
 
     def _join(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """For each host slice what it launches, and for each device slice who launched it; -1 for nothing.
@@ -178,15 +180,16 @@ class _Events:
         launched[order[at]], launcher[order[at + 1]] = order[at + 1], order[at]
         return launched, launcher
 
-    def all(self) -> Iterator[list[str]]:
-        yield [line for rank in self.ranks for line in self._names(rank)]
+    def all(self) -> Iterator[str]:
+        """Lines of events, some at a time, :data:`BETWEEN` them."""
+        yield BETWEEN.join(line for rank in self.ranks for line in self._names(rank))
         for rank in self.ranks:
-            yield self._steps(rank)
-            yield self._slices(rank)
-            yield self._launches(rank)
-            yield self._memory(rank)
-            yield self._power(rank)
-        yield self._arrows()
+            yield from self._steps(rank)
+            yield from self._slices(rank)
+            yield from self._launches(rank)
+            yield from self._memory(rank)
+            yield from self._power(rank)
+        yield from self._arrows()
 
     def _names(self, rank: int) -> list[str]:
         timeline = self.timeline
@@ -222,47 +225,33 @@ class _Events:
         ends = [*starts[1:], int(self.end[self.of_rank[rank]].max(initial=0))]
         return dict(zip(numbers, zip(starts, ends, strict=True), strict=True))
 
-    def _steps(self, rank: int) -> list[str]:
+    def _steps(self, rank: int) -> Iterator[str]:
         """``ProfilerStep#N`` on the host's thread."""
         about = {"ph": "X", "cat": "user_annotation", "pid": rank, "tid": FIRST_STREAM + HOST}
-        lines = []
         for n, (start, end) in self._step_bounds(rank).items():
             line = _json({**about, "name": f"ProfilerStep#{n}", "args": {"iteration": n}})
-            lines.append(f'{line[:-1]},"ts":{_us(start)},"dur":{_us(end - start)}}}')
-        return lines
+            yield f'{line[:-1]},"ts":{_us(start)},"dur":{_us(end - start)}}}'
 
-    def _slices(self, rank: int) -> list[str]:
-        """Slices of one rank.  Everything that repeats is put together once; the loop only fills in numbers."""
+    def _slices(self, rank: int) -> Iterator[str]:
+        """Slices of one rank."""
         s = self.timeline.slices
         at = self.of_rank[rank]
         at = at[np.lexsort((self.start[at], self.thread[at]))]
         rows = self.rows[at]
         start, duration = self.start[at], self.end[at] - self.start[at]
-        columns = (
+        kinds = (
             self.op[at], s.name[rows], s.module[rows], s.phase[rows], s.operator[rows], self.thread[at], s.group[rows],
             s.bytes[rows],
         )  # fmt: skip
         launcher = np.where(self.launcher[at] >= 0, self.launcher[at], at)
+        ranks = self.rank[at]
         numbers = (
-            *np.divmod(start, 10**6), *np.divmod(duration, 10**6), at + 1, launcher + 1, s.micro_batch[rows],
-            s.iteration[rows], (self.begin[at] - self.start[at]) / 1e6,
+            ranks, *np.divmod(start, 10**6), *np.divmod(duration, 10**6), ranks, at + 1, launcher + 1,
+            s.micro_batch[rows], s.iteration[rows], *np.divmod(self.begin[at] - self.start[at], 10**6),
         )  # fmt: skip
-        templates: dict[tuple, str] = {}
-        lines: list[str] = []
-        issue = int(Op.ISSUE)
-        keys = zip(*(c.tolist() for c in columns), strict=True)
-        values = zip(*(n.tolist() for n in numbers), strict=True)
-        for key, (t, t6, d, d6, number, launched_by, m, i, waited) in zip(keys, values, strict=True):
-            template = templates.get(key)
-            if template is None:
-                template = templates[key] = self._template(rank, *key)
-            if key[0] == issue:
-                lines.append(template % (t, t6, d, d6, number, m, i))
-            else:
-                lines.append(template % (t, t6, d, d6, number, launched_by, m, i, waited))
-        return lines
+        return self._forms.lines(kinds, numbers)
 
-    def _launches(self, rank: int) -> list[str]:
+    def _launches(self, rank: int) -> Iterator[str]:
         """The launch inside each host slice, and the arrow to what it launches."""
         at = self.of_rank[rank]
         at = at[self.launched[at] >= 0]
@@ -270,7 +259,7 @@ class _Events:
         middle = (self.start[at] + self.end[at]) // 2
         host, device = self.thread[at], self.thread[to]
         where = f'"pid":{rank},"tid":%d,"ts":%d.%06d'
-        template = (
+        form = (
             f'{{"ph":"X","cat":"cuda_runtime","name":"cudaLaunchKernel",{where},"dur":%d.%06d,'
             '"args":{"correlation":%d,"External id":%d}},\n'
             f'{{"ph":"s","cat":"ac2g","name":"ac2g","id":%d,{where}}},\n'
@@ -281,124 +270,119 @@ class _Events:
             host, *begun, *np.divmod(self.end[at] - middle, 10**6), to + 1, at + 1,
             to + 1, host, *begun, to + 1, device, *np.divmod(self.start[to], 10**6),
         )  # fmt: skip
-        return [template % row for row in zip(*(c.tolist() for c in columns), strict=True)] + self._free_launches(rank)
+        yield from LineForms(lambda: form).lines((), columns)
+        yield from self._free_launches(rank)
 
-    def _free_launches(self, rank: int) -> list[str]:
+    def _free_launches(self, rank: int) -> Iterator[str]:
         """Launches without length of what costs the host nothing: tools tell by them what belongs to which step."""
         at = self.of_rank[rank]
         at = at[(self.launcher[at] < 0) & (self.op[at] != Op.ISSUE)]
         bounds = self._step_bounds(rank)
         latest = np.array([bounds[i][1] - 1 for i in self.timeline.slices.iteration[self.rows[at]].tolist()], np.int64)
-        template = (
+        form = (
             f'{{"ph":"X","cat":"cuda_runtime","name":"cudaLaunchKernel","pid":{rank},"tid":{FIRST_STREAM + HOST},'
             '"ts":%d.%06d,"dur":0,"args":{"correlation":%d}}'
         )
         columns = (*np.divmod(np.minimum(self.start[at], latest), 10**6), at + 1)
-        return [template % row for row in zip(*(c.tolist() for c in columns), strict=True)]
+        return LineForms(lambda: form).lines((), columns)
 
-    def _template(
-        self, rank: int, op: int, name: int, module: int, phase: int, operator: int, thread: int, group: int, size: int
-    ) -> str:
-        """One line of JSON with places for times, numbers, micro-batch, iteration and waiting time."""
-        timeline = self.timeline
-        title = timeline.names[name]
-        about: dict[str, Any] = {}
-        category = "kernel"
-        if op == Op.ISSUE:
-            category = "cpu_op"
-        elif op == Op.COLLECTIVE:
-            members = timeline.groups[group].tolist() if group >= 0 else []
-            kernel, word = _KERNEL[collective_kind(title)]
-            about = {**_sizes(collective_kind(title), size, len(members)), "Collective name": word, "dtype": "Byte",
-                     "Group size": len(members), "Process Group Name": str(group),
-                     "Process Group Description": f"group {group}", "Process Group Ranks": str(members)}  # fmt: skip
-            title = f"ncclDevKernel_{kernel}"
-        elif op in (Op.SEND, Op.RECEIVE):
-            about = {"Collective name": "send" if op == Op.SEND else "recv", "In msg nelems": size,
-                     "Out msg nelems": size, "dtype": "Byte", "Group size": 2}  # fmt: skip
-            title = "ncclDevKernel_SendRecv"
-        elif op in (Op.FETCH, Op.STORE):
-            category = "gpu_memcpy"
-            about = {"bytes": size}
-            title = "Memcpy DtoH" if op == Op.STORE else "Memcpy DtoD" if "device" in title else "Memcpy HtoD"
-        if title != timeline.names[name]:
-            about["name"] = timeline.names[name]
-        if operator >= 0:
-            about["operator"] = operator
-        if module >= 0:
-            about["module"] = timeline.modules[module]
-        if phase >= 0:
-            about["phase"] = Phase(phase).name.lower()
-        if op != Op.ISSUE:
-            about = {"device": rank, "stream": thread, **about}
-        # A name may hold a percent sign; the rest is ours.
-        head = _json({"ph": "X", "cat": category, "name": title, "pid": rank, "tid": thread}).replace("%", "%%")
-        args = _json(about)[1:-1].replace("%", "%%")
-        number = '"External id":%d' if op == Op.ISSUE else '"correlation":%d,"External id":%d'
-        waited = "" if op == Op.ISSUE else ',"waited_us":%.6f'
-        if op == Op.COMPUTE:
-            waited = "%.0s"  # takes the waiting time and prints nothing
-        return (
-            head[:-1] + ',"ts":%d.%06d,"dur":%d.%06d,"args":{' + args + ("," if args else "") + number
-            + ',"micro_batch":%d,"iteration":%d' + waited + "}}"
-        )  # fmt: skip
-
-    def _memory(self, rank: int) -> list[str]:
+    def _memory(self, rank: int) -> Iterator[str]:
         """Counters of what is held, for ranks whose memory is known."""
-        lines = []
         for track in self.timeline.memory:
             if track.rank != rank or not len(track.time):
                 continue
             used = np.flatnonzero(track.bytes.any(axis=0))
             names = ",".join(f'"{CATEGORIES[c]}":%d' for c in used)
-            template = f'{{"ph":"C","name":"memory (bytes)","pid":{rank},"ts":%d.%06d,"args":{{{names}}}}}'
+            form = f'{{"ph":"C","name":"memory (bytes)","pid":{rank},"ts":%d.%06d,"args":{{{names}}}}}'
             time = picoseconds(track.time, "a time of the timeline", MOST_SUM)
             changed = np.ones(len(time), bool)
             changed[:-1] = time[1:] != time[:-1]  # of several changes at one instant the last holds
-            for t, held in zip(time[changed].tolist(), track.bytes[changed][:, used].tolist(), strict=True):
-                lines.append(template % (*divmod(t, 10**6), *held))
-        return lines
+            columns = (*np.divmod(time[changed], 10**6), *track.bytes[changed][:, used].T)
+            yield from LineForms(lambda form=form: form).lines((), columns)
 
-    def _power(self, rank: int) -> list[str]:
+    def _power(self, rank: int) -> Iterator[str]:
         """A counter of what the device draws, for ranks of which that is known."""
-        lines = []
         for track in self.timeline.power:
             if track.rank != rank or not len(track.time):
                 continue
             template = f'{{"ph":"C","name":"power (W)","pid":{rank},"ts":%d.%06d,"args":{{"device":%.1f}}}}'
             time = picoseconds(track.time, "a time of the timeline", MOST_SUM)
-            for t, watts in zip(time.tolist(), track.watts.tolist(), strict=True):
-                lines.append(template % (*divmod(t, 10**6), watts))
-        return lines
+            rows = zip(*(column.tolist() for column in (*np.divmod(time, 10**6), track.watts)), strict=True)
+            yield BETWEEN.join([template % row for row in rows])
 
-    def _arrows(self) -> list[str]:
+    def _arrows(self) -> Iterator[str]:
         """From each send to its arrival, and from the member a collective waited for to those that waited."""
         at = np.flatnonzero(self.meeting >= 0)
-        at = at[np.lexsort((self.start[at], self.meeting[at]))]
-        lines: list[str] = []
+        arrives = (self.op[at] != Op.SEND) & (self.op[at] != Op.COLLECTIVE)
+        at = at[np.lexsort((self.start[at], arrives, self.meeting[at]))]
         bounds = np.flatnonzero(np.diff(self.meeting[at], prepend=-1, append=-1))
-        for a, b in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-            rows = at[a:b].tolist()
-            if len(rows) < 2:
-                continue
-            if self.op[rows[0]] == Op.COLLECTIVE:
-                last = rows.pop()
-                for row in rows if len(rows) < ARROWS else rows[:1]:
-                    lines += self._arrow("collective", last, int(self.start[last]), row, int(self.start[last]))
-            else:
-                rows.sort(key=lambda row: self.op[row] != Op.SEND)
-                send, arrival = rows[0], rows[1]
-                moved = int(self.begin[send])
-                lines += self._arrow("message", send, moved, arrival, max(moved, int(self.start[arrival])))
-        return lines
+        first, many = np.repeat(bounds[:-1], np.diff(bounds)), np.repeat(np.diff(bounds), np.diff(bounds))
+        place, together = np.arange(len(at)) - first, self.op[at] == Op.COLLECTIVE
+        others = (place < many - 1) & ((many <= ARROWS) | (place == 0))
+        drawn = np.flatnonzero(np.where(together, others, (place == 0) & (many > 1)))
+        together = together[drawn]
+        tail = at[np.where(together, first[drawn] + many[drawn] - 1, drawn)]
+        head = at[np.where(together, drawn, drawn + 1)]
+        left = np.where(together, self.start[tail], self.begin[tail])
+        arrived = np.where(together, left, np.maximum(left, self.start[head]))
+        flow = self.flow + 1 + np.arange(len(drawn))
+        columns = (
+            flow, self.rank[tail], self.thread[tail], *np.divmod(left, 10**6),
+            flow, self.rank[head], self.thread[head], *np.divmod(arrived, 10**6),
+        )  # fmt: skip
+        return LineForms(_arrow).lines((together,), columns)
 
-    def _arrow(self, what: str, tail: int, left: int, head: int, arrived: int) -> list[str]:
-        self.flow += 1
-        same = f'"cat":"{what}","name":"{what}","id":{self.flow}'
-        return [
-            f'{{"ph":"s",{same},"pid":{int(self.rank[tail])},"tid":{int(self.thread[tail])},"ts":{_us(left)}}}',
-            f'{{"ph":"f","bp":"e",{same},"pid":{int(self.rank[head])},"tid":{int(self.thread[head])},"ts":{_us(arrived)}}}',
-        ]
+
+def _form(
+    timeline: Timeline, op: int, name: int, module: int, phase: int, operator: int, thread: int, group: int, size: int
+) -> str:
+    """One line of JSON with places for rank, times, rank, numbers, micro-batch, iteration and waiting time."""
+    title = timeline.names[name]
+    about: dict[str, Any] = {}
+    category = "kernel"
+    if op == Op.ISSUE:
+        category = "cpu_op"
+    elif op == Op.COLLECTIVE:
+        members = timeline.groups[group].tolist() if group >= 0 else []
+        kernel, word = _KERNEL[collective_kind(title)]
+        about = {**_sizes(collective_kind(title), size, len(members)), "Collective name": word, "dtype": "Byte",
+                 "Group size": len(members), "Process Group Name": str(group),
+                 "Process Group Description": f"group {group}", "Process Group Ranks": str(members)}  # fmt: skip
+        title = f"ncclDevKernel_{kernel}"
+    elif op in (Op.SEND, Op.RECEIVE):
+        about = {"Collective name": "send" if op == Op.SEND else "recv", "In msg nelems": size,
+                 "Out msg nelems": size, "dtype": "Byte", "Group size": 2}  # fmt: skip
+        title = "ncclDevKernel_SendRecv"
+    elif op in (Op.FETCH, Op.STORE):
+        category = "gpu_memcpy"
+        about = {"bytes": size}
+        title = "Memcpy DtoH" if op == Op.STORE else "Memcpy DtoD" if "device" in title else "Memcpy HtoD"
+    if title != timeline.names[name]:
+        about["name"] = timeline.names[name]
+    if operator >= 0:
+        about["operator"] = operator
+    if module >= 0:
+        about["module"] = timeline.modules[module]
+    if phase >= 0:
+        about["phase"] = Phase(phase).name.lower()
+    # A name may hold a percent sign; the rest is ours.
+    head = _json({"ph": "X", "cat": category, "name": title})[:-1].replace("%", "%%")
+    args = _json(about)[1:-1].replace("%", "%%") + ("," if about else "")
+    if op == Op.ISSUE:
+        args = f'%.0s{args}"External id":%d%.0s'
+    else:
+        args = f'"device":%d,"stream":{thread},{args}"correlation":%d,"External id":%d'
+    waited = "%.0s%.0s" if op in (Op.ISSUE, Op.COMPUTE) else ',"waited_us":%d.%06d'
+    return (
+        f'{head},"pid":%d,"tid":{thread},"ts":%d.%06d,"dur":%d.%06d,"args":{{{args}'
+        f',"micro_batch":%d,"iteration":%d{waited}}}}}'
+    )
+
+
+def _arrow(together: int) -> str:
+    what = "collective" if together else "message"
+    same = f'"cat":"{what}","name":"{what}","id":%d,"pid":%d,"tid":%d,"ts":%d.%06d'
+    return f'{{"ph":"s",{same}}},\n{{"ph":"f","bp":"e",{same}}}'
 
 
 def _sizes(kind: str, size: int, members: int) -> dict[str, int]:

@@ -11,13 +11,21 @@ def lanes(track: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.in
 
     An in-order stream needs one lane; arrivals, which are on no stream, may need more.
     """
-    lane = np.zeros(len(track), np.int64)
     order = np.lexsort((end, start, track))
-    clash = (track[order][1:] == track[order][:-1]) & (start[order][1:] < end[order][:-1])
-    for crowded in np.unique(track[order[1:][clash]]):
+    lane = np.empty(len(track), np.int64)
+    lane[order] = lanes_in_order(track[order], start[order], end[order])
+    return lane
+
+
+def lanes_in_order(track: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
+    """:func:`lanes` of slices that are in the order of track, start and end."""
+    lane = np.zeros(len(track), np.int64)
+    clash = np.flatnonzero((track[1:] == track[:-1]) & (start[1:] < end[:-1]))
+    for crowded in np.unique(track[clash]).tolist():
         free: list[int] = []
-        for row in order[track[order] == crowded].tolist():
-            at = next((i for i, until in enumerate(free) if until <= start[row]), len(free))
-            free[at : at + 1] = [int(end[row])]
-            lane[row] = at
+        first, last = np.searchsorted(track, [crowded, crowded + 1]).tolist()
+        for row, (begins, ends) in enumerate(zip(start[first:last].tolist(), end[first:last].tolist(), strict=True)):
+            at = next((i for i, until in enumerate(free) if until <= begins), len(free))
+            free[at : at + 1] = [ends]
+            lane[first + row] = at
     return lane

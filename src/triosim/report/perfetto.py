@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from triosim.core.outputs import binary_output
 from triosim.core.units import MOST_SUM, picoseconds
 from triosim.prediction.timeline import CATEGORIES, Timeline
-from triosim.report.lanes import lanes
+from triosim.report.lanes import lanes_in_order
 from triosim.report.messages import spans
 from triosim.report.protobuf import Rows, constant, fixed, joined, message, nested, numbers
 from triosim.report.ranks import shown
@@ -105,6 +105,7 @@ class _Shown:
         track: rank and stream as one number.
         lane: of the track.
         start, end: ns.
+        micro_batches: whether there is more than one.
     """
 
     rows: NDArray[np.int64]
@@ -112,6 +113,7 @@ class _Shown:
     lane: NDArray[np.int64]
     start: NDArray[np.int64]
     end: NDArray[np.int64]
+    micro_batches: bool
 
 
 def _chosen(timeline: Timeline, ranks: Sequence[int]) -> _Shown:
@@ -121,9 +123,13 @@ def _chosen(timeline: Timeline, ranks: Sequence[int]) -> _Shown:
     start, end = (start + 500) // 1000, (np.maximum(end, start) + 500) // 1000
     stream = np.where(s.stream[rows] < 0, _RECEIVE, s.stream[rows]).astype(np.int64)
     track = s.rank[rows].astype(np.int64) * _TRACKS + stream
-    lane = lanes(track, start, end)
-    order = np.lexsort((end, start, lane, track))
-    return _Shown(*(column[order] for column in (rows, track, lane, start, end)))
+    order = np.lexsort((end, start, track))
+    rows, track, start, end = (column[order] for column in (rows, track, start, end))
+    lane = lanes_in_order(track, start, end)
+    if lane.any():
+        order = np.lexsort((lane, track))
+        rows, track, lane, start, end = (column[order] for column in (rows, track, lane, start, end))
+    return _Shown(rows, track, lane, start, end, bool(s.micro_batch.max(initial=0) > 0))
 
 
 def _pieces(timeline: Timeline, ranks: Sequence[int]) -> Iterator[bytes]:
@@ -214,7 +220,7 @@ def _slices(timeline: Timeline, made: _Shown, which: slice) -> bytes:
         numbers(_Event.category, np.maximum(phase, 0) + 1, phase >= 0),
         _note("module", _Annotation.text, module, module > 0),
     ]
-    if s.micro_batch.max(initial=0) > 0:
+    if made.micro_batches:
         event.append(_note("micro_batch", _Annotation.number, np.maximum(s.micro_batch[rows], 0)))
     if timeline.iterations > 1:
         event.append(_note("iteration", _Annotation.number, np.maximum(s.iteration[rows], 0)))

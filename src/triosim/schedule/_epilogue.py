@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.memory.liveness import Recorder
-from triosim.partition.gradients import total_bytes
+from triosim.partition.gradients import Gradient, total_bytes
 from triosim.partition.passes.sink import sink
 from triosim.partition.residence import HOST as HOST_PLACE
 from triosim.partition.transfers import ALL_GATHER
@@ -84,6 +84,10 @@ def reductions(of: StageFacts, part: PartFacts, offset: int, final: Final) -> tu
             after.update(final.exchanged.values())
             before, stream = [of_iteration(row) for row in sorted(after)], DP
             row = -1
+            if of.job.replication.compression is not None:
+                row = _compressed(of, builder, group, last, before)
+                reduced.update({g.storage: row + offset for g in group})
+                continue
             for what, axis, parts in of.job.reductions(group[0].parameter):
                 row = builder.add(
                     Op.COLLECTIVE, of.stream(stream), operator=last, size=-(-total_bytes(group) // parts),
@@ -93,6 +97,24 @@ def reductions(of: StageFacts, part: PartFacts, offset: int, final: Final) -> tu
             if row >= 0:
                 reduced.update({g.storage: row + offset for g in group})
     return Fragment(builder.build(), uses=recorder.build()), reduced
+
+
+def _compressed(of: StageFacts, builder: ProgramBuilder, group: list[Gradient], last: int, before: list[int]) -> int:
+    """Compress the gradients of a group and add up what they are compressed to; the instruction that does so last."""
+    job, row = of.job, -1
+    assert job.replication.compression is not None
+    ((what, axis, _),) = job.reductions(group[0].parameter)
+    for call in job.replication.compression.calls(*job.compressible(group)):
+        for op, seconds, size in (
+            (Op.COMPUTE, call.touched / 2 * job.copy_s_per_byte, 0), (Op.COLLECTIVE, 0.0, call.sent)
+        ):  # fmt: skip
+            if size or (op == Op.COMPUTE and call.touched):
+                row = builder.add(
+                    op, of.stream(DP), operator=last, seconds=seconds, size=size, what=what,
+                    axis=axis if size else -1, before=before,
+                )  # fmt: skip
+                before = [row]
+    return row
 
 
 def update(

@@ -6,6 +6,8 @@ A stage runs one *part* of the model, or several (chunks) under schedules that i
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -31,7 +33,7 @@ from triosim.partition.shards import resident
 from triosim.partition.step import Step
 from triosim.partition.transfers import ALL_GATHER
 from triosim.plan import Plan
-from triosim.schedule.actions import Pass, Schedule, forward_only
+from triosim.schedule.actions import Action, Pass, Schedule, forward_only
 from triosim.schedule.backward import split_backward
 from triosim.schedule.costs import ScheduleCosts
 from triosim.schedule.fragments import Tags
@@ -119,6 +121,12 @@ class JobFacts:
     def reductions(self, parameter: int) -> tuple[GradientReduction, ...]:
         """What becomes of the gradient of a parameter, in order."""
         return self.shared[parameter in self.step.apart].reductions
+
+    def compressible(self, group: Sequence[Gradient]) -> tuple[list[tuple[int, ...]], float]:
+        """Shapes of the gradients of a group, and bytes of an element."""
+        values = self.step.trace.values
+        shapes = [tuple(int(extent) for extent in values.shape[gradient.parameter]) for gradient in group]
+        return shapes, total_bytes(group) / max(sum(math.prod(shape) for shape in shapes), 1)
 
     def running(self, schedule: Schedule, mesh: JobMesh) -> JobFacts:
         """The same job under another schedule, with other micro-batches."""
@@ -264,11 +272,6 @@ class StageFacts:
         updates = job.step.trace.operators.phase == Phase.OPTIMIZER
         own = np.flatnonzero(updates & (self.share > 0)).tolist()
         self.optimizer = [row for row in own if root is not False or row not in job.step.root_only]
-        m = job.mesh.micro_batches
-        if job.trains:
-            self.actions = job.schedule.actions(stage, job.mesh.stages, m)
-        else:
-            self.actions = forward_only(stage, job.mesh.stages, job.chunks, m)
         self.grads = [g for part in self.parts for g in part.grads]
         self.parameters = [p for p, users in job.stages.parameters.items() if set(users) & set(numbers)]
         self.sharded = any(part.units for part in self.parts)
@@ -279,6 +282,14 @@ class StageFacts:
         if self.sharded:
             for part in self.parts:
                 part.blocks = [UnitBlocks.of(unit, (part.number, n), self.blocks) for n, unit in enumerate(part.units)]
+
+    @cached_property
+    def actions(self) -> list[Action]:
+        """What it runs, in order."""
+        job = self.job
+        if job.trains:
+            return job.schedule.actions(self.stage, job.mesh.stages, job.mesh.micro_batches)
+        return forward_only(self.stage, job.mesh.stages, job.chunks, job.mesh.micro_batches)
 
     def _copies_gradients(self) -> bool:
         """Whether gradients are copied to buckets; main gradients are reduced where they are (Megatron-LM's
@@ -302,6 +313,9 @@ class StageFacts:
         elif self._copies_gradients():
             buckets = Extra(total_bytes(self.grads), Category.COMMUNICATION, scope=BlockLifetime.RESIDENT)
             blocks.add("buckets", buckets)  # what gradients are copied to
+        if (compression := job.replication.compression) is not None and job.sharing > 1:
+            kept = sum(compression.kept(*job.compressible(group)) for group in self.groups())
+            blocks.add("compression", Extra(kept, Category.COMMUNICATION, scope=BlockLifetime.RESIDENT))
         for part in self.parts:
             blocks.gradients_here(part.summands)
         if job.replication.away:

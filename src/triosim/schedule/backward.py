@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from triosim.core.caching import kept
 from triosim.operators import canonical
 from triosim.trace.tables import Category, Phase, Trace
 
@@ -34,19 +35,36 @@ class Halves:
     fused: tuple[int, ...]
 
 
-def split_backward(trace: Trace, backward: Sequence[int]) -> Halves:
-    """Split the backward of one part.
+@dataclass(frozen=True)
+class _Uses:
+    """What a step's operators make, and who reads it.
 
-    Args:
-        trace: one rank's step.
-        backward: operators of the part in the order in which they run, recomputed ones included.
+    Attributes:
+        phase, view, outputs, counted: of each operator its phase, whether it is a view, the values it writes, and
+            whether it counts FLOP.
+        of_parameter: of each value whether it is on the gradient of a parameter.
+        readers: of each operator those that read what it writes, the optimizer's and views left out.
+        viewers: of each value the operators that read it.
+        complete: operators all of whose outputs are gradients of parameters or summands of them.
     """
+
+    phase: list[int]
+    view: list[bool]
+    outputs: list[list[int]]
+    counted: list[bool]
+    of_parameter: list[bool]
+    readers: dict[int, set[int]]
+    viewers: dict[int, list[int]]
+    complete: set[int]
+
+
+@kept(8)
+def _uses(trace: Trace) -> _Uses:
     operators, values = trace.operators, trace.values
     inputs, outputs = operators.inputs.lists(), operators.outputs.lists()
     phase, view, writers = operators.phase.tolist(), operators.view.tolist(), trace.writers()
-    inside = set(backward)
-    readers: dict[int, set[int]] = {}  # of what a row writes, the optimizer left out
-    viewers: dict[int, list[int]] = {}  # of a value
+    readers: dict[int, set[int]] = {}
+    viewers: dict[int, list[int]] = {}
     for row, reads in enumerate(inputs):
         for value, writer in zip(reads, writers[row], strict=True):
             viewers.setdefault(value, []).append(row)
@@ -54,9 +72,9 @@ def split_backward(trace: Trace, backward: Sequence[int]) -> Halves:
                 readers.setdefault(writer, set()).add(row)
 
     parameters = values.storage[(values.category == Category.GRADIENT) & (values.of >= 0)]
-    of_parameter = np.isin(values.storage, parameters)
+    of_parameter = np.isin(values.storage, parameters).tolist()
     sums: set[int] = set()  # operators that only add up gradients of parameters, wherever they are
-    complete: set[int] = set()  # operators all of whose outputs are gradients of parameters or summands of them
+    complete: set[int] = set()
     for row in np.flatnonzero((operators.phase == Phase.BACKWARD) & ~operators.view)[::-1].tolist():
         if outputs[row] and all(of_parameter[value] for value in outputs[row]):
             complete.add(row)
@@ -64,23 +82,36 @@ def split_backward(trace: Trace, backward: Sequence[int]) -> Halves:
                 sums.add(row)
         elif readers.get(row) and readers[row] <= sums:
             complete.add(row)
+    counted = (np.nan_to_num(operators.flop) > 0).tolist()
+    return _Uses(phase, view, outputs, counted, of_parameter, readers, viewers, complete)
 
+
+def split_backward(trace: Trace, backward: Sequence[int]) -> Halves:
+    """Split the backward of one part.
+
+    Args:
+        trace: one rank's step.
+        backward: operators of the part in the order in which they run, recomputed ones included.
+    """
+    uses = _uses(trace)
+    inside = set(backward)
     weight: set[int] = set()
     sent = False
     for row in reversed(backward):
-        if view[row]:
-            read = [reader for value in outputs[row] for reader in viewers.get(value, ())]
+        if uses.view[row]:
+            read = [reader for value in uses.outputs[row] for reader in uses.viewers.get(value, ())]
             if read and all(reader in weight for reader in read):
                 weight.add(row)
-        elif phase[row] == Phase.BACKWARD and outputs[row]:
-            used = readers.get(row, set())
-            if row in complete or (used and used <= weight):
+        elif uses.phase[row] == Phase.BACKWARD and uses.outputs[row]:
+            used = uses.readers.get(row, set())
+            if row in uses.complete or (used and used <= weight):
                 weight.add(row)
             else:
                 sent = sent or not used <= inside
     if not sent:
         return Halves(tuple(backward), (), ())
     first = tuple(row for row in backward if row not in weight)
-    counted = np.nan_to_num(operators.flop) > 0
-    fused = tuple(row for row in first if counted[row] and any(of_parameter[value] for value in outputs[row]))
+    fused = tuple(
+        row for row in first if uses.counted[row] and any(uses.of_parameter[value] for value in uses.outputs[row])
+    )
     return Halves(first, tuple(row for row in backward if row in weight), fused)

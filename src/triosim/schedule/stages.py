@@ -228,24 +228,24 @@ def _balanced_cuts(
     together: NDArray[np.int32] | None,
 ) -> list[int]:
     """Positions in the forward order at which stages begin, see :func:`split`."""
-    work = np.broadcast_to(np.atleast_2d(seconds)[:, forward], (count, len(forward))).copy()
+    different = np.atleast_2d(seconds)  # (1 or count, operators)
+    different = different[:1] if bool((different == different[0]).all()) else different
+    work = different[:, forward]
     position = np.full(len(trace), -1, np.int64)
     position[forward] = np.arange(len(forward))
     backward = np.flatnonzero((trace.operators.phase != Phase.FORWARD) & (trace.operators.forward >= 0))
     of = position[trace.operators.forward[backward]]
-    for stage, own in enumerate(np.broadcast_to(np.atleast_2d(seconds), (count, len(trace)))):
-        np.add.at(work[stage], of, own[backward])
+    for row, own in zip(work, different, strict=True):
+        np.add.at(row, of, own[backward])
     n = len(forward)
-    crossing, tensors = np.zeros(n + 1), np.zeros(n + 1, np.int64)
-    for item in items:
-        a, b = int(position[item.made]) + 1, int(position[max(item.reads)]) + 1
-        crossing[a] += item.bytes
-        tensors[a] += 1
-        if b <= n:
-            crossing[b] -= item.bytes
-            tensors[b] -= 1
-    crossing, tensors = np.cumsum(crossing), np.cumsum(tensors)
-    real = [p for p in range(1, n) if not trace.operators.view[forward[p]] and tensors[p] > 0]
+    size = np.array([item.bytes for item in items], np.float64)
+    begin = position[[item.made for item in items]] + 1
+    end = position[[item.reads[-1] for item in items]] + 1
+    crossing = np.cumsum(np.bincount(begin, size, n + 2) - np.bincount(end, size, n + 2))[: n + 1]
+    tensors = np.cumsum(np.bincount(begin, minlength=n + 2) - np.bincount(end, minlength=n + 2))[: n + 1]
+    cuttable = ~trace.operators.view[forward] & (tensors[:n] > 0)
+    cuttable[:1] = False
+    real = np.flatnonzero(cuttable).tolist()
     if together is not None:
         block = together[forward]
         between = [p for p in real if block[p] < 0 or block[p] != block[p - 1]]
@@ -257,7 +257,8 @@ def _balanced_cuts(
             f"pp {count} needs at least {count} forward operators, but {trace.meta.workload!r} has {n}: "
             f"use pp {n} or less"
         )
-    before = np.concatenate([np.zeros((count, 1)), np.cumsum(work, axis=1)], axis=1)  # (count, n + 1)
+    sums = np.concatenate([np.zeros((len(work), 1)), np.cumsum(work, axis=1)], axis=1)
+    before = np.broadcast_to(sums, (count, n + 1))
     cost = crossing * seconds_per_byte  # one way: a value goes while a gradient comes
     best = _bottleneck(before, cost, real)
     fewest = min(int(tensors[p]) for p in real)

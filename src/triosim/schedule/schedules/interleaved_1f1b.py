@@ -9,6 +9,8 @@ in rounds of ``p``; where ``p`` does not divide their number, in as many equal r
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
 
 from triosim.core.errors import PlanError
 from triosim.core.registry import registered
@@ -51,14 +53,23 @@ class Interleaved1F1B(Schedule):
         length, total = micro_batches // rounds, micro_batches * self.chunks
         warm_up = min((self.chunks - 1) * length + 2 * (stages - 1 - stage), total)
 
-        def nth(what: Pass, number: int) -> Action:
-            turn, place = divmod(number, length)
-            chunk = turn % self.chunks
-            chunk = chunk if what is Pass.FORWARD else self.chunks - 1 - chunk
-            return Action(what, turn // self.chunks * length + place, chunk)
-
-        order = [nth(Pass.FORWARD, number) for number in range(warm_up)]
-        for number in range(total):
-            order += [nth(Pass.FORWARD, warm_up + number)] if warm_up + number < total else []
-            order.append(nth(Pass.BACKWARD, number))
+        forwards, backwards = _in_rounds(self.chunks, length, rounds)
+        in_turn = total - warm_up
+        order = list(forwards[:warm_up])
+        order += chain.from_iterable(zip(forwards[warm_up:], backwards[:in_turn], strict=True))
+        order += backwards[in_turn:]
         return order
+
+
+@lru_cache(2)
+def _in_rounds(chunks: int, length: int, rounds: int) -> tuple[tuple[Action, ...], tuple[Action, ...]]:
+    """Forwards and backwards in their order, which is that of every stage."""
+    turns = [(number, chunk) for number in range(rounds) for chunk in range(chunks)]
+    forwards, backwards = (
+        tuple(
+            Action(what, number * length + place, chunks - 1 - chunk if back else chunk)
+            for number, chunk in turns for place in range(length)
+        )
+        for what, back in ((Pass.FORWARD, False), (Pass.BACKWARD, True))
+    )  # fmt: skip
+    return forwards, backwards
