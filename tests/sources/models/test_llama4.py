@@ -51,7 +51,7 @@ def test_the_text_model_of_a_nested_configuration(tmp_path):
 def test_neither_it_nor_its_text_is_known(tmp_path):
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"model_type": "seen", "text_config": {"model_type": "read"}}))
-    with pytest.raises(InputError, match="no family reads model_type 'read', only .*bert"):
+    with pytest.raises(InputError, match=r"no family reads model_type 'read', only .*bert"):
         model(str(file))
 
 
