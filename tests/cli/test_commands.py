@@ -89,6 +89,11 @@ def test_train_summarises_and_writes_what_is_asked(trace: Path, tmp_path: Path) 
     assert out[2].read_text().lstrip().lower().startswith("<!doctype html>")
 
 
+def test_a_timeline_of_ranks_that_send_nothing(trace: Path, tmp_path: Path) -> None:
+    run("infer", trace, "--system", "dgx-a100", "--timeline", tmp_path / "t.json", "--report", tmp_path / "p.html")
+    assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+
+
 def test_infer_runs_forward_only(trace: Path) -> None:
     result = _result("infer", trace)
     assert result["iteration_time_s"] == pytest.approx(8e-3)

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 import triosim
 from tests.traces import chain
 from triosim import Fidelity, Plan, PlanError
+from triosim.cli.workloads import load_workload
+from triosim.prediction.prepare import arrange
 from triosim.schedule.stages import split
 from triosim.trace.tables import Phase
 
@@ -160,3 +162,18 @@ def test_1f1b_holds_fewer_micro_batches_than_gpipe() -> None:
         for name in ("gpipe", "1f1b")
     }
     assert held["1f1b"] < held["gpipe"] / 2
+
+
+def test_what_crosses_is_read_where_it_arrives() -> None:
+    """Quantized products share a copy: of views that stand where each had its own, nothing crosses."""
+    trace, machine = load_workload("flux.1-dev", training=True), triosim.system("dgx-b200", 1)
+    plan = Plan(pp=8, batch_size=8, recompute="mlp", quantize="mxfp8")
+    made = arrange(trace, machine, plan)
+    operators, storage, of = made.step.trace.operators, made.step.trace.values.storage, made.stages.of
+    row = operators.inputs.rows()
+    read = set(zip(storage[operators.inputs.values].tolist(), of[row].tolist(), strict=True))
+    runs = ~operators.view[row]
+    needed = set(zip(storage[operators.inputs.values[runs]].tolist(), of[row[runs]].tolist(), strict=True))
+    crossing = {(b.storage, b.target) for b in made.stages.boundaries}
+    assert crossing <= needed < read
+    assert triosim.simulate(trace, machine, plan).memory

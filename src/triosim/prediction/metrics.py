@@ -415,7 +415,7 @@ def timeline(
         _memory_track(run, program, footprint) for program, footprint in zip(run.programs, footprints, strict=True)
     )
     ends = zip(system.edge_source.tolist(), system.edge_target.tolist(), strict=True)
-    carried = np.where(lowered.link >= 0, played.link_bytes[lowered.link], 0)
+    carried = np.append(played.link_bytes, 0)[lowered.link]  # what uses no link is -1: the last
     links = LinkUse(
         tuple(f"{system.node_names[a]} -> {system.node_names[b]}" for a, b in ends), carried, system.bandwidth
     )

@@ -152,8 +152,14 @@ def _crossing_items(trace: Trace) -> tuple[_Item, ...]:
         if depends and not views[row]:
             carried.add(row)
     constant = {int(c) for c in PERSISTENT}
+    later = operators.phase[operators.inputs.rows()] != Phase.FORWARD
+    saved = set(values.storage[operators.inputs.values[later]].tolist())
     items = []
     for (writer, where), rows in reads.items():
+        while rows and views[rows[-1]] and where not in saved:
+            rows.pop()  # nothing reads the view: what it is of need not be there
+        if not rows:
+            continue
         written = [v for v in outputs[writer] if storage[v] == where]
         if writer in carried and phases[writer] == Phase.FORWARD and category[written[0]] not in constant:
             items.append(_Item(where, writer, tuple(rows), max(size[v] for v in written)))
