@@ -79,14 +79,11 @@ def sweep(options: Options, training: bool) -> None:
         names, outputs = _texts(base, fidelity, axes), [options.json, options.csv]
         with KnownOutcomes(outputs, content, names, "a sweep", PlanOutcome.from_dict) as kept:
             known = {number: replace(one, number=number) for number, one in kept.numbered(asked).items()}
-            outcomes = []
-            for one in predicted(
+            found = predicted(
                 trace, system, asked, workers=options.workers, base=base, fidelity=fidelity, progress=tell, known=known,
-                also=also,
-            ):  # fmt: skip
-                if one.number not in known:
-                    kept.keep(asked[one.number], one)
-                outcomes.append(one)
+                also=also, made=lambda one: kept.keep(asked[one.number], one),
+            )  # fmt: skip
+            outcomes = list(found)
             tell("writing")
             lines = _write(outcomes, trace.meta.workload, system.name, options)
             kept.done()

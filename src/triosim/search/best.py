@@ -224,14 +224,15 @@ class _Search:
                 sent.append(candidate)
                 yield dict(candidate.asked)
 
+        def made(outcome: PlanOutcome) -> None:
+            if known:
+                known.keep(sent[outcome.number].asked, outcome)
+
         for outcome in sweep(
             self.workload, self.systems[devices], asked(), workers=workers, base=self.base, fidelity=self.fidelity,
-            known=remembered,
+            known=remembered, made=made, window=TOGETHER * workers,
         ):  # fmt: skip
-            candidate = sent[outcome.number]
-            if known and outcome.number not in remembered:
-                known.keep(candidate.asked, outcome)
-            yield candidate, outcome
+            yield sent[outcome.number], outcome
 
     def key(self, costs: Costs) -> Costs:
         """What is compared first, then what decides between equals."""

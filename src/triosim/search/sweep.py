@@ -11,9 +11,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from typing import Any, Literal
@@ -35,16 +34,14 @@ Tell = Callable[[str], None]
 Formed = tuple[Plan, Fidelity]
 Numbered = tuple[int, Plan | dict[str, Any]]
 
-BATCH = 4
-"""Plans that a worker is given at once: neighbours share caches, and none should wait long for the last."""
-
-WINDOW = 64
-"""Plans of a summary that are put in another order together, those next to each other that divide the step alike; what
-is within one is lost where a sweep is killed.  The first windows are smaller, so that something is there soon."""
+WINDOW = 4096
+"""Plans of a summary that are put in another order together, those next to each other that divide the step alike.  The
+first windows are smaller, so that something is there soon."""
 FIRST_WINDOW = 4
 
-AHEAD = 3
-"""Batches for each worker that are given out before the first of them is asked for."""
+BATCHES = 4
+"""Batches of a window for each worker: plans in one share caches, and none should wait long for the last."""
+LARGEST_BATCH = 32
 
 
 def sweep(
@@ -58,10 +55,12 @@ def sweep(
     progress: Tell | None = None,
     known: Mapping[int, PlanOutcome] | None = None,
     also: Sequence[Trace] = (),
+    made: Callable[[PlanOutcome], None] | None = None,
+    window: int = WINDOW,
 ) -> Iterator[PlanOutcome]:
-    """Predict plans one after another; results come in the order given, each as soon as it is there.
+    """Predict plans one after another; results come in the order given.
 
-    With one worker a summary comes up to 64 at a time.
+    Plans of a summary are predicted in another order, those together that share most, and come 4, 8, 16, ... at a time.
 
     Args:
         workload: one step on one device.
@@ -76,6 +75,8 @@ def sweep(
         progress: told how many plans are done, in a few words.
         known: outcomes of plans by number, which are given back and not predicted again.
         also: the same step recorded on other devices, as of :func:`triosim.simulate`.
+        made: called with each outcome as soon as it is there, which may be long before it is its turn.
+        window: most plans of a summary that are put in another order together.
 
     Raises:
         InputError: ``detail`` or ``workers`` make no sense, or a worker ended (it had too little memory).
@@ -87,41 +88,59 @@ def sweep(
     base, fidelity = base or Plan(), fidelity or Fidelity()
     known = {} if known is None else known  # an empty one may be filled while plans are asked for
     numbered = enumerate(plan if isinstance(plan, Plan) else dict(plan) for plan in plans)
-    found: Iterator[PlanOutcome]
+    task = _Task(workload, system, base, fidelity, detail, also)
+    if detail == "all":
+        window = 1 if workers == 1 else FIRST_WINDOW * workers
+    progress_of = _Progress(progress or (lambda words: None), made or (lambda outcome: None))
     if workers == 1:
-        task = _Task(workload, system, base, fidelity, detail, also)
-        window = WINDOW if detail == "summary" else 1
-        found = _in_windows(numbered, known, task, window)
-    else:
-        found = _spread(numbered, known, workers, (workload, system, base, fidelity, detail, also))
-    return _told(found, progress or (lambda words: None))
+        return _in_windows(numbered, known, task, window, lambda plans: map(task.outcomes, plans), 1, progress_of)
+    return _spread(numbered, known, task, window, workers, progress_of)
 
 
-def _told(found: Iterator[PlanOutcome], tell: Tell) -> Iterator[PlanOutcome]:
-    """Says how far the sweep is."""
-    fit = 0
-    best = float("inf")
-    for outcome in found:
+class _Progress:
+    """Says how far a sweep is, and hands on what was made."""
+
+    def __init__(self, tell: Tell, made: Callable[[PlanOutcome], None]) -> None:
+        self.tell, self.made = tell, made
+        self.count = self.fit = 0
+        self.best = float("inf")
+
+    def add(self, outcome: PlanOutcome, new: bool = True) -> PlanOutcome:
+        """One more is there, which was known already or is ``new``."""
+        self.count += 1
         if outcome.fits and outcome.figures is not None:
-            fit += 1
-            best = min(best, outcome.figures.iteration_time_s)
-        words = f"{outcome.number + 1:,} plans, {fit:,} possible"
-        tell(words + (f", best {best:.4g} s" if fit else ""))
-        yield outcome
+            self.fit += 1
+            self.best = min(self.best, outcome.figures.iteration_time_s)
+        if new:
+            self.made(outcome)
+        words = f"{self.count:,} plans, {self.fit:,} possible"
+        self.tell(words + (f", best {self.best:.4g} s" if self.fit else ""))
+        return outcome
+
+
+Predict = Callable[[Iterable[list[Numbered]]], Iterable[list[PlanOutcome]]]
 
 
 def _in_windows(
-    numbered: Iterator[Numbered], known: Mapping[int, PlanOutcome], task: _Task, window: int
+    numbered: Iterator[Numbered],
+    known: Mapping[int, PlanOutcome],
+    task: _Task,
+    window: int,
+    predict: Predict,
+    workers: int,
+    progress: _Progress,
 ) -> Iterator[PlanOutcome]:
     """Outcomes in order, predicted window by window: within one those come together that share most."""
-    size = min(FIRST_WINDOW, window)
+    size = min(FIRST_WINDOW * workers, window)
     while batch := list(islice(numbered, size)):
         size = min(2 * size, window)
-        formed = [(*one, task.formed(one[1])) for one in batch if one[0] not in known]
-        made = {}
-        for number, asked, plan in sorted(formed, key=lambda one: (_shares(one[2], task.system.devices), one[0])):
-            made[number] = task.outcome(number, asked, plan)
-        yield from (known[number] if number in known else made[number] for number, _ in batch)
+        found = {number: progress.add(known[number], new=False) for number, _ in batch if number in known}
+        new = [(task.sharing(plan), number, plan) for number, plan in batch if number not in known]
+        ordered = [(number, plan) for _, number, plan in sorted(new, key=lambda one: one[:2])]
+        most = 1 if workers == 1 else max(1, min(LARGEST_BATCH, len(ordered) // (BATCHES * workers)))
+        for outcomes in predict([ordered[at : at + most] for at in range(0, len(ordered), most)]):
+            found.update((outcome.number, progress.add(outcome)) for outcome in outcomes)
+        yield from (found[number] for number, _ in batch)
 
 
 def _shares(formed: Formed | str, devices: int) -> str:
@@ -132,7 +151,8 @@ def _shares(formed: Formed | str, devices: int) -> str:
     replicas = plan.dp or max(devices // plan.replica_ranks, 1)
     batch = plan.batch_size or (plan.global_batch_size or 0) / replicas
     size = batch / (plan.micro_batches or 1)
-    return repr((plan.tp, plan.parallelism, plan.recompute, plan.sequence_length, size, plan.pp, plan.zero))
+    step = (plan.tp, plan.parallelism, plan.recompute, plan.sequence_length, size)
+    return repr((*step, plan.zero, plan.pp, plan.schedule))
 
 
 class _Task:
@@ -163,10 +183,17 @@ class _Task:
         except InputError as error:
             return str(error)
 
-    def outcome(self, number: int, plan: Plan | dict[str, Any], given: Formed | str | None = None) -> PlanOutcome:
-        """What a plan gives; ``given`` as :meth:`formed` has it, None where that is still to be done."""
-        asked = _asked(plan)
-        given = self.formed(plan) if given is None else given
+    def sharing(self, plan: Plan | dict[str, Any]) -> str:
+        """Alike for plans that should be predicted one after another."""
+        return _shares(self.formed(plan), self.system.devices) if self.detail == "summary" else ""
+
+    def outcomes(self, plans: Iterable[Numbered]) -> list[PlanOutcome]:
+        """What some plans give."""
+        return [self.outcome(number, plan) for number, plan in plans]
+
+    def outcome(self, number: int, plan: Plan | dict[str, Any]) -> PlanOutcome:
+        """What a plan gives."""
+        asked, given = _asked(plan), self.formed(plan)
         if isinstance(given, str):
             return PlanOutcome(number, asked, None, given)
         formed, fidelity = given
@@ -224,35 +251,28 @@ def _end_with(parent: Any) -> None:
 
 def _outcomes(plans: list[Numbered]) -> list[PlanOutcome]:
     assert _task is not None
-    return [_task.outcome(number, plan) for number, plan in plans]
+    return _task.outcomes(plans)
 
 
 def _spread(
     numbered: Iterator[Numbered],
     known: Mapping[int, PlanOutcome],
+    task: _Task,
+    window: int,
     workers: int,
-    begin: tuple[Trace, System, Plan, Fidelity, Detail, Sequence[Trace]],
+    progress: _Progress,
 ) -> Iterator[PlanOutcome]:
-    """Outcomes in order, worked out by several processes a few batches ahead."""
+    """Outcomes in order, worked out by several processes."""
     context = multiprocessing.get_context("spawn")
+    begin = (task.workload, task.system, task.base, task.fidelity, task.detail, task.also)
     pool = ProcessPoolExecutor(workers, context, _begin, begin)
-    waiting: deque[tuple[list[Numbered], Future[list[PlanOutcome]] | None]] = deque()
 
-    def more() -> bool:
-        batch = list(islice(numbered, BATCH))
-        new = [one for one in batch if one[0] not in known]
-        if batch:
-            waiting.append((batch, pool.submit(_outcomes, new) if new else None))
-        return bool(batch)
+    def predict(batches: Iterable[list[Numbered]]) -> Iterator[list[PlanOutcome]]:
+        for future in as_completed([pool.submit(_outcomes, batch) for batch in batches]):
+            yield future.result()
 
     try:
-        while len(waiting) < AHEAD * workers and more():
-            pass
-        while waiting:
-            batch, future = waiting.popleft()
-            made = {outcome.number: outcome for outcome in (future.result() if future else ())}
-            more()
-            yield from (known[number] if number in known else made[number] for number, _ in batch)
+        yield from _in_windows(numbered, known, task, window, predict, workers, progress)
     except BrokenProcessPool:
         raise InputError(
             f"one of {workers} workers ended before it was done, as a machine does that runs out of memory: use fewer"
