@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,7 +25,8 @@ DEVICE = catalog.accelerator("H100-SXM5-80GB")
 )  # fmt: skip
 def test_dense_decoders_are_served(name: str, norms: int, head_norms: bool, gated: bool) -> None:
     model = served_model(name)
-    assert (model.norms, model.head_norms, model.gated, model.experts) == (norms, head_norms, gated, None)
+    layer, attention = model.alike("nobody")
+    assert (model.norms, attention.normed, model.gated, layer.experts) == (norms, head_norms, gated, None)
     # what is not in the layers' products is embedding, head, norms and biases
     ends = model.width * model.vocabulary * (1 if model.tied else 2)
     assert 0 <= model.parameters - model.linear_parameters - ends < 0.03 * model.parameters
@@ -54,7 +56,7 @@ def test_decoding_reads_the_experts_that_its_tokens_touch() -> None:
     tokens = np.array([1.0, 2.0, 3.0, 4.0, 6.0])  # few enough for small tiles
     seconds = kernels.operators(tokens)["experts"]
     touched = 8 * (1 - 0.75**tokens)
-    per_expert = 3 * model.width * model.inner * 2.0 / DEVICE.memory_bandwidth
+    per_expert = 3 * model.width * model.kinds[0].experts.inner * 2.0 / DEVICE.memory_bandwidth
     assert (seconds > touched * per_expert).all()
     growth = np.diff(seconds) / np.diff(touched)
     assert growth == pytest.approx(np.full(4, per_expert / 0.8), rel=0.1)
@@ -83,11 +85,8 @@ def test_the_commands_take_experts() -> None:
 
 @pytest.mark.parametrize(
     ("name", "says"),
-    [
-        ("gemma2-9b", "has layers that differ"), ("phi3-mini", "window of 2047 tokens"),
-        ("bloom-7b1", "biases by distance"), ("deepseek-v3", "a form of their own"),
-    ],
-)  # fmt: skip
+    [("bloom-7b1", "biases by distance"), ("flan-t5-small", "no decoder of text"), ("resnet50", "no decoder of text")],
+)
 def test_what_is_not_served_says_why(name: str, says: str) -> None:
     done = run("infer", name, "--device", "H100-SXM5-80GB", "--prompt", "9", "--output", "1", code=2)
     assert says in done.stderr
@@ -100,3 +99,79 @@ def test_adapters_of_experts_are_refused() -> None:
         "fixed:100", "--requests", "3", "--lora", "4,rank=8,slots=2", code=2,
     )  # fmt: skip
     assert "has experts" in done.stderr
+
+
+def test_latent_attention_caches_one_vector_of_a_token() -> None:
+    """DeepSeek-V3 caches 512 + 64 elements of a token and layer (arXiv:2412.19437, section 4.2), on every device whole;
+    decodes read them once for all heads, as many bytes as that."""
+    model = served_model("deepseek-v3")
+    assert [(kind.count, kind.experts is None) for kind in model.kinds] == [(3, True), (58, False)]
+    assert model.kv_bytes("bfloat16") == model.kv_bytes("bfloat16", 8) == 61 * 576 * 2
+    assert round(model.parameters / 1e9) == 671
+    kernels = ServingKernels(model, DEVICE, PRECISIONS["fp8"], tensor_parallel=8)
+    keys, sequences = np.array([8192.0, 16384.0]), np.array([64.0, 64.0])
+    read = sequences * keys * 576 * 2 / DEVICE.memory_bandwidth
+    assert (kernels.decode(sequences, keys) > read).all()
+    assert np.diff(kernels.decode(sequences, keys)) < 4 * np.diff(read)
+    operators = kernels.operators([1.0])
+    assert {"down", "latent_norm", "queries", "heads", "experts", "shared_up", "up"} <= set(operators)
+    # a token's products read all weights but those of the experts that it does not take
+    touched = model.linear_parameters - model.expert_parameters * (1 - 8 / 256)
+    assert kernels.layer([1.0])[0] * 61 > touched / 8 / DEVICE.memory_bandwidth
+
+
+def test_what_prompts_find_in_a_latent_cache_is_written_out_again() -> None:
+    kernels = ServingKernels(served_model("deepseek-v2-lite"), DEVICE, PRECISIONS["bf16"])
+    fresh, after = kernels.prefill([64, 64], [0, 4096])
+    product = kernels._product(np.array([4096.0]), 16 * 256, 512)[0]
+    assert after > fresh + product
+
+
+def test_layers_with_a_window_read_no_more_than_that() -> None:
+    """GPT-OSS: every second layer sees 128 positions, so that long decodes take half of what they would."""
+    model = served_model("gpt-oss-20b")
+    assert [kind.attention.window for kind in model.kinds] == [128, 0]
+    kernels = ServingKernels(model, DEVICE, PRECISIONS["mxfp4"])
+    short = replace(model.kinds[0].attention, window=0)
+    everywhere = replace(model, kinds=tuple(replace(kind, attention=short) for kind in model.kinds))
+    unlimited = ServingKernels(everywhere, DEVICE, PRECISIONS["mxfp4"])
+    long = kernels.decode([32.0], [65536.0]) / unlimited.decode([32.0], [65536.0])
+    assert 0.5 < long[0] < 0.52
+    assert kernels.prefill([64], [0]) == pytest.approx(unlimited.prefill([64], [0]))
+
+
+def test_gpt_oss_keeps_its_experts_alone_in_four_bits() -> None:
+    """Checkpoints of 60.8 and 12.8 GiB (OpenAI, arXiv:2508.10925, Table 1)."""
+    for name, gib in (("gpt-oss-120b", 60.8), ("gpt-oss-20b", 12.8)):
+        assert served_model(name).weight_bytes(PRECISIONS["mxfp4"]) / 2**30 == pytest.approx(gib, rel=0.01)
+    dense = served_model("llama-3-8b")
+    assert dense.weight_bytes(PRECISIONS["mxfp4"]) < 0.5 * dense.weight_bytes(PRECISIONS["bf16"])
+
+
+@pytest.mark.parametrize("name", ["llama-3-8b", "deepseek-v2-lite"])
+def test_kinds_that_are_alike_make_no_difference(name: str) -> None:
+    model = served_model(name)
+    halves = tuple(replace(kind, count=count) for kind in model.kinds for count in (1, kind.count - 1) if count)
+    one, two = (ServingKernels(m, DEVICE, PRECISIONS["bf16"]) for m in (model, replace(model, kinds=halves)))
+    assert two.layer([7.0]) == pytest.approx(one.layer([7.0]))
+    assert two.decode([3.0], [999.0]) == pytest.approx(one.decode([3.0], [999.0]))
+    assert two.together(((100, 5), (3, 80)), 4, 77.0) == pytest.approx(one.together(((100, 5), (3, 80)), 4, 77.0))
+    assert two.launches == pytest.approx(one.launches)
+    assert (two.model.layers, two.model.linear_parameters) == (one.model.layers, one.model.linear_parameters)
+    assert two.model.weight_bytes(PRECISIONS["fp8"], 8, 1) == pytest.approx(
+        one.model.weight_bytes(PRECISIONS["fp8"], 8)
+    )
+
+
+@pytest.mark.parametrize("name", ["deepseek-v2-lite", "gpt-oss-20b", "gemma-3-12b", "llama-4-scout"])
+def test_the_commands_take_layers_that_differ(name: str) -> None:
+    fleet = json.loads(
+        run("serve", name, "--system", "dgx-h100", "--tp", "4", "--replicas", "2", "--weights", "fp8", "--arrivals",
+            "poisson:4", "--lengths", "uniform:128-512", "--requests", "30", "--json", "-").stdout
+    )  # fmt: skip
+    assert fleet["requests"] == 30
+    done = run(
+        "serve", name, "--device", "H200", "--arrivals", "poisson:4", "--lengths", "fixed:9", "--requests", "3",
+        "--lora", "4", code=2,
+    )  # fmt: skip
+    assert "--lora does not know" in done.stderr

@@ -41,7 +41,8 @@ def main() -> None:
         table = np.array([[float(row[name]) for name in NAMES] for row in csv.DictReader(file)])
     table = table[table[:, 0] > 0]
     model = served_model(MODEL)
-    on = MixedDevice.of(catalog.accelerator(DEVICE), model.heads, model.kv_heads, model.head, 2.0)
+    _, own = model.alike("the fit")
+    on = MixedDevice.of(catalog.accelerator(DEVICE), own.heads, own.kv_heads, own.head, 2.0)
     works = [work_of([(int(row[0]), int(row[1]))], int(row[2]), row[3] + 1) for row in table]
     work = MixedWork(*(np.array(column, float) for column in zip(*works, strict=True)))
     measured, mixed = table[:, 4] * 1e-6, table[:, 2] > 0

@@ -58,8 +58,9 @@ class AdapterPlan:
         Of a product whose columns are divided the part that goes down is whole on each device, of one whose rows are
         the part that goes up.
         """
-        heads, kv_heads = model.heads / tensor_parallel, max(model.kv_heads / tensor_parallel, 1.0)
-        query, keys, inner = heads * model.head, kv_heads * model.head, model.inner / tensor_parallel
+        kind, own = model.alike("--lora")
+        query, keys = own.heads / tensor_parallel * own.head, max(own.kv_heads / tensor_parallel, 1.0) * own.head
+        inner = kind.inner / tensor_parallel
         ups = 2 if model.gated else 1
         ends = 3 * model.width + query + 2 * keys + query + model.width + ups * (model.width + inner)
         return BYTES * self.rank * model.layers * (ends + inner + model.width)

@@ -8,7 +8,7 @@ that are sampled get logits.  A prompt's chunk and a batch of decodes attend to 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -26,10 +26,18 @@ from triosim.kernels.work.gemm import gemm
 from triosim.kernels.work.moe import experts
 from triosim.kernels.work.stream import CODE, Stream
 from triosim.serving import mixed_attention
-from triosim.serving.mixed_attention import MixedConstants, MixedDevice
-from triosim.serving.model import Precision, ServedExperts, ServedModel
+from triosim.serving.mixed_attention import MixedDevice
+from triosim.serving.model import (
+    GroupedAttention,
+    LatentAttention,
+    Precision,
+    ServedExperts,
+    ServedLayer,
+    ServedModel,
+)
 
 Seconds = NDArray[np.float64]
+Attention = GroupedAttention | LatentAttention
 
 TILE_ROWS = 64
 """Rows of queries in a tile of FlashAttention's decoding kernels with split keys (``kBlockM``)."""
@@ -81,33 +89,83 @@ class ServingKernels:
     family: str = "auto"
     moved: Moved = NOTHING_MOVED
 
-    @property
-    def _heads(self) -> tuple[float, float]:
+    def _heads(self, own: GroupedAttention) -> tuple[float, float]:
         """Query and key heads of one device."""
-        model = self.model
-        return model.heads / self.tensor_parallel, max(model.kv_heads / self.tensor_parallel, 1.0)
+        return own.heads / self.tensor_parallel, max(own.kv_heads / self.tensor_parallel, 1.0)
+
+    @property
+    def _shares(self) -> list[tuple[float, ServedLayer]]:
+        """Kinds of layers, and the part of all layers that is of each."""
+        layers = self.model.layers
+        return [(kind.count / layers, kind) for kind in self.model.kinds]
 
     def operators(self, tokens: ArrayLike) -> Mapping[str, Seconds]:
-        """Each operator of a layer that depends on the number of tokens alone, shape of ``tokens``."""
-        model, n = self.model, np.asarray(tokens, np.float64)
-        heads, kv_heads = self._heads
-        query, keys, inner = heads * model.head, kv_heads * model.head, model.inner / self.tensor_parallel
+        """Each operator of a layer that depends on the number of tokens alone, shape of ``tokens``; where layers differ
+        the mean of them."""
+        found: dict[str, Seconds] = {}
+        for share, kind in self._shares:
+            for name, seconds in self._operators(kind, np.asarray(tokens, np.float64)).items():
+                found[name] = found.get(name, 0.0) + share * seconds
+        return found
+
+    @cached_property
+    def launches(self) -> float:
+        """Kernels of a layer beside its attention, of layers that differ the mean."""
+        one = np.ones(1)
+        return sum(share * len(self._operators(kind, one)) for share, kind in self._shares)
+
+    def _operators(self, kind: ServedLayer, n: NDArray[np.float64]) -> dict[str, Seconds]:
+        """Those of a kind of layer."""
+        model, own = self.model, kind.attention
         norm = self._stream("layer_norm", 2 * n * model.width, 2 * n * model.width, n, model.width)
-        found = {"input_norm": norm, "qkv": self._product(n, query + 2 * keys, model.width)}
-        if model.head_norms:
-            found["head_norm"] = self._stream(
-                "layer_norm", n * (query + keys), n * (query + keys), n * (heads + kv_heads), model.head
-            )
-        found |= {
-            "rotary": self._stream("elementwise", n * (query + keys), n * (query + keys)),
-            "kv_store": self._stream("elementwise", 2 * n * keys, 2 * n * keys),
-            "attention_output": self._product(n, model.width, query),
-        }
+        found = {"input_norm": norm}
+        found |= self._latent(own, n) if isinstance(own, LatentAttention) else self._grouped(own, n)
         if model.norms > 1:
             found["post_norm"] = (model.norms - 1) * norm
-        if model.experts is None:
-            return found | self._feed_forward(n, inner)
-        return found | self._experts(n, model.experts)
+        if kind.experts is None:
+            return found | self._feed_forward(n, kind.inner / self.tensor_parallel)
+        return found | self._experts(n, kind.experts)
+
+    def _grouped(self, own: GroupedAttention, n: NDArray[np.float64]) -> dict[str, Seconds]:
+        """What surrounds attention of grouped heads."""
+        heads, kv_heads = self._heads(own)
+        query, keys = heads * own.head, kv_heads * own.head
+        found = {"qkv": self._product(n, query + 2 * keys, self.model.width)}
+        if own.normed:
+            found["head_norm"] = self._stream(
+                "layer_norm", n * (query + keys), n * (query + keys), n * (heads + kv_heads), own.head
+            )
+        return found | {
+            "rotary": self._stream("elementwise", n * (query + keys), n * (query + keys)),
+            "kv_store": self._stream("elementwise", 2 * n * keys, 2 * n * keys),
+            "attention_output": self._product(n, self.model.width, query),
+        }
+
+    def _latent(self, own: LatentAttention, n: NDArray[np.float64]) -> dict[str, Seconds]:
+        """What surrounds latent attention.
+
+        The products down to the ranks are one, on every device whole.  What turns latent vectors into keys and values
+        of heads takes the same work whether they are written out, as for prompts, or the queries and results of decodes
+        are turned instead.
+        """
+        width, heads, both = self.model.width, own.heads / self.tensor_parallel, own.rank + own.rotated
+        queries = heads * (own.size + own.rotated)
+        found: dict[str, Seconds] = {}
+        if own.query_rank:
+            ranks = own.query_rank + own.rank
+            found["down"] = self._product(n, own.query_rank + both, width)
+            found["latent_norm"] = self._stream("layer_norm", n * ranks, n * ranks, 2 * n, ranks // 2)
+            found["queries"] = self._product(n, queries, own.query_rank)
+        else:
+            found["down"] = self._product(n, queries + both, width)
+            found["latent_norm"] = self._stream("layer_norm", n * own.rank, n * own.rank, n, own.rank)
+        turned = n * (heads + 1) * own.rotated
+        return found | {
+            "rotary": self._stream("elementwise", turned, turned),
+            "kv_store": self._stream("elementwise", n * both, n * both),
+            "heads": self._product(n, heads * (own.size + own.value), own.rank),
+            "attention_output": self._product(n, width, heads * own.value),
+        }
 
     def _feed_forward(self, n: NDArray[np.float64], inner: float) -> dict[str, Seconds]:
         ups = 2 if self.model.gated else 1
@@ -189,8 +247,10 @@ class ServingKernels:
             adapters: different ones among them.
             rank: of each.
         """
-        model, (heads, kv_heads) = self.model, self._heads
-        query, keys, inner = heads * model.head, kv_heads * model.head, model.inner / self.tensor_parallel
+        model, (kind, own) = self.model, self.model.alike("--lora")
+        heads, kv_heads = self._heads(own)
+        query, keys = heads * own.head, kv_heads * own.head
+        inner = kind.inner / self.tensor_parallel
         groups = (  # what goes in, how many products, what comes out of all
             (model.width, 3, query + 2 * keys),
             (query, 1, float(model.width)),
@@ -207,64 +267,100 @@ class ServingKernels:
     def passes(self, queries: int) -> int:
         """How often decode attention reads the keys when each sequence has so many queries: a tile of its kernel has
         :data:`TILE_ROWS` rows, of the heads that share a key head and their queries."""
-        heads, kv_heads = self._heads
-        shared = heads / kv_heads
+        kv_heads, _ = self.model.cached
+        shared = self.model.heads / self.tensor_parallel / max(kv_heads / self.tensor_parallel, 1.0)
         return math.ceil(shared * queries / TILE_ROWS) // max(math.ceil(shared / TILE_ROWS), 1)
 
     def decode(self, sequences: ArrayLike, keys: ArrayLike) -> Seconds:
-        """Attention of one layer for sequences with so many keys each, the new one included."""
-        return self._attention(np.asarray(sequences, np.float64), 1.0, np.asarray(keys, np.float64))
+        """Attention of one layer for sequences with so many keys each, the new one included; of layers that differ the
+        mean."""
+        count, length = np.asarray(sequences, np.float64), np.asarray(keys, np.float64)
+        return self._mean(lambda own: self._decode(own, count, length))
 
     def prefill(self, tokens: ArrayLike, cached: ArrayLike) -> Seconds:
-        """Attention of one layer for a chunk of a prompt after what is cached of it."""
-        n = np.asarray(tokens, np.float64)
-        return self._attention(1.0, n, n + np.asarray(cached, np.float64))
+        """Attention of one layer for a chunk of a prompt after what is cached of it; of layers that differ the mean."""
+        n, before = np.asarray(tokens, np.float64), np.asarray(cached, np.float64)
+        return self._mean(lambda own: self._prefill(own, n, before))
+
+    def _mean(self, price: Callable[[Attention], Seconds]) -> Seconds:
+        """Over all layers of what depends on their attention, which is priced once for each kind of it."""
+        shares: dict[Attention, float] = {}
+        for share, kind in self._shares:
+            shares[kind.attention] = shares.get(kind.attention, 0.0) + share
+        return np.asarray(sum(share * price(own) for own, share in shares.items()), np.float64)
+
+    def _decode(self, own: Attention, sequences: NDArray[np.float64], keys: NDArray[np.float64]) -> Seconds:
+        if isinstance(own, LatentAttention):  # all heads read the one vector of a token
+            head = own.rank + own.rotated
+            return self._attention(sequences, 1.0, keys, (own.heads, 1, head), head_v=own.rank, latent=True)
+        return self._attention(sequences, 1.0, keys, (own.heads, own.kv_heads, own.head), window=own.window)
+
+    def _prefill(self, own: Attention, tokens: NDArray[np.float64], cached: NDArray[np.float64]) -> Seconds:
+        if isinstance(own, LatentAttention):  # keys and values of what is cached are written out too
+            sizes = (own.heads, own.heads, own.size + own.rotated)
+            seconds = self._attention(1.0, tokens, tokens + cached, sizes, head_v=own.value)
+            columns = own.heads / self.tensor_parallel * (own.size + own.value)
+            again = self._product(np.maximum(np.broadcast_to(cached, seconds.shape), 1.0), columns, own.rank)
+            return seconds + np.where(cached > 0, again, 0.0)
+        sizes = (own.heads, own.kv_heads, own.head)
+        return self._attention(1.0, tokens, tokens + cached, sizes, window=own.window)
 
     @property
     def one_call(self) -> bool:
         """Whether the engine's kernel serves a step's prompts and decodes in one call (FlashAttention-2)."""
         return (family_of(self.device) if self.family == "auto" else self.family) == "flash2"
 
-    @cached_property
-    def _mixed(self) -> tuple[MixedDevice, MixedConstants]:
-        model, (heads, kv_heads) = self.model, self._heads
-        on = MixedDevice.of(self.device, heads, kv_heads, model.head, DTYPE_BYTES[self.kv_type])
-        return on, mixed_attention.constants()
+    def _one_call_of(self, own: GroupedAttention) -> tuple[MixedDevice, float]:
+        """The device as the one call uses it, and how far off that is taken to be: by the spread of prompts' attention
+        on this device."""
+        heads, kv_heads = self._heads(own)
+        on = MixedDevice.of(self.device, heads, kv_heads, own.head, DTYPE_BYTES[self.kv_type])
+        found = price(attention(1, 256, 256, heads, kv_heads, own.head), self.device)
+        return on, math.exp(self.moved.attention * float(found.spread[0]) / Z90)
 
     @cached_property
-    def _one_call_factor(self) -> float:
-        """How far off the one call is taken to be: by the spread of prompts' attention on this device."""
-        heads, kv_heads = self._heads
-        found = price(attention(1, 256, 256, heads, kv_heads, self.model.head), self.device)
-        return math.exp(self.moved.attention * float(found.spread[0]) / Z90)
+    def _one_calls(self) -> dict[Attention, tuple[MixedDevice, float]]:
+        """Of the kinds of attention for which there is one."""
+        own = [kind.attention for kind in self.model.kinds]
+        return {one: self._one_call_of(one) for one in own if isinstance(one, GroupedAttention) and not one.window}
 
     def together(self, chunks: Sequence[tuple[int, int]], decodes: int, context: float) -> float:
-        """Seconds of a layer's attention for a step's chunks (tokens, cached) and decodes (their number, mean keys).
+        """Seconds of a layer's attention for a step's chunks (tokens, cached) and decodes (their number, mean keys); of
+        layers that differ the mean.
 
         One call where the kernel serves both, else one for all chunks and one for the decodes.
         """
-        if self.one_call and chunks:
-            on, constants = self._mixed
-            seconds = mixed_attention.seconds(mixed_attention.work_of(chunks, decodes, context), on, constants)
-            return float(seconds) * self._one_call_factor
-        total = float(self.decode([decodes], [context])[0]) if decodes else 0.0
+        return float(self._mean(lambda own: np.array(self._together(own, chunks, decodes, context))))
+
+    def _together(self, own: Attention, chunks: Sequence[tuple[int, int]], decodes: int, context: float) -> float:
+        if self.one_call and chunks and own in self._one_calls:
+            on, factor = self._one_calls[own]
+            work = mixed_attention.work_of(chunks, decodes, context)
+            return float(mixed_attention.seconds(work, on, mixed_attention.constants())) * factor
+        total = float(self._decode(own, np.array([float(decodes)]), np.array([context]))[0]) if decodes else 0.0
         if chunks:
-            each = self.prefill([tokens for tokens, _ in chunks], [cached for _, cached in chunks])
-            launched = float(self.prefill([1], [0])[0])
+            sizes, cached = (np.array(column, np.float64) for column in zip(*chunks, strict=True))
+            each = self._prefill(own, sizes, cached)
+            launched = float(self._prefill(own, np.ones(1), np.zeros(1))[0])
             total += max(float(each.sum()) - (len(each) - 1) * launched, launched)
         return total
 
-    def _attention(self, batch: ArrayLike, queries: ArrayLike, keys: ArrayLike) -> Seconds:
-        heads, kv_heads = self._heads
+    def _attention(
+        self, batch: ArrayLike, queries: ArrayLike, keys: ArrayLike, sizes: tuple[int, int, int], *,
+        head_v: int | None = None, window: int = 0, latent: bool = False,
+    ) -> Seconds:  # fmt: skip
+        """One call for each row; ``sizes`` are heads of queries and of keys, of all devices, and the length of one."""
+        heads, kv_heads, head = sizes
         size, count, length = np.broadcast_arrays(batch, queries, keys)
         work = attention(
-            size, count, length, heads, kv_heads, self.model.head, "bfloat16",
+            size, count, length, heads / self.tensor_parallel, max(kv_heads / self.tensor_parallel, 1.0), head,
+            "bfloat16", head_v=head_v, window=float(window), latent=latent,
             kv_dtype=self.kv_type if self.kv_type != "float16" else None, family=self.family,
         )  # fmt: skip
         return _moved(price(work, self.device), self.moved.attention)
 
     def _product(self, rows: NDArray, columns: float, inner: float) -> Seconds:
-        own = self.precision
+        own = self.model.dense(self.precision)
         work = gemm(rows, np.full(rows.shape, columns), np.full(rows.shape, inner), own.multiplied, casts=own.casts)
         stored = np.full(len(work), own.weight_bytes)
         return _moved(price(replace(work, b_bytes=stored), self.device), self.moved.products)

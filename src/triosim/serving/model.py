@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from triosim.core.dtypes import DTYPE_BYTES
@@ -18,11 +18,13 @@ class Precision:
         multiplied: element type that is multiplied.
         stored: element type of the weights of linear layers; the others (embedding, head, norms) have 16 bits.
         scale_bytes: of scales, to an element of a weight.
+        of_experts: whether, in a model with experts, only theirs are stored so and the other products have 16 bits.
     """
 
     multiplied: str
     stored: str
     scale_bytes: float = 0.0
+    of_experts: bool = False
 
     @property
     def weight_bytes(self) -> float:
@@ -41,9 +43,10 @@ PRECISIONS = {
     "fp8": Precision("float8_e4m3fn", "float8_e4m3fn"),
     "int8": Precision("int8", "int8"),
     "w4a16": Precision("bfloat16", "int4", 2 / 128),
-    "mxfp4": Precision("bfloat16", "float4_e2m1", 1 / 32),
+    "mxfp4": Precision("bfloat16", "float4_e2m1", 1 / 32, of_experts=True),
 }
-"""Weights by name.  w4a16 has a 16-bit scale for 128 elements (AWQ and GPTQ), mxfp4 one of 8 bits for 32 (OCP MX)."""
+"""Weights by name.  w4a16 has a 16-bit scale for 128 elements (AWQ and GPTQ), mxfp4 one of 8 bits for 32 (OCP
+MX), of experts alone where there are any, as GPT-OSS is published (OpenAI, arXiv:2508.10925, section 2.1)."""
 
 KV_TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp8": "float8_e4m3fn", "int8": "int8"}
 """Types of the KV cache by name."""
@@ -66,63 +69,202 @@ class ServedExperts:
 
 
 @dataclass(frozen=True)
-class ServedModel:
-    """A decoder of equal layers.
+class GroupedAttention:
+    """Heads of queries that share heads of keys and values.
 
     Attributes:
-        name: as the user typed it.
-        layers, width, heads, kv_heads, head, inner, vocabulary: sizes; head is the length of one, inner the width of
-            the feed-forward part.
-        gated: whether the feed-forward part has a gate beside its first product.
-        tied: whether the head uses the embedding's weights.
-        longest: positions that the model was made for.
-        parameters: all of them, tied ones once.
-        experts: in place of the feed-forward part; None where there are none.
-        norms: of a layer on its residual stream.
-        head_norms: whether queries and keys are normed head by head.
+        heads, kv_heads: how many of each.
+        head: length of one.
+        window: positions that a token sees at most, its own among them; 0 for all.
+        normed: whether queries and keys are normed head by head.
     """
 
-    name: str
-    layers: int
-    width: int
     heads: int
     kv_heads: int
     head: int
+    window: int = 0
+    normed: bool = False
+
+    def parameters(self, width: int) -> int:
+        """Of its products, on a residual stream of so many elements."""
+        return width * self.head * (2 * self.heads + 2 * self.kv_heads)
+
+    def whole_parameters(self, width: int) -> int:
+        """Of them those that every device has whole."""
+        return 0
+
+    @property
+    def cached(self) -> tuple[int, int]:
+        """Heads of the cache, and elements of a token in each; keys and values together."""
+        return self.kv_heads, 2 * self.head
+
+
+@dataclass(frozen=True)
+class LatentAttention:
+    """Keys and values of all heads made from one vector of a token, which is what is cached (multi-head latent
+    attention, Liu et al., arXiv:2405.04434, section 2.1).
+
+    Attributes:
+        heads: of queries.
+        rank, query_rank: of what keys and values, and what queries are made from; 0 for queries made directly.
+        size, rotated, value: of a head's query and key without positions, with positions, and of its value.
+    """
+
+    heads: int
+    rank: int
+    query_rank: int
+    size: int
+    rotated: int
+    value: int
+
+    window = 0
+
+    def parameters(self, width: int) -> int:
+        """Of its products, on a residual stream of so many elements."""
+        queries = (self.query_rank or width) * self.heads * (self.size + self.rotated)
+        rest = self.rank * self.heads * (self.size + self.value) + self.heads * self.value * width
+        return self.whole_parameters(width) + queries + rest
+
+    def whole_parameters(self, width: int) -> int:
+        """Of them those that every device has whole: down to the ranks."""
+        return width * (self.query_rank + self.rank + self.rotated)
+
+    @property
+    def cached(self) -> tuple[int, int]:
+        """Heads of the cache, and elements of a token in each; values are a part of the keys."""
+        return 1, self.rank + self.rotated
+
+
+@dataclass(frozen=True)
+class ServedLayer:
+    """Layers that are alike.
+
+    Attributes:
+        count: how many of them the model has.
+        attention: theirs.
+        inner: width of the feed-forward part, where there are experts that of a dense layer.
+        experts: in its place; None where there are none.
+    """
+
+    count: int
+    attention: GroupedAttention | LatentAttention
     inner: int
+    experts: ServedExperts | None = None
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A decoder.
+
+    Attributes:
+        name: as the user typed it.
+        width, vocabulary: of the residual stream, and tokens that there are.
+        gated: whether feed-forward parts have a gate beside their first product.
+        tied: whether the head uses the embedding's weights.
+        longest: positions that the model was made for.
+        parameters: all of them, tied ones once.
+        kinds: its layers by kind, in order of the first of each.
+        norms: of a layer on its residual stream.
+    """
+
+    name: str
+    width: int
     vocabulary: int
     gated: bool
     tied: bool
     longest: int
     parameters: int
-    experts: ServedExperts | None = None
+    kinds: tuple[ServedLayer, ...]
     norms: int = 2
-    head_norms: bool = False
+
+    @property
+    def layers(self) -> int:
+        """Of all kinds."""
+        return sum(kind.count for kind in self.kinds)
+
+    @property
+    def heads(self) -> int:
+        """Of queries; all layers have as many."""
+        return self.kinds[0].attention.heads
+
+    @property
+    def experts(self) -> ServedExperts | None:
+        """Of the layers that have some, None where no layer has."""
+        return next((kind.experts for kind in self.kinds if kind.experts), None)
+
+    @property
+    def cached(self) -> tuple[int, int]:
+        """Heads of a layer's cache, and elements of a token in each; all layers have as many."""
+        return self.kinds[0].attention.cached
+
+    def alike(self, what: str) -> tuple[ServedLayer, GroupedAttention]:
+        """The only kind of layer, and its attention.
+
+        Args:
+            what: which option needs layers that are alike, with heads of keys and values.
+
+        Raises:
+            InputError: there are more, or attention is latent.
+        """
+        kind = self.kinds[0]
+        if len(self.kinds) > 1 or isinstance(kind.attention, LatentAttention):
+            form = "layers that differ" if len(self.kinds) > 1 else "latent attention"
+            raise InputError(f"model {quoted(self.name)} has {form}, which {what} does not know: leave it out")
+        return kind, kind.attention
+
+    def of_one_layer(self) -> ServedModel:
+        """The same with one layer, without experts, as what drafts beside it (EAGLE)."""
+        return replace(self, kinds=(replace(self.kinds[0], count=1, experts=None),))
 
     @property
     def linear_parameters(self) -> int:
         """Of all layers' products."""
-        attention = self.width * self.head * (2 * self.heads + 2 * self.kv_heads)
-        inner = self.inner
-        if own := self.experts:
-            inner = own.count * own.inner + own.shared
-        return self.layers * (attention + self.width * inner * (3 if self.gated else 2))
+        attention = sum(kind.count * kind.attention.parameters(self.width) for kind in self.kinds)
+        return attention + self._ups * self.width * sum(
+            kind.count * (kind.experts.shared if kind.experts else kind.inner) for kind in self.kinds
+        ) + self.expert_parameters  # fmt: skip
+
+    @property
+    def expert_parameters(self) -> int:
+        """Of the products of all experts that tokens choose from."""
+        return self._ups * self.width * sum(
+            kind.count * kind.experts.count * kind.experts.inner for kind in self.kinds if kind.experts
+        )  # fmt: skip
 
     @property
     def inner_of_token(self) -> int:
-        """Elements between the feed-forward products that a token has."""
-        own = self.experts
-        return self.inner if own is None else own.chosen * own.inner + own.shared
+        """Elements between the feed-forward products that a token has, in the layer that has most."""
+        return max(
+            kind.experts.chosen * kind.experts.inner + kind.experts.shared if kind.experts else kind.inner
+            for kind in self.kinds
+        )
+
+    @property
+    def _ups(self) -> int:
+        return 3 if self.gated else 2
+
+    def dense(self, precision: Precision) -> Precision:
+        """How weights other than experts' are stored: as they are where only those of experts have few bits."""
+        return PRECISIONS["bf16"] if precision.of_experts and self.experts else precision
 
     def weight_bytes(self, precision: Precision, tensor_parallel: int = 1, stages: int = 1) -> float:
         """Of one device: its part of the layers, and of embedding and head on the first and last stage the larger."""
         rest = self.parameters - self.linear_parameters
         ends = rest if stages == 1 or self.tied else rest / 2
-        return (self.linear_parameters * precision.weight_bytes / stages + 2.0 * ends) / tensor_parallel
+        beside = self.dense(precision).weight_bytes
+        experts = self.expert_parameters
+        products = experts * precision.weight_bytes + (self.linear_parameters - experts) * beside
+        whole = sum(kind.count * kind.attention.whole_parameters(self.width) for kind in self.kinds) * beside
+        return (products / stages + 2.0 * ends) / tensor_parallel + whole * (1 - 1 / tensor_parallel) / stages
 
     def kv_bytes(self, kv_type: str, tensor_parallel: int = 1, stages: int = 1) -> float:
-        """Of one token on one device; key heads fewer than devices are repeated."""
-        heads = max(self.kv_heads / tensor_parallel, 1.0)
-        return 2 * self.layers / stages * heads * self.head * DTYPE_BYTES[kv_type]
+        """Of one token on one device; heads of the cache fewer than devices are repeated.
+
+        All layers keep all positions, also those that see a window, as engines do without a cache manager of their own
+        for these.
+        """
+        heads, elements = self.cached
+        return self.layers / stages * max(heads / tensor_parallel, 1.0) * elements * DTYPE_BYTES[kv_type]
 
 
 def served_model(name: str) -> ServedModel:
@@ -132,13 +274,13 @@ def served_model(name: str) -> ServedModel:
         InputError: there is none, it does not write text token by token, or its layers are of a form that is not
             served.
     """
-    family: Any = configured(name)
+    family: Any = configured(name).untrained()
     if type(family).__name__ == "GPT":
-        heads = family.n_head
+        attention = GroupedAttention(family.n_head, family.n_head, family.n_embd // family.n_head)
         return ServedModel(
-            name, family.n_layer, family.n_embd, heads, heads, family.n_embd // heads, family.inner,
-            vocabulary=int(family.vocab_size), gated=False, tied=family.tie_word_embeddings, longest=family.longest,
-            parameters=int(family.weights().count()),
+            name, family.n_embd, int(family.vocab_size), gated=False, tied=family.tie_word_embeddings,
+            longest=family.longest, parameters=int(family.weights().count()),
+            kinds=(ServedLayer(family.n_layer, attention, family.inner),),
         )  # fmt: skip
     return _of_decoder(name, family)
 
@@ -147,42 +289,61 @@ def _of_decoder(name: str, family: Any) -> ServedModel:
     """A family that says its parts layer by layer.
 
     Raises:
-        InputError: they differ from layer to layer, or are of a form that is not served.
+        InputError: they are of a form that is not served.
     """
     from triosim.sources.models._decoder import Decoder
-    from triosim.sources.models._experts import Experts
-    from triosim.sources.models._parts import FeedForward, SelfAttention
-
-    def refuse(why: str) -> InputError:
-        return InputError(
-            f"model {quoted(name)} ({type(family).__name__}) {why}, which is not served: give one whose layers are all "
-            "alike, as Llama, Qwen, Mistral, Mixtral or GPT"
-        )
+    from triosim.sources.models._parts import FeedForward
 
     if not isinstance(family, Decoder):
-        raise refuse("is no decoder of text")
-    attention, part = family.attention(0), family.feed_forward(0)
-    if not isinstance(attention, SelfAttention) or not isinstance(part, FeedForward | Experts):
-        raise refuse("has layers of a form of their own")
-    if any(family.attention(i) != attention or family.feed_forward(i) != part for i in range(1, family.depth)):
-        raise refuse("has layers that differ")
-    if 0 < attention.window < family.longest:
-        raise refuse(f"sees a window of {attention.window} tokens")
-    if attention.unfused:
-        raise refuse("has attention with biases by distance")
-    experts, inner, gated = None, 0, True
+        raise _not_served(name, family, "is no decoder of text")
+    counted: dict[ServedLayer, int] = {}
+    for number in range(family.depth):
+        layer = _layer(name, family, number)
+        counted[layer] = counted.get(layer, 0) + 1
+    kinds = tuple(replace(layer, count=count) for layer, count in counted.items())
+    if len({(kind.attention.heads, kind.attention.cached) for kind in kinds}) > 1:
+        raise _not_served(name, family, "has layers with different heads")
+    parts = [family.feed_forward(number) for number in range(family.depth)]
+    gated = all(not isinstance(part, FeedForward) or part.packed or len(part.names) == 3 for part in parts)
+    return ServedModel(
+        name, family.width, int(family.vocab_size), gated=gated, tied=family.tie_word_embeddings,
+        longest=family.longest, parameters=int(family.weights().count()), kinds=kinds, norms=len(family.layout.norms),
+    )  # fmt: skip
+
+
+def _layer(name: str, family: Any, number: int) -> ServedLayer:
+    """One layer of a decoder."""
+    from triosim.sources.models._experts import Experts
+    from triosim.sources.models._latent import LatentAttention as LatentModule
+    from triosim.sources.models._parts import FeedForward, SelfAttention
+
+    own, part = family.attention(number), family.feed_forward(number)
+    attention: GroupedAttention | LatentAttention
+    if isinstance(own, LatentModule):
+        attention = LatentAttention(own.heads, own.rank, own.query_rank, own.size, own.rotated, own.value)
+    elif isinstance(own, SelfAttention) and not own.unfused:
+        window = own.window or getattr(own, "chunk", 0)
+        normed = own.norm is not None or getattr(own, "normed", False)
+        window = window if 0 < window < family.longest else 0
+        attention = GroupedAttention(own.heads, own.groups, own.size, window, normed)
+    else:
+        unfused = isinstance(own, SelfAttention)
+        raise _not_served(name, family, f"has attention {'with biases by distance' if unfused else 'of its own form'}")
     if isinstance(part, Experts):
         shared = part.shared.inner if part.shared else 0
+        dense = int(getattr(family, "intermediate_size", part.inner))
         experts = ServedExperts(part.router.experts, part.router.chosen, part.inner, shared)
-        inner = int(getattr(family, "intermediate_size", part.inner))
-    else:
-        inner, gated = part.inner, part.packed or len(part.names) == 3
-    return ServedModel(
-        name, family.depth, family.width, attention.heads, attention.groups, attention.size, inner,
-        vocabulary=int(family.vocab_size), gated=gated, tied=family.tie_word_embeddings, longest=family.longest,
-        parameters=int(family.weights().count()), experts=experts, norms=len(family.layout.norms),
-        head_norms=attention.norm is not None,
-    )  # fmt: skip
+        return ServedLayer(1, attention, dense, experts)
+    if not isinstance(part, FeedForward):
+        raise _not_served(name, family, "has feed-forward parts of their own form")
+    return ServedLayer(1, attention, part.inner)
+
+
+def _not_served(name: str, family: Any, why: str) -> InputError:
+    return InputError(
+        f"model {quoted(name)} ({type(family).__name__}) {why}, which is not served: give a decoder, as Llama, Qwen, "
+        "Gemma, Mixtral, DeepSeek or GPT"
+    )
 
 
 def precision_of(name: str) -> Precision:

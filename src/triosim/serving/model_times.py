@@ -140,7 +140,7 @@ class ModelTimes(StepTimes):
         self._scale = self._own * float(PICOSECONDS_PER_SECOND)
         self._one_call = self.kernels.one_call
         reduces = 2 if self.kernels.tensor_parallel > 1 else 0
-        launched = self._own * (len(self.kernels.operators([1])) + 1 + reduces) + KERNELS_A_STEP
+        launched = self._own * (self.kernels.launches + 1 + reduces) + KERNELS_A_STEP
         step, sequence, hidden = self.engine_host
         host_s = self.host_s + launched * self.issue_s + (step if hidden else 0)
         self.host_ticks = picoseconds(host_s, "the host's time of a step")

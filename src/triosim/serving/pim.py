@@ -129,13 +129,14 @@ class PimKernels(ServingKernels):
 
     def attention_work(self, sequences: ArrayLike, keys: ArrayLike) -> PimWork:
         """What attention of one layer asks of the banks, for sequences with so many keys each."""
-        heads, kv_heads = self._heads
+        _, own = self.model.alike("--pim")
+        heads, kv_heads = self._heads(own)
         count, length = np.broadcast_arrays(np.asarray(sequences, np.float64), np.asarray(keys, np.float64))
-        cached = 2 * count * length * kv_heads * self.model.head * DTYPE_BYTES[self.kv_type]
-        vectors = count * heads * self.model.head * _VECTOR
+        cached = 2 * count * length * kv_heads * own.head * DTYPE_BYTES[self.kv_type]
+        vectors = count * heads * own.head * _VECTOR
         return PimWork(
             bytes=cached, passes=float(np.ceil(heads / kv_heads / self._pim.vectors)),
-            flop=4 * count * length * heads * self.model.head, sent=vectors, gathered=vectors,
+            flop=4 * count * length * heads * own.head, sent=vectors, gathered=vectors,
             exchanged=2 * count * heads * length * _VECTOR,
         )  # fmt: skip
 

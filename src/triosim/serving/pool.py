@@ -131,8 +131,9 @@ class Pool:
         """Of a replica that begins at this device of the network between replicas."""
         from triosim.serving.disaggregation import Place
 
-        head = 2 * model.head * DTYPE_BYTES[kv_type_of(self.kv_cache)]
-        return Place(first, self.tensor_parallel, self.stages, model.layers, model.kv_heads, head)
+        heads, elements = model.cached
+        head = elements * DTYPE_BYTES[kv_type_of(self.kv_cache)]
+        return Place(first, self.tensor_parallel, self.stages, model.layers, heads, head)
 
 
 PricedPools = dict[tuple[object, ...], ModelTimes]
@@ -209,6 +210,7 @@ def replicas_of(
     adapters = None
     if own.adapters is not None:
         check_adapters(own.stages, own.role)
+        model.alike("--lora")
         if model.experts is not None:
             raise InputError(f"adapters of experts are not priced, and {own.model} has experts: leave --lora out")
         adapters = parse_adapters(own.adapters)

@@ -15,7 +15,7 @@ from one more layer that does (``eagle``, Li et al. 2024), or from heads that gu
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from typing import Annotated
 
@@ -235,9 +235,7 @@ def drafter_of(
     if plan.kind == "medusa":
         return MedusaHeads(kernels, plan.tokens)
     if plan.kind == "eagle":
-        one = ServingKernels(
-            replace(model, layers=1, experts=None), device, precision, kv_type, tensor_parallel, moved=moved
-        )  # fmt: skip
+        one = ServingKernels(model.of_one_layer(), device, precision, kv_type, tensor_parallel, moved=moved)
         return DraftModel(ModelTimes(one, times.communication, graphs=times.graphs), one)
     assert plan.model is not None
     small = served_model(plan.model)
