@@ -163,11 +163,27 @@ def _row(line: Mapping[str, str]) -> Row:
             **vars(first), "seconds": seconds, "memory_bytes": memory, "family": family,
             "configuration": configuration, "precision": precision, "sequence": int(line["seq_len"]),
             "plan": _plan(line), "system": _system(line),
-            "stack": "deepspeed-2021" if zero3 else first.stack,
-            "facts": {"reduce": "gradient"} if "mode PURE" in line["notes"] else {}, "assumed": assumed,
+            "stack": "deepspeed-2021" if zero3 else _stack(line, first.stack), "facts": _facts(line), "assumed": assumed,
             "lora": bridge.ADAPTERS if "(LoRA)" in line["model"] else "",
         }
     )  # fmt: skip
+
+
+def _stack(line: Mapping[str, str], usual: str) -> str:
+    """The software by its age and by what was switched on: NeMo's long sequences on H100 are of its container 24.03.01,
+    torchtitan's rows say whether they are compiled, and float8 is only worth it compiled (its ``docs/float8.md``)."""
+    if usual == "nemo" and line["gpu"].startswith("H100"):
+        return "nemo-2024"
+    compiled = "compile" in line["overlap"] or line["precision"].startswith("float8")
+    return "torchtitan-compile" if usual == "torchtitan" and compiled else usual
+
+
+def _facts(line: Mapping[str, str]) -> dict[str, Any]:
+    """What a row's software did otherwise than its stack: Composer's PURE reduces in 16 bits; torchtitan of December
+    2024 left its loss out of what it compiled (``train.py``: "compiling loss function causes CUDA errors")."""
+    if "mode PURE" in line["notes"]:
+        return {"reduce": "gradient"}
+    return {"loss": "composed"} if "llama3_h100_202412" in line["source_ref"] else {}
 
 
 def _number(text: str) -> float | None:
