@@ -163,8 +163,8 @@ def _row(line: Mapping[str, str]) -> Row:
             **vars(first), "seconds": seconds, "memory_bytes": memory, "family": family,
             "configuration": configuration, "precision": precision, "sequence": int(line["seq_len"]),
             "plan": _plan(line), "system": _system(line),
-            "stack": "deepspeed-2021" if zero3 else _stack(line, first.stack), "facts": _facts(line), "assumed": assumed,
-            "lora": bridge.ADAPTERS if "(LoRA)" in line["model"] else "",
+            "stack": "deepspeed-2021" if zero3 else _stack(line, first.stack), "facts": _facts(line),
+            "assumed": assumed, "lora": bridge.ADAPTERS if "(LoRA)" in line["model"] else "",
         }
     )  # fmt: skip
 

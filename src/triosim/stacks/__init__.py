@@ -47,7 +47,6 @@ class Stack:
         fused_softmax: of an unfused attention: scale, mask and softmax are one kernel.
         norms: how an RMS norm is run (:data:`NORMS`).
         loss: whether cross entropy is one kernel (:data:`LOSSES`); ``""`` follows ``fused``.
-        separate_experts: whether each expert's product is launched on its own, instead of those of all at once.
         host: what launching costs, a row of the table of hosts; ``""`` follows the devices.
         gradients: where micro-batches add gradients up (:data:`GRADIENTS`).
         reduce: type in which gradients are reduced (:data:`REDUCTIONS`); ``gradient`` is that of what is added up.
@@ -76,7 +75,6 @@ class Stack:
     fused_softmax: bool = True
     norms: str = "one"
     loss: str = ""
-    separate_experts: bool = False
     host: str = ""
     gradients: str = "parameter"
     reduce: str = "gradient"
@@ -125,7 +123,10 @@ class Stack:
 ASSUMED = Stack()
 """What is taken where nobody names a stack."""
 
-_CHOICES = {"attention": ATTENTIONS, "gradients": GRADIENTS, "reduce": REDUCTIONS, "host": HOSTS, "gathers": GATHERS, "norms": NORMS, "loss": LOSSES}
+_CHOICES = {
+    "attention": ATTENTIONS, "gradients": GRADIENTS, "reduce": REDUCTIONS, "host": HOSTS, "gathers": GATHERS,
+    "norms": NORMS, "loss": LOSSES,
+}  # fmt: skip
 
 
 def names() -> list[str]:

@@ -13,8 +13,7 @@ from triosim.core.errors import InputError
 from triosim.sources.models._norms import NORMS
 from triosim.stacks import NORMS as OF_STACKS
 from triosim.stacks import load
-from triosim.trace.tables import Phase, Trace
-from triosim.trace.tables import Phase, check
+from triosim.trace.tables import Phase, Trace, check
 
 SMALL = {
     "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -60,15 +59,13 @@ def test_wide_norms_read_a_float32_copy_and_write_16_bits() -> None:
 @pytest.mark.parametrize("norms", NORMS)
 def test_tensor_and_sequence_parallel_divide_every_kind(norms: str) -> None:
     plan = triosim.Plan(tp=2, parallelism=("sequence",))
-    result = triosim.simulate(_llama(norms=norms), triosim.system("A100", devices=2), plan)
+    result = triosim.simulate(_llama(norms=norms), triosim.system(device="A100", devices=2), plan)
     assert result.iteration_time_s > 0
 
 
 def test_norms_that_do_more_take_longer() -> None:
-    system = triosim.system("A100", devices=1)
-    seconds = {
-        norms: triosim.simulate(_llama(norms=norms), system, triosim.Plan()).iteration_time_s for norms in NORMS
-    }
+    system = triosim.system(device="A100", devices=1)
+    seconds = {norms: triosim.simulate(_llama(norms=norms), system, triosim.Plan()).iteration_time_s for norms in NORMS}
     assert seconds["one"] < seconds["wide"] < seconds["composed"]
 
 
