@@ -60,7 +60,7 @@ FABRICS = {
 """Network between the servers, where a row states it: link of the catalog and network cards of a server."""
 RECIPES = (
     (r"nvfp4", "nvfp4"), (r"fp8-cs|float8 (linear|tensorwise)|tensorwise", "fp8-current"),
-    (r"float8 rowwise|blockwise\)?$|e4m3 blockwise", "fp8-block"), (r"mxfp8|fp8-mx", "mxfp8"),
+    (r"float8 rowwise", "fp8-row"), (r"blockwise\)?$|e4m3 blockwise", "fp8-block"), (r"mxfp8|fp8-mx", "mxfp8"),
     (r"amp_fp8|^fp8$", "fp8-delayed"),
 )  # fmt: skip
 """Recipes of :mod:`triosim.transform.quantization` by the words of a row's precision.  ``fp8`` alone is
