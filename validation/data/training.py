@@ -319,6 +319,8 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
     }  # fmt: skip
     if line["sp"].startswith("on") and tp > 1:
         plan["parallelism"] = ["sequence"]
+        if "torchtitan" in line["source"]:  # as PyTorch, keeps what it gathered
+            plan["parallelism_options"] = {"regather": False}
     for axis, rule, size in (("cp", "context", context), ("ep", "experts", experts)):
         if size > 1:
             plan["parallelism"] = [*plan.get("parallelism", []), rule]

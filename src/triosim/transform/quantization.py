@@ -42,8 +42,10 @@ from triosim.trace.repeated import ROOM
 from triosim.trace.tables import NONE, PERSISTENT, Category, Phase, Trace
 from triosim.transform.rewriting import Rewriting
 
-QUANTIZE = "transformer_engine::quantize"
-MAXIMUM = "transformer_engine::compute_amax"
+QUANTIZE, MAXIMUM = "transformer_engine::quantize", "transformer_engine::compute_amax"
+GATHERED_FIRST = ("torchao::quantize", "torchao::compute_amax")
+"""The same where inputs of tensor-parallel layers are gathered in 16 bits and cast by every rank: torchtitan gathers in
+8 bits for scales of tensors only (``enable_float8_tensorwise_tp`` in ``models/llama3/infra/parallelize.py``)."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ def shares(trace: Trace, micro_batches: int, sharded: bool) -> NDArray[np.float6
     weights = np.unique(trace.values.storage[trace.values.category == Category.WEIGHT])
     inputs, storage = trace.operators.inputs, trace.values.storage
     for row, name in enumerate(trace.operators.name):
-        if name in (QUANTIZE, MAXIMUM):
+        if name in (QUANTIZE, MAXIMUM, *GATHERED_FIRST):
             read = storage[inputs.values[inputs.offsets[row] : inputs.offsets[row + 1]]]
             if np.isin(read, weights).any():
                 out[row] = 1 / micro_batches
@@ -269,13 +271,14 @@ class _Quantized:
         edit = self.edit
         backward = int(self.trace.operators.phase[row]) if edit.storage[base] in self._lasting else 0
         apart = self.recipe.apart
+        quantize, maximum = GATHERED_FIRST if apart else (QUANTIZE, MAXIMUM)
         key = (edit.storage[base], edit.version[base], backward, apart and columns)
         if key not in self._known:
             if self.recipe.searches or (apart and columns):
-                edit.before(row, MAXIMUM, {"self": base}, [], phase=self._phase(row))
+                edit.before(row, maximum, {"self": base}, [], phase=self._phase(row))
             single = apart or edit.storage[base] in self._lasting
             made = [self._like(base)] if single else [self._like(base), self._like(base)]
-            edit.before(row, QUANTIZE, {"self": base}, made, phase=self._phase(row))
+            edit.before(row, quantize, {"self": base}, made, phase=self._phase(row))
             self._known[key] = _Copies(made[0], made[-1])
             self.casts += 1
         return self._known[key]
