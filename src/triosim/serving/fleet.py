@@ -191,6 +191,35 @@ class _Run:
 
     def served(self) -> Served:
         """Play from the first arrival to the last end."""
+        if not self.hand_overs and self.tiers is None and self.availability is None:
+            self._plain()
+        else:
+            self._beside_others()
+        for replica in self.replicas:
+            if error := replica.stuck():
+                raise error
+        return self._table()
+
+    def _plain(self) -> None:
+        """Replicas alone: nothing happens but arrivals and ends of steps."""
+        replicas, ends, arrivals = self.replicas, self.ends, self.arrivals
+        while ends or arrivals:
+            due = arrivals[0][0] if arrivals else _NEVER
+            now = ends[0][0] if ends else _NEVER
+            if due <= now:
+                now = due
+            touched = self.touched = []
+            while ends and ends[0][0] == now:
+                replica = replicas[heapq.heappop(ends)[1]]
+                replica.end(now)
+                if replica not in touched:
+                    touched.append(replica)
+            while arrivals and arrivals[0][0] == now:
+                self._arrive(now, heapq.heappop(arrivals)[1])
+            self._start(touched, now, (arrivals[0][0] if arrivals else _NEVER) if self.foreseen else 0)
+
+    def _beside_others(self) -> None:
+        """Replicas, what is sent between them and to them, and those that come and go."""
         replicas, ends, arrivals, comes_and_goes = self.replicas, self.ends, self.arrivals, self.availability
         if comes_and_goes is not None:
             comes_and_goes.begin(arrivals[0][0])
@@ -228,10 +257,6 @@ class _Run:
                 self._start(self.touched, now, self._horizon() if self.foreseen else 0)
             if self.tiers is not None:
                 self.tiers.network.settle(now)
-        for replica in replicas:
-            if error := replica.stuck():
-                raise error
-        return self._table()
 
     def _horizon(self) -> int:
         """The tick before which nobody comes."""

@@ -62,15 +62,18 @@ class Vllm(Policy):
         left = self.max_tokens if self.max_tokens is not None else 1 << 62
         preempted = False
         ready = self.in_order()
-        while ready and left:
-            request = ready.popleft()
+        place, last = 0, len(ready)
+        while place < last and left:
+            request = ready[place]
+            place += 1
             tokens = min(request.known - request.computed, left)
             while not self.cache.hold(request, request.computed + tokens):
                 preempted = True
-                victim = ready.pop() if ready else request
-                self.preempt(victim)
-                if victim is request:
+                if last == place:
+                    self.preempt(request)
                     break
+                last -= 1
+                self.preempt(ready[last])
             else:
                 step.append((request, tokens))
                 left -= tokens
