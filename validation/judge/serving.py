@@ -575,7 +575,7 @@ def silicon(folder: Path) -> Figures:
             f"{name}_odd": float(np.mean(np.abs(np.concatenate([one[name] for one in of])[odd]))) for name in marks
         }
         print(
-            f"{backend}: TPOT {mean['tpot']:.1%}, TTFT {mean['ttft']:.1%}; of the odd rows alone, which shaped nothing, "
+            f"{backend}: TPOT {mean['tpot']:.1%}, TTFT {mean['ttft']:.1%}; of the odd rows alone, which chose nothing, "
             f"{mean['tpot_odd']:.1%} and {mean['ttft_odd']:.1%}"
         )
         found[backend] = mean
