@@ -54,7 +54,10 @@ def test_a_recorded_run_is_the_same_and_adds_up(
     assert int((steps.end - steps.begin).sum()) == round(float(served.busy[0]) * stages)
     assert int(steps.tokens.sum()) == stages * int(served.computed[0])
     assert (steps.decodes + steps.prompt_tokens == steps.tokens).all()
-    assert int(record.kv_blocks.max()) == int(served.peak_blocks[0])
+    # who is given blocks and gives way before the step begins is counted by the cache alone
+    held = int(record.kv_blocks.max())
+    assert held <= int(served.peak_blocks[0])
+    assert held == int(served.peak_blocks[0]) or served.restarts.any()
     assert record.kv_blocks[-1] == 0
     life = phases(served, record)
     for request in range(len(table)):

@@ -160,8 +160,12 @@ SERVED = (
         ("infer llama-2-13b --device H100-SXM5-80GB --prompt 1024 --output 256 --weights fp16",),
         (Figure("TTFT", _ttft(), "ms"), Figure("TPOT", _tpot(), "ms"),
          Figure("TPOT over the bound of bandwidth", _over(_tpot(), lambda found: 1e3 * 26.03e9 / 3.352e12), "x",
-                holds=lambda x: x >= 1)),
-        "Energy is of whole steps (`triosim infer` without `--prompt`), not yet of requests.",
+                holds=lambda x: x >= 1),
+         Figure("energy of the request", _at("energy", "request_j"), "J"),
+         Figure("energy of an output token", _at("energy", "per_output_token_j"), "J"),
+         Figure("power of the device", _at("energy", "mean_w_per_device"), "W", holds=lambda x: 226 <= x <= 700)),
+        "Energy is the device's alone, without hosts and cooling.  Its power lies between what it draws at work "
+        "whatever it computes and its TDP.",
     ),
     Scenario(
         "I1.5", "Qwen-2.5-72B over four devices, one request",

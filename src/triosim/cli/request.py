@@ -126,6 +126,13 @@ def summary(found: OneRequest) -> list[str]:
             lines.append(f"{part.replace('_', ' '):18}" + "".join(f"{format_time(value):>12}" for value in values))
     if found.pim is not None:
         lines += ["", *_pim_lines(found.pim)]
+    if (used := found.energy) is not None:
+        low, high = used.interval_j
+        lines += [
+            "",
+            f"energy   {used.prompt_j + used.decode_j:.4g} J on devices (90 % between {low:.3g} and {high:.3g}), "
+            f"{used.per_token_j:.3g} J an output token, {used.mean_w:.0f} W a device",
+        ]
     left = "fits" if found.fits else "DOES NOT FIT"
     lines += [
         "",

@@ -64,6 +64,9 @@ def figures_in_words(result: ServingResult) -> list[tuple[str, str]]:
     if result.served.history is not None:
         come = f"{figures['mean_replicas']:.3g} of {own.replicas} on average, {figures['cold_starts']:,} cold starts"
         rows.append(("replicas", come))
+    if figures["weight_swaps"]:
+        took = format_time((figures["weight_swap_s"] or 0) / figures["weight_swaps"])
+        rows.append(("weights", f"swapped {figures['weight_swaps']:,} times between models, {took} each"))
     if figures["replica_failures"]:
         moved = f"{figures['moved_requests']:,} requests went to another replica"
         rows.append(("failures", f"{figures['replica_failures']:,}; {moved}"))

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from triosim.serving.availability import Availability
     from triosim.serving.disaggregation import Place
     from triosim.serving.recording import RunRecord, RunRecorder
+    from triosim.serving.time_sharing import TimeSharing
 
 SCHEMA = "triosim/serving/1"
 FEW = 2000
@@ -39,6 +40,8 @@ TRANSFERS = ("whole", "layers", "none")
 """How a KV cache is sent from where its prompt was computed: all of it, layer by layer, or not at all (it is there)."""
 ORDERS = ("prefill-first", "decode-first")
 """Who is chosen first."""
+MOST_TURN_S = 1e6
+"""Seconds: a longer turn is one that never ends."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class Deployment:
         order: one of :data:`ORDERS`.
         idle_ok: whether devices of a system may be left without a replica; otherwise that is refused, because it is
             usually a slip.
+        turn_s: seconds after which a model gives way to others on the same devices if these have requests.
         local: prompt tokens that a decoding replica computes itself if it lacks no more (decode first only).
     """
 
@@ -68,6 +72,7 @@ class Deployment:
     order: str = "prefill-first"
     local: int = 0
     idle_ok: bool = False
+    turn_s: float = math.inf
 
     @property
     def replicas(self) -> int:
@@ -177,6 +182,7 @@ def serve(
     Raises:
         InputError: the deployment cannot be formed, a request does not fit it, or a policy broke a rule.
     """
+    _check_sharing(deployment)
     own, models = deployment, [checked(pool) for pool in deployment.pools]
     _check(own)
     recorder = None
@@ -214,6 +220,38 @@ def _intervals(found: Mapping[str, float], moved: Sequence[Mapping[str, float]])
     return out
 
 
+def _check_sharing(own: Deployment) -> None:
+    """Whether the pools that share devices can.
+
+    Raises:
+        InputError: they cannot.
+    """
+    if not any(pool.shares for pool in own.pools):
+        return
+    if any(pool.comes_and_goes or pool.tiers or pool.role != "both" for pool in own.pools):
+        raise InputError(
+            "models take turns where replicas both prefill and decode, none come and go, and there are no tiers of KV "
+            "cache: leave shares out, or these"
+        )
+    if own.turn_s <= 0:
+        raise InputError("turn must be above zero: give a time, as 10s, or leave it out")
+    named = {pool.name: pool for pool in own.pools if not pool.shares}
+    for pool in own.pools:
+        if not pool.shares:
+            continue
+        first = named.get(pool.shares)
+        if first is None:
+            raise InputError(f"no pool {quoted(pool.shares)} has devices to share: give {', '.join(named)}")
+        alike = first.system is pool.system and (first.first, first.size, first.replicas) == (
+            pool.first, pool.size, pool.replicas,
+        )  # fmt: skip
+        if not alike or first.model == pool.model:
+            raise InputError(
+                f"the pool {pool.name} shares the devices of {first.name}: give it another model, as many replicas, "
+                "and replicas of as many devices"
+            )
+
+
 def _check(own: Deployment) -> None:
     """Whether the pools go together.
 
@@ -248,7 +286,7 @@ def _refuse_idle(own: Deployment) -> None:
         on = [pool for pool in own.pools if pool.system is system]
         if len(on) == 1:
             refuse_idle(on[0].replicas, on[0].size, system.devices)
-        elif used := sum(pool.devices for pool in on) - system.devices:
+        elif used := sum(pool.own_devices for pool in on) - system.devices:
             raise InputError(
                 f"the pools leave {-used} of the {system.devices} devices of {system.name or 'the system'} idle: give "
                 "more replicas, a smaller system, or --idle-ok (idle-ok in the file of a fleet) to want it so"
@@ -310,7 +348,10 @@ def _played(
         groups = _asked_for(requests, names, groups)
         names = list(requests.models)
     available = _availability(own, models, replicas, names, moved)
-    played = play(requests, replicas, progress=progress, groups=groups, tiers=tiers, availability=available)
+    sharing = _sharing(own, models, replicas, moved)
+    played = play(
+        requests, replicas, progress=progress, groups=groups, tiers=tiers, availability=available, sharing=sharing
+    )
     return played, tuple(memories)
 
 
@@ -357,6 +398,40 @@ def _availability(
             )
         )  # fmt: skip
     return Availability(pools)
+
+
+def _sharing(
+    own: Deployment, models: Sequence[ServedModel], replicas: Sequence[Replica], moved: Moved
+) -> TimeSharing | None:
+    """Which replicas take turns on the same devices; None where all have their own."""
+    if not any(pool.shares for pool in own.pools):
+        return None
+    from triosim.serving.cold_start import parse_cold_start
+    from triosim.serving.communication import link_factor
+    from triosim.serving.time_sharing import Seat, TimeSharing
+
+    number, numbers = 0, []
+    for pool in own.pools:
+        numbers.append(number)
+        number += pool.replicas
+    seats = []
+    for pool in own.pools:
+        if pool.shares:
+            continue
+        places = [at for at, other in enumerate(own.pools) if other is pool or other.shares == pool.name]
+        if len(places) == 1:
+            continue
+        for place in range(pool.replicas):
+            cold = []
+            for at in places:
+                other = own.pools[at]
+                weights = models[at].weight_bytes(precision_of(other.weights), other.tensor_parallel, other.stages)
+                slower = link_factor(other.system, moved.network)
+                start = parse_cold_start(other.cold_start)
+                cold.append(start.ticks(other.system, other.first + place * other.size, other.size, weights, slower))
+            made = [replicas[numbers[at] + place] for at in places]
+            seats.append(Seat(made, cold, picoseconds(min(own.turn_s, MOST_TURN_S), "a turn")))
+    return TimeSharing(seats)
 
 
 def _give_slots(
@@ -427,7 +502,7 @@ def dollars_per_hour(own: Deployment, there: NDArray[np.float64] | None = None) 
     """
     total, number = 0.0, 0
     for pool in own.pools:
-        for place in range(pool.replicas):
+        for place in range(0 if pool.shares else pool.replicas):
             price = device_of(pool, pool.first + place * pool.size).price_per_hour
             if price is None:
                 return None

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from triosim.serving.availability import Availability, FleetHistory
     from triosim.serving.disaggregation import HandOver
     from triosim.serving.tiers import TierTraffic
+    from triosim.serving.time_sharing import TimeSharing
 
 Progress = Callable[[int, int], None]
 """Given the requests that are done and all of them."""
@@ -78,6 +79,9 @@ class Served:
         reloads: requests whose blocks came from other tiers of KV cache.
         loaded_bytes, written_bytes: from these and to them.
         history: of replicas that come and go; None where all are there all the time.
+        sharing: replicas that are on the devices of others.
+        swaps: how often a model's weights were loaded in place of another's.
+        swapping: picoseconds that took.
     """
 
     requests: RequestTable
@@ -109,12 +113,15 @@ class Served:
     loaded_bytes: int = 0
     written_bytes: int = 0
     history: FleetHistory | None = None
+    sharing: int = 0
+    swaps: int = 0
+    swapping: int = 0
 
 
 def play(
     table: RequestTable, replicas: Sequence[Replica], router: RequestRouter | None = None,
     progress: Progress | None = None, groups: Sequence[ReplicaGroup] = (), core: bool = True,
-    tiers: TierTraffic | None = None, availability: Availability | None = None,
+    tiers: TierTraffic | None = None, availability: Availability | None = None, sharing: TimeSharing | None = None,
 ) -> Served:  # fmt: skip
     """Serve all requests.
 
@@ -127,6 +134,7 @@ def play(
         core: whether what C++ can play is played there (:mod:`triosim.serving.native`), to the same result.
         tiers: behind the caches of replicas, if any have some.
         availability: which replicas serve when, if some come and go; not with tiers or hand-overs.
+        sharing: which take turns on the same devices, if some do; with nothing of these.
 
     Raises:
         InputError: a request can never run, a policy broke a rule, or the run is longer than can be counted.
@@ -136,11 +144,11 @@ def play(
     if not groups:
         assert router is not None
         groups = (ReplicaGroup(replicas, router),)
-    if core and availability is None and len(groups) == 1 and groups[0].hand_over is None:
+    if core and availability is None and sharing is None and len(groups) == 1 and groups[0].hand_over is None:
         played = native.play(table, replicas, groups[0].router, progress)
         if played is not None:
             return _served(table, replicas, played.rows)
-    return _Run(table, replicas, groups, progress, tiers, availability).served()
+    return _Run(table, replicas, groups, progress, tiers, availability, sharing).served()
 
 
 class _Run:
@@ -154,8 +162,9 @@ class _Run:
         progress: Progress | None,
         tiers: TierTraffic | None,
         availability: Availability | None,
+        sharing: TimeSharing | None,
     ) -> None:
-        self.tiers, self.availability = tiers, availability
+        self.tiers, self.availability, self.sharing = tiers, availability, sharing
         self.table, self.replicas, self.groups, self.progress = table, replicas, groups, progress
         self.keys = {
             size: block_keys(table, size)
@@ -191,6 +200,35 @@ class _Run:
 
     def served(self) -> Served:
         """Play from the first arrival to the last end."""
+        if not self.hand_overs and self.tiers is None and self.availability is None and self.sharing is None:
+            self._plain()
+        else:
+            self._beside_others()
+        for replica in self.replicas:
+            if error := replica.stuck():
+                raise error
+        return self._table()
+
+    def _plain(self) -> None:
+        """Replicas alone: nothing happens but arrivals and ends of steps."""
+        replicas, ends, arrivals = self.replicas, self.ends, self.arrivals
+        while ends or arrivals:
+            due = arrivals[0][0] if arrivals else _NEVER
+            now = ends[0][0] if ends else _NEVER
+            if due <= now:
+                now = due
+            touched = self.touched = []
+            while ends and ends[0][0] == now:
+                replica = replicas[heapq.heappop(ends)[1]]
+                replica.end(now)
+                if replica not in touched:
+                    touched.append(replica)
+            while arrivals and arrivals[0][0] == now:
+                self._arrive(now, heapq.heappop(arrivals)[1])
+            self._start(touched, now, (arrivals[0][0] if arrivals else _NEVER) if self.foreseen else 0)
+
+    def _beside_others(self) -> None:
+        """Replicas, what is sent between them and to them, and those that come and go."""
         replicas, ends, arrivals, comes_and_goes = self.replicas, self.ends, self.arrivals, self.availability
         if comes_and_goes is not None:
             comes_and_goes.begin(arrivals[0][0])
@@ -200,6 +238,8 @@ class _Run:
                 later = over.next
                 now = now if later is None else min(now, later)
             if self.tiers is not None and (later := self.tiers.next) is not None:
+                now = min(now, later)
+            if self.sharing is not None and (later := self.sharing.next) is not None:
                 now = min(now, later)
             if comes_and_goes is not None and (now != _NEVER or comes_and_goes.holds):
                 later = comes_and_goes.next
@@ -224,14 +264,18 @@ class _Run:
                 self._arrive(now, heapq.heappop(arrivals)[1])
             if self.hand_overs:
                 self._start_with_hand_overs(now)
+            elif self.sharing is not None:
+                self._start_in_turn(self.sharing, now)
             else:
                 self._start(self.touched, now, self._horizon() if self.foreseen else 0)
             if self.tiers is not None:
                 self.tiers.network.settle(now)
-        for replica in replicas:
-            if error := replica.stuck():
-                raise error
-        return self._table()
+
+    def _start_in_turn(self, sharing: TimeSharing, now: int) -> None:
+        for replica in sharing.loaded(now):
+            self.touch(replica)
+        ready = sharing.turn(self.touched, now)
+        self._start(ready, now, min(self._horizon(), sharing.horizon()) if self.foreseen else 0)
 
     def _horizon(self) -> int:
         """The tick before which nobody comes."""
@@ -357,13 +401,14 @@ class _Run:
             transfer[list(over.transfer)] = list(over.transfer.values())
         sent = sum(over.bytes for over in self.hand_overs)
         history = None if self.availability is None else self.availability.history(int(rows["finished"].max()))
-        return _served(self.table, self.replicas, rows | {"replica": self.chosen}, transfer, sent, self.tiers, history)
+        made = rows | {"replica": self.chosen}
+        return _served(self.table, self.replicas, made, transfer, sent, self.tiers, history, self.sharing)
 
 
 def _served(
     table: RequestTable, replicas: Sequence[Replica], rows: Mapping[str, NDArray[np.int64]],
     transfer: NDArray[np.int64] | None = None, sent: int = 0, tiers: TierTraffic | None = None,
-    history: FleetHistory | None = None,
+    history: FleetHistory | None = None, sharing: TimeSharing | None = None,
 ) -> Served:  # fmt: skip
     """What became of each request, by column, and what the replicas say of themselves."""
     caches = [replica.cache for replica in replicas]
@@ -391,6 +436,9 @@ def _served(
         written_bytes=0 if tiers is None else tiers.written,
         swapped_blocks=sum(cache.moved for cache in caches),
         history=history,
+        sharing=0 if sharing is None else sharing.saved,
+        swaps=0 if sharing is None else sharing.swaps,
+        swapping=0 if sharing is None else sharing.loading,
     )
 
 

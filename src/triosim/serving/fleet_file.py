@@ -7,6 +7,7 @@
     router = "least-outstanding"
     transfer = "layers"            # of KV caches from pools that prefill to those that decode: whole, layers, none
     order = "decode-first"         # or prefill-first
+    turn = "10s"                   # of models that share devices
 
     [network]                      # between pools that have machines of their own
     link = "50GB/s"
@@ -18,6 +19,7 @@
     model = "llama-3-8b"
     tp = 2
     replicas = 2
+    shares = "others"              # takes turns on the devices of the pool of that name, which is above
 
 Keys are the options of ``triosim serve`` without their dashes.
 """
@@ -26,11 +28,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
 from triosim.core import guarded
-from triosim.core.errors import InputError
+from triosim.core.errors import InputError, quoted
 from triosim.core.options import Above, AtLeast, configured
 from triosim.core.units import parse_bytes, parse_time
 from triosim.hardware import machine
@@ -86,6 +89,7 @@ class _Pool(_Machine):
     mtbf: str = "none"
     repair: str = "0"
     host_time: str = "0"
+    shares: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,7 @@ class _Fleet(_Machine):
     idle_ok: bool = False
     local_prefill: Annotated[int, AtLeast(0)] = 0
     seed: Annotated[int, AtLeast(0)] = 0
+    turn: str | None = None
 
 
 def is_fleet(name: str) -> bool:
@@ -121,16 +126,24 @@ def fleet_file(path: Path) -> Deployment:
     whole = _options(_Fleet, table, f"{path}")
     read = [_options(_Pool, pool, f"{path}: pool {place + 1}") for place, pool in enumerate(pools)]
     together = _has_machine(whole)
+    _check_sharing(read, whole, path)
     for place, pool in enumerate(read):
-        if together == _has_machine(pool):
+        if not pool.shares and together == _has_machine(pool):
             cure = "name it once" if together else "name a system or a device, for it or for all pools"
             raise InputError(f"{path}: pool {place + 1} has {'two machines' if together else 'no machine'}: {cure}")
         if pool.model is None and whole.model is None:
             raise InputError(f"{path}: pool {place + 1} has no model: name one")
-    shared = _system(whole, sum(pool.replicas * pool.tp * pool.pp for pool in read)) if together else None
-    made, first = [], 0
+    shared = (
+        _system(whole, sum(pool.replicas * pool.tp * pool.pp for pool in read if not pool.shares)) if together else None
+    )
+    made: list[Pool] = []
+    first = 0
     for place, pool in enumerate(read):
         size = pool.replicas * pool.tp * pool.pp
+        if pool.shares:
+            other = next(one for one in made if one.name == pool.shares)
+            made.append(_pool(pool, whole.model, other.system, other.first, place))
+            continue
         made.append(_pool(pool, whole.model, shared or _system(pool, size), first if together else 0, place))
         first += size
     between = None
@@ -148,8 +161,29 @@ def fleet_file(path: Path) -> Deployment:
         )
     return Deployment(
         tuple(made), whole.router, whole.router_option, whole.seed, between, whole.transfer, whole.order,
-        whole.local_prefill, whole.idle_ok,
+        whole.local_prefill, whole.idle_ok, inf if whole.turn is None else parse_time(whole.turn, f"{path}: turn"),
     )  # fmt: skip
+
+
+def _check_sharing(pools: Sequence[_Pool], whole: _Fleet, path: Path) -> None:
+    """Whether pools that are on the devices of others name these.
+
+    Raises:
+        InputError: one does not, or none does and there are turns.
+    """
+    for place, pool in enumerate(pools):
+        if not pool.shares:
+            continue
+        others = [one.name for one in pools[:place] if not one.shares and one.name]
+        if pool.shares not in others:
+            names = f"one of {', '.join(others)}" if others else "a pool above that has a name"
+            raise InputError(f"{path}: pool {place + 1} shares the devices of {quoted(pool.shares)}: give {names}")
+        if _has_machine(pool):
+            raise InputError(
+                f"{path}: pool {place + 1} shares the devices of {pool.shares}: leave its own system or device out"
+            )
+    if whole.turn is not None and not any(pool.shares for pool in pools):
+        raise InputError(f"{path}: turn is of pools that share devices, and none does: leave it out")
 
 
 def _options(kind: Any, table: dict[str, Any], where: str) -> Any:
@@ -203,4 +237,5 @@ def _pool(own: _Pool, model: str | None, system: System, first: int, place: int)
         mtbf_s=parse_mtbf(own.mtbf, f"{name}: mtbf"),
         repair_s=parse_time(own.repair, f"{name}: repair"),
         host_s=parse_time(own.host_time, f"{name}: host_time"),
+        shares=own.shares,
     )

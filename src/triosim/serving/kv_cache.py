@@ -29,12 +29,15 @@ class KVCache:
         peak: most blocks held at a time.
         hit_tokens, looked_up_tokens: prompt tokens found and looked for.
         moved: blocks copied to other memory and back.
+        reuses: whether it finds prefixes.
+        waits: whether steps may have to wait for copies of its blocks.
 
     Raises:
         InputError: there is no block, or a block has no token.
     """
 
     reuses: bool = False
+    waits: bool = False
 
     def __init__(self, blocks: int, block_tokens: int) -> None:
         if blocks < 1 or block_tokens < 1:

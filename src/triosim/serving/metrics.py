@@ -193,7 +193,10 @@ def _figures(
     computed = int(served.computed.sum())
     ticks = duration * PICOSECONDS_PER_SECOND
     history, count = served.history, len(served.busy)
-    there = count * ticks if history is None else float(history.paid.sum())
+    if history is not None:
+        there = float(history.paid.sum())
+    else:
+        there = (count - served.sharing) * ticks
     return {
         "requests": len(requests),
         "requests_per_s": len(requests) / duration,
@@ -204,11 +207,15 @@ def _figures(
         "good_requests_per_s": float(good.sum()) / duration if slo else None,
         "good_share": float(good.mean()) if slo else None,
         "steps": int(served.steps.sum()),
-        "utilisation": float(served.busy.mean()) / ticks if history is None else float(served.busy.sum()) / there,
+        "utilisation": float(served.busy.sum()) / there
+        if history is not None or served.sharing
+        else float(served.busy.mean()) / ticks,
         "mean_replicas": there / ticks,
         "cold_starts": 0 if history is None else history.starts,
         "replica_failures": 0 if history is None else history.failures,
         "moved_requests": 0 if history is None else history.moved,
+        "weight_swaps": served.swaps,
+        "weight_swap_s": served.swapping / PICOSECONDS_PER_SECOND,
         "computed_tokens": computed,
         "recomputed_tokens": computed + served.hit_tokens - useful + len(requests) - rejected,
         "padding_share": float(served.padding.sum() / (computed + served.padding.sum())),

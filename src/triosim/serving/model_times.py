@@ -129,6 +129,7 @@ class ModelTimes(StepTimes):
     _sampling: dict[int, int] = field(init=False, repr=False, default_factory=dict)
     _alone: dict[int, int] = field(init=False, repr=False, default_factory=dict)
     _rows: dict[int, list[float]] = field(init=False, repr=False, default_factory=dict)
+    _batches: dict[int, tuple[int, list[float], int, int]] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         layers = self.kernels.model.layers
@@ -151,9 +152,10 @@ class ModelTimes(StepTimes):
     def ticks(self, step: StepShape, stage: int) -> int:
         """See the module's docstring."""
         if not step.chunks and not step.drafted and self.stages == 1:
-            base = self.decodes_but_attention(step.decodes)
-            attention = round(self._decode(step.decodes, step.context / step.decodes))
-            return self._with_host(base + attention, step.decodes)
+            count = step.decodes
+            base, row, host, gap = self._batches.get(count) or self._batch(count)
+            ticks = base + round(self._at(row, step.context / count))
+            return (ticks if ticks > host else host) + gap
         if not self._tokens:
             self._fill()
         tokens = self.padded(step.tokens)
@@ -176,6 +178,41 @@ class ModelTimes(StepTimes):
         elif step.sampled:
             ticks += self._ends(step.sampled, embedding=False)
         return self._with_host(max(ticks, 1), step.decodes + len(step.chunks))
+
+    def decodes(self, count: int, context: int, most: int, before: int) -> list[int]:
+        """As of any step times, from one row of the table."""
+        base, row, host, gap = self._batches.get(count) or self._batch(count)
+        keys = self._keys
+        out: list[int] = []
+        last, at = len(row) - 1, context / count
+        place = max(bisect_right(keys, at) - 1, 0)
+        while True:
+            if place >= last:
+                attention = row[-1] * at / keys[-1]
+            else:
+                low, high = keys[place], keys[place + 1]
+                attention = row[place] + (row[place + 1] - row[place]) * (at - low) / (high - low)
+            ticks = base + round(attention)
+            ticks = (ticks if ticks > host else host) + gap
+            before -= ticks
+            if before <= 0:
+                return out
+            out.append(ticks)
+            if len(out) == most:
+                return out
+            context += count
+            at = context / count
+            while place < last and keys[place + 1] <= at:
+                place += 1
+
+    def _batch(self, count: int) -> tuple[int, list[float], int, int]:
+        """Of so many decodes: ticks but for attention, these by keys, at least so many, and after them."""
+        base = self.decodes_but_attention(count)
+        row = self._rows[count] = self._rows.get(count) or self._row(count)
+        host = self.host_ticks + self._host_sequence * count
+        gap = self._gap + self._gap_sequence * count
+        found = self._batches[count] = base, row, host, gap
+        return found
 
     def _with_host(self, ticks: int, sequences: int) -> int:
         host = self.host_ticks + self._host_sequence * sequences
@@ -265,6 +302,10 @@ class ModelTimes(StepTimes):
         row = self._rows.get(sequences)
         if row is None:
             row = self._rows[sequences] = self._row(sequences)
+        return self._at(row, keys)
+
+    def _at(self, row: list[float], keys: float) -> float:
+        """Between the lengths in a row."""
         place = max(bisect_right(self._keys, keys) - 1, 0)
         if place >= len(row) - 1:
             return row[-1] * keys / self._keys[-1]

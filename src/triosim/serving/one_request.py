@@ -18,6 +18,7 @@ from triosim.serving.model import kv_type_of, precision_of
 from triosim.serving.model_times import ModelTimes
 from triosim.serving.pim import PimKernels, PimReport
 from triosim.serving.pool import Pool, checked, refuse_idle, step_times
+from triosim.serving.request_energy import RequestEnergy, request_energy
 from triosim.serving.step_times import StepShape
 
 SCHEMA = "triosim/request/1"
@@ -37,6 +38,7 @@ class OneRequest:
         kv_bytes: of all requests at their end, on one device.
         memory: how the device's memory is divided.
         pim: attention of the middle decode step in memory that computes; None where the device has none.
+        energy: of all devices; None where nobody knows what they draw, or memory of theirs computes.
     """
 
     pool: Pool
@@ -51,6 +53,7 @@ class OneRequest:
     kv_bytes: float
     memory: ReplicaMemory
     pim: PimReport | None = None
+    energy: RequestEnergy | None = None
 
     @property
     def fits(self) -> bool:
@@ -67,6 +70,7 @@ class OneRequest:
             "prompt": self.prompt, "output": self.output, "batch_size": self.batch, "context": self.context,
             "ttft_s": self.ttft_s, "tpot_s": self.tpot_s, "e2e_s": self.e2e_s, "breakdown_s": self.breakdown_s,
             "memory": {"kv_bytes": self.kv_bytes, "fits": self.fits, **self.memory.table()},
+            "energy": None if self.energy is None else self.energy.table(),
             **({"pim": {**asdict(self.pim), "runs": self.pim.runs, "binds": self.pim.binds}} if self.pim else {}),
         }  # fmt: skip
 
@@ -103,9 +107,11 @@ def one_request(
         )
     times = step_times(own, model)
     first = StepShape(batch * prompt, ((prompt, context),) * batch, 0, 0, batch)
-    ttft, decodes = _seconds(times, first), []
-    for known in range(context + prompt + 1, whole):
-        decodes.append(_seconds(times, StepShape(batch, (), batch, batch * known, batch)))
+    steps = [
+        first,
+        *(StepShape(batch, (), batch, batch * known, batch) for known in range(context + prompt + 1, whole)),
+    ]
+    ttft, *decodes = [_seconds(times, step) for step in steps]
     middle = StepShape(batch, (), batch, round(batch * (context + prompt + output / 2)), batch)
     breakdown = {"prompt": _breakdown(times, first)}
     if decodes:
@@ -117,12 +123,16 @@ def one_request(
     )  # fmt: skip
     tpot = float(np.mean(decodes)) if decodes else None
     held = batch * (whole - 1) * kept.block
-    pim = None
-    if decodes and isinstance(times.kernels, PimKernels):
+    pim = energy = None
+    if not isinstance(times.kernels, PimKernels):
+        priced = list(zip(steps, (ttft, *decodes), strict=True))
+        energy = request_energy(times.kernels, priced, own.stages, batch * output)
+    elif decodes:
         pim = times.kernels.report(batch, middle.context / batch)
+    in_all = ttft + float(np.sum(decodes))
     return OneRequest(
-        own, prompt, output, batch, context, ttft, tpot, ttft + float(np.sum(decodes)), breakdown, held, kept, pim
-    )
+        own, prompt, output, batch, context, ttft, tpot, in_all, breakdown, held, kept, pim, energy
+    )  # fmt: skip
 
 
 def _seconds(times: ModelTimes, step: StepShape) -> float:

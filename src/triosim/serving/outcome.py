@@ -95,7 +95,7 @@ def fleet_figures(result: ServingResult, rate: float | None = None, kept: bool =
     figures = found.figures
     return FleetFigures(
         replicas=own.replicas,
-        devices=sum(pool.devices for pool in own.pools),
+        devices=sum(pool.own_devices for pool in own.pools),
         met=kept and all(met for _, _, met in found.goals),
         dollars_per_hour=result.dollars_per_hour,
         dollars_per_million_tokens=result.dollars_per_million_tokens,

@@ -128,10 +128,10 @@ class Policy(ABC):
         else:
             self.waiting.append(request)
 
-    def in_order(self) -> deque[Request]:
+    def in_order(self) -> list[Request]:
         """As :meth:`ready`, in the order in which they are served; who comes last gives way first."""
         ready = self.ready()
-        return deque(sorted(ready, key=_rank) if self.by_priority else ready)
+        return sorted(ready, key=_rank) if self.by_priority else ready[:]
 
     def admit(self) -> Request:
         """Take the first waiting request among those that run."""

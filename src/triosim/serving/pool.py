@@ -75,6 +75,7 @@ class Pool:
         repair_s: seconds from a failure until another replica begins to start.
         host_s: seconds that the host needs for a step, while the device runs one.
         pim: what goes to memory that computes, where devices have it: one of :data:`triosim.serving.pim.MODES`.
+        shares: name of the pool on whose devices this one takes turns; ``""``: it has its own.
         host: how kernels are launched: ``graph``, or eagerly (a mode of :mod:`triosim.composition.host`).
     """
 
@@ -107,6 +108,7 @@ class Pool:
     host_s: float = 0.0
     host: str = "graph"
     pim: str = ATTENTION
+    shares: str = ""
 
     @property
     def size(self) -> int:
@@ -117,6 +119,11 @@ class Pool:
     def devices(self) -> int:
         """Of all replicas."""
         return self.size * self.replicas
+
+    @property
+    def own_devices(self) -> int:
+        """Those that no pool before has."""
+        return 0 if self.shares else self.devices
 
     @property
     def comes_and_goes(self) -> bool:

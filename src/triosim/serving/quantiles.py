@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,13 +50,32 @@ class Samples:
             return
         if not self.count or value < self.least:
             self.least = value
-        self.most = max(self.most, value)
+        if value > self.most:
+            self.most = value
         self.count += times
         self.total += value * times
         key = value if self.exact else _bucket(value)
-        self._counts[key] = self._counts.get(key, 0) + times
-        if self.exact and len(self._counts) > MOST_EXACT:
+        counts = self._counts
+        counts[key] = counts.get(key, 0) + times
+        if len(counts) > MOST_EXACT and self.exact:
             self._merge()
+
+    def add_each(self, values: Sequence[int], times: int) -> None:
+        """Count each of several values ``times`` times."""
+        if not self.exact or not values or times <= 0 or len(self._counts) + len(values) > MOST_EXACT:
+            for value in values:
+                self.add(value, times)
+            return
+        least, most = min(values), max(values)
+        if not self.count or least < self.least:
+            self.least = least
+        if most > self.most:
+            self.most = most
+        self.count += times * len(values)
+        self.total += times * sum(values)
+        counts = self._counts
+        for value in values:
+            counts[value] = counts.get(value, 0) + times
 
     def _merge(self) -> None:
         merged: dict[int, int] = {}

@@ -79,6 +79,7 @@ class Replica:
         self._drafts: list[int] = []
         self._spans: list[list[tuple[int, int]]] = []  # of each step in flight: begin and end on each stage
         self._kept: dict[int, Request] = {}
+        self._padding: dict[int, int] = {}  # of steps of so many tokens
         self.outstanding = self.steps = self.tokens = self.padding = 0
         self.busy = [0] * self.stages
         self.gaps = Samples()
@@ -201,11 +202,11 @@ class Replica:
             return -1
         if self.tiers is not None:
             self.tiers.fetch(self, now)
-        batch, copying = self._scheduled()
+        batch = self.policy.schedule() if self.slots is None else self._with_adapters()
         if not batch:
             return -1
-        if copying:
-            now = max(now, self.free_at[0]) + copying
+        if self.cache.waits or self.slots is not None:
+            now = self._after_copies(batch, now)
         shape = self._taken(batch, now)
         if self.speculation is not None:
             shape = self._speculated(batch, shape, self.speculation)
@@ -213,30 +214,39 @@ class Replica:
             shape = shape._replace(adapters=self.slots.count(batch))
         if self._steady and shape.decodes == len(batch) == len(self.policy.running) and self._every_step_alike:
             shape, now = self._decoded(batch, shape, now, horizon)
-        end = begin = now
         if self.stages == 1:  # which is free
             ticks = self.times.ticks(shape, 0)
             end = self.free_at[0] = now + ticks
             self.busy[0] += ticks
-            self._spans.append([(now, end)])
+            spans = [(now, end)]
         else:
-            begin, spans = max(now, self.free_at[0]), []
-            for stage in range(self.stages):
-                ticks = self.times.ticks(shape, stage)
-                end = max(end, self.free_at[stage]) + ticks
-                spans.append((end - ticks, end))
-                self.free_at[stage] = end
-                self.busy[stage] += ticks
-            self._spans.append(spans)
+            spans = self._through_stages(shape, now)
+            now, end = spans[0][0], spans[-1][1]
+        self._spans.append(spans)
         if self.on_step is not None:
-            self.on_step(batch, begin, end)
+            self.on_step(batch, now, end)
         if self.recorder is not None:
-            self.recorder.begins(self.number, batch, shape, self._spans[-1], self.cache)
+            self.recorder.begins(self.number, batch, shape, spans, self.cache)
         self.in_flight.append(batch)
         self.steps += 1
-        self.tokens += shape.tokens
-        self.padding += self.times.padded(shape.tokens) - shape.tokens
+        tokens = shape.tokens
+        self.tokens += tokens
+        padding = self._padding.get(tokens)
+        if padding is None:
+            padding = self._padding[tokens] = self.times.padded(tokens) - tokens
+        self.padding += padding
         return end
+
+    def _through_stages(self, shape: StepShape, now: int) -> list[tuple[int, int]]:
+        """When each stage begins and ends a step: after the stage before it, and after its own last one."""
+        end, spans = now, []
+        for stage in range(self.stages):
+            ticks = self.times.ticks(shape, stage)
+            end = max(end, self.free_at[stage]) + ticks
+            spans.append((end - ticks, end))
+            self.free_at[stage] = end
+            self.busy[stage] += ticks
+        return spans
 
     def _decoded(self, batch: Batch, shape: StepShape, now: int, horizon: int) -> tuple[StepShape, int]:
         """Play steps of the same decodes while each ends before the horizon, nobody is done and blocks suffice.
@@ -246,36 +256,34 @@ class Replica:
         """
         count = len(batch)
         free = self.cache.free - count  # policies may want a free block for each, whether or not it is taken
-        most = min(
-            min(request.end - request.known for request, _ in batch) - 1, free // count * self.cache.block_tokens
-        )
+        most = free // count * self.cache.block_tokens
         if most < 1 or (self.cache.reuses and self.policy.waiting):
             return shape, now
-        if any(request.last_token != now for request, _ in batch):
+        for request, _ in batch:
+            if request.last_token != now:
+                return shape, now
+            if request.end - request.known - 1 < most:
+                most = request.end - request.known - 1
+        if most < 1 or horizon <= now:
             return shape, now
-        steps, begin, context = 0, now, shape.context
-        ticks, add = self.times.ticks, self.gaps.add
-        while steps < most:
-            took = ticks(shape, 0)
-            if now + took >= horizon:
-                break
-            now += took
-            add(took, count)
-            steps += 1
-            context += count
-            shape = StepShape(count, (), count, context, count)
-        if steps:
-            self.busy[0] += now - begin
-            self.steps += steps
-            self.tokens += steps * count
-            self.padding += steps * (self.times.padded(count) - count)
-            for request, _ in batch:
-                request.known += steps
-                request.computed += steps
-                request.last_end = request.last_token = now
-                held = self.cache.hold(request, request.known)
-                assert held  # the blocks were counted before
-                self.cache.store(request)
+        took = self.times.decodes(count, shape.context, most, horizon - now)
+        if not took:
+            return shape, now
+        self.gaps.add_each(took, count)
+        steps, spent = len(took), sum(took)
+        now += spent
+        self.busy[0] += spent
+        self.steps += steps
+        self.tokens += steps * count
+        self.padding += steps * (self.times.padded(count) - count)
+        for request, _ in batch:
+            request.known += steps
+            request.computed += steps
+            request.last_end = request.last_token = now
+            held = self.cache.hold(request, request.known)
+            assert held  # the blocks were counted before
+            self.cache.store(request)
+        shape = StepShape(count, (), count, shape.context + steps * count, count)
         return shape, now
 
     @property
@@ -284,16 +292,20 @@ class Replica:
         beside = (self.tiers, self.speculation, self.slots, self.recorder)
         return all(one is None for one in beside)
 
-    def _scheduled(self) -> tuple[Batch, int]:
-        """The policy's step, and for how long it waits for copies."""
-        slots = self.slots
-        if slots is None:
-            batch = self.policy.schedule()
-            return batch, self.cache.copying() if batch else 0
-        slots.pass_over(self.policy)
+    def _with_adapters(self) -> Batch:
+        """The policy's step, of those whose adapters find slots."""
+        assert self.slots is not None
+        self.slots.pass_over(self.policy)
         batch = self.policy.schedule()
-        slots.put_back(self.policy)
-        return batch, (self.cache.copying() + slots.load(batch, self.policy.running) if batch else 0)
+        self.slots.put_back(self.policy)
+        return batch
+
+    def _after_copies(self, batch: Batch, now: int) -> int:
+        """When a step can begin that waits for copies of blocks and adapters."""
+        copying = self.cache.copying()
+        if self.slots is not None:
+            copying += self.slots.load(batch, self.policy.running)
+        return max(now, self.free_at[0]) + copying if copying else now
 
     def _speculated(self, batch: Batch, shape: StepShape, speculation: Speculation) -> StepShape:
         """Give those that decode drafts to verify: as many as there are blocks, and room in the step, for."""
@@ -397,7 +409,8 @@ class Replica:
             elif now - request.last_token == gap:  # most of a batch had their last token together
                 times += 1
             else:
-                gaps.add(gap, times)
+                if times:
+                    gaps.add(gap, times)
                 gap, times = now - request.last_token, 1
             request.last_token = now
             if request.known == request.end:
@@ -409,7 +422,8 @@ class Replica:
                     self._kept[request.row] = request.without_blocks()
                 self.policy.finish(request)
                 self.on_finished(request)
-        gaps.add(gap, times)
+        if times:
+            gaps.add(gap, times)
         if self.recorder is not None:
             self.recorder.holds(self.number, now, self.cache)
         if self.tiers is not None:

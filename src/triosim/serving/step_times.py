@@ -68,3 +68,23 @@ class StepTimes(ABC):
     @abstractmethod
     def ticks(self, step: StepShape, stage: int) -> int:
         """Picoseconds that a pipeline stage is busy with a step, sending it on included; at least 1."""
+
+    def decodes(self, count: int, context: int, most: int, before: int) -> list[int]:
+        """Picoseconds of steps on one stage, one after another, in which the same requests decode.
+
+        Args:
+            count: requests.
+            context: keys that they attend to in the first step; ``count`` more in each that follows.
+            most: steps.
+            before: ticks; all steps together take fewer.
+        """
+        out: list[int] = []
+        took = 0
+        while len(out) < most:
+            ticks = self.ticks(StepShape(count, (), count, context, count), 0)
+            took += ticks
+            if took >= before:
+                break
+            out.append(ticks)
+            context += count
+        return out

@@ -80,6 +80,8 @@ class SwappingCache(KVCache):
         InputError: as of any cache, or the host has room for no block.
     """
 
+    waits = True
+
     def __init__(
         self, blocks: int, block_tokens: int, host_blocks: int, block_bytes: float, copies: HostCopies
     ) -> None:

@@ -1,4 +1,14 @@
-"""vLLM version 1: one budget of tokens a step, without phases; running requests first, then waiting ones."""
+"""vLLM version 1: one budget of tokens a step, without phases; running requests first, then waiting ones.
+
+Defaults are those of its OpenAI server on NVIDIA devices, versions 0.12 to 0.14:
+
+* tokens and requests of a step, and what a large device is: ``EngineArgs.get_batch_defaults`` of
+  ``vllm/engine/arg_utils.py`` (``UsageContext.OPENAI_API_SERVER``; the A100 is none since pull request 17885);
+* the order of requests: ``SchedulerConfig.policy`` (``"fcfs"``) of ``vllm/config/scheduler.py``;
+* scheduling ahead: on by default since 0.14.0 (pull request 27614), off before;
+* blocks of 16 tokens and finding prefixes: ``CacheConfig`` of ``vllm/config/cache.py`` (``block_size`` of CUDA,
+  ``enable_prefix_caching``, on since version 1).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +22,7 @@ from triosim.serving.policy import Batch, Policy
 from triosim.serving.step_times import StepHost
 
 LARGE = 70 * 2**30
-"""Bytes of memory from which on its server takes a device for a large one."""
+"""Bytes of memory from which on its server takes a device for a large one (``get_batch_defaults``)."""
 SEQUENCE_S = 37e-6
 """Seconds of the host for a sequence in a step, while the device waits: Qwen3-32B under version 0.12 on 2 to 8 H100."""
 
@@ -26,9 +36,9 @@ class Vllm(Policy):
     computed again.  Nobody is admitted in such a step.
 
     Attributes:
-        max_running: requests that may run at a time (``max_num_seqs``); 1,024 on large devices.
-        max_tokens: tokens of a step (``max_num_batched_tokens``); 8,192 on large devices.
-        priority: whether requests with the lowest priority go first (``scheduling_policy``).
+        max_running: requests that may run at a time (``max_num_seqs``); 256, on large devices 1,024.
+        max_tokens: tokens of a step (``max_num_batched_tokens``); 2,048, on large devices 8,192.
+        priority: whether requests with the lowest priority go first (``scheduling_policy``); off.
         async_scheduling: whether a step is scheduled while the one before runs, as newer versions do; else the device
             waits for the host.
     """
@@ -62,15 +72,18 @@ class Vllm(Policy):
         left = self.max_tokens if self.max_tokens is not None else 1 << 62
         preempted = False
         ready = self.in_order()
-        while ready and left:
-            request = ready.popleft()
+        place, last = 0, len(ready)
+        while place < last and left:
+            request = ready[place]
+            place += 1
             tokens = min(request.known - request.computed, left)
             while not self.cache.hold(request, request.computed + tokens):
                 preempted = True
-                victim = ready.pop() if ready else request
-                self.preempt(victim)
-                if victim is request:
+                if last == place:
+                    self.preempt(request)
                     break
+                last -= 1
+                self.preempt(ready[last])
             else:
                 step.append((request, tokens))
                 left -= tokens
