@@ -187,8 +187,8 @@ def main() -> int:
         print(f"{options.data}: has no source with {options.source!r} in its name", file=sys.stderr)
         return 2
     placed = []
-    print(f"{'row':6} {'devices':>7} {'batch':>6} {'measured':>9} {'predicted':>9} {'legal':>6} {'drawn':>5} {'fit':>5} "
-          f"{'faster':>6} {'in server':>9} {'CPU s':>6}  plan of the study")  # fmt: skip
+    print(f"{'row':6} {'devices':>7} {'batch':>6} {'measured':>9} {'predicted':>9} {'legal':>6} {'drawn':>5} "
+          f"{'fit':>5} {'faster':>6} {'in server':>9} {'CPU s':>6}  plan of the study")  # fmt: skip
     for source, study in STUDIES.items():
         own = chosen(row for row in rows if row.source == source)
         if own:
