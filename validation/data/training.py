@@ -344,9 +344,13 @@ def _cuts(line: Mapping[str, str], parts: int) -> tuple[str, ...]:
     """Where the parts begin: of equal depth, or with a layer less in the first and last where that is what divides."""
     layers = int(line["layers"])
     short = "one layer fewer" in line["notes"] or (layers % parts > 0 and (layers + 2) % parts == 0)
+    return cuts(_model(line)[0], layers, parts, short)
+
+
+def cuts(family: str, layers: int, parts: int, short: bool) -> tuple[str, ...]:
+    """Where the parts of a model begin: of equal depth, or with a layer less in the first and the last."""
     depth = (layers + 2) // parts if short else -(-layers // parts)
     at = [min(number * depth - short, layers) for number in range(1, parts)]
-    family, _ = _model(line)
     llama = family == "llama" or family.startswith(("deepseek", "qwen3", "gpt-oss"))
     block, last = ("model.layers", "model.norm") if llama else ("transformer.h", "transformer.ln_f")
     return tuple(f"{block}.{n}" if n < layers else last for n in at)

@@ -34,7 +34,8 @@ from triosim import Plan
 from triosim.core.errors import InputError
 from triosim.hardware import catalog
 from triosim.hardware.system import System
-from triosim.stacks import load
+from triosim.stacks import Stack, load
+from triosim.trace.tables import Trace
 
 TARGETS = {
     "Megatron-LM SC'21 Table 1": 0.03, "Megatron-LM SC'21 Table 2": 0.02, "Megatron-LM README 2020 scaling": 0.06,
@@ -161,24 +162,27 @@ def judge(row: Row, stacked: bool = True) -> Judged:
 
 def predict(row: Row, stacked: bool = True) -> Any:
     """The :class:`triosim.prediction.result.Result` of a row, with or without its stack."""
-    if not stacked:
-        plan, options = Plan(**row.plan), {}
-    else:
-        stack = replace(load(row.stack), **row.facts)
-        plan = Plan(**row.plan, stack=stack)
-        softmax = stack.fused_softmax and row.configuration.get("fused_softmax", True)
-        options = {**stack.model_options, "fused_softmax": softmax}
-    trace = triosim.model(
-        row.family, batch_size=1, sequence_length=row.sequence, precision=row.precision, optimizer="adam",
-        configuration=row.configuration or None, lora=row.lora, **options,
-    )  # fmt: skip
-    machine = system(**row.system)
+    stack = replace(load(row.stack), **row.facts) if stacked else None
+    plan = Plan(**row.plan) if stack is None else Plan(**row.plan, stack=stack)
+    trace, machine = workload(row, stack), system(**row.system)
     least = ("none", "pointwise", "operators", "full") if "recompute" in row.assumed else (plan.recompute,)
     for recompute in least:
         result = triosim.simulate(trace, machine, plan.replaced(recompute=recompute), fit=False)
         if result.memory.fits is not False:
             break
     return result
+
+
+def workload(row: Row, stack: Stack | None) -> Trace:
+    """The step of a row on one device, with the operators that its software runs; those assumed without one."""
+    options: dict[str, Any] = {}
+    if stack is not None:
+        softmax = stack.fused_softmax and row.configuration.get("fused_softmax", True)
+        options = {**stack.model_options, "fused_softmax": softmax}
+    return triosim.model(
+        row.family, batch_size=1, sequence_length=row.sequence, precision=row.precision, optimizer="adam",
+        configuration=row.configuration or None, lora=row.lora, **options,
+    )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=64)
