@@ -146,9 +146,9 @@ class Plan(Checked):
         "(layernorm+moe_act) or none.",
         words=("none", "full", "selective", "pointwise", "operators"),
     )  # fmt: skip
-    quantize: Literal["none", "fp8-delayed", "fp8-current", "fp8-block", "mxfp8", "nvfp4"] = asked(
+    quantize: Literal["none", "fp8-delayed", "fp8-current", "fp8-block", "fp8-row", "mxfp8", "nvfp4"] = asked(
         "none", WORKLOAD, "RECIPE",
-        "Multiply in 8 or 4 bits in the blocks: fp8-delayed, fp8-current, fp8-block, mxfp8, nvfp4 or none.",
+        "Multiply in 8 or 4 bits in the blocks: fp8-delayed, fp8-current, fp8-block, fp8-row, mxfp8, nvfp4 or none.",
     )  # fmt: skip
     optimizer: str = asked(
         "", WORKLOAD, "NAME",

@@ -22,7 +22,7 @@ from triosim.trace.tables import Phase
 WANTED = (
     "megatron-2021", "megatron-core", "megatron-deepspeed", "deepspeed-zero3", "llm-foundry", "torch-eager",
     "torch-compile", "torchtitan", "internevo", "maxtext", "apex-o2", "nemo", "megatron-2023", "bigscience",
-    "deepspeed-2021",
+    "deepspeed-2021", "nemo-2024", "torchtitan-compile",
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from triosim.core.errors import InputError, PlanError
 from triosim.operators import canonical
 from triosim.trace.tables import Category, Phase, Trace
 from triosim.transform.inference import forward_only
-from triosim.transform.quantization import MAXIMUM, QUANTIZE, RECIPES, quantized, shares
+from triosim.transform.quantization import GATHERED_FIRST, MAXIMUM, QUANTIZE, RECIPES, quantized, shares
 from triosim.transform.recompute import recomputed
 
 LAYERS = 4
@@ -115,6 +115,31 @@ def test_tensor_parallel_ranks_share_the_products_and_gather_narrow_inputs(recip
     wide, narrow = gathered("none"), gathered(recipe)
     assert min(narrow) * 2 == min(wide)
     assert sum(narrow.values()) >= sum(wide.values())
+
+
+def test_scales_of_whole_rows_need_a_kernel_for_each_copy_and_columns_one_that_looks() -> None:
+    made = quantized(llama(), "fp8-row")
+    quantize, maximum = GATHERED_FIRST
+    casts = [row for row, name in enumerate(made.operators.name) if name == quantize]
+    assert all(len(made.operators.outputs[row]) == 1 for row in casts)
+    # rows: weights, inputs, and gradients for the inputs'; columns, all in the backward: the same for those of weights
+    rows, columns = (7 + 4 + 7) * LAYERS, (7 + 4 + 7) * LAYERS
+    assert len(casts) == rows + columns
+    looked = [row for row, name in enumerate(made.operators.name) if name == maximum]
+    assert len(looked) == columns
+    assert set(made.operators.phase[looked].tolist()) == {int(Phase.BACKWARD)}
+    weights = int((shares(made, 8, sharded=False) < 1).sum())
+    assert weights == (7 + 2 * 7) * LAYERS
+
+
+def test_what_is_cast_by_rows_is_gathered_in_16_bits_before() -> None:
+    def gathered(quantize: str) -> dict[int, int]:
+        plan = Plan(tp=2, parallelism=["sequence"], quantize=quantize)
+        found = simulate(llama(), system("hgx-b200"), plan.replaced(idle_ok=True))
+        assert not [w for w in found.warnings if "left whole" in w]
+        return {c.bytes: c.count for c in found.collectives if c.kind == "all_gather"}
+
+    assert gathered("fp8-row") == gathered("none")
 
 
 def test_it_is_faster_where_products_take_the_time() -> None:

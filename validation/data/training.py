@@ -60,7 +60,7 @@ FABRICS = {
 """Network between the servers, where a row states it: link of the catalog and network cards of a server."""
 RECIPES = (
     (r"nvfp4", "nvfp4"), (r"fp8-cs|float8 (linear|tensorwise)|tensorwise", "fp8-current"),
-    (r"float8 rowwise|blockwise\)?$|e4m3 blockwise", "fp8-block"), (r"mxfp8|fp8-mx", "mxfp8"),
+    (r"float8 rowwise", "fp8-row"), (r"blockwise\)?$|e4m3 blockwise", "fp8-block"), (r"mxfp8|fp8-mx", "mxfp8"),
     (r"amp_fp8|^fp8$", "fp8-delayed"),
 )  # fmt: skip
 """Recipes of :mod:`triosim.transform.quantization` by the words of a row's precision.  ``fp8`` alone is
@@ -163,11 +163,27 @@ def _row(line: Mapping[str, str]) -> Row:
             **vars(first), "seconds": seconds, "memory_bytes": memory, "family": family,
             "configuration": configuration, "precision": precision, "sequence": int(line["seq_len"]),
             "plan": _plan(line), "system": _system(line),
-            "stack": "deepspeed-2021" if zero3 else first.stack,
-            "facts": {"reduce": "gradient"} if "mode PURE" in line["notes"] else {}, "assumed": assumed,
-            "lora": bridge.ADAPTERS if "(LoRA)" in line["model"] else "",
+            "stack": "deepspeed-2021" if zero3 else _stack(line, first.stack), "facts": _facts(line),
+            "assumed": assumed, "lora": bridge.ADAPTERS if "(LoRA)" in line["model"] else "",
         }
     )  # fmt: skip
+
+
+def _stack(line: Mapping[str, str], usual: str) -> str:
+    """The software by its age and by what was switched on: NeMo's long sequences on H100 are of its container 24.03.01,
+    torchtitan's rows say whether they are compiled, and float8 is only worth it compiled (its ``docs/float8.md``)."""
+    if usual == "nemo" and line["gpu"].startswith("H100"):
+        return "nemo-2024"
+    compiled = "compile" in line["overlap"] or line["precision"].startswith("float8")
+    return "torchtitan-compile" if usual == "torchtitan" and compiled else usual
+
+
+def _facts(line: Mapping[str, str]) -> dict[str, Any]:
+    """What a row's software did otherwise than its stack: Composer's PURE reduces in 16 bits; torchtitan of December
+    2024 left its loss out of what it compiled (``train.py``: "compiling loss function causes CUDA errors")."""
+    if "mode PURE" in line["notes"]:
+        return {"reduce": "gradient"}
+    return {"loss": "composed"} if "llama3_h100_202412" in line["source_ref"] else {}
 
 
 def _number(text: str) -> float | None:
@@ -303,6 +319,8 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
     }  # fmt: skip
     if line["sp"].startswith("on") and tp > 1:
         plan["parallelism"] = ["sequence"]
+        if "torchtitan" in line["source"]:  # as PyTorch, keeps what it gathered
+            plan["parallelism_options"] = {"regather": False}
     for axis, rule, size in (("cp", "context", context), ("ep", "experts", experts)):
         if size > 1:
             plan["parallelism"] = [*plan.get("parallelism", []), rule]

@@ -167,7 +167,7 @@ def predict(row: Row, stacked: bool = True) -> Any:
         stack = replace(load(row.stack), **row.facts)
         plan = Plan(**row.plan, stack=stack)
         softmax = stack.fused_softmax and row.configuration.get("fused_softmax", True)
-        options = {"attention": stack.attention, "fused": stack.fused, "fused_softmax": softmax}
+        options = {**stack.model_options, "fused_softmax": softmax}
     trace = triosim.model(
         row.family, batch_size=1, sequence_length=row.sequence, precision=row.precision, optimizer="adam",
         configuration=row.configuration or None, lora=row.lora, **options,

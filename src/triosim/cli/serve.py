@@ -17,7 +17,7 @@ from triosim.cli.sweep import SweepCommand
 from triosim.core.errors import InputError, quoted
 
 if TYPE_CHECKING:
-    from triosim.serving.deployment import Deployment
+    from triosim.serving.deployment import Deployment, ServingResult
     from triosim.serving.metrics import Slo
     from triosim.serving.requests import RequestTable
 
@@ -35,8 +35,10 @@ def _serve(options: ServeOptions) -> None:
     from triosim.serving.metrics import parse_slo
 
     read = [("--requests", options.requests), ("--lengths", options.lengths), ("--engine", options.engine)]
-    check_distinct({"--json": options.json}, read)
+    pictures = {"--timeline": options.timeline, "--report": options.report}
+    check_distinct({"--json": options.json, **pictures}, read)
     goals = parse_slo(options.slo) if options.slo else ()
+    _check_pictures(options, [name for name, path in pictures.items() if path is not None])
     if options.sweep or options.find == "fleet":
         return sweep(options, goals)
     check_alone(options)
@@ -49,8 +51,44 @@ def _serve(options: ServeOptions) -> None:
             deployment, table, goals, options.tpot,
             lambda done, total: tell(f"serving: {done:,} of {total:,} requests"),
             None if options.interval is None else options.interval == "on",
+            recorded=any(path is not None for path in pictures.values()),
         )  # fmt: skip
+    lines = _draw(result, options)
     present(result, "result", options.json, lambda result: result.table(), summary)
+    say(lines, options.json)
+
+
+def _check_pictures(options: ServeOptions, given: Sequence[str]) -> None:
+    """Whether one run can be drawn.
+
+    Raises:
+        InputError: there are many, or the timeline has no name that says its form.
+    """
+    if given and (options.sweep or options.find):
+        many = "--sweep" if options.sweep else "--find"
+        raise InputError(f"{given[0]} is of one run, and {many} makes many: leave one of them out")
+    if options.timeline is not None:
+        from triosim.report.serving_tracks import check_name
+
+        check_name(options.timeline)
+
+
+def _draw(result: ServingResult, options: ServeOptions) -> list[str]:
+    """Write the timeline and the page where they are asked for; returns a line for each."""
+    from triosim.cli.streams import written
+
+    lines = []
+    if options.timeline is not None:
+        from triosim.report import serving_tracks
+
+        serving_tracks.write(result, options.timeline)
+        lines += written("timeline", options.timeline, "  (open in ui.perfetto.dev)")
+    if options.report is not None:
+        from triosim.report import serving_page
+
+        serving_page.write(result, options.report)
+        lines += written("report", options.report)
+    return lines
 
 
 def _find(options: ServeOptions, deployment: Deployment, table: RequestTable, goals: Sequence[Slo]) -> None:

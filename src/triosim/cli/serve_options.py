@@ -217,3 +217,13 @@ class ServeOptions:
         "--json", help="Write the result as JSON; - writes it, and nothing else, to the terminal.", group=OUTPUT,
         metavar="FILE", complete=completion.files,
     )  # fmt: skip
+    timeline: str | None = option(
+        "--timeline",
+        help="Write every step and the life of every request for Perfetto (.pftrace), or as a Chrome trace (.json, "
+        ".json.gz); slower: steps are played one by one.",
+        group=OUTPUT, metavar="FILE", complete=completion.files,
+    )  # fmt: skip
+    report: str | None = option(
+        "--report", help="Write a page that opens offline: latencies, requests, replicas and KV caches over time.",
+        group=OUTPUT, metavar="FILE", complete=completion.files,
+    )  # fmt: skip

@@ -100,10 +100,8 @@ def _model_options(
 ) -> dict[str, Any]:
     options: dict[str, Any] = {"training": training, "attention": attention or (stack.attention if stack else "auto")}
     if stack is not None:
-        options |= {
-            "fused": stack.fused, "fused_softmax": stack.fused_softmax,
-            "vocabulary_multiple": stack.vocabulary_multiple * (ranks if stack.vocabulary_per_rank else 1),
-        }  # fmt: skip
+        options = {**stack.model_options, **options}
+        options["vocabulary_multiple"] = stack.vocabulary_multiple * (ranks if stack.vocabulary_per_rank else 1)
     if lora is not None:
         options["lora"] = lora
     if seq_len is not None:

@@ -9,6 +9,7 @@ from triosim.operators import NO_LABEL, Call, Dims
 from triosim.operators.view import PERMUTES
 from triosim.trace.calls import calls_of
 from triosim.trace.tables import Category, Phase, Trace
+from triosim.transform.quantization import GATHERED_FIRST
 
 Shape = tuple[int, ...]
 _WEIGHTED = ("linear", "matmul", "convolution", "embedding", "experts")
@@ -131,6 +132,10 @@ class Facts:
                 found = _matching_dims(self.shapes[value], self.shapes[parameter])
                 if found is not None:
                     self.parameter_of[value] = (parameter, found)
+
+    def gathered_first(self, row: int) -> bool:
+        """Whether an operator casts what a layer reads after it was gathered, not the part of each rank before."""
+        return self.trace.operators.name[row] in GATHERED_FIRST
 
     def multiplies(self, row: int) -> bool:
         """Whether an operator reads the weight of a layer or makes the gradient of one."""

@@ -368,7 +368,7 @@ class _Walk:
             for i, (value, p) in enumerate(zip(self.facts.inputs[row], before, strict=True))
             if isinstance(p, Shard) and value in resting and resting[value].dim == p.dim
         )
-        return found, bool(found) and self.facts.multiplies(row)
+        return found, bool(found) and (self.facts.multiplies(row) or self.facts.gathered_first(row))
 
     def _rested(self, row: int, before: list[Placement], found: Outcome) -> Outcome:
         """What is looked up of a table that every rank has is looked up for the own part only."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from itertools import count, pairwise
 from pathlib import Path
 
@@ -25,7 +24,20 @@ from triosim.core.units import MOST_SUM, picoseconds
 from triosim.prediction.timeline import CATEGORIES, Timeline
 from triosim.report.lanes import lanes_in_order
 from triosim.report.messages import spans
-from triosim.report.protobuf import Rows, constant, fixed, joined, message, nested, numbers
+from triosim.report.perfetto_packets import (
+    Annotation,
+    Event,
+    Packet,
+    Type,
+    counter,
+    note,
+    packet,
+    slices,
+    strings,
+    track,
+    upon,
+)  # fmt: skip
+from triosim.report.protobuf import fixed, message, numbers
 from triosim.report.ranks import shown
 from triosim.schedule.program import HOST, STREAMS, Op
 from triosim.trace.tables import Phase
@@ -34,36 +46,8 @@ LIMIT = 10_000_000
 """Slices above which only one rank of each class is written: about 400 MB."""
 
 _PIECE = 1 << 16  # slices
-_TRACE_PACKET = 1  # of the file
-_SEQUENCE = 1
-_NEEDS_STATE, _STATE_CLEARED = 2, 1
-_EXPLICIT = 3  # order of tracks
 _RECEIVE = len(STREAMS)
 _TRACKS = len(STREAMS) + 1
-
-
-class _Packet(IntEnum):
-    timestamp, sequence, event, interned, flags, defaults, track = 8, 10, 11, 12, 13, 59, 60
-
-
-class _Event(IntEnum):
-    category, annotation, type, title, track, counter, double_counter, flow, flow_end = 3, 4, 9, 10, 11, 30, 44, 47, 48
-
-
-class _Type(IntEnum):
-    begin, end, counter = 1, 2, 4
-
-
-class _Interned(IntEnum):
-    category, title, annotation_name, text = 1, 2, 3, 29
-
-
-class _Annotation(IntEnum):
-    title, number, text = 1, 3, 17
-
-
-class _Track(IntEnum):
-    uuid, title, parent, counter, ordering, place = 1, 2, 5, 8, 11, 12
 
 
 _ANNOTATIONS = ("module", "micro_batch", "iteration", "bytes", "ranks")
@@ -139,7 +123,7 @@ def _pieces(timeline: Timeline, ranks: Sequence[int]) -> Iterator[bytes]:
     numbered = count(1)
     parents = {rank: next(numbered) for rank in ranks}
     for rank, parent in parents.items():
-        yield _track(parent, f"rank {rank} ({timeline.rank_names[rank]})", place=rank, explicit=True)
+        yield track(parent, f"rank {rank} ({timeline.rank_names[rank]})", place=rank, explicit=True)
         yield from _steps(timeline, made, rank, parent, next(numbered))
     changes = np.diff(made.track, prepend=-1, append=-1) != 0
     changes |= np.diff(made.lane, prepend=-1, append=-1) != 0
@@ -152,105 +136,61 @@ def _pieces(timeline: Timeline, ranks: Sequence[int]) -> Iterator[bytes]:
             name = _STREAM_NAMES.get(STREAMS[stream], STREAMS[stream])
         place = 1 + lane + 1000 * (0 if stream == HOST else 1 + stream)
         uuid = next(numbered)
-        yield _track(uuid, name + (f" {lane + 1}" if lane else ""), parents[rank], place)
-        yield _upon(uuid)
+        yield track(uuid, name + (f" {lane + 1}" if lane else ""), parents[rank], place)
+        yield upon(uuid)
         for begin in range(first, last, _PIECE):
             yield _slices(timeline, made, slice(begin, min(begin + _PIECE, last)))
     for rank, parent in parents.items():
         yield from _counters(timeline, rank, parent, numbered)
 
 
-def _packet(*fields: tuple[int, int | str | bytes]) -> bytes:
-    return message((_TRACE_PACKET, message(*fields, (_Packet.sequence, _SEQUENCE))))
-
-
 def _strings(timeline: Timeline) -> bytes:
     """All texts of the slices, which they name by number."""
     phases = [phase.name.lower() for phase in Phase]
-    texts = (
-        (_Interned.category, phases), (_Interned.title, timeline.names), (_Interned.annotation_name, _ANNOTATIONS),
-        (_Interned.text, timeline.modules),
-    )  # fmt: skip
-    parts = b"".join(
-        message((kind, message((1, at), (2, text)))) for kind, found in texts for at, text in enumerate(found, start=1)
-    )
-    return _packet((_Packet.flags, _STATE_CLEARED), (_Packet.interned, parts))
-
-
-def _track(uuid: int, name: str, parent: int = 0, place: int = 0, explicit: bool = False, unit: str = "") -> bytes:
-    fields: list[tuple[int, int | str | bytes]] = [(_Track.uuid, uuid), (_Track.title, name)]
-    fields += [(_Track.parent, parent)] if parent else []
-    fields += [(_Track.counter, message((6, unit)))] if unit else []
-    fields += [(_Track.ordering, _EXPLICIT)] if explicit else []
-    return _packet((_Packet.track, message(*fields, (_Track.place, place))))
-
-
-def _upon(uuid: int) -> bytes:
-    """What follows is on this track."""
-    return _packet((_Packet.defaults, message((11, message((11, uuid))))))
+    return strings(timeline.names, phases, _ANNOTATIONS, timeline.modules)
 
 
 def _steps(timeline: Timeline, made: _Shown, rank: int, parent: int, uuid: int) -> Iterator[bytes]:
     """The iterations of a rank, each from its first slice on to that of the next."""
-    yield _track(uuid, "iterations", parent, 0)
-    yield _upon(uuid)
+    yield track(uuid, "iterations", parent, 0)
+    yield upon(uuid)
     mine = np.arange(*np.searchsorted(made.track, [rank * _TRACKS, (rank + 1) * _TRACKS]))
     iteration = timeline.slices.iteration[made.rows[mine]]
     which = np.unique(iteration).tolist()
     starts = [int(made.start[mine[iteration == n]].min()) for n in which]
     ends = [*starts[1:], int(made.end[mine].max(initial=0))]
     for n, start, end in zip(which, starts, ends, strict=True):
-        begin = message((_Event.type, _Type.begin), (23, f"iteration {n}"))
-        yield _packet((_Packet.timestamp, start), (_Packet.event, begin))
-        yield _packet((_Packet.timestamp, end), (_Packet.event, message((_Event.type, _Type.end))))
+        begin = message((Event.type, Type.begin), (23, f"iteration {n}"))
+        yield packet((Packet.timestamp, start), (Packet.event, begin))
+        yield packet((Packet.timestamp, end), (Packet.event, message((Event.type, Type.end))))
 
 
 def _slices(timeline: Timeline, made: _Shown, which: slice) -> bytes:
     """Slices of one track, each with its beginning and its end."""
     s, rows = timeline.slices, made.rows[which]
-    many = len(rows)
     name, phase, module = s.name[rows].astype(np.int64) + 1, s.phase[rows].astype(np.int64), s.module[rows] + 1
     moves = (s.bytes[rows] > 0) & (s.op[rows] != Op.COMPUTE) & (s.op[rows] != Op.ISSUE)
     group = s.group[rows]
     sizes = np.append(np.diff(timeline.groups.offsets), 0)[group]
     pair = s.pair[rows]
     event = [
-        constant(_Event.type, _Type.begin, many),
-        numbers(_Event.title, name),
-        numbers(_Event.category, np.maximum(phase, 0) + 1, phase >= 0),
-        _note("module", _Annotation.text, module, module > 0),
+        numbers(Event.title, name),
+        numbers(Event.category, np.maximum(phase, 0) + 1, phase >= 0),
+        note(_ANNOTATIONS.index("module") + 1, Annotation.text, module, module > 0),
     ]
     if made.micro_batches:
-        event.append(_note("micro_batch", _Annotation.number, np.maximum(s.micro_batch[rows], 0)))
+        event.append(note(_ANNOTATIONS.index("micro_batch") + 1, Annotation.number, np.maximum(s.micro_batch[rows], 0)))
     if timeline.iterations > 1:
-        event.append(_note("iteration", _Annotation.number, np.maximum(s.iteration[rows], 0)))
+        event.append(note(_ANNOTATIONS.index("iteration") + 1, Annotation.number, np.maximum(s.iteration[rows], 0)))
     if moves.any():
-        event.append(_note("bytes", _Annotation.number, np.maximum(s.bytes[rows], 0), moves))
+        event.append(note(_ANNOTATIONS.index("bytes") + 1, Annotation.number, np.maximum(s.bytes[rows], 0), moves))
     if (group >= 0).any():
-        event.append(_note("ranks", _Annotation.number, sizes, group >= 0))
+        event.append(note(_ANNOTATIONS.index("ranks") + 1, Annotation.number, sizes, group >= 0))
     if (pair >= 0).any():
         arrival = s.op[rows] == Op.RECEIVE
-        event.append(fixed(_Event.flow, pair + 1, (pair >= 0) & ~arrival))
-        event.append(fixed(_Event.flow_end, pair + 1, (pair >= 0) & arrival))
-    begin = nested(
-        _TRACE_PACKET,
-        numbers(_Packet.timestamp, made.start[which]),
-        constant(_Packet.sequence, _SEQUENCE, many),
-        constant(_Packet.flags, _NEEDS_STATE, many),
-        nested(_Packet.event, *event),
-    )
-    end = nested(
-        _TRACE_PACKET,
-        numbers(_Packet.timestamp, made.end[which]),
-        constant(_Packet.sequence, _SEQUENCE, many),
-        nested(_Packet.event, constant(_Event.type, _Type.end, many)),
-    )
-    return joined(begin, end).tobytes()
-
-
-def _note(name: str, kind: int, values: NDArray[np.integer], where: NDArray[np.bool_] | None = None) -> Rows:
-    named = constant(_Annotation.title, _ANNOTATIONS.index(name) + 1, len(values))
-    return nested(_Event.annotation, named, numbers(kind, values), where=where)
+        event.append(fixed(Event.flow, pair + 1, (pair >= 0) & ~arrival))
+        event.append(fixed(Event.flow_end, pair + 1, (pair >= 0) & arrival))
+    return slices(made.start[which], made.end[which], event)
 
 
 def _counters(timeline: Timeline, rank: int, parent: int, numbered: Iterator[int]) -> Iterator[bytes]:
@@ -259,23 +199,12 @@ def _counters(timeline: Timeline, rank: int, parent: int, numbered: Iterator[int
         used = np.flatnonzero(held.bytes.any(axis=0)).tolist() if held.rank == rank else []
         for column in used:
             uuid = next(numbered)
-            yield _track(uuid, f"memory: {CATEGORIES[column]}", parent, 100_000 + column, unit="B")
-            yield _upon(uuid)
-            yield _counter(held.time, held.bytes[:, column])
+            yield track(uuid, f"memory: {CATEGORIES[column]}", parent, 100_000 + column, unit="B")
+            yield upon(uuid)
+            yield counter(held.time, held.bytes[:, column])
     for drawn in timeline.power:
         if drawn.rank == rank and len(drawn.time):
             uuid = next(numbered)
-            yield _track(uuid, "power", parent, 200_000, unit="W")
-            yield _upon(uuid)
-            yield _counter(drawn.time, drawn.watts)
-
-
-def _counter(time: NDArray[np.float64], values: NDArray[np.int64] | NDArray[np.float64]) -> bytes:
-    when = (picoseconds(time, "a time of the timeline", MOST_SUM) + 500) // 1000
-    last = np.append(when[1:] != when[:-1], True)  # of several changes at one instant the last holds
-    when, values = when[last], values[last]
-    whole = values.dtype.kind != "f"
-    value = numbers(_Event.counter, values) if whole else fixed(_Event.double_counter, values)
-    event = nested(_Packet.event, constant(_Event.type, _Type.counter, len(when)), value)
-    number = constant(_Packet.sequence, _SEQUENCE, len(when))
-    return nested(_TRACE_PACKET, numbers(_Packet.timestamp, when), number, event).tobytes()
+            yield track(uuid, "power", parent, 200_000, unit="W")
+            yield upon(uuid)
+            yield counter(drawn.time, drawn.watts)

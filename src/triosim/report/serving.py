@@ -9,10 +9,11 @@ from triosim.report.table import Column, TextTable, paragraph
 from triosim.serving.deployment import ServingResult
 from triosim.serving.metrics import QUANTILES
 
-_TITLES = {
+TITLES = {
     "ttft": "TTFT", "tpot": "TPOT", "itl": "between tokens", "e2e": "end to end", "queueing": "queueing",
     "transfer": "KV transfer",
 }  # fmt: skip
+"""Of the distributions."""
 _INDENT = 16
 
 
@@ -27,11 +28,11 @@ def summary(result: ServingResult, console: Console) -> None:
     paragraph(console, f"{found.figures['requests']:,} requests in {taken}, warm-up and drain included")
     console.print()
     console.print(_latencies(result))
-    sketched = [_TITLES[name] for name, one in found.distributions.items() if not one.exact]
+    sketched = [TITLES[name] for name, one in found.distributions.items() if not one.exact]
     if sketched:
         paragraph(console, f"quantiles of {', '.join(sketched)} are sketched, to 0.1 %", "dim")
     console.print()
-    for name, text in _rows(result):
+    for name, text in figures_in_words(result):
         paragraph(console, f"{name:{_INDENT}}{text}", indent=_INDENT)
 
 
@@ -41,14 +42,14 @@ def _latencies(result: ServingResult) -> TextTable:
     interval = [Column("90 % of the mean", right=True, optional=2)] if result.intervals else []
     table = TextTable((Column(), Column("mean", right=True), *interval, *heads, Column("max", right=True, optional=1)))
     for name, one in result.metrics.distributions.items():
-        title = _TITLES[name]
+        title = TITLES[name]
         ends = result.intervals.get(f"{name}.mean")
         between = [f"{format_time(ends[0])} to {format_time(ends[1])}" if ends else ""] if interval else []
         table.add_row(title, format_time(one.mean), *between, *map(format_time, (*one.quantiles, one.most)))
     return table
 
 
-def _rows(result: ServingResult) -> list[tuple[str, str]]:
+def figures_in_words(result: ServingResult) -> list[tuple[str, str]]:
     """Names and what is said of them."""
     own, found, figures = result.deployment, result.metrics, result.metrics.figures
     rate = f"{figures['requests_per_s']:.4g} requests/s, {figures['output_tokens_per_s']:.4g} output tokens/s"

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from triosim.network.routes import Router as Routes
     from triosim.serving.availability import Availability
     from triosim.serving.disaggregation import Place
+    from triosim.serving.recording import RunRecord, RunRecorder
 
 SCHEMA = "triosim/serving/1"
 FEW = 2000
@@ -92,6 +93,7 @@ class ServingResult:
         dollars_per_million_tokens: of that, to a million prompt and output tokens.
         intervals: 90 % intervals of figures by name (``ttft.mean``, ``tpot.p99``, ``output_tokens_per_s``), from the
             uncertainty of kernel times; empty where they were not asked for.
+        record: every step, where that was asked for.
     """
 
     deployment: Deployment
@@ -101,6 +103,7 @@ class ServingResult:
     dollars_per_hour: float | None
     dollars_per_million_tokens: float | None
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    record: RunRecord | None = None
 
     def table(self) -> dict[str, Any]:
         """For JSON."""
@@ -157,6 +160,7 @@ def serve(
     progress: Progress | None = None,
     interval: bool | None = None,
     priced: PricedPools | None = None,
+    recorded: bool = False,
 ) -> ServingResult:
     """Serve requests.
 
@@ -168,13 +172,19 @@ def serve(
         progress: told now and then.
         interval: find the 90 % interval of each figure; None finds it for at most :data:`FEW` requests.
         priced: step times of earlier runs of the same deployment; those found here are added.
+        recorded: keep every step, which takes Python and its time.
 
     Raises:
         InputError: the deployment cannot be formed, a request does not fit it, or a policy broke a rule.
     """
     own, models = deployment, [checked(pool) for pool in deployment.pools]
     _check(own)
-    served, kept = _played(own, models, requests, NOTHING_MOVED, progress, priced)
+    recorder = None
+    if recorded:
+        from triosim.serving.recording import RunRecorder  # nobody else needs it
+
+        recorder = RunRecorder()
+    served, kept = _played(own, models, requests, NOTHING_MOVED, progress, priced, recorder)
     metrics = measure(served, slo, tpot)
     tokens = int(requests.prompt.sum() + requests.output.sum())
     per_hour = dollars_per_hour(
@@ -189,7 +199,8 @@ def serve(
                 again, _ = _played(own, models, requests, NOTHING_MOVED._replace(**{cause: 1.0}), None)
                 moved.append(measure(again, (), tpot).named())
         intervals = _intervals(metrics.named(), moved)
-    return ServingResult(own, served, metrics, kept, per_hour, dollars, intervals)
+    record = None if recorder is None else recorder.record()
+    return ServingResult(own, served, metrics, kept, per_hour, dollars, intervals, record)
 
 
 def _intervals(found: Mapping[str, float], moved: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float]]:
@@ -251,6 +262,7 @@ def _played(
     moved: Moved,
     progress: Progress | None,
     priced: PricedPools | None = None,
+    recorder: RunRecorder | None = None,
 ) -> tuple[Served, tuple[ReplicaMemory | None, ...]]:
     """A run, and the memory of each pool."""
     replicas: list[Replica] = []
@@ -263,6 +275,7 @@ def _played(
         replicas += made
         memories.append(kept)
         for one in made:
+            one.recorder = recorder
             if one.speculation is not None:
                 one.speculation.seed = own.seed
         if pool.adapters is not None:

@@ -28,16 +28,16 @@ from triosim.kernels.work.stream import CODE, Stream
 from triosim.serving import mixed_attention
 from triosim.serving.mixed_attention import MixedDevice
 from triosim.serving.model import (
-    GroupedAttention,
-    LatentAttention,
     Precision,
     ServedExperts,
+    ServedHeads,
+    ServedLatent,
     ServedLayer,
     ServedModel,
 )
 
 Seconds = NDArray[np.float64]
-Attention = GroupedAttention | LatentAttention
+Attention = ServedHeads | ServedLatent
 
 TILE_ROWS = 64
 """Rows of queries in a tile of FlashAttention's decoding kernels with split keys (``kBlockM``)."""
@@ -89,7 +89,7 @@ class ServingKernels:
     family: str = "auto"
     moved: Moved = NOTHING_MOVED
 
-    def _heads(self, own: GroupedAttention) -> tuple[float, float]:
+    def _heads(self, own: ServedHeads) -> tuple[float, float]:
         """Query and key heads of one device."""
         return own.heads / self.tensor_parallel, max(own.kv_heads / self.tensor_parallel, 1.0)
 
@@ -119,14 +119,14 @@ class ServingKernels:
         model, own = self.model, kind.attention
         norm = self._stream("layer_norm", 2 * n * model.width, 2 * n * model.width, n, model.width)
         found = {"input_norm": norm}
-        found |= self._latent(own, n) if isinstance(own, LatentAttention) else self._grouped(own, n)
+        found |= self._latent(own, n) if isinstance(own, ServedLatent) else self._grouped(own, n)
         if model.norms > 1:
             found["post_norm"] = (model.norms - 1) * norm
         if kind.experts is None:
             return found | self._feed_forward(n, kind.inner / self.tensor_parallel)
         return found | self._experts(n, kind.experts)
 
-    def _grouped(self, own: GroupedAttention, n: NDArray[np.float64]) -> dict[str, Seconds]:
+    def _grouped(self, own: ServedHeads, n: NDArray[np.float64]) -> dict[str, Seconds]:
         """What surrounds attention of grouped heads."""
         heads, kv_heads = self._heads(own)
         query, keys = heads * own.head, kv_heads * own.head
@@ -141,7 +141,7 @@ class ServingKernels:
             "attention_output": self._product(n, self.model.width, query),
         }
 
-    def _latent(self, own: LatentAttention, n: NDArray[np.float64]) -> dict[str, Seconds]:
+    def _latent(self, own: ServedLatent, n: NDArray[np.float64]) -> dict[str, Seconds]:
         """What surrounds latent attention.
 
         The products down to the ranks are one, on every device whole.  What turns latent vectors into keys and values
@@ -290,13 +290,13 @@ class ServingKernels:
         return np.asarray(sum(share * price(own) for own, share in shares.items()), np.float64)
 
     def _decode(self, own: Attention, sequences: NDArray[np.float64], keys: NDArray[np.float64]) -> Seconds:
-        if isinstance(own, LatentAttention):  # all heads read the one vector of a token
+        if isinstance(own, ServedLatent):  # all heads read the one vector of a token
             head = own.rank + own.rotated
             return self._attention(sequences, 1.0, keys, (own.heads, 1, head), head_v=own.rank, latent=True)
         return self._attention(sequences, 1.0, keys, (own.heads, own.kv_heads, own.head), window=own.window)
 
     def _prefill(self, own: Attention, tokens: NDArray[np.float64], cached: NDArray[np.float64]) -> Seconds:
-        if isinstance(own, LatentAttention):  # keys and values of what is cached are written out too
+        if isinstance(own, ServedLatent):  # keys and values of what is cached are written out too
             sizes = (own.heads, own.heads, own.size + own.rotated)
             seconds = self._attention(1.0, tokens, tokens + cached, sizes, head_v=own.value)
             columns = own.heads / self.tensor_parallel * (own.size + own.value)
@@ -310,7 +310,7 @@ class ServingKernels:
         """Whether the engine's kernel serves a step's prompts and decodes in one call (FlashAttention-2)."""
         return (family_of(self.device) if self.family == "auto" else self.family) == "flash2"
 
-    def _one_call_of(self, own: GroupedAttention) -> tuple[MixedDevice, float]:
+    def _one_call_of(self, own: ServedHeads) -> tuple[MixedDevice, float]:
         """The device as the one call uses it, and how far off that is taken to be: by the spread of prompts' attention
         on this device."""
         heads, kv_heads = self._heads(own)
@@ -322,7 +322,7 @@ class ServingKernels:
     def _one_calls(self) -> dict[Attention, tuple[MixedDevice, float]]:
         """Of the kinds of attention for which there is one."""
         own = [kind.attention for kind in self.model.kinds]
-        return {one: self._one_call_of(one) for one in own if isinstance(one, GroupedAttention) and not one.window}
+        return {one: self._one_call_of(one) for one in own if isinstance(one, ServedHeads) and not one.window}
 
     def together(self, chunks: Sequence[tuple[int, int]], decodes: int, context: float) -> float:
         """Seconds of a layer's attention for a step's chunks (tokens, cached) and decodes (their number, mean keys); of

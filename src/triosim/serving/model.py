@@ -69,7 +69,7 @@ class ServedExperts:
 
 
 @dataclass(frozen=True)
-class GroupedAttention:
+class ServedHeads:
     """Heads of queries that share heads of keys and values.
 
     Attributes:
@@ -100,7 +100,7 @@ class GroupedAttention:
 
 
 @dataclass(frozen=True)
-class LatentAttention:
+class ServedLatent:
     """Keys and values of all heads made from one vector of a token, which is what is cached (multi-head latent
     attention, Liu et al., arXiv:2405.04434, section 2.1).
 
@@ -147,7 +147,7 @@ class ServedLayer:
     """
 
     count: int
-    attention: GroupedAttention | LatentAttention
+    attention: ServedHeads | ServedLatent
     inner: int
     experts: ServedExperts | None = None
 
@@ -197,7 +197,7 @@ class ServedModel:
         """Heads of a layer's cache, and elements of a token in each; all layers have as many."""
         return self.kinds[0].attention.cached
 
-    def alike(self, what: str) -> tuple[ServedLayer, GroupedAttention]:
+    def alike(self, what: str) -> tuple[ServedLayer, ServedHeads]:
         """The only kind of layer, and its attention.
 
         Args:
@@ -207,7 +207,7 @@ class ServedModel:
             InputError: there are more, or attention is latent.
         """
         kind = self.kinds[0]
-        if len(self.kinds) > 1 or isinstance(kind.attention, LatentAttention):
+        if len(self.kinds) > 1 or isinstance(kind.attention, ServedLatent):
             form = "layers that differ" if len(self.kinds) > 1 else "latent attention"
             raise InputError(f"model {quoted(self.name)} has {form}, which {what} does not know: leave it out")
         return kind, kind.attention
@@ -276,7 +276,7 @@ def served_model(name: str) -> ServedModel:
     """
     family: Any = configured(name).untrained()
     if type(family).__name__ == "GPT":
-        attention = GroupedAttention(family.n_head, family.n_head, family.n_embd // family.n_head)
+        attention = ServedHeads(family.n_head, family.n_head, family.n_embd // family.n_head)
         return ServedModel(
             name, family.n_embd, int(family.vocab_size), gated=False, tied=family.tie_word_embeddings,
             longest=family.longest, parameters=int(family.weights().count()),
@@ -314,18 +314,18 @@ def _of_decoder(name: str, family: Any) -> ServedModel:
 def _layer(name: str, family: Any, number: int) -> ServedLayer:
     """One layer of a decoder."""
     from triosim.sources.models._experts import Experts
-    from triosim.sources.models._latent import LatentAttention as LatentModule
+    from triosim.sources.models._latent import LatentAttention
     from triosim.sources.models._parts import FeedForward, SelfAttention
 
     own, part = family.attention(number), family.feed_forward(number)
-    attention: GroupedAttention | LatentAttention
-    if isinstance(own, LatentModule):
-        attention = LatentAttention(own.heads, own.rank, own.query_rank, own.size, own.rotated, own.value)
+    attention: ServedHeads | ServedLatent
+    if isinstance(own, LatentAttention):
+        attention = ServedLatent(own.heads, own.rank, own.query_rank, own.size, own.rotated, own.value)
     elif isinstance(own, SelfAttention) and not own.unfused:
         window = own.window or getattr(own, "chunk", 0)
         normed = own.norm is not None or getattr(own, "normed", False)
         window = window if 0 < window < family.longest else 0
-        attention = GroupedAttention(own.heads, own.groups, own.size, window, normed)
+        attention = ServedHeads(own.heads, own.groups, own.size, window, normed)
     else:
         unfused = isinstance(own, SelfAttention)
         raise _not_served(name, family, f"has attention {'with biases by distance' if unfused else 'of its own form'}")

@@ -176,6 +176,7 @@ def _suits(replica: Replica, first: Replica) -> bool:
         and cache.reuses == first.cache.reuses
         and cache.block_tokens == first.cache.block_tokens == policy.block_tokens
         and replica.on_step is None
+        and replica.recorder is None
         and replica.speculation is None
         and replica.slots is None
         and not (replica.steps or replica.outstanding)

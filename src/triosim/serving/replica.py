@@ -17,6 +17,7 @@ from triosim.serving.step_times import StepShape, StepTimes
 
 if TYPE_CHECKING:
     from triosim.serving.adapters import AdapterSlots
+    from triosim.serving.recording import RunRecorder
     from triosim.serving.speculation import Speculation
     from triosim.serving.tiers import TierTraffic
 
@@ -41,6 +42,7 @@ class Replica:
 
     Attributes:
         on_step: told of each step, if anybody is.
+        recorder: likewise, of its blocks too; every step is then played by itself.
         keeps: whether the blocks of a request that is done are kept until :meth:`let_go`, for somebody who reads them.
         receiving: requests for whose KV cache, which is on its way here, blocks are held.
         tiers: of KV cache behind the device's own, if there are any.
@@ -68,6 +70,7 @@ class Replica:
         self.in_flight: list[Batch] = []
         self.free_at = [0] * self.stages
         self.on_step: Steps | None = None
+        self.recorder: RunRecorder | None = None
         self.keeps = False
         self.receiving = self.loading = 0
         self.tiers: TierTraffic | None = None
@@ -144,6 +147,7 @@ class Replica:
         for spans in self._spans:
             for stage, (begin, end) in enumerate(spans):
                 self.busy[stage] -= max(end - max(begin, now), 0)
+        in_flight = len(self._spans) * self.stages
         lost = [*self.policy.running, *self.policy.waiting]
         for request in lost:
             request.lost()
@@ -155,6 +159,8 @@ class Replica:
         self.outstanding = 0
         self.policy.attach(self.cache, self.policy.longest, self.stages)
         self.forget()
+        if self.recorder is not None:
+            self.recorder.fails(self.number, now, in_flight, self.cache)
         return lost
 
     def forget(self) -> None:
@@ -224,6 +230,8 @@ class Replica:
             self._spans.append(spans)
         if self.on_step is not None:
             self.on_step(batch, begin, end)
+        if self.recorder is not None:
+            self.recorder.begins(self.number, batch, shape, self._spans[-1], self.cache)
         self.in_flight.append(batch)
         self.steps += 1
         self.tokens += shape.tokens
@@ -273,7 +281,8 @@ class Replica:
     @property
     def _every_step_alike(self) -> bool:
         """Whether steps of the same decodes differ in their lengths alone."""
-        return self.tiers is None and self.speculation is None and self.slots is None
+        beside = (self.tiers, self.speculation, self.slots, self.recorder)
+        return all(one is None for one in beside)
 
     def _scheduled(self) -> tuple[Batch, int]:
         """The policy's step, and for how long it waits for copies."""
@@ -401,6 +410,8 @@ class Replica:
                 self.policy.finish(request)
                 self.on_finished(request)
         gaps.add(gap, times)
+        if self.recorder is not None:
+            self.recorder.holds(self.number, now, self.cache)
         if self.tiers is not None:
             self.tiers.write(self, now)
 

@@ -26,6 +26,7 @@ from triosim.sources.models._lora import checked
 from triosim.sources.models._lora import lora as lora_of
 from triosim.sources.models._net import ATTENTIONS, Net
 from triosim.sources.models._net import Weights as Weights
+from triosim.sources.models._norms import NORMS
 from triosim.sources.models._optimizers import optimize
 from triosim.sources.models._tape import Dim
 from triosim.sources.models._tape import Tensor as Tensor
@@ -148,6 +149,8 @@ def model(
     fused_optimizer: bool | None = None,
     attention: str = "auto",
     fused_softmax: bool = True,
+    norms: str = "one",
+    fused_loss: bool | None = None,
     vocabulary_multiple: int = 1,
     lora: str = "",
     adapters: bool = True,
@@ -182,6 +185,8 @@ def model(
         attention: kernels of attention, one of :data:`~triosim.sources.models._net.ATTENTIONS`; FlashAttention and
             cuDNN take 16-bit types only, so float32 runs what PyTorch runs unless it is ``unfused``.
         fused_softmax: of an unfused attention: scale, mask and softmax are one kernel.
+        norms: how an RMS norm is run, one of :data:`~triosim.sources.models._norms.NORMS`.
+        fused_loss: whether cross entropy is one kernel; by default with ``fused``.
         vocabulary_multiple: the vocabulary is padded to a multiple of it.
         lora: adapters of low rank beside frozen weights, as ``"16"`` or ``"16,targets=q_proj+v_proj,base=nf4"``
             (:class:`triosim.sources.models._lora.Lora`).
@@ -196,7 +201,8 @@ def model(
     options: dict[str, Any] = {
         "batch_size": batch_size, "sequence_length": sequence_length, "image_size": image_size, "precision": precision,
         "training": training, "optimizer": optimizer, "fused": fused, "fused_optimizer": fused_optimizer,
-        "attention": attention, "fused_softmax": fused_softmax, "vocabulary_multiple": vocabulary_multiple,
+        "attention": attention, "fused_softmax": fused_softmax, "norms": norms, "fused_loss": fused_loss,
+        "vocabulary_multiple": vocabulary_multiple,
         "lora": lora, "adapters": adapters, "scored": scored, "value_head": value_head,
     }  # fmt: skip
     if _is_file(name):
@@ -298,6 +304,8 @@ def _build(
     fused_optimizer: bool | None = None,
     attention: str = "auto",
     fused_softmax: bool = True,
+    norms: str = "one",
+    fused_loss: bool | None = None,
     vocabulary_multiple: int = 1,
     lora: str = "",
     adapters: bool = True,
@@ -325,6 +333,8 @@ def _build(
 
     if attention not in ATTENTIONS:
         raise unknown("attention", attention, ATTENTIONS)
+    if norms not in NORMS:
+        raise unknown("norms", norms, NORMS)
 
     if vocabulary_multiple > 1 and isinstance(family, Text):
         padded = -(-family.vocab_size // vocabulary_multiple) * vocabulary_multiple
@@ -338,8 +348,9 @@ def _build(
         family.forward(probe, family.inputs(probe, batch, size)[0])
         narrow = [path for path in probe.linears if low_rank.meets(path)]
     net = Net(
-        family.weights(), PRECISIONS[precision], training, fused, attention, fused_softmax, low_rank, narrow, adapters
-    )
+        family.weights(), PRECISIONS[precision], training, fused, attention, fused_softmax, low_rank, narrow, adapters,
+        norms, fused_loss,
+    )  # fmt: skip
     x, labels = family.inputs(net, batch, size)
     scores = family.forward(net, x)
     checked(net, title)

@@ -28,6 +28,9 @@ by the product itself that makes a weight's gradient.  Main gradients are those 
 up float16, whose steps are finer, in its own type."""
 GATHERS = ("block", "module")
 """What is gathered at once where parameters are sharded: a repeated block, or a module with parameters of its own."""
+NORMS = ("one", "composed", "wide")
+"""How an RMS norm is run: by one kernel, operator by operator in float32, or by one kernel from a float32 copy."""
+LOSSES = ("", "fused", "composed")
 REDUCTIONS = ("gradient", "float32", "bfloat16")
 HOSTS = ("", "eager", "large-model", "compiled", "graph", "none")
 
@@ -42,6 +45,8 @@ class Stack:
         attention: its kernels (:data:`ATTENTIONS`).
         fused: whether it calls fused operators (rotary positions, SwiGLU, cross entropy, the optimizer).
         fused_softmax: of an unfused attention: scale, mask and softmax are one kernel.
+        norms: how an RMS norm is run (:data:`NORMS`).
+        loss: whether cross entropy is one kernel (:data:`LOSSES`); ``""`` follows ``fused``.
         host: what launching costs, a row of the table of hosts; ``""`` follows the devices.
         gradients: where micro-batches add gradients up (:data:`GRADIENTS`).
         reduce: type in which gradients are reduced (:data:`REDUCTIONS`); ``gradient`` is that of what is added up.
@@ -68,6 +73,8 @@ class Stack:
     attention: str = "auto"
     fused: bool = False
     fused_softmax: bool = True
+    norms: str = "one"
+    loss: str = ""
     host: str = ""
     gradients: str = "parameter"
     reduce: str = "gradient"
@@ -81,6 +88,14 @@ class Stack:
     vocabulary_multiple: int = 1
     vocabulary_per_rank: bool = False
     sources: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def model_options(self) -> dict[str, Any]:
+        """What :func:`triosim.model` is told of it; the vocabulary's padding is left to who knows the ranks."""
+        return {
+            "attention": self.attention, "fused": self.fused, "fused_softmax": self.fused_softmax, "norms": self.norms,
+            "fused_loss": {"fused": True, "composed": False}.get(self.loss),
+        }  # fmt: skip
 
     def vocabulary(self, size: int, ranks: int = 1) -> int:
         """The padded size of a vocabulary, over so many tensor-parallel ranks.
@@ -108,7 +123,10 @@ class Stack:
 ASSUMED = Stack()
 """What is taken where nobody names a stack."""
 
-_CHOICES = {"attention": ATTENTIONS, "gradients": GRADIENTS, "reduce": REDUCTIONS, "host": HOSTS, "gathers": GATHERS}
+_CHOICES = {
+    "attention": ATTENTIONS, "gradients": GRADIENTS, "reduce": REDUCTIONS, "host": HOSTS, "gathers": GATHERS,
+    "norms": NORMS, "loss": LOSSES,
+}  # fmt: skip
 
 
 def names() -> list[str]:

@@ -5,7 +5,8 @@ quantised operands, and so do the two products of its backward; sums, weights' g
 of experts, embeddings and the last product stay as they are, as in Transformer Engine's layers.  Before a product one
 kernel reads what is multiplied and writes it twice: along its rows for this product, along its columns for the one of
 the backward that sums over the other dimension.  The backward keeps the second copy instead of the 16-bit one.  Time
-and memory follow from the new step alone.
+and memory follow from the new step alone.  Scales of whole rows (torchao's ``rowwise``) fit one of the two copies only:
+there the backward keeps the 16-bit one and makes the second copy itself.
 
 Weights are quantised once an iteration (:func:`shares`): Transformer Engine keeps the copies over the micro-batches
 (``is_first_microbatch``), and where parameters themselves are kept in that type (``--fp8-param-gather`` of
@@ -20,7 +21,7 @@ Sources: Micikevicius et al., "FP8 Formats for Deep Learning" (arXiv:2209.05433)
 documentation, "Using FP8 and FP4 with Transformer Engine" (recipes, their blocks, which layers); Rouhani et al.,
 "Microscaling Data Formats for Deep Learning" (arXiv:2310.10537); DeepSeek-AI, "DeepSeek-V3 Technical Report"
 (arXiv:2412.19437), section 3.3 (blocks of 1 x 128 and 128 x 128); NVIDIA, "Pretraining Large Language Models with
-NVFP4" (arXiv:2509.25149).
+NVFP4" (arXiv:2509.25149); torchao, ``float8/float8_linear.py`` (``matmul_with_hp_or_float8_args`` saves 16-bit inputs).
 """
 
 from __future__ import annotations
@@ -41,8 +42,10 @@ from triosim.trace.repeated import ROOM
 from triosim.trace.tables import NONE, PERSISTENT, Category, Phase, Trace
 from triosim.transform.rewriting import Rewriting
 
-QUANTIZE = "transformer_engine::quantize"
-MAXIMUM = "transformer_engine::compute_amax"
+QUANTIZE, MAXIMUM = "transformer_engine::quantize", "transformer_engine::compute_amax"
+GATHERED_FIRST = ("torchao::quantize", "torchao::compute_amax")
+"""The same where inputs of tensor-parallel layers are gathered in 16 bits and cast by every rank: torchtitan gathers in
+8 bits for scales of tensors only (``enable_float8_tensorwise_tp`` in ``models/llama3/infra/parallelize.py``)."""
 
 
 @dataclass(frozen=True)
@@ -53,16 +56,20 @@ class Recipe:
         dtype: of what is multiplied.
         searches: whether a kernel of its own first looks for the largest element, because the scale of the whole tensor
             depends on it; otherwise scales are those of blocks, which the cast finds itself, or of earlier iterations.
+        apart: whether scales are of whole rows, so that the copy along the columns has other scales: a kernel makes
+            each from the 16-bit tensor, the second in the backward, after one that looks for each column's maximum.
     """
 
     dtype: str
     searches: bool = False
+    apart: bool = False
 
 
 RECIPES = {
     "fp8-delayed": Recipe("float8_e4m3fn"),
     "fp8-current": Recipe("float8_e4m3fn", searches=True),
     "fp8-block": Recipe("float8_e4m3fn"),
+    "fp8-row": Recipe("float8_e4m3fn", apart=True),
     "mxfp8": Recipe("float8_e4m3fn"),
     "nvfp4": Recipe("float4_e2m1", searches=True),
 }
@@ -92,7 +99,7 @@ def check(which: str, device: Accelerator) -> None:
     if which in ("mxfp8", "nvfp4") and not known:
         raise PlanError(
             f"quantize {which}: the matrix units of {device.name} take no scale for every few elements: use "
-            "fp8-current, fp8-delayed or fp8-block"
+            "fp8-current, fp8-delayed, fp8-block or fp8-row"
         )
 
 
@@ -142,7 +149,7 @@ def shares(trace: Trace, micro_batches: int, sharded: bool) -> NDArray[np.float6
     weights = np.unique(trace.values.storage[trace.values.category == Category.WEIGHT])
     inputs, storage = trace.operators.inputs, trace.values.storage
     for row, name in enumerate(trace.operators.name):
-        if name in (QUANTIZE, MAXIMUM):
+        if name in (QUANTIZE, MAXIMUM, *GATHERED_FIRST):
             read = storage[inputs.values[inputs.offsets[row] : inputs.offsets[row + 1]]]
             if np.isin(read, weights).any():
                 out[row] = 1 / micro_batches
@@ -151,7 +158,10 @@ def shares(trace: Trace, micro_batches: int, sharded: bool) -> NDArray[np.float6
 
 @dataclass(frozen=True)
 class _Copies:
-    """A tensor that was quantised: along its rows, along its columns, values in the shape in which it was read."""
+    """A tensor that was quantised: along its rows, along its columns, values in the shape in which it was read.
+
+    Where the two are made apart, both are the one that was asked for.
+    """
 
     rows: int
     columns: int
@@ -174,7 +184,7 @@ class _Quantized:
         for row in np.flatnonzero(np.isin(operators.phase, (Phase.BACKWARD, Phase.RECOMPUTE))).tolist():
             if self._multiplies(row):
                 self._later.setdefault(int(operators.forward[row]), []).append(row)
-        self._known: dict[tuple[int, int, int], _Copies] = {}
+        self._known: dict[tuple[int, int, int, bool], _Copies] = {}
         self._lasting = set(
             trace.values.storage[np.isin(trace.values.category, [int(c) for c in PERSISTENT])].tolist()
         )  # fmt: skip
@@ -223,7 +233,7 @@ class _Quantized:
     def _quantised(self, row: int, value: int, columns: bool) -> int:
         """The quantised value that ``row`` reads instead of one, with its shape."""
         base, turns = self._base(value)
-        found = self._copies(row, base)
+        found = self._copies(row, base, columns)
         made = found.columns if columns else found.rows
         if self.edit.shape[made] != self.edit.shape[base]:
             made = self._view(row, "aten::view", made, self.edit.shape[base], self.edit.symbols[base])
@@ -253,20 +263,22 @@ class _Quantized:
         a, b = self.edit.shape[first], self.edit.shape[second]
         return len(a) >= 2 and (*a[:-2], a[-1], a[-2]) == b
 
-    def _copies(self, row: int, base: int) -> _Copies:
+    def _copies(self, row: int, base: int, columns: bool) -> _Copies:
         """The two copies of a tensor, made before ``row`` where they are not there yet.
 
         A weight's copies are made in the forward and again in the backward, so that neither is kept between them.
         """
         edit = self.edit
         backward = int(self.trace.operators.phase[row]) if edit.storage[base] in self._lasting else 0
-        key = (edit.storage[base], edit.version[base], backward)
+        apart = self.recipe.apart
+        quantize, maximum = GATHERED_FIRST if apart else (QUANTIZE, MAXIMUM)
+        key = (edit.storage[base], edit.version[base], backward, apart and columns)
         if key not in self._known:
-            if self.recipe.searches:
-                edit.before(row, MAXIMUM, {"self": base}, [], phase=self._phase(row))
-            lasting = edit.storage[base] in self._lasting
-            made = [self._like(base)] if lasting else [self._like(base), self._like(base)]
-            edit.before(row, QUANTIZE, {"self": base}, made, phase=self._phase(row))
+            if self.recipe.searches or (apart and columns):
+                edit.before(row, maximum, {"self": base}, [], phase=self._phase(row))
+            single = apart or edit.storage[base] in self._lasting
+            made = [self._like(base)] if single else [self._like(base), self._like(base)]
+            edit.before(row, quantize, {"self": base}, made, phase=self._phase(row))
             self._known[key] = _Copies(made[0], made[-1])
             self.casts += 1
         return self._known[key]

@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 from triosim.core.errors import InputError
 from triosim.core.limits import WEIGHT_BYTES, check_memory
 from triosim.sources.models._lora import Lora, adapted, frozen_product, widened
+from triosim.sources.models._norms import composed
 from triosim.sources.models._tape import Shape, Tape, Tensor, symbols
 from triosim.sources.models._unfused import unfused_attention
 from triosim.trace.tables import Category
@@ -93,6 +94,8 @@ class Net(Tape):
         fused: call the fused operators of large-model frameworks where there is one.
         attention: kernels of attention, one of :data:`ATTENTIONS`.
         fused_softmax: of an unfused attention: scale, mask and softmax are one kernel.
+        norms: how an RMS norm is run, one of :data:`~triosim.sources.models._norms.NORMS`.
+        fused_loss: whether cross entropy is one kernel; by default with ``fused``.
         lora: adapters; the model's own weights are frozen then.
         narrow: paths of linear layers whose frozen weights lie in 4 bits.
         adapters: whether the adapters are called; without them the frozen weights alone work.
@@ -116,6 +119,8 @@ class Net(Tape):
         lora: Lora | None = None,
         narrow: Collection[str] = (),
         adapters: bool = True,
+        norms: str = "one",
+        fused_loss: bool | None = None,
     ) -> None:
         super().__init__(training)
         self.adapters = adapters
@@ -126,6 +131,8 @@ class Net(Tape):
         self.fused = fused
         self.kernel = attention
         self.fused_softmax = fused_softmax
+        self.norms = norms
+        self.fused_loss = fused if fused_loss is None else fused_loss
         self.parameters: dict[str, Tensor] = {}
         self.buffers: dict[str, Tensor] = {}
         self.further: list[Tensor] = []
@@ -715,12 +722,17 @@ class Net(Tape):
         return y
 
     def rms_norm(self, name: str, x: Tensor, kind: str = "RMSNorm") -> Tensor:
-        """``torch.nn.RMSNorm`` over the last dimension, one kernel; without a weight where the module has none."""
+        """``torch.nn.RMSNorm`` over the last dimension; without a weight where the module has none."""
         with self.module(name, kind):
             weight = self.optional("weight")
+            if self.norms == "composed":
+                return composed(self, x, weight)
+            dtype = x.dtype
+            x = self.to(x, "float32") if self.norms == "wide" else x
             read = (x,) if weight is None else (x, weight)
             roles = ("input", "weight")[: len(read)]
-            y, rstd = self._like(x, any(p.needs_grad for p in read)), self.tensor((*x.shape[:-1], 1), "float32")
+            y = self.tensor(x.shape, dtype, needs_grad=any(p.needs_grad for p in read))
+            rstd = self.tensor((*x.shape[:-1], 1), "float32")
             args = {"normalized_shape": [x.shape[-1]]}
             op = "transformer_engine::rms_norm" if self.fused else "aten::_fused_rms_norm"
             row = self.operator(op, roles, read, (y, rstd), args)
@@ -892,7 +904,7 @@ class Net(Tape):
 
     def cross_entropy(self, scores: Tensor, target: Tensor) -> Tensor:
         """Mean cross entropy of [rows, classes] against [rows], computed in float32."""
-        if self.fused:
+        if self.fused_loss:
             return self._fused_cross_entropy(scores, target)
         scores = self.to(scores, "float32")
         log_p = self._like(scores)
