@@ -246,7 +246,8 @@ def read(path: Path) -> list[Row]:
 def unseen_terms(row: Row) -> tuple[Coefficients, str]:
     """What ``--host large-model`` means, as terms, and its source."""
     found = host(row.trace(), "large-model")
-    return Coefficients(found.launch_s, found.launch_s, found.gap_s, found.delay_s, 0.0, 1.0), found.source
+    each_s = found.launch_s if found.send_s is None else found.send_s
+    return Coefficients(each_s, each_s, found.gap_s, found.delay_s, 0.0, 1.0), found.source
 
 
 def fitted(cases: Sequence[Iteration], real: NDArray[np.float64]) -> CalibratedOverhead:

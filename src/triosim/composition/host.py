@@ -153,6 +153,7 @@ def host(trace: Trace, mode: str, processes: float = 1, why: str = "") -> HostCo
         return HostCosts(mode, np.zeros(n), 0.0, 0.0, 0.0, 0.0, source)
     table = _table()
     delay, gap = table["delay_s"]["seconds"], table["gap_s"].get(mode, table["gap_s"]["seconds"])
+    send: float | None = None
     if mode == "recorded":
         recorded = np.nan_to_num(trace.operators.host_s)
         if not recorded.any():
@@ -170,13 +171,17 @@ def host(trace: Trace, mode: str, processes: float = 1, why: str = "") -> HostCo
         spread = table["spread"]["recorded"]
     else:
         row = table["modes"][mode]
-        recorded, launch = np.where(launches(trace), _tabled(row, trace), 0.0), row["issue_s"]
+        recorded, each_s = np.where(launches(trace), _tabled(row, trace), 0.0), row["issue_s"]
+        launch, send = min(each_s, table["collective_s"]["seconds"]), each_s
         each = "iteration" if mode == "graph" else "launch"
-        source = f"{_us(launch)} per {each}: {row['note']}" + (f", as {why}" if why else "") + f" ({row['source']})"
-        if bool(np.any((recorded != launch) & (recorded > 0))):
+        source = f"{_us(each_s)} per {each}: {row['note']}" + (f", as {why}" if why else "") + f" ({row['source']})"
+        if bool(np.any((recorded != each_s) & (recorded > 0))):
             source += f"; {row['by_operator_note']} ({row['by_operator_source']})"
         spread = table["spread"]["table"]
-    return HostCosts(mode, recorded * processes, launch * processes, delay, gap, spread, source)
+    return HostCosts(
+        mode, recorded * processes, launch * processes, delay, gap, spread, source,
+        send_s=None if send is None else send * processes,
+    )  # fmt: skip
 
 
 def launches(trace: Trace) -> NDArray[np.bool_]:
