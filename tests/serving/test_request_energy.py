@@ -50,6 +50,26 @@ def test_experts_that_nobody_chooses_are_not_read() -> None:
     assert all_of_them > 2.0 * own.linear_parameters
 
 
+def test_latent_attention_by_hand() -> None:
+    kernels = ServingKernels(served_model("deepseek-v3"), H100, PRECISIONS["fp8"])
+    per_key = 61 * 2 * 128 * (2 * 512 + 64)  # heads meet the vector of a token, of which a part is the value too
+    decodes = [work_of(kernels, StepShape(1, (), 1, keys, 1)) for keys in (1000, 3000)]
+    assert decodes[1][0] - decodes[0][0] == 2000 * per_key
+    assert decodes[1][1] - decodes[0][1] == pytest.approx(2000 * 70_272)
+    prompts = [work_of(kernels, StepShape(10, ((10, cached),), 0, 0, 1))[0] for cached in (0, 500)]
+    assert prompts[1] - prompts[0] == 61 * 2 * 128 * (128 + 64 + 128) * 5000
+
+
+def test_windows_bound_what_is_attended_to() -> None:
+    kernels = ServingKernels(served_model("gpt-oss-20b"), H100, PRECISIONS["mxfp4"])
+    decodes = [work_of(kernels, StepShape(1, (), 1, keys, 1)) for keys in (1000, 3000)]
+    assert decodes[1][0] - decodes[0][0] == 12 * 4 * 64 * 64 * 2000  # 12 of 24 layers see 128 positions at most
+    chunk = work_of(kernels, StepShape(100, ((100, 100),), 0, 0, 1))[0]
+    alone = work_of(kernels, StepShape(100, ((100, 0),), 0, 0, 1))[0]
+    windowed = 28 * 100 + 28 * 29 // 2 + 72 * 128  # 101 to 128 positions, then 128
+    assert chunk - alone == 12 * 4 * 64 * 64 * (100 * 100 + windowed - 5050)
+
+
 def test_parts_of_a_step_by_hand() -> None:
     step = StepShape(1, (), 1, 1000, 1)
     flop, moved = work_of(KERNELS, step)

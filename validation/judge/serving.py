@@ -513,8 +513,8 @@ burst counts."""
 APART = {"vllm": 2, "trtllm": 2}
 """Tokens by which outputs fall short of their nominal lengths at most, each user's by chance: users who began in one
 step do not come back in one.  Why is not known: a front end that takes their prompts one after another, simulated, made
-it worse.  Where nothing is said users stay in step (SGLang's do).  Chosen on the even rows, of 0, 1 and 2 tokens, shares
-of 1 to 20 % and half a dozen other protocols; the odd ones had been seen."""
+it worse.  Where nothing is said users stay in step (SGLang's do).  Chosen on the even rows, of 0, 1 and 2 tokens,
+shares of 1 to 20 % and half a dozen other protocols; the odd ones had been seen."""
 WAITING = {"trtllm": 1}
 """Users for whom the server has no slot, so that one always waits until another's request is done: TTFT at few users
 grows with the output, by its time divided by their number.  Chosen on the even rows, of 0 and 1; the odd ones had been

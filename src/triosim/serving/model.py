@@ -94,6 +94,11 @@ class ServedHeads:
         return 0
 
     @property
+    def between(self) -> int:
+        """Elements of a token between its products: queries, results, keys and values."""
+        return self.head * (self.heads + 2 * self.kv_heads)
+
+    @property
     def cached(self) -> tuple[int, int]:
         """Heads of the cache, and elements of a token in each; keys and values together."""
         return self.kv_heads, 2 * self.head
@@ -128,6 +133,11 @@ class ServedLatent:
     def whole_parameters(self, width: int) -> int:
         """Of them those that every device has whole: down to the ranks."""
         return width * (self.query_rank + self.rank + self.rotated)
+
+    @property
+    def between(self) -> int:
+        """Elements of a token between its products: queries, results and latent vectors."""
+        return self.heads * (self.size + self.rotated + self.value) + self.query_rank + self.rank + self.rotated
 
     @property
     def cached(self) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from triosim.core.dtypes import DTYPE_BYTES, DTYPE_CODE
 from triosim.energy.constants import EnergyConstants
 from triosim.energy.device import DeviceEnergy, device_energy
 from triosim.serving.kernel_times import ServingKernels
+from triosim.serving.model import ServedExperts, ServedHeads, ServedLatent
 from triosim.serving.step_times import StepShape
 
 
@@ -99,20 +100,49 @@ def _joules(
 def work_of(kernels: ServingKernels, step: StepShape) -> tuple[float, float]:
     """FLOP of a step and bytes that it moves, on all devices of a replica together."""
     model, precision = kernels.model, kernels.precision
-    keys = step.context + sum(count * cached + count * (count + 1) / 2 for count, cached in step.chunks)
-    held = step.context + sum(count + cached for count, cached in step.chunks)
-    share = 1.0  # of the weights, that a step reads
-    active = float(model.linear_parameters)
-    if own := model.experts:
-        every = model.layers * model.width * own.inner * (3 if model.gated else 2)
-        touched = max(own.count * (1 - (1 - own.chosen / own.count) ** step.tokens), own.chosen)
-        share = 1 - every * (own.count - touched) / active
-        active -= every * (own.count - own.chosen)
     head = float(model.width * model.vocabulary)
-    flop = 2 * active * step.tokens + 4.0 * model.layers * model.heads * model.head * keys + 2 * head * step.sampled
-    weights = share * model.linear_parameters * precision.weight_bytes + (2 * head if step.sampled else 0)
-    cache = model.kv_bytes(kernels.kv_type) * (held + step.tokens)
-    ups = 2 if model.gated else 1
-    rows = 8 * model.width + 3 * model.head * (model.heads + 2 * model.kv_heads) + (2 * ups + 2) * model.inner_of_token
-    activations = DTYPE_BYTES["bfloat16"] * (model.layers * rows * step.tokens + 3 * model.vocabulary * step.sampled)
+    flop, weights, rows, read = 2 * head * step.sampled, 2 * head * (step.sampled > 0), 0.0, 0.0
+    ups = 3 if model.gated else 2
+    beside = model.dense(precision).weight_bytes
+    for kind in model.kinds:
+        own = kind.experts
+        every = ups * model.width * own.inner if own else 0  # parameters of an expert
+        dense = kind.attention.parameters(model.width) + ups * model.width * (own.shared if own else kind.inner)
+        chosen, touched = (own.chosen, _touched(own, step.tokens)) if own else (0, 0.0)
+        spent, attended = _attended(kind.attention, step)
+        flop += kind.count * (2 * (dense + chosen * every) * step.tokens + spent)
+        weights += kind.count * (dense * beside + touched * every * precision.weight_bytes)
+        inner = chosen * own.inner + own.shared if own else kind.inner
+        between = 8 * model.width + 3 * kind.attention.between + (2 * ups) * inner
+        rows += kind.count * between * step.tokens
+        read += kind.count * attended
+    heads, elements = model.cached
+    cache = DTYPE_BYTES[kernels.kv_type] * heads * elements * (read + model.layers * step.tokens)
+    activations = DTYPE_BYTES["bfloat16"] * (rows + 3 * model.vocabulary * step.sampled)
     return flop, weights + cache + activations
+
+
+def _touched(own: ServedExperts, tokens: int) -> float:
+    """Experts of a layer that so many tokens, each choosing by chance, read."""
+    return max(own.count * (1 - (1 - own.chosen / own.count) ** tokens), own.chosen)
+
+
+def _attended(own: ServedHeads | ServedLatent, step: StepShape) -> tuple[float, float]:
+    """FLOP of a layer's attention, and positions of its cache that it reads."""
+    if isinstance(own, ServedLatent):  # decodes attend to the latent vectors, prompts to keys and values of the heads
+        decoding, prompting = own.heads * (2 * own.rank + own.rotated), own.heads * (own.size + own.rotated + own.value)
+    else:
+        decoding = prompting = 2 * own.heads * own.head
+    context = float(step.context)
+    if own.window and step.decodes:
+        context = step.decodes * min(context / step.decodes, float(own.window))
+    pairs = sum(_pairs(count, cached, own.window) for count, cached in step.chunks)
+    held = sum(count + (min(cached, own.window) if own.window else cached) for count, cached in step.chunks)
+    return 2.0 * (decoding * context + prompting * pairs), context + held
+
+
+def _pairs(count: int, cached: int, window: int) -> float:
+    """Queries and keys of a chunk that meet: each of ``count`` positions sees those before it and its own, within the
+    window where there is one."""
+    free = count if not window else min(max(window - cached, 0), count)
+    return free * cached + free * (free + 1) / 2 + (count - free) * window
