@@ -15,6 +15,7 @@ import pytest
 
 from tests.command import run
 from triosim.core.errors import InputError
+from triosim.kernels.calibration.figures import described
 from triosim.kernels.calibration.fusing import run_by, shares
 from triosim.kernels.estimate import Estimates
 from triosim.operators import kind
@@ -220,6 +221,11 @@ def test_kernels_go_out_and_come_back(tmp_path: Path) -> None:
     table.write_text("kernel,ms\nk0001,1\n")
     assert "is no list of kernels" in run("calibrate", "--import", table, "--device", "x", code=2).stderr
     assert "--device my-phone" in run("calibrate", "--import", table, code=2).stderr
+
+
+def test_what_describes_a_device_is_measured_whatever_the_budget() -> None:
+    device = described(bench.measure_runtime(Fake(), 1e-9).trace)
+    assert device.memory_bandwidth > 0 and device.peak_flops["float32"] > 0
 
 
 def test_onnx_runtime_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

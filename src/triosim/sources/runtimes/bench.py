@@ -6,6 +6,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,7 +67,7 @@ def measure_runtime(
 
     Args:
         runtime: that runs them.
-        budget_s: seconds that it may take.
+        budget_s: seconds that it may take; a large copy and a product, which describe the device, are always measured.
         tell: called before each kernel.
 
     Raises:
@@ -75,7 +76,8 @@ def measure_runtime(
     began = time.monotonic()
     tell(BenchmarkProgress(0.0, budget_s, "a first look at the device"))
     rates = _rates(runtime)
-    always = product(max(int((2e-3 * rates.flop / 2) ** (1 / 3) // 64), 1) * 64).graph
+    first = product(max(int((2e-3 * rates.flop / 2) ** (1 / 3) // 64), 1) * 64)
+    always, describing = first.graph, (large_copy(), first)
     draws = Draws(longest_s=min(LONGEST_S, max(budget_s / 4000, _SHORTEST_LIMIT_S)))
     measured: list[tuple[KernelNetwork, float]] = []
     reference = [runtime.seconds(always)]
@@ -91,9 +93,9 @@ def measure_runtime(
         unused_runs(runtime.seconds),
     )  # fmt: skip
     begun = time.monotonic() - began
-    for number, kernel in enumerate(_with_a_copy(kernels(draws, rates))):
+    for number, kernel in enumerate(chain(describing, kernels(draws, rates))):
         seconds = gone(kernel.what)
-        if seconds > 0.97 * budget_s or number >= _MOST_KERNELS:
+        if (seconds > 0.97 * budget_s and number >= len(describing)) or number >= _MOST_KERNELS:
             break
         if number and number % _REFERENCE_EVERY == 0:
             reference.append(runtime.seconds(always))
@@ -193,11 +195,6 @@ def _remembered(seconds: Callable[[WrittenGraph], float]) -> Callable[[WrittenGr
         return known[key]
 
     return of
-
-
-def _with_a_copy(drawn: Iterator[KernelNetwork]) -> Iterator[KernelNetwork]:
-    yield large_copy()
-    yield from drawn
 
 
 def _seconds(runtime: InferenceRuntime, kernel: KernelNetwork) -> float:
