@@ -356,39 +356,38 @@ def _lightest(
 ) -> list[int]:
     """Cuts within the limit over which the fewest bytes cross (then the most even); one stage for each row."""
     limit *= 1 + 1e-9
-    starts = [0, *points]
-    total = before.shape[1] - 1
-    even = _even(before)
+    starts = np.array([0, *points], np.int64)
+    even, crosses = _even(before), crossing[starts].tolist()
     best: list[list[tuple[float, float]]] = [[(0.0, 0.0)] + [(math.inf, 0.0)] * len(points)]
     origin: list[list[int]] = []
     for own in before[:-1]:
+        done = own[starts].tolist()  # plain numbers: what is read one at a time here is no array's
         row: list[tuple[float, float]] = [(math.inf, 0.0)]
         came = [-1]
         previous = best[-1]
         window: deque[int] = deque()
-        for k, point in enumerate(points, start=1):
-            candidate = k - 1
-            while window and previous[window[-1]] >= previous[candidate]:
+        for k in range(1, len(done)):
+            last = previous[k - 1]
+            while window and previous[window[-1]] >= last:
                 window.pop()
-            window.append(candidate)
-            while window and own[point] - own[starts[window[0]]] > limit:
+            window.append(k - 1)
+            while window and done[k] - done[window[0]] > limit:
                 window.popleft()
             if window and previous[window[0]][0] < math.inf:
                 weight, uneven = previous[window[0]]
-                length = own[point] - own[starts[window[0]]]
-                row.append((weight + float(crossing[point]), uneven + abs(length - even)))
+                row.append((weight + crosses[k], uneven + abs(done[k] - done[window[0]] - even)))
                 came.append(window[0])
             else:
                 row.append((math.inf, 0.0))
                 came.append(-1)
         best.append(row)
         origin.append(came)
-    last, own = best[-1], before[-1]
-    allowed = [k for k in range(len(starts)) if last[k][0] < math.inf and own[total] - own[starts[k]] <= limit]
-    k = min(allowed, key=lambda i: last[i])
+    ends, left = best[-1], (before[-1, -1] - before[-1, starts]).tolist()
+    allowed = [k for k in range(len(left)) if ends[k][0] < math.inf and left[k] <= limit]
+    k = min(allowed, key=lambda i: ends[i])
     cuts = []
     for came in reversed(origin):
-        cuts.append(starts[k])
+        cuts.append(int(starts[k]))
         k = came[k]
     return cuts[::-1]
 
