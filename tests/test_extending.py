@@ -352,6 +352,12 @@ def test_climbing_finds_what_trying_everything_finds(outside: Path) -> None:
     assert climbed.best.edp == pytest.approx(best.best.edp, rel=0.02)
 
 
+def test_the_executor_runs_a_sweep(outside: Path) -> None:
+    words = ("gpt2", "--seq-len", "64", "--device", "H100", "--devices", "2", "--sweep", "tp=1,2", "--json", "-")
+    alone = run("train", *words).stdout
+    assert run("train", *words, "--executor", "here", "--workers", "2").stdout == alone
+
+
 def test_halton_asks_for_each_part_of_the_space_once(outside: Path) -> None:
     space = ChoiceSpace((VariedValue("a", (1, 2, 3, 4)), VariedValue("b", (1, 2, 3))))
     searcher = STRATEGIES.get("halton")(space, 1, 0)

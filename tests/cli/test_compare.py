@@ -101,3 +101,43 @@ def test_what_is_no_result_is_a_sentence(words: str, content: str, files: tuple[
 def test_one_result_is_no_comparison(files: tuple[Path, ...]) -> None:
     assert "give two results or more" in run("compare", files[0], code=2).stderr
     assert "iteration" in run("compare", *files, "--per", "token", code=2).stderr
+
+
+JOB = ("gpt2", "--seq-len", "64", "--system", "dgx-a100", "--nodes", "1")
+
+
+def test_plans_are_predicted_and_compared_at_once(tmp_path: Path) -> None:
+    plans = ("--global-batch-size", "16", "--compare", "tp=2", "--compare", "pp=2, micro-batches=4")
+    done = run("train", *JOB, *plans, "--report", "page.html", "--json", "both.json", cwd=tmp_path)
+    assert "page" in done.stdout
+    found = json.loads((tmp_path / "both.json").read_text())
+    assert [one["label"] for one in found["results"]] == ["as asked", "tp=2", "pp=2 micro-batches=4"]
+    assert found["per"] == "iteration"
+    assert found["asked"]["tp"] == [1, 2, 1]
+    for words, one in zip(((), ("--tp", "2")), found["results"], strict=False):
+        alone = run("train", *JOB, "--global-batch-size", "16", *words, "--json", "-")
+        assert one["seconds"] == json.loads(alone.stdout)["iteration_time_s"]
+    assert "From A to C" in run("train", *JOB, *plans).stdout
+    assert "tp=2" in (tmp_path / "page.html").read_text()
+
+
+def test_different_batches_are_compared_by_the_sample() -> None:
+    done = run("infer", *JOB, "--batch-size", "2", "--compare", "batch-size=4", "--json", "-")
+    assert json.loads(done.stdout)["per"] == "sample"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--compare", "tp=3"), "--compare tp=3: "),
+        (("--compare", "tq=3"), "unknown name after --compare"),
+        (("--compare", ","), "--compare gives no values"),
+        (("--compare", "tp=2", "--sweep", "tp=2"), "do not go together"),
+        (("--compare", "tp=2", "--timeline", "x.json"), "--timeline does not go with --compare"),
+        (("--compare", "tp=2", "--post", "dpo"), "--compare is of one iteration"),
+        (("--executor", "ray"), "--executor is for many plans"),
+    ],
+)
+def test_what_cannot_be_compared_is_a_sentence(words: tuple[str, ...], says: str) -> None:
+    done = run("train", *JOB, *words, code=2)
+    assert says in done.stderr

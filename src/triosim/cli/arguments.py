@@ -145,6 +145,15 @@ class StepOptions:
         "field of a plan, and options of parts as schedule.chunks=2,4.",
     )  # fmt: skip
     workers: int = _option(SEARCH, "--workers", "N", "Processes that share a sweep (default 1).", default=1)
+    executor: str = _option(
+        SEARCH, "--executor", "NAME",
+        "Who runs them: local, processes of this machine, or ray, a Ray cluster (default local).", default="local",
+        complete=parts("triosim.search.executor:EXECUTORS"),
+    )  # fmt: skip
+    compare: list[str] | None = _option(
+        SEARCH, "--compare", "NAME=VALUE,...",
+        "Also predict the plan with such values instead, as tp=4,pp=2, and show what makes the difference; repeatable.",
+    )  # fmt: skip
     csv: str | None = _option(
         SEARCH, "--csv", "FILE", "Write the plans of a sweep as a table; --json writes them too.",
         complete=completion.files,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 LEFT_OUT = {
     "--timeline": "timeline", "--report": "report", "--chakra": "chakra", "--stats": "stats", "--fit": "fit",
-    "--sweep": "sweep", "--csv": "csv", "--also": "also", "--batch-trace": "batch_trace",
+    "--sweep": "sweep", "--compare": "compare", "--csv": "csv", "--also": "also", "--batch-trace": "batch_trace",
     "--power-cap": "power_cap", "--clock": "clock", "--find": "find", "--slowdown": "slowdown",
     "--constant": "constant", "--tokens": "tokens", "--energy": "energy", "--at": "at", "--pue": "pue",
     "--price": "price", "--pay": "pay", "--input-shape": "input_shape",

@@ -59,9 +59,12 @@ def _infer(options: InferOptions) -> None:
 
 def _predict(options: Options, training: bool) -> None:
     _check_outputs(options)
+    if options.compare:
+        from triosim.cli.compared_plans import compare_plans
+
+        return compare_plans(options, training)
     if options.sweep:
-        sweep(options, training)
-        return
+        return sweep(options, training)
     check_alone(options)
     with progress() as tell:
         tell("reading the workload")

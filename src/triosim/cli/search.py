@@ -11,7 +11,7 @@ import typer
 from triosim.cli import completion
 from triosim.cli.arguments import MACHINE, Options
 from triosim.cli.command import command, progress
-from triosim.cli.completion import choices
+from triosim.cli.completion import choices, parts
 from triosim.cli.fields import argument, option
 from triosim.cli.fields import command as function_of
 from triosim.cli.outputs import OUTPUT, present
@@ -85,6 +85,11 @@ class SearchOptions:
         complete=completion.links,
     )  # fmt: skip
     workers: int = _option(RUN, "--workers", "N", "Processes that predict plans (default 1).", default=1)
+    executor: str = _option(
+        RUN, "--executor", "NAME",
+        "Who runs them: local, processes of this machine, or ray, a Ray cluster (default local).", default="local",
+        complete=parts("triosim.search.executor:EXECUTORS"),
+    )  # fmt: skip
     export: str | None = _option(
         OUTPUT, "--export", "NAME[=FILE]",
         "The best plan as the configuration of torchtitan (TOML) or megatron (arguments); with --json, of each plan.",
@@ -141,7 +146,7 @@ def search(options: SearchOptions) -> None:
         with KnownOutcomes([options.json], (*asked, space.batch), names, "a search", PlanOutcome.from_dict) as kept:
             found = best_plans(
                 trace, systems, space, base, fidelity, options.objective, options.best, options.front,
-                options.workers, tell, kept,
+                options.workers, tell, kept, executor=options.executor,
             )  # fmt: skip
             report = Report(
                 found, trace.meta.workload, {n: one.name for n, one in systems.items()}, options.objective,

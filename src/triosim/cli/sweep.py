@@ -48,7 +48,11 @@ def check_alone(options: Options) -> None:
     Raises:
         InputError: it was asked of a single prediction.
     """
-    for name, given in (("--csv", options.csv is not None), ("--workers", options.workers != 1)):
+    ours = (
+        ("--csv", options.csv is not None), ("--workers", options.workers != 1),
+        ("--executor", options.executor != "local"),
+    )  # fmt: skip
+    for name, given in ours:
         if given:
             raise InputError(f"{name} is for many plans: give --sweep as well, for example --sweep tp=1,2,4")
 
@@ -73,7 +77,7 @@ def sweep(options: Options, training: bool) -> None:
         fidelity = fidelity_of(options)
         axes = grid.axes_of(options.sweep or ())
         asked = list(grid.grid(axes))
-        system = machine(options, trace, max(_ranks(base, one) for one in asked))
+        system = machine(options, trace, max(ranks_of(base, one) for one in asked))
         also = [load_workload(name, step=options.step) for name in options.also or ()]
         content = (trace, system, base, fidelity, also)
         names, outputs = _texts(base, fidelity, axes), [options.json, options.csv]
@@ -81,7 +85,7 @@ def sweep(options: Options, training: bool) -> None:
             known = {number: replace(one, number=number) for number, one in kept.numbered(asked).items()}
             found = predicted(
                 trace, system, asked, workers=options.workers, base=base, fidelity=fidelity, progress=tell, known=known,
-                also=also, made=lambda one: kept.keep(asked[one.number], one),
+                also=also, made=lambda one: kept.keep(asked[one.number], one), executor=options.executor,
             )  # fmt: skip
             outcomes = list(found)
             tell("writing")
@@ -103,7 +107,7 @@ def _check(options: Options) -> None:
         raise InputError(f"--workers must be at least 1, got {options.workers}")
 
 
-def _ranks(base: Plan, asked: dict[str, Any]) -> int:
+def ranks_of(base: Plan, asked: dict[str, Any]) -> int:
     """Devices that a plan needs at least; 0 where its sizes make no sense, which it says itself."""
     sizes = [asked.get(name, getattr(base, name)) or 1 for name in ("dp", "tp", "pp")]
     if not all(isinstance(size, int) for size in sizes):

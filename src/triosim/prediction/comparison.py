@@ -96,10 +96,22 @@ def compare(paths: Sequence[Path], per_sample: bool = False) -> Comparison:
     """
     if len(paths) < 2:
         raise InputError("give two results or more that --json wrote: triosim compare A.json B.json")
-    results = tuple(_read(path, per_sample) for path in paths)
+    return comparison([_read(path, per_sample) for path in paths], per_sample)
+
+
+def comparison(results: Sequence[ComparedResult], per_sample: bool = False) -> Comparison:
+    """Compare what :func:`compared` made of predictions.
+
+    Args:
+        results: two or more, the first that which others are compared with.
+        per_sample: as it was for them.
+    """
     names = dict.fromkeys(name for one in results for name in one.asked)
     values = {name: tuple(one.asked.get(name) for one in results) for name in names}
-    return Comparison(results, per_sample, {n: v for n, v in values.items() if any(other != v[0] for other in v[1:])})
+    return Comparison(
+        tuple(results), per_sample,
+        {n: v for n, v in values.items() if any(other != v[0] for other in v[1:])},
+    )  # fmt: skip
 
 
 def _read(path: Path, per_sample: bool) -> ComparedResult:

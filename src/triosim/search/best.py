@@ -101,6 +101,7 @@ def best_plans(
     progress: Callable[[str], None] | None = None,
     known: Known | None = None,
     prune: bool = True,
+    executor: str = "local",
 ) -> BestPlans:
     """Find the best plans.
 
@@ -118,6 +119,7 @@ def best_plans(
         progress: told how far it is.
         known: what earlier runs have found.
         prune: False predicts every legal plan, for comparison.
+        executor: who runs several workers, as of :func:`triosim.search.sweep.sweep`.
 
     Raises:
         InputError: an argument makes no sense, or no plan is legal.
@@ -127,7 +129,7 @@ def best_plans(
     if count < 1:
         raise InputError(f"--best must be at least 1, got {count}")
     run = _Search(workload, systems, space, base, fidelity or Fidelity(), objective, count, whole_front, prune)
-    return run.run(workers, progress or (lambda words: None), known)
+    return run.run(workers, executor, progress or (lambda words: None), known)
 
 
 def _costs(seconds: float, size: int, devices: int) -> Costs:
@@ -177,13 +179,13 @@ class _Search:
         self.best: list[tuple[Costs, int]] = []
         self.found: dict[int, FoundPlan] = {}
 
-    def run(self, workers: int, tell: Callable[[str], None], known: Known | None) -> BestPlans:
+    def run(self, workers: int, executor: str, tell: Callable[[str], None], known: Known | None) -> BestPlans:
         """All of it."""
         if not self.candidates:
             why = "; ".join(f"{words} ({number:,})" for number, words in ((n, w) for w, n in self.illegal))
             raise InputError(f"no plan is legal{': ' + why if why else ''}: give another batch or number of devices")
         for devices in sorted(self.systems):
-            for outcome in self._predicted(devices, workers, tell, known):
+            for outcome in self._predicted(devices, workers, executor, tell, known):
                 self._take(outcome)
         places = front([self.found[n].costs for n in sorted(self.found)])
         numbers = sorted(self.found)
@@ -199,18 +201,18 @@ class _Search:
     # --- in which order -----------------------------------------------------------------------------------------------
 
     def _predicted(
-        self, devices: int, workers: int, tell: Callable[[str], None], known: Known | None
+        self, devices: int, workers: int, executor: str, tell: Callable[[str], None], known: Known | None
     ) -> Iterator[tuple[Candidate, PlanOutcome]]:
         """Plans on so many devices that may be among the best, with what they gave."""
         opened = _Opened(self, devices, tell)
-        if workers > 1:
-            yield from self._swept(opened, devices, workers, known)
+        if workers > 1 or executor != "local":
+            yield from self._swept(opened, devices, workers, executor, known)
             return
         while batch := list(islice(opened, TOGETHER)):
-            yield from self._swept(batch, devices, 1, known)
+            yield from self._swept(batch, devices, 1, executor, known)
 
     def _swept(
-        self, plans: Iterable[Candidate], devices: int, workers: int, known: Known | None
+        self, plans: Iterable[Candidate], devices: int, workers: int, executor: str, known: Known | None
     ) -> Iterator[tuple[Candidate, PlanOutcome]]:
         """Plans on so many devices with what they gave."""
         sent: list[Candidate] = []
@@ -230,7 +232,7 @@ class _Search:
 
         for outcome in sweep(
             self.workload, self.systems[devices], asked(), workers=workers, base=self.base, fidelity=self.fidelity,
-            known=remembered, made=made, window=TOGETHER * workers,
+            known=remembered, made=made, window=TOGETHER * workers, executor=executor,
         ):  # fmt: skip
             yield sent[outcome.number], outcome
 

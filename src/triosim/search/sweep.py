@@ -8,31 +8,20 @@ order nor on the number of workers.
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 
 from triosim.core.errors import InputError
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.plan import Plan
-from triosim.prediction.simulate import simulate
-from triosim.search.evaluate import NotEvaluated, evaluated
-from triosim.search.evaluated_figures import evaluated_figures, outlined_figures
-from triosim.search.grid import asked_of
-from triosim.search.outcome import Figures, PlanOutcome, figures
-from triosim.search.outline import outlined
+from triosim.search.executor import EXECUTORS, Executor
+from triosim.search.outcome import PlanOutcome
+from triosim.search.task import Detail, Numbered, PlanTask
 from triosim.trace.tables import Trace
 
-Detail = Literal["summary", "all"]
 Tell = Callable[[str], None]
-Formed = tuple[Plan, Fidelity]
-Numbered = tuple[int, Plan | dict[str, Any]]
 
 WINDOW = 4096
 """Plans of a summary that are put in another order together, those next to each other that divide the step alike.  The
@@ -57,6 +46,7 @@ def sweep(
     also: Sequence[Trace] = (),
     made: Callable[[PlanOutcome], None] | None = None,
     window: int = WINDOW,
+    executor: str = "local",
 ) -> Iterator[PlanOutcome]:
     """Predict plans one after another; results come in the order given.
 
@@ -77,6 +67,7 @@ def sweep(
         also: the same step recorded on other devices, as of :func:`triosim.simulate`.
         made: called with each outcome as soon as it is there, which may be long before it is its turn.
         window: most plans of a summary that are put in another order together.
+        executor: who runs several workers: ``"local"``, processes of this machine, or ``"ray"``, a Ray cluster.
 
     Raises:
         InputError: ``detail`` or ``workers`` make no sense, or a worker ended (it had too little memory).
@@ -88,13 +79,14 @@ def sweep(
     base, fidelity = base or Plan(), fidelity or Fidelity()
     known = {} if known is None else known  # an empty one may be filled while plans are asked for
     numbered = enumerate(plan if isinstance(plan, Plan) else dict(plan) for plan in plans)
-    task = _Task(workload, system, base, fidelity, detail, also)
+    task = PlanTask(workload, system, base, fidelity, detail, also)
     if detail == "all":
         window = 1 if workers == 1 else FIRST_WINDOW * workers
     progress_of = _Progress(progress or (lambda words: None), made or (lambda outcome: None))
-    if workers == 1:
+    if workers == 1 and executor == "local":
         return _in_windows(numbered, known, task, window, lambda plans: map(task.outcomes, plans), 1, progress_of)
-    return _spread(numbered, known, task, window, workers, progress_of)
+    run = EXECUTORS.get(executor)
+    return _spread(numbered, known, task, window, run, workers, progress_of)
 
 
 class _Progress:
@@ -124,7 +116,7 @@ Predict = Callable[[Iterable[list[Numbered]]], Iterable[list[PlanOutcome]]]
 def _in_windows(
     numbered: Iterator[Numbered],
     known: Mapping[int, PlanOutcome],
-    task: _Task,
+    task: PlanTask,
     window: int,
     predict: Predict,
     workers: int,
@@ -143,139 +135,15 @@ def _in_windows(
         yield from (found[number] for number, _ in batch)
 
 
-def _shares(formed: Formed | str, devices: int) -> str:
-    """Alike for plans that divide and price the same step, as most of the work is."""
-    if isinstance(formed, str):
-        return ""
-    plan, _ = formed
-    replicas = plan.dp or max(devices // plan.replica_ranks, 1)
-    batch = plan.batch_size or (plan.global_batch_size or 0) / replicas
-    size = batch / (plan.micro_batches or 1)
-    step = (plan.tp, plan.parallelism, plan.recompute, plan.sequence_length, size)
-    return repr((*step, plan.zero, plan.pp, plan.schedule))
-
-
-class _Task:
-    """Predicts one plan after another.
-
-    Args:
-        workload, system, base, fidelity, detail, also: as of :func:`sweep`.
-    """
-
-    def __init__(
-        self,
-        workload: Trace,
-        system: System,
-        base: Plan,
-        fidelity: Fidelity,
-        detail: Detail,
-        also: Sequence[Trace] = (),
-    ) -> None:
-        self.workload, self.system, self.detail, self.also = workload, system, detail, also
-        self.base, self.fidelity = base, fidelity
-
-    def formed(self, plan: Plan | dict[str, Any]) -> Formed | str:
-        """The plan and its fidelity, or why there is none."""
-        try:
-            if isinstance(plan, Plan):
-                return plan, self.fidelity
-            return asked_of(self.base, self.fidelity, plan, self.system.devices)
-        except InputError as error:
-            return str(error)
-
-    def sharing(self, plan: Plan | dict[str, Any]) -> str:
-        """Alike for plans that should be predicted one after another."""
-        return _shares(self.formed(plan), self.system.devices) if self.detail == "summary" else ""
-
-    def outcomes(self, plans: Iterable[Numbered]) -> list[PlanOutcome]:
-        """What some plans give."""
-        return [self.outcome(number, plan) for number, plan in plans]
-
-    def outcome(self, number: int, plan: Plan | dict[str, Any]) -> PlanOutcome:
-        """What a plan gives."""
-        asked, given = _asked(plan), self.formed(plan)
-        if isinstance(given, str):
-            return PlanOutcome(number, asked, None, given)
-        formed, fidelity = given
-        try:
-            if self.detail == "summary":
-                found = self._summary(formed, fidelity)
-                if found is not None:
-                    return PlanOutcome(number, asked, found)
-            result = simulate(self.workload, self.system, formed, fidelity, fit=False, also=self.also)
-            whole = result.to_dict() if self.detail == "all" else None
-            return PlanOutcome(number, asked, figures(result), "", whole)
-        except InputError as error:
-            return PlanOutcome(number, asked, None, str(error))
-
-    def _summary(self, plan: Plan, fidelity: Fidelity) -> Figures | None:
-        """Figures without a full prediction; None where there is no other way."""
-        try:
-            return outlined_figures(outlined(self.workload, self.system, plan, fidelity, self.also))
-        except NotEvaluated:
-            pass
-        try:
-            return evaluated_figures(evaluated(self.workload, self.system, plan, fidelity, self.also))
-        except NotEvaluated:
-            return None
-
-
-def _asked(plan: Plan | dict[str, Any]) -> dict[str, Any]:
-    """What a sweep gave of a plan, in values that JSON has."""
-    fields = {n: getattr(plan, n) for n in sorted(plan.given)} if isinstance(plan, Plan) else plan
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
-
-
-# --- several processes ------------------------------------------------------------------------------------------------
-
-_task: _Task | None = None
-"""In a worker: what it predicts plans for."""
-
-
-def _begin(
-    workload: Trace, system: System, base: Plan, fidelity: Fidelity, detail: Detail, also: Sequence[Trace]
-) -> None:
-    """Make this process a worker."""
-    global _task
-    _task = _Task(workload, system, base, fidelity, detail, also)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-
-
-def _end_with(parent: Any) -> None:
-    """A worker whose sweep was killed would wait for ever."""
-    parent.join()
-    os._exit(1)
-
-
-def _outcomes(plans: list[Numbered]) -> list[PlanOutcome]:
-    assert _task is not None
-    return _task.outcomes(plans)
-
-
 def _spread(
     numbered: Iterator[Numbered],
     known: Mapping[int, PlanOutcome],
-    task: _Task,
+    task: PlanTask,
     window: int,
+    executor: type[Executor],
     workers: int,
     progress: _Progress,
 ) -> Iterator[PlanOutcome]:
     """Outcomes in order, worked out by several processes."""
-    context = multiprocessing.get_context("spawn")
-    begin = (task.workload, task.system, task.base, task.fidelity, task.detail, task.also)
-    pool = ProcessPoolExecutor(workers, context, _begin, begin)
-
-    def predict(batches: Iterable[list[Numbered]]) -> Iterator[list[PlanOutcome]]:
-        for future in as_completed([pool.submit(_outcomes, batch) for batch in batches]):
-            yield future.result()
-
-    try:
-        yield from _in_windows(numbered, known, task, window, predict, workers, progress)
-    except BrokenProcessPool:
-        raise InputError(
-            f"one of {workers} workers ended before it was done, as a machine does that runs out of memory: use fewer"
-        ) from None
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+    with executor(task, workers) as run:
+        yield from _in_windows(numbered, known, task, window, run.predict, workers, progress)

@@ -1,0 +1,103 @@
+"""``--compare`` of ``triosim train`` and ``infer``: what another plan would change, part by part."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from triosim.cli.arguments import Options
+from triosim.cli.command import progress, say
+from triosim.cli.outputs import present
+from triosim.core.errors import InputError
+
+if TYPE_CHECKING:
+    from triosim.prediction.comparison import Comparison
+
+AS_ASKED = "as asked"
+"""What the first of the plans is called."""
+
+
+def compare_plans(options: Options, training: bool) -> None:
+    """Predict the plan that the options ask for and each that differs from it, and show what makes the difference.
+
+    Raises:
+        InputError: an option makes no sense, or is of one prediction alone.
+    """
+    from triosim.cli.streams import written
+    from triosim.core.outputs import text_output
+    from triosim.report.comparison import page, show, to_dict
+
+    _check(options)
+    with progress() as tell:
+        found = _compared(options, training, tell)
+        if options.report is not None:
+            with text_output(options.report) as file:
+                file.write(page(found))
+    present(found, "comparison", options.json, to_dict, show)
+    if options.report is not None:
+        say(written("page", options.report), options.json)
+
+
+def _compared(options: Options, training: bool, tell: Any) -> Comparison:
+    from triosim.cli.energy_options import energy_options
+    from triosim.cli.predict import fidelity_of, machine, plan_of, step
+    from triosim.cli.sweep import ranks_of
+    from triosim.cli.workloads import load_workload
+    from triosim.prediction.comparison import compared, comparison
+    from triosim.prediction.simulate import simulate
+    from triosim.search.grid import asked_of
+
+    asked: dict[str, dict[str, Any]] = {AS_ASKED: {}}
+    for text in options.compare or ():
+        asked[" ".join(_words(text))] = _changes(text)
+    tell("reading the workload")
+    trace, base, fidelity = step(options, training), plan_of(options, training), fidelity_of(options)
+    system = machine(options, trace, max(ranks_of(base, one) for one in asked.values()))
+    also = [load_workload(name, step=options.step) for name in options.also or ()]
+    told = energy_options(options)
+    documents = {}
+    for label, changes in asked.items():
+        tell(f"predicting {label}")
+        try:
+            plan, models = asked_of(base, fidelity, changes, system.devices)
+            found = simulate(trace, system, plan, models, progress=tell, also=also, energy=told)
+        except InputError as error:
+            raise InputError(f"--compare {label}: {error}" if changes else str(error)) from error
+        documents[label] = found.to_dict()
+    per_sample = len({_samples(document) for document in documents.values()}) > 1
+    return comparison([compared(document, label, per_sample) for label, document in documents.items()], per_sample)
+
+
+def _samples(document: dict[str, Any]) -> int:
+    """Samples of an iteration, of all replicas."""
+    return round(document["throughput"]["samples_per_s"] * document["iteration_time_s"])
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in re.split(r"[,\s]+", text) if word]
+
+
+def _changes(text: str) -> dict[str, Any]:
+    """The fields that a text such as ``tp=4,pp=2`` gives anew.
+
+    Raises:
+        InputError: it gives none, or something that a plan does not have.
+    """
+    from triosim.search.grid import axes_of
+
+    words = _words(text)
+    if not words:
+        raise InputError("--compare gives no values: say what is to be different, for example --compare tp=4,pp=2")
+    return {name: values[0] for name, values in axes_of(words, "--compare").items()}
+
+
+def _check(options: Options) -> None:
+    """Refuse options of one prediction alone, or of a sweep."""
+    from triosim.cli.sweep import check_alone
+
+    if options.sweep:
+        raise InputError("--compare and --sweep do not go together: a sweep ranks plans, --compare explains some")
+    check_alone(options)
+    for name in ("timeline", "chakra", "stats", "fit", "find"):
+        if getattr(options, name):
+            raise InputError(f"--{name} does not go with --compare: run the plan that you want alone")

@@ -1,0 +1,1 @@
+"""Executors, one file each; see :mod:`triosim.search.executor`."""

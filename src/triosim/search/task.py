@@ -1,0 +1,105 @@
+"""Predicting the plans of a sweep one after another, in whatever process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+from triosim.core.errors import InputError
+from triosim.fidelity import Fidelity
+from triosim.hardware.system import System
+from triosim.plan import Plan
+from triosim.prediction.simulate import simulate
+from triosim.search.evaluate import NotEvaluated, evaluated
+from triosim.search.evaluated_figures import evaluated_figures, outlined_figures
+from triosim.search.grid import asked_of
+from triosim.search.outcome import Figures, PlanOutcome, figures
+from triosim.search.outline import outlined
+from triosim.trace.tables import Trace
+
+Detail = Literal["summary", "all"]
+Formed = tuple[Plan, Fidelity]
+Numbered = tuple[int, Plan | dict[str, Any]]
+
+
+def _shares(formed: Formed | str, devices: int) -> str:
+    """Alike for plans that divide and price the same step, as most of the work is."""
+    if isinstance(formed, str):
+        return ""
+    plan, _ = formed
+    replicas = plan.dp or max(devices // plan.replica_ranks, 1)
+    batch = plan.batch_size or (plan.global_batch_size or 0) / replicas
+    size = batch / (plan.micro_batches or 1)
+    step = (plan.tp, plan.parallelism, plan.recompute, plan.sequence_length, size)
+    return repr((*step, plan.zero, plan.pp, plan.schedule))
+
+
+class PlanTask:
+    """Predicts one plan after another.
+
+    Args:
+        workload, system, base, fidelity, detail, also: as of :func:`triosim.search.sweep.sweep`.
+    """
+
+    def __init__(
+        self,
+        workload: Trace,
+        system: System,
+        base: Plan,
+        fidelity: Fidelity,
+        detail: Detail,
+        also: Sequence[Trace] = (),
+    ) -> None:
+        self.workload, self.system, self.detail, self.also = workload, system, detail, also
+        self.base, self.fidelity = base, fidelity
+
+    def formed(self, plan: Plan | dict[str, Any]) -> Formed | str:
+        """The plan and its fidelity, or why there is none."""
+        try:
+            if isinstance(plan, Plan):
+                return plan, self.fidelity
+            return asked_of(self.base, self.fidelity, plan, self.system.devices)
+        except InputError as error:
+            return str(error)
+
+    def sharing(self, plan: Plan | dict[str, Any]) -> str:
+        """Alike for plans that should be predicted one after another."""
+        return _shares(self.formed(plan), self.system.devices) if self.detail == "summary" else ""
+
+    def outcomes(self, plans: Iterable[Numbered]) -> list[PlanOutcome]:
+        """What some plans give."""
+        return [self.outcome(number, plan) for number, plan in plans]
+
+    def outcome(self, number: int, plan: Plan | dict[str, Any]) -> PlanOutcome:
+        """What a plan gives."""
+        asked, given = _asked(plan), self.formed(plan)
+        if isinstance(given, str):
+            return PlanOutcome(number, asked, None, given)
+        formed, fidelity = given
+        try:
+            if self.detail == "summary":
+                found = self._summary(formed, fidelity)
+                if found is not None:
+                    return PlanOutcome(number, asked, found)
+            result = simulate(self.workload, self.system, formed, fidelity, fit=False, also=self.also)
+            whole = result.to_dict() if self.detail == "all" else None
+            return PlanOutcome(number, asked, figures(result), "", whole)
+        except InputError as error:
+            return PlanOutcome(number, asked, None, str(error))
+
+    def _summary(self, plan: Plan, fidelity: Fidelity) -> Figures | None:
+        """Figures without a full prediction; None where there is no other way."""
+        try:
+            return outlined_figures(outlined(self.workload, self.system, plan, fidelity, self.also))
+        except NotEvaluated:
+            pass
+        try:
+            return evaluated_figures(evaluated(self.workload, self.system, plan, fidelity, self.also))
+        except NotEvaluated:
+            return None
+
+
+def _asked(plan: Plan | dict[str, Any]) -> dict[str, Any]:
+    """What a sweep gave of a plan, in values that JSON has."""
+    fields = {n: getattr(plan, n) for n in sorted(plan.given)} if isinstance(plan, Plan) else plan
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
