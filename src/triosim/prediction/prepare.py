@@ -347,7 +347,8 @@ def _of_whole_tensors(mesh: JobMesh, placed: Replication) -> Replication:
     replicas = placed.states and placed.ranks(mesh) > 1
     dealt = replicas and not (placed.weights or placed.replicas or placed.apart or placed.away)
     if replicas and not dealt:
-        cuts.append(placed.name)
+        whole = placed.apart and not (placed.weights or placed.replicas or placed.away)  # zero 1, but for the experts
+        cuts.append(f"{placed.name} where ranks share experts" if whole else placed.name)
     if cuts:
         cure = "use zero 1, which deals them to the replicas, " if cuts == [placed.name] else "leave it out, "
         raise PlanError(

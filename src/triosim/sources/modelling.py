@@ -443,6 +443,8 @@ def _hugging_face(table: dict[str, Any], where: str) -> tuple[str, dict[str, Any
     for name in named if isinstance(named, list) else ():
         table = {**table, **(cls.architectures.get(name, {}) if isinstance(name, str) else {})}
     keys = {f.name for f in dataclasses.fields(cls)}
+    if isinstance(rotary := table.get("rope_parameters"), dict):  # where newer files have what concerns them
+        table = {**{key: value for key, value in rotary.items() if key in keys}, **table}
     passed_over = [key for key in table if key not in keys and key not in cls.fixed and key not in _OWN]
     if passed_over:
         notes.append(f"{where}: passed over {_listed(passed_over)}")

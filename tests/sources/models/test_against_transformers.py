@@ -85,7 +85,34 @@ CASES |= {
          **dict.fromkeys(("attn_pdrop", "resid_pdrop", "embd_pdrop"), 0.0)},
     ),
 }  # fmt: skip
+CASES |= {
+    "seed_oss": ("seed_oss", {**LLAMA, "head_dim": 16, "attention_dropout": 0.0, "residual_dropout": 0.0}),
+    "seed_oss, dropout": ("seed_oss", {**LLAMA, "head_dim": 32, "attention_dropout": 0.0, "residual_dropout": 0.1}),
+    "smollm3": ("smollm3", {**LLAMA, "num_hidden_layers": 4, "pad_token_id": 0, "tie_word_embeddings": False}),
+    "olmo3": ("olmo3", {**LLAMA, "num_hidden_layers": 4, "sliding_window": 8, "pad_token_id": 0}),
+    "olmoe": ("olmoe", {**LLAMA, "num_experts": 8, "num_experts_per_tok": 2}),
+    "starcoder2": ("starcoder2", {**LLAMA, "num_key_value_heads": 2, "sliding_window": 8}),
+    "nemotron": ("nemotron", {**LLAMA, "head_dim": 16}),
+    "granite": ("granite", {**LLAMA, "pad_token_id": 0}),
+    "stablelm": ("stablelm", {**LLAMA, "use_qkv_bias": True, "partial_rotary_factor": 0.5}),
+    "glm4": ("glm4", {**LLAMA, "head_dim": 16, "num_key_value_heads": 2, "pad_token_id": 0}),
+    "glm4_moe": (
+        "glm4_moe",
+        {**LLAMA, "head_dim": 16, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48,
+         "n_shared_experts": 1, "use_qk_norm": True, "attention_bias": True, "num_nextn_predict_layers": 0,
+         "n_group": 4, "topk_group": 2},
+    ),
+    "minimax_m2": (
+        "minimax_m2", {**LLAMA, "head_dim": 16, "num_local_experts": 8, "num_experts_per_tok": 2, "rotary_dim": 8}
+    ),
+    "cohere2": ("cohere2", {**LLAMA, "num_hidden_layers": 4, "sliding_window": 8}),
+}  # fmt: skip
 APART = {
+    "seed_oss, dropout",
+    "nemotron",
+    "glm4",
+    "glm4_moe",
+    "cohere2",
     "llama4",
     "gpt_oss",
     "deepseek_v3",
@@ -118,7 +145,7 @@ def theirs(model_type: str, configuration: dict, change: Callable[[Any], None] =
             except KeyError:  # written before there was the call
                 net = cls._from_config(config, attn_implementation="eager")
             for module in net.modules():
-                if type(module).__name__.endswith("RMSNorm"):  # one kernel, as ours
+                if type(module).__name__.endswith(("RMSNorm", "Cohere2LayerNorm")):  # one kernel, as ours
                     module.forward = lambda x, w=module.weight: F.layer_norm(x, (x.shape[-1],), w)
             change(net)
             net.train()

@@ -242,3 +242,18 @@ def test_unreadable_files(tmp_path):
     (tmp_path / "latin.toml").write_bytes(b"\xff")
     with pytest.raises(InputError, match="UTF-8"):
         from_file(tmp_path / "latin.toml")
+
+
+def test_what_newer_files_say_of_rotary_positions(tmp_path):
+    path = tmp_path / "config.json"
+    config = {
+        "model_type": "stablelm", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1,
+        "num_attention_heads": 4, "vocab_size": 100,
+    }  # fmt: skip
+    found = []
+    for told in ({"partial_rotary_factor": 0.5}, {"rope_parameters": {"partial_rotary_factor": 0.5}}, {}):
+        path.write_text(json.dumps({**config, **told}))
+        trace = from_file(path, sequence_length=8)
+        found.append(next(b for b, name in enumerate(trace.values.name) if name.endswith("inv_freq")))
+        found[-1] = tuple(trace.values.shape.lists()[found[-1]])
+    assert found == [(4,), (4,), (2,)]

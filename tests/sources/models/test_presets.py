@@ -48,6 +48,11 @@ PUBLISHED = {
     "opt-6.7b": 6_658_473_984, "opt-13b": 12_853_473_280, "opt-30b": 29_974_540_288, "bloom-560m": 559_214_592,
     "bloom-7b1": 7_069_016_064, "bloom-176b": 176_247_271_424, "deepseek-v2-lite": 15_706_484_224,
     "deepseek-v2": 235_741_434_880, "gpt-oss-20b": 20_914_757_184, "gpt-oss-120b": 116_829_156_672,
+    "seed-oss-36b": 36_151_104_512, "smollm3-3b": 3_075_098_624, "olmo-3-7b": 7_298_011_136,
+    "olmoe-1b-7b": 6_919_161_856, "starcoder2-3b": 3_030_371_328, "starcoder2-7b": 7_173_923_840,
+    "starcoder2-15b": 15_957_889_024, "granite-3.1-8b": 8_170_848_256, "stablelm-3b": 2_795_443_200,
+    "stablelm-2-1.6b": 1_644_515_328, "glm-4-9b": 9_400_279_040, "glm-4-32b": 32_566_081_536,
+    "command-r7b": 8_028_033_024,
 }  # fmt: skip
 
 ROUNDED = {  # Brown et al., arXiv:2005.14165, Table 2.1, in millions; Devlin et al., arXiv:1810.04805, section 3
@@ -64,6 +69,8 @@ ROUNDED = {  # Brown et al., arXiv:2005.14165, Table 2.1, in millions; Devlin et
     "maxtext-32b": 32_000, "maxtext-64b": 64_000, "internlm-7b": 7300, "kimi-k2": 1_026_000,
     "dit-s-2": 33, "dit-b-2": 130, "dit-l-2": 458, "dit-xl-2": 675,
     "dlrm-kaggle": 540,  # as the paper of DLRM names it
+    "nemotron-4-340b": 341_000, "nemotron-4-15b": 15_600, "glm-4.5-air": 106_000, "command-a": 111_000,
+    "minimax-m2": 230_000, "minitron-4b": 4190, "minitron-8b": 8270, "glm-4.5": 355_000,
     "llama-4-scout": 109_000, "llama-4-maverick": 400_000,  # with the vision encoder of 0.9 G
 }  # fmt: skip
 

@@ -33,6 +33,7 @@ class Layout:
         last_norm_first: the last norm is registered before the blocks.
         residual: how a block adds up: ``pre`` x + part(norm(x)); ``post`` x + norm(part(x)); ``around`` both;
             ``parallel`` both parts of the same x.
+        scaled: what a part of a ``pre`` block gives is multiplied by a number before it is added.
         last_bias: whether the head has a bias.
     """
 
@@ -50,6 +51,7 @@ class Layout:
     order: tuple[str, ...] = ()
     last_norm_first: bool = False
     residual: str = "pre"
+    scaled: bool = False
     last_bias: bool = False
 
 
@@ -161,8 +163,10 @@ class Decoder(Text):
         if layout.residual == "around":
             x = net.add(x, self.norm(net, norms[1], attend(self.norm(net, norms[0], x))))
             return net.add(x, self.norm(net, norms[3], feed(self.norm(net, norms[2], x))))
-        x = net.add(x, attend(self.norm(net, norms[0], x)))
-        return net.add(x, feed(self.norm(net, norms[1], x)))
+        y = attend(self.norm(net, norms[0], x))
+        x = net.add(x, net.scaled(y) if layout.scaled else y)
+        y = feed(self.norm(net, norms[1], x))
+        return net.add(x, net.scaled(y) if layout.scaled else y)
 
 
 @dataclass(frozen=True)

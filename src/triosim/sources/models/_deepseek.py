@@ -21,14 +21,9 @@ from triosim.trace.tables import Category
 
 
 @dataclass(frozen=True)
-class DeepSeek(LlamaLike):
-    """What both generations have."""
+class DeepSeekExperts(LlamaLike):
+    """Dense first blocks, routed experts beside shared ones, and blocks that predict further tokens."""
 
-    kv_lora_rank: int = 512
-    q_lora_rank: int = 0
-    qk_nope_head_dim: int = 128
-    qk_rope_head_dim: int = 64
-    v_head_dim: int = 128
     n_routed_experts: int = 256
     n_shared_experts: int = 1
     num_experts_per_tok: int = 8
@@ -46,16 +41,6 @@ class DeepSeek(LlamaLike):
     def _router(self) -> ExpertRouter:
         """What chooses the experts."""
 
-    @property
-    def rotaries(self) -> tuple[Rotary, ...]:
-        return (Rotary(self.qk_rope_head_dim, f"{self.layout.kind}RotaryEmbedding"),)
-
-    def attention(self, layer: int) -> Any:
-        return LatentAttention(
-            self.hidden_size, self.num_attention_heads, self.kv_lora_rank, self.q_lora_rank, self.qk_nope_head_dim,
-            self.qk_rope_head_dim, self.v_head_dim, f"{self.layout.kind}Attention", f"{self.layout.kind}RMSNorm",
-        )  # fmt: skip
-
     def feed_forward(self, layer: int) -> Any:
         if layer < self.first_k_dense_replace:
             return super().feed_forward(layer)
@@ -65,7 +50,7 @@ class DeepSeek(LlamaLike):
             shared=FeedForward(self.hidden_size, shared, f"{kind}MLP"), shared_name="shared_experts",
         )  # fmt: skip
 
-    def untrained(self) -> DeepSeek:
+    def untrained(self) -> DeepSeekExperts:
         return replace(self, num_nextn_predict_layers=0)
 
     def weights(self) -> Weights:
@@ -107,3 +92,24 @@ class DeepSeek(LlamaLike):
             own = net.tensor(labels.shape, labels.dtype, Category.LABEL)
             total = net.add(total, net.scaled(super().loss(net, further, own)))
         return total
+
+
+@dataclass(frozen=True)
+class DeepSeek(DeepSeekExperts):
+    """What both generations have."""
+
+    kv_lora_rank: int = 512
+    q_lora_rank: int = 0
+    qk_nope_head_dim: int = 128
+    qk_rope_head_dim: int = 64
+    v_head_dim: int = 128
+
+    @property
+    def rotaries(self) -> tuple[Rotary, ...]:
+        return (Rotary(self.qk_rope_head_dim, f"{self.layout.kind}RotaryEmbedding"),)
+
+    def attention(self, layer: int) -> Any:
+        return LatentAttention(
+            self.hidden_size, self.num_attention_heads, self.kv_lora_rank, self.q_lora_rank, self.qk_nope_head_dim,
+            self.qk_rope_head_dim, self.v_head_dim, f"{self.layout.kind}Attention", f"{self.layout.kind}RMSNorm",
+        )  # fmt: skip

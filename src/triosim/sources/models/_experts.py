@@ -82,7 +82,7 @@ class ExpertRouter:
                 return _softmax(net, top), numbers
             return net.to(net.sigmoid(net.to(top, "float32")), x.dtype), numbers
         if self.score == "sigmoid":
-            scores = net.sigmoid(logits)
+            scores = net.sigmoid(net.to(logits, "float32"))
         else:
             scores = _softmax(net, net.to(logits, "float32"))
         top, numbers = self._choose(net, scores)

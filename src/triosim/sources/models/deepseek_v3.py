@@ -1,4 +1,4 @@
-"""DeepSeek-V3 and R1: experts scored by a sigmoid, chosen from the best groups (Liu et al., arXiv:2412.19437)."""
+"""DeepSeek-V3, R1 and Kimi K2: experts scored by a sigmoid, chosen from the best groups (arXiv:2412.19437)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class DeepSeekV3(DeepSeek):
     norm_topk_prob: bool = True
 
     layout: ClassVar = Layout("DeepseekV3")
-    model_types: ClassVar = ("deepseek_v3",)
+    model_types: ClassVar = ("deepseek_v3", "kimi_k2")
     fixed: ClassVar = {"attention_bias": False, "hidden_act": "silu"}
 
     @property

@@ -1,0 +1,27 @@
+"""Granite 3: Llama whose embeddings, parts and scores are multiplied by numbers (IBM, Granite 3.0, October 2024)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from triosim.core.registry import registered
+from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._net import Net
+from triosim.sources.models._tape import Tensor
+
+
+@registered
+@dataclass(frozen=True)
+class Granite(LlamaLike):
+    """Configuration, named as in Hugging Face's ``config.json``."""
+
+    layout: ClassVar = Layout("Granite", scaled=True)
+    model_types: ClassVar = ("granite",)
+    fixed: ClassVar = {"attention_bias": False, "mlp_bias": False, "hidden_act": "silu"}
+
+    def embed(self, net: Net, tokens: Tensor) -> Tensor:
+        return net.scaled(super().embed(net, tokens))
+
+    def score(self, net: Net, x: Tensor) -> Tensor:
+        return net.scaled(super().score(net, x), "aten::div")

@@ -1,0 +1,36 @@
+"""Seed-OSS: Llama with biases of queries, keys and values, and dropout (ByteDance Seed, model card, 2025)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from triosim.core.registry import registered
+from triosim.sources.models._decoder import Layout, LlamaLike
+from triosim.sources.models._parts import FeedForward, SelfAttention
+
+
+@registered
+@dataclass(frozen=True)
+class SeedOSS(LlamaLike):
+    """Configuration, named as in Hugging Face's ``config.json``."""
+
+    head_dim: int = 128
+    attention_bias: bool = True
+    attention_out_bias: bool = False
+    attention_dropout: float = 0.1
+    residual_dropout: float = 0.1
+    mlp_bias: bool = False
+
+    layout: ClassVar = Layout("SeedOss")
+    model_types: ClassVar = ("seed_oss",)
+    fixed: ClassVar = {"hidden_act": "silu"}
+
+    def attention(self, layer: int) -> SelfAttention:
+        return replace(
+            super().attention(layer), bias=self.attention_bias, last_bias=self.attention_out_bias,
+            dropout=self.attention_dropout, last_dropout=self.residual_dropout,
+        )  # fmt: skip
+
+    def feed_forward(self, layer: int) -> FeedForward:
+        return replace(super().feed_forward(layer), bias=self.mlp_bias, dropout=self.residual_dropout)
