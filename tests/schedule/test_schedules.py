@@ -13,7 +13,7 @@ import triosim
 from tests.asked import asked
 from tests.traces import chain
 from triosim import Fidelity, Plan, PlanError
-from triosim.schedule.actions import SCHEDULES, Action, Pass
+from triosim.schedule.actions import SCHEDULES, Action, Pass, Schedule, check
 
 PS = 10**12
 EACH = [
@@ -25,7 +25,11 @@ EACH = [
     ("looped-bfs", {"chunks": 3}),
     ("zb-h1", {}),
     ("zb-h2", {}),
+    ("zb-v", {}),
+    ("dualpipe-v", {}),
 ]
+FEWEST = {"dualpipe-v": 2}
+"""Micro-batches for each stage that a schedule needs."""
 
 
 def _made(name: str, options: dict[str, int]) -> Any:
@@ -35,22 +39,24 @@ def _made(name: str, options: dict[str, int]) -> Any:
 @given(st.sampled_from(EACH), st.integers(1, 6), st.integers(1, 4))
 def test_every_micro_batch_goes_once_each_way_through_every_chunk(which: Any, stages: int, rounds: int) -> None:
     schedule = _made(*which)
-    micro_batches = rounds * stages
-    back = (Pass.INPUT_GRADIENT, Pass.WEIGHT_GRADIENT) if schedule.splits_backward else (Pass.BACKWARD,)
+    micro_batches = rounds * stages * FEWEST.get(which[0], 1)
+    check(schedule, which[0], stages, micro_batches)
     for stage in range(stages):
         actions = schedule.actions(stage, stages, micro_batches)
-        assert len(set(actions)) == len(actions) == micro_batches * schedule.chunks_per_stage * (1 + len(back))
+        assert len(set(actions)) == len(actions)
         for m in range(micro_batches):
             for chunk in range(schedule.chunks_per_stage):
-                at = [actions.index(Action(what, m, chunk)) for what in (Pass.FORWARD, *back)]
-                assert at == sorted(at)
+                passes = [a.what for a in actions if (a.micro_batch, a.chunk) == (m, chunk)]
+                halves = schedule.splits_backward and len(passes) == 3
+                whole = [Pass.BACKWARD] * (schedule.splits_backward in (False, which[0] == "dualpipe-v"))
+                assert passes == [Pass.FORWARD, *([Pass.INPUT_GRADIENT, Pass.WEIGHT_GRADIENT] if halves else whole)]
 
 
 @given(st.sampled_from(EACH), st.integers(1, 6), st.integers(1, 4))
 def test_no_schedule_deadlocks(which: Any, stages: int, rounds: int) -> None:
     """Its actions, and what a pass needs of the parts before and after it, have no cycle."""
     schedule = _made(*which)
-    assert _time(schedule, stages, rounds * stages, 6, 6, 6) > 0
+    assert _time(schedule, stages, rounds * stages * FEWEST.get(which[0], 1), 6, 6, 6) > 0
 
 
 def _time(schedule: Any, stages: int, micro_batches: int, forward: int, input_s: int, weight_s: int) -> int:
@@ -69,13 +75,14 @@ def _spans(
     }  # fmt: skip
     orders = [schedule.actions(stage, stages, micro_batches) for stage in range(stages)]
     ended: dict[tuple[bool, int, int], int] = {}  # (backward, micro-batch, part)
+    parts = [[p for p in range(stages * chunks) if schedule.stage_of(p, stages) == stage] for stage in range(stages)]
     free, at, first = [0] * stages, [0] * stages, [-1] * stages
     while any(a < len(order) for a, order in zip(at, orders, strict=True)):
         moved = False
         for stage, order in enumerate(orders):
             while at[stage] < len(order):
                 what, m, chunk = order[at[stage]]
-                part = chunk * stages + stage
+                part = parts[stage][chunk]
                 if what is Pass.FORWARD:
                     need = (False, m, part - 1) if part else None
                 elif what is Pass.WEIGHT_GRADIENT:
@@ -101,8 +108,10 @@ BUBBLE = {
     "looped-bfs": lambda p, f, b, w, v: (p - 1) * (f + b + w) // v,
     "zb-h1": lambda p, f, b, w, v: (p - 1) * (f + b - w),
     "zb-h2": lambda p, f, b, w, v: (p - 1) * max(f, f + b - 2 * w),  # the last stage begins (p - 1) f after the first
+    "zb-v": lambda p, f, b, w, v: (p - 1) * max(f, f + b - 2 * w) // 2,  # as ZB-H2 in passes of half the length
+    "dualpipe-v": lambda p, f, b, w, v: (p - 1) * (f + b - w) // 2,
 }
-LEAST = {"zb-h2": lambda p: 2 * p - 1}
+LEAST = {"zb-h2": lambda p: 2 * p - 1, "zb-v": lambda p: 2 * p, "dualpipe-v": lambda p: 2 * p}
 """Micro-batches from which a schedule has its bubble, where those of one round are too few."""
 
 
@@ -140,6 +149,14 @@ def test_zb_h2_holds_at_most_twice_what_1f1b_does() -> None:
         assert held.max() == 2 * 4 - 1
 
 
+@pytest.mark.parametrize("stage", range(4))
+def test_zb_v_holds_as_much_as_the_first_stage_of_1f1b(stage: int) -> None:
+    """Passes through a chunk, half of a stage each, whose activations are held: 2 p (Qi et al. 2024, section 6)."""
+    actions = _made("zb-v", {}).actions(stage, 4, 16)
+    held = np.cumsum([{Pass.FORWARD: 1, Pass.WEIGHT_GRADIENT: -1}.get(action.what, 0) for action in actions])
+    assert held.max() == 2 * 4
+
+
 @pytest.mark.parametrize(("name", "options"), EACH)
 @pytest.mark.parametrize("weight", [1e-3, 0.5e-3])
 def test_the_bubble_comes_out_of_a_simulation(name: str, options: dict[str, int], weight: float) -> None:
@@ -163,10 +180,24 @@ def test_interleaving_sends_more_and_zero_bubble_the_same() -> None:
 
     assert sends("1f1b") == sends("zb-h1") == 8 * 2 * 3  # micro-batches x there and back x boundaries
     assert sends("interleaved-1f1b", chunks=3) == 8 * 2 * (4 * 3 - 1)
+    assert sends("zb-v") == sends("dualpipe-v") == 8 * 2 * 2 * 3  # the lowest stage has both parts of the turn
+
+
+@pytest.mark.parametrize("name", ["zb-v", "dualpipe-v"])
+def test_replicas_reduce_each_gradient_once_in_a_v(name: str) -> None:
+    """As many bytes as without a pipeline, whose stages have equal shares of them."""
+    trace = chain(layers=8, batch=512, width=256, weight_s=1e-3, optimizer_s=1e-3)
+    reduced = {}
+    for pp, schedule in ((1, "1f1b"), (2, "interleaved-1f1b"), (2, name)):
+        plan = Plan(pp=pp, dp=2, micro_batches=8, schedule=schedule)
+        result = triosim.simulate(trace, triosim.system(devices=2 * pp, link="1GB/s"), plan)
+        rows = [row for row in result.collectives if row.kind == "all_reduce"]
+        reduced[pp, schedule] = sum(row.bytes for row in rows)
+    assert 2 * reduced[2, name] == 2 * reduced[2, "interleaved-1f1b"] == reduced[1, "1f1b"] > 0  # of a rank
 
 
 def test_zero_bubble_holds_no_more_than_the_first_stage_of_1f1b() -> None:
-    """All stages hold ``pp`` micro-batches under ZB-H1, stage ``s`` of 1F1B ``pp - s``."""
+    """All stages hold ``pp`` micro-batches under ZB-H1 and as much under ZB-V, stage ``s`` of 1F1B ``pp - s``."""
     trace = chain(layers=8, batch=8192, width=128, weight_s=1e-3)
     system = triosim.system(devices=4, link="inf")
     held = {
@@ -174,8 +205,9 @@ def test_zero_bubble_holds_no_more_than_the_first_stage_of_1f1b() -> None:
             d.allocated_bytes
             for d in triosim.simulate(trace, system, Plan(pp=4, micro_batches=16, schedule=name)).devices
         ]
-        for name in ("1f1b", "zb-h1")
+        for name in ("1f1b", "zb-h1", "zb-v")
     }
+    assert max(held["zb-v"]) <= held["1f1b"][0] + 2 * 2 * 128 * 128 * 4
     weights = 2 * 2 * 128 * 128 * 4  # and gradients
     assert max(held["zb-h1"]) <= held["1f1b"][0] + weights
     assert held["1f1b"][3] < held["1f1b"][0] / 3
@@ -241,10 +273,13 @@ class TestAgainstTorch:
             "FORWARD": Pass.FORWARD, "FULL_BACKWARD": Pass.BACKWARD, "BACKWARD_INPUT": Pass.INPUT_GRADIENT,
             "BACKWARD_WEIGHT": Pass.WEIGHT_GRADIENT,
         }  # fmt: skip
+        made.num_stages = stages * chunks
+        listed = made._calculate_single_rank_operations(rank)
         return [
             Action(kinds[action.computation_type.name], action.microbatch_index, action.stage_index // stages)
-            for action in made._calculate_single_rank_operations(rank)
-            if action is not None
+            for together in listed
+            if together is not None
+            for action in together.sub_actions or (together,)
         ]
 
     @pytest.mark.parametrize(
@@ -272,6 +307,26 @@ class TestAgainstTorch:
             own = ours.actions(rank, stages, micro_batches)
             assert [a for a in own if a.what is not Pass.FORWARD] == [a for a in theirs if a.what is not Pass.FORWARD]
 
+    @pytest.mark.parametrize(("stages", "micro_batches"), [(1, 3), (2, 2), (2, 4), (4, 3), (4, 8), (8, 40)])
+    def test_zero_bubble_in_a_v(self, schedules: Any, stages: int, micro_batches: int) -> None:
+        for rank in range(stages):
+            theirs = self._theirs(schedules, "ScheduleZBVZeroBubble", stages, 2, micro_batches, rank)
+            assert _made("zb-v", {}).actions(rank, stages, micro_batches) == theirs
+
+    @pytest.mark.parametrize(("stages", "micro_batches"), [(1, 2), (2, 4), (3, 7), (4, 8), (5, 12), (8, 40)])
+    def test_dual_pipe_in_a_v(self, schedules: Any, stages: int, micro_batches: int) -> None:
+        for rank in range(stages):
+            theirs = self._theirs(schedules, "ScheduleDualPipeV", stages, 2, micro_batches, rank)
+            assert _made("dualpipe-v", {}).actions(rank, stages, micro_batches) == theirs
+
+    @pytest.mark.parametrize("name", ["zb-v", "dualpipe-v"])
+    def test_parts_in_a_v(self, name: str) -> None:
+        pytest.importorskip("torch")
+        from torch.distributed.pipelining._utils import generate_stage_to_rank_mapping
+
+        theirs = generate_stage_to_rank_mapping(4, 8, style="v")
+        assert {part: _made(name, {}).stage_of(part, 4) for part in range(8)} == theirs
+
 
 def test_inference_goes_through_the_chunks_in_rounds() -> None:
     trace = chain(layers=8, weight_s=1e-3)
@@ -279,6 +334,49 @@ def test_inference_goes_through_the_chunks_in_rounds() -> None:
     result = triosim.simulate(trace, triosim.system(devices=2, link="inf"), plan)
     f = 4 * PS // 1000
     assert round(result.iteration_time_s * PS) == 4 * f + f // 2
+
+
+class _Odd(Schedule):
+    """Runs what it is told to run."""
+
+    splits_backward = True
+
+    def __init__(self, order: list[Action], placed: tuple[int, ...] = (0,)) -> None:
+        self.order, self.placed = order, placed
+
+    def stage_of(self, part: int, stages: int) -> int:
+        return self.placed[part]
+
+    def actions(self, stage: int, stages: int, micro_batches: int) -> list[Action]:
+        return self.order
+
+
+F, B, I, W = Pass
+BOTH = [Action(F, 0), Action(F, 1)]
+
+
+@pytest.mark.parametrize(
+    ("order", "placed", "words"),
+    [
+        ([*BOTH, Action(I, 0), Action(W, 0), Action(B, 1)], (0,), ""),
+        (
+            [*BOTH, Action(I, 0), Action(B, 1), Action(W, 0)],
+            (0,),
+            "whole while weight gradients of 1 other.s. are due",
+        ),
+        ([*BOTH, Action(I, 0), Action(B, 0)], (0,), "runs backward of micro-batch 0 where weight_gradient is its next"),
+        ([Action(W, 0)], (0,), "runs weight_gradient of micro-batch 0 where forward is its next pass"),
+        ([*BOTH, Action(B, 0), Action(I, 0)], (0,), "where nothing is its next pass"),
+        ([*BOTH, Action(B, 0), Action(I, 1)], (0,), "runs 1 of 2 micro-batches to the end"),
+        ([], (1,), "stage_of puts parts on stages 1: each of 1 needs 1"),
+    ],
+)
+def test_schedules_of_others_are_checked(order: list[Action], placed: tuple[int, ...], words: str) -> None:
+    if not words:
+        check(_Odd(order, placed), "odd", 1, 2)
+        return
+    with pytest.raises(PlanError, match=words):
+        check(_Odd(order, placed), "odd", 1, 2)
 
 
 @settings(max_examples=30)

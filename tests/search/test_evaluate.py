@@ -156,3 +156,10 @@ def test_what_cannot_be_evaluated_says_so_and_is_simulated(
     assert outcome.figures is not None
     assert outcome.figures == figures(simulate(workload, machine, plan, fit=False))
     assert outcome.figures.way == "simulated"
+
+
+@pytest.mark.parametrize("schedule", ["zb-v", "dualpipe-v"])
+def test_chunks_in_a_v_are_simulated(workload: triosim.Trace, machine: triosim.System, schedule: str) -> None:
+    plan = Plan(tp=8, pp=2, micro_batches=4, batch_size=4, schedule=schedule)
+    with pytest.raises(NotEvaluated, match="chunks that are not placed in turn"):
+        evaluated(workload, machine, plan)

@@ -289,7 +289,8 @@ def arrange(
     together = blocks(step.trace).of(step.trace) if mesh.stages > 1 and block_wise else None
     schedule = _schedule(plan, mesh)
     chunks = schedule.chunks_per_stage
-    costs = np.tile(_by_stage(times, system, placement, mesh), (chunks, 1))
+    of_parts = [schedule.stage_of(part, mesh.stages) for part in range(mesh.stages * chunks)]
+    costs = _by_stage(times, system, placement, mesh)[of_parts]  # (parts, operators)
     stages = split(step.trace, costs, mesh.stages * chunks, plan.stages, per_byte, together, step.homes)
     if schedule.splits_backward:
         step = replace(step, notes=(*step.notes, *_unsplit(step.homes, stages, times[slowest].seconds, plan.schedule)))

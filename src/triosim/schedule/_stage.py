@@ -1,7 +1,6 @@
 """What is known of a job, its pipeline stages and the parts of the model on them, before programs are written.
 
-A stage runs one *part* of the model, or several (chunks) under schedules that interleave them; part ``p`` is on stage
-``p % stages``.
+A stage runs one *part* of the model, or several (chunks) under schedules that interleave them, which say where each is.
 """
 
 from __future__ import annotations
@@ -61,6 +60,7 @@ class JobFacts:
         self.costs = costs
         self.schedule, self.pipeline = schedule, mesh.stages
         self.chunks = stages.count // self.pipeline
+        self._placed = [schedule.stage_of(part, self.pipeline) for part in range(stages.count)]
         operators, values = step.trace.operators, step.trace.values
         self.tags = Tags()
         self._parts: dict[int, PartFacts] = {}
@@ -154,18 +154,22 @@ class JobFacts:
 
     def stage(self, part: int) -> int:
         """The stage that runs a part of the model."""
-        return part % self.pipeline
+        return self._placed[part]
+
+    def chunk(self, part: int) -> int:
+        """Which of the parts of its stage a part is."""
+        return self._placed[:part].count(self._placed[part])
 
     def parts(self, stage: int) -> list[int]:
         """The parts of the model that a stage runs, in the order of their forward."""
-        return list(range(stage, self.stages.count, self.mesh.stages))
+        return [part for part, own in enumerate(self._placed) if own == stage]
 
 
 class PartFacts:
     """What a stage runs of one part of the model, and what crosses to and from other stages."""
 
     def __init__(self, job: JobFacts, number: int) -> None:
-        self.job, self.number, self.chunk, self.plan = job, number, number // job.mesh.stages, job.plan
+        self.job, self.number, self.chunk, self.plan = job, number, job.chunk(number), job.plan
         trace, stages = job.step.trace, job.stages
         mine, phases = stages.of == number, trace.operators.phase
         self.forward = np.flatnonzero(mine & (phases == Phase.FORWARD)).tolist()

@@ -1,12 +1,15 @@
 """The interface of pipeline schedules: in which order a stage runs its micro-batches.
 
-A model is cut into ``stages x chunks`` *parts* in the order of its forward; part ``p`` is chunk ``p // stages`` of
-stage ``p % stages`` (a looped placement, Narayanan et al. 2021, section 2.2; with one chunk, parts are stages).
+A model is cut into ``stages x chunks`` *parts* in the order of its forward.  :meth:`Schedule.stage_of` says which stage
+has a part, by default stage ``p % stages`` (a looped placement, Narayanan et al. 2021, section 2.2; with one chunk,
+parts are stages).  The parts of a stage are its chunks, in that order.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import ClassVar, NamedTuple
 
@@ -38,8 +41,8 @@ class Schedule(ABC):
     """Orders the work of one pipeline stage.
 
     One subclass a file in ``schedule/schedules``, a frozen dataclass whose fields are its options.  Every micro-batch
-    runs through every chunk once forward, and once backward: whole, or if :attr:`splits_backward` as both halves, the
-    input gradient first.
+    runs through every chunk once forward, and once backward: whole, or if :attr:`splits_backward` also as both halves,
+    the input gradient first.
     """
 
     splits_backward: ClassVar[bool] = False
@@ -48,6 +51,14 @@ class Schedule(ABC):
     def chunks_per_stage(self) -> int:
         """Parts of the model that each stage has (virtual stages)."""
         return 1
+
+    def stage_of(self, part: int, stages: int) -> int:
+        """The stage that has a part of the model, parts counted in the order of the forward."""
+        return part % stages
+
+    def looped(self, stages: int) -> bool:
+        """Whether parts are on the stages in turn."""
+        return all(self.stage_of(p, stages) == p % stages for p in range(stages * self.chunks_per_stage))
 
     @abstractmethod
     def actions(self, stage: int, stages: int, micro_batches: int) -> list[Action]:
@@ -73,35 +84,69 @@ def check(schedule: Schedule, name: str, stages: int, micro_batches: int) -> Non
     Raises:
         PlanError: a stage leaves a pass out, runs it twice or too early, or answers with anything but actions.
     """
-    halves = (Pass.INPUT_GRADIENT, Pass.WEIGHT_GRADIENT) if schedule.splits_backward else (Pass.BACKWARD,)
-    passes = (Pass.FORWARD, *halves)
+    whole, halves = (Pass.FORWARD, Pass.BACKWARD), (Pass.FORWARD, Pass.INPUT_GRADIENT, Pass.WEIGHT_GRADIENT)
+    ways = (halves, whole) if schedule.splits_backward else (whole,)
+    allowed = " or ".join(", ".join(one.name.lower() for one in way) for way in ways)
+    chunks = schedule.chunks_per_stage
+    _check_placement(schedule, name, stages)
     for stage in range(stages):
         where = f"schedule {name}: stage {stage} of {stages}"
-        done: dict[tuple[int, int], int] = {}  # micro-batch and chunk -> passes that were run
+        done: dict[tuple[int, int], tuple[Pass, ...]] = {}  # micro-batch and chunk -> passes that were run
+        halved = Counter[int]()  # chunk -> micro-batches whose weight gradient is due
         answer = schedule.actions(stage, stages, micro_batches)
         for action in answer if isinstance(answer, list | tuple) else [answer]:
             if not isinstance(action, Action):
                 raise PlanError(f"{where} answers with {quoted(action)}, which is no Action: give a list of them")
             key = (action.micro_batch, action.chunk)
             place = f"micro-batch {quoted(key[0])}" + (f" of chunk {quoted(key[1])}" if key[1] else "")
-            if key[0] not in range(micro_batches) or key[1] not in range(schedule.chunks_per_stage):
+            if key[0] not in range(micro_batches) or key[1] not in range(chunks):
                 raise PlanError(f"{where} runs {place}, which does not exist")
-            number = done.get(key, 0)
-            if number == len(passes) or action.what != passes[number]:
-                wanted = passes[number].name.lower() if number < len(passes) else "nothing"
+            before = done.get(key, ())
+            after = (*before, action.what)
+            if not any(after == way[: len(after)] for way in ways):
+                following = [way[len(before)] for way in ways if before == way[: len(before)] and way != before]
+                wanted = " or ".join(dict.fromkeys(one.name.lower() for one in following)) or "nothing"
                 raise PlanError(
                     f"{where} runs {getattr(action.what, 'name', str(action.what)).lower()} of {place} where "
-                    f"{wanted} is its next pass: each pass is run once, in the order "
-                    f"{', '.join(one.name.lower() for one in passes)}"
+                    f"{wanted} is its next pass: each pass is run once, in the order {allowed}"
                 )
-            done[key] = number + 1
-        finished = sum(number == len(passes) for number in done.values())
-        all_ = micro_batches * schedule.chunks_per_stage
-        if finished < all_:
+            done[key] = after
+            halved[key[1]] += (action.what is Pass.INPUT_GRADIENT) - (action.what is Pass.WEIGHT_GRADIENT)
+            if action.what is Pass.BACKWARD and halved[key[1]]:
+                due = f"{halved[key[1]]} other(s)"
+                raise PlanError(
+                    f"{where} runs backward of {place} whole while weight gradients of {due} are due: run these first, "
+                    "or the backward in halves"
+                )
+        finished = sum(passes in ways for passes in done.values())
+        if finished < micro_batches * chunks:
             raise PlanError(
-                f"{where} runs {finished} of {all_} micro-batches to the end: each needs "
-                f"{', '.join(one.name.lower() for one in passes)}"
+                f"{where} runs {finished} of {micro_batches * chunks} micro-batches to the end: each needs {allowed}"
             )
+
+
+def _check_placement(schedule: Schedule, name: str, stages: int) -> None:
+    placed = [schedule.stage_of(part, stages) for part in range(stages * schedule.chunks_per_stage)]
+    if Counter(placed) != dict.fromkeys(range(stages), schedule.chunks_per_stage):
+        raise PlanError(
+            f"schedule {name}: stage_of puts parts on stages {', '.join(map(str, placed))}: each of {stages} needs "
+            f"{schedule.chunks_per_stage}"
+        )
+
+
+def numbered(passes: Iterable[tuple[Pass, int]]) -> list[Action]:
+    """Passes of chunks as actions: each kind of pass of a chunk takes the micro-batches in turn.
+
+    Args:
+        passes: kind and chunk of each; a whole backward is both halves.
+    """
+    count, found = Counter[tuple[Pass, int]](), []
+    for what, chunk in passes:
+        same = (Pass.INPUT_GRADIENT, Pass.WEIGHT_GRADIENT) if what is Pass.BACKWARD else (what,)
+        found.append(Action(what, count[same[0], chunk], chunk))
+        for one in same:
+            count[one, chunk] += 1
+    return found
 
 
 def forward_only(stage: int, stages: int, chunks: int, micro_batches: int) -> list[Action]:

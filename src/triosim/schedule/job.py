@@ -36,6 +36,9 @@ from triosim.schedule.program import COMPUTE, COPY, SEND, TP, Op, Program, of_it
 from triosim.schedule.stages import Boundary, Stages
 from triosim.trace.tables import ITEM_BYTES, Category, Phase, Trace
 
+_HALVES = {Pass.BACKWARD: (Pass.INPUT_GRADIENT, Pass.WEIGHT_GRADIENT)}
+"""What a whole pass consists of."""
+
 
 class PassKind(NamedTuple):
     """What tells one pass of a micro-batch through a chunk from another.
@@ -210,7 +213,7 @@ class StageWriter:
     def _kinds(self) -> list[PassKind]:
         """The kind of each action."""
         actions, before = self.of.actions, [list[bool]() for _ in self.of.parts]
-        last = {(action.what, action.chunk): number for number, action in enumerate(actions)}
+        last = {(half, a.chunk): number for number, a in enumerate(actions) for half in _HALVES.get(a.what, (a.what,))}
         kinds = []
         for number, action in enumerate(actions):
             needs, past = Missing(), before[action.chunk]
@@ -218,7 +221,8 @@ class StageWriter:
             if self.of.parts[action.chunk].units:
                 needs = missing(past, len(past) - 1, self.job.replication.regathers, self.job.stages.count > 1)
             ends = action.what is not Pass.FORWARD or not self.job.trains
-            kinds.append(PassKind(action.what, action.chunk, ends and last[action.what, action.chunk] == number, needs))
+            half = _HALVES.get(action.what, (action.what,))[0]
+            kinds.append(PassKind(action.what, action.chunk, ends and last[half, action.chunk] == number, needs))
         return kinds
 
     # --- one micro-batch ----------------------------------------------------------------------------------------------

@@ -50,17 +50,15 @@ from typing import Any
 import numpy as np
 
 from triosim.core.errors import InputError
-from triosim.core.options import configured
 from triosim.core.tiling import NotRepeating
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.plan import Plan
 from triosim.prediction.prepare import arrange
-from triosim.schedule.actions import SCHEDULES, Schedule
 from triosim.search.grid import asked_of
 from triosim.search.least_pass import LeastPass, shape_of
 from triosim.search.least_stages import LeastStages, stages_of
-from triosim.search.space import Candidate
+from triosim.search.space import Candidate, schedule_of
 from triosim.trace.repeated import repeated
 from triosim.trace.tables import Trace
 
@@ -131,7 +129,7 @@ class Bounds:
         return Bound(0.0 if isinstance(shape, str) else self._seconds(shape, candidate), 0)
 
     def of_stages(self, candidate: Candidate) -> Bound | str:
-        """What a plan takes at least, told from its stages as they are cut; nothing new without a pipeline.
+        """What a plan takes at least, told from its stages as they are cut; nothing new where they are not in turn.
 
         Plans that differ in replicas, in what these divide and in micro-batches have the same stages.
         """
@@ -142,6 +140,8 @@ class Bounds:
         if pp == 1:
             return Bound(0.0, 0)
         schedule = schedule_of(asked)
+        if not schedule.looped(pp):
+            return Bound(0.0, 0)
         key = (*self._key(asked, self._size(asked)), pp, candidate.parts, schedule.splits_backward)
         if key not in self._stages:
             self._stages[key] = self._cut(asked, shape)
@@ -232,11 +232,3 @@ class Bounds:
 def _harmonic(stages: int, micro_batches: int) -> float:
     """Sum over stages of one over the micro-batches that are under way on each (see the module)."""
     return sum(1 / min(micro_batches, stages - stage) for stage in range(stages))
-
-
-def schedule_of(asked: Mapping[str, Any]) -> Schedule:
-    """The schedule that a plan asks for."""
-    name = str(asked.get("schedule", "1f1b"))
-    options = {"chunks": asked["schedule.chunks"]} if "schedule.chunks" in asked else {}
-    found: Schedule = configured(SCHEDULES.chosen(name), options, f"schedule {name}")
-    return found

@@ -167,6 +167,8 @@ class _Evaluation:
             raise NotEvaluated("gradients that are compressed")
         if not made.plan.training or made.launching.mode == "graph":
             raise NotEvaluated("inference" if not made.plan.training else "a graph that is launched once")
+        if not made.schedule.looped(made.mesh.stages):
+            raise NotEvaluated("chunks that are not placed in turn")
         if trace.operators.sync.any() and made.launching.mode != "none":
             raise NotEvaluated("operators at which the host waits")
         costs = ScheduleCosts(made.all_times[made.models[0]].seconds)

@@ -18,11 +18,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
 from triosim.core.errors import InputError, unknown
+from triosim.core.options import configured
 from triosim.plan import divisors
+from triosim.schedule.actions import SCHEDULES as KNOWN
+from triosim.schedule.actions import Schedule
 
 AXES = ("tp", "pp", "cp", "ep", "micro-batch-size", "schedule", "schedule.chunks", "recompute", "zero",
         "sequence-parallel")  # fmt: skip
@@ -58,7 +62,20 @@ class Candidate:
     @property
     def parts(self) -> int:
         """Stages times chunks."""
-        return int(self.asked["pp"]) * int(self.asked.get("schedule.chunks", 1))
+        pp = int(self.asked["pp"])
+        return pp * schedule_of(self.asked).chunks_per_stage if pp > 1 else 1
+
+
+def schedule_of(asked: Mapping[str, Any]) -> Schedule:
+    """The schedule that a plan asks for."""
+    return _schedule(str(asked.get("schedule", "1f1b")), int(asked.get("schedule.chunks", 0)))
+
+
+@lru_cache(64)
+def _schedule(name: str, chunks: int) -> Schedule:
+    options = {"chunks": chunks} if chunks else {}
+    found: Schedule = configured(KNOWN.chosen(name), options, f"schedule {name}")
+    return found
 
 
 @dataclass(frozen=True)
@@ -168,7 +185,10 @@ class PlanSpace:
             return
         for name in self._values("schedule", SCHEDULES):
             if name != CHUNKED:
-                yield {"schedule": name}
+                if self.blocks % (pp * schedule_of({"schedule": name}).chunks_per_stage):
+                    self.illegal[f"pp x the chunks of {name} does not divide the {self.blocks} repeated blocks"] += 1
+                else:
+                    yield {"schedule": name}
                 continue
             for chunks in self._values("schedule.chunks", divisors(self.blocks // pp)[1:]):
                 if (self.blocks // pp) % int(chunks):
