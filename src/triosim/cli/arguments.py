@@ -86,6 +86,11 @@ class StepOptions:
         "The same step recorded on another device, to carry operator times over from both; repeatable.",
         complete=completion.files,
     )  # fmt: skip
+    variation: str | None = _option(
+        PREDICTION, "--variation", "WHAT=SPREAD,...",
+        "What varies from iteration to iteration: devices, operators, transfers with a standard deviation, stragglers "
+        "with share and factor, as devices=0.02,transfers=0.1,stragglers=0.01x1.5.",
+    )  # fmt: skip
     system: str | None = _option(
         MACHINE, "--system", "NAME|FILE", "Ready system (triosim systems) or a file that describes one.",
         complete=completion.systems,
@@ -116,6 +121,10 @@ class StepOptions:
     pool_link: str | None = _option(
         MACHINE, "--pool-link", "BANDWIDTH", "Between each device and a shared memory pool.", complete=completion.links
     )
+    straggler: list[str] | None = _option(
+        MACHINE, "--straggler", "DEVICES=FACTOR",
+        "Devices that take so many times as long to compute, as 5=1.25 or 8-15=1.1; repeatable.",
+    )  # fmt: skip
     routing: str | None = _option(
         MACHINE, "--routing", "NAME", "shortest, ecmp or static (default: the system's, else shortest).",
         complete=parts("triosim.network.routing:ROUTINGS"),

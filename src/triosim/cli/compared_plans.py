@@ -98,6 +98,6 @@ def _check(options: Options) -> None:
     if options.sweep:
         raise InputError("--compare and --sweep do not go together: a sweep ranks plans, --compare explains some")
     check_alone(options)
-    for name in ("timeline", "chakra", "stats", "fit", "find"):
+    for name in ("timeline", "chakra", "stats", "fit", "find", "variation"):
         if getattr(options, name):
             raise InputError(f"--{name} does not go with --compare: run the plan that you want alone")

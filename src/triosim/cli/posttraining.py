@@ -17,7 +17,7 @@ LEFT_OUT = {
     "--sweep": "sweep", "--compare": "compare", "--csv": "csv", "--also": "also", "--batch-trace": "batch_trace",
     "--power-cap": "power_cap", "--clock": "clock", "--find": "find", "--slowdown": "slowdown",
     "--constant": "constant", "--tokens": "tokens", "--energy": "energy", "--at": "at", "--pue": "pue",
-    "--price": "price", "--pay": "pay", "--input-shape": "input_shape",
+    "--price": "price", "--pay": "pay", "--input-shape": "input_shape", "--variation": "variation",
 }  # fmt: skip
 """Options of one iteration that a step of several phases does not read."""
 SERVED = "triosim/serving/1"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from triosim.hardware.system import System
     from triosim.plan import Plan
     from triosim.prediction.result import Result
+    from triosim.prediction.variation import Variation
     from triosim.stacks import Stack
     from triosim.trace.tables import Trace
 
@@ -80,11 +81,12 @@ def _predict(options: Options, training: bool) -> None:
             keep = chakra_writer(options.chakra, traces)
         also = [load_workload(name, step=options.step) for name in options.also or ()]
         told = energy_options(options)
+        varies = variation_of(options)
 
         def predict(machine: System) -> Result:
             return simulate(
                 trace, machine, plan, fidelity, progress=tell, keep=keep, fit=options.fit or None, also=also,
-                energy=told, at_once=True,
+                energy=told, at_once=True, variation=varies,
             )  # fmt: skip
 
         found = best_of(options, predict, system)
@@ -124,6 +126,13 @@ def job(options: Options, training: bool) -> tuple[Trace, System, Plan, Fidelity
     trace = step(options, training)
     plan = plan_of(options, training)
     return trace, machine(options, trace, (plan.dp or 1) * plan.replica_ranks), plan, fidelity_of(options)
+
+
+def variation_of(options: Options) -> Variation | None:
+    """What the options say that varies from iteration to iteration."""
+    from triosim.prediction.variation import parse_variation
+
+    return None if options.variation is None else parse_variation(options.variation)
 
 
 def step(options: Options, training: bool) -> Trace:
@@ -304,6 +313,10 @@ def machine(options: Options, trace: Trace, at_least: int) -> System:
         routing_options=named(options.routing_option, "--routing-option", "seed=7"),
         at_least=at_least,
     )
+    if options.straggler:
+        from triosim.hardware.stragglers import parse_stragglers, slowed
+
+        made = slowed(made, parse_stragglers(options.straggler))
     return held_back(made, options)
 
 

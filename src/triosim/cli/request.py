@@ -18,7 +18,7 @@ LEFT_OUT = {
     "--dp": "dp", "--micro-batches": "micro_batches", "--global-batch-size": "global_batch_size",
     "--seq-len": "seq_len", "--precision": "precision", "--placement": "placement", "--place": "place",
     "--tp-plan": "tp_plan", "--composition": "composition", "--also": "also", "--batch-trace": "batch_trace",
-    "--compare": "compare",
+    "--compare": "compare", "--variation": "variation", "--straggler": "straggler",
     "--power-cap": "power_cap", "--clock": "clock", "--find": "find", "--slowdown": "slowdown",
     "--constant": "constant",
     "--tokens": "tokens", "--energy": "energy", "--at": "at", "--pue": "pue", "--price": "price", "--pay": "pay",

@@ -100,7 +100,7 @@ def sweep(options: Options, training: bool) -> None:
 
 def _check(options: Options) -> None:
     """Refuse options of one prediction alone."""
-    for name in ("timeline", "report", "chakra", "stats", "fit"):
+    for name in ("timeline", "report", "chakra", "stats", "fit", "variation"):
         if getattr(options, name):
             raise InputError(f"--{name} is of one prediction and does not go with --sweep: run the plan you want alone")
     if options.workers < 1:

@@ -56,6 +56,7 @@ class Accelerator:
         design: where it is one that nobody has built, None for all others.
         pim: memory beside it, or its own, whose banks compute; None for all others.
         power_cap_w, clock_limit_hz: settings, None where nothing holds the device back (:mod:`triosim.hardware.power`).
+        slowdown: that it takes as long as others of its kind to compute (:func:`triosim.hardware.stragglers.slowed`).
         confidence: ``"high"``, ``"medium"`` or ``"low"``: how well the figures are known.
         source: where the figures are from.
         notes: what a reader should know.
@@ -88,6 +89,7 @@ class Accelerator:
     pim: PimMemory | None = None
     power_cap_w: float | None = None
     clock_limit_hz: float | None = None
+    slowdown: float = 1.0
     confidence: str = ""
     source: str = ""
     notes: str = ""

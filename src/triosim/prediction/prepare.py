@@ -267,7 +267,8 @@ def arrange(
     tell("pricing operators")
     models = np.unique(system.device_model[placement.devices]).tolist()
     others = tuple(_recording(workload, other) for other in also)
-    jobs = {m: PricingJob(step.trace, system.models[m], workload, recorded_on, others) for m in models}
+    plain = {m: replace(system.models[m], slowdown=1.0) for m in models}
+    jobs = {m: PricingJob(step.trace, plain[m], workload, recorded_on, others) for m in models}
     for device in {m: system.models[m] for m in models}.values():
         check_attention(step.trace, device)
         quantization.check(plan.quantize, device)
@@ -279,6 +280,8 @@ def arrange(
     if plan.quantize != "none":
         share = quantization.shares(step.trace, mesh.micro_batches, bool(placed.weights) and placed.ranks(mesh) > 1)
         times = {m: replace(found, seconds=found.seconds * share) for m, found in times.items()}
+    if any(system.models[m].slowdown != 1 for m in times):
+        times = {m: replace(found, seconds=found.seconds * system.models[m].slowdown) for m, found in times.items()}
     if residual is not None:
         times = {m: replace(found, seconds=found.seconds * residual.terms.scale) for m, found in times.items()}
     full_clock = times
@@ -448,7 +451,8 @@ def _devices(workload: Trace, system: System) -> tuple[System, Accelerator | Non
     recorded_on = accelerator(known) if known else replace(UNNAMED, name=name or "", kind=kind)
     if all(not model.name for model in system.models):
         title = system.name.replace("x device", f"x {recorded_on.name or 'device'}")
-        return replace(system, name=title, models=tuple(recorded_on for _ in system.models)), recorded_on
+        models = tuple(replace(recorded_on, slowdown=model.slowdown) for model in system.models)
+        return replace(system, name=title, models=models), recorded_on
     return system, recorded_on if name else system.models[0]
 
 

@@ -39,6 +39,7 @@ from triosim.prediction.result import Result
 from triosim.prediction.steady import NotSteady, ShortJob, SteadyRun, regular, shortened
 from triosim.prediction.summary import Summary
 from triosim.prediction.uncertainty import Uncertainty, steady_uncertainty, uncertainty
+from triosim.prediction.variation import Variation, VariedTime, varied
 from triosim.schedule.program import Op
 from triosim.trace.tables import Trace
 
@@ -58,6 +59,7 @@ def simulate(
     also: Sequence[Trace] = (),
     energy: EnergyOptions | None = None,
     at_once: bool = False,
+    variation: Variation | None = None,
 ) -> Result:
     """Predict time and memory of a workload on a system.
 
@@ -75,6 +77,7 @@ def simulate(
         at_once: play every micro-batch now.  Else a job whose turns are alike (:mod:`triosim.prediction.steady`) is
             played as a short one, and as it is when somebody asks for what needs that: interval, energy, rows by
             module, timeline.  The numbers are the same.
+        variation: what varies from iteration to iteration; every rank is played by itself to see what becomes of it.
 
     Raises:
         InputError: the workload, the system and the plan do not go together; the message says how they would.
@@ -100,7 +103,7 @@ def simulate(
         assert isinstance(known.run, SteadyRun)
         return steady_uncertainty(job, known.run, known.amount, model)
 
-    if short is not None and not at_once:
+    if short is not None and not at_once and variation is None:
         try:
             job, known = _played_short(short, measured, model, fold, tell)
         except NotSteady:
@@ -155,7 +158,11 @@ def simulate(
     def unsure() -> Uncertainty | None:
         return unsure_by_turns() or uncertainty(job, lowered, played, amount, model)
 
-    return _result(job, run, sources, clock, largest, unsure, energy)
+    found = _result(job, run, sources, clock, largest, unsure, energy)
+    if variation is None:
+        return found
+    tell("playing every rank")
+    return replace(found, variation=_varied(job, means, model, variation, found.iteration_time_s))
 
 
 def _played_short(
@@ -367,6 +374,16 @@ def _settled(
         return int(played.finish.max()) + more
 
     return settle(tasks, again, end), last
+
+
+def _varied(
+    job: Prepared, means: CollectiveMeans, model: NetworkModel, variation: Variation, seconds: float
+) -> VariedTime:
+    """Iteration times where something varies, with every rank played by itself."""
+    lowered, _ = _lowered(job, means, fold=False)
+    played, amount = _settled([(job, lowered)], lowered.graph, lowered.wires, model)
+    graph = replace(lowered.graph, amount=amount)
+    return varied(variation, lowered, graph, played, model, seconds, job.fidelity.seed)
 
 
 def _result(

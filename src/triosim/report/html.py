@@ -21,7 +21,7 @@ from triosim.core.errors import printable
 from triosim.core.outputs import text_output
 from triosim.core.units import format_bandwidth, format_bytes, format_count, format_time
 from triosim.prediction.result import Efficiency, Result
-from triosim.prediction.result.words import share, subtitle, title, unsure, verdict
+from triosim.prediction.result.words import share, subtitle, title, unsure, varied_by, varies, verdict
 from triosim.prediction.timeline import CATEGORIES, MemoryTrack, Timeline
 from triosim.report.lanes import lanes
 from triosim.report.messages import meetings, spans
@@ -101,7 +101,7 @@ def data(result: Result, *, limit: int = LIMIT) -> dict[str, Any]:
         "subtitle": subtitle(result),
         "verdict": verdict(memory),
         "headline": {key: plain[key] for key in _HEADLINE},
-        "unsure": [unsure(cause) for cause in result.uncertainty[:UNSURE]],
+        "unsure": [*_varies(result), *(unsure(cause) for cause in result.uncertainty[:UNSURE])],
         "breakdown": plain["breakdown_s"],
         "memory": {key: held for key, held in plain["memory"].items() if key != "curve"},  # tracks say more
         "energy": plain["energy"],
@@ -125,6 +125,12 @@ def data(result: Result, *, limit: int = LIMIT) -> dict[str, Any]:
         "links": _links(result.timeline),
     }
     return _finite(value)
+
+
+def _varies(result: Result) -> list[str]:
+    """What varies from iteration to iteration, a line each."""
+    found = result.variation
+    return [] if found is None else [f"from iteration to iteration: {varies(found)}", varied_by(found)]
 
 
 def _finite(value: Any) -> Any:

@@ -10,7 +10,19 @@ from rich.text import Text
 
 from triosim.core.units import format_bytes, format_count, format_time
 from triosim.prediction.result import Peak, Result
-from triosim.prediction.result.words import PARTS, joules, share, speeds, subtitle, title, unsure, use, verdict
+from triosim.prediction.result.words import (
+    PARTS,
+    joules,
+    share,
+    speeds,
+    subtitle,
+    title,
+    unsure,
+    use,
+    varied_by,
+    varies,
+    verdict,
+)  # fmt: skip
 from triosim.report.table import Column, TextTable, paragraph
 from triosim.report.text import module_times
 
@@ -50,6 +62,9 @@ def _headline(result: Result, console: Console, width: int) -> None:
     rows.add_row("Iteration", time)
     if result.uncertainty:
         rows.add_row("", Text(unsure(result.uncertainty[0]), "dim"))
+    if result.variation is not None:
+        rows.add_row("Varies", varies(result.variation))
+        rows.add_row("", Text(varied_by(result.variation), "dim"))
     if speeds(result):
         rows.add_row("Throughput", speeds(result))
     if use(result):

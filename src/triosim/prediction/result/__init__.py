@@ -18,6 +18,7 @@ from triosim.hardware.describe import SystemDescription
 from triosim.memory.holders import Holder
 from triosim.plan import RunPlan
 from triosim.prediction.timeline import Timeline
+from triosim.prediction.variation import VariedTime
 
 if TYPE_CHECKING:
     import pandas
@@ -27,7 +28,7 @@ FIELDS = (
     "iteration_time_s", "interval_s", "confidence", "active_time_s", "throughput", "efficiency", "breakdown_s",
     "energy", "cost", "memory", "devices", "stages", "layers", "collectives", "workload", "system", "plan", "fidelity",
     "sources",
-    "warnings", "simulation", "uncertainty",
+    "warnings", "simulation", "uncertainty", "variation",
 )  # fmt: skip
 """What the JSON consists of."""
 
@@ -301,6 +302,7 @@ class Result:
         warnings: what the user should know, one sentence each.
         simulation: what was simulated.
         uncertainty: what makes the interval so wide, the largest cause first; empty where that was not played.
+        variation: how long iterations are where something varies from one to the next; None where nobody asked.
         timeline: everything that happened (not part of the JSON).
         stats: what it took until this is first asked for (not part of the JSON).
         tasks, flows: of one run; those inside collectives count among the flows.
@@ -331,6 +333,7 @@ class Result:
     make_layers: Callable[[], tuple[LayerRow, ...]] = field(compare=False)
     make_timeline: Callable[[], Timeline] = field(compare=False)
     make_stats: Callable[[], Stats] = field(compare=False)
+    variation: VariedTime | None = None
 
     @cached_property
     def _interval(self) -> Interval:

@@ -12,6 +12,7 @@ from triosim.core.units import format_bytes, format_count, format_share, format_
 if TYPE_CHECKING:
     from triosim.plan import RunPlan
     from triosim.prediction.result import Cause, Memory, Result
+    from triosim.prediction.variation import VariedTime
 
 PARTS = (
     ("compute", "compute"), ("exposed_communication", "exposed communication"), ("host", "host"), ("idle", "idle"),
@@ -69,6 +70,19 @@ def plan_words(plan: RunPlan, batch_known: bool = True) -> str:
 def subtitle(result: Result) -> str:
     """What was asked for, in a few words."""
     return plan_words(result.plan, result.throughput.samples_per_s is not None)
+
+
+def varies(found: VariedTime) -> str:
+    """How long iterations are where something varies."""
+    times = ((f"P{percent}", getattr(found, f"p{percent}_s")) for percent in (50, 95, 99))
+    quantiles = ", ".join(f"{name} {format_time(seconds)}" for name, seconds in times)
+    return f"{quantiles}, mean {format_time(found.mean_s)} of {found.draws:,} iterations"
+
+
+def varied_by(found: VariedTime) -> str:
+    """What varies, and what the mean iteration takes longer by each alone."""
+    parts = (f"{name} {asked} ({format_share(found.alone[name])})" for name, asked in found.asked.items())
+    return "longer on average by " + ", ".join(parts)
 
 
 def verdict(memory: Memory) -> str:
