@@ -65,6 +65,16 @@ class ServeOptions:
     )
     tp: int = option("--tp", help="Devices that share each layer (default 1).", default=1, group=ENGINE, metavar="N")
     pp: int = option("--pp", help="Pipeline stages (default 1).", default=1, group=ENGINE, metavar="N")
+    dp: int = option(
+        "--dp",
+        help="Ranks of data-parallel attention in each replica, whose experts all its devices share (default 1).",
+        default=1, group=ENGINE, metavar="N",
+    )  # fmt: skip
+    expert_skew: float = option(
+        "--expert-skew",
+        help="How many times the mean the fullest device's experts are chosen then, but for chance (default 1).",
+        default=1.0, group=ENGINE, metavar="FACTOR",
+    )  # fmt: skip
     replicas: int = option("--replicas", help="Copies of the model (default 1).", default=1, group=ENGINE, metavar="N")
     prefill_replicas: int | None = option(
         "--prefill-replicas", help="Copies that only compute prompts.", group=ENGINE, metavar="N"

@@ -40,6 +40,7 @@ def deployment_of(options: ServeOptions) -> Deployment:
     whole = {
         "--tp": options.tp,
         "--pp": options.pp,
+        "--dp": options.dp,
         "--kv-blocks": options.kv_blocks,
         "--max-length": options.max_length,
         "--prefill-replicas": options.prefill_replicas,
@@ -55,7 +56,7 @@ def deployment_of(options: ServeOptions) -> Deployment:
             "--cold-start is of replicas that come and go: give --autoscale or --mtbf too, or leave it out"
         )
     roles = _roles(options)
-    size, count = options.tp * options.pp, sum(max(replicas, 1) for _, replicas in roles)
+    size, count = options.tp * options.pp * options.dp, sum(max(replicas, 1) for _, replicas in roles)
     system = _system(options, count * size)
     pools: list[Pool] = []
     for role, replicas in roles:
@@ -69,6 +70,8 @@ def deployment_of(options: ServeOptions) -> Deployment:
             engine_options=named(options.engine_option, "--engine-option", "max-tokens=2048"),
             tensor_parallel=options.tp,
             stages=options.pp,
+            attention_ranks=options.dp,
+            expert_skew=options.expert_skew,
             replicas=replicas,
             weights=options.weights,
             kv_cache=options.kv_cache,

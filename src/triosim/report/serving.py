@@ -22,6 +22,8 @@ def summary(result: ServingResult, console: Console) -> None:
     own, found = result.deployment, result.metrics
     for pool in own.pools:
         replicas = f"{pool.replicas} x {pool.size} {pool.system.model(pool.first).name}"
+        if pool.attention_ranks > 1:
+            replicas += f" ({pool.attention_ranks} ranks of attention)"
         name = f"{pool.name}: " if pool.name else ""
         paragraph(console, f"{name}{pool.model} under {pool.engine} on {replicas}, {pool.weights} weights", "bold")
     taken = format_time(found.duration_s)
@@ -73,7 +75,8 @@ def figures_in_words(result: ServingResult) -> list[tuple[str, str]]:
     beside = ""
     if (kept := result.memory[0]) is not None and len(result.memory) == 1:
         beside = f" ({format_bytes(kept.cache)} beside {format_bytes(kept.weights)} of weights)"
-    blocks = f"{min(result.served.blocks):,} blocks a replica{beside}"
+    each = "rank" if any(pool.attention_ranks > 1 for pool in result.deployment.pools) else "replica"
+    blocks = f"{min(result.served.blocks):,} blocks a {each}{beside}"
     rows.append(("KV cache", f"{blocks}, at most {format_share(figures['kv_peak'] or 0)} in use"))
     if figures["prefix_hit_rate"]:
         rows.append(("prefixes", f"{format_share(figures['prefix_hit_rate'] or 0)} of the tokens looked up were found"))

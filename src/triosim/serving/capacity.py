@@ -65,8 +65,8 @@ def static_share(memory_bytes: float, devices: int) -> float:
 
 def memory(
     model: ServedModel, device: Accelerator, precision: Precision, kv_type: str, *, block_tokens: int, tokens: int,
-    sequences: int, tensor_parallel: int = 1, stages: int = 1, utilisation: float = UTILISATION, static: bool = False,
-    beside: float = 0.0, kv_beside: float = 0.0,
+    sequences: int, tensor_parallel: int = 1, stages: int = 1, attention_ranks: int = 1,
+    utilisation: float = UTILISATION, static: bool = False, beside: float = 0.0, kv_beside: float = 0.0,
 ) -> ReplicaMemory:  # fmt: skip
     """How the memory of a replica's devices is divided.
 
@@ -76,6 +76,7 @@ def memory(
         tokens: of a step at most.
         sequences: sampled in a step at most.
         tensor_parallel, stages: devices that share layers, and stages of the pipeline.
+        attention_ranks: of data-parallel attention, which share the experts.
         utilisation: share of the memory that is the engine's.
         static: whether that is of weights and cache alone.
         beside: bytes of other weights on each device.
@@ -88,7 +89,7 @@ def memory(
         raise InputError(f"device {device.name or '(unnamed)'!r} has no memory size: name a device of the catalog")
     if not 0 < utilisation <= 1:
         raise InputError(f"--memory-utilisation {utilisation:g} must be above 0 and at most 1")
-    weights = model.weight_bytes(precision, tensor_parallel, stages) + beside
+    weights = model.weight_bytes(precision, tensor_parallel, stages, attention_ranks) + beside
     inner = model.inner_of_token / tensor_parallel
     hidden = tokens * 2.0 * (2 * model.width + (3 if model.gated else 2) * inner)
     logits = sequences * model.vocabulary * (2.0 + 4.0 * SAMPLER_FLOATS)

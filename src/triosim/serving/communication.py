@@ -1,4 +1,4 @@
-"""What the devices of a replica send each other: all-reduces of tensor parallelism, and sends between stages.
+"""What the devices of a replica send each other: all-reduces, exchanges of tokens, and sends between stages.
 
 Each is played alone on the replica's part of the system, by the same collectives and constants as training.
 """
@@ -56,6 +56,7 @@ class ReplicaCommunication:
     first: int = 0
     moved: float = 0.0
     _seconds: NDArray[np.float64] | None = field(init=False, repr=False, default=None)
+    _exchanges: dict[int, NDArray[np.float64]] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         needed = self.first + self.tensor_parallel * self.stages
@@ -74,9 +75,23 @@ class ReplicaCommunication:
             return np.zeros(len(sizes))
         if self._seconds is None:
             group = self._group(list(range(self.first, self.first + self.tensor_parallel)))
-            self._seconds = np.array([self._alone(group, int(size)) for size in SIZES])
-        found = np.interp(sizes, SIZES, self._seconds)
-        beyond = self._seconds[-1] * sizes / SIZES[-1]
+            self._seconds = np.array([self._alone("all_reduce", group, int(size)) for size in SIZES])
+        return self._between(sizes, self._seconds)
+
+    def all_to_all(self, sizes: NDArray[np.float64], devices: int) -> NDArray[np.float64]:
+        """Seconds of exchanges among so many devices from the replica's first on, each of which sends so many bytes."""
+        if devices == 1:
+            return np.zeros(len(sizes))
+        if devices not in self._exchanges:
+            group = self._group(list(range(self.first, self.first + devices)))
+            whole = np.maximum(SIZES, devices).astype(np.int64)
+            self._exchanges[devices] = np.array([self._alone("all_to_all", group, int(size)) for size in whole])
+        return self._between(sizes, self._exchanges[devices])
+
+    def _between(self, sizes: NDArray[np.float64], seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Seconds of sizes between those that were played."""
+        found = np.interp(sizes, SIZES, seconds)
+        beyond = seconds[-1] * sizes / SIZES[-1]
         return np.asarray(self._factor * np.where(sizes > SIZES[-1], beyond, found), np.float64)
 
     def send(self, size: float) -> float:
@@ -93,12 +108,12 @@ class ReplicaCommunication:
     def _group(self, devices: list[int]) -> Group:
         return describe(self.system, self._router, np.array(devices))
 
-    def _alone(self, group: Group, size: int) -> float:
-        made = self._collectives.schedule("all_reduce", group, size)
+    def _alone(self, kind: str, group: Group, size: int) -> float:
+        made = self._collectives.schedule(kind, group, size)
         seat = np.array([*made.order, *made.nodes])
         ends = zip(seat[made.pattern.source].tolist(), seat[made.pattern.target].tolist(), strict=True)
         wires = self._router.wires(ends)
-        delay = picoseconds(made.delay_s, "what software adds to an all-reduce")
+        delay = picoseconds(made.delay_s, f"what software adds to an {kind}")
         whole = Collective(made.pattern, np.arange(len(made.pattern), dtype=np.int32), delay)
         n = group.members
         graph = Graph(

@@ -121,7 +121,8 @@ class ServingResult:
             "system": first.system.name,
             "engine": {"name": first.engine, **first.engine_options},
             "plan": {
-                "tp": first.tensor_parallel, "pp": first.stages, "replicas": own.replicas, "router": own.router,
+                "tp": first.tensor_parallel, "pp": first.stages, "dp": first.attention_ranks,
+                "replicas": own.replicas, "router": own.router,
                 "weights": first.weights, "kv_cache": first.kv_cache, "prefix_caching": first.prefix_caching,
             },
             "pools": pools,
@@ -139,7 +140,7 @@ class ServingResult:
             "replicas": [
                 {"pool": pool, "steps": steps, "busy_s": busy / 1e12, "computed_tokens": tokens, "peak_blocks": peak}
                 for pool, steps, busy, tokens, peak in zip(
-                    [place for place, pool in enumerate(own.pools) for _ in range(pool.replicas)],
+                    [place for place, pool in enumerate(own.pools) for _ in range(pool.cores)],
                     self.served.steps.tolist(), self.served.busy.tolist(), self.served.computed.tolist(),
                     self.served.peak_blocks.tolist(), strict=True,
                 )
@@ -151,7 +152,8 @@ def _pool_table(pool: Pool, kept: ReplicaMemory | None) -> dict[str, Any]:
     return {
         "name": pool.name, "role": pool.role, "model": pool.model, "system": pool.system.name,
         "device": pool.system.model(pool.first).name, "engine": {"name": pool.engine, **pool.engine_options},
-        "tp": pool.tensor_parallel, "pp": pool.stages, "replicas": pool.replicas, "weights": pool.weights,
+        "tp": pool.tensor_parallel, "pp": pool.stages, "dp": pool.attention_ranks, "replicas": pool.replicas,
+        "weights": pool.weights,
         "kv_cache": pool.kv_cache, "memory": None if kept is None else kept.table(),
         "autoscale": pool.autoscaling, "mtbf_s": None if pool.mtbf_s == math.inf else pool.mtbf_s,
     }  # fmt: skip
@@ -322,7 +324,7 @@ def _played(
         if own.disaggregated:
             begin = pool.first if own.network is None else device
             for place, one in enumerate(made):
-                places[one.number] = pool.place(model, begin + place * pool.size)
+                places[one.number] = pool.place(model, begin + pool.first_of(place))
         device += pool.devices
     routes = live = None
     if own.disaggregated and own.transfer != "none":
@@ -382,7 +384,7 @@ def _availability(
 
     pools, first = [], 0
     for pool, model in zip(own.pools, models, strict=True):
-        made, first = replicas[first : first + pool.replicas], first + pool.replicas
+        made, first = replicas[first : first + pool.cores], first + pool.cores
         if pool.model not in names:
             continue
         start = parse_cold_start(pool.cold_start)
@@ -413,7 +415,7 @@ def _sharing(
     number, numbers = 0, []
     for pool in own.pools:
         numbers.append(number)
-        number += pool.replicas
+        number += pool.cores
     seats = []
     for pool in own.pools:
         if pool.shares:

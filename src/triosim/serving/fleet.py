@@ -250,7 +250,8 @@ class _Run:
             while ends and ends[0][0] == now:
                 replica = replicas[heapq.heappop(ends)[1]]
                 replica.end(now)
-                self.touch(replica)
+                for one in replica.peers:
+                    self.touch(one)
             for over in self.hand_overs:
                 self._hand_over(over, now)
             if self.tiers is not None:

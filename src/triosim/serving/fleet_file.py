@@ -71,6 +71,8 @@ class _Pool(_Machine):
     engine_option: Mapping[str, str] = field(default_factory=dict)
     tp: Count = 1
     pp: Count = 1
+    dp: Count = 1
+    expert_skew: Annotated[float, AtLeast(1)] = 1.0
     replicas: Count = 1
     weights: str = "bf16"
     kv_cache: str = "bf16"
@@ -219,6 +221,8 @@ def _pool(own: _Pool, model: str | None, system: System, first: int, place: int)
         engine_options=own.engine_option,
         tensor_parallel=own.tp,
         stages=own.pp,
+        attention_ranks=own.dp,
+        expert_skew=own.expert_skew,
         replicas=own.replicas,
         weights=own.weights,
         kv_cache=own.kv_cache,

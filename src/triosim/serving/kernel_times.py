@@ -79,6 +79,7 @@ class ServingKernels:
         tensor_parallel: devices that share each layer.
         family: of attention kernels (:data:`triosim.kernels.work.attention.FAMILIES`).
         moved: how far off the models are taken to be.
+        experts_apart: whether routed experts are left out, which devices beyond these share.
     """
 
     model: ServedModel
@@ -88,6 +89,13 @@ class ServingKernels:
     tensor_parallel: int = 1
     family: str = "auto"
     moved: Moved = NOTHING_MOVED
+    experts_apart: bool = False
+
+    @property
+    def reduces(self) -> float:
+        """All-reduces of a layer among the devices that share it, of layers that differ the mean: after attention, and
+        after what follows unless its tokens travel to experts elsewhere."""
+        return 2 - (self.model.expert_layers / self.model.layers if self.experts_apart else 0)
 
     def _heads(self, own: ServedHeads) -> tuple[float, float]:
         """Query and key heads of one device."""
@@ -181,24 +189,48 @@ class ServingKernels:
         Tokens choose independently of each other and evenly, so that ``n`` of them touch
         ``count (1 - (1 - chosen / count)^n)`` experts: only those weights are read.
         """
-        model, stored = self.model, self.precision
-        touched = np.maximum(own.count * (1 - (1 - own.chosen / own.count) ** n), own.chosen)
-        calls = experts(
-            n, own.chosen, model.width, own.inner / self.tensor_parallel, touched, dtype=stored.multiplied,
-            weight_dtype=stored.stored, family="marlin" if DTYPE_BYTES[stored.stored] < 1 else "triton",
-            gated=model.gated,
-        )  # fmt: skip
-        calls = replace(calls, weight_bytes=np.full(len(calls), stored.weight_bytes))
+        model = self.model
         router = price(gemm(n, np.full(n.shape, own.count), np.full(n.shape, model.width), "bfloat16"), self.device)
         found = {
             "router": _moved(router, self.moved.products)
             + self._stream("softmax", n * own.count, 2 * n * own.chosen, n, own.count),
-            "experts": _moved(price(calls, self.device), self.moved.products),
         }
+        if not self.experts_apart:
+            touched = np.maximum(own.count * (1 - (1 - own.chosen / own.count) ** n), own.chosen)
+            found["experts"] = self._routed(n, own, own.inner / self.tensor_parallel, touched)
         if own.shared:
             always = self._feed_forward(n, own.shared / self.tensor_parallel)
             found |= {f"shared_{name}": seconds for name, seconds in always.items()}
         return found
+
+    def _routed(
+        self, n: NDArray[np.float64], own: ServedExperts, inner: float, touched: NDArray[np.float64]
+    ) -> Seconds:
+        """The grouped products of so many tokens on one device, which read the weights of so many experts."""
+        stored = self.precision
+        calls = experts(
+            n, own.chosen, self.model.width, inner, touched, dtype=stored.multiplied, weight_dtype=stored.stored,
+            family="marlin" if DTYPE_BYTES[stored.stored] < 1 else "triton", gated=self.model.gated,
+        )  # fmt: skip
+        calls = replace(calls, weight_bytes=np.full(len(calls), stored.weight_bytes))
+        return _moved(price(calls, self.device), self.moved.products)
+
+    def shared_experts(self, own: ArrayLike, all_: ArrayLike, devices: int) -> Seconds:
+        """Seconds of the routed experts of all layers on one of the devices that share them, whole ones on each.
+
+        Args:
+            own: tokens whose every choice the device computes.
+            all_: tokens that choose, on all devices.
+            devices: that share the experts.
+        """
+        rows, every = np.asarray(own, np.float64), np.asarray(all_, np.float64)
+        total = np.zeros(np.broadcast(rows, every).shape)
+        for kind in self.model.kinds:
+            if (experts_ := kind.experts) is not None:
+                here = max(experts_.count / devices, 1.0)
+                touched = np.clip(here * (1 - (1 - experts_.chosen / experts_.count) ** every), 1.0, here)
+                total += kind.count * self._routed(rows, experts_, experts_.inner, touched)
+        return total
 
     def layer(self, tokens: ArrayLike) -> Seconds:
         """All of :meth:`operators`."""

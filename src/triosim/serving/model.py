@@ -257,13 +257,21 @@ class ServedModel:
         """How weights other than experts' are stored: as they are where only those of experts have few bits."""
         return PRECISIONS["bf16"] if precision.of_experts and self.experts else precision
 
-    def weight_bytes(self, precision: Precision, tensor_parallel: int = 1, stages: int = 1) -> float:
-        """Of one device: its part of the layers, and of embedding and head on the first and last stage the larger."""
+    @property
+    def expert_layers(self) -> int:
+        """Layers whose tokens choose experts."""
+        return sum(kind.count for kind in self.kinds if kind.experts)
+
+    def weight_bytes(
+        self, precision: Precision, tensor_parallel: int = 1, stages: int = 1, attention_ranks: int = 1
+    ) -> float:
+        """Of one device: its part of the layers, and of embedding and head on the first and last stage the larger; of
+        experts its part of those that all ranks of attention share."""
         rest = self.parameters - self.linear_parameters
         ends = rest if stages == 1 or self.tied else rest / 2
         beside = self.dense(precision).weight_bytes
         experts = self.expert_parameters
-        products = experts * precision.weight_bytes + (self.linear_parameters - experts) * beside
+        products = experts * precision.weight_bytes / attention_ranks + (self.linear_parameters - experts) * beside
         whole = sum(kind.count * kind.attention.whole_parameters(self.width) for kind in self.kinds) * beside
         return (products / stages + 2.0 * ends) / tensor_parallel + whole * (1 - 1 / tensor_parallel) / stages
 

@@ -140,7 +140,7 @@ class ModelTimes(StepTimes):
         self._own = layers // self.stages
         self._scale = self._own * float(PICOSECONDS_PER_SECOND)
         self._one_call = self.kernels.one_call
-        reduces = 2 if self.kernels.tensor_parallel > 1 else 0
+        reduces = self.kernels.reduces if self.kernels.tensor_parallel > 1 else 0
         launched = self._own * (self.kernels.launches + 1 + reduces) + KERNELS_A_STEP
         step, sequence, hidden = self.engine_host
         host_s = self.host_s + launched * self.issue_s + (step if hidden else 0)
@@ -156,6 +156,10 @@ class ModelTimes(StepTimes):
             base, row, host, gap = self._batches.get(count) or self._batch(count)
             ticks = base + round(self._at(row, step.context / count))
             return (ticks if ticks > host else host) + gap
+        return self.with_host(self.device_ticks(step, stage), step.decodes + len(step.chunks))
+
+    def device_ticks(self, step: StepShape, stage: int) -> int:
+        """Picoseconds that a stage computes a step and sends it on, what the host takes left out; at least 1."""
         if not self._tokens:
             self._fill()
         tokens = self.padded(step.tokens)
@@ -177,7 +181,7 @@ class ModelTimes(StepTimes):
             ticks += picoseconds(self.communication.send(2.0 * step.tokens * self.kernels.model.width), "a send")
         elif step.sampled:
             ticks += self._ends(step.sampled, embedding=False)
-        return self._with_host(max(ticks, 1), step.decodes + len(step.chunks))
+        return max(ticks, 1)
 
     def decodes(self, count: int, context: int, most: int, before: int) -> list[int]:
         """As of any step times, from one row of the table."""
@@ -214,7 +218,8 @@ class ModelTimes(StepTimes):
         found = self._batches[count] = base, row, host, gap
         return found
 
-    def _with_host(self, ticks: int, sequences: int) -> int:
+    def with_host(self, ticks: int, sequences: int) -> int:
+        """Picoseconds of a step of so many sequences on the device, with its host."""
         host = self.host_ticks + self._host_sequence * sequences
         return max(ticks, host) + self._gap + self._gap_sequence * sequences
 
@@ -269,7 +274,9 @@ class ModelTimes(StepTimes):
         """Seconds of a layer but for attention."""
         seconds = self.kernels.layer(tokens)
         if self.communication is not None:
-            seconds = seconds + 2 * self.communication.all_reduce(2.0 * tokens * self.kernels.model.width)
+            seconds = seconds + self.kernels.reduces * self.communication.all_reduce(
+                2.0 * tokens * self.kernels.model.width
+            )
         return seconds
 
     def _fill(self) -> None:

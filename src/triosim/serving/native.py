@@ -170,6 +170,7 @@ def _suits(replica: Replica, first: Replica) -> bool:
     policy, cache = replica.policy, replica.cache
     return (
         _name(policy, HOME, ENGINES) != ""
+        and type(replica) is Replica
         and replica.stages == 1
         and not policy.by_priority
         and type(cache) in (KVCache, PrefixCache)

@@ -28,6 +28,7 @@ from triosim.serving.swap import SWAP_BYTES, HostCopies, SwappingCache
 
 if TYPE_CHECKING:
     from triosim.serving.disaggregation import Place
+    from triosim.serving.lockstep import LockStep, LockStepTimes
     from triosim.serving.speculation import Drafter, SpeculationPlan
 
 T = TypeVar("T")
@@ -55,6 +56,9 @@ class Pool:
         engine: name of a policy, or a Python file that registers one.
         engine_options: of the policy, as typed.
         tensor_parallel, stages: devices that share each layer, and pipeline stages.
+        attention_ranks: of data-parallel attention in a replica, each with requests and a KV cache of its own, whose
+            experts are divided among all devices (:mod:`triosim.serving.lockstep`).
+        expert_skew: how many times the mean the experts of the fullest device are chosen then, but for chance.
         replicas: copies of the model.
         weights: one of :data:`triosim.serving.model.PRECISIONS`.
         kv_cache: one of :data:`triosim.serving.model.KV_TYPES`.
@@ -88,6 +92,8 @@ class Pool:
     engine_options: Mapping[str, str] = field(default_factory=dict)
     tensor_parallel: int = 1
     stages: int = 1
+    attention_ranks: int = 1
+    expert_skew: float = 1.0
     replicas: int = 1
     weights: str = "bf16"
     kv_cache: str = "bf16"
@@ -113,7 +119,16 @@ class Pool:
     @property
     def size(self) -> int:
         """Devices of a replica."""
-        return self.tensor_parallel * self.stages
+        return self.tensor_parallel * self.stages * self.attention_ranks
+
+    @property
+    def cores(self) -> int:
+        """Schedulers of all replicas, each with a KV cache: one for each rank of attention."""
+        return self.replicas * self.attention_ranks
+
+    def first_of(self, core: int) -> int:
+        """Device, counted from the pool's first, at which a scheduler's part of a replica begins."""
+        return core * self.tensor_parallel * self.stages
 
     @property
     def devices(self) -> int:
@@ -155,7 +170,11 @@ def checked(own: Pool) -> ServedModel:
     """
     if own.role not in ROLES:
         raise InputError(f"role {quoted(own.role)} is not known: give {', '.join(ROLES)}")
-    for option, value in (("--tp", own.tensor_parallel), ("--pp", own.stages), ("--replicas", own.replicas)):
+    sizes = (
+        ("--tp", own.tensor_parallel), ("--pp", own.stages), ("--dp", own.attention_ranks),
+        ("--replicas", own.replicas),
+    )  # fmt: skip
+    for option, value in sizes:
         if value < 1:
             what = "the fleet holds no replica of the model" if option == "--replicas" else f"{option} {value}"
             raise InputError(f"{what}: give {option} of at least 1")
@@ -164,6 +183,7 @@ def checked(own: Pool) -> ServedModel:
         raise InputError(
             f"--tp {own.tensor_parallel} does not divide the {model.heads} heads of {own.model}: choose another"
         )
+    _check_ranks(own, model)
     if own.first + own.devices > own.system.devices:
         beside = f" beside the {own.first} of other pools" if own.first else ""
         raise InputError(
@@ -171,6 +191,36 @@ def checked(own: Pool) -> ServedModel:
             f"{own.system.name or 'the system'} has {own.system.devices}: use fewer, or a larger system"
         )
     return model
+
+
+def _check_ranks(own: Pool, model: ServedModel) -> None:
+    """Refuse what data-parallel attention does not go with.
+
+    Raises:
+        InputError: something is asked that it does not.
+    """
+    if own.attention_ranks == 1:
+        if own.expert_skew != 1:
+            raise InputError("--expert-skew is of experts that ranks share: give --dp of at least 2, or leave it out")
+        return
+    if model.experts is None:
+        raise InputError(
+            f"--dp {own.attention_ranks} divides experts among ranks, and {own.model} has none: use --replicas "
+            f"{own.attention_ranks}"
+        )
+    if not 1 <= own.expert_skew <= own.attention_ranks * own.tensor_parallel:
+        raise InputError(
+            f"--expert-skew {own.expert_skew:g} must be from 1 (even) to the "
+            f"{own.attention_ranks * own.tensor_parallel} devices that share the experts"
+        )
+    apart = (
+        ("--pp", own.stages > 1), ("--speculate", own.speculation is not None), ("--lora", own.adapters is not None),
+        ("--kv-tier", bool(own.tiers)), ("--preemption swap", own.preemption == "swap"),
+        ("--autoscale", own.autoscaling is not None), ("--mtbf", own.mtbf_s < inf), ("shares", bool(own.shares)),
+    )  # fmt: skip
+    for option, given in apart:
+        if given:
+            raise InputError(f"{option} does not go with ranks that step together (--dp): leave one of them out")
 
 
 def refuse_idle(replicas: int, size: int, devices: int, many: bool = True) -> None:
@@ -213,7 +263,7 @@ def replicas_of(
         InputError: the devices of one differ, or have too little memory.
     """
     kinds: dict[str, tuple[ModelTimes, SpeculationPlan | None, Drafter | None, ReplicaMemory | None]] = {}
-    replicas = []
+    replicas: list[Replica] = []
     adapters = None
     if own.adapters is not None:
         check_adapters(own.stages, own.role)
@@ -221,9 +271,11 @@ def replicas_of(
         if model.experts is not None:
             raise InputError(f"adapters of experts are not priced, and {own.model} has experts: leave --lora out")
         adapters = parse_adapters(own.adapters)
-    for place in range(own.replicas):
-        first = own.first + place * own.size
-        device = device_of(own, first)
+    together: LockStep | None = None
+    for place in range(own.cores):
+        first = own.first + own.first_of(place)
+        replica_first = own.first + place // own.attention_ranks * own.size
+        device = device_of(own, replica_first)
         policy = engine_on(device, own.engine, own.engine_options)
         if device.name not in kinds:
             key = _priced_by(own, device, moved, policy.host())
@@ -235,7 +287,16 @@ def replicas_of(
             kinds[device.name] = times, plan, drafter, _memory(own, model, device, policy, drafter)
         times, plan, drafter, kept = kinds[device.name]
         cache = _cache(own, model, first, policy, (own.blocks if kept is None else kept.blocks) or 0, moved)
-        replica = Replica(number + place, policy, cache, _with_drafts(times, drafter), own.longest or model.longest)
+        longest = own.longest or model.longest
+        if own.attention_ranks > 1:
+            from triosim.serving.lockstep import AttentionRank, LockStep
+
+            if place % own.attention_ranks == 0:
+                together = LockStep(lock_step(own, times, replica_first, moved))
+            assert together is not None
+            replicas.append(AttentionRank(number + place, policy, cache, together, longest))
+            continue
+        replica = Replica(number + place, policy, cache, _with_drafts(times, drafter), longest)
         if plan is not None:
             from triosim.serving.speculation import Speculation
 
@@ -329,7 +390,8 @@ def _memory(
     return memory(
         model, device, precision_of(own.weights), kv_type_of(own.kv_cache), block_tokens=policy.block_tokens,
         tokens=policy.max_tokens or NO_BUDGET, sequences=min(policy.max_running, MOST_SAMPLED),
-        tensor_parallel=own.tensor_parallel, stages=own.stages, utilisation=share_of(own, device, policy),
+        tensor_parallel=own.tensor_parallel, stages=own.stages, attention_ranks=own.attention_ranks,
+        utilisation=share_of(own, device, policy),
         static=policy.static, beside=beside, kv_beside=drafter.kv_token if drafter else 0.0,
     )  # fmt: skip
 
@@ -357,7 +419,10 @@ def share_of(own: Pool, device: Accelerator, policy: Policy) -> float:
 
 def _priced_by(own: Pool, device: Accelerator, moved: Moved, host: StepHost) -> tuple[object, ...]:
     """What step times of a pool depend on: fleets that differ in other things share them."""
-    replica = (own.model, own.weights, own.kv_cache, own.tensor_parallel, own.stages, own.host, own.host_s, own.pim)
+    apart = own.attention_ranks > 1
+    replica = (
+        own.model, own.weights, own.kv_cache, own.tensor_parallel, own.stages, own.host, own.host_s, own.pim, apart,
+    )  # fmt: skip
     return (id(own.system), own.first, device.name, moved, host, *replica)
 
 
@@ -371,12 +436,15 @@ def step_times(
     """
     device = device_of(own, first)
     of_device = (model, device, precision_of(own.weights), kv_type_of(own.kv_cache), own.tensor_parallel)
+    apart = own.attention_ranks > 1
     if device.pim is None or own.pim == OFF:
-        kernels = ServingKernels(*of_device, moved=moved)
+        kernels = ServingKernels(*of_device, moved=moved, experts_apart=apart)
+    elif apart:
+        raise InputError(f"--dp {own.attention_ranks}: memory that computes is not shared by ranks: give --pim off")
     else:
         kernels = PimKernels(*of_device, moved=moved, mode=own.pim)
     between = None
-    if own.size > 1:
+    if own.tensor_parallel * own.stages > 1:
         from triosim.serving.communication import ReplicaCommunication  # nobody else needs collectives
 
         between = ReplicaCommunication(own.system, own.tensor_parallel, own.stages, first, moved.network)
@@ -384,6 +452,15 @@ def step_times(
     return ModelTimes(
         kernels, between, own.stages, graphs=issue == 0, host_s=own.host_s, issue_s=issue, engine_host=host
     )
+
+
+def lock_step(own: Pool, times: ModelTimes, first: int, moved: Moved) -> LockStepTimes:
+    """Step times of the ranks of a replica from its first device on."""
+    from triosim.serving.communication import ReplicaCommunication
+    from triosim.serving.lockstep import LockStepTimes
+
+    between = ReplicaCommunication(own.system, own.size, 1, first, moved.network)
+    return LockStepTimes(times, times.kernels, between, own.attention_ranks, own.expert_skew)
 
 
 def device_of(own: Pool, first: int) -> Accelerator:

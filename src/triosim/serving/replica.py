@@ -5,7 +5,7 @@ What a policy answers is checked before anything is done: :class:`PolicyError` n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from triosim.core.errors import InputError
@@ -222,9 +222,14 @@ class Replica:
         else:
             spans = self._through_stages(shape, now)
             now, end = spans[0][0], spans[-1][1]
+        self.begins(batch, shape, spans)
+        return end
+
+    def begins(self, batch: Batch, shape: StepShape, spans: list[tuple[int, int]]) -> None:
+        """Take note of a step that begins, with when each stage begins and ends it."""
         self._spans.append(spans)
         if self.on_step is not None:
-            self.on_step(batch, now, end)
+            self.on_step(batch, spans[0][0], spans[-1][1])
         if self.recorder is not None:
             self.recorder.begins(self.number, batch, shape, spans, self.cache)
         self.in_flight.append(batch)
@@ -235,7 +240,11 @@ class Replica:
         if padding is None:
             padding = self._padding[tokens] = self.times.padded(tokens) - tokens
         self.padding += padding
-        return end
+
+    @property
+    def peers(self) -> Sequence[Replica]:
+        """Those whose steps end with its own, itself among them."""
+        return (self,)
 
     def _through_stages(self, shape: StepShape, now: int) -> list[tuple[int, int]]:
         """When each stage begins and ends a step: after the stage before it, and after its own last one."""

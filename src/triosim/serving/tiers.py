@@ -125,7 +125,7 @@ def tiers_of(
         tiers = [parse_tier(text) for text in pool.tiers]
         for tier in tiers:
             _check_peer(tier, system, serving)
-        for one in range(pool.replicas):
+        for one in range(pool.cores):
             replica = replicas[number]
             number += 1
             block = pool.block_bytes(model, replica.cache.block_tokens)

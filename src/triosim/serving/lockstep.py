@@ -1,0 +1,175 @@
+"""Data-parallel attention: ranks with requests and KV caches of their own, whose experts all their devices share.
+
+Every rank runs attention and dense products on its own requests; the experts of each layer are divided among all
+devices of the replica, and tokens travel to them and back by two all-to-all exchanges.  So the ranks step together: a
+step takes as long as the rank with most to do, and a rank without requests takes part with nothing.  That is vLLM's
+``--data-parallel-size`` with ``--enable-expert-parallel`` and SGLang's ``--enable-dp-attention``; DeepSeek-V3 is served
+like this (Liu et al., arXiv:2412.19437, section 3.4).
+
+Tokens choose experts by chance, independently and evenly; ``skew`` says how many times the mean the fullest device's
+experts are chosen beyond that.  The fullest of ``E`` devices has ``m + sqrt(2 m ln E)`` rows where the mean is ``m``,
+the largest of ``E`` nearly normal numbers, and never more than all tokens choose of its experts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.core.dtypes import DTYPE_BYTES
+from triosim.core.units import PICOSECONDS_PER_SECOND
+from triosim.serving.communication import ReplicaCommunication
+from triosim.serving.kernel_times import ServingKernels
+from triosim.serving.kv_cache import KVCache
+from triosim.serving.model_times import ModelTimes
+from triosim.serving.policy import Batch, Policy
+from triosim.serving.replica import Replica
+from triosim.serving.requests import Request
+from triosim.serving.step_times import StepShape
+
+TOKENS = np.unique(np.round(np.geomspace(1, 1 << 20, 161))).astype(np.int64)
+"""Tokens of all ranks together for which experts are priced; between them the time is linear."""
+NOTHING = StepShape(0, (), 0, 0, 0)
+"""What a rank computes that has no requests."""
+
+
+@dataclass
+class LockStepTimes:
+    """What steps of all ranks together take.
+
+    Attributes:
+        own: of one rank, its routed experts left out.
+        kernels: of one device.
+        communication: among all devices of the replica.
+        ranks: of attention.
+        skew: how many times the mean the experts of the fullest device are chosen, but for chance.
+    """
+
+    own: ModelTimes
+    kernels: ServingKernels
+    communication: ReplicaCommunication
+    ranks: int
+    skew: float = 1.0
+    _shared: NDArray[np.float64] | None = field(init=False, repr=False, default=None)
+
+    def ticks(self, shapes: Sequence[StepShape]) -> int:
+        """Picoseconds of a step in which the ranks compute this, one of each."""
+        working = [shape for shape in shapes if shape.tokens]
+        longest = max(self.own.device_ticks(shape, 0) for shape in working)
+        experts = self._experts(sum(shape.tokens for shape in working))
+        moved = self._moved(max(shape.tokens for shape in working))
+        sequences = max(shape.decodes + len(shape.chunks) for shape in working)
+        return self.own.with_host(longest + round((experts + moved) * PICOSECONDS_PER_SECOND), sequences)
+
+    def _experts(self, tokens: int) -> float:
+        """Seconds of the routed experts of all layers for the tokens of all ranks, on the fullest device."""
+        if self._shared is None:
+            self._shared = self.kernels.shared_experts(self.fullest(TOKENS), TOKENS, self.devices)
+        return float(np.interp(tokens, TOKENS, self._shared))
+
+    def fullest(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Tokens whose every choice would make as many rows as the fullest device has."""
+        own = self.kernels.model.experts
+        assert own is not None
+        mean = self.skew * tokens * own.chosen / self.devices
+        most = np.minimum(own.chosen, max(own.count / self.devices, 1.0)) * tokens
+        return np.asarray(np.minimum(mean + np.sqrt(2 * mean * math.log(self.devices)), most) / own.chosen)
+
+    @property
+    def devices(self) -> int:
+        """All of the replica."""
+        return self.ranks * self.kernels.tensor_parallel
+
+    def _moved(self, tokens: int) -> float:
+        """Seconds in which tokens go to experts and back in all layers, so many of the fullest rank.
+
+        A token is sent once to each device that has one of its experts; results come back in 16 bits.
+        """
+        model, own = self.kernels.model, self.kernels.model.experts
+        assert own is not None
+        copies = self.devices * (1 - (1 - 1 / self.devices) ** own.chosen)
+        sent = tokens / self.kernels.tensor_parallel * copies * model.width
+        there = min(DTYPE_BYTES[self.kernels.precision.multiplied], 2)
+        ways = self.communication.all_to_all(np.array([sent * there, sent * 2.0]), self.devices)
+        return float(ways.sum()) * model.expert_layers
+
+
+class LockStep:
+    """The ranks of one replica.
+
+    Args:
+        times: of their steps.
+
+    Attributes:
+        ranks: of attention, in their order.
+    """
+
+    def __init__(self, times: LockStepTimes) -> None:
+        self.times = times
+        self.ranks: list[AttentionRank] = []
+        self._running = False
+
+    def start(self, now: int) -> int:
+        """Begin a step of all ranks if none is under way and one has work; when it ends, -1 if none begins."""
+        if self._running:
+            return -1
+        planned = [rank.plan(now) for rank in self.ranks]
+        if not any(batch for batch, _ in planned):
+            return -1
+        ticks = self.times.ticks([shape for _, shape in planned])
+        for rank, (batch, shape) in zip(self.ranks, planned, strict=True):
+            rank.busy[0] += ticks
+            if batch:
+                rank.begins(batch, shape, [(now, now + ticks)])
+        self._running = True
+        return now + ticks
+
+    def end(self, now: int) -> None:
+        """The step is over, on all ranks."""
+        self._running = False
+        for rank in self.ranks:
+            if rank.in_flight:
+                rank.ends(now)
+
+
+class AttentionRank(Replica):
+    """A rank of data-parallel attention: a replica whose steps begin and end with those of others.
+
+    Args:
+        number, policy, cache, longest, on_finished: as of any replica.
+        together: the ranks that step with it, itself among them.
+    """
+
+    def __init__(
+        self, number: int, policy: Policy, cache: KVCache, together: LockStep, longest: int,
+        on_finished: Callable[[Request], None] = lambda request: None,
+    ) -> None:  # fmt: skip
+        super().__init__(number, policy, cache, together.times.own, longest, on_finished)
+        self.together = together
+        together.ranks.append(self)
+
+    @property
+    def peers(self) -> Sequence[Replica]:
+        """All ranks: what ends on one ends on all."""
+        return self.together.ranks
+
+    def plan(self, now: int) -> tuple[Batch, StepShape]:
+        """What it would compute now."""
+        batch = self.policy.schedule()
+        return (batch, self._taken(batch, now)) if batch else (batch, NOTHING)
+
+    def start(self, now: int, horizon: int = 0) -> int:
+        """Begin a step of all ranks; when it ends, -1 if none begins."""
+        return self.together.start(now)
+
+    def end(self, now: int) -> None:
+        """The step is over, on all ranks."""
+        self.together.end(now)
+
+    def ends(self, now: int) -> None:
+        """Its own part of the step is over."""
+        super().end(now)
