@@ -97,8 +97,8 @@ class Plan(Checked):
     iterations: Count = asked(1, BATCH, "N", "Iterations to play (default 1).")
     schedule: str = asked(
         "1f1b", DIVISION, "NAME|FILE.py",
-        "Of a pipeline: 1f1b, gpipe, interleaved-1f1b, looped-bfs, zb-h1, zb-h2, zb-v, dualpipe-v or one of yours "
-        "(default 1f1b).",
+        "Of a pipeline: 1f1b, gpipe, interleaved-1f1b, looped-bfs, zb-h1, zb-h2, zb-v, zb-auto, dualpipe-v or one of "
+        "yours (default 1f1b).",
         offers="triosim.schedule.actions:SCHEDULES", own=True,
     )  # fmt: skip
     schedule_options: Options = asked(

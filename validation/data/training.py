@@ -240,7 +240,6 @@ def _lacks(line: Mapping[str, str]) -> str:
         "experts beside context parallel": experts and _int(line, "cp") > 1,
         f"products in {line['precision']}": not _recipe(line),
         f"recompute {line['recompute']}": line["recompute"] == "qkv_proj_offloaded",
-        "schedule ZB-2p": "ZB-2p" in line["overlap"],
         "collectives within products (async TP)": bool(re.search("async ?TP", line["overlap"], re.I)),
         "a network between slices of TPUs": multi_slice,
         f"a system of {line['gpu']}": not (line["gpu"] in SYSTEMS or line["gpu"] in TPUS or "HBM2e" in line["gpu"]),
@@ -334,10 +333,14 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
     if pp > 1:
         if chunks > 1:
             plan |= {"schedule": "interleaved-1f1b", "schedule_options": {"chunks": chunks}}
-        elif "ZB-1p" in line["overlap"]:
-            plan["schedule"] = "zb-h1"
+        elif found := re.search(r"ZB-([12])p", line["overlap"]):
+            plan |= {"schedule": "zb-auto", "schedule_options": {"memory": float(found[1])}, "iterations": ITERATIONS}
         plan["stages"] = _cuts(line, pp * chunks)
     return plan
+
+
+ITERATIONS = 4
+"""Of zero-bubble schedules, whose optimizers do not wait for each other: a stage begins the next while others end."""
 
 
 def _cuts(line: Mapping[str, str], parts: int) -> tuple[str, ...]:

@@ -50,6 +50,7 @@ from triosim.prediction.timeline import CATEGORIES
 from triosim.schedule.actions import SCHEDULES, Schedule, check
 from triosim.schedule.backward import split_backward
 from triosim.schedule.job import Costs, each_program
+from triosim.schedule.pass_times import pass_times
 from triosim.schedule.program import Op, Program
 from triosim.schedule.stages import Stages, split
 from triosim.stacks import ASSUMED
@@ -295,6 +296,8 @@ def arrange(
     of_parts = [schedule.stage_of(part, mesh.stages) for part in range(mesh.stages * chunks)]
     costs = _by_stage(times, system, placement, mesh)[of_parts]  # (parts, operators)
     stages = split(step.trace, costs, mesh.stages * chunks, plan.stages, per_byte, together, step.homes)
+    if schedule.times_matter and plan.training:
+        schedule = schedule.timed(pass_times(step, stages, costs, per_byte))
     if schedule.splits_backward:
         step = replace(step, notes=(*step.notes, *_unsplit(step.homes, stages, times[slowest].seconds, plan.schedule)))
 

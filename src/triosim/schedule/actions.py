@@ -37,6 +37,22 @@ class Action(NamedTuple):
     chunk: int = 0
 
 
+class PassTimes(NamedTuple):
+    """What passes take, by stage, and what they hold.
+
+    Attributes:
+        forward, input_gradient, weight_gradient: seconds of each stage.
+        send: seconds from a stage to the next.
+        kept: of what a forward keeps for its backward, the share that the weight gradient still reads.
+    """
+
+    forward: tuple[float, ...]
+    input_gradient: tuple[float, ...]
+    weight_gradient: tuple[float, ...]
+    send: float
+    kept: float
+
+
 class Schedule(ABC):
     """Orders the work of one pipeline stage.
 
@@ -46,6 +62,8 @@ class Schedule(ABC):
     """
 
     splits_backward: ClassVar[bool] = False
+    times_matter: ClassVar[bool] = False
+    """Whether the order depends on what passes take (:meth:`timed`)."""
 
     @property
     def chunks_per_stage(self) -> int:
@@ -55,6 +73,10 @@ class Schedule(ABC):
     def stage_of(self, part: int, stages: int) -> int:
         """The stage that has a part of the model, parts counted in the order of the forward."""
         return part % stages
+
+    def timed(self, times: PassTimes) -> Schedule:
+        """The schedule for passes that take so long; asked for where :attr:`times_matter`."""
+        return self
 
     def looped(self, stages: int) -> bool:
         """Whether parts are on the stages in turn."""

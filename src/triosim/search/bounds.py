@@ -140,7 +140,7 @@ class Bounds:
         if pp == 1:
             return Bound(0.0, 0)
         schedule = schedule_of(asked)
-        if not schedule.looped(pp):
+        if schedule.times_matter or not schedule.looped(pp):
             return Bound(0.0, 0)
         key = (*self._key(asked, self._size(asked)), pp, candidate.parts, schedule.splits_backward)
         if key not in self._stages:

@@ -24,13 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.composition.host import issue_shares
-from triosim.memory.blocks import StepStorages
 from triosim.partition.gradients import gradients
 from triosim.prediction.prepare import Arranged
 from triosim.schedule._stage import JobFacts
 from triosim.schedule.actions import Pass, Schedule
-from triosim.schedule.backward import split_backward
 from triosim.schedule.costs import ScheduleCosts
+from triosim.schedule.pass_times import HeldBytes
 from triosim.schedule.stages import Boundary
 from triosim.search.order import Order, order_of
 from triosim.trace.tables import Category, Phase, Trace
@@ -248,35 +247,12 @@ class _Chain:
             self.backward_s = passes.seconds(until[until >= given[0]]) if len(given) else 0.0
 
 
-class _Held:
+class _Held(HeldBytes):
     """Bytes of a job's storages by part and by stage."""
 
     def __init__(self, made: Arranged) -> None:
-        trace = made.step.trace
-        self.made, self.trace, self.storages = made, trace, StepStorages(trace)
-        fixed = self.storages.persistent | self.storages.given | self.storages.gradient
-        self.passing = np.where(fixed, 0, self.storages.size)
-
-    def kept(self, forward: NDArray[np.int64], backward: NDArray[np.int64], halves: bool) -> tuple[float, float, float]:
-        """What the forward of a part keeps for its backward, and what of it the first half frees and makes."""
-        split = split_backward(self.made.step.homes, backward.tolist()) if halves else None
-        first, last = self._touched(np.concatenate([forward, backward]))
-        phase = self.trace.operators.phase
-        held = (first >= 0) & (phase[first] == Phase.FORWARD) & (phase[last] != Phase.FORWARD)
-        kept = float(self.passing[held].sum())
-        if split is None or not split.weight_gradient:
-            return kept, kept, 0.0
-        later = self._touched(np.array(split.weight_gradient))[1] >= 0
-        inside = self._touched(np.array(split.input_gradient))[0] >= 0
-        made = later & inside & ((first < 0) | (phase[first] != Phase.FORWARD))
-        return kept, float(self.passing[held & ~later].sum()), float(self.passing[made].sum())
-
-    def _touched(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """First and last of some operators that touch each storage, -1 for none."""
-        where, begin, end = self.storages.touched(rows.tolist())
-        first, last = np.full(len(self.storages), -1, np.int64), np.full(len(self.storages), -1, np.int64)
-        first[where], last[where] = begin, end
-        return first, last
+        super().__init__(made.step)
+        self.trace = made.step.trace
 
     def gradients(self, rows: Sequence[Rows]) -> NDArray[np.float64]:
         """Gradients of parameters that each part makes, shape ``(parts,)``; of several parts' the first."""
