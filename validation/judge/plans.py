@@ -76,10 +76,10 @@ def _korthikanti(row: Row) -> dict[str, tuple[Any, ...]]:
 
 
 def _zero_bubble(row: Row) -> dict[str, tuple[Any, ...]]:
-    """Pipelines of all devices, as in every run of the table; ZB-2p, which is faster there, cannot be told yet."""
+    """Pipelines of all devices, as in every run of the table; ZB-2p is the default of ``zb-auto``."""
     return {
         "tp": (1,), "pp": (row.plan["pp"],), "recompute": ("none", "full"), "zero": (0,),
-        "schedule": ("1f1b", "interleaved-1f1b", "zb-h1"),
+        "schedule": ("1f1b", "interleaved-1f1b", "zb-auto"),
     }  # fmt: skip
 
 
