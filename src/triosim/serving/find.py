@@ -12,10 +12,11 @@ taken to be no worse than fewer.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.units import picoseconds
 from triosim.serving.deployment import Deployment, ServingResult, serve

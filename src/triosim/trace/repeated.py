@@ -10,7 +10,7 @@ further.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from triosim import operators as rules
 from triosim.core.caching import kept
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.core.relations import Change, Changed, RelatedTable, changed, renamed
 from triosim.core.tiling import NO_UNIT, Contraction, NotRepeating, Tiling, laid
 from triosim.trace.blocks import blocks

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from triosim.core.dataclass import dataclass
 from triosim.sources.models._family import Text, divides
 from triosim.sources.models._net import Net, Weights
 from triosim.sources.models._parts import FeedForward, Norm, Rotary, Rotation, SelfAttention
