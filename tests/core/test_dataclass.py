@@ -86,31 +86,32 @@ MADE: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
 }
 
 
-def _told(ask: Any) -> Any:
-    """What an action gives or how it fails."""
+def _told(ask: Any, *args: Any, **words: Any) -> Any:
+    """What a call gives or how it fails."""
     try:
-        return ask()
+        return ask(*args, **words)
     except Exception as error:
         return type(error), str(error)
 
 
 def _objects(classes: dict[str, type]) -> dict[str, list[Any]]:
-    return {name: [_told(lambda c=classes[name], g=given: c(*g[0], **g[1])) for given in MADE[name]] for name in MADE}
+    return {name: [_told(classes[name], *args, **words) for args, words in MADE[name]] for name in MADE}
 
 
-def test_they_are_made_compared_hashed_and_shown_alike() -> None:
-    ours, theirs = _objects(OURS), _objects(THEIRS)
-    for name in MADE:
-        assert list(map(repr, ours[name])) == list(map(repr, theirs[name])) or name == "Same"
-        for ask in (
-            lambda a, b: a == b, lambda a, b: a != b, lambda a, b: a < b, lambda a, b: a >= b,
-            lambda a, b: hash(a) == hash(b),
-            lambda a, b: a == 1, lambda a, b: dataclasses.asdict(a), lambda a, b: hash(a) if name != "Same" else 0,
-            lambda a, b: [dataclasses.replace(a, x=9).x, a.x],
-        ):  # fmt: skip
-            pairs = [(i, j) for i in range(len(MADE[name])) for j in range(len(MADE[name]))]
-            found = [_told(lambda i=i, j=j: ask(ours[name][i], ours[name][j])) for i, j in pairs]
-            assert found == [_told(lambda i=i, j=j: ask(theirs[name][i], theirs[name][j])) for i, j in pairs], name
+ASKED = {
+    "==": lambda a, b: a == b, "!=": lambda a, b: a != b, "<": lambda a, b: a < b, ">=": lambda a, b: a >= b,
+    "another class": lambda a, b: a == 1, "hash": lambda a, b: hash(a) == hash(b), "repr": lambda a, b: repr(a),
+    "asdict": lambda a, b: dataclasses.asdict(a), "replace": lambda a, b: [dataclasses.replace(a, x=9).x, a.x],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ASKED)
+@pytest.mark.parametrize("name", MADE)
+def test_they_are_made_compared_hashed_and_shown_alike(name: str, what: str) -> None:
+    ours, theirs = _objects(OURS)[name], _objects(THEIRS)[name]
+    places = [(i, j) for i in range(len(ours)) for j in range(len(ours))]
+    found = [_told(ASKED[what], ours[i], ours[j]) for i, j in places]
+    assert found == [_told(ASKED[what], theirs[i], theirs[j]) for i, j in places]
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -130,9 +131,8 @@ def test_their_description_is_the_same(name: str) -> None:
 @pytest.mark.parametrize("name", ["Point", "Named", "Words", "Wider"])
 @pytest.mark.parametrize("attribute", ["x", "other"])
 def test_what_is_frozen_stays(name: str, attribute: str) -> None:
-    changes = (lambda made: setattr(made, attribute, 3), lambda made: delattr(made, attribute))
-    for change in changes:
-        ours, theirs = (_told(lambda c=c: change(c[name](x=1))) for c in (OURS, THEIRS))
+    for change, *value in ((setattr, 3), (delattr,)):
+        ours, theirs = (_told(change, classes[name](x=1), attribute, *value) for classes in (OURS, THEIRS))
         assert ours == theirs
 
 
@@ -174,7 +174,10 @@ for found in pkgutil.walk_packages(triosim.__path__, "triosim."):
         continue
     for name, cls in sorted(vars(module).items()):
         if isinstance(cls, type) and cls.__module__ == found.name and "__dataclass_fields__" in vars(cls):
-            about = [(f.name, f.type, f.init, f.repr, f.compare, f.kw_only, type(f.default).__name__) for f in dataclasses.fields(cls)]
+            about = [
+                (f.name, f.type, f.init, f.repr, f.compare, f.kw_only, type(f.default).__name__)
+                for f in dataclasses.fields(cls)
+            ]
             signature = [(p.name, str(p.kind), p.annotation) for p in inspect.signature(cls).parameters.values()]
             print(found.name, name, cls.__match_args__, cls.__hash__ is None, about, signature)
 """

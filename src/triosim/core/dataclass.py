@@ -13,12 +13,15 @@ the fields are asked for.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 import operator
 import reprlib
 from _thread import RLock
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 _FIELDS = "__dataclass_fields__"
 _PARAMETERS = "__dataclass_params__"
@@ -34,6 +37,15 @@ class _Factory:
 
 
 _FACTORY = _Factory()
+
+
+@dataclasses.dataclass
+class _Example:
+    plain: Any
+
+
+_PLAIN = dataclasses.fields(_Example)[0]
+"""A field of which nothing is said but its type."""
 
 
 class _Placeholder:
@@ -91,7 +103,7 @@ def _prepared(
         _Placeholder(cls, "__setattr__", _refused("assign to", object.__setattr__))
         _Placeholder(cls, "__delattr__", _refused("delete", object.__delattr__))
 
-    def of_the_library(name: str) -> Any:
+    def by_the_library(name: str) -> Any:
         if frozen:  # it writes its own, which refuse the same
             del cls.__setattr__, cls.__delattr__
         cls.__doc__ = cls.__doc__ or cls.__name__  # or it makes one of the signature
@@ -99,56 +111,117 @@ def _prepared(
         return own[name]
 
     plain = not kw_only and not any(isinstance(value, dataclasses.Field) for value in own.values())
-    _Placeholder(cls, _FIELDS, lambda _: of_the_library(_FIELDS), plain)
-    _Placeholder(cls, _PARAMETERS, lambda _: of_the_library(_PARAMETERS))
+    _Placeholder(cls, _FIELDS, lambda cls: _listed(cls, plain, by_the_library), plain)
+    _Placeholder(cls, _PARAMETERS, lambda _: by_the_library(_PARAMETERS))
     return cls
 
 
-def _fields(cls: type) -> list[dataclasses.Field[Any]]:
+class _Slot(NamedTuple):
+    """What a method has to know of a field; attributes as of :class:`dataclasses.Field`."""
+
+    name: str
+    type: Any
+    default: Any = dataclasses.MISSING
+    default_factory: Any = dataclasses.MISSING
+    init: bool = True
+    kw_only: bool = False
+    compare: bool = True
+    repr: bool = True
+
+
+def _fields(cls: type) -> list[_Slot]:
     """Fields in the order in which they are defined, those of bases first."""
-    found: dict[str, dataclasses.Field[Any]] = {}
+    found: dict[str, _Slot] = {}
     for base in reversed(cls.__mro__):
-        fields = base.__dict__.get(_FIELDS)
+        own = base.__dict__
+        fields = own.get(_FIELDS)
         if isinstance(fields, _Placeholder) and fields.plain:
             for name, kind in base.__annotations__.items():
                 if not str(kind).startswith(("ClassVar", "typing.ClassVar")):
-                    found[name] = field = dataclasses.field(default=base.__dict__.get(name, dataclasses.MISSING))
-                    field.name, field.type = name, kind
+                    found[name] = _Slot(name, kind, own.get(name, dataclasses.MISSING))
         elif fields is not None:
-            found |= {field.name: field for field in dataclasses.fields(base)}
+            for field in dataclasses.fields(base):
+                found[field.name] = _Slot(*[getattr(field, known) for known in _Slot._fields])
     return list(found.values())
 
 
+def _listed(cls: Any, plain: bool, by_the_library: Callable[[str], Any]) -> Any:
+    """What :func:`dataclasses.fields` lists; without the library where all fields are plain."""
+    if not plain:
+        return by_the_library(_FIELDS)
+    bases = cls.__mro__[-1:0:-1]
+    found = {field.name: field for base in bases if hasattr(base, _FIELDS) for field in dataclasses.fields(base)}
+    for name, kind in cls.__annotations__.items():
+        if not str(kind).startswith(("ClassVar", "typing.ClassVar")):
+            field = copy.copy(_PLAIN)
+            field.name, field.type, field.default = name, kind, cls.__dict__.get(name, dataclasses.MISSING)
+            found[name] = field
+    return found
+
+
 def _frozen_init(cls: type) -> Callable[..., None]:
-    return _init(cls, "_set_(self, '{0}', {1})")
+    return _init(cls, True)
 
 
-def _init(cls: type, assign: str = "self.{0} = {1}") -> Callable[..., None]:
+def _init(cls: type, frozen: bool = False) -> Callable[..., None]:
     """The method that takes every field, by position those that are not for keywords alone."""
-    scope: dict[str, Any] = {"_set_": object.__setattr__, "_factory_": _FACTORY}
-    positional, keyword, body = ["self"], ["*"], []
     fields = _fields(cls)
-    for field in fields:
-        name, value = field.name, field.name
-        default = ""
-        if field.default_factory is not dataclasses.MISSING:
-            scope[f"_make_{name}_"] = field.default_factory
-            default = "=_factory_"
-            value = f"_make_{name}_()" + (f" if {name} is _factory_ else {name}" if field.init else "")
-        elif field.default is not dataclasses.MISSING:
-            scope[f"_default_{name}_"] = field.default
-            default = f"=_default_{name}_"
-        if field.init:
-            (keyword if field.kw_only is True else positional).append(name + default)
-        if field.init or value != name:
-            body.append(assign.format(name, value))
-    if hasattr(cls, "__post_init__"):
+    taken = sorted((field for field in fields if field.init), key=lambda field: field.kw_only is True)
+    by_keyword = sum(field.kw_only is True for field in taken)
+    made = [field for field in fields if not field.init and field.default_factory is not dataclasses.MISSING]
+    factories = [field.default_factory for field in (*taken, *made)]
+    code = _code(
+        len(taken) - by_keyword, by_keyword, len(made), frozen, hasattr(cls, "__post_init__"),
+        tuple(at for at, factory in enumerate(factories) if factory is not dataclasses.MISSING),
+    )  # fmt: skip
+    names = {f"_{at}": field.name for at, field in enumerate((*taken, *made))}
+    code = code.replace(
+        co_varnames=tuple(names.get(name, name) for name in code.co_varnames),
+        co_names=tuple(names.get(name, name) for name in code.co_names),
+        co_consts=tuple(names.get(value, value) if isinstance(value, str) else value for value in code.co_consts),
+    )
+    defaults = {
+        field.name: field.default if field.default_factory is dataclasses.MISSING else _FACTORY for field in taken
+    }
+    given = {name: value for name, value in defaults.items() if value is not dataclasses.MISSING}
+    keywords = {field.name for field in taken[len(taken) - by_keyword :]}
+    scope = {"_set": object.__setattr__, "_FACTORY": _FACTORY, "_factories": factories}
+    by_position = tuple(value for name, value in given.items() if name not in keywords)
+    function = FunctionType(code, scope, "__init__", by_position)
+    function.__kwdefaults__ = {name: value for name, value in given.items() if name in keywords} or None
+    function.__annotations__ = {**{field.name: field.type for field in taken}, "return": None}
+    return function
+
+
+@functools.cache
+def _code(
+    positional: int, keywords: int, made: int, frozen: bool, checks: bool, factories: tuple[int, ...]
+) -> CodeType:
+    """An ``__init__`` for fields ``_0``, ``_1``, ...: those by position, by keyword, and those that nobody gives.
+
+    Classes with as many fields share it, each with names of its own in it: compiling is what takes time.
+
+    Args:
+        positional, keywords, made: numbers of such fields.
+        frozen: whether the class is.
+        checks: whether it has a ``__post_init__``.
+        factories: fields whose default a factory makes.
+    """
+    body = []
+    for at in range(positional + keywords + made):
+        value = f"_{at}"
+        if at in factories:
+            value = f"_factories[{at}]()" + (f" if _{at} is _FACTORY else _{at}" if at < positional + keywords else "")
+        body.append(f"_set(self, '_{at}', {value})" if frozen else f"self._{at} = {value}")
+    if checks:
         body.append("self.__post_init__()")
-    parameters = ", ".join(positional + (keyword if len(keyword) > 1 else []))
-    exec(f"def __init__({parameters}):\n  " + "\n  ".join(body or ["pass"]), scope)
-    made: Callable[..., None] = scope["__init__"]
-    made.__annotations__ = {**{field.name: field.type for field in fields if field.init}, "return": None}
-    return made
+    names = ["self", *(f"_{at}" for at in range(positional))]
+    if keywords:
+        names += ["*", *(f"_{at}" for at in range(positional, positional + keywords))]
+    scope: dict[str, Any] = {}
+    exec(f"def __init__({', '.join(names)}):\n  " + "\n  ".join(body or ["pass"]), scope)
+    code: CodeType = scope["__init__"].__code__
+    return code
 
 
 def _match_args(cls: type) -> tuple[str, ...]:
