@@ -355,29 +355,30 @@ def lengthened(short: Trace, run: Recurrence, path: Sequence[str]) -> Trace:
         raise NotRepeating("other blocks")
     labels = Recurrence(run.begin, run.period, KEPT).labels(len(found))
     made = Repeated(short, labels[found.of_module], run.paths(path))
-    long = made.long(short)
-    _check_lists(short, long)
+    units = Units.of(short, made.unit)
+    made.check(short, units)
+    whole = made.tiled(tables_of(short, units), tiled_all(units, made.copies))
+    long = trace_of(short, whole)
+    source = whole.change["operators"].source
+    outside = np.flatnonzero(units.operators[source] == NO_UNIT)
+    for row, place in zip(source[outside].tolist(), outside.tolist(), strict=True):
+        _check_lists(short.operators, row, long.operators, place)
     repeated.known(made, long)  # type: ignore[attr-defined]
     return long
 
 
-def _check_lists(short: Trace, long: Trace) -> None:
-    """Check operators of many lists, as those of an optimizer: lists that were equally long have to stay so.
+def _check_lists(short: Operators, row: int, long: Operators, place: int) -> None:
+    """Check an operator of many lists, as those of an optimizer: lists that were equally long have to stay so.
 
     Raises:
         NotRepeating: one has become longer than another, whose entries are in no unit.
     """
-    before, after = short.operators, long.operators
-    many = [np.flatnonzero(np.diff(table.outputs.offsets) > 1).tolist() for table in (before, after)]
-    if len(many[0]) != len(many[1]):
-        raise NotRepeating("operators of lists")
-    for row, place in zip(*many, strict=True):
-        counts = []
-        for table, at in ((before, row), (after, place)):
-            roles = np.bincount(table.roles[at], minlength=len(table.role_names))
-            counts.append(np.append(roles[roles > 0], len(table.outputs[at])))
-        if len(counts[0]) != len(counts[1]) or len(set(zip(*counts, strict=True))) > len(set(counts[0].tolist())):
-            raise NotRepeating(f"the lists of {before.name[row]}")
+    before, after = (
+        [*np.unique(table.roles[at], return_counts=True)[1].tolist(), len(table.outputs[at])]
+        for table, at in ((short, row), (long, place))
+    )
+    if len(before) != len(after) or len(set(zip(before, after, strict=True))) > len(set(before)):
+        raise NotRepeating(f"the lists of {short.name[row]}")
 
 
 @kept(8)
