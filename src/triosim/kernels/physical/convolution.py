@@ -32,12 +32,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPES
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import Multiplication, MultiplicationMethod, multiplication, unit_of

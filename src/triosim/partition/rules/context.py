@@ -16,10 +16,11 @@ Sources: Llama team, "The Llama 3 Herd of Models" (arXiv:2407.21783), section 3.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 from triosim.core.caching import kept
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.core.registry import registered
 from triosim.operators import SPREAD

@@ -14,9 +14,10 @@ Megatron-LM's ``--expert-model-parallel-size``.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.core.registry import registered
 from triosim.partition.experts import spread
