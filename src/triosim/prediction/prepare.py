@@ -250,7 +250,7 @@ def arrange(
     named = workload.meta.made_by == "triosim.model"
     rules = rules_of(plan, named)
     own_batch = None if named else _samples(workload)
-    mesh = resolve(plan, system.devices, own_batch, workload.meta.micro_batches, rules)
+    mesh = resolve(plan, system.devices, own_batch, workload.meta.micro_batches, rules, system.devices_per_server)
     placed = replication(rules, mesh)
     stack = plan.stack or ASSUMED
     if placed.away and not plan.training:

@@ -38,7 +38,7 @@ from triosim.schedule.costs import ScheduleCosts
 from triosim.schedule.fragments import Tags
 from triosim.schedule.gathering import Gathering, Missing, UnitBlocks
 from triosim.schedule.host_copies import on_host
-from triosim.schedule.program import COMPUTE, ProgramBuilder
+from triosim.schedule.program import BESIDE, COMPUTE, TP, ProgramBuilder
 from triosim.schedule.stages import Boundary, Stages
 from triosim.trace.tables import Category, Phase
 
@@ -90,9 +90,9 @@ class JobFacts:
         self.storage = values.storage.tolist()
         self.inputs = operators.inputs
         transfers = step.transfers
-        self.exchanged = list(
-            zip(transfers.bytes.tolist(), transfers.what.tolist(), transfers.axis.tolist(), strict=True)
-        )
+        streams = np.where(transfers.beside, BESIDE, TP)
+        columns = (transfers.bytes, transfers.what, transfers.axis, streams)
+        self.exchanged = list(zip(*(column.tolist() for column in columns), strict=True))
         self.storages = StepStorages(step.trace)
         self.trains = bool(np.any(operators.phase == Phase.BACKWARD))
         self.grads_of = self._grads_of()

@@ -312,10 +312,10 @@ class StageWriter:
         return marked
 
     def _exchange(self, number: int, row: int, after: list[int]) -> None:
-        size, what, axis = self.job.exchanged[number]
+        size, what, axis, stream = self.job.exchanged[number]
         before = [instruction for instruction in after if instruction >= 0]
         self.done[number] = self.builder.add(
-            Op.COLLECTIVE, self.of.stream(TP), operator=row, size=size, what=what, axis=axis, before=before
+            Op.COLLECTIVE, self.of.stream(stream), operator=row, size=size, what=what, axis=axis, before=before
         )
 
     def _send(self, b: Boundary, back: bool, before: list[int]) -> None:

@@ -93,6 +93,8 @@ def _parallelism(job: ConfiguredJob) -> dict[str, Any]:
         }  # fmt: skip
     if ep > 1:
         said["expert-model-parallel-size"] = ep
+        if plan.tp > 1:
+            said["expert-tensor-parallel-size"] = job.experts_tp
     if job.dp > 1:
         if plan.zero not in ZERO:
             raise cannot(NAME, f"zero {plan.zero} with parameters gathered", "search with --among zero=0,1,3")

@@ -105,7 +105,7 @@ class Context(Rule):
         }
         return replace(
             placing, inputs=seeds, resting={**own, **resting}, stationary="activations", per_rank=frozenset({"loss"}),
-            alone=alone, left=True,
+            alone=alone, left=frozenset(facts.trace.weights().tolist()),
         )  # fmt: skip
 
     def completed(self, step: Step, mesh: Mesh) -> Step:
