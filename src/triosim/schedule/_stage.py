@@ -90,9 +90,10 @@ class JobFacts:
         self.storage = values.storage.tolist()
         self.inputs = operators.inputs
         transfers = step.transfers
-        streams = np.where(transfers.beside, BESIDE, TP)
-        columns = (transfers.bytes, transfers.what, transfers.axis, streams)
-        self.exchanged = list(zip(*(column.tolist() for column in columns), strict=True))
+        self.exchanged = list(
+            zip(transfers.bytes.tolist(), transfers.what.tolist(), transfers.axis.tolist(), strict=True)
+        )
+        self.exchange_stream: list[int] = np.where(transfers.beside, BESIDE, TP).tolist()
         self.storages = StepStorages(step.trace)
         self.trains = bool(np.any(operators.phase == Phase.BACKWARD))
         self.grads_of = self._grads_of()

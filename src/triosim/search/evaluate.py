@@ -47,7 +47,7 @@ from triosim.prediction.prepare import Arranged, arrange
 from triosim.schedule._stage import JobFacts
 from triosim.schedule.actions import Action, Pass
 from triosim.schedule.costs import ScheduleCosts
-from triosim.schedule.program import BESIDE, HOST, STREAMS, TP, Op, Program
+from triosim.schedule.program import HOST, STREAMS, TP, Op, Program
 from triosim.search.memory_of import fullest
 from triosim.search.order import Order, order_of
 from triosim.search.stage_kinds import Port, StageKinds
@@ -169,6 +169,8 @@ class _Evaluation:
             raise NotEvaluated("inference" if not made.plan.training else "a graph that is launched once")
         if not made.schedule.looped(made.mesh.stages):
             raise NotEvaluated("chunks that are not placed in turn")
+        if made.schedule.combines or made.step.transfers.beside.any():
+            raise NotEvaluated("passes that are run in turn, or exchanges beside each other")
         if trace.operators.sync.any() and made.launching.mode != "none":
             raise NotEvaluated("operators at which the host waits")
         costs = ScheduleCosts(made.all_times[made.models[0]].seconds)
@@ -245,7 +247,7 @@ class _Evaluation:
             own = slice(int(lowered.first[cell]), int(lowered.first[cell + 1]))
             program = programs[int(lowered.program[cell])]
             begin, finish = played.begin[own], played.finish[own]
-            reduces = (program.op == Op.COLLECTIVE) & ~np.isin(program.stream, (TP, BESIDE))
+            reduces = (program.op == Op.COLLECTIVE) & (program.stream != TP)
             at[program.stage].append((begin[reduces], finish[reduces]))
             for peer in np.unique(program.peer[program.op == Op.SEND]).tolist():
                 sends = (program.op == Op.SEND) & (program.peer == peer)
