@@ -316,7 +316,8 @@ class StageFacts:
             blocks.shrinks(*resident(trace, shards, job.step.apart, shards_apart))
             blocks.stays([gradient.storage for gradient in self.grads if gradient.parameter in job.modules])
         elif self._copies_gradients():
-            buckets = Extra(total_bytes(self.grads), Category.COMMUNICATION, scope=BlockLifetime.RESIDENT)
+            reduced = [gradient for gradient in self.grads if job.reductions(gradient.parameter)]
+            buckets = Extra(total_bytes(reduced), Category.COMMUNICATION, scope=BlockLifetime.RESIDENT)
             blocks.add("buckets", buckets)  # what gradients are copied to
         if (compression := job.replication.compression) is not None and job.sharing > 1:
             kept = sum(compression.kept(*job.compressible(group)) for group in self.groups())
