@@ -16,6 +16,7 @@ import numpy as np
 from triosim.memory.blocks import Extra, RankBlocks, StepStorages
 from triosim.memory.liveness import BlockLifetime, Recorder
 from triosim.partition.gradients import Gradient, total_bytes
+from triosim.partition.local_steps import OUTER_STATE
 from triosim.partition.passes.fuse import Unit, UnitsByModule, by_bytes, modules_of_their_own
 from triosim.partition.passes.host_copies import (
     HostCopy,
@@ -322,12 +323,25 @@ class StageFacts:
         if (compression := job.replication.compression) is not None and job.sharing > 1:
             kept = sum(compression.kept(*job.compressible(group)) for group in self.groups())
             blocks.add("compression", Extra(kept, Category.COMMUNICATION, scope=BlockLifetime.RESIDENT))
+        if job.replication.outer is not None:
+            kept = OUTER_STATE * self.own_parameters()[0]
+            blocks.add("outer", Extra(kept, Category.OPTIMIZER_STATE, scope=BlockLifetime.RESIDENT))
         for part in self.parts:
             blocks.gradients_here(part.summands)
         if job.replication.away:
             copies = [copy for part in self.parts for copy in part.host_copies[False]]
             on_host(blocks, copies, self.update() if job.replication.updates_on_host else None)
         return blocks
+
+    def own_parameters(self) -> tuple[int, float]:
+        """Elements of the trained parameters that a rank updates, and bytes of one."""
+        trained = {gradient.parameter for gradient in self.grads}
+        own = np.array([p for p in self.parameters if p in trained], np.int64)
+        elements, size = (column[own] for column in (
+            self.job.step.trace.values.elements(), self.job.step.trace.values.bytes(),
+        ))  # fmt: skip
+        shards = self.job.shared[0].shards if self.job.replication.states else 1
+        return -(-int(elements.sum()) // shards), float(size.sum() / max(int(elements.sum()), 1))
 
     def elsewhere(self, gradient: Gradient) -> list[int]:
         """The other stages that use the parameter of a gradient."""

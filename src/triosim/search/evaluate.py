@@ -163,8 +163,8 @@ class _Evaluation:
         placed = made.step.replication
         if placed.weights or placed.away or placed.rooted:
             raise NotEvaluated("parameters, states or activations that a rule keeps elsewhere")
-        if placed.compression is not None:
-            raise NotEvaluated("gradients that are compressed")
+        if placed.compression is not None or placed.outer is not None:
+            raise NotEvaluated("gradients that are compressed, or steps that are local")
         if not made.plan.training or made.launching.mode == "graph":
             raise NotEvaluated("inference" if not made.plan.training else "a graph that is launched once")
         if not made.schedule.looped(made.mesh.stages):
