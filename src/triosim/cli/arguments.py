@@ -141,8 +141,8 @@ class StepOptions:
     )
     cp_style: str = _option(
         DIVISION, "--cp-style", "STYLE",
-        "How attention gets what other ranks have: gather, ring or ulysses (default gather).",
-        default="gather", complete=choices("gather", "ring", "ulysses"),
+        "How attention gets what other ranks have: gather, ring, ulysses or usp, both of these (default gather).",
+        default="gather", complete=choices("gather", "ring", "ulysses", "usp"),
     )  # fmt: skip
     ep: int = _option(
         DIVISION, "--ep", "N", "Ranks of the data axis that have the experts of each layer among them.", default=1

@@ -30,7 +30,7 @@ ZERO: dict[int, dict[str, Any]] = {
         "ckpt-format": "fsdp_dtensor",
     },
 }  # fmt: skip
-EXCHANGE = {"gather": "all_gather", "ring": "p2p", "ulysses": "a2a"}
+EXCHANGE = {"gather": "all_gather", "ring": "p2p", "ulysses": "a2a", "usp": "a2a+p2p"}
 """How context parallelism exchanges keys and values, by ``cp-style``."""
 PRECISION: dict[str, dict[str, Any]] = {"bfloat16": {"bf16": True}, "float16": {"fp16": True}, "float32": {}}
 DECODER = {
