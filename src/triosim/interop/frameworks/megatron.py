@@ -93,7 +93,7 @@ def _parallelism(job: ConfiguredJob) -> dict[str, Any]:
         }  # fmt: skip
     if ep > 1:
         said["expert-model-parallel-size"] = ep
-        if plan.tp > 1:
+        if job.experts_tp != plan.tp:
             said["expert-tensor-parallel-size"] = job.experts_tp
     if job.dp > 1:
         if plan.zero not in ZERO:
