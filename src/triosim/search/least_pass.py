@@ -17,15 +17,16 @@ from numpy.typing import NDArray
 from triosim.composition.host import issue_shares
 from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.memory.blocks import StepStorages
-from triosim.partition.gradients import gradients
 from triosim.partition.mesh import Mesh
 from triosim.prediction.prepare import Arranged
-from triosim.schedule._stage import JobFacts
-from triosim.schedule.costs import ScheduleCosts
 from triosim.search.evaluate import means_of
+from triosim.search.recurrence import Recurrence, UnderWay
 from triosim.search.undisturbed import Uneven, undisturbed
 from triosim.trace.repeated import PATTERN, Repeated, Units
 from triosim.trace.tables import Category, Phase, Trace
+
+AloneTimes = Mapping[tuple[int, int, str], float]
+"""Seconds of collectives where nothing else moves, by kind, bytes and name of the axis."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +54,16 @@ class LeastPass:
     gradients: int
     states: int
     kept: int
-    alone_s: Mapping[tuple[int, int, str], float] = field(default_factory=dict)
+    alone_s: AloneTimes = field(default_factory=dict)
 
 
-def shape_of(made: Arranged, of: Repeated | None = None) -> LeastPass:
+def shape_of(made: Arranged, recurrence: Recurrence, alone_s: AloneTimes, of: Repeated | None = None) -> LeastPass:
     """The shape of a job on one stage.
 
     Args:
         made: the job.
+        recurrence: of its operators.
+        alone_s: what its collectives take.
         of: what its workload is a short one of, None where it is whole.
     """
     trace = made.step.trace
@@ -82,11 +85,17 @@ def shape_of(made: Arranged, of: Repeated | None = None) -> LeastPass:
             ("gradients", storages.gradient), ("kept", where[kept]),
         )
     }  # fmt: skip
-    forward, whole, hidden, known = _passes(made, rows, _pieces(trace, of))
-    seconds = np.where(trace.operators.view, 0.0, made.times.seconds) * rows
+    takes = least_seconds(made)
+    forward, whole, hidden = _passes(made, recurrence, takes, rows, _pieces(trace, of))
+    seconds = np.where(trace.operators.view, 0.0, takes) * rows
     alone = seconds[phase == Phase.FORWARD].sum(), seconds[_is_backward(trace)].sum()
     issues = (issue_shares(trace, made.launching) * rows)[phase != Phase.OPTIMIZER].sum()
-    return LeastPass(float(alone[0]), float(alone[1]), forward, whole, float(issues), hidden, **sums, alone_s=known)
+    return LeastPass(float(alone[0]), float(alone[1]), forward, whole, float(issues), hidden, **sums, alone_s=alone_s)
+
+
+def least_seconds(made: Arranged) -> NDArray[np.float64]:
+    """Seconds of each operator in a micro-batch, at least: what does not run in all of them takes nothing."""
+    return np.where(made.mean_seconds(2) == made.mean_seconds(4), made.mean_seconds(2), 0.0)
 
 
 def _is_backward(trace: Trace) -> NDArray[np.bool_]:
@@ -101,24 +110,19 @@ def _pieces(trace: Trace, of: Repeated | None) -> NDArray[np.int64]:
 
 
 def _passes(
-    made: Arranged, often: NDArray[np.float64], piece: NDArray[np.int64]
-) -> tuple[float, float, float, dict[tuple[int, int, str], float]]:
-    """Seconds of a forward, of forward and backward, and the longest that collectives are behind (see the module); and
-    what each collective takes.
+    made: Arranged, recurrence: Recurrence, seconds: NDArray[np.float64], often: NDArray[np.float64],
+    piece: NDArray[np.int64],
+) -> tuple[float, float, float]:  # fmt: skip
+    """Seconds of a forward, of forward and backward, and the longest that collectives are behind (see the module).
 
     Args:
         made: the job.
+        recurrence: of its operators.
+        seconds: of each operator.
         often: how many operators each stands for.
         piece: where it changes a piece begins with nothing under way.
     """
     trace = made.step.trace
-    seconds = np.where(trace.operators.view, 0.0, made.times.seconds).tolist()
-    job = JobFacts(
-        made.step, ScheduleCosts(made.times.seconds), made.stages, made.schedule, made.plan, made.mesh,
-        gradients(trace),
-    )  # fmt: skip
-    calls = [(what, size, axis) for size, what, axis in job.exchanged]
-    alone = _alone(made, calls)
     backward = _is_backward(trace)
     rows = np.flatnonzero((trace.operators.phase == Phase.FORWARD) | backward)
     begins = np.ones(len(rows), bool)
@@ -126,28 +130,24 @@ def _passes(
     cuts = np.append(np.flatnonzero(begins), len(rows)).tolist()
     whole = forward = hidden = 0.0
     for first, end in itertools.pairwise(cuts):
-        done: dict[int, float] = {}
-        clock = busy = 0.0
-        turned = None
-        for row in rows[first:end].tolist():
-            if turned is None and backward[row]:
-                turned = clock
-            for number in job.issued_before.get(row, ()):
-                busy = done[number] = max(busy, clock) + alone[number]
-            for number in job.needed_before.get(row, ()):
-                if number not in job.once:
-                    clock = max(clock, done.get(number, 0.0))
-            clock += seconds[row]
-            for number in job.issued_after.get(row, ()):
-                if number not in job.once:
-                    busy = done[number] = max(busy, clock) + alone[number]
-            hidden = max(hidden, busy - clock)
-        times = float(often[rows[first:end]].min())
-        whole += times * clock
-        forward += times * (clock if turned is None else turned)
-    names = made.mesh.names
+        own = rows[first:end]
+        turn = int(np.argmax(backward[own])) if backward[own].any() else len(own)
+        at = recurrence.read(UnderWay(), own[:turn], seconds)
+        times, turned = float(often[own].min()), at.clock
+        recurrence.read(at, own[turn:], seconds)
+        whole += times * at.clock
+        forward += times * turned
+        hidden = max(hidden, at.hidden)
+    return forward, whole, hidden
+
+
+def alone_of(made: Arranged) -> tuple[list[float], AloneTimes]:
+    """What each transfer of a job takes where nothing else moves, and by kind, bytes and name of the axis."""
+    sent, names = made.step.transfers, made.mesh.names
+    calls = list(zip(sent.what.tolist(), sent.bytes.tolist(), sent.axis.tolist(), strict=True))
+    alone = _alone(made, calls)
     known = {(what, size, names[axis]): took for (what, size, axis), took in zip(calls, alone, strict=True)}
-    return forward, whole, hidden, known
+    return alone, known
 
 
 def _alone(made: Arranged, calls: list[tuple[int, int, int]]) -> list[float]:
