@@ -42,6 +42,7 @@ from triosim.network.routes import Router, router_of
 from triosim.partition.main_gradients import often
 from triosim.partition.replication import Replication
 from triosim.partition.resolve import JobMesh, replication, resolve, rules_of
+from triosim.partition.rule import Rule
 from triosim.partition.step import Step
 from triosim.plan import Plan
 from triosim.prediction.dividing import divided
@@ -493,15 +494,25 @@ def _processes(placement: Placement, system: System) -> int:
     return int(np.bincount(system.device_server[placement.devices]).max(initial=1))
 
 
-def seconds_per_byte(workload: Trace, system: System, plan: Plan) -> float:
-    """What a byte costs between neighbouring stages of a plan, for balancing them.
+def mesh_of(workload: Trace, system: System, plan: Plan) -> tuple[list[Rule], JobMesh]:
+    """The rules and the mesh of a plan.
 
     Raises:
         InputError: as of :func:`arrange`.
     """
     named = workload.meta.made_by == NAMED
     rules = rules_of(plan, named)
-    mesh = resolve(plan, system.devices, None if named else _samples(workload), workload.meta.micro_batches, rules)
+    batch = None if named else _samples(workload)
+    return rules, resolve(plan, system.devices, batch, workload.meta.micro_batches, rules)
+
+
+def seconds_per_byte(workload: Trace, system: System, plan: Plan) -> float:
+    """What a byte costs between neighbouring stages of a plan, for balancing them.
+
+    Raises:
+        InputError: as of :func:`arrange`.
+    """
+    _, mesh = mesh_of(workload, system, plan)
     return _seconds_per_byte(router_of(system), place(mesh, system.devices, plan.placement), mesh)
 
 

@@ -21,6 +21,10 @@ forward and ends before one backward of every stage before it: ``T >= m w_s + su
 that makes the largest of these smallest makes all equal: ``w_1 = T / m`` and ``w_{s+1} = w_s (1 - 1 / m)``, which sum
 to ``T (1 - (1 - 1/m)^p)``.  So ``T >= W / (1 - (1 - 1/m)^p)`` for whatever division.
 
+What the first micro-batch leaves out (it adds its gradients to nothing) counts ``m - 1`` times.  After its last
+operator a stage gathers what replicas have updated in parts (:mod:`triosim.search.least_exchange`), ``G`` seconds on
+all stages together, while it computes nothing: ``T >= (m W + G) / p``.
+
 The hosts of the stages issue operators one after another as well, though ahead of what arrives: with ``H`` seconds for
 a micro-batch ``T >= m H / p``.
 
@@ -60,6 +64,7 @@ from triosim.hardware.system import System
 from triosim.plan import Plan
 from triosim.prediction.prepare import Arranged, arrange, seconds_per_byte
 from triosim.search.grid import asked_of
+from triosim.search.least_exchange import LeastExchange, least_exchange
 from triosim.search.least_pass import LeastPass, alone_of, shape_of
 from triosim.search.least_stages import LeastStages, stages_of
 from triosim.search.pipeline_blocks import PipelineBlocks
@@ -102,9 +107,8 @@ class _Shape:
     """
 
     def __init__(self, made: Arranged, of: Repeated | None) -> None:
-        alone_s, alone = alone_of(made)
-        self.made, recurrence = made, Recurrence(made, alone_s)
-        self.least = shape_of(made, recurrence, alone, of)
+        self.made, recurrence = made, Recurrence(made, alone_of(made))
+        self.least = shape_of(made, recurrence, of)
         self.pipelines = PipelineBlocks(made, recurrence, of)
 
 
@@ -128,6 +132,7 @@ class Bounds:
         self._recent: OrderedDict[tuple[Any, ...], _Shape] = OrderedDict()
         self._stages: dict[tuple[Any, ...], LeastStages | str] = {}
         self._per_byte: dict[tuple[int, ...], float] = {}
+        self._exchanges: dict[tuple[int, ...], LeastExchange] = {}
         held_back = any(d.power_cap_w is not None or d.clock_limit_hz is not None for d in system.models)
         self._cuts_known = len(system.models) == 1 and not held_back and base.stages is None
         self.repeats = None if base.parallelism else repeated(workload)
@@ -185,7 +190,7 @@ class Bounds:
         size = stages.bytes(schedule, m, int(asked["dp"]), zero, not elsewhere)
         if "activations" in self._base.offload:
             size = 0
-        return Bound(stages.seconds(m, asked.get("schedule", "1f1b") in UNSPLIT), size)
+        return Bound(stages.seconds(m, asked.get("schedule", "1f1b") in UNSPLIT, self._exchange(asked)), size)
 
     def _cut(self, candidate: Candidate, splits_backward: bool) -> LeastStages | str:
         """What the stages of a plan take at least, cut as they are for its prediction."""
@@ -200,6 +205,14 @@ class Bounds:
             return stages_of(parts, int(asked["pp"]), found.held.storages.size, found.lone_states)
         except InputError as error:
             return str(error)
+
+    def _exchange(self, asked: Mapping[str, Any]) -> LeastExchange:
+        """What replicas exchange at the end of an iteration, as far as it is known."""
+        key = tuple(int(asked[name]) for name in ("tp", "cp", "ep", "pp", "zero"))
+        if key not in self._exchanges:
+            plan, fidelity = asked_of(self._base, self.fidelity, asked, self.system.devices)
+            self._exchanges[key] = least_exchange(self.workload, self.system, plan, fidelity)
+        return self._exchanges[key]
 
     def _seconds_per_byte(self, asked: Mapping[str, Any]) -> float:
         """What a byte costs between neighbouring stages of a plan."""
@@ -276,8 +289,9 @@ class Bounds:
         unsplit = p == 1 or asked.get("schedule", "1f1b") in UNSPLIT
         whole = shape.pass_s if unsplit else shape.forward_s + shape.backward_alone_s
         alone = shape.forward_alone_s + shape.backward_alone_s
-        whole = max(whole - 2 * parts * shape.hidden_s, alone)
-        steady = m * max(whole, shape.host_s) / p
+        whole = max(whole - 2 * parts * shape.hidden_s, alone) - shape.later_s / m
+        gathered = float(np.dot(self._exchange(asked).gathered, shape.updated))
+        steady = (m * max(whole, shape.host_s) + gathered) / p
         return steady if parts > p or not unsplit else max(steady, whole / (1 - (1 - 1 / m) ** p))
 
     def _bytes(self, shape: LeastPass, asked: Mapping[str, Any]) -> int:

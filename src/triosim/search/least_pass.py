@@ -8,8 +8,7 @@ such blocks.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from triosim.composition.host import issue_shares
 from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.memory.blocks import StepStorages
+from triosim.partition.gradients import gradients
 from triosim.partition.mesh import Mesh
 from triosim.prediction.prepare import Arranged
 from triosim.search.evaluate import means_of
@@ -24,9 +24,6 @@ from triosim.search.recurrence import Recurrence, UnderWay
 from triosim.search.undisturbed import Uneven, undisturbed
 from triosim.trace.repeated import PATTERN, Repeated, Units
 from triosim.trace.tables import Category, Phase, Trace
-
-AloneTimes = Mapping[tuple[int, int, str], float]
-"""Seconds of collectives where nothing else moves, by kind, bytes and name of the axis."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +36,10 @@ class LeastPass:
         pass_s: seconds of forward and backward, likewise.
         host_s: seconds in which the host issues forward and backward.
         hidden_s: longest that collectives are behind the computation.
+        later_s: seconds of operators in all these that do not run in the first micro-batch.
         weights, gradients, states, kept: bytes of parameters, gradients, optimizer states, and of what the forward
             keeps for the backward.
-        alone_s: seconds of collectives where nothing else moves, by kind, bytes and name of the axis.
+        updated: bytes of parameters that have gradients: that all replicas have, and that only some have.
     """
 
     forward_alone_s: float
@@ -50,20 +48,20 @@ class LeastPass:
     pass_s: float
     host_s: float
     hidden_s: float
+    later_s: float
     weights: int
     gradients: int
     states: int
     kept: int
-    alone_s: AloneTimes = field(default_factory=dict)
+    updated: tuple[float, float]
 
 
-def shape_of(made: Arranged, recurrence: Recurrence, alone_s: AloneTimes, of: Repeated | None = None) -> LeastPass:
+def shape_of(made: Arranged, recurrence: Recurrence, of: Repeated | None = None) -> LeastPass:
     """The shape of a job on one stage.
 
     Args:
         made: the job.
         recurrence: of its operators.
-        alone_s: what its collectives take.
         of: what its workload is a short one of, None where it is whole.
     """
     trace = made.step.trace
@@ -85,17 +83,21 @@ def shape_of(made: Arranged, recurrence: Recurrence, alone_s: AloneTimes, of: Re
             ("gradients", storages.gradient), ("kept", where[kept]),
         )
     }  # fmt: skip
-    takes = least_seconds(made)
+    grads, bytes_of, storage = gradients(trace), trace.values.bytes(), trace.values.storage
+    updated = [0.0, 0.0]
+    for one in grads:
+        updated[one.parameter in made.step.apart] += float(bytes_of[one.parameter] * often[storage[one.parameter]])
+    takes, fewer = made.mean_seconds(made.mesh.micro_batches), made.mean_seconds(2)
     forward, whole, hidden = _passes(made, recurrence, takes, rows, _pieces(trace, of))
     seconds = np.where(trace.operators.view, 0.0, takes) * rows
+    passes = ~trace.operators.view & (phase != Phase.OPTIMIZER)
+    later = 2 * (np.maximum(takes - fewer, 0.0) * rows)[passes].sum()
     alone = seconds[phase == Phase.FORWARD].sum(), seconds[_is_backward(trace)].sum()
     issues = (issue_shares(trace, made.launching) * rows)[phase != Phase.OPTIMIZER].sum()
-    return LeastPass(float(alone[0]), float(alone[1]), forward, whole, float(issues), hidden, **sums, alone_s=alone_s)
-
-
-def least_seconds(made: Arranged) -> NDArray[np.float64]:
-    """Seconds of each operator in a micro-batch, at least: what does not run in all of them takes nothing."""
-    return np.where(made.mean_seconds(2) == made.mean_seconds(4), made.mean_seconds(2), 0.0)
+    return LeastPass(
+        float(alone[0]), float(alone[1]), forward, whole, float(issues), hidden, float(later), **sums,
+        updated=(updated[0], updated[1]),
+    )  # fmt: skip
 
 
 def _is_backward(trace: Trace) -> NDArray[np.bool_]:
@@ -141,17 +143,10 @@ def _passes(
     return forward, whole, hidden
 
 
-def alone_of(made: Arranged) -> tuple[list[float], AloneTimes]:
-    """What each transfer of a job takes where nothing else moves, and by kind, bytes and name of the axis."""
-    sent, names = made.step.transfers, made.mesh.names
+def alone_of(made: Arranged) -> list[float]:
+    """Seconds of each transfer of a job where nothing else moves; 0 where that differs between ranks."""
+    sent = made.step.transfers
     calls = list(zip(sent.what.tolist(), sent.bytes.tolist(), sent.axis.tolist(), strict=True))
-    alone = _alone(made, calls)
-    known = {(what, size, names[axis]): took for (what, size, axis), took in zip(calls, alone, strict=True)}
-    return alone, known
-
-
-def _alone(made: Arranged, calls: list[tuple[int, int, int]]) -> list[float]:
-    """Seconds of each collective where nothing else moves; 0 where that differs between ranks."""
     if not calls:
         return []
     how = (made.fidelity.collective_algorithm, made.fidelity.collective_protocol, made.system.ideal)

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.schedule.actions import Pass, Schedule
+from triosim.search.least_exchange import LeastExchange
 from triosim.search.order import Order, order_of
 from triosim.search.pipeline_blocks import LeastPart
 
@@ -33,7 +34,7 @@ class LeastStages:
     """The stages of a plan; a part is a chunk of a stage, and parts follow one another through the stages.
 
     Attributes:
-        pass_s: forward and backward of each part, seconds, shape ``(chunks, stages)``.
+        forward_s, backward_s: passes of each part, seconds, shape ``(chunks, stages)``.
         host_s: in which the host of each stage issues them, shape ``(stages,)``.
         fill_s, drain_s: before a stage begins and after it has ended, shape ``(stages,)``.
         early_s, late_s: of a stage's first forward before it needs what arrives, and of its last backward after its
@@ -43,9 +44,13 @@ class LeastStages:
             likewise; where backwards are split.
         weights, states: bytes of parameters and optimizer states of each stage, undivided, shape ``(stages,)``.
         gradients: bytes of those that each part makes, undivided, shape ``(chunks, stages)``.
+        reduced: bytes of gradients that the first chunk of each stage completes, shape ``(2, stages)``: of parameters
+            that all replicas have, and of those that only some have.
+        gathered: bytes of the parameters that they are of, all chunks together, likewise.
     """
 
-    pass_s: NDArray[np.float64]
+    forward_s: NDArray[np.float64]
+    backward_s: NDArray[np.float64]
     host_s: NDArray[np.float64]
     fill_s: NDArray[np.float64]
     drain_s: NDArray[np.float64]
@@ -57,19 +62,25 @@ class LeastStages:
     weights: NDArray[np.float64]
     gradients: NDArray[np.float64]
     states: NDArray[np.float64]
+    reduced: NDArray[np.float64]
+    gathered: NDArray[np.float64]
 
-    def seconds(self, micro_batches: int, unsplit: bool) -> float:
+    def seconds(self, micro_batches: int, unsplit: bool, exchange: LeastExchange) -> float:
         """What an iteration takes at least.
 
         Args:
             micro_batches: of a replica.
             unsplit: whether backwards run in one piece, and those of the first chunk last.
+            exchange: what replicas exchange at its end.
         """
-        work = micro_batches * self.pass_s.sum(axis=0)
-        least = self.fill_s + work - self.early_s
+        work = micro_batches * (self.forward_s + self.backward_s).sum(axis=0)
+        ended = self.fill_s + work - self.early_s
         if unsplit:
-            least = np.maximum(least, least - self.late_s + self.drain_s)
-        return float(max(least.max(), work.max(), (micro_batches * self.host_s).max()))
+            ended[0] = max(ended[0], float((ended - self.late_s + self.drain_s).max()))
+            reduces = np.array(exchange.reduced) @ self.reduced
+            ended = np.maximum(ended, ended - self.backward_s[0] + reduces)
+        ended += np.array(exchange.gathered) @ self.gathered
+        return float(max(ended.max(), work.max(), (micro_batches * self.host_s).max()))
 
     def bytes(self, schedule: Schedule, micro_batches: int, dp: int, zero: int, fixed: bool = True) -> int:
         """What the fuller of the first and the last stage holds at least.
@@ -148,8 +159,10 @@ def stages_of(
     alone = [[storage for storage in own if users[storage] == 1] for own in shared]
     more = np.array([[size[own].sum(), states[one].sum()] for own, one in zip(shared, alone, strict=True)], np.float64)
     return LeastStages(
-        pass_s=column("forward_s") + column("backward_s"), host_s=column("host_s").sum(axis=0), fill_s=fill,
-        drain_s=drain, early_s=np.maximum(early, 0.0), late_s=np.maximum(late, 0.0), kept=column("kept"),
+        forward_s=column("forward_s"), backward_s=column("backward_s"), host_s=column("host_s").sum(axis=0),
+        fill_s=fill, drain_s=drain, early_s=np.maximum(early, 0.0), late_s=np.maximum(late, 0.0), kept=column("kept"),
         freed=column("freed"), passed_on=column("passed_on"), weights=column("weights").sum(axis=0) + more[:, 0],
         gradients=column("gradients"), states=column("states").sum(axis=0) + more[:, 1],
+        reduced=np.array([part.reduced for part in first], np.float64).T,
+        gathered=np.array([part.gathered for part in parts]).reshape(-1, pipeline, 2).sum(axis=0).T,
     )  # fmt: skip

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from triosim.composition.host import issue_shares
 from triosim.core.tiling import NotRepeating
+from triosim.partition.gradients import gradients
 from triosim.partition.step import Step
 from triosim.prediction.prepare import Arranged
 from triosim.schedule.pass_times import HeldBytes
@@ -25,7 +26,7 @@ from triosim.schedule.stages import Cutting, balanced_cuts, crossing_items, cutt
 from triosim.search.recurrence import Block, Recurrence
 from triosim.trace.blocks import blocks
 from triosim.trace.repeated import KEPT, PATTERN, Repeated, Units
-from triosim.trace.tables import NONE, Category, Phase, Trace
+from triosim.trace.tables import NONE, Category, Phase
 
 EDGE = 2
 """Blocks at either end of the short step that stand for themselves only, so that the pattern has neighbours."""
@@ -61,6 +62,8 @@ class LeastPart:
         weights, states, gradients: bytes of parameters and optimizer states that it alone uses, and of gradients of
             which it is the first to use the parameter.
         shared: storages of parameters that other parts use as well.
+        reduced, gathered: bytes of those gradients, and of those parameters as far as they have any; of parameters that
+            all replicas have, and of those that only some have.
     """
 
     forward_s: float
@@ -79,6 +82,8 @@ class LeastPart:
     states: float
     gradients: float
     shared: frozenset[int]
+    reduced: tuple[float, float]
+    gathered: tuple[float, float]
 
 
 class _Layout:
@@ -281,13 +286,16 @@ class PipelineBlocks:
         rows = np.concatenate([forward, backward])
         often = 1.0 + of.more * self.stands
         kept, freed, passed_on = self.held.kept(forward, backward, halves, often)
-        weights, states, gradients, shared = self.held.fixed(forward, backward, often, inside, self.place, of.begin)
+        own, grads, shared = self.held.fixed(forward, backward, inside, self.place, of.begin)
+        size = self.held.storages.size * often
         return LeastPart(
             forward_s=takes(forward, ahead), backward_s=takes(backward, behind),
             host_s=float((self.issued[rows] * np.where(self.pattern[rows], 1 + of.more, 1)).sum()),
             reading_s=takes(reads, ahead) if arrives else 0.0, returning_s=takes(until, behind), through_s=through,
             back_s=back, sends=made >= 0, receives=arrives is not None, kept=kept, freed=freed, passed_on=passed_on,
-            weights=weights, states=states, gradients=gradients, shared=shared,
+            weights=float(size[own].sum()), states=float((self.held.state_bytes * often)[own].sum()),
+            gradients=float(size[grads].sum()), shared=shared, reduced=_pair(self.held.reduced * often, grads),
+            gathered=_pair(self.held.gathered * often, own),
         )  # fmt: skip
 
     def _arrives(
@@ -369,36 +377,39 @@ class _Held(HeldBytes):
         owner = values.storage[values.of[state][once]]
         self.state_bytes = np.bincount(owner, storages.size[values.storage[state][once]], len(storages))
         self.weight = storages.category == Category.WEIGHT
-        self.passes = _passes(trace)
+        self.passes = np.flatnonzero(trace.operators.phase != Phase.OPTIMIZER)
+        size = values.bytes()
+        self.reduced, self.gathered = (np.zeros((2, len(storages))) for _ in range(2))
+        for gradient in gradients(trace):
+            apart = int(gradient.parameter in step.apart)
+            self.reduced[apart, gradient.storage] = min(gradient.bytes, int(storages.size[gradient.storage]))
+            self.gathered[apart, values.storage[gradient.parameter]] = size[gradient.parameter]
 
     def fixed(
-        self, forward: NDArray[np.int64], backward: NDArray[np.int64], often: NDArray[np.float64],
-        inside: NDArray[np.bool_], place: NDArray[np.int64], begin: int,
-    ) -> tuple[float, float, float, frozenset[int]]:  # fmt: skip
-        """Bytes of parameters, of optimizer states and of gradients, and storages of parameters that are shared.
+        self, forward: NDArray[np.int64], backward: NDArray[np.int64], inside: NDArray[np.bool_],
+        place: NDArray[np.int64], begin: int,
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], frozenset[int]]:  # fmt: skip
+        """Which storages are parameters that a part alone uses, and which gradients of which it is the first to use the
+        parameter; and parameters that it shares.
 
         Args:
             forward, backward: operators of the part.
-            often: how many storages each stands for.
             inside: which operators are of the part.
             place: with which forward operator each is cut.
             begin: the first forward operator of the part.
         """
         storages = self.storages
-        used, elsewhere, earlier = (np.zeros(len(storages), bool) for _ in range(3))
+        used, elsewhere, grads, earlier = (np.zeros(len(storages), bool) for _ in range(4))
         used[storages.touched(np.concatenate([forward, backward]))[0]] = True
         elsewhere[storages.touched(self.passes[~inside[self.passes]])[0]] = True
-        own = used & self.weight & ~elsewhere
-        grads = np.zeros(len(storages), bool)
         grads[storages.touched(backward)[0]] = True
         earlier[storages.touched(self.passes[place[self.passes] < begin])[0]] = True
-        grads &= storages.gradient & ~earlier
-        size = storages.size * often
         return (
-            float(size[own].sum()), float((self.state_bytes * often)[own].sum()), float(size[grads].sum()),
+            used & self.weight & ~elsewhere, grads & storages.gradient & ~earlier,
             frozenset(np.flatnonzero(used & self.weight & elsewhere).tolist()),
         )  # fmt: skip
 
 
-def _passes(trace: Trace) -> NDArray[np.int64]:
-    return np.flatnonzero(trace.operators.phase != Phase.OPTIMIZER)
+def _pair(size: NDArray[np.float64], which: NDArray[np.bool_]) -> tuple[float, float]:
+    """Sums of two rows over some of their columns."""
+    return float(size[0, which].sum()), float(size[1, which].sum())
