@@ -506,21 +506,22 @@ def mesh_of(workload: Trace, system: System, plan: Plan) -> tuple[list[Rule], Jo
     return rules, resolve(plan, system.devices, batch, workload.meta.micro_batches, rules)
 
 
-def seconds_per_byte(workload: Trace, system: System, plan: Plan) -> float:
-    """What a byte costs between neighbouring stages of a plan, for balancing them.
+def seconds_per_byte(workload: Trace, system: System, plan: Plan) -> NDArray[np.float64]:
+    """What a byte costs from each stage of a plan to the next, nothing else moving, shape ``(stages - 1,)``.
 
     Raises:
         InputError: as of :func:`arrange`.
     """
     _, mesh = mesh_of(workload, system, plan)
-    return _seconds_per_byte(router_of(system), place(mesh, system.devices, plan.placement), mesh)
+    router, placement = router_of(system), place(mesh, system.devices, plan.placement)
+    return np.array([_seconds_per_byte(router, placement, mesh, stage) for stage in range(mesh.stages - 1)])
 
 
-def _seconds_per_byte(router: Router, placement: Placement, mesh: JobMesh) -> float:
-    """What a byte costs between neighbouring stages, for balancing them."""
+def _seconds_per_byte(router: Router, placement: Placement, mesh: JobMesh, stage: int = 0) -> float:
+    """What a byte costs from a stage to the next; that from the first is what stages are balanced by."""
     if mesh.stages == 1:
         return 0.0
-    here, there = int(placement.devices[0]), int(placement.devices[mesh.of_stage(1)[0]])
+    here, there = (int(placement.devices[mesh.of_stage(s)[0]]) for s in (stage, stage + 1))
     rates = [float(router.system.bandwidth[edge]) for edge in router.route(here, there)]
     return 1 / min(rates) if rates else 0.0
 

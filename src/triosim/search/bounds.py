@@ -56,6 +56,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from triosim.core.errors import InputError
 from triosim.core.tiling import NotRepeating
@@ -73,6 +74,8 @@ from triosim.search.space import Candidate, schedule_of
 from triosim.trace.repeated import Repeated, repeated
 from triosim.trace.tables import Trace
 
+GATHERS_AGAIN = 3
+"""The first stage of ZeRO whose ranks do not hold all parameters when a forward ends."""
 MANY = 2**20
 """Micro-batches of the shape that is priced: what is done once an iteration counts for nothing."""
 UNSPLIT = ("1f1b", "gpipe", "interleaved-1f1b")
@@ -131,7 +134,7 @@ class Bounds:
         self._shapes: dict[tuple[Any, ...], LeastPass | str] = {}
         self._recent: OrderedDict[tuple[Any, ...], _Shape] = OrderedDict()
         self._stages: dict[tuple[Any, ...], LeastStages | str] = {}
-        self._per_byte: dict[tuple[int, ...], float] = {}
+        self._per_byte: dict[tuple[int, ...], NDArray[np.float64]] = {}
         self._exchanges: dict[tuple[int, ...], LeastExchange] = {}
         held_back = any(d.power_cap_w is not None or d.clock_limit_hz is not None for d in system.models)
         self._cuts_known = len(system.models) == 1 and not held_back and base.stages is None
@@ -180,7 +183,7 @@ class Bounds:
         m, zero = int(asked["micro_batches"]), int(asked["zero"])
         if not self._cuts_known:
             return Bound(0.0, 0)
-        key = (*self._key(asked, self._size(asked)), pp, candidate.parts, schedule.splits_backward, m == 1)
+        key = (*self._key(asked, self._size(asked)), pp, candidate.parts, schedule.splits_backward, m == 1, zero >= 2)
         if key not in self._stages:
             self._stages[key] = self._cut(candidate, schedule.splits_backward)
         stages = self._stages[key]
@@ -197,12 +200,16 @@ class Bounds:
         asked = candidate.asked
         try:
             m = int(asked["micro_batches"])
-            found = self._arranged(asked, self._size(asked), MANY if m > 1 else 1).pipelines
+            found = self._arranged(asked, self._size(asked), MANY if m > 1 else 1, int(asked["zero"]) >= 2).pipelines
             seconds = found.made.mean_seconds(m)
             whole = str(asked["recompute"]).startswith("full") or bool(found.made.step.replication.away)
-            cuts = found.cuts(seconds, candidate.parts, self._seconds_per_byte(asked), whole)
+            sends = self._seconds_per_byte(asked)
+            cuts = found.cuts(seconds, candidate.parts, float(sends[0]), whole)
             parts = found.parts(cuts, seconds, splits_backward)
-            return stages_of(parts, int(asked["pp"]), found.held.storages.size, found.lone_states)
+            parts_of_a_send = int(asked["tp"]) if self._base.stack and self._base.stack.scattered_transfers else 1
+            return stages_of(
+                parts, int(asked["pp"]), found.held.storages.size, found.lone_states, sends / parts_of_a_send
+            )
         except InputError as error:
             return str(error)
 
@@ -214,8 +221,8 @@ class Bounds:
             self._exchanges[key] = least_exchange(self.workload, self.system, plan, fidelity)
         return self._exchanges[key]
 
-    def _seconds_per_byte(self, asked: Mapping[str, Any]) -> float:
-        """What a byte costs between neighbouring stages of a plan."""
+    def _seconds_per_byte(self, asked: Mapping[str, Any]) -> NDArray[np.float64]:
+        """What a byte costs from each stage of a plan to the next, shape ``(stages - 1,)``."""
         key = tuple(int(asked[name]) for name in ("tp", "cp", "ep", "pp"))
         if key not in self._per_byte:
             plan, _ = asked_of(self._base, self.fidelity, asked, self.system.devices)
@@ -237,9 +244,12 @@ class Bounds:
             self._shapes[key] = self._priced(asked, size)
         return self._shapes[key]
 
-    @staticmethod
-    def _key(asked: Mapping[str, Any], size: int) -> tuple[Any, ...]:
-        return (*(asked[name] for name in SHAPE), size, int(asked["zero"]) >= 2)
+    def _key(self, asked: Mapping[str, Any], size: int) -> tuple[Any, ...]:
+        return (*(asked[name] for name in SHAPE), size, int(asked["zero"]) >= 2 and self._base.stack is not None)
+
+    def _adds_nothing(self, asked: Mapping[str, Any]) -> bool:
+        """Whether a plan scatters gradients in each micro-batch, and its shape adds them up."""
+        return int(asked["zero"]) >= 2 and self._base.stack is None
 
     # --- one shape ----------------------------------------------------------------------------------------------------
 
@@ -249,22 +259,25 @@ class Bounds:
         except InputError as error:
             return str(error)
 
-    def _arranged(self, asked: Mapping[str, Any], size: int, micro_batches: int = MANY) -> _Shape:
+    def _arranged(
+        self, asked: Mapping[str, Any], size: int, micro_batches: int = MANY, scatters: bool = False
+    ) -> _Shape:
         """A shape on one stage, of few blocks where they repeat; kept for what is asked of it next.
 
         Args:
             asked: fields of a plan.
             size: samples of a micro-batch.
             micro_batches: of a replica; gradients of a single one are added to nothing.
+            scatters: whether gradients are scattered in each of them.
 
         Raises:
             InputError: there is none.
         """
-        key = (*self._key(asked, size), micro_batches)
+        scatters |= self._key(asked, size)[-1]
+        key = (*self._key(asked, size), micro_batches, scatters)
         if key in self._recent:
             self._recent.move_to_end(key)
             return self._recent[key]
-        scatters = int(asked["zero"]) >= 2
         axis = int(np.lcm(asked["cp"], asked["ep"]))
         axis = 2 if scatters and axis == 1 else axis
         replicas = axis // asked["cp"]
@@ -289,16 +302,21 @@ class Bounds:
         unsplit = p == 1 or asked.get("schedule", "1f1b") in UNSPLIT
         whole = shape.pass_s if unsplit else shape.forward_s + shape.backward_alone_s
         alone = shape.forward_alone_s + shape.backward_alone_s
-        whole = max(whole - 2 * parts * shape.hidden_s, alone) - shape.later_s / m
-        gathered = float(np.dot(self._exchange(asked).gathered, shape.updated))
-        steady = (m * max(whole, shape.host_s) + gathered) / p
+        adds = 1 if self._adds_nothing(asked) else 1 / m
+        whole = max(whole - 2 * parts * shape.hidden_s, alone) - shape.later_s * adds
+        exchange = self._exchange(asked)
+        gathered, reduced = (np.dot(each, shape.updated) for each in (exchange.gathered, exchange.reduced))
+        if exchange.each:
+            again = float(np.dot(exchange.gathered, shape.repeated)) if exchange.again else 0.0
+            return m * max(whole, shape.host_s, float(gathered + reduced) + again)
+        steady = (m * max(whole, shape.host_s) + float(gathered)) / p
         return steady if parts > p or not unsplit else max(steady, whole / (1 - (1 - 1 / m) ** p))
 
     def _bytes(self, shape: LeastPass, asked: Mapping[str, Any]) -> int:
         dp, zero = int(asked["dp"]), int(asked["zero"])
         weights, grads, states = (
             part / (dp if zero >= level else 1)
-            for part, level in ((shape.weights, 2), (shape.gradients, 2), (shape.states, 1))
+            for part, level in ((shape.weights, GATHERS_AGAIN), (shape.gradients, 2), (shape.states, 1))
         )
         kept = 0 if self._base.offload else shape.kept
         elsewhere = set(self._base.places) | set(self._base.offload)

@@ -1,8 +1,9 @@
-"""What replicas exchange at the end of an iteration at least: gradients are reduced, updated parameters gathered.
+"""What replicas exchange at least: gradients are reduced, updated parameters gathered.
 
 Reductions run beside the last backwards, one after another; the gradients of a stage's first chunk are complete in its
 last backward only.  Then the optimizer runs, and what each rank has updated a part of is gathered, while nothing is
-computed.
+computed.  Where parameters are in shards and there is no pipeline, each micro-batch gathers and reduces, by one
+communicator.
 
 A collective of more bytes takes no longer for each of them, as far as its algorithm stays the same: so all parameters
 at once, by a ring, take the least for each byte.  What an all-reduce does besides is left out, a reduce-scatter is a
@@ -41,10 +42,14 @@ class LeastExchange:
     Attributes:
         reduced: of gradients: of parameters that all replicas have, and of those that only some have (experts).
         gathered: of updated parameters, likewise.
+        each: whether every micro-batch does both, and not the end of an iteration.
+        again: whether its backward gathers the parameters of blocks again.
     """
 
     reduced: tuple[float, float] = (0.0, 0.0)
     gathered: tuple[float, float] = (0.0, 0.0)
+    each: bool = False
+    again: bool = False
 
 
 def least_exchange(workload: Trace, system: System, plan: Plan, fidelity: Fidelity) -> LeastExchange:
@@ -55,14 +60,18 @@ def least_exchange(workload: Trace, system: System, plan: Plan, fidelity: Fideli
     """
     rules, mesh = mesh_of(workload, system, plan)
     placed = replication(rules, mesh)
-    late = placed.every == 1 and placed.compression is None and not (placed.weights or placed.away or placed.rooted)
-    if not late or placed.path or plan.places or plan.placement is not None:
+    known = placed.every == 1 and placed.compression is None and not (placed.away or placed.rooted or placed.path)
+    if not known or plan.places or plan.placement is not None:
+        return LeastExchange()
+    if placed.weights and (mesh.stages > 1 or plan.stack is not None):
         return LeastExchange()
     how = (fidelity.collective_algorithm, fidelity.collective_protocol, system.ideal)
     each = [placed, placed.of_apart() if placed.apart else placed]
     return LeastExchange(
         tuple(_reduced(one, mesh, system, how) for one in each),  # type: ignore[arg-type]
         tuple(_gathered(one, mesh, system, how) for one in each),  # type: ignore[arg-type]
+        placed.weights,
+        placed.weights and placed.regathers,
     )
 
 

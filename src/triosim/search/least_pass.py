@@ -22,7 +22,7 @@ from triosim.prediction.prepare import Arranged
 from triosim.search.evaluate import means_of
 from triosim.search.recurrence import Recurrence, UnderWay
 from triosim.search.undisturbed import Uneven, undisturbed
-from triosim.trace.repeated import PATTERN, Repeated, Units
+from triosim.trace.repeated import KEPT, PATTERN, Repeated, Units
 from triosim.trace.tables import Category, Phase, Trace
 
 
@@ -40,6 +40,7 @@ class LeastPass:
         weights, gradients, states, kept: bytes of parameters, gradients, optimizer states, and of what the forward
             keeps for the backward.
         updated: bytes of parameters that have gradients: that all replicas have, and that only some have.
+        repeated: bytes of those of them that are in blocks that repeat.
     """
 
     forward_alone_s: float
@@ -54,6 +55,7 @@ class LeastPass:
     states: int
     kept: int
     updated: tuple[float, float]
+    repeated: tuple[float, float]
 
 
 def shape_of(made: Arranged, recurrence: Recurrence, of: Repeated | None = None) -> LeastPass:
@@ -71,11 +73,13 @@ def shape_of(made: Arranged, recurrence: Recurrence, of: Repeated | None = None)
     kept = (phase[first] == Phase.FORWARD) & np.isin(phase[last], (Phase.BACKWARD, Phase.RECOMPUTE))
     kept &= ~(storages.persistent | storages.given | storages.gradient)[where]
     rows, often = np.ones(len(trace)), np.ones(len(storages), np.int64)
+    repeats = np.zeros(len(storages), bool)
     if of is not None:
         homes = Units.of(made.step.homes, of.unit)
         units = homes if made.step.homes is trace else Units.of(trace, of.unit, homes, made.step.origin)
         rows = np.where(units.operators == PATTERN, of.copies + 1.0, 1.0)
         often = np.where(units.storages == PATTERN, of.copies + 1, 1)
+        repeats = (units.storages > 0) & (units.storages <= KEPT)
     size = storages.size * often
     sums = {
         name: int(size[which].sum()) for name, which in (
@@ -84,9 +88,11 @@ def shape_of(made: Arranged, recurrence: Recurrence, of: Repeated | None = None)
         )
     }  # fmt: skip
     grads, bytes_of, storage = gradients(trace), trace.values.bytes(), trace.values.storage
-    updated = [0.0, 0.0]
+    updated = np.zeros((2, 2))  # elsewhere or in a block, of all replicas or of some
     for one in grads:
-        updated[one.parameter in made.step.apart] += float(bytes_of[one.parameter] * often[storage[one.parameter]])
+        where = storage[one.parameter]
+        updated[int(repeats[where]), int(one.parameter in made.step.apart)] += bytes_of[one.parameter] * often[where]
+    every, inside = updated.sum(axis=0).tolist(), updated[1].tolist()
     takes, fewer = made.mean_seconds(made.mesh.micro_batches), made.mean_seconds(2)
     forward, whole, hidden = _passes(made, recurrence, takes, rows, _pieces(trace, of))
     seconds = np.where(trace.operators.view, 0.0, takes) * rows
@@ -96,7 +102,7 @@ def shape_of(made: Arranged, recurrence: Recurrence, of: Repeated | None = None)
     issues = (issue_shares(trace, made.launching) * rows)[phase != Phase.OPTIMIZER].sum()
     return LeastPass(
         float(alone[0]), float(alone[1]), forward, whole, float(issues), hidden, float(later), **sums,
-        updated=(updated[0], updated[1]),
+        updated=(every[0], every[1]), repeated=(inside[0], inside[1]),
     )  # fmt: skip
 
 
@@ -135,9 +141,9 @@ def _passes(
         own = rows[first:end]
         turn = int(np.argmax(backward[own])) if backward[own].any() else len(own)
         at = recurrence.read(UnderWay(), own[:turn], seconds)
-        times, turned = float(often[own].min()), at.clock
+        times, turned = float(often[own].min()), at.least(recurrence.slowdown)
         recurrence.read(at, own[turn:], seconds)
-        whole += times * at.clock
+        whole += times * at.least(recurrence.slowdown)
         forward += times * turned
         hidden = max(hidden, at.hidden)
     return forward, whole, hidden

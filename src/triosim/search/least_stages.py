@@ -39,6 +39,8 @@ class LeastStages:
         fill_s, drain_s: before a stage begins and after it has ended, shape ``(stages,)``.
         early_s, late_s: of a stage's first forward before it needs what arrives, and of its last backward after its
             gradient has left, shape ``(stages,)``.
+        loose_s: of a stage's last backward that may be left to do, for its collectives, when its operators have run,
+            shape ``(stages,)``.
         kept: bytes that the forward of each part keeps for its backward, shape ``(chunks, stages)``.
         freed, passed_on: bytes of them that the first half of a backward frees, and that it makes for the second,
             likewise; where backwards are split.
@@ -56,6 +58,7 @@ class LeastStages:
     drain_s: NDArray[np.float64]
     early_s: NDArray[np.float64]
     late_s: NDArray[np.float64]
+    loose_s: NDArray[np.float64]
     kept: NDArray[np.float64]
     freed: NDArray[np.float64]
     passed_on: NDArray[np.float64]
@@ -74,13 +77,14 @@ class LeastStages:
             exchange: what replicas exchange at its end.
         """
         work = micro_batches * (self.forward_s + self.backward_s).sum(axis=0)
-        ended = self.fill_s + work - self.early_s
+        whole = self.fill_s + work - self.early_s
+        ended = whole - self.loose_s
         if unsplit:
             ended[0] = max(ended[0], float((ended - self.late_s + self.drain_s).max()))
             reduces = np.array(exchange.reduced) @ self.reduced
-            ended = np.maximum(ended, ended - self.backward_s[0] + reduces)
+            ended = np.maximum(ended, ended - np.maximum(self.backward_s[0], self.drain_s[1]) + reduces)
         ended += np.array(exchange.gathered) @ self.gathered
-        return float(max(ended.max(), work.max(), (micro_batches * self.host_s).max()))
+        return float(max(ended.max(), whole.max(), work.max(), (micro_batches * self.host_s).max()))
 
     def bytes(self, schedule: Schedule, micro_batches: int, dp: int, zero: int, fixed: bool = True) -> int:
         """What the fuller of the first and the last stage holds at least.
@@ -99,7 +103,7 @@ class LeastStages:
             grads = self.gradients[:, stage] / apart if fixed else 0 * self.gradients[:, stage]
             order = order_of(schedule, stage, stages, micro_batches)
             most = self._most_held(order, stage, grads.tolist())
-            states = self.weights[stage] / apart + self.states[stage] / (dp if zero else 1)
+            states = self.weights[stage] / (dp if zero > 2 else 1) + self.states[stage] / (dp if zero else 1)
             held.append(most + (states if fixed else 0.0))
         return int(max(held))
 
@@ -132,8 +136,9 @@ class LeastStages:
 
 
 def stages_of(
-    parts: Sequence[LeastPart], pipeline: int, size: NDArray[np.int64], states: NDArray[np.float64]
-) -> LeastStages:
+    parts: Sequence[LeastPart], pipeline: int, size: NDArray[np.int64], states: NDArray[np.float64],
+    seconds_per_byte: NDArray[np.float64],
+) -> LeastStages:  # fmt: skip
     """The stages that run parts in turn.
 
     Args:
@@ -141,6 +146,7 @@ def stages_of(
         pipeline: stages.
         size: bytes of each storage.
         states: bytes of the optimizer states of each storage that is a parameter.
+        seconds_per_byte: of what each stage sends to the next, and gets back, shape ``(stages - 1,)``.
     """
 
     def column(name: str) -> NDArray[np.float64]:
@@ -150,8 +156,9 @@ def stages_of(
     first = parts[:pipeline]
     for s in range(1, pipeline):
         if first[s].receives and first[s - 1].sends:
-            fill[s] = fill[s - 1] + first[s - 1].through_s
-            drain[s] = drain[s - 1] + first[s - 1].back_s
+            sent = first[s - 1].sent * seconds_per_byte[s - 1]
+            fill[s] = fill[s - 1] + first[s - 1].through_s + sent
+            drain[s] = drain[s - 1] + first[s - 1].back_s + (sent if first[s].returns else 0.0)
     early = np.array([part.forward_s - part.reading_s if part.receives else 0.0 for part in first])
     late = np.array([part.backward_s - part.returning_s for part in first])
     shared = [sorted(set().union(*(part.shared for part in parts[s::pipeline]))) for s in range(pipeline)]
@@ -160,7 +167,8 @@ def stages_of(
     more = np.array([[size[own].sum(), states[one].sum()] for own, one in zip(shared, alone, strict=True)], np.float64)
     return LeastStages(
         forward_s=column("forward_s"), backward_s=column("backward_s"), host_s=column("host_s").sum(axis=0),
-        fill_s=fill, drain_s=drain, early_s=np.maximum(early, 0.0), late_s=np.maximum(late, 0.0), kept=column("kept"),
+        fill_s=fill, drain_s=drain, early_s=np.maximum(early, 0.0), late_s=np.maximum(late, 0.0),
+        loose_s=column("loose_s")[0], kept=column("kept"),
         freed=column("freed"), passed_on=column("passed_on"), weights=column("weights").sum(axis=0) + more[:, 0],
         gradients=column("gradients"), states=column("states").sum(axis=0) + more[:, 1],
         reduced=np.array([part.reduced for part in first], np.float64).T,

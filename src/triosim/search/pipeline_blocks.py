@@ -52,11 +52,14 @@ class LeastPart:
 
     Attributes:
         forward_s, backward_s: seconds of its passes.
+        loose_s: of the backward that may be left to do, for its collectives, when its operators have run.
         host_s: in which the host issues them.
         reading_s: of the forward from what arrives to its end.
         returning_s: of the backward from its begin to what goes back.
         through_s, back_s: of the forward and of the backward, from what arrives to what goes on.
-        sends, receives: whether something goes on to the next part, and comes from the one before.
+        sends, receives, returns: whether something goes on to the next part, comes from the one before, and has a
+            gradient that goes back.
+        sent: bytes of what goes on.
         kept, freed, passed_on: bytes that the forward keeps for the backward; of them what the first half of a backward
             frees, and what that makes for the second.
         weights, states, gradients: bytes of parameters and optimizer states that it alone uses, and of gradients of
@@ -68,6 +71,7 @@ class LeastPart:
 
     forward_s: float
     backward_s: float
+    loose_s: float
     host_s: float
     reading_s: float
     returning_s: float
@@ -75,6 +79,8 @@ class LeastPart:
     back_s: float
     sends: bool
     receives: bool
+    returns: bool
+    sent: int
     kept: float
     freed: float
     passed_on: float
@@ -269,30 +275,31 @@ class PipelineBlocks:
         sizes = [int(np.count_nonzero(self.pattern[rows])) for rows in (forward, backward)]
         ahead, behind = (Block(self.pattern, size, of.more) for size in sizes)
 
-        def takes(rows: NDArray[np.int64], block: Block) -> float:
-            return self.recurrence.seconds(rows, seconds, inside, block)
+        def takes(rows: NDArray[np.int64], block: Block, slowdown: float | None = None) -> float:
+            return self.recurrence.seconds(rows, seconds, inside, block, slowdown)
 
         arrives = self._arrives(of, before, begin, backward)
-        made, alone = self._leaves(of, after)
+        made, alone, sent = self._leaves(of, after)
         reads = forward[forward >= arrives[0]] if arrives else forward
         until = backward[backward <= arrives[1]] if arrives and arrives[1] >= 0 else backward
-        through = back = 0.0
+        whole, through, back = takes(backward, behind), 0.0, 0.0
         if made >= 0:
-            through = takes(reads[reads <= made], ahead)
+            through = takes(reads[reads <= made], ahead, 1.0)
             given = until[self.trace.operators.phase[until] == Phase.BACKWARD]
             if not alone:  # what comes back may come along another way
                 given = given[self.trace.operators.forward[given] == made]
-            back = takes(until[until >= given[0]], behind) if len(given) else 0.0
+            back = takes(until[until >= given[0]], behind, 1.0) if len(given) else 0.0
         rows = np.concatenate([forward, backward])
         often = 1.0 + of.more * self.stands
         kept, freed, passed_on = self.held.kept(forward, backward, halves, often)
         own, grads, shared = self.held.fixed(forward, backward, inside, self.place, of.begin)
         size = self.held.storages.size * often
         return LeastPart(
-            forward_s=takes(forward, ahead), backward_s=takes(backward, behind),
+            forward_s=takes(forward, ahead), backward_s=whole, loose_s=max(whole - takes(backward, behind, 1.0), 0.0),
             host_s=float((self.issued[rows] * np.where(self.pattern[rows], 1 + of.more, 1)).sum()),
             reading_s=takes(reads, ahead) if arrives else 0.0, returning_s=takes(until, behind), through_s=through,
-            back_s=back, sends=made >= 0, receives=arrives is not None, kept=kept, freed=freed, passed_on=passed_on,
+            back_s=back, sends=made >= 0, receives=arrives is not None,
+            returns=arrives is not None and arrives[1] >= 0, sent=sent, kept=kept, freed=freed, passed_on=passed_on,
             weights=float(size[own].sum()), states=float((self.held.state_bytes * often)[own].sum()),
             gradients=float(size[grads].sum()), shared=shared, reduced=_pair(self.held.reduced * often, grads),
             gathered=_pair(self.held.gathered * often, own),
@@ -320,10 +327,10 @@ class PipelineBlocks:
             return int(self.forward[own[0]]), returned
         return None
 
-    def _leaves(self, of: Stretch, after: int) -> tuple[int, bool]:
-        """The operator that makes the first of what goes on to the next part, -1 for none, and whether nothing else is
-        sent to whatever part."""
-        first, sent = NONE, 0
+    def _leaves(self, of: Stretch, after: int) -> tuple[int, bool, int]:
+        """The operator that makes the first of what goes on to the next part, -1 for none, whether nothing else is sent
+        to whatever part, and its bytes."""
+        first, sent, size = NONE, 0, 0
         here = self.layout.unit(of.end - 1)
         for made, reads, item in self._items:
             if not of.begin <= made < of.end or reads[-1] < of.end:
@@ -334,8 +341,8 @@ class PipelineBlocks:
                 far |= np.array([self.layout.unit(place) > here + 1 for place in beyond.tolist()])
             sent += 1 if not far.any() else 2
             if first == NONE and not far.all():
-                first = item.made
-        return first, sent == 1
+                first, size = item.made, item.bytes
+        return first, sent == 1, size
 
     # --- what belongs to what -----------------------------------------------------------------------------------------
 
