@@ -183,7 +183,14 @@ class Bounds:
         m, zero = int(asked["micro_batches"]), int(asked["zero"])
         if not self._cuts_known:
             return Bound(0.0, 0)
-        key = (*self._key(asked, self._size(asked)), pp, candidate.parts, schedule.splits_backward, m == 1, zero >= 2)
+        key = (
+            *self._key(asked, self._size(asked)),
+            pp,
+            candidate.parts,
+            schedule.splits_backward,
+            m == 1,
+            _scatters(asked),
+        )
         if key not in self._stages:
             self._stages[key] = self._cut(candidate, schedule.splits_backward)
         stages = self._stages[key]
@@ -200,7 +207,7 @@ class Bounds:
         asked = candidate.asked
         try:
             m = int(asked["micro_batches"])
-            found = self._arranged(asked, self._size(asked), MANY if m > 1 else 1, int(asked["zero"]) >= 2).pipelines
+            found = self._arranged(asked, self._size(asked), MANY if m > 1 else 1, _scatters(asked)).pipelines
             seconds = found.made.mean_seconds(m)
             whole = str(asked["recompute"]).startswith("full") or bool(found.made.step.replication.away)
             sends = self._seconds_per_byte(asked)
@@ -245,11 +252,11 @@ class Bounds:
         return self._shapes[key]
 
     def _key(self, asked: Mapping[str, Any], size: int) -> tuple[Any, ...]:
-        return (*(asked[name] for name in SHAPE), size, int(asked["zero"]) >= 2 and self._base.stack is not None)
+        return (*(asked[name] for name in SHAPE), size, _scatters(asked) and self._base.stack is not None)
 
     def _adds_nothing(self, asked: Mapping[str, Any]) -> bool:
         """Whether a plan scatters gradients in each micro-batch, and its shape adds them up."""
-        return int(asked["zero"]) >= 2 and self._base.stack is None
+        return _scatters(asked) and self._base.stack is None
 
     # --- one shape ----------------------------------------------------------------------------------------------------
 
@@ -326,6 +333,11 @@ class Bounds:
         if asked.get("schedule", "1f1b") not in DEEP:
             return int(mean)
         return int(max(mean, (kept + fixed / deepest) / _harmonic(p, deepest)))
+
+
+def _scatters(asked: Mapping[str, Any]) -> bool:
+    """Whether replicas divide gradients among them."""
+    return int(asked["zero"]) >= 2 and int(asked["dp"]) > 1
 
 
 def _harmonic(stages: int, micro_batches: int) -> float:

@@ -23,7 +23,7 @@ from triosim.partition.step import Step
 from triosim.prediction.prepare import Arranged
 from triosim.schedule.pass_times import HeldBytes
 from triosim.schedule.stages import Cutting, balanced_cuts, crossing_items, cutting, floating_storages
-from triosim.search.recurrence import Block, Recurrence
+from triosim.search.recurrence import Recurrence, RepeatedBlock
 from triosim.trace.blocks import blocks
 from triosim.trace.repeated import KEPT, PATTERN, Repeated, Units
 from triosim.trace.tables import NONE, Category, Phase
@@ -273,9 +273,9 @@ class PipelineBlocks:
         inside = np.zeros(len(self.trace) + 1, bool)
         inside[-1] = inside[forward] = inside[backward] = True
         sizes = [int(np.count_nonzero(self.pattern[rows])) for rows in (forward, backward)]
-        ahead, behind = (Block(self.pattern, size, of.more) for size in sizes)
+        ahead, behind = (RepeatedBlock(self.pattern, size, of.more) for size in sizes)
 
-        def takes(rows: NDArray[np.int64], block: Block, slowdown: float | None = None) -> float:
+        def takes(rows: NDArray[np.int64], block: RepeatedBlock, slowdown: float | None = None) -> float:
             return self.recurrence.seconds(rows, seconds, inside, block, slowdown)
 
         arrives = self._arrives(of, before, begin, backward)

@@ -62,7 +62,7 @@ class UnderWay:
 
 
 @dataclass(frozen=True)
-class Block:
+class RepeatedBlock:
     """Operators of a block that stands for others that follow it.
 
     Attributes:
@@ -143,7 +143,7 @@ class Recurrence:
         return at
 
     def seconds(
-        self, rows: NDArray[np.int64], seconds: NDArray[np.float64], inside: NDArray[np.bool_], block: Block,
+        self, rows: NDArray[np.int64], seconds: NDArray[np.float64], inside: NDArray[np.bool_], block: RepeatedBlock,
         slowdown: float | None = None,
     ) -> float:  # fmt: skip
         """What operators take at least, nothing being under way when the first begins.
