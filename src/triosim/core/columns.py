@@ -20,8 +20,9 @@ def distinct(values: NDArray[T]) -> NDArray[T]:
 
     As :func:`numpy.unique`, which imports ``numpy.ma`` to be called so: a hundredth of a second at the start.
     """
-    ordered: NDArray[T] = np.sort(values, axis=None)
-    return ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
+    ordered = np.sort(values, axis=None)
+    found: NDArray[T] = ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
+    return found
 
 
 @dataclass(frozen=True)
