@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.errors import InputError
+from triosim.core.garbage import collection_paused
 from triosim.core.units import MOST_SUM
 from triosim.serving import native
 from triosim.serving.quantiles import Samples
@@ -202,10 +203,12 @@ class _Run:
 
     def served(self) -> Served:
         """Play from the first arrival to the last end."""
-        if not self.hand_overs and self.tiers is None and self.availability is None and self.sharing is None:
-            self._plain()
-        else:
-            self._beside_others()
+        alone = not self.hand_overs and self.tiers is None and self.availability is None and self.sharing is None
+        with collection_paused():
+            if alone:
+                self._plain()
+            else:
+                self._beside_others()
         for replica in self.replicas:
             if error := replica.stuck():
                 raise error
