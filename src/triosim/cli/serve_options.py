@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from triosim.cli import completion
+from triosim.cli.energy_options import CLOCK, CONSTANT, POWER_CAP
 from triosim.cli.fields import argument, option
 from triosim.cli.outputs import OUTPUT
 
@@ -67,6 +68,8 @@ class ServeOptions:
         complete=completion.links,
     )  # fmt: skip
     latency: str | None = option("--latency", help="Of a link.", group=MACHINE, metavar="TIME")
+    power_cap: str | None = option("--power-cap", help=POWER_CAP, group=MACHINE, metavar="WATTS")
+    clock: str | None = option("--clock", help=CLOCK, group=MACHINE, metavar="MHZ")
     engine: str | None = option(
         "--engine",
         help="vllm, sglang, trtllm, sarathi, orca, vllm-2023, lightllm, faster-transformer, or one of yours "
@@ -224,8 +227,8 @@ class ServeOptions:
     find: str | None = option(
         "--find",
         help="rate: the highest rate of requests that keeps the goals of --slo, from the given one on. fleet: the "
-        "cheapest fleet that keeps them, of the kinds of --device H100,A100.",
-        group=SEARCH, metavar="WHAT", complete=completion.choices("rate", "fleet"),
+        "cheapest fleet that keeps them, of the kinds of --device H100,A100. clock: that of least energy which does.",
+        group=SEARCH, metavar="WHAT", complete=completion.choices("rate", "fleet", "clock"),
     )  # fmt: skip
     sweep: list[str] | None = option(
         "--sweep",
@@ -240,6 +243,7 @@ class ServeOptions:
         "--interval", help="on: the 90 % interval of each figure, four more runs; off (default: up to 2000 requests).",
         group=OUTPUT, metavar="on|off", complete=completion.choices("on", "off"),
     )  # fmt: skip
+    constant: list[str] | None = option("--constant", help=CONSTANT, group=OUTPUT, metavar="NAME=VALUE")
     json: str | None = option(
         "--json", help="Write the result as JSON; - writes it, and nothing else, to the terminal.", group=OUTPUT,
         metavar="FILE", complete=completion.files,

@@ -23,6 +23,7 @@ def deployment_of(options: ServeOptions) -> Deployment:
     Raises:
         InputError: options do not go together, or something that they name does not exist.
     """
+    from triosim.cli.energy_options import limits
     from triosim.core.units import parse_time
     from triosim.serving.availability import parse_mtbf
     from triosim.serving.deployment import Deployment
@@ -59,6 +60,7 @@ def deployment_of(options: ServeOptions) -> Deployment:
     roles = _roles(options)
     size, count = options.tp * options.pp * options.dp, sum(max(replicas, 1) for _, replicas in roles)
     system = _system(options, count * size)
+    cap_w, clock_hz = limits(options)
     pools: list[Pool] = []
     for role, replicas in roles:
         pool = Pool(
@@ -94,6 +96,8 @@ def deployment_of(options: ServeOptions) -> Deployment:
             mtbf_s=parse_mtbf(options.mtbf, "--mtbf"),
             repair_s=parse_time(options.repair or "0", "--repair"),
             host_s=parse_time(options.host_time, "--host-time"),
+            power_cap_w=cap_w,
+            clock_hz=clock_hz,
         )
         pools.append(pool)
     return Deployment(

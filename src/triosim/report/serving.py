@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rich.console import Console
 
 from triosim.core.units import format_bytes, format_count, format_share, format_time
 from triosim.report.table import Column, TextTable, paragraph
 from triosim.serving.deployment import ServingResult
 from triosim.serving.metrics import QUANTILES
+
+if TYPE_CHECKING:
+    from triosim.serving.find import FoundClock
 
 TITLES = {
     "ttft": "TTFT", "tpot": "TPOT", "itl": "between tokens", "e2e": "end to end", "queueing": "queueing",
@@ -43,6 +48,23 @@ def summary(result: ServingResult, console: Console) -> None:
 def titles(result: ServingResult) -> dict[str, str]:
     """What distributions are called."""
     return OF_IMAGES if result.deployment.makes_images else TITLES
+
+
+def clocks(found: FoundClock, console: Console) -> None:
+    """Print the clocks that were looked at, and which of those that keep the goals takes least energy."""
+    from triosim.report.terminal import clock_table
+
+    if not found.kept:
+        console.print()
+        paragraph(console, "no clock keeps the goals", "bold")
+        return
+    goal = found.result.metrics.goals[0][0]
+    rows = [
+        (clock / 1e6, format_time(one.metrics.goals[0][1]), one.energy.node_j if one.energy else 0.0,
+         all(met for _, _, met in one.metrics.goals)) for clock, one in found.tried.items()
+    ]  # fmt: skip
+    which = "mean" if goal.quantile is None else f"p{goal.quantile * 100:g}"
+    clock_table(rows, found.clock_hz / 1e6, (f"{TITLES[goal.metric]} {which}", "missed"), "", console)
 
 
 def _latencies(result: ServingResult) -> TextTable:
@@ -110,6 +132,12 @@ def figures_in_words(result: ServingResult) -> list[tuple[str, str]]:
     if figures["swapped_blocks"]:
         lost += f", {figures['swapped_blocks']:,} blocks copied to the host and back"
     rows.append(("preemptions", lost))
+    if (used := result.energy) is not None:
+        low, high = (end / used.node_j * used.per_token_j for end in used.interval_j)
+        each = f"{used.per_token_j:.3g} J an output token with hosts (90 % between {low:.3g} and {high:.3g})"
+        clock = f" at {format_share(min(used.clocks))} of its clock in prompts" if min(used.clocks) < 1 else ""
+        watts = f"a device draws {used.mean_w:.0f} W{clock}, {used.busy_w:.0f} W while it computes"
+        rows.append(("energy", f"{each}; {watts}"))
     if result.dollars_per_million_tokens is not None:
         rows.append(("cost", f"${result.dollars_per_million_tokens:.4g} for a million tokens"))
     return rows

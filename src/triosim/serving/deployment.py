@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from triosim.network.routes import Router as Routes
     from triosim.serving.availability import Availability
     from triosim.serving.disaggregation import Place
+    from triosim.serving.fleet_energy import FleetEnergy
     from triosim.serving.recording import RunRecord, RunRecorder
     from triosim.serving.time_sharing import TimeSharing
 
@@ -114,6 +116,7 @@ class ServingResult:
         intervals: 90 % intervals of figures by name (``ttft.mean``, ``tpot.p99``, ``output_tokens_per_s``), from the
             uncertainty of kernel times; empty where they were not asked for.
         record: every step, where that was asked for.
+        constants: of energy, beside the table's.
     """
 
     deployment: Deployment
@@ -124,6 +127,14 @@ class ServingResult:
     dollars_per_million_tokens: float | None
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     record: RunRecord | None = None
+    constants: Mapping[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def energy(self) -> FleetEnergy | None:
+        """Joules of the run; None where nobody knows what a device draws."""
+        from triosim.serving.fleet_energy import fleet_energy  # many runs are asked for their times alone
+
+        return fleet_energy(self.deployment, self.served, self.metrics.duration_s, self.constants)
 
     @property
     def dollars_per_request(self) -> float | None:
@@ -154,6 +165,7 @@ class ServingResult:
             **found.figures,
             "dollars_per_million_tokens": self.dollars_per_million_tokens,
             "dollars_per_request": self.dollars_per_request,
+            "energy": None if self.energy is None else self.energy.table(),
             "interval": {name: list(ends) for name, ends in self.intervals.items()},
             "goals": [
                 {"goal": str(goal), "reached_s": reached, "met": met} for goal, reached, met in found.goals
@@ -178,6 +190,7 @@ def _pool_table(pool: Pool, kept: ReplicaMemory | None) -> dict[str, Any]:
         "tp": pool.tensor_parallel, "pp": pool.stages, "dp": pool.attention_ranks, "replicas": pool.replicas,
         "weights": pool.weights,
         "kv_cache": pool.kv_cache, "memory": None if kept is None else kept.table(),
+        "power_cap_w": pool.power_cap_w, "clock_hz": pool.clock_hz,
         "autoscale": pool.autoscaling, "mtbf_s": None if pool.mtbf_s == math.inf else pool.mtbf_s,
     }  # fmt: skip
 
@@ -191,6 +204,7 @@ def serve(
     interval: bool | None = None,
     priced: PricedPools | None = None,
     recorded: bool = False,
+    constants: Mapping[str, float] | None = None,
 ) -> ServingResult:
     """Serve requests.
 
@@ -203,6 +217,7 @@ def serve(
         interval: find the 90 % interval of each figure; None finds it for at most :data:`FEW` requests.
         priced: step times of earlier runs of the same deployment; those found here are added.
         recorded: keep every step, which takes Python and its time.
+        constants: of energy, beside the table's.
 
     Raises:
         InputError: the deployment cannot be formed, a request does not fit it, or a policy broke a rule.
@@ -232,7 +247,7 @@ def serve(
                 moved.append(measure(again, (), tpot).named())
         intervals = _intervals(metrics.named(), moved)
     record = None if recorder is None else recorder.record()
-    return ServingResult(own, served, metrics, kept, per_hour, dollars, intervals, record)
+    return ServingResult(own, served, metrics, kept, per_hour, dollars, intervals, record, constants or {})
 
 
 def _of_steps(own: Deployment, requests: RequestTable) -> RequestTable:

@@ -19,6 +19,7 @@
     model = "llama-3-8b"
     tp = 2
     replicas = 2
+    clock = "1200 MHz"             # of its devices at most; power_cap = "400 W"
     shares = "others"              # takes turns on the devices of the pool of that name, which is above
 
 Keys are the options of ``triosim serve`` without their dashes.
@@ -35,7 +36,7 @@ from typing import Annotated, Any
 from triosim.core import guarded
 from triosim.core.errors import InputError, quoted
 from triosim.core.options import Above, AtLeast, configured
-from triosim.core.units import parse_bytes, parse_time
+from triosim.core.units import parse_bytes, parse_clock, parse_power, parse_time
 from triosim.hardware import machine
 from triosim.hardware.system import System
 from triosim.serving.availability import parse_mtbf
@@ -94,6 +95,8 @@ class _Pool(_Machine):
     mtbf: str = "none"
     repair: str = "0"
     host_time: str = "0"
+    power_cap: str | None = None
+    clock: str | None = None
     shares: str = ""
 
     @property
@@ -250,5 +253,7 @@ def _pool(own: _Pool, model: str | None, system: System, first: int, place: int)
         mtbf_s=parse_mtbf(own.mtbf, f"{name}: mtbf"),
         repair_s=parse_time(own.repair, f"{name}: repair"),
         host_s=parse_time(own.host_time, f"{name}: host_time"),
+        power_cap_w=None if own.power_cap is None else parse_power(own.power_cap, f"{name}: power_cap"),
+        clock_hz=None if own.clock is None else parse_clock(own.clock, f"{name}: clock"),
         shares=own.shares,
     )

@@ -80,6 +80,7 @@ class Pool:
         mtbf_s: mean seconds between failures of one device; infinite: none.
         repair_s: seconds from a failure until another replica begins to start.
         host_s: seconds that the host needs for a step, while the device runs one.
+        power_cap_w, clock_hz: that each device is held to (:mod:`triosim.serving.clocked`); None where nothing does.
         pim: what goes to memory that computes, where devices have it: one of :data:`triosim.serving.pim.MODES`.
         image_size: pixels along each side of what a diffusion model makes; what it was made for if None.
         step_cache: which of its steps run only a part, as typed (:func:`triosim.serving.denoising.parse_step_cache`).
@@ -117,6 +118,8 @@ class Pool:
     mtbf_s: float = inf
     repair_s: float = 0.0
     host_s: float = 0.0
+    power_cap_w: float | None = None
+    clock_hz: float | None = None
     host: str = "graph"
     pim: str = ATTENTION
     image_size: int | None = None
@@ -495,6 +498,7 @@ def _priced_by(own: Pool, device: Accelerator, moved: Moved, host: StepHost) -> 
     apart = own.attention_ranks > 1
     replica = (
         own.model, own.weights, own.kv_cache, own.tensor_parallel, own.stages, own.host, own.host_s, own.pim, apart,
+        own.power_cap_w, own.clock_hz,
     )  # fmt: skip
     return (id(own.system), own.first, device.name, moved, host, *replica)
 
@@ -507,15 +511,7 @@ def step_times(
     Raises:
         InputError: its devices differ, or a name in the pool is not known.
     """
-    device = device_of(own, first)
-    of_device = (model, device, precision_of(own.weights), kv_type_of(own.kv_cache), own.tensor_parallel)
-    apart = own.attention_ranks > 1
-    if device.pim is None or own.pim == OFF:
-        kernels = ServingKernels(*of_device, moved=moved, experts_apart=apart)
-    elif apart:
-        raise InputError(f"--dp {own.attention_ranks}: memory that computes is not shared by ranks: give --pim off")
-    else:
-        kernels = PimKernels(*of_device, moved=moved, mode=own.pim)
+    kernels = kernels_of(own, model, first, moved)
     between = None
     if own.tensor_parallel * own.stages > 1:
         from triosim.serving.communication import ReplicaCommunication  # nobody else needs collectives
@@ -525,6 +521,28 @@ def step_times(
     return ModelTimes(
         kernels, between, own.stages, graphs=issue == 0, host_s=own.host_s, issue_s=issue, engine_host=host
     )
+
+
+def kernels_of(own: Pool, model: ServedModel, first: int = 0, moved: Moved = NOTHING_MOVED) -> ServingKernels:
+    """Kernels of the devices of a replica, at the clock that these are held to.
+
+    Raises:
+        InputError: its devices differ, cannot keep their cap or clock, or a name in the pool is not known.
+    """
+    device = device_of(own, first)
+    of_device = (model, device, precision_of(own.weights), kv_type_of(own.kv_cache), own.tensor_parallel)
+    apart = own.attention_ranks > 1
+    if device.pim is None or own.pim == OFF:
+        kernels = ServingKernels(*of_device, moved=moved, experts_apart=apart)
+    elif apart:
+        raise InputError(f"--dp {own.attention_ranks}: memory that computes is not shared by ranks: give --pim off")
+    else:
+        kernels = PimKernels(*of_device, moved=moved, mode=own.pim)
+    if own.power_cap_w is None and own.clock_hz is None:
+        return kernels
+    from triosim.serving.clocked import under_limits  # nobody else needs to know what devices draw
+
+    return under_limits(kernels, own.power_cap_w, own.clock_hz)
 
 
 def lock_step(own: Pool, times: ModelTimes, first: int, moved: Moved) -> LockStepTimes:
