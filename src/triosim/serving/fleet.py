@@ -83,7 +83,8 @@ class Served:
         sharing: replicas that are on the devices of others.
         swaps: how often a model's weights were loaded in place of another's.
         swapping: picoseconds that took.
-        joules: that devices drew while they computed; None where nobody counts them.
+        joules: that the devices of each replica drew while they computed, by
+            :data:`triosim.serving.request_energy.JOULES`; None where nobody counted them.
     """
 
     requests: RequestTable
@@ -118,7 +119,7 @@ class Served:
     sharing: int = 0
     swaps: int = 0
     swapping: int = 0
-    joules: float | None = None
+    joules: tuple[NDArray[np.float64] | None, ...] = ()
 
 
 def play(
@@ -445,13 +446,8 @@ def _served(
         sharing=0 if sharing is None else sharing.saved,
         swaps=0 if sharing is None else sharing.swaps,
         swapping=0 if sharing is None else sharing.loading,
-        joules=_sum([replica.joules for replica in replicas]),
+        joules=tuple(replica.joules for replica in replicas),
     )
-
-
-def _sum(joules: Sequence[float | None]) -> float | None:
-    known = [one for one in joules if one is not None]
-    return sum(known) if len(known) == len(joules) else None
 
 
 def block_keys(table: RequestTable, size: int) -> list[Sequence[int]]:

@@ -9,6 +9,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from triosim.core.errors import InputError
 from triosim.serving.kv_cache import KVCache
 from triosim.serving.policy import Batch, Policy
@@ -60,10 +63,11 @@ class Replica:
         gaps: picoseconds between tokens of a request.
         tokens: computed, in all steps.
         padding: tokens that steps computed besides, to fill captured graphs.
-        joules: that its devices drew while they computed; None where nobody counts them.
+        joules: that its devices drew while they computed, by :data:`triosim.serving.request_energy.JOULES`; None where
+            nobody counts them.
     """
 
-    joules: float | None = None
+    joules: NDArray[np.float64] | None = None
 
     def __init__(
         self, number: int, policy: Policy, cache: KVCache, times: StepTimes, longest: int,
