@@ -209,6 +209,7 @@ def test_a_fleet_serves_images_beside_tokens(tmp_path: Path) -> None:
         ("--steps 30 --step-cache 3,share=2", "share=0.3"),
         ("--steps 30 --image-size 100", "positions for images of 256"),
         ("--steps 30 --stack nobody", "stack"),
+        ("--steps 30 --power-cap 300W", "--power-cap is of models that write tokens"),
         ("--steps 0", "above zero"),
     ],
 )
