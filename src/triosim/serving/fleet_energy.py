@@ -41,7 +41,7 @@ class FleetEnergy:
         node_j, pue, facility_j: all of that, and with cooling and distribution.
         parts_j: what ``work_j`` consists of: ``static``, ``memory``, ``flop``, ``cache``.
         busy_w, mean_w: of a device while it computes, and over the time for which it is there.
-        clocks: of each pool's devices in prompts, over their boost clock.
+        clocks: of each pool's devices in prompts, over their boost clock; 1 where it makes images.
         per_token_j, per_request_j: of the nodes, to an output token and to a request.
         interval_j: 90 % interval of ``node_j`` at the predicted times, from those of the constants.
         sources: where the figures are from, one sentence each.
