@@ -76,6 +76,16 @@ def activations(at: int = 0) -> Callable[[Sequence[Document]], float]:
     return lambda found: float(found[at]["memory"]["categories"]["activation"]) / 2**30
 
 
+def joules(at: int = 0) -> Callable[[Sequence[Document]], float]:
+    """What the devices take in an iteration."""
+    return lambda found: float(found[at]["energy"]["devices_j"])
+
+
+def watts(at: int = 0) -> Callable[[Sequence[Document]], float]:
+    """What a device draws."""
+    return lambda found: float(found[at]["energy"]["device_mean_w"])
+
+
 def ratio(a: Callable[[Sequence[Document]], float], b: Callable[[Sequence[Document]], float]) -> Any:
     """One figure over another."""
     return lambda found: a(found) / b(found)
@@ -104,6 +114,10 @@ def efficiency(large: int, small: int) -> Callable[[Sequence[Document]], float]:
     return lambda found: 100 * tokens_per_device(large)(found) / tokens_per_device(small)(found)
 
 
+OF_DEVICE = (
+    "Energy is the device's alone, without hosts and cooling; its power lies between what it draws at work whatever it "
+    "computes and its TDP."
+)
 LLAMA_2 = "arXiv:2307.09288, table 2: GPU hours for 2e12 tokens, an average"
 KORTHIKANTI = "arXiv:2205.05198, table 5"
 A100 = "--stack megatron-2021 --precision float16 --seq-len 2048"
@@ -252,16 +266,21 @@ SCENARIOS = (
         "D1.1", "SDXL, one image of 1024 pixels, 50 steps",
         ("infer sdxl --device A100-SXM4-80GB --batch-size 2 --precision float16",),
         (Figure("step", lambda found: 1e3 * seconds()(found), "ms"),
-         Figure("50 steps", lambda found: 50 * seconds()(found), "s")),
-        "The UNet alone, twice a step for guidance; text encoders and VAE are not counted.  The survey names no "
-        "published figure.",
+         Figure("50 steps", lambda found: 50 * seconds()(found), "s"),
+         Figure("energy of 50 steps", lambda found: 50 * joules()(found), "J"),
+         Figure("power of the device", watts(), "W", holds=lambda x: 129 <= x <= 400)),
+        f"The UNet alone, twice a step for guidance; text encoders and VAE are not counted.  {OF_DEVICE}  The survey "
+        "names no published figure.",
     ),
     Scenario(
         "D1.2", "FLUX.1 [dev], one image of 1024 pixels, 28 steps",
         ("infer flux.1-dev --device H100-SXM5-80GB",),
         (Figure("step", lambda found: 1e3 * seconds()(found), "ms"),
-         Figure("28 steps", lambda found: 28 * seconds()(found), "s")),
-        "The transformer alone; text encoders and VAE are not counted.  The survey names no published figure.",
+         Figure("28 steps", lambda found: 28 * seconds()(found), "s"),
+         Figure("energy of 28 steps", lambda found: 28 * joules()(found), "J"),
+         Figure("power of the device", watts(), "W", holds=lambda x: 226 <= x <= 700)),
+        f"The transformer alone; text encoders and VAE are not counted.  {OF_DEVICE}  The survey names no published "
+        "figure.",
     ),
     *SERVED,
 )  # fmt: skip

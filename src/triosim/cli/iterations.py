@@ -41,6 +41,7 @@ LEFT_OUT = (
     "tokens",
     "energy",
     "at",
+    "grid",
     "pue",
     "price",
     "pay",
