@@ -11,9 +11,9 @@ cycles a fold for every dataflow).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from triosim.accelerator.problem import Problem
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, unknown
 
 DATAFLOWS = ("os", "ws", "is")

@@ -52,12 +52,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.tiling import NotRepeating
 from triosim.fidelity import Fidelity
@@ -69,7 +70,7 @@ from triosim.search.least_exchange import LeastExchange, least_exchange
 from triosim.search.least_pass import LeastPass, alone_of, shape_of
 from triosim.search.least_stages import LeastStages, stages_of
 from triosim.search.pipeline_blocks import PipelineBlocks
-from triosim.search.recurrence import Recurrence
+from triosim.search.recurrence import PassRecurrence
 from triosim.search.space import Candidate, schedule_of
 from triosim.trace.repeated import Repeated, repeated
 from triosim.trace.tables import Trace
@@ -110,7 +111,7 @@ class _Shape:
     """
 
     def __init__(self, made: Arranged, of: Repeated | None) -> None:
-        self.made, recurrence = made, Recurrence(made, alone_of(made))
+        self.made, recurrence = made, PassRecurrence(made, alone_of(made))
         self.least = shape_of(made, recurrence, of)
         self.pipelines = PipelineBlocks(made, recurrence, of)
 
@@ -178,7 +179,7 @@ class Bounds:
         if pp == 1:
             return Bound(0.0, 0)
         schedule = schedule_of(asked)
-        if schedule.times_matter or not schedule.looped(pp):
+        if schedule.times_matter or schedule.combines or not schedule.looped(pp):
             return Bound(0.0, 0)
         m, zero = int(asked["micro_batches"]), int(asked["zero"])
         if not self._cuts_known:
@@ -310,7 +311,8 @@ class Bounds:
         whole = shape.pass_s if unsplit else shape.forward_s + shape.backward_alone_s
         alone = shape.forward_alone_s + shape.backward_alone_s
         adds = 1 if self._adds_nothing(asked) else 1 / m
-        whole = max(whole - 2 * parts * shape.hidden_s, alone) - shape.later_s * adds
+        hides = schedule_of(asked).combines  # what collectives take, beside another pass
+        whole = (alone if hides else max(whole - 2 * parts * shape.hidden_s, alone)) - shape.later_s * adds
         exchange = self._exchange(asked)
         gathered, reduced = (np.dot(each, shape.updated) for each in (exchange.gathered, exchange.reduced))
         if exchange.each:

@@ -12,11 +12,10 @@ part of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from triosim.core.caching import kept
+from triosim.core.dataclass import dataclass
 from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
@@ -60,7 +59,8 @@ def least_exchange(workload: Trace, system: System, plan: Plan, fidelity: Fideli
     """
     rules, mesh = mesh_of(workload, system, plan)
     placed = replication(rules, mesh)
-    known = placed.every == 1 and placed.compression is None and not (placed.away or placed.rooted or placed.path)
+    plain = not (placed.away or placed.rooted or placed.path or placed.compression or placed.outer)
+    known = placed.every == 1 and plain
     if not known or plan.places or plan.placement is not None:
         return LeastExchange()
     if placed.weights and (mesh.stages > 1 or plan.stack is not None):

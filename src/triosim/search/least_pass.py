@@ -8,19 +8,19 @@ such blocks.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.composition.host import issue_shares
+from triosim.core.dataclass import dataclass
 from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.memory.blocks import StepStorages
 from triosim.partition.gradients import gradients
 from triosim.partition.mesh import Mesh
 from triosim.prediction.prepare import Arranged
 from triosim.search.evaluate import means_of
-from triosim.search.recurrence import Recurrence, UnderWay
+from triosim.search.recurrence import PassRecurrence, UnderWay
 from triosim.search.undisturbed import Uneven, undisturbed
 from triosim.trace.repeated import KEPT, PATTERN, Repeated, Units
 from triosim.trace.tables import Category, Phase, Trace
@@ -58,7 +58,7 @@ class LeastPass:
     repeated: tuple[float, float]
 
 
-def shape_of(made: Arranged, recurrence: Recurrence, of: Repeated | None = None) -> LeastPass:
+def shape_of(made: Arranged, recurrence: PassRecurrence, of: Repeated | None = None) -> LeastPass:
     """The shape of a job on one stage.
 
     Args:
@@ -118,7 +118,7 @@ def _pieces(trace: Trace, of: Repeated | None) -> NDArray[np.int64]:
 
 
 def _passes(
-    made: Arranged, recurrence: Recurrence, seconds: NDArray[np.float64], often: NDArray[np.float64],
+    made: Arranged, recurrence: PassRecurrence, seconds: NDArray[np.float64], often: NDArray[np.float64],
     piece: NDArray[np.int64],
 ) -> tuple[float, float, float]:  # fmt: skip
     """Seconds of a forward, of forward and backward, and the longest that collectives are behind (see the module).
@@ -150,7 +150,8 @@ def _passes(
 
 
 def alone_of(made: Arranged) -> list[float]:
-    """Seconds of each transfer of a job where nothing else moves; 0 where that differs between ranks."""
+    """Seconds of each transfer of a job where nothing else moves; 0 where that differs between ranks, and of what runs
+    beside other transfers."""
     sent = made.step.transfers
     calls = list(zip(sent.what.tolist(), sent.bytes.tolist(), sent.axis.tolist(), strict=True))
     if not calls:
@@ -162,4 +163,6 @@ def alone_of(made: Arranged) -> list[float]:
         found = undisturbed(made.system, mesh, made.plan.placement, kinds, (), how, means_of)
     except Uneven:
         return [0.0] * len(calls)
-    return [found.calls.get(call, 0) / PICOSECONDS_PER_SECOND for call in calls]
+    ticks = np.array([found.calls.get(call, 0) for call in calls])
+    seconds: list[float] = np.where(sent.beside, 0.0, ticks / PICOSECONDS_PER_SECOND).tolist()
+    return seconds

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.schedule.actions import Pass, Schedule
 from triosim.search.least_exchange import LeastExchange
 from triosim.search.order import Order, order_of

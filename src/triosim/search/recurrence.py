@@ -16,12 +16,13 @@ at its end as it was at its begin, and never less than where nothing is under wa
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.composition.interference import interference
+from triosim.core.dataclass import dataclass
 from triosim.partition.gradients import gradients
 from triosim.partition.transfers import ALL_GATHER
 from triosim.prediction.prepare import Arranged
@@ -76,7 +77,7 @@ class RepeatedBlock:
     more: int
 
 
-class Recurrence:
+class PassRecurrence:
     """The operators of a step and its collectives.
 
     Args:
