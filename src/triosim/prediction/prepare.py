@@ -18,6 +18,7 @@ from triosim.composition.residual import CalibratedOverhead
 from triosim.composition.residual import load as residual_of
 from triosim.composition.update import update_s_per_byte
 from triosim.core.caching import Same
+from triosim.core.columns import distinct
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, PlanError, quoted
 from triosim.core.latest import Latest, content
@@ -285,7 +286,7 @@ def arrange(
     system, recorded_on = _devices(workload, system)
     router = router_of(system)
     tell("pricing operators")
-    models = np.unique(system.device_model[placement.devices]).tolist()
+    models = distinct(system.device_model[placement.devices]).tolist()
     others = tuple(_recording(workload, other) for other in also)
     plain = {m: replace(system.models[m], slowdown=1.0) for m in models}
     jobs = {m: PricingJob(step.trace, plain[m], workload, recorded_on, others) for m in models}
@@ -608,7 +609,7 @@ def _programs(
     divided = []
     for program in made:
         models = system.device_model[placement.devices[program.ranks]]
-        for model in np.unique(models).tolist():
+        for model in distinct(models).tolist():
             ratio = np.divide(
                 times[model].seconds, times[base].seconds, out=np.ones(len(step.trace)), where=times[base].seconds > 0
             )
