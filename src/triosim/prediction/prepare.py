@@ -507,7 +507,8 @@ def mesh_of(workload: Trace, system: System, plan: Plan) -> tuple[list[Rule], Jo
     named = workload.meta.made_by == NAMED
     rules = rules_of(plan, named)
     batch = None if named else _samples(workload)
-    return rules, resolve(plan, system.devices, batch, workload.meta.micro_batches, rules)
+    parts = workload.meta.micro_batches
+    return rules, resolve(plan, system.devices, batch, parts, rules, system.devices_per_server)
 
 
 def seconds_per_byte(workload: Trace, system: System, plan: Plan) -> NDArray[np.float64]:
