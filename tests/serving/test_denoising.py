@@ -160,9 +160,14 @@ def test_times_have_an_interval_and_devices_an_energy(machine: triosim.System) -
     found = serve(Deployment((pool(machine),), idle_ok=True), images([0.0], [20]), interval=True, priced=PRICED)
     low, high = found.intervals["e2e.mean"]
     assert low < found.metrics.distributions["e2e"].mean < high
-    joules = found.metrics.figures["energy_j"]
+    assert found.energy is not None
+    joules = found.energy.work_j
     assert joules is not None
-    assert found.metrics.figures["requests_per_kwh"] == pytest.approx(3.6e6 / joules)
+    assert (
+        found.energy.per_request_j
+        == found.energy.node_j
+        == pytest.approx(joules + found.energy.idle_j + found.energy.host_j)
+    )
     assert 0 < joules < 700 * found.metrics.duration_s  # the board power of an H100 SXM
 
 
@@ -234,7 +239,11 @@ def test_the_command_says_images(tmp_path: Path) -> None:
     assert "images/s" in (tmp_path / "page.html").read_text()
     found = json.loads(run(*words, "--json", "-").stdout)
     assert found["dollars_per_request"] > 0
-    assert found["energy_j"] > 0
+    assert found["energy"]["node_j"] > found["energy"]["work_j"] > 0
+    assert found["energy"]["per_request_j"] == pytest.approx(found["energy"]["node_j"] / 30)
+    slower = json.loads(run(*words, "--clock", "900MHz", "--json", "-").stdout)
+    assert slower["latency_s"]["e2e"]["mean"] > found["latency_s"]["e2e"]["mean"]
+    assert slower["energy"]["work_j"] < found["energy"]["work_j"]
     assert found["interval"]["e2e.mean"]
 
 

@@ -275,6 +275,13 @@ class System:
         return len(self.server_host)
 
     @cached_property
+    def devices_per_server(self) -> int:
+        """Devices of each server where all have as many, neighbours on one; 0 where not."""
+        size = self.devices // self.servers if self.servers else 0
+        same = size and np.array_equal(self.device_server, np.arange(self.devices) // size)
+        return size if same else 0
+
+    @cached_property
     def leaving(self) -> Ragged:
         """For each node the edges that leave it, lowest first."""
         return _edges_at(self.edge_source, self.nodes)

@@ -254,7 +254,7 @@ def arrange(
     named = workload.meta.made_by == "triosim.model"
     rules = rules_of(plan, named)
     own_batch = None if named else _samples(workload)
-    mesh = resolve(plan, system.devices, own_batch, workload.meta.micro_batches, rules)
+    mesh = resolve(plan, system.devices, own_batch, workload.meta.micro_batches, rules, system.devices_per_server)
     placed = replication(rules, mesh)
     stack = plan.stack or ASSUMED
     if placed.away and not plan.training:
@@ -505,7 +505,7 @@ def _costs(
         gathered_job = replace(job, trace=gathered, device=system.models[base])
         at_once = price(gathered_job, fidelity.operator_times, fidelity.operator_options).seconds
     placed = step.replication
-    copied = placed.weights or placed.compression is not None
+    copied = placed.weights or placed.compression is not None or placed.outer is not None
     copies = copy_s_per_byte(system.models[base]) if copied else 0.0
     update = update_s_per_byte(system, placement.devices) if step.replication.updates_on_host else 0.0
     return Costs(times[base].seconds, at_once, copy_s_per_byte=copies, update_s_per_byte=update)

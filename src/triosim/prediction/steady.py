@@ -141,7 +141,8 @@ def shortened(made: Arranged) -> ShortJob | None:
     few = 2 * mesh.stages + MORE
     held = made.step.replication
     plain = not (held.away or held.rooted or held.weights or plan.places or made.step.root_only)
-    plain = plain and not schedule.splits_backward and schedule.chunks_per_stage == 1 and is_ours(type(schedule))
+    plain = plain and not (schedule.splits_backward or schedule.combines) and is_ours(type(schedule))
+    plain = plain and schedule.chunks_per_stage == 1
     if not plain or not plan.training or plan.iterations > 1 or mesh.micro_batches < WORTH * few:
         return None
     if made.residual is not None or len(made.models) > 1 or _host_bound(made):

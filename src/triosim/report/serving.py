@@ -145,13 +145,13 @@ def figures_in_words(result: ServingResult) -> list[tuple[str, str]]:
 
 def _of_images(result: ServingResult) -> list[tuple[str, str]]:
     """What images take."""
-    rows, figures = [], result.metrics.figures
-    if (joules := figures["energy_j"]) is not None:
-        each = joules / (figures["requests"] or 1)
-        words = (
-            f"{format_count(each)}J an image, {figures['requests_per_kwh']:,.0f} images/kWh, of devices that compute"
+    rows = []
+    if (used := result.energy) is not None:
+        each, low, high = (
+            f"{format_count(end / used.node_j * used.per_request_j)}J" for end in (used.node_j, *used.interval_j)
         )
-        rows.append(("energy", words))
+        per_kwh = f"{3.6e6 / used.per_request_j:,.0f} images/kWh; a device draws {used.mean_w:.0f} W"
+        rows.append(("energy", f"{each} an image with hosts (90 % between {low} and {high}), {per_kwh}"))
     if result.dollars_per_request is not None:
         rows.append(("cost", f"${1000 * result.dollars_per_request:.4g} for a thousand images"))
     return rows

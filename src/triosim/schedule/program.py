@@ -21,11 +21,13 @@ from triosim.partition.transfers import COLLECTIVES as COLLECTIVES
 if TYPE_CHECKING:
     from triosim.memory.lifetimes import Lifetimes
 
-STREAMS = ("compute", "tp", "dp", "send", "copy", "host", "replicas")
+STREAMS = ("compute", "tp", "dp", "send", "copy", "host", "replicas", "beside")
 """In-order queues of one rank.  ``tp`` and ``dp`` are the communicators of the axis that divides a step and of that on
-which the replicas divide what they keep; ``replicas`` is that between groups of replicas which have all of it."""
+which the replicas divide what they keep; ``replicas`` is that between groups of replicas which have all of it;
+``beside`` is that of what is exchanged within a step beside something else
+(:attr:`triosim.partition.transfers.Transfers.beside`)."""
 
-COMPUTE, TP, DP, SEND, COPY, HOST, REPLICAS = range(len(STREAMS))
+COMPUTE, TP, DP, SEND, COPY, HOST, REPLICAS, BESIDE = range(len(STREAMS))
 
 
 class Op(IntEnum):

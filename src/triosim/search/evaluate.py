@@ -164,12 +164,14 @@ class _Evaluation:
         placed = made.step.replication
         if placed.weights or placed.away or placed.rooted:
             raise NotEvaluated("parameters, states or activations that a rule keeps elsewhere")
-        if placed.compression is not None:
-            raise NotEvaluated("gradients that are compressed")
+        if placed.compression is not None or placed.outer is not None:
+            raise NotEvaluated("gradients that are compressed, or steps that are local")
         if not made.plan.training or made.launching.mode == "graph":
             raise NotEvaluated("inference" if not made.plan.training else "a graph that is launched once")
         if not made.schedule.looped(made.mesh.stages):
             raise NotEvaluated("chunks that are not placed in turn")
+        if made.schedule.combines or made.step.transfers.beside.any():
+            raise NotEvaluated("passes that are run in turn, or exchanges beside each other")
         if trace.operators.sync.any() and made.launching.mode != "none":
             raise NotEvaluated("operators at which the host waits")
         costs = ScheduleCosts(made.all_times[made.models[0]].seconds)

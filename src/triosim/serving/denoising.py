@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 from triosim.core.units import format_bytes, picoseconds
+from triosim.hardware.power import held_back
 from triosim.serving.capacity import UTILISATION, ReplicaMemory
 from triosim.serving.denoiser import DECODES, TYPES, Denoiser, denoiser
 from triosim.serving.forward_passes import ForwardPasses, fitting
@@ -232,7 +233,7 @@ def denoising_replicas(
         first = own.first + place * own.size
         device = own.system.model(first)
         if device.name not in kinds:
-            typed = (own.weights, own.size, own.step_cache, own.stack)
+            typed = (own.weights, own.size, own.step_cache, own.stack, own.power_cap_w, own.clock_hz)
             key = (id(own.system), own.first, device.name, moved, model, *typed)
             times = priced.get(key) if priced is not None else None
             if not isinstance(times, DenoisingTimes):
@@ -254,13 +255,14 @@ def denoising_replicas(
 def _times(own: Pool, model: Denoiser, first: int, moved: Moved) -> DenoisingTimes:
     """Of a replica from a device on: its devices share the denoiser, one of them runs encoders and decoder."""
     stack = None if own.stack is None else load_stack(own.stack)
+    limited = held_back(own.system, own.power_cap_w, own.clock_hz)
 
     def passes(name: str, devices: int = 1, size: int | None = None, **configuration: bool) -> ForwardPasses:
         more = {} if stack is None else stack.model_options
         trace = modelling.model(
             name, precision=TYPES[own.weights], image_size=size, training=False, configuration=configuration, **more
         )
-        return ForwardPasses(trace, own.system, first, devices, stack, moved)
+        return ForwardPasses(trace, limited, first, devices, stack, moved)
 
     return DenoisingTimes(
         model, passes(model.name, own.size, model.image_size),

@@ -58,6 +58,11 @@ class ConfiguredJob:
         return int(self.plan.parallelism_options.get(axis, 1))
 
     @property
+    def experts_tp(self) -> int:
+        """Ranks that divide each expert."""
+        return self.degree("etp") if "etp" in self.plan.parallelism_options else self.plan.tp
+
+    @property
     def cp_style(self) -> str:
         """How attention gets what other ranks have."""
         options = self.plan.parallelism_options

@@ -268,9 +268,12 @@ def _or_channels_last(
         else:  # result: positions x channels
             m, n, taps = p.m[at], p.n[at] * together, p.k[at] / _steps(own, p.deep[at], c)
             k = _steps(own, p.deep[at] * together, c) * taps
-        a, b, result = (of[at] / (batch * x * y) for of, x, y in zip(p.operands, (m, n, m), (k, k, n), strict=True))
+        a, b, result = p.operands
         never = np.zeros(len(at), bool)
-        products = Gemm(m, n, k, batch, own.dtype, a, b, result, never, never, never, never)
+        products = Gemm(
+            m, n, k, batch, own.dtype, a[at] / (batch * m * k), b[at] / (batch * n * k), result[at] / (batch * m * n),
+            never, never, never, never,
+        )  # fmt: skip
         found = gemm.predict(products, chip.device, gemm.load().constants).seconds
         seconds[at] = np.minimum(seconds[at], found)
     return seconds
