@@ -205,13 +205,13 @@ def test_registered_parts_can_all_be_looked_up() -> None:
     from triosim.kernels.external_times import READERS as TIMES
     from triosim.kernels.model import MODELS
     from triosim.schedule.actions import SCHEDULES
-    from triosim.serving.policy import ENGINES
+    from triosim.serving.policy import ENGINES, IMAGE_ENGINES
     from triosim.serving.request_files import READERS as REQUESTS
     from triosim.serving.router import ROUTERS
     from triosim.sources.modelling import MODELS as FAMILIES
     from triosim.sources.reading import READERS
 
-    serving = (ENGINES, ROUTERS, REQUESTS)
+    serving = (ENGINES, IMAGE_ENGINES, ROUTERS, REQUESTS)
     for registry in (ALGORITHMS, SOLVERS, TOPOLOGIES, MODELS, SCHEDULES, FAMILIES, READERS, TIMES, *serving):
         assert registry.names(), f"{registry.package} is empty"
         for name in registry.names():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from triosim.cli.completion import choices, files, places
 from triosim.cli.fields import option
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from triosim.search.clock import BestClock
 
 ENERGY = "Power, energy and cost"
+POWER_CAP = "What each device may draw: its clock falls until it fits."
+CLOCK = "Highest clock of each device, as 1200MHz."
+CONSTANT = "Of the table of constants (docs/energy.md), as facility.pue=1.1; repeatable."
 
 
 def _option(name: str, metavar: str | None, help: str, complete: Any = None) -> Any:
@@ -30,8 +33,8 @@ def _option(name: str, metavar: str | None, help: str, complete: Any = None) -> 
 class PowerFields:
     """Options of power and energy, in the order in which help lists them."""
 
-    power_cap: str | None = _option("--power-cap", "WATTS", "What each device may draw: its clock falls until it fits.")
-    clock: str | None = _option("--clock", "MHZ", "Highest clock of each device, as 1200MHz.")
+    power_cap: str | None = _option("--power-cap", "WATTS", POWER_CAP)
+    clock: str | None = _option("--clock", "MHZ", CLOCK)
     find: str | None = _option(
         "--find", "WHAT", "clock: that at which an iteration takes least energy.", choices("clock")
     )
@@ -47,27 +50,61 @@ class PowerFields:
     energy: str | None = _option(
         "--energy", "PACK.json", "What a device draws as measured (triosim calibrate --power).", files
     )
-    constant: list[str] | None = _option(
-        "--constant", "NAME=VALUE", "Of the table of constants (docs/energy.md), as facility.pue=1.1; repeatable."
-    )
+    constant: list[str] | None = _option("--constant", "NAME=VALUE", CONSTANT)
 
 
-def held_back(system: System, options: PowerFields) -> System:
+class Limits(Protocol):
+    """What devices are held to."""
+
+    @property
+    def power_cap(self) -> str | None:
+        """Watts, as typed."""
+
+    @property
+    def clock(self) -> str | None:
+        """Of each device at most, as typed."""
+
+
+def held_back(system: System, options: Limits) -> System:
     """The system under the power cap and the clock that the options ask for.
 
     Raises:
         InputError: a device cannot keep them.
     """
-    from triosim.core.units import parse_clock, parse_power
     from triosim.hardware.power import held_back as held
 
-    cap = None if options.power_cap is None else parse_power(options.power_cap, "--power-cap")
-    clock = None if options.clock is None else parse_clock(options.clock, "--clock")
+    cap, clock = limits(options)
     return system if cap is None and clock is None else held(system, cap, clock)
+
+
+def limits(options: Limits) -> tuple[float | None, float | None]:
+    """Watts and hertz that devices are held to.
+
+    Raises:
+        InputError: one is no power or no clock.
+    """
+    from triosim.core.units import parse_clock, parse_power
+
+    cap = None if options.power_cap is None else parse_power(options.power_cap, "--power-cap")
+    return cap, None if options.clock is None else parse_clock(options.clock, "--clock")
 
 
 def best_of(options: PowerFields, predict: Callable[[System], Result], system: System) -> BestClock | None:
     """What ``--find`` asks for; None where it is not given.
+
+    Raises:
+        InputError: it is another word than is known, or does not go with other options.
+    """
+    slowdown = slowdown_of(options)
+    if slowdown is None:
+        return None
+    from triosim.search.clock import best_clock
+
+    return best_clock(predict, system, slowdown)
+
+
+def slowdown_of(options: PowerFields) -> float | None:
+    """How much slower the clock that ``--find`` asks for may be, as a part of a whole; None where it is not given.
 
     Raises:
         InputError: it is another word than is known, or does not go with other options.
@@ -80,9 +117,7 @@ def best_of(options: PowerFields, predict: Callable[[System], Result], system: S
         raise InputError(f"--find must be clock, got {quoted(options.find)}")
     if options.clock is not None:
         raise InputError("--find clock and --clock both say the clock: give only one")
-    from triosim.search.clock import best_clock
-
-    return best_clock(predict, system, part_of(options.slowdown or "5%", "--slowdown"))
+    return part_of(options.slowdown or "5%", "--slowdown")
 
 
 def part_of(text: str, what: str) -> float:

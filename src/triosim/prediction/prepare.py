@@ -59,6 +59,7 @@ from triosim.trace.tables import Phase, Trace
 from triosim.transform import quantization
 from triosim.transform.alignment import aligned
 from triosim.transform.inference import forward_only
+from triosim.transform.layout import laid_out
 from triosim.transform.optimizing import needs_whole_tensors, optimized
 from triosim.transform.recompute import recomputed
 from triosim.transform.rescale import rescale
@@ -246,6 +247,7 @@ def arrange(
     if workload.operators.view.all():
         raise InputError(f"trace {quoted(workload.meta.workload)}: none of its operators runs: record a whole step")
     workload = optimized(workload, plan.optimizer)
+    workload = laid_out(workload, plan.layout)
     workload = recomputed(quantization.quantized(workload, plan.quantize), plan.recompute)
     named = workload.meta.made_by == "triosim.model"
     rules = rules_of(plan, named)

@@ -9,8 +9,7 @@ A full prediction writes, lowers and plays every instruction of every micro-batc
    (:mod:`triosim.search.ways`);
 4. all turns of all stages are played, with rates instead of flows (:mod:`triosim.engine.meeting`).
 
-It is exact but for what shares links, which goes at equal rates, and for what waits for a host: plans that are bound by
-their hosts are refused.
+It is exact but for what shares links, which goes at equal rates.
 """
 
 from __future__ import annotations
@@ -45,9 +44,6 @@ from triosim.search.stage_kinds import Port, StageKinds
 from triosim.search.undisturbed import Call, Uneven
 from triosim.search.ways import JobWays
 from triosim.trace.tables import Trace
-
-HOST_BOUND = 0.5
-"""Part of the time of a pass for which its host may be busy, if it is not to hold it up."""
 
 MOSTLY_COMPUTES = 0.25
 """Part of the work of a stage in which nothing may be computed, its collectives being waited for: what they share with
@@ -238,10 +234,7 @@ class _Outline:
     def _written(self, of: StageContraction, turn: Turn | None, needs: Missing) -> ContractedPass:
         if turn is None:
             return of.update()
-        made = of.pass_of(turn.chunk, turn.what, turn.final, needs)
-        if made.host > HOST_BOUND * made.worked:
-            raise NotEvaluated("passes that are bound by their host")
-        return made
+        return of.pass_of(turn.chunk, turn.what, turn.final, needs)
 
 
 class _Messages:

@@ -231,5 +231,7 @@ def _figures(
         "kv_reloads": served.reloads,
         "kv_loaded_bytes": served.loaded_bytes,
         "kv_written_bytes": served.written_bytes,
+        "energy_j": served.joules,
+        "requests_per_kwh": len(requests) / served.joules * 3.6e6 if served.joules else None,
         "prefix_hit_rate": served.hit_tokens / served.looked_up_tokens if served.looked_up_tokens else None,
     }

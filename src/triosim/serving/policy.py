@@ -162,7 +162,9 @@ class Policy(ABC):
 
 
 ENGINES = Registry("triosim.serving.engines", "triosim.serving.engines", "serving engine", Policy)
-"""Scheduling policies by name (``--engine``)."""
+"""Scheduling policies of tokens by name (``--engine``)."""
+IMAGE_ENGINES = Registry("triosim.serving.image_engines", "triosim.serving.image_engines", "engine of images", Policy)
+"""Those of diffusion models, whose tokens are denoising steps."""
 
 
 def _rank(request: Request) -> tuple[int, int]:
