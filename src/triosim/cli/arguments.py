@@ -6,7 +6,6 @@ What help says of the former, and how they are typed, stands beside them in :mod
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from triosim.cli.completion import Complete, choices, parts
 from triosim.cli.energy_options import PowerFields
 from triosim.cli.fields import argument, option, with_fields_of
 from triosim.cli.outputs import OUTPUT
+from triosim.core.dataclass import dataclass
 from triosim.fidelity import NETWORK, PREDICTION, Fidelity
 from triosim.plan import BATCH, DIVISION, MEMORY, WORKLOAD, Plan
 

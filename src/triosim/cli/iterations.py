@@ -42,6 +42,7 @@ LEFT_OUT = (
     "tokens",
     "energy",
     "at",
+    "grid",
     "pue",
     "price",
     "pay",

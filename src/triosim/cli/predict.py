@@ -99,7 +99,7 @@ def _predict(options: Options, training: bool) -> None:
         from triosim.report.terminal import clocks, summary
 
         summary(result, rich_console())
-        if result.cost is not None and any((options.tokens, options.at, options.price, options.pay)):
+        if result.cost is not None and any((options.tokens, options.at, options.grid, options.price, options.pay)):
             from triosim.report.cost import show
 
             print()

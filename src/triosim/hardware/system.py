@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import IntEnum
 from functools import cached_property
 from typing import Any
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, printable
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.names import Labels, NodeNames

@@ -20,10 +20,10 @@ those of ``M`` (node-limited routing, the same section 2.1.2).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import comb
 from typing import Literal, NamedTuple
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.partition.transfers import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER
 

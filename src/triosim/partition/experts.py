@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.caching import kept
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.operators import ExpertsWork
 from triosim.operators.experts import expert_sizes

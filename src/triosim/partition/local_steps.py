@@ -10,7 +10,7 @@ Source: Douillard et al., "DiLoCo: Distributed Low-Communication Training of Lan
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from triosim.core.dataclass import dataclass
 
 OUTER_STATE = 8
 """Bytes an element of the parameters of the last exchange and of the momentum, float32."""

@@ -9,13 +9,14 @@ torchtitan's ``ParallelDims`` does) is digits too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 
 M = TypeVar("M", bound="Mesh")

@@ -8,9 +8,10 @@ scattered (all-reduce).  A parameter that is Shard is gathered before it is read
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
+from triosim.core.dataclass import dataclass
 from triosim.partition.compression import GradientCompression
 from triosim.partition.local_steps import OuterStep
 from triosim.partition.mesh import Mesh

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import log2
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.caching import kept
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError, quoted
 from triosim.core.options import configured, options_of
 from triosim.partition.answers import checked_mesh, checked_replication, checked_step

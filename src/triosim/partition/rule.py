@@ -10,9 +10,10 @@ A rule must not look at names of models.  It reads the facts of the step: layers
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar, Literal, TypeVar
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import Registry
 from triosim.operators import NO_LABEL
 from triosim.partition.facts import Facts, WeightUse

@@ -22,13 +22,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
 from triosim.core.caching import kept
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.partition.facts import Facts
 from triosim.partition.local_trace import with_copies

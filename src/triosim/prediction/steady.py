@@ -17,12 +17,13 @@ shifts from turn to turn.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import is_ours
 from triosim.core.spans import covered, merged
 from triosim.engine.graph import Played, Task

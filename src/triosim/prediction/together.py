@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, PlanError, quoted
 from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds
 from triosim.engine.check import carried

@@ -145,13 +145,13 @@ def figures_in_words(result: ServingResult) -> list[tuple[str, str]]:
 
 def _of_images(result: ServingResult) -> list[tuple[str, str]]:
     """What images take."""
-    rows, figures = [], result.metrics.figures
-    if (joules := figures["energy_j"]) is not None:
-        each = joules / (figures["requests"] or 1)
-        words = (
-            f"{format_count(each)}J an image, {figures['requests_per_kwh']:,.0f} images/kWh, of devices that compute"
-        )
-        rows.append(("energy", words))
+    rows = []
+    if (used := result.energy) is not None:
+        low, high = (format_count(end / used.node_j * used.per_request_j) for end in used.interval_j)
+        each = f"{format_count(used.per_request_j)}J an image with hosts (90 % between {low}J and {high}J), "
+        each += f"{3.6e6 / used.per_request_j:,.0f} images/kWh"
+        watts = f"a device draws {used.mean_w:.0f} W, {used.busy_w:.0f} W while it computes"
+        rows.append(("energy", f"{each}; {watts}"))
     if result.dollars_per_request is not None:
         rows.append(("cost", f"${1000 * result.dollars_per_request:.4g} for a thousand images"))
     return rows

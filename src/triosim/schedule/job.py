@@ -10,12 +10,13 @@ for all micro-batches and iterations at once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_CODE
 from triosim.core.errors import PlanError
 from triosim.memory.liveness import Recorder, ScheduledFragment, Uses, liveness

@@ -6,7 +6,7 @@ All ranks that do the same work form one *rank class* with one program; only the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.partition.transfers import COLLECTIVES as COLLECTIVES
 
 if TYPE_CHECKING:

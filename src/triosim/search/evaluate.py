@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 
@@ -29,6 +29,7 @@ from triosim.collectives.scheduling import Collectives
 from triosim.composition.host import launch
 from triosim.composition.interference import MOST_PLAYS, Interference, Tasks, interference, settle
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.core.spans import covered, merged
 from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds, whole_ticks
 from triosim.engine import turns

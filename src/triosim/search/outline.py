@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.composition.interference import interference
+from triosim.core.dataclass import dataclass
 from triosim.core.units import picoseconds
 from triosim.engine import meeting
 from triosim.engine.meeting import MeetingPiece, MeetingTurns, Met, PortedPiece

@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from triosim.core.dataclass import dataclass
 from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.energy.account import HOST_SPREAD, WITHOUT_HOST
 from triosim.energy.constants import EnergyConstants
-from triosim.energy.device import device_energy
+from triosim.energy.device import DeviceEnergy, device_energy
 from triosim.serving.pim import PimKernels
-from triosim.serving.pool import Pool, checked, kernels_of
-from triosim.serving.request_energy import Load, joules
+from triosim.serving.pool import Pool, checked, device_of, kernels_of
+from triosim.serving.request_energy import JOULES, Load, joules
 
 if TYPE_CHECKING:
     from triosim.serving.deployment import Deployment
@@ -41,7 +42,7 @@ class FleetEnergy:
         node_j, pue, facility_j: all of that, and with cooling and distribution.
         parts_j: what ``work_j`` consists of: ``static``, ``memory``, ``flop``, ``cache``.
         busy_w, mean_w: of a device while it computes, and over the time for which it is there.
-        clocks: of each pool's devices in prompts, over their boost clock.
+        clocks: of each pool's devices in prompts, over their boost clock; 1 where it makes images.
         per_token_j, per_request_j: of the nodes, to an output token and to a request.
         interval_j: 90 % interval of ``node_j`` at the predicted times, from those of the constants.
         sources: where the figures are from, one sentence each.
@@ -89,18 +90,17 @@ def fleet_energy(
     spread = dict.fromkeys((*parts, "idle"), 0.0)
     idle = host = busy_s = there_s = 0.0
     clocks, sources = [], []
-    for pool, model, load, replicas in zip(
-        own.pools, map(checked, own.pools), _loads(own, served), _replicas(own), strict=True
-    ):
-        kernels = kernels_of(pool, model, pool.first)
-        device, energy = kernels.device, device_energy(kernels.device, constants)
-        if energy is None or isinstance(kernels, PimKernels):
+    for pool, load, replicas in zip(own.pools, _loads(own, served), _replicas(own), strict=True):
+        device = device_of(pool, pool.first)
+        energy = device_energy(device, constants)
+        busy = float(served.busy[replicas].sum()) / PICOSECONDS_PER_SECOND  # the mean of the stages
+        found = None if energy is None else _worked(pool, served, load, replicas, energy, busy)
+        if energy is None or found is None:
             return None
-        clocks.append(1.0 if kernels.held is None else kernels.held.prompts)
+        clocks.append(found[0])
         sources.append(f"energy: {energy.source}")
         size = pool.tensor_parallel * pool.stages
-        busy = float(served.busy[replicas].sum()) / PICOSECONDS_PER_SECOND  # the mean of the stages
-        for name, value in joules(kernels, energy, load, busy * pool.stages, 1).items():
+        for name, value in found[1].items():
             parts[name] += value
             spread[name] += value * energy.spreads[name]
         there = size * _there(pool, served, replicas, duration_s)
@@ -120,6 +120,22 @@ def fleet_energy(
         per_request_j=node / len(served.requests), interval_j=(node * math.exp(-off), node * math.exp(off)),
         sources=(*dict.fromkeys(sources), *(f"energy: {words}" for words in constants.sources())),
     )  # fmt: skip
+
+
+def _worked(
+    pool: Pool, served: Served, load: Load, replicas: slice, energy: DeviceEnergy, busy: float
+) -> tuple[float, Mapping[str, float]] | None:
+    """Clock of its devices in prompts, over their boost clock, and joules of what they computed; None where nobody
+    knows these."""
+    if pool.denoises:
+        drawn = [one for one in served.joules[replicas] if one is not None]
+        whole = np.sum(drawn, axis=0).tolist()
+        return (1.0, dict(zip(JOULES, whole, strict=True))) if len(drawn) == pool.cores else None
+    kernels = kernels_of(pool, checked(pool), pool.first)
+    if isinstance(kernels, PimKernels):
+        return None
+    clock = 1.0 if kernels.held is None else kernels.held.prompts
+    return clock, joules(kernels, energy, load, busy * pool.stages, 1)
 
 
 def _replicas(own: Deployment) -> list[slice]:

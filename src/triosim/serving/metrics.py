@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import nan
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 from triosim.core.units import PICOSECONDS_PER_SECOND, parse_time
 from triosim.serving.fleet import Served
@@ -231,7 +231,5 @@ def _figures(
         "kv_reloads": served.reloads,
         "kv_loaded_bytes": served.loaded_bytes,
         "kv_written_bytes": served.written_bytes,
-        "energy_j": served.joules,
-        "requests_per_kwh": len(requests) / served.joules * 3.6e6 if served.joules else None,
         "prefix_hit_rate": served.hit_tokens / served.looked_up_tokens if served.looked_up_tokens else None,
     }

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_BYTES, DTYPE_CODE
 from triosim.energy.constants import EnergyConstants
 from triosim.energy.device import DeviceEnergy, device_energy
@@ -52,6 +52,10 @@ class RequestEnergy:
             "mean_w_per_device": self.mean_w, "per_output_token_j": self.per_token_j, "parts_j": self.parts_j,
             "interval_j": list(self.interval_j), "source": self.source,
         }  # fmt: skip
+
+
+JOULES = ("static", "memory", "flop", "cache")
+"""What devices draw joules for while they compute."""
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, unknown
 from triosim.plan import Plan
 

@@ -18,10 +18,11 @@ Sources: Llama team, "The Llama 3 Herd of Models" (arXiv:2407.21783), section 3.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 from triosim.core.caching import kept
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.core.options import AtLeast
 from triosim.core.registry import registered

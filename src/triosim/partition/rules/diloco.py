@@ -6,9 +6,10 @@ Within a group replicas are data parallel, or sharded by ZeRO; between groups on
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Literal
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.core.options import AtLeast
 from triosim.core.registry import registered

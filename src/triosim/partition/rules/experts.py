@@ -16,10 +16,11 @@ Megatron-LM's ``--expert-model-parallel-size`` and ``--expert-tensor-parallel-si
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Annotated
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.core.options import AtLeast
 from triosim.core.registry import registered

@@ -7,9 +7,10 @@ along ``table_replicas``, the ranks that have the same part of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.core.options import AtLeast
 from triosim.core.registry import registered

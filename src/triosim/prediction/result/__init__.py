@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from triosim.core.dataclass import dataclass
 from triosim.core.result_file import SCHEMA
 from triosim.energy.account import Energy
 from triosim.energy.cost import Cost

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.core.registry import registered
 from triosim.schedule._v import VPlacement

@@ -8,10 +8,10 @@ in rounds of ``p``; where ``p`` does not divide their number, in as many equal r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.core.registry import registered
 from triosim.schedule.actions import Action, Pass, Schedule
