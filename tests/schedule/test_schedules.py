@@ -412,9 +412,9 @@ def test_stages_that_wait_for_each_other_are_named(tmp_path: Path) -> None:
     path = tmp_path / "circles.py"
     path.write_text(CIRCLE)
     words = (
-        r"circles.py deadlocks on 2 stages: stage 0 waits in backward of micro-batch 0 for backward of micro-batch 0 on "
-        r"stage 1, which it runs after forward of micro-batch 1; stage 1 waits in forward of micro-batch 1 for forward "
-        r"of micro-batch 1 on stage 0, which it runs after backward of micro-batch 0"
+        r"circles.py deadlocks on 2 stages: stage 0 waits in backward of micro-batch 0 for backward of micro-batch 0 "
+        r"on stage 1, which it runs after forward of micro-batch 1; stage 1 waits in forward of micro-batch 1 for "
+        r"forward of micro-batch 1 on stage 0, which it runs after backward of micro-batch 0"
     )
     with pytest.raises(PlanError, match=words):
         triosim.simulate(
