@@ -248,25 +248,18 @@ class PartFacts:
                 copies[backward] += own
         return copies
 
-    def _ready_first(self) -> bool:
-        """Whether groups are filled with gradients as they become ready, instead of in reverse order of registration:
-        so does PyTorch's DDP from its second iteration on (``Reducer::rebuild_buckets``)."""
-        own = self.plan.stack is None or self.plan.stack.gradients == "parameter"
-        return own and not self.job.replication.states
-
     def groups(self) -> list[list[Gradient]]:
         """Gradients that are reduced together."""
         if not self.grads:
             return []
         apart, first, others = self.job.step.apart, self.job.replication.first_bytes, self.job.replication.bytes
         beside = self.plan.overlap and (self.plan.stack is None or self.plan.stack.overlap_gradients)
-        grads = sorted(self.grads, key=lambda g: -g.ready) if self._ready_first() else self.grads
         if not apart:
-            return by_bytes(grads, first, others) if beside else [list(grads)]
+            return by_bytes(self.grads, first, others) if beside else [list(self.grads)]
         found = []
         for own in (
-            [g for g in grads if g.parameter not in apart],
-            [g for g in grads if g.parameter in apart],
+            [g for g in self.grads if g.parameter not in apart],
+            [g for g in self.grads if g.parameter in apart],
         ):
             found += by_bytes(own, first, others) if beside else [own] * bool(own)
         return sorted(found, key=lambda group: max(g.ready for g in group))

@@ -21,13 +21,13 @@ PERSISTENT = 100_000
 
 
 def by_bytes(grads: Sequence[Gradient], first_bytes: int, bytes_: int) -> list[list[Gradient]]:
-    """DDP's buckets: the last gradient first, a bucket closing with the gradient that makes it reach its cap.
+    """DDP's buckets: reverse registration order, a bucket closing with the gradient that makes it reach its cap.
 
     Source: PyTorch ``compute_bucket_assignment_by_size`` with ``_DEFAULT_FIRST_BUCKET_BYTES`` (1 MiB) for the first and
     ``bucket_cap_mb`` (25 MiB) for the others.
 
     Args:
-        grads: gradients in registration order, or the last to become ready first.
+        grads: gradients in registration order.
         first_bytes: cap of the first bucket to be reduced.
         bytes_: cap of the others.
     """
