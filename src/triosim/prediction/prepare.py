@@ -52,6 +52,7 @@ from triosim.prediction.pricing import priced
 from triosim.prediction.timeline import CATEGORIES
 from triosim.schedule.actions import SCHEDULES, Schedule, check
 from triosim.schedule.backward import split_backward
+from triosim.schedule.deadlock import check_circles
 from triosim.schedule.job import Costs, each_program
 from triosim.schedule.pass_times import pass_times
 from triosim.schedule.program import Op, Program
@@ -441,6 +442,7 @@ def _schedule(plan: Plan, mesh: JobMesh) -> Schedule:
         )
     if plan.training and not is_ours(part):
         check(schedule, plan.schedule, mesh.stages, mesh.micro_batches)
+        check_circles(schedule, plan.schedule, mesh.stages, mesh.micro_batches)
     return schedule
 
 
