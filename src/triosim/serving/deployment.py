@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from triosim.engine.live import LiveNetwork
     from triosim.network.routes import Router as Routes
     from triosim.serving.availability import Availability
+    from triosim.serving.binding import PoolBinding
     from triosim.serving.disaggregation import Place
     from triosim.serving.fleet_energy import FleetEnergy
     from triosim.serving.recording import RunRecord, RunRecorder
@@ -136,6 +137,13 @@ class ServingResult:
 
         return fleet_energy(self.deployment, self.served, self.metrics.duration_s, self.constants)
 
+    @cached_property
+    def binding(self) -> tuple[PoolBinding, ...]:
+        """What binds each pool."""
+        from triosim.serving.binding import bindings  # many runs are asked for their times alone
+
+        return bindings(self.deployment, self.served, self.metrics.duration_s)
+
     @property
     def dollars_per_request(self) -> float | None:
         """Rent of the devices over the run, shared by its requests."""
@@ -165,6 +173,7 @@ class ServingResult:
             **found.figures,
             "dollars_per_million_tokens": self.dollars_per_million_tokens,
             "dollars_per_request": self.dollars_per_request,
+            "binds": [one.table() for one in self.binding],
             "energy": None if self.energy is None else self.energy.table(),
             "interval": {name: list(ends) for name, ends in self.intervals.items()},
             "goals": [
