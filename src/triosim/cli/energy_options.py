@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from triosim.cli.completion import choices, files, places
 from triosim.cli.fields import option
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted, unknown
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 ENERGY = "Power, energy and cost"
 POWER_CAP = "What each device may draw: its clock falls until it fits."
 CLOCK = "Highest clock of each device, as 1200MHz."
+GRID = "Intensity of the grid: g/kWh, or a CSV with a line for each hour (g_co2e_per_kwh)."
 CONSTANT = "Of the table of constants (docs/energy.md), as facility.pue=1.1; repeatable."
 
 
@@ -41,6 +42,7 @@ class PowerFields:
     slowdown: str | None = _option("--slowdown", "PART", "With --find: how much longer it may take (default 5%).")
     tokens: str | None = _option("--tokens", "N", "Tokens of the whole job, as 2e12: what it takes, costs and emits.")
     at: str | None = _option("--at", "PLACE", "Whose grid, as FR or oregon (default: the world's mean).", places)
+    grid: str | None = _option("--grid", "G|FILE", GRID, files)
     pue: str | None = _option("--pue", "X", "What the facility takes over its nodes: a number, google, aws, azure.")
     price: str | None = _option("--price", "USD/h", "Of a device hour, as 2/h (default: its list price).")
     pay: str | None = _option(
@@ -151,8 +153,10 @@ def energy_options(options: PowerFields) -> EnergyOptions:
     given = tuple(overrides.items())
     place = options.at or "world"
     grid_name(place)
+    intensity, source = grid_of(options.grid)
     paid = CostOptions(
-        at=place, price_per_hour=price_of(options.price), mode=options.pay or "list", overrides=given,
+        at=place, grid_g_per_kwh=intensity, grid_source=source, price_per_hour=price_of(options.price),
+        mode=options.pay or "list", overrides=given,
         tokens=None if options.tokens is None else number_of(options.tokens, "--tokens", "2e12"),
     )  # fmt: skip
     if paid.mode not in MODES:
@@ -194,3 +198,22 @@ def number_of(text: str, what: str, example: str, least: float | None = None) ->
     if not (0 < value < float("inf") or value == least):
         raise InputError(f"{what} {quoted(text)}: give a number above 0, for example {example}")
     return value
+
+
+def grid_of(text: str | None) -> tuple[tuple[float, ...], str]:
+    """Intensities of a grid by the hour, and what they are; nothing where it is not given.
+
+    Raises:
+        InputError: it is no intensity, or a file that holds none.
+    """
+    if text is None:
+        return (), ""
+    try:
+        value = float(text)
+    except ValueError:
+        from triosim.energy.usage import hourly
+
+        return hourly(Path(text)), text
+    if not 0 <= value < float("inf"):
+        raise InputError(f"--grid {quoted(text)}: the intensity of a grid must be at least 0 g/kWh")
+    return (value,), f"{value:g} g/kWh as given"

@@ -20,8 +20,8 @@ LEFT_OUT = {
     "--seq-len": "seq_len", "--precision": "precision", "--placement": "placement", "--place": "place",
     "--tp-plan": "tp_plan", "--composition": "composition", "--also": "also", "--batch-trace": "batch_trace",
     "--compare": "compare", "--variation": "variation", "--straggler": "straggler",
-    "--constant": "constant",
-    "--tokens": "tokens", "--energy": "energy", "--at": "at", "--pue": "pue", "--price": "price", "--pay": "pay",
+    "--constant": "constant", "--tokens": "tokens", "--energy": "energy", "--at": "at", "--grid": "grid",
+    "--pue": "pue", "--price": "price", "--pay": "pay",
     "--stack": "stack", "--attention": "attention", "--lora": "lora", "--packing": "packing",
 }  # fmt: skip
 """Options of a step that a request has no use for."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from triosim.cli import completion
 from triosim.cli.energy_options import CLOCK, CONSTANT, POWER_CAP
 from triosim.cli.fields import argument, option
 from triosim.cli.outputs import OUTPUT
+from triosim.core.dataclass import dataclass
 
 MACHINE, MODEL, ENGINE, TRAFFIC = "Machine", "Model", "Engine and fleet", "Traffic"
 SEARCH = "Many fleets"

@@ -18,12 +18,12 @@ Colours are 64-bit hashes of what a thing is and of the sum of its neighbours' h
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 
 try:
     from triosim.engine._native import refine as _refine

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.core.columns import Ragged
+from triosim.core.columns import Ragged, distinct
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.engine.graph import Pattern
 from triosim.hardware.system import System, Tier
@@ -188,7 +189,7 @@ def distinct_rows(*columns: NDArray) -> tuple[NDArray[np.int64], NDArray[np.int6
     Raises:
         OverflowError: the numbers of different values, multiplied, cannot be counted.
     """
-    values = [np.unique(column) for column in columns]  # few, as a rule: looking them up is faster than sorting rows
+    values = [distinct(column) for column in columns]  # few, as a rule: looking them up is faster than sorting rows
     if math.prod(max(len(own), 1) for own in values) > _MOST_CODES:
         raise OverflowError(f"{len(columns)} columns have too many different values: {[len(own) for own in values]}")
     code = np.zeros(len(columns[0]), np.int64)
@@ -196,7 +197,7 @@ def distinct_rows(*columns: NDArray) -> tuple[NDArray[np.int64], NDArray[np.int6
         if len(own) > 1:
             code *= len(own)
             code += np.searchsorted(own, column)
-    codes = np.unique(code)
+    codes = distinct(code)
     row = np.searchsorted(codes, code) if len(codes) > 1 else np.zeros(len(code), np.int64)
     table: list[NDArray[np.int64]] = []
     for own in reversed(values):
@@ -335,7 +336,7 @@ class _Survey:
             ranks = self.ranks[number]
             for place, stores in said.moves:
                 nodes = self._place(said.places[place], self.device[ranks])
-                for node in np.unique(nodes).tolist():
+                for node in distinct(nodes).tolist():
                     if node not in party:
                         party[node] = int(self._parties(1)[0])
                 there = np.array([party[node] for node in nodes.tolist()], np.int64)
@@ -397,7 +398,7 @@ class _Survey:
         whole = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1])))[:, 0]  # a row as one value
         _, first, sort = np.unique(whole, return_index=True, return_inverse=True)
         return [
-            self._sort(axis, groups[sort == sort[at]], [calls[c] for c in np.unique(classes_[at]).tolist()])
+            self._sort(axis, groups[sort == sort[at]], [calls[c] for c in distinct(classes_[at]).tolist()])
             for at in np.sort(first).tolist()
         ]
 
@@ -469,7 +470,7 @@ def _different_rows(columns: Sequence[NDArray]) -> NDArray[np.int64]:
     """Numbers from 0 for different rows of columns, in the order of their values."""
     code, codes = np.zeros(len(columns[0]), np.int64), 1
     for column in columns:
-        own = np.unique(column)  # few, as a rule: looking them up is faster than sorting rows
+        own = distinct(column)  # few, as a rule: looking them up is faster than sorting rows
         if codes * len(own) > _MOST_CODES:
             code = _different(code)
             codes = len(code)

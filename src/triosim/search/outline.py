@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.composition.interference import interference
+from triosim.core.dataclass import dataclass
 from triosim.core.units import picoseconds
 from triosim.engine import meeting
 from triosim.engine.meeting import MeetingPiece, MeetingTurns, Met, PortedPiece
@@ -117,8 +118,10 @@ def job_of(made: Arranged) -> JobFacts:
         raise NotEvaluated("inference")
     if made.step.replication.away or made.step.replication.rooted:
         raise NotEvaluated("states or activations that a rule keeps elsewhere")
-    if made.step.replication.compression is not None:
-        raise NotEvaluated("gradients that are compressed")
+    if made.step.replication.compression is not None or made.step.replication.outer is not None:
+        raise NotEvaluated("gradients that are compressed, or steps that are local")
+    if made.schedule.combines or made.step.transfers.beside.any():
+        raise NotEvaluated("passes that are run in turn, or exchanges beside each other")
     if (
         made.launching.blocking
         or made.launching.mode == "graph"

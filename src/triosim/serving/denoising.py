@@ -10,12 +10,13 @@ Steps may leave out most of the network and use what an earlier one left (Ma et 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 from triosim.core.units import format_bytes, picoseconds
 from triosim.hardware.power import held_back

@@ -28,12 +28,13 @@ Keys are the options of ``triosim serve`` without their dashes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
 from triosim.core import guarded
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 from triosim.core.options import Above, AtLeast, configured
 from triosim.core.units import parse_bytes, parse_clock, parse_power, parse_time

@@ -10,9 +10,10 @@ from abc import ABC, abstractmethod
 from bisect import bisect, insort
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.registry import Registry
 from triosim.serving.kv_cache import KVCache

@@ -32,12 +32,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPES
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import Multiplication, MultiplicationMethod, multiplication, unit_of
@@ -268,9 +268,9 @@ def _or_channels_last(
         else:  # result: positions x channels
             m, n, taps = p.m[at], p.n[at] * together, p.k[at] / _steps(own, p.deep[at], c)
             k = _steps(own, p.deep[at] * together, c) * taps
-        item = (of[at] / (batch * x * y) for of, x, y in zip(p.operands, (m, n, m), (k, k, n), strict=True))
+        a, b, result = (of[at] / (batch * x * y) for of, x, y in zip(p.operands, (m, n, m), (k, k, n), strict=True))
         never = np.zeros(len(at), bool)
-        products = Gemm(m, n, k, batch, own.dtype, *item, never, never, never, never)
+        products = Gemm(m, n, k, batch, own.dtype, a, b, result, never, never, never, never)
         found = gemm.predict(products, chip.device, gemm.load().constants).seconds
         seconds[at] = np.minimum(seconds[at], found)
     return seconds

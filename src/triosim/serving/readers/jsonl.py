@@ -10,12 +10,13 @@ where not given) after the end of the one before, and its prompt begins with all
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 from triosim.core.registry import registered
 from triosim.serving.request_files import RequestReader, first_object, json_lines, number

@@ -9,9 +9,9 @@ Copies that change the layout of a convolution's operands are left out: which th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.registry import registered
 from triosim.sources.models._diffusion import doubled, group_norm, residual, residual_weights
