@@ -8,12 +8,13 @@ keeps batches small, whatever the devices do then.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from triosim.core.dataclass import dataclass
 from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.serving.fleet_energy import loads, present_s, replica_slices
 from triosim.serving.pim import PimKernels
