@@ -99,6 +99,11 @@ class Deployment:
         return any(pool.role != "both" for pool in self.pools)
 
     @property
+    def measured(self) -> bool:
+        """Whether steps of some pool take what was measured."""
+        return any(pool.step_times for pool in self.pools)
+
+    @property
     def makes_images(self) -> bool:
         """Whether all that it serves are diffusion models."""
         return all(pool.denoises for pool in self.pools)
@@ -249,7 +254,9 @@ def serve(
     )
     dollars = None if per_hour is None else per_hour * metrics.duration_s / 3600 / tokens * 1e6
     intervals: dict[str, tuple[float, float]] = {}
-    if interval or (interval is None and len(requests) <= FEW):
+    if interval and own.measured:
+        raise InputError("how unsure measured layers are is not known: give --interval off, or leave --step-times out")
+    if interval or (interval is None and len(requests) <= FEW and not own.measured):
         moved = []
         for cause in Moved._fields:
             if cause != "network" or own.disaggregated or any(pool.size > 1 for pool in own.pools):
