@@ -391,7 +391,7 @@ def test_one_chunk_is_1f1b(stages: int, rounds: int) -> None:
     assert np.all([len(one.actions(s, stages, m)) == len(plain.actions(s, stages, m)) for s in range(stages)])
 
 
-CIRCLE = '''
+CIRCLE = """
 from dataclasses import dataclass
 from triosim.core.registry import registered
 from triosim.schedule.actions import Action, Pass, Schedule
@@ -405,7 +405,7 @@ class InCircles(Schedule):
         if stage:
             return forward + backward
         return [action for pair in zip(forward, backward) for action in pair]
-'''
+"""
 
 
 def test_stages_that_wait_for_each_other_are_named(tmp_path: Path) -> None:
