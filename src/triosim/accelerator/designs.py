@@ -15,7 +15,7 @@ import math
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from triosim.accelerator import energies, mapper, systolic
@@ -25,6 +25,7 @@ from triosim.accelerator.mapspace import primes_of
 from triosim.accelerator.problem import Problem
 from triosim.accelerator.reading import Contents, read
 from triosim.accelerator.systolic import Array, ArrayRun
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.guarded import content, parse_json
 from triosim.core.outputs import text_output

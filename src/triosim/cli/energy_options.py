@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from triosim.cli.completion import choices, files, places
 from triosim.cli.fields import option
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted, unknown
 
 if TYPE_CHECKING:
@@ -52,9 +52,7 @@ class PowerFields:
     energy: str | None = _option(
         "--energy", "PACK.json", "What a device draws as measured (triosim calibrate --power).", files
     )
-    constant: list[str] | None = _option(
-        "--constant", "NAME=VALUE", CONSTANT
-    )
+    constant: list[str] | None = _option("--constant", "NAME=VALUE", CONSTANT)
 
 
 class Limits(Protocol):

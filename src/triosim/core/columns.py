@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+from triosim.core.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,14 @@ What :mod:`triosim.core.tiling` says of one sequence is done here to tables that
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.core.tiling import NO_UNIT, Contraction, Tiling
 
 Change = Tiling | Contraction

@@ -11,11 +11,11 @@ Everything after the operators follows when the iteration is played with these t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.energy.device import DeviceEnergy
 from triosim.energy.work import OperatorWork
 from triosim.hardware import power

@@ -7,11 +7,10 @@ the voltage (:mod:`triosim.hardware.power`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_CODE
 from triosim.energy.device import DeviceEnergy
 from triosim.hardware.accelerator import Accelerator

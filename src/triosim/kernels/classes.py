@@ -7,11 +7,11 @@ row of their tables.  Everything is done on columns: a trace of a million operat
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_CODE, DTYPES
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import multiplication, unit_of

@@ -23,10 +23,11 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPES
 from triosim.hardware import power
 from triosim.hardware.accelerator import Accelerator

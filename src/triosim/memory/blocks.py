@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.memory.liveness import BlockLifetime, MemoryBlocks, Uses
 from triosim.partition.gradients import gradients
 from triosim.trace.tables import NONE, PERSISTENT, Category, Phase, Trace

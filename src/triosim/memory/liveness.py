@@ -9,13 +9,13 @@ more micro-batches in flight, a weight gradient that waits, a transfer that is l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.memory.lifetimes import Lifetimes
 
 BEFORE = -1

@@ -6,7 +6,7 @@ Ranks that nothing tells apart are one cell (:mod:`triosim.network.cells`) and a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from triosim.core.caching import kept
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.core.limits import check_tasks
 from triosim.core.units import picoseconds
 from triosim.engine.graph import Collective, EngineNetwork, Graph, Pattern, Played, Task

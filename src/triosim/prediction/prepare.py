@@ -7,7 +7,7 @@ Here the road goes from the workload through parallelism and kernels to priced p
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from triosim.composition.residual import CalibratedOverhead
 from triosim.composition.residual import load as residual_of
 from triosim.composition.update import update_s_per_byte
 from triosim.core.caching import Same
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, PlanError, quoted
 from triosim.core.latest import Latest, content
 from triosim.core.limits import check_tasks
@@ -59,6 +60,7 @@ from triosim.trace.tables import Phase, Trace
 from triosim.transform import quantization
 from triosim.transform.alignment import aligned
 from triosim.transform.inference import forward_only
+from triosim.transform.layout import laid_out
 from triosim.transform.optimizing import needs_whole_tensors, optimized
 from triosim.transform.recompute import recomputed
 from triosim.transform.rescale import rescale
@@ -246,11 +248,12 @@ def arrange(
     if workload.operators.view.all():
         raise InputError(f"trace {quoted(workload.meta.workload)}: none of its operators runs: record a whole step")
     workload = optimized(workload, plan.optimizer)
+    workload = laid_out(workload, plan.layout)
     workload = recomputed(quantization.quantized(workload, plan.quantize), plan.recompute)
     named = workload.meta.made_by == "triosim.model"
     rules = rules_of(plan, named)
     own_batch = None if named else _samples(workload)
-    mesh = resolve(plan, system.devices, own_batch, workload.meta.micro_batches, rules)
+    mesh = resolve(plan, system.devices, own_batch, workload.meta.micro_batches, rules, system.devices_per_server)
     placed = replication(rules, mesh)
     stack = plan.stack or ASSUMED
     if placed.away and not plan.training:
@@ -501,7 +504,7 @@ def _costs(
         gathered_job = replace(job, trace=gathered, device=system.models[base])
         at_once = price(gathered_job, fidelity.operator_times, fidelity.operator_options).seconds
     placed = step.replication
-    copied = placed.weights or placed.compression is not None
+    copied = placed.weights or placed.compression is not None or placed.outer is not None
     copies = copy_s_per_byte(system.models[base]) if copied else 0.0
     update = update_s_per_byte(system, placement.devices) if step.replication.updates_on_host else 0.0
     return Costs(times[base].seconds, at_once, copy_s_per_byte=copies, update_s_per_byte=update)

@@ -15,12 +15,13 @@ pace.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.composition import update
+from triosim.core.dataclass import dataclass
 from triosim.engine.graph import Graph, Played
 from triosim.engine.many import play_many
 from triosim.engine.replay import durations, replay, replayable

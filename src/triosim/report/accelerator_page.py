@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from triosim.accelerator.architecture import Architecture, FanOut, Store
 from triosim.accelerator.evaluate import Evaluation
 from triosim.accelerator.mapper import Search
 from triosim.accelerator.mapping import keeps_of
 from triosim.accelerator.problem import Problem
+from triosim.core.dataclass import dataclass
 from triosim.core.outputs import text_output
 from triosim.core.units import format_time
 from triosim.prediction.result.words import share

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from triosim.core.outputs import text_output
 from triosim.core.units import format_share, format_time
 from triosim.report.over_time import mean_value, most_value, share_of_time
-from triosim.report.serving import TITLES, figures_in_words
+from triosim.report.serving import figures_in_words, titles
 from triosim.report.serving_tracks import KINDS, replica_names
 from triosim.report.static_page import cards_of, document, escaped, legend_of, section, table_of
 from triosim.serving.deployment import ServingResult
@@ -79,9 +79,16 @@ def _cards(result: ServingResult) -> str:
         unsure = f'<span class="unsure">90 % of the mean: {" to ".join(map(format_time, ends))}</span>' if ends else ""
         if one.count:
             p99 = one.quantiles[QUANTILES.index(0.99)]
-            cards.append((TITLES[name], format_time(one.mean), "mean", f"99 % within {format_time(p99)}{unsure}"))
-    rate = f"{figures['requests_per_s'] or 0:.4g} requests/s"
-    cards.append(("Throughput", f"{figures['output_tokens_per_s'] or 0:,.0f}", "output tokens/s", rate))
+            cards.append(
+                (titles(result)[name], format_time(one.mean), "mean", f"99 % within {format_time(p99)}{unsure}")
+            )
+    rate = f"{figures['requests_per_s'] or 0:.4g}"
+    if result.deployment.makes_images:
+        steps = f"{figures['output_tokens_per_s'] or 0:.4g} denoising steps of an image/s"
+        cards.append(("Throughput", rate, "images/s", steps))
+    else:
+        tokens = f"{figures['output_tokens_per_s'] or 0:,.0f}"
+        cards.append(("Throughput", tokens, "output tokens/s", f"{rate} requests/s"))
     if found.goals:
         met = sum(kept for _, _, kept in found.goals)
         words = "; ".join(f"{goal}: {format_time(reached)}" for goal, reached, _ in found.goals)
@@ -91,7 +98,10 @@ def _cards(result: ServingResult) -> str:
         cards.append(("Goals", big, "met", f"{escaped(words)}; {share} of the requests keep them"))
     busy = format_share(figures["utilisation"] or 0)
     cards.append(("Devices", busy, "of the time busy", f"{figures['steps']:,} steps"))
-    if result.dollars_per_million_tokens is not None:
+    if result.deployment.makes_images:
+        if (each := result.dollars_per_request) is not None:
+            cards.append(("Cost", f"${1000 * each:.4g}", "a thousand images", "rent of the devices"))
+    elif result.dollars_per_million_tokens is not None:
         cards.append(("Cost", f"${result.dollars_per_million_tokens:.4g}", "a million tokens", "prompts and outputs"))
     if (used := result.energy) is not None:
         words = f"an output token, hosts included; a device draws {used.mean_w:.0f} W"
@@ -109,13 +119,15 @@ def _latencies(result: ServingResult) -> str:
             continue
         ends = result.intervals.get(f"{name}.mean")
         between = [] if not result.intervals else [" to ".join(map(format_time, ends)) if ends else ""]
-        rows.append([TITLES[name], format_time(one.mean), *between, *map(format_time, (*one.quantiles, one.most))])
+        rows.append(
+            [titles(result)[name], format_time(one.mean), *between, *map(format_time, (*one.quantiles, one.most))]
+        )
     charts = []
     for name in ("ttft", "tpot", "e2e"):
         values = np.sort(found.seconds[name])
         if len(values):
             goals = [(str(goal), goal.limit_s) for goal, _, _ in found.goals if goal.metric == name]
-            charts.append(f"<div><h3>{TITLES[name]}</h3>{_cumulative(values, goals)}</div>")
+            charts.append(f"<div><h3>{titles(result)[name]}</h3>{_cumulative(values, goals)}</div>")
     lead = "How long requests took, and which part of them was within a time."
     return section("Latencies", lead, table_of([*head, "max"], rows), f'<div class="three">{"".join(charts)}</div>')
 

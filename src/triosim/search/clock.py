@@ -7,11 +7,11 @@ voltage saves.  It is looked for on a grid of clocks and then between the best o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.hardware import power
 from triosim.hardware.system import System

@@ -18,12 +18,12 @@ of those forwards has kept; and its gradients, once one backward of each part ha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.composition.host import issue_shares
+from triosim.core.dataclass import dataclass
 from triosim.partition.gradients import gradients
 from triosim.prediction.prepare import Arranged
 from triosim.schedule._stage import JobFacts

@@ -9,11 +9,12 @@ which read weights and caches, hardly do.  Joules follow the clocks that a step 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.energy.constants import EnergyConstants
 from triosim.energy.device import DeviceEnergy, device_energy
 from triosim.energy.governor import governed, governed_apart

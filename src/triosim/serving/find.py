@@ -14,10 +14,11 @@ Clocks are those of :mod:`triosim.search.clock`, and the energy is that of all n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.units import picoseconds
 from triosim.serving.deployment import Deployment, ServingResult, serve

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.units import MOST_SUM
 from triosim.serving import native
@@ -82,6 +82,7 @@ class Served:
         sharing: replicas that are on the devices of others.
         swaps: how often a model's weights were loaded in place of another's.
         swapping: picoseconds that took.
+        joules: that devices drew while they computed; None where nobody counts them.
     """
 
     requests: RequestTable
@@ -116,6 +117,7 @@ class Served:
     sharing: int = 0
     swaps: int = 0
     swapping: int = 0
+    joules: float | None = None
 
 
 def play(
@@ -440,7 +442,13 @@ def _served(
         sharing=0 if sharing is None else sharing.saved,
         swaps=0 if sharing is None else sharing.swaps,
         swapping=0 if sharing is None else sharing.loading,
+        joules=_sum([replica.joules for replica in replicas]),
     )
+
+
+def _sum(joules: Sequence[float | None]) -> float | None:
+    known = [one for one in joules if one is not None]
+    return sum(known) if len(known) == len(joules) else None
 
 
 def block_keys(table: RequestTable, size: int) -> list[Sequence[int]]:

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from triosim.core.dataclass import dataclass
 from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.energy.account import HOST_SPREAD, WITHOUT_HOST
 from triosim.energy.constants import EnergyConstants
 from triosim.energy.device import device_energy
 from triosim.serving.pim import PimKernels
-from triosim.serving.pool import Pool, checked, kernels_of
+from triosim.serving.pool import Pool, checked, device_of, kernels_of
 from triosim.serving.request_energy import Load, joules
 
 if TYPE_CHECKING:
@@ -39,9 +40,9 @@ class FleetEnergy:
         work_j, idle_j: of devices that compute, static power included, and of those that wait.
         host_j: processors, memory, fans and losses of the servers.
         node_j, pue, facility_j: all of that, and with cooling and distribution.
-        parts_j: what ``work_j`` consists of: ``static``, ``memory``, ``flop``, ``cache``.
+        parts_j: what ``work_j`` consists of: ``static``, ``memory``, ``flop``, ``cache``; ``passes`` of images.
         busy_w, mean_w: of a device while it computes, and over the time for which it is there.
-        clocks: of each pool's devices in prompts, over their boost clock.
+        clocks: of each pool's devices in prompts, over their boost clock; none of images.
         per_token_j, per_request_j: of the nodes, to an output token and to a request.
         interval_j: 90 % interval of ``node_j`` at the predicted times, from those of the constants.
         sources: where the figures are from, one sentence each.
@@ -79,30 +80,39 @@ def fleet_energy(
         overrides: constants beside the table's, by name.
 
     Returns:
-        None where nobody knows what a device draws, or memory of one computes.
+        None where nobody knows what a device draws, memory of one computes, or some pools make images and others
+        text.
 
     Raises:
         InputError: a constant makes no sense.
     """
     constants = EnergyConstants(overrides or {})
-    parts = {"static": 0.0, "memory": 0.0, "flop": 0.0, "cache": 0.0}
+    images = any(pool.denoises for pool in own.pools)
+    if images and (served.joules is None or not own.makes_images):
+        return None
+    parts = {"passes": served.joules or 0.0} if images else {"static": 0.0, "memory": 0.0, "flop": 0.0, "cache": 0.0}
     spread = dict.fromkeys((*parts, "idle"), 0.0)
     idle = host = busy_s = there_s = 0.0
     clocks, sources = [], []
-    for pool, model, load, replicas in zip(
-        own.pools, map(checked, own.pools), _loads(own, served), _replicas(own), strict=True
-    ):
-        kernels = kernels_of(pool, model, pool.first)
-        device, energy = kernels.device, device_energy(kernels.device, constants)
-        if energy is None or isinstance(kernels, PimKernels):
+    loads = None if images else _loads(own, served)
+    for number, (pool, replicas) in enumerate(zip(own.pools, _replicas(own), strict=True)):
+        device = device_of(pool, pool.first)
+        energy = device_energy(device, constants)
+        if energy is None:
             return None
-        clocks.append(1.0 if kernels.held is None else kernels.held.prompts)
         sources.append(f"energy: {energy.source}")
         size = pool.tensor_parallel * pool.stages
         busy = float(served.busy[replicas].sum()) / PICOSECONDS_PER_SECOND  # the mean of the stages
-        for name, value in joules(kernels, energy, load, busy * pool.stages, 1).items():
-            parts[name] += value
-            spread[name] += value * energy.spreads[name]
+        if loads is not None:
+            kernels = kernels_of(pool, checked(pool), pool.first)
+            if isinstance(kernels, PimKernels):
+                return None
+            clocks.append(1.0 if kernels.held is None else kernels.held.prompts)
+            for name, value in joules(kernels, energy, loads[number], busy * pool.stages, 1).items():
+                parts[name] += value
+                spread[name] += value * energy.spreads[name]
+        else:  # passes are not told apart: as unsure as the most unsure of their parts
+            spread["passes"] = parts["passes"] * max(energy.spreads.values())
         there = size * _there(pool, served, replicas, duration_s)
         waiting = energy.idle_w * (there - size * busy)  # below zero of a model on another one's devices
         idle, spread["idle"] = idle + waiting, spread["idle"] + waiting * energy.spreads["idle"]

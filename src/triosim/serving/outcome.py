@@ -8,10 +8,11 @@ where one of them has no price.  Equally cheap ones follow each other by their m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import inf
 from typing import Any
 
+from triosim.core.dataclass import dataclass
 from triosim.serving.deployment import ServingResult
 
 

@@ -55,7 +55,10 @@ class Replica:
         gaps: picoseconds between tokens of a request.
         tokens: computed, in all steps.
         padding: tokens that steps computed besides, to fill captured graphs.
+        joules: that its devices drew while they computed; None where nobody counts them.
     """
+
+    joules: float | None = None
 
     def __init__(
         self, number: int, policy: Policy, cache: KVCache, times: StepTimes, longest: int,

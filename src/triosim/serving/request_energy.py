@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_BYTES, DTYPE_CODE
 from triosim.energy.constants import EnergyConstants
 from triosim.energy.device import DeviceEnergy, device_energy
@@ -114,9 +114,7 @@ def request_energy(
     )  # fmt: skip
 
 
-def joules(
-    kernels: ServingKernels, energy: DeviceEnergy, load: Load, seconds: float, stages: int
-) -> dict[str, float]:
+def joules(kernels: ServingKernels, energy: DeviceEnergy, load: Load, seconds: float, stages: int) -> dict[str, float]:
     """Of one replica's devices, by part: ``static``, ``memory``, ``flop``, ``cache``.
 
     Args:

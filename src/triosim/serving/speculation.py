@@ -15,12 +15,13 @@ from one more layer that does (``eagle``, Li et al. 2024), or from heads that gu
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import field
 from random import Random
 from typing import Annotated
 
 import numpy as np
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 from triosim.core.options import AtLeast, configured
 from triosim.core.units import picoseconds

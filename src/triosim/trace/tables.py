@@ -13,7 +13,7 @@ operator reads" has one answer: the last operator before it that wrote to that s
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from enum import IntEnum
 from functools import cached_property
 from typing import Any
@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_BYTES, DTYPES
 from triosim.core.errors import InputError, printable, quoted
 from triosim.core.guarded import check_values, parse_json

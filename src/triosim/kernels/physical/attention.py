@@ -30,12 +30,12 @@ Sources: FlashAttention-2 (Dao, arXiv:2307.08691, section 3.3: blocks over batch
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import arithmetic

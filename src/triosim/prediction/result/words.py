@@ -58,6 +58,8 @@ def plan_words(plan: RunPlan, batch_known: bool = True) -> str:
         words.append(f"ZeRO {plan.zero}")
     if plan.quantize != "none":
         words.append(plan.quantize)
+    if plan.layout != "recorded":
+        words.append(plan.layout)
     if plan.optimizer:
         words.append(f"optimizer {plan.optimizer}")
     if plan.recompute != "none":

@@ -13,9 +13,9 @@ Defaults are those of its OpenAI server on NVIDIA devices, versions 0.12 to 0.14
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.serving.kv_cache import KVCache
 from triosim.serving.policy import Batch, Policy
