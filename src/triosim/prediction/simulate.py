@@ -38,7 +38,7 @@ from triosim.prediction.prepare import MOST_KEPT, Prepared, Progress, arrange, f
 from triosim.prediction.result import Result
 from triosim.prediction.steady import NotSteady, ShortJob, SteadyRun, regular, shortened
 from triosim.prediction.summary import Summary
-from triosim.prediction.uncertainty import Uncertainty, steady_uncertainty, uncertainty
+from triosim.prediction.uncertainty import Uncertainty, steady_uncertainty, uncertainty, uncertainty_among_others
 from triosim.prediction.variation import Variation, VariedTime, varied
 from triosim.schedule.program import Op
 from triosim.trace.tables import Trace
@@ -126,7 +126,12 @@ def simulate(
                     at_once=True,
                 )
 
-            found = _result(job, known.run, known.sources, clock, largest, unsure_by_turns, energy)
+            def by_turns() -> Uncertainty:
+                said = unsure_by_turns()
+                assert said is not None  # else the whole job is asked
+                return said
+
+            found = _result(job, known.run, known.sources, clock, by_turns, largest, energy)
             return replace(
                 found,
                 make_interval=lambda: (found if unsure_by_turns() else whole()).make_interval(),
@@ -155,10 +160,10 @@ def simulate(
 
     tell("adding up")
 
-    def unsure() -> Uncertainty | None:
+    def unsure() -> Uncertainty:
         return unsure_by_turns() or uncertainty(job, lowered, played, amount, model)
 
-    found = _result(job, run, sources, clock, largest, unsure, energy)
+    found = _result(job, run, sources, clock, unsure, largest, energy)
     if variation is None:
         return found
     tell("playing every rank")
@@ -275,7 +280,9 @@ def simulate_together(
     parts = [lowered_job(job, fold=False) for job in prepared]
     graph, wires = join([(lowered.graph, lowered.wires) for lowered, _ in parts])
     shared = [(job, lowered) for job, (lowered, _) in zip(prepared, parts, strict=True)]
-    played, _ = _settled(shared, graph, wires, network_model(*named.pop()))
+    model = network_model(*named.pop())
+    played, amount = _settled(shared, graph, wires, model)
+    graph = replace(graph, amount=amount)
 
     tell("adding up")
     results, first = [], 0
@@ -288,7 +295,8 @@ def simulate_together(
             played.engine,
         )  # fmt: skip
         run = tally.Run(job.programs, lowered, lowered.worked(part), job.plan.iterations)
-        results.append(_result(job, run, sources, clock))
+        unsure = functools.partial(uncertainty_among_others, job, lowered, own, graph, wires, played, model)
+        results.append(_result(job, run, sources, clock, unsure))
     return results
 
 
@@ -391,9 +399,9 @@ def _result(
     run: tally.Run,
     sources: tuple[str, ...],
     clock: Stopwatch,
+    uncertainty: Callable[[], Uncertainty],
     largest: int | None = None,
-    uncertainty: Callable[[], Uncertainty | None] = lambda: None,
     energy: EnergyOptions | None = None,
 ) -> Result:
     stats = lambda: clock.stats(run.played.engine)  # noqa: E731
-    return Summary(job, run, sources, stats, largest, uncertainty, energy or EnergyOptions()).result()
+    return Summary(job, run, sources, stats, uncertainty, largest, energy or EnergyOptions()).result()
