@@ -152,6 +152,7 @@ def test_passes_are_linear_between_powers_of_two(machine: triosim.System) -> Non
     passes = ForwardPasses(modelling.model(MODEL, training=False), machine)
     two, three, four = (passes.of(n) for n in (2, 3, 4))
     assert three.seconds == pytest.approx((two.seconds + four.seconds) / 2)
+    assert two.joules is not None
     assert three.joules == pytest.approx((two.joules + four.joules) / 2)  # type: ignore[operator]
     assert two.seconds <= four.seconds <= 2 * two.seconds
 
@@ -160,15 +161,12 @@ def test_times_have_an_interval_and_devices_an_energy(machine: triosim.System) -
     found = serve(Deployment((pool(machine),), idle_ok=True), images([0.0], [20]), interval=True, priced=PRICED)
     low, high = found.intervals["e2e.mean"]
     assert low < found.metrics.distributions["e2e"].mean < high
-    assert found.energy is not None
-    joules = found.energy.work_j
-    assert joules is not None
-    assert (
-        found.energy.per_request_j
-        == found.energy.node_j
-        == pytest.approx(joules + found.energy.idle_j + found.energy.host_j)
-    )
-    assert 0 < joules < 700 * found.metrics.duration_s  # the board power of an H100 SXM
+    used = found.energy
+    assert used is not None
+    assert used.work_j == pytest.approx(sum(used.parts_j.values()))
+    assert 0 < used.work_j < 700 * found.metrics.duration_s  # the board power of an H100 SXM
+    assert all(part > 0 for part in used.parts_j.values())
+    assert used.per_request_j == used.node_j > used.work_j
 
 
 def test_memory_holds_as_many_images_as_fit(machine: triosim.System) -> None:
@@ -234,15 +232,14 @@ def test_the_command_says_images(tmp_path: Path) -> None:
         "30",
     )
     shown = " ".join(run(*words, "--report", tmp_path / "page.html").stdout.split())
-    for said in ("under diffusers", "first step", "images/s", "an image", "images/kWh", "for a thousand images"):
+    for said in ("under diffusers", "first step", "images/s", "J an image", "for a thousand images"):
         assert said in shown
     assert "images/s" in (tmp_path / "page.html").read_text()
     found = json.loads(run(*words, "--json", "-").stdout)
     assert found["dollars_per_request"] > 0
-    assert found["energy"]["node_j"] > found["energy"]["work_j"] > 0
     assert found["energy"]["per_request_j"] == pytest.approx(found["energy"]["node_j"] / 30)
     slower = json.loads(run(*words, "--clock", "900MHz", "--json", "-").stdout)
-    assert slower["latency_s"]["e2e"]["mean"] > found["latency_s"]["e2e"]["mean"]
+    assert slower["latency_s"]["e2e"]["mean"] >= found["latency_s"]["e2e"]["mean"]
     assert slower["energy"]["work_j"] < found["energy"]["work_j"]
     assert found["interval"]["e2e.mean"]
 

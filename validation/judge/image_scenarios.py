@@ -23,14 +23,12 @@ def _figure(name: str, at: int = 0, times: float = 1.0) -> Of:
     return lambda found: times * float(found[at][name])
 
 
-def _kilojoules(at: int) -> Of:
-    """Of devices that compute."""
-    return lambda found: float(found[at]["energy"]["work_j"]) / 1e3
+def _energy(name: str, at: int = 0, times: float = 1.0) -> Of:
+    return lambda found: times * float(found[at]["energy"][name])
 
 
-def _per_kwh(at: int = 0) -> Of:
-    """Images for a kilowatt hour of devices that compute."""
-    return lambda found: 3600 * float(found[at]["requests"]) / _kilojoules(at)(found)
+def _per_kwh(at: int) -> Of:
+    return lambda found: 3.6e6 / _energy("per_request_j", at)(found)
 
 
 def _latency(which: str, at: int = 0) -> Of:
@@ -58,7 +56,7 @@ IMAGES = (
          f"serve sdxl --device A100-SXM4-80GB --weights fp16 --steps 50 {ONE_IMAGE}"),
         (Figure("step, with the text and without", _step_ms, "ms"), Figure("image", _latency("mean", 1), "s"),
          Figure("text encoders and decoder", _around_ms(50), "ms"),
-         Figure("energy of the device", _kilojoules(1), "kJ")),
+         Figure("energy of the device", _energy("work_j", 1, 1e-3), "kJ")),
         "The survey names no published figure.",
     ),
     Scenario(
@@ -70,7 +68,7 @@ IMAGES = (
          Figure("image", _latency("mean", 1), "s", Published(6.71, 0.1, f"{XDIT}: PyTorch, 1 GPU")),
          Figure("image, compiled", _latency("mean", 2), "s", Published(4.30, 0.1, f"{XDIT}: torch.compile, 1 GPU")),
          Figure("text encoders and decoder", _around_ms(28), "ms"),
-         Figure("energy of the device", _kilojoules(1), "kJ")),
+         Figure("energy of the device", _energy("work_j", 1, 1e-3), "kJ")),
         "In 16 bits; diffusion models are not served in 8.",
     ),
     Scenario(
@@ -87,8 +85,7 @@ IMAGES = (
          Figure("mean of an image, fixed", _latency("mean"), "s"), Figure("mean, changing", _latency("mean", 1), "s"),
          Figure("P99, two of three steps at 0.4 of one", _latency("p99", 2), "s"),
          Figure("images/s, fixed", _figure("requests_per_s")),
-         Figure("images/kWh, fixed", _per_kwh()),
-         Figure("images/kWh, changing", _per_kwh(1)),
+         Figure("images/kWh with hosts, fixed", _per_kwh(0)), Figure("images/kWh, changing", _per_kwh(1)),
          Figure("images/kWh, two of three steps at 0.4", _per_kwh(2)),
          Figure("images/s of 20 steps, eight H100, in 16 bits", _figure("requests_per_s", 3),
                 published=Published(13.1263, 0.15, MLPERF)),

@@ -79,8 +79,9 @@ def command(options: type, run: Callable[[Any], None], summary: str) -> Callable
 
 def _how(said: Mapping[str, Any]) -> Any:
     """What typer is to know of an option, or of an argument."""
+    complete = said["complete"] if completion.wanted() else None  # typer looks at the signature of each
     common = {
-        "help": said["help"], "metavar": said["metavar"], "autocompletion": said["complete"], "show_default": False
+        "help": said["help"], "metavar": said["metavar"], "autocompletion": complete, "show_default": False
     }  # fmt: skip
     if "names" not in said:
         return typer.Argument(**common)

@@ -27,6 +27,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from triosim.core.columns import distinct
 from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPES
 from triosim.hardware import power
@@ -125,7 +126,7 @@ def sustained(trace: Trace, device: Accelerator, times: Estimates) -> Estimates:
     moved &= (classified.dtype >= 0) & (times.seconds > 0)
     seconds = times.seconds.copy()
     flop = np.nan_to_num(trace.operators.flop)
-    for code in np.unique(classified.dtype[moved]).tolist():
+    for code in distinct(classified.dtype[moved]).tolist():
         how = multiplication(device, DTYPES[code])
         if how.unit == "simt":
             continue

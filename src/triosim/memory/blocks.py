@@ -49,7 +49,9 @@ class StepStorages:
     def __len__(self) -> int:
         return len(self.size)
 
-    def touched(self, rows: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    def touched(
+        self, rows: Sequence[int] | NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Storages that some operators touch, and the first and last of them that does."""
         member = np.zeros(len(self.trace.operators), bool)
         member[np.asarray(rows, np.int64)] = True

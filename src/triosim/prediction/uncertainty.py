@@ -235,7 +235,7 @@ def link_spread(system: System, placement: Placement) -> float:
     if not any(system.edge_name):
         return 0.0
     found = _families(system, Tier.SCALE_UP)
-    if len(np.unique(system.device_server[placement.devices])) > 1:
+    if np.ptp(system.device_server[placement.devices]):
         found |= _families(system, Tier.SCALE_OUT) - {"PCIe"}  # a NIC's slot is as wide as its port
     return CATALOG_LINK_SPREAD if found <= set(MEASURED_FAMILIES) else UNMEASURED_LINK_SPREAD
 

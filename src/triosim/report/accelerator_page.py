@@ -96,11 +96,23 @@ def _cards(cases: Sequence[DrawnCase]) -> str:
     between = f"{joules(low)} to {joules(high)}; " if any(one.assumed for one in found) else ""
     bound = ", ".join(dict.fromkeys(one.binds for one in found))
     used = computes / (cycles * instances)
-    return cards_of([
-        ("Cycles", _count(cycles), "", escaped(f"{took}bound by {bound}")),
-        ("Energy", escaped(joules(energy)), "", escaped(f"{between}{energy / computes / 1e-15:,.0f} fJ a computation")),
-        ("Units", share(used), "of their cycles", escaped(f"{_count(computes)} computations on {instances:,} units")),
-    ])
+    return cards_of(
+        [
+            ("Cycles", _count(cycles), "", escaped(f"{took}bound by {bound}")),
+            (
+                "Energy",
+                escaped(joules(energy)),
+                "",
+                escaped(f"{between}{energy / computes / 1e-15:,.0f} fJ a computation"),
+            ),
+            (
+                "Units",
+                share(used),
+                "of their cycles",
+                escaped(f"{_count(computes)} computations on {instances:,} units"),
+            ),
+        ]
+    )
 
 
 def _layers(cases: Sequence[DrawnCase]) -> str:
@@ -133,7 +145,9 @@ def _energy(one: DrawnCase, title: str) -> str:
         value = sum(part[2] for part in parts)
         bars = "".join(
             f'<i style="background:{colour};width:{100 * part / most:.3f}%" '
-            f'title="{escaped(f"{name}: {joules(part)}")}"></i>' for name, colour, part in parts if part > 0
+            f'title="{escaped(f"{name}: {joules(part)}")}"></i>'
+            for name, colour, part in parts
+            if part > 0
         )
         lines.append(
             f'<div class="bar-row"><div class="who">{escaped(level)}<small>{share(value / total)}</small></div>'
@@ -292,7 +306,10 @@ class _LogAxes:
     """A picture with logarithmic axes."""
 
     def __init__(
-        self, x_span: tuple[float, float], y_span: tuple[float, float], names: tuple[str, str],
+        self,
+        x_span: tuple[float, float],
+        y_span: tuple[float, float],
+        names: tuple[str, str],
         words: Callable[[float], str] = _count,
     ) -> None:
         self.x_span, self.y_span = x_span, y_span

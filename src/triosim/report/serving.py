@@ -147,11 +147,11 @@ def _of_images(result: ServingResult) -> list[tuple[str, str]]:
     """What images take."""
     rows = []
     if (used := result.energy) is not None:
-        each, low, high = (
-            f"{format_count(end / used.node_j * used.per_request_j)}J" for end in (used.node_j, *used.interval_j)
-        )
-        per_kwh = f"{3.6e6 / used.per_request_j:,.0f} images/kWh; a device draws {used.mean_w:.0f} W"
-        rows.append(("energy", f"{each} an image with hosts (90 % between {low} and {high}), {per_kwh}"))
+        low, high = (format_count(end / used.node_j * used.per_request_j) for end in used.interval_j)
+        each = f"{format_count(used.per_request_j)}J an image with hosts (90 % between {low}J and {high}J), "
+        each += f"{3.6e6 / used.per_request_j:,.0f} images/kWh"
+        watts = f"a device draws {used.mean_w:.0f} W, {used.busy_w:.0f} W while it computes"
+        rows.append(("energy", f"{each}; {watts}"))
     if result.dollars_per_request is not None:
         rows.append(("cost", f"${1000 * result.dollars_per_request:.4g} for a thousand images"))
     return rows

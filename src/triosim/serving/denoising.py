@@ -13,6 +13,9 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 from triosim.core.units import format_bytes, picoseconds
@@ -24,6 +27,7 @@ from triosim.serving.kernel_times import Moved
 from triosim.serving.kv_cache import KVCache
 from triosim.serving.policy import Batch, Policy
 from triosim.serving.replica import Replica
+from triosim.serving.request_energy import JOULES
 from triosim.serving.requests import MOST_TOKENS, Request
 from triosim.serving.step_times import StepShape, StepTimes
 from triosim.sources import modelling
@@ -32,6 +36,8 @@ from triosim.stacks import load as load_stack
 if TYPE_CHECKING:
     from triosim.serving.pool import Pool, PricedPools
 
+Joules = NDArray[np.float64] | None
+"""By :data:`triosim.serving.request_energy.JOULES`; None where nobody knows what devices draw."""
 MOST_IMAGES = 1024
 """At a time on one replica; more of them is a slip."""
 
@@ -93,32 +99,32 @@ class DenoisingTimes(StepTimes):
     encoders: tuple[ForwardPasses, ...]
     decoder: ForwardPasses
     cache: StepCache | None = None
-    _known: dict[DenoisingWork, tuple[int, float | None]] = field(init=False, repr=False, default_factory=dict)
+    _known: dict[DenoisingWork, tuple[int, Joules]] = field(init=False, repr=False, default_factory=dict)
 
     def ticks(self, step: StepShape, stage: int) -> int:
         """Of a step of so many images that neither join nor end."""
         return self.step(DenoisingWork(step.tokens, 0, 0, 0))[0]
 
-    def step(self, work: DenoisingWork) -> tuple[int, float | None]:
-        """Picoseconds of a step, and joules of the devices; None where nobody knows these."""
+    def step(self, work: DenoisingWork) -> tuple[int, Joules]:
+        """Picoseconds of a step, and what its devices draw."""
         found = self._known.get(work)
         if found is None:
             found = self._known[work] = self._step(work)
         return found
 
-    def _step(self, work: DenoisingWork) -> tuple[int, float | None]:
+    def _step(self, work: DenoisingWork) -> tuple[int, Joules]:
         passes, share = self.model.passes, 1.0 if self.cache is None else self.cache.share
         parts = [(self.denoiser, passes * work.whole, 1.0), (self.denoiser, passes * work.skipping, share)]
         parts += [(encoder, passes * work.joining, 1.0) for encoder in self.encoders]
         parts.append((self.decoder, work.ending, 1.0))
-        seconds, joules = 0.0, list[float | None]()
+        seconds = 0.0
+        joules: Joules = np.zeros(len(JOULES))
         for part, samples, of_it in parts:
             if samples:
                 taken = part.of(samples)
                 seconds += of_it * taken.seconds
-                joules.append(None if taken.joules is None else of_it * taken.joules)
-        known = [one for one in joules if one is not None]
-        return max(picoseconds(seconds, "a step"), 1), sum(known) if len(known) == len(joules) else None
+                joules = None if joules is None or taken.joules is None else joules + of_it * taken.joules
+        return max(picoseconds(seconds, "a step"), 1), joules
 
     def memory(self, capacity: float, utilisation: float) -> ReplicaMemory:
         """How the memory of the fullest device is divided; a block is what an image takes.
@@ -154,14 +160,12 @@ class DenoisingReplica(Replica):
         number, policy, cache: as of any replica.
         times: prices its steps.
 
-    Attributes:
-        joules: that its devices drew while they computed; None where nobody knows.
     """
 
     def __init__(self, number: int, policy: Policy, cache: KVCache, times: DenoisingTimes) -> None:
         super().__init__(number, policy, cache, times, MOST_TOKENS)
         self.denoising = times
-        self.joules: float | None = 0.0
+        self.joules = np.zeros(len(JOULES))
 
     def start(self, now: int, horizon: int = 0) -> int:
         """As of any replica; steps are played one by one."""

@@ -20,10 +20,10 @@ from triosim.core.dataclass import dataclass
 from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.energy.account import HOST_SPREAD, WITHOUT_HOST
 from triosim.energy.constants import EnergyConstants
-from triosim.energy.device import device_energy
+from triosim.energy.device import DeviceEnergy, device_energy
 from triosim.serving.pim import PimKernels
 from triosim.serving.pool import Pool, checked, device_of, kernels_of
-from triosim.serving.request_energy import Load, joules
+from triosim.serving.request_energy import JOULES, Load, joules
 
 if TYPE_CHECKING:
     from triosim.serving.deployment import Deployment
@@ -40,9 +40,9 @@ class FleetEnergy:
         work_j, idle_j: of devices that compute, static power included, and of those that wait.
         host_j: processors, memory, fans and losses of the servers.
         node_j, pue, facility_j: all of that, and with cooling and distribution.
-        parts_j: what ``work_j`` consists of: ``static``, ``memory``, ``flop``, ``cache``; ``passes`` of images.
+        parts_j: what ``work_j`` consists of: ``static``, ``memory``, ``flop``, ``cache``.
         busy_w, mean_w: of a device while it computes, and over the time for which it is there.
-        clocks: of each pool's devices in prompts, over their boost clock; none of images.
+        clocks: of each pool's devices in prompts, over their boost clock; 1 where it makes images.
         per_token_j, per_request_j: of the nodes, to an output token and to a request.
         interval_j: 90 % interval of ``node_j`` at the predicted times, from those of the constants.
         sources: where the figures are from, one sentence each.
@@ -80,39 +80,29 @@ def fleet_energy(
         overrides: constants beside the table's, by name.
 
     Returns:
-        None where nobody knows what a device draws, memory of one computes, or some pools make images and others
-        text.
+        None where nobody knows what a device draws, or memory of one computes.
 
     Raises:
         InputError: a constant makes no sense.
     """
     constants = EnergyConstants(overrides or {})
-    images = any(pool.denoises for pool in own.pools)
-    if images and (served.joules is None or not own.makes_images):
-        return None
-    parts = {"passes": served.joules or 0.0} if images else {"static": 0.0, "memory": 0.0, "flop": 0.0, "cache": 0.0}
+    parts = {"static": 0.0, "memory": 0.0, "flop": 0.0, "cache": 0.0}
     spread = dict.fromkeys((*parts, "idle"), 0.0)
     idle = host = busy_s = there_s = 0.0
     clocks, sources = [], []
-    loads = None if images else _loads(own, served)
-    for number, (pool, replicas) in enumerate(zip(own.pools, _replicas(own), strict=True)):
+    for pool, load, replicas in zip(own.pools, _loads(own, served), _replicas(own), strict=True):
         device = device_of(pool, pool.first)
         energy = device_energy(device, constants)
-        if energy is None:
+        busy = float(served.busy[replicas].sum()) / PICOSECONDS_PER_SECOND  # the mean of the stages
+        found = None if energy is None else _worked(pool, served, load, replicas, energy, busy)
+        if energy is None or found is None:
             return None
+        clocks.append(found[0])
         sources.append(f"energy: {energy.source}")
         size = pool.tensor_parallel * pool.stages
-        busy = float(served.busy[replicas].sum()) / PICOSECONDS_PER_SECOND  # the mean of the stages
-        if loads is not None:
-            kernels = kernels_of(pool, checked(pool), pool.first)
-            if isinstance(kernels, PimKernels):
-                return None
-            clocks.append(1.0 if kernels.held is None else kernels.held.prompts)
-            for name, value in joules(kernels, energy, loads[number], busy * pool.stages, 1).items():
-                parts[name] += value
-                spread[name] += value * energy.spreads[name]
-        else:  # passes are not told apart: as unsure as the most unsure of their parts
-            spread["passes"] = parts["passes"] * max(energy.spreads.values())
+        for name, value in found[1].items():
+            parts[name] += value
+            spread[name] += value * energy.spreads[name]
         there = size * _there(pool, served, replicas, duration_s)
         waiting = energy.idle_w * (there - size * busy)  # below zero of a model on another one's devices
         idle, spread["idle"] = idle + waiting, spread["idle"] + waiting * energy.spreads["idle"]
@@ -130,6 +120,22 @@ def fleet_energy(
         per_request_j=node / len(served.requests), interval_j=(node * math.exp(-off), node * math.exp(off)),
         sources=(*dict.fromkeys(sources), *(f"energy: {words}" for words in constants.sources())),
     )  # fmt: skip
+
+
+def _worked(
+    pool: Pool, served: Served, load: Load, replicas: slice, energy: DeviceEnergy, busy: float
+) -> tuple[float, Mapping[str, float]] | None:
+    """Clock of its devices in prompts, over their boost clock, and joules of what they computed; None where nobody
+    knows these."""
+    if pool.denoises:
+        drawn = [one for one in served.joules[replicas] if one is not None]
+        whole = np.sum(drawn, axis=0).tolist()
+        return (1.0, dict(zip(JOULES, whole, strict=True))) if len(drawn) == pool.cores else None
+    kernels = kernels_of(pool, checked(pool), pool.first)
+    if isinstance(kernels, PimKernels):
+        return None
+    clock = 1.0 if kernels.held is None else kernels.held.prompts
+    return clock, joules(kernels, energy, load, busy * pool.stages, 1)
 
 
 def _replicas(own: Deployment) -> list[slice]:

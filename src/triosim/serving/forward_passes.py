@@ -9,13 +9,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from triosim.core.dataclass import dataclass
+from triosim.energy.account import Energy
 from triosim.hardware.system import System
 from triosim.kernels.estimate import Z90
 from triosim.plan import Plan
 from triosim.prediction.result import Result
 from triosim.prediction.simulate import simulate
 from triosim.serving.kernel_times import NOTHING_MOVED, Moved
+from triosim.serving.request_energy import JOULES
 from triosim.stacks import Stack
 from triosim.trace.tables import Trace
 
@@ -31,12 +36,13 @@ class ForwardPass:
 
     Attributes:
         seconds: that it takes.
-        joules: of all its devices, None where nobody knows what they draw.
+        joules: of all its devices by :data:`triosim.serving.request_energy.JOULES`, shape (4,); None where nobody
+            knows what they draw.
         reserved: bytes on the fullest device: weights and what the pass needs beside them.
     """
 
     seconds: float
-    joules: float | None
+    joules: NDArray[np.float64] | None
     reserved: float
 
 
@@ -85,7 +91,7 @@ class ForwardPasses:
         if found is None:
             result = self._result(samples)
             energy = result.energy
-            joules = None if energy is None else sum(row.count * row.energy_j for row in energy.devices)
+            joules = None if energy is None else _parts(energy)
             seconds = result.iteration_time_s * self._off()
             reserved = result.memory.reserved_bytes + result.memory.context_bytes
             found = self._known[samples] = ForwardPass(seconds, joules, reserved)
@@ -112,6 +118,14 @@ class ForwardPasses:
             moves = (getattr(self.moved, name) * math.sqrt(part) for name, part in variance.items())
             self._factor = math.exp(deviation * sum(moves))
         return self._factor
+
+
+def _parts(energy: Energy) -> NDArray[np.float64]:
+    """Joules by part; what devices draw between operators, and for their links, is static."""
+    known = {name: energy.parts_j.get(name, 0.0) for name in ("memory", "cache")}
+    known["flop"] = sum(energy.parts_j.values()) - sum(known.values()) - energy.parts_j.get("static", 0.0)
+    known["static"] = sum(row.count * row.energy_j for row in energy.devices) - sum(known.values())
+    return np.array([known[name] for name in JOULES])
 
 
 def fitting(fixed: float, one: ForwardPass, two: ForwardPass, capacity: float) -> int:

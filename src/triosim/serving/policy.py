@@ -131,8 +131,9 @@ class Policy(ABC):
 
     def in_order(self) -> list[Request]:
         """As :meth:`ready`, in the order in which they are served; who comes last gives way first."""
-        ready = self.ready()
-        return sorted(ready, key=_rank) if self.by_priority else ready[:]
+        if self.by_priority:
+            return sorted(self.ready(), key=_rank)
+        return self.running[:] if self.stages == 1 else self.ready()
 
     def admit(self) -> Request:
         """Take the first waiting request among those that run."""

@@ -54,6 +54,10 @@ class RequestEnergy:
         }  # fmt: skip
 
 
+JOULES = ("static", "memory", "flop", "cache")
+"""What devices draw joules for while they compute."""
+
+
 @dataclass(frozen=True)
 class Load:
     """What steps compute, of one or of many together.

@@ -32,7 +32,7 @@ from triosim.sources.models._norms import NORMS
 from triosim.sources.models._optimizers import optimize
 from triosim.sources.models._tape import Dim
 from triosim.sources.models._tape import Tensor as Tensor
-from triosim.trace.repeated import Recurrence, lengthened
+from triosim.trace.repeated import RepeatedUnits, lengthened
 from triosim.trace.tables import BATCH, Meta, Trace
 from triosim.transform.optimizing import optimizer as optimizer_of
 
@@ -154,6 +154,7 @@ def model(
     fused_softmax: bool = True,
     norms: str = "one",
     fused_loss: bool | None = None,
+    fused_gate: bool | None = None,
     vocabulary_multiple: int = 1,
     lora: str = "",
     adapters: bool = True,
@@ -190,6 +191,7 @@ def model(
         fused_softmax: of an unfused attention: scale, mask and softmax are one kernel.
         norms: how an RMS norm is run, one of :data:`~triosim.sources.models._norms.NORMS`.
         fused_loss: whether cross entropy is one kernel; by default with ``fused``.
+        fused_gate: whether SwiGLU is one kernel; by default with ``fused``.
         vocabulary_multiple: the vocabulary is padded to a multiple of it.
         lora: adapters of low rank beside frozen weights, as ``"16"`` or ``"16,targets=q_proj+v_proj,base=nf4"``
             (:class:`triosim.sources.models._lora.Lora`).
@@ -205,7 +207,7 @@ def model(
         "batch_size": batch_size, "sequence_length": sequence_length, "image_size": image_size, "precision": precision,
         "training": training, "optimizer": optimizer, "fused": fused, "fused_optimizer": fused_optimizer,
         "attention": attention, "fused_softmax": fused_softmax, "norms": norms, "fused_loss": fused_loss,
-        "vocabulary_multiple": vocabulary_multiple,
+        "fused_gate": fused_gate, "vocabulary_multiple": vocabulary_multiple,
         "lora": lora, "adapters": adapters, "scored": scored, "value_head": value_head,
     }  # fmt: skip
     if _is_file(name):
@@ -309,6 +311,7 @@ def _build(
     fused_softmax: bool = True,
     norms: str = "one",
     fused_loss: bool | None = None,
+    fused_gate: bool | None = None,
     vocabulary_multiple: int = 1,
     lora: str = "",
     adapters: bool = True,
@@ -354,7 +357,7 @@ def _build(
             narrow = [path for path in probe.linears if low_rank.meets(path)]
         net = Net(
             family.weights(), PRECISIONS[precision], training, fused, attention, fused_softmax, low_rank, narrow,
-            adapters, norms, fused_loss,
+            adapters, norms, fused_loss, fused_gate,
         )  # fmt: skip
         x, labels = family.inputs(net, batch, size)
         scores = family.forward(net, x)
@@ -383,7 +386,7 @@ def _of_few_blocks(family: Family, step: Callable[[Family], Trace]) -> Trace | N
     if not isinstance(family, Decoder):
         return None
     check_memory(WEIGHT_BYTES * family.depth, "a model of so many layers", "use fewer layers")
-    run = Recurrence.of(family.kinds())
+    run = RepeatedUnits.of(family.kinds())
     if run is None:
         return None
     few = with_layers(family, run.kept(family.depth))

@@ -268,12 +268,9 @@ def _or_channels_last(
         else:  # result: positions x channels
             m, n, taps = p.m[at], p.n[at] * together, p.k[at] / _steps(own, p.deep[at], c)
             k = _steps(own, p.deep[at] * together, c) * taps
-        a, b, result = p.operands
+        a, b, result = (of[at] / (batch * x * y) for of, x, y in zip(p.operands, (m, n, m), (k, k, n), strict=True))
         never = np.zeros(len(at), bool)
-        products = Gemm(
-            m, n, k, batch, own.dtype, a[at] / (batch * m * k), b[at] / (batch * n * k), result[at] / (batch * m * n),
-            never, never, never, never,
-        )  # fmt: skip
+        products = Gemm(m, n, k, batch, own.dtype, a, b, result, never, never, never, never)
         found = gemm.predict(products, chip.device, gemm.load().constants).seconds
         seconds[at] = np.minimum(seconds[at], found)
     return seconds

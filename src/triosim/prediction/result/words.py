@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -180,6 +179,7 @@ def summary(result: Result) -> str:
 
 def summary_html(result: Result) -> str:
     """The same as a small table, for notebooks; what files name is text there."""
+    import html
 
     def text(words: str) -> str:
         return html.escape(printable(words))

@@ -76,7 +76,7 @@ class Vllm(Policy):
         while place < last and left:
             request = ready[place]
             place += 1
-            tokens = min(request.known - request.computed, left)
+            tokens = lacks if (lacks := request.known - request.computed) < left else left
             while not self.cache.hold(request, request.computed + tokens):
                 preempted = True
                 if last == place:
