@@ -32,7 +32,7 @@ from triosim.sources.models._norms import NORMS
 from triosim.sources.models._optimizers import optimize
 from triosim.sources.models._tape import Dim
 from triosim.sources.models._tape import Tensor as Tensor
-from triosim.trace.repeated import Recurrence, lengthened
+from triosim.trace.repeated import RepeatedUnits, lengthened
 from triosim.trace.tables import BATCH, Meta, Trace
 from triosim.transform.optimizing import optimizer as optimizer_of
 
@@ -394,7 +394,7 @@ def _of_few_blocks(family: Family, step: Callable[[Family], Trace]) -> Trace | N
     if not isinstance(family, Decoder):
         return None
     check_memory(WEIGHT_BYTES * family.depth, "a model of so many layers", "use fewer layers")
-    run = Recurrence.of(family.kinds())
+    run = RepeatedUnits.of(family.kinds())
     if run is None:
         return None
     few = with_layers(family, run.kept(family.depth))
