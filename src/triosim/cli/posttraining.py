@@ -16,7 +16,8 @@ LEFT_OUT = {
     "--timeline": "timeline", "--report": "report", "--chakra": "chakra", "--stats": "stats", "--fit": "fit",
     "--sweep": "sweep", "--compare": "compare", "--csv": "csv", "--also": "also", "--batch-trace": "batch_trace",
     "--power-cap": "power_cap", "--clock": "clock", "--find": "find", "--slowdown": "slowdown",
-    "--constant": "constant", "--tokens": "tokens", "--energy": "energy", "--at": "at", "--pue": "pue",
+    "--constant": "constant", "--tokens": "tokens", "--energy": "energy", "--at": "at", "--grid": "grid",
+    "--pue": "pue",
     "--price": "price", "--pay": "pay", "--input-shape": "input_shape", "--variation": "variation",
 }  # fmt: skip
 """Options of one iteration that a step of several phases does not read."""
@@ -30,7 +31,7 @@ def post_training(options: TrainOptions) -> None:
     Raises:
         InputError: an option makes no sense here, or something that it names does not exist.
     """
-    from triosim.cli.command import progress
+    from triosim.cli.command import progress_bar
     from triosim.cli.outputs import present
     from triosim.cli.predict import fidelity_of, machine, plan_of, step
     from triosim.core.outputs import check_distinct
@@ -56,8 +57,8 @@ def post_training(options: TrainOptions) -> None:
             if asked.rolls_out
             else f"--rollout: post {name} has its answers already: leave it out"
         )
-    with progress() as tell:
-        tell("reading the workload")
+    with progress_bar() as progress:
+        progress("reading the workload")
         adapters = options.lora is not None
         models = asked.models(adapters)
         policy = step(options, True)
@@ -65,7 +66,7 @@ def post_training(options: TrainOptions) -> None:
         plan = plan_of(options, True)
         system = machine(options, policy, (plan.dp or 1) * plan.replica_ranks)
         seconds, served = (None, None) if options.rollout is None else _rollout(options.rollout)
-        found = predict(asked, name, traces, adapters, system, plan, fidelity_of(options), seconds, tell)
+        found = predict(asked, name, traces, adapters, system, plan, fidelity_of(options), seconds, progress)
         if served is not None and served != found.samples:
             raise InputError(
                 f"--rollout {options.rollout}: {served} requests were served, and a step has {found.samples} "

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.core.columns import Ragged
+from triosim.core.columns import Ragged, distinct
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.engine.graph import Pattern
 from triosim.hardware.system import System, Tier
@@ -188,7 +189,7 @@ def distinct_rows(*columns: NDArray) -> tuple[NDArray[np.int64], NDArray[np.int6
     Raises:
         OverflowError: the numbers of different values, multiplied, cannot be counted.
     """
-    values = [np.unique(column) for column in columns]  # few, as a rule: looking them up is faster than sorting rows
+    values = [distinct(column) for column in columns]  # few, as a rule: looking them up is faster than sorting rows
     if math.prod(max(len(own), 1) for own in values) > _MOST_CODES:
         raise OverflowError(f"{len(columns)} columns have too many different values: {[len(own) for own in values]}")
     code = np.zeros(len(columns[0]), np.int64)
@@ -196,7 +197,7 @@ def distinct_rows(*columns: NDArray) -> tuple[NDArray[np.int64], NDArray[np.int6
         if len(own) > 1:
             code *= len(own)
             code += np.searchsorted(own, column)
-    codes = np.unique(code)
+    codes = distinct(code)
     row = np.searchsorted(codes, code) if len(codes) > 1 else np.zeros(len(code), np.int64)
     table: list[NDArray[np.int64]] = []
     for own in reversed(values):
@@ -270,8 +271,8 @@ class _Survey:
         self.ranks = [said.members for said in talks]
         self.class_of = classes(self.ranks, placement.ranks)
         self.device = placement.devices.astype(np.int64)
-        self.parties = placement.ranks
-        self.others: list[NDArray] = []  # what kind of party those are that are no ranks
+        self.endpoints = placement.ranks
+        self.others: list[NDArray] = []  # what kind of endpoint those are that are no ranks
         self.table = _RouteColumns()
         self.members: list[NDArray] = []
         self._known: dict[tuple, RoutedCollective] = {}
@@ -286,7 +287,7 @@ class _Survey:
         routes = router.routes(np.concatenate([none, *table.source_node]), np.concatenate([none, *table.target_node]))
         rank_like = self.class_of.astype(np.int64)
         traffic = Traffic(
-            party_like=np.concatenate([rank_like, *self.others]),
+            endpoint_like=np.concatenate([rank_like, *self.others]),
             source=np.concatenate([none, *table.source]),
             target=np.concatenate([none, *table.target]),
             begun_by=np.concatenate([none, *table.begun_by]),
@@ -330,20 +331,20 @@ class _Survey:
 
     def _fetches(self) -> dict[tuple[int, int, bool], NDArray[np.int64]]:
         """Ways from places to devices, and back."""
-        found, party = {}, {}
+        found, endpoint = {}, {}
         for number, said in enumerate(self.talks):
             ranks = self.ranks[number]
             for place, stores in said.moves:
                 nodes = self._place(said.places[place], self.device[ranks])
-                for node in np.unique(nodes).tolist():
-                    if node not in party:
-                        party[node] = int(self._parties(1)[0])
-                there = np.array([party[node] for node in nodes.tolist()], np.int64)
-                ends, parties = (nodes, self.device[ranks]), (there, ranks)
+                for node in distinct(nodes).tolist():
+                    if node not in endpoint:
+                        endpoint[node] = int(self._endpoints(1)[0])
+                there = np.array([endpoint[node] for node in nodes.tolist()], np.int64)
+                ends, endpoints = (nodes, self.device[ranks]), (there, ranks)
                 if stores:
-                    ends, parties = ends[::-1], parties[::-1]
+                    ends, endpoints = ends[::-1], endpoints[::-1]
                 added = self.router.overhead(self.router.routes(*ends))
-                found[number, place, stores] = self.table.add(parties, ends, ranks, _different(added), added)
+                found[number, place, stores] = self.table.add(endpoints, ends, ranks, _different(added), added)
         return found
 
     def _place(self, name: str, devices: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -367,11 +368,11 @@ class _Survey:
             raise InputError(f"system {system.name!r} has no device {node}: its devices are 0 to {system.devices - 1}")
         return np.full(len(devices), node)
 
-    def _parties(self, count: int) -> NDArray[np.int64]:
-        """Numbers for parties that are no ranks."""
+    def _endpoints(self, count: int) -> NDArray[np.int64]:
+        """Numbers for endpoints that are no ranks."""
         self.others.append(np.full(count, -1))
-        self.parties += count
-        return np.arange(self.parties - count, self.parties)
+        self.endpoints += count
+        return np.arange(self.endpoints - count, self.endpoints)
 
     @cached_property
     def switches(self) -> NDArray[np.int64]:
@@ -397,7 +398,7 @@ class _Survey:
         whole = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1])))[:, 0]  # a row as one value
         _, first, sort = np.unique(whole, return_index=True, return_inverse=True)
         return [
-            self._sort(axis, groups[sort == sort[at]], [calls[c] for c in np.unique(classes_[at]).tolist()])
+            self._sort(axis, groups[sort == sort[at]], [calls[c] for c in distinct(classes_[at]).tolist()])
             for at in np.sort(first).tolist()
         ]
 
@@ -439,11 +440,11 @@ class _Survey:
         one = scheduled[0]
         pattern, order = one.pattern, np.array(one.order, np.int64)
         groups, edges = len(ranks), len(pattern)
-        parties, nodes = ranks[:, order], self.device[ranks[:, order]]
+        endpoints, nodes = ranks[:, order], self.device[ranks[:, order]]
         if one.places:
-            new = self._parties(groups * len(one.places)).reshape(groups, -1)
+            new = self._endpoints(groups * len(one.places)).reshape(groups, -1)
             switches = self.switches[self.system.device_server[self.device[ranks[:, list(one.places)]]]]
-            parties, nodes = np.concatenate([parties, new], axis=1), np.concatenate([nodes, switches], axis=1)
+            endpoints, nodes = np.concatenate([endpoints, new], axis=1), np.concatenate([nodes, switches], axis=1)
         facts = [column for s in scheduled for column in (s.pattern.bytes, s.pattern.count, s.pattern.pause)]
         like = _different_rows(facts) if edges else np.zeros(0, np.int64)
         shift = np.repeat(np.arange(groups) * edges, len(pattern.needs.values))
@@ -451,7 +452,7 @@ class _Survey:
         needs = Ragged(
             np.tile(pattern.needs.values.astype(np.int64), groups) + shift, np.concatenate([[0], np.cumsum(lengths)])
         )
-        ends = (parties[:, pattern.source].reshape(-1), parties[:, pattern.target].reshape(-1))
+        ends = (endpoints[:, pattern.source].reshape(-1), endpoints[:, pattern.target].reshape(-1))
         at = (nodes[:, pattern.source].reshape(-1), nodes[:, pattern.target].reshape(-1))
         numbers = self.table.add(
             ends, at, np.repeat(-1 - number, edges), np.tile(like, groups), needs=needs,
@@ -469,7 +470,7 @@ def _different_rows(columns: Sequence[NDArray]) -> NDArray[np.int64]:
     """Numbers from 0 for different rows of columns, in the order of their values."""
     code, codes = np.zeros(len(columns[0]), np.int64), 1
     for column in columns:
-        own = np.unique(column)  # few, as a rule: looking them up is faster than sorting rows
+        own = distinct(column)  # few, as a rule: looking them up is faster than sorting rows
         if codes * len(own) > _MOST_CODES:
             code = _different(code)
             codes = len(code)

@@ -15,13 +15,11 @@ from triosim.collectives.measured import MeasuredCollectives
 from triosim.collectives.scheduling import Collectives
 from triosim.composition.interference import Tasks, settle
 from triosim.core.caching import Same
-from triosim.core.errors import InputError, PlanError
+from triosim.core.errors import InputError
 from triosim.core.latest import Latest, content
 from triosim.core.registry import is_ours
 from triosim.energy.options import EnergyOptions
-from triosim.engine.check import carried
 from triosim.engine.graph import EngineNetwork, Graph, Played
-from triosim.engine.join import join
 from triosim.engine.play import chosen, play
 from triosim.engine.solver import NetworkModel
 from triosim.engine.stats import Stopwatch
@@ -34,16 +32,16 @@ from triosim.network.sharing import network_model
 from triosim.plan import Plan
 from triosim.prediction import metrics as tally
 from triosim.prediction.largest_batch import fullest, largest_batch
-from triosim.prediction.prepare import MOST_KEPT, Prepared, Progress, arrange, footprints, prepare, written
+from triosim.prediction.prepare import MOST_KEPT, Prepared, Progress, arrange, footprints, written
 from triosim.prediction.result import Result
 from triosim.prediction.steady import NotSteady, ShortJob, SteadyRun, regular, shortened
 from triosim.prediction.summary import Summary
-from triosim.prediction.uncertainty import Uncertainty, steady_uncertainty, uncertainty, uncertainty_among_others
+from triosim.prediction.uncertainty import Uncertainty, steady_uncertainty, uncertainty
 from triosim.prediction.variation import Variation, VariedTime, varied
 from triosim.schedule.program import Op
 from triosim.trace.tables import Trace
 
-Keep = Callable[[tally.Run, Placement, System, Trace], None]
+OnFinished = Callable[[tally.Run, Placement, System, Trace], None]
 """Given the played job, where its ranks are, on which system, and the step of one rank."""
 
 
@@ -53,10 +51,10 @@ def simulate(
     plan: Plan | None = None,
     fidelity: Fidelity | None = None,
     progress: Progress | None = None,
-    keep: Keep | None = None,
+    on_finished: OnFinished | None = None,
     fit: bool | None = None,
     measured: MeasuredCollectives | None = None,
-    also: Sequence[Trace] = (),
+    other_recordings: Sequence[Trace] = (),
     energy: EnergyOptions | None = None,
     at_once: bool = False,
     variation: Variation | None = None,
@@ -68,11 +66,11 @@ def simulate(
         system: the machine.
         plan: how the work is divided; the default fills the devices with data-parallel replicas.
         fidelity: which models predict it.
-        progress: told what is being done, in a few words.
-        keep: shown the played job, for what else is to be made of it (traces for other simulators).
+        progress: called with what is being done, in a few words.
+        on_finished: given the played job, for what else is to be made of it (traces for other simulators).
         fit: look for the largest batch that fits in memory; None looks only where the job's own does not.
         measured: what collectives and transfers take beside the system's links, as measured on the very machine.
-        also: the same step recorded on other devices: operator times are carried over from all recordings.
+        other_recordings: the same step recorded on other devices: operator times are carried over from all recordings.
         energy: constants of energy beside the table's, and what devices draw that were calibrated.
         at_once: play every micro-batch now.  Else a job whose turns are alike (:mod:`triosim.prediction.steady`) is
             played as a short one, and as it is when somebody asks for what needs that: interval, energy, rows by
@@ -83,13 +81,13 @@ def simulate(
         InputError: the workload, the system and the plan do not go together; the message says how they would.
     """
     clock = Stopwatch()
-    tell = progress or (lambda words: None)
+    progress = progress or (lambda words: None)
     plan, fidelity = plan or Plan(), fidelity or Fidelity()
     energy = energy or EnergyOptions()
     model = network_model(fidelity.solver, fidelity.solver_options)
     fold = fidelity.fold and model.weighted
-    made = arrange(workload, system, plan, fidelity, tell, also, energy.known())
-    short = shortened(made) if keep is None and is_ours(type(model)) else None
+    made = arrange(workload, system, plan, fidelity, progress, other_recordings, energy.known())
+    short = shortened(made) if on_finished is None and is_ours(type(model)) else None
 
     @functools.cache
     def unsure_by_turns() -> Uncertainty | None:
@@ -105,12 +103,12 @@ def simulate(
 
     if short is not None and not at_once and variation is None:
         try:
-            job, known = _played_short(short, measured, model, fold, tell)
+            job, known = _played_short(short, measured, model, fold, progress)
         except NotSteady:
             pass
         else:
-            largest = _largest_batch(workload, system, plan, job, fit, tell)
-            tell("adding up")
+            largest = _largest_batch(workload, system, plan, job, fit, progress)
+            progress("adding up")
 
             @functools.cache
             def whole() -> Result:
@@ -121,7 +119,7 @@ def simulate(
                     fidelity,
                     fit=False,
                     measured=measured,
-                    also=also,
+                    other_recordings=other_recordings,
                     energy=energy,
                     at_once=True,
                 )
@@ -131,7 +129,7 @@ def simulate(
                 assert said is not None  # else the whole job is asked
                 return said
 
-            found = _result(job, known.run, known.sources, clock, by_turns, largest, energy)
+            found = result_of(job, known.run, known.sources, clock, by_turns, largest, energy)
             return replace(
                 found,
                 make_interval=lambda: (found if unsure_by_turns() else whole()).make_interval(),
@@ -139,53 +137,53 @@ def simulate(
                 make_cost=lambda used: whole().make_cost(used), make_layers=lambda: whole().layers,
                 make_timeline=lambda: whole().timeline,
             )  # fmt: skip
-    job = written(made, tell)
-    largest = _largest_batch(workload, system, plan, job, fit, tell)
+    job = written(made, progress)
+    largest = _largest_batch(workload, system, plan, job, fit, progress)
 
-    tell("lowering the programs")
+    progress("lowering the programs")
     means = _means(job, measured)
 
     def make() -> _PlayedJob:
         lowered, sources = _LOWERED.get(_what_is_lowered(job, means, fold), lambda: _lowered(job, means, fold))
-        tell("playing the job")
-        played, amount = _settled([(job, lowered)], lowered.graph, lowered.wires, model)
+        progress("playing the job")
+        played, amount = settled([(job, lowered)], lowered.graph, lowered.wires, model)
         run = tally.Run(job.programs, lowered, lowered.worked(played), plan.iterations)
         return _PlayedJob(run, sources, played, amount)
 
     known = _PLAYED.get(_what_is_played(job, means, fold, plan.iterations), make) if is_ours(type(model)) else make()
     run, sources, played, amount = known
     lowered = run.lowered
-    if keep is not None:
-        keep(run, job.placement, job.system, job.step.trace)
+    if on_finished is not None:
+        on_finished(run, job.placement, job.system, job.step.trace)
 
-    tell("adding up")
+    progress("adding up")
 
     def unsure() -> Uncertainty:
         return unsure_by_turns() or uncertainty(job, lowered, played, amount, model)
 
-    found = _result(job, run, sources, clock, unsure, largest, energy)
+    found = result_of(job, run, sources, clock, unsure, largest, energy)
     if variation is None:
         return found
-    tell("playing every rank")
+    progress("playing every rank")
     return replace(found, variation=_varied(job, means, model, variation, found.iteration_time_s))
 
 
 def _played_short(
-    short: ShortJob, measured: MeasuredCollectives | None, model: NetworkModel, fold: bool, tell: Progress
+    short: ShortJob, measured: MeasuredCollectives | None, model: NetworkModel, fold: bool, progress: Progress
 ) -> tuple[Prepared, _PlayedJob]:
     """A job with the programs of the short one, and that one played.
 
     Raises:
         NotSteady: it does not say what the whole job does.
     """
-    job = written(short.made, tell, memory=False)
-    tell("lowering the programs")
+    job = written(short.made, progress, memory=False)
+    progress("lowering the programs")
     means = _means(job, measured)
 
     def make() -> tuple[_PlayedJob, list[Footprint]]:
         lowered, sources = _LOWERED.get(_what_is_lowered(job, means, fold), lambda: _lowered(job, means, fold))
-        tell("playing the job")
-        played, amount = _settled([(job, lowered)], lowered.graph, lowered.wires, model, short)
+        progress("playing the job")
+        played, amount = settled([(job, lowered)], lowered.graph, lowered.wires, model, short)
         period = regular(short, job.programs, lowered, played)
         programs = [short.whole(program) for program in job.programs]
         run = SteadyRun(programs, lowered, lowered.worked(played), 1, short, period)
@@ -230,89 +228,18 @@ def _what_is_played(job: Prepared, means: CollectiveMeans, fold: bool, iteration
 
 
 def _largest_batch(
-    workload: Trace, system: System, plan: Plan, job: Prepared, asked: bool | None, tell: Progress
+    workload: Trace, system: System, plan: Plan, job: Prepared, asked: bool | None, progress: Progress
 ) -> int | None:
     """The largest batch that fits, where it is asked for or the job's own does not fit."""
     if asked is False or (asked is None and fullest(job).fits is not False):
         return None
-    tell("looking for the largest batch that fits")
+    progress("looking for the largest batch that fits")
     try:
         return largest_batch(workload, system, plan, job)
     except InputError:
         if asked:
             raise
         return None  # the trace cannot be taken to another batch, and nobody has asked to
-
-
-def simulate_together(
-    jobs: Sequence[tuple[Trace, Plan] | tuple[Trace, Plan, Fidelity]],
-    system: System,
-    progress: Progress | None = None,
-) -> list[Result]:
-    """Predict several jobs that run at the same time on devices of their own and share the network.
-
-    Every rank of every job is played.  The link traffic of each result is that of all jobs together.
-
-    Args:
-        jobs: workloads and plans, and which models predict them.  ``Plan.placement`` says where a job's ranks are;
-            without it a job gets the devices after those of the job before.  All must name the same network model.
-        system: the machine.
-        progress: told what is being done, in a few words.
-
-    Raises:
-        InputError: a job does not fit what the jobs before it leave, or two are on one device; or as of
-            :func:`simulate`.
-    """
-    clock = Stopwatch()
-    tell = progress or (lambda words: None)
-    taken = np.zeros(system.devices, bool)
-    prepared = []
-    for number, (workload, plan, *models) in enumerate(jobs):
-        fidelity = models[0] if models else None
-        job = prepare(workload, system, _placed(plan, number, taken), fidelity, tell)
-        taken[job.placement.devices] = True
-        prepared.append(job)
-    named = {(job.fidelity.solver, job.fidelity.solver_options) for job in prepared}
-    if len(named) != 1:
-        raise PlanError(f"jobs on one network need one network model, but {len(named)} are named: give all the same")
-
-    tell("playing the jobs")
-    parts = [lowered_job(job, fold=False) for job in prepared]
-    graph, wires = join([(lowered.graph, lowered.wires) for lowered, _ in parts])
-    shared = [(job, lowered) for job, (lowered, _) in zip(prepared, parts, strict=True)]
-    model = network_model(*named.pop())
-    played, amount = _settled(shared, graph, wires, model)
-    graph = replace(graph, amount=amount)
-
-    tell("adding up")
-    results, first = [], 0
-    for job, (lowered, sources) in zip(prepared, parts, strict=True):
-        own = slice(first, first + len(lowered.graph))
-        first = own.stop
-        flows = carried(lowered.graph, lowered.wires)[1]
-        part = Played(
-            played.start[own], played.begin[own], played.finish[own], played.link_bytes, flows, played.events,
-            played.engine,
-        )  # fmt: skip
-        run = tally.Run(job.programs, lowered, lowered.worked(part), job.plan.iterations)
-        unsure = functools.partial(uncertainty_among_others, job, lowered, own, graph, wires, played, model)
-        results.append(_result(job, run, sources, clock, unsure))
-    return results
-
-
-def _placed(plan: Plan, number: int, taken: np.ndarray) -> Plan:
-    """The plan with a place for each rank that no job before it has."""
-    if plan.placement is not None:
-        twice = [device for device in plan.placement if device < len(taken) and taken[device]]
-        if twice:
-            raise PlanError(f"job {number} is placed on device {twice[0]}, which another job has: choose another")
-        return plan if plan.dp else plan.replaced(dp=len(plan.placement) // plan.replica_ranks or 1)
-    free = np.flatnonzero(~taken)
-    width = plan.replica_ranks
-    ranks = (plan.dp or max(len(free) // width, 1)) * width
-    if ranks > len(free):
-        raise PlanError(f"job {number} needs {ranks} devices, but the jobs before it leave {len(free)}: use fewer")
-    return plan.replaced(placement=tuple(free[:ranks].tolist()), dp=ranks // width)
 
 
 def lowered_job(
@@ -336,7 +263,7 @@ def _lowered(job: Prepared, means: CollectiveMeans, fold: bool) -> tuple[Lowered
     return lowered, tuple(dict.fromkeys((*own, *lowered.sources)))
 
 
-def _settled(
+def settled(
     parts: Sequence[tuple[Prepared, Lowered]],
     graph: Graph,
     wires: EngineNetwork,
@@ -389,12 +316,12 @@ def _varied(
 ) -> VariedTime:
     """Iteration times where something varies, with every rank played by itself."""
     lowered, _ = _lowered(job, means, fold=False)
-    played, amount = _settled([(job, lowered)], lowered.graph, lowered.wires, model)
+    played, amount = settled([(job, lowered)], lowered.graph, lowered.wires, model)
     graph = replace(lowered.graph, amount=amount)
     return varied(variation, lowered, graph, played, model, seconds, job.fidelity.seed)
 
 
-def _result(
+def result_of(
     job: Prepared,
     run: tally.Run,
     sources: tuple[str, ...],

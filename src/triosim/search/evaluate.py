@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 
@@ -29,6 +29,7 @@ from triosim.collectives.scheduling import Collectives
 from triosim.composition.host import launch
 from triosim.composition.interference import MOST_PLAYS, Interference, Tasks, interference, settle
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.core.spans import covered, merged
 from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds, whole_ticks
 from triosim.engine import turns
@@ -134,12 +135,16 @@ class Evaluated:
 
 
 def evaluated(
-    workload: Trace, system: System, plan: Plan, fidelity: Fidelity | None = None, also: Sequence[Trace] = ()
+    workload: Trace,
+    system: System,
+    plan: Plan,
+    fidelity: Fidelity | None = None,
+    other_recordings: Sequence[Trace] = (),
 ) -> Evaluated:
     """Evaluate a plan.
 
     Args:
-        workload, system, plan, fidelity, also: as of :func:`triosim.simulate`.
+        workload, system, plan, fidelity, other_recordings: as of :func:`triosim.simulate`.
 
     Raises:
         InputError: as of :func:`triosim.simulate`.
@@ -149,7 +154,7 @@ def evaluated(
     why = why_not(plan, fidelity)
     if why:
         raise NotEvaluated(why)
-    made = arrange(workload, system, plan, fidelity, also=also)
+    made = arrange(workload, system, plan, fidelity, other_recordings=other_recordings)
     return _Evaluation(made).run()
 
 
@@ -163,12 +168,14 @@ class _Evaluation:
         placed = made.step.replication
         if placed.weights or placed.away or placed.rooted:
             raise NotEvaluated("parameters, states or activations that a rule keeps elsewhere")
-        if placed.compression is not None:
-            raise NotEvaluated("gradients that are compressed")
+        if placed.compression is not None or placed.outer is not None:
+            raise NotEvaluated("gradients that are compressed, or steps that are local")
         if not made.plan.training or made.launching.mode == "graph":
             raise NotEvaluated("inference" if not made.plan.training else "a graph that is launched once")
         if not made.schedule.looped(made.mesh.stages):
             raise NotEvaluated("chunks that are not placed in turn")
+        if made.schedule.combines or made.step.transfers.beside.any():
+            raise NotEvaluated("passes that are run in turn, or exchanges beside each other")
         if trace.operators.sync.any() and made.launching.mode != "none":
             raise NotEvaluated("operators at which the host waits")
         costs = ScheduleCosts(made.all_times[made.models[0]].seconds)
