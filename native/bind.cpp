@@ -402,7 +402,8 @@ nb::tuple meeting(nb::tuple pieces, nb::tuple played, nb::tuple ways, std::size_
         columns.flat<std::int64_t>(pieces[0], "first"), columns.flat<std::int8_t>(pieces[1], "kind"),
         columns.flat<std::int8_t>(pieces[2], "stream"), columns.flat<std::int64_t>(pieces[3], "ticks"),
         columns.flat<double>(pieces[4], "stretch"),     columns.flat<std::int32_t>(pieces[5], "label"),
-        columns.flat<std::int64_t>(pieces[6], "offsets"), columns.flat<std::int32_t>(pieces[7], "before")};
+        columns.flat<std::int64_t>(pieces[6], "offsets"), columns.flat<std::int32_t>(pieces[7], "before"),
+        columns.flat<std::int64_t>(pieces[8], "held")};
     const MeetingTurns when{
         columns.flat<std::int64_t>(played[0], "first"),      columns.flat<std::int32_t>(played[1], "cast"),
         columns.flat<std::int32_t>(played[2], "number"),     columns.flat<std::int64_t>(played[3], "release"),
@@ -459,15 +460,18 @@ nb::object refine(nb::object py_traffic) {
         const nb::object table = py_traffic.attr(name);
         return {columns.flat<T>(table.attr("values"), name), columns.flat<std::int64_t>(table.attr("offsets"), name)};
     };
-    const CellTraffic traffic{flat("party_like"), flat("source"), flat("target"), flat("way_like"), flat("link_like"),
-                          rows("needs", std::int64_t{}), rows("members", std::int64_t{}),
+    const CellTraffic traffic{flat("party_like"), flat("source"), flat("target"), flat("begun_by"), flat("way_like"),
+                          flat("link_like"), flat("lag"), rows("needs", std::int64_t{}), rows("members", std::int64_t{}),
                           rows("routes", std::int32_t{})};
     Cells cells;
     {
         const nb::gil_scoped_release release;
         const auto parties = static_cast<std::int64_t>(traffic.party_like.size());
         const auto ways = static_cast<std::int64_t>(traffic.ways());
+        const auto groups = static_cast<std::int64_t>(traffic.members.size());
         const bool good = traffic.target.size() == traffic.ways() && traffic.way_like.size() == traffic.ways() &&
+                          traffic.begun_by.size() == traffic.ways() && within(traffic.begun_by, -groups, parties) &&
+                          traffic.lag.size() == traffic.needs.values.size() &&
                           traffic.needs.size() == traffic.ways() && traffic.routes.size() == traffic.ways() &&
                           well_formed(traffic.needs) && well_formed(traffic.routes) && well_formed(traffic.members) &&
                           within(traffic.source, 0, parties) && within(traffic.target, 0, parties) &&

@@ -20,6 +20,8 @@ struct MeetingPieces {
     std::span<const std::int32_t> label;
     std::span<const std::int64_t> offsets;  // of before
     std::span<const std::int32_t> before;   // counted from the first row of the piece
+    std::span<const std::int64_t> held;     // ticks after the release of its turn before which work does not end, or else
+                                         // nothing begins
 };
 
 struct MeetingTurns {
@@ -80,7 +82,7 @@ public:
                 if (transfers_[which].version != version) continue;
                 now_ = at;
                 delivered(which);
-            } else if (what == WORKING) {
+            } else if (what == WORKING || what == HELD) {
                 if (workers_[which].version != version) continue;
                 now_ = at;
                 worked(which);
@@ -102,13 +104,13 @@ public:
     std::vector<std::int64_t> spent;               // by worker and label
 
 private:
-    enum : std::int8_t { TRANSFER = 0, WORKING = 1, WAKES = 2 };
+    enum : std::int8_t { TRANSFER = 0, WORKING = 1, WAKES = 2, HELD = 3 };
     struct Head {
-        std::int64_t turn = 0, at = 0;
+        std::int64_t turn = 0, at = 0, woken = NEVER;
         bool busy = false;
     };
     struct Worker {
-        std::int64_t row = NEVER, turn = 0, begun = 0, last = 0, seen = 0, woken = NEVER;
+        std::int64_t row = NEVER, held = NEVER, turn = 0, begun = 0, last = 0, seen = 0;
         double left = 0, rate = 1;
         std::uint32_t version = 0;
         int moves = 0, talks = 0;
@@ -197,11 +199,10 @@ private:
                 if (row < 0) continue;
                 const auto turn = heads_[w * streams_ + s].turn;
                 if (!ready(turn, row)) continue;
-                if (p_.kind[row] == WORK && t_.release[turn] > now_) {
-                    if (workers_[w].woken < t_.release[turn]) {
-                        workers_[w].woken = t_.release[turn];
-                        events_.emplace(t_.release[turn], WAKES, w, 0);
-                    }
+                const auto held = p_.kind[row] == WORK ? 0 : p_.held[row];
+                if (const auto issued = t_.release[turn] + held; (p_.kind[row] == WORK || held) && issued > now_) {
+                    auto& woken = heads_[w * streams_ + s].woken;
+                    if (woken < issued) events_.emplace(woken = issued, WAKES, w, 0);
                     continue;
                 }
                 start(w, s, turn, row);
@@ -323,8 +324,13 @@ private:
     void worked(std::size_t w) {
         account(w);
         Worker& me = workers_[w];
-        const auto row = me.row;
-        me.row = NEVER;
+        const auto row = me.row == NEVER ? me.held : me.row;
+        me.row = me.held = NEVER;
+        if (const auto until = t_.release[me.turn] + p_.held[row]; until > now_) {  // its host is not that far
+            me.held = row;
+            events_.emplace(until, HELD, w, ++me.version);
+            return;
+        }
         finished(w, me.turn, row, me.begun);
         begin(w);
     }
@@ -366,7 +372,7 @@ inline const char* why_wrong(const MeetingPieces& p, const MeetingTurns& t, cons
     };
     const std::size_t rows = p.kind.size(), workers = t.first.empty() ? 0 : t.first.size() - 1;
     if (!rising(p.first, rows) || p.stream.size() != rows || p.ticks.size() != rows || p.stretch.size() != rows ||
-        p.label.size() != rows || p.offsets.size() != rows + 1 || !rising(p.offsets, p.before.size()))
+        p.label.size() != rows || p.held.size() != rows || p.offsets.size() != rows + 1 || !rising(p.offsets, p.before.size()))
         return "columns of pieces must be of one length";
     if (!rising(t.first, t.cast.size()) || t.number.size() != t.cast.size() || t.release.size() != t.cast.size() ||
         !rising(t.port_first, t.message.size()) || t.way.size() != t.message.size() ||
@@ -383,7 +389,7 @@ inline const char* why_wrong(const MeetingPieces& p, const MeetingTurns& t, cons
     for (std::size_t piece = 0; piece + 1 < p.first.size(); ++piece)
         for (auto row = p.first[piece]; row < p.first[piece + 1]; ++row) {
             const bool receives = p.kind[row] == Player::RECEIVES;
-            if (p.kind[row] < Player::WORK || p.kind[row] > Player::RECEIVES || p.ticks[row] < 0 ||
+            if (p.kind[row] < Player::WORK || p.kind[row] > Player::RECEIVES || p.ticks[row] < 0 || p.held[row] < 0 ||
                 (receives ? p.stream[row] != -1
                           : p.stream[row] < 0 || static_cast<std::size_t>(p.stream[row]) >= streams) ||
                 !(p.stretch[row] >= 1) || p.label[row] < -1 ||

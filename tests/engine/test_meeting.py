@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -18,11 +19,12 @@ native = pytest.mark.skipif(meeting._native is None, reason="there was no compil
 Rows = list[tuple[Row, int, int, float, int, list[int]]]
 
 
-def piece(rows: Rows) -> MeetingPiece:
+def piece(rows: Rows, held: list[int] | None = None) -> MeetingPiece:
     kind, stream, ticks, stretch, label, before = zip(*rows, strict=True)
     return MeetingPiece(
         np.array(kind, np.int8), np.array(stream, np.int8), np.array(ticks, np.int64), np.array(stretch, np.float64),
         np.array(label, np.int32), Ragged.of([list(b) for b in before], np.int32),
+        np.array(held or len(rows) * [0], np.int64),
     )  # fmt: skip
 
 
@@ -57,6 +59,17 @@ def test_what_meets_nothing_takes_what_it_says() -> None:
 def test_work_is_stretched_beside_a_move() -> None:
     rows: Rows = [(Row.MOVE, 1, 60, 1.0, -1, []), (Row.WORK, 0, 100, 1.5, -1, [])]
     assert both(turns([rows], [()], [[0]], Ways([[]], [0], 0))).end == 60 + 100 - 40
+
+
+def test_work_does_not_end_before_its_host_is_so_far() -> None:
+    rows: Rows = [(Row.WORK, 0, 100, 1.0, 0, []), (Row.MOVE, 1, 5, 1.0, 1, [0]), (Row.WORK, 0, 10, 1.0, -1, [])]
+    what = turns([rows], [()], [[0, 0]], Ways([[]], [0], 0))
+    held = replace(
+        what, pieces=[piece(rows, [130, 0, 0])], release=[np.array([20, 30])], host=np.array([1000], np.int64)
+    )  # fmt: skip
+    met = both(held)
+    assert (met.end, met.work.tolist()) == (20 + 130 + 10 + 100 + 10, [220])
+    assert (met.talk.tolist(), met.hosted.tolist()) == ([0], [50])  # moves are beside other work
 
 
 def test_two_that_fill_a_link_get_half_of_it_each() -> None:
@@ -105,7 +118,9 @@ def jobs(draw: st.DrawFn) -> MeetingTurns:
     number = [np.arange(turns_of, dtype=np.int32)] * stages
     release = [np.cumsum(draw(st.lists(ticks, min_size=turns_of, max_size=turns_of))) for _ in range(stages)]
     host = np.array([draw(st.integers(0, 200)) for _ in range(stages)], np.int64)
-    return MeetingTurns(made.pieces, made.casts, made.cast, number, release, made.ways, host, 3, 400, 4)
+    held = [[draw(st.sampled_from([0, 0, 5, 80])) for _ in one] for one in rows]
+    pieces = [piece(one, own) for one, own in zip(rows, held, strict=True)]
+    return MeetingTurns(pieces, made.casts, made.cast, number, release, made.ways, host, 3, 400, 4)
 
 
 @native
@@ -127,16 +142,18 @@ def test_chains_are_the_same_without_a_compiler(ticks: list[int], data: st.DataO
     needs = [[c for c in range(calls) if places[c] < row and data.draw(st.booleans())] for row in range(count)]
     tables = [Ragged.of(own, np.int32) for own in (lists[:count], lists[count:], needs)]
     step = (
-        np.array(ticks, np.int64), np.array([1] * count, np.int64), np.zeros(count, np.int64),
+        np.array(ticks, np.int64), np.array([1] * count, np.int64),
+        np.array([data.draw(st.integers(0, 40)) for _ in ticks], np.int64),
         np.array([data.draw(st.booleans()) for _ in range(count)], np.int8),
         *(column for table in tables for column in (table.offsets, table.values)),
-        np.array([data.draw(st.integers(0, 40)) for _ in range(calls)], np.int64), 1.25,
+        np.array([data.draw(st.integers(0, 40)) for _ in range(calls)], np.int64), 3, 1.25,
     )  # fmt: skip
     rows, called = np.arange(count, dtype=np.int32), np.array([data.draw(st.booleans()) for _ in range(calls)], np.int8)
-    found = chained(step, rows, called)
+    hosted = data.draw(st.booleans())
+    found = chained(step, rows, called, hosted)
     saved, meeting._native = meeting._native, None
     try:
-        other = chained(step, rows, called)
+        other = chained(step, rows, called, hosted)
     finally:
         meeting._native = saved
     for a, b in zip(found, other, strict=True):

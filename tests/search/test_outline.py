@@ -125,12 +125,19 @@ def test_pipelines_of_few_micro_batches_are_left_to_others(workload: triosim.Tra
         outlined(workload, machine, *run)
 
 
-def test_plans_that_are_bound_by_their_hosts_are_left_to_others(
-    workload: triosim.Trace, machine: triosim.System
+HOST_BOUND: list[dict[str, Any]] = [
+    {"tp": 4, "pp": 8}, {"tp": 4, "pp": 8, "schedule": "interleaved-1f1b"}, {"tp": 2, "pp": 1, "zero": 3},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("asked", HOST_BOUND, ids=str)
+def test_plans_that_are_bound_by_their_hosts(
+    workload: triosim.Trace, machine: triosim.System, asked: dict[str, Any]
 ) -> None:
-    run = both_of(tp=2, pp=2, micro_batches=4, batch_size=4, sequence_length=64, host="eager")
-    with pytest.raises(NotEvaluated, match="bound by their host"):
-        outlined(workload, machine, *run)
+    run = both_of(micro_batches=16, batch_size=16, sequence_length=64, host="eager", **asked)
+    found, whole = outlined_figures(outlined(workload, machine, *run)), simulate(workload, machine, *run, fit=False)
+    assert found.iteration_time_s == pytest.approx(whole.iteration_time_s, rel=WITHIN)
+    assert found.binds == figures(whole).binds
 
 
 def test_a_sweep_takes_it(workload: triosim.Trace, machine: triosim.System) -> None:

@@ -4,6 +4,8 @@ Like :mod:`triosim.engine.turns`, but for what contends.  A *piece* is a few row
 worker takes part in), sends and receives.  Each stream of a worker is in order; a row begins when its stream is free
 and the rows that it waits for have ended, work besides not before its turn is released.
 
+* Work does not end before its host has issued it, ``held`` ticks after its turn is released at the earliest; moves and
+  sends do not begin before that.
 * Work takes ``stretch`` times as long while a move of its worker is under way, or what it sends to itself.
 * Moves and sends belong to a *class* that uses parts of *resources*; where those under way use more than all of one,
   each takes as many times longer.  So two that each fill a link get half of it, as max-min sharing has it.
@@ -15,7 +17,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.engine.graph import Stuck
 
 try:
@@ -55,6 +57,8 @@ class MeetingPiece:
         stretch: how many times longer work takes beside a move, at least 1, float64.
         label: under which the ticks of a row are added up, -1 for none, int32.
         before: rows of the piece that must have ended first, all of them earlier, int32.
+        held: ticks after the release of the turn before which work does not end, and moves and sends do not begin (0:
+            they wait for nothing of the kind), int64.
     """
 
     kind: NDArray[np.int8]
@@ -63,6 +67,7 @@ class MeetingPiece:
     stretch: NDArray[np.float64]
     label: Int32
     before: Ragged
+    held: Int64
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -163,35 +168,41 @@ def play(turns: MeetingTurns, native: bool | None = None) -> Met:
     return _played_natively(turns) if native else _MeetingPlayer(turns).play()
 
 
-def chained(step: tuple[Any, ...], rows: Int32, called: NDArray[np.int8]) -> tuple[Int64, Int64, Int64, Int64]:
+def chained(
+    step: tuple[Any, ...], rows: Int32, called: NDArray[np.int8], hosted: bool = False
+) -> tuple[Int64, Int64, Int64, Int64, Int64]:
     """Operators one after another on one stream, with collectives on another that slow down what is beside them.
 
     Args:
         step: of each operator ticks, ticks of the gap after it, ticks for which the host issues it, and whether it is
             skipped; lists (ends and values) of the collectives that are called after it, before it, and that it needs;
-            ticks of each collective; how many times longer an operator takes beside one.
+            ticks of each collective; ticks for which the host issues one; how many times longer an operator takes
+            beside one.
         rows: operators, in order.
         called: which collectives are called.
+        hosted: whether nothing begins before its host has issued it, in order from tick 0.
 
     Returns:
-        when each of ``rows`` begins and is done; when each collective begins and ends, -1 for one that is not called.
+        when each of ``rows`` begins, is done and has been issued; when each collective begins and ends, -1 for one that
+        is not called.
     """
     if _native is not None:
-        begin, done, _, call_begin, call_end, _, _ = _native.chained((*step[:11], 0, step[11]), rows, called, False)
-        return begin, done, call_begin, call_end
-    ticks, gaps, _, skips, *lists, calls, slowdown = step
+        found: tuple[Int64, Int64, Int64, Int64, Int64] = _native.chained(step, rows, called, hosted)[:5]
+        return found
+    ticks, gaps, issue, skips, *lists, calls, call_issue, slowdown = step
     after, early, needs = (
         [values[a:b].tolist() for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
         for ends, values in zip(lists[::2], lists[1::2], strict=True)
     )
-    begin, done = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
+    begin, done, issued = (np.zeros(len(rows), np.int64) for _ in range(3))
     call_begin, call_end = np.full(len(calls), -1, np.int64), np.full(len(calls), -1, np.int64)
-    free = talks = talked = 0  # a collective is under way from ``talks`` to ``talked``
+    host = free = talks = talked = 0  # a collective is under way from ``talks`` to ``talked``
 
     def call(number: int) -> None:
-        nonlocal talks, talked
+        nonlocal host, talks, talked
         if called[number]:
-            at = max(free, talked)
+            host += call_issue if hosted else 0
+            at = max(free, talked, host)
             talks = at if at > talked else talks
             talked = at + int(calls[number])
             call_begin[number], call_end[number] = at, talked
@@ -204,6 +215,8 @@ def chained(step: tuple[Any, ...], rows: Int32, called: NDArray[np.int8]) -> tup
             free = ready
             begin[place] = done[place] = free
         else:
+            host += int(issue[row]) if hosted else 0
+            ready = max(ready, host)
             length, start = int(ticks[row]), max(talks, ready)
             if slowdown > 1 and talked > start and ready + length > start:
                 rest, beside = float(length - (start - ready)), (talked - start) / slowdown
@@ -211,9 +224,10 @@ def chained(step: tuple[Any, ...], rows: Int32, called: NDArray[np.int8]) -> tup
                 length = start - ready + stretched
             begin[place], done[place] = ready, ready + length
             free = ready + length + int(gaps[row])
+        issued[place] = host
         for number in after[row]:
             call(number)
-    return begin, done, call_begin, call_end
+    return begin, done, issued, call_begin, call_end
 
 
 def _played_natively(turns: MeetingTurns) -> Met:
@@ -232,7 +246,7 @@ def _played_natively(turns: MeetingTurns) -> Met:
             ends(map(len, pieces)), joined([p.kind for p in pieces], np.int8),
             joined([p.stream for p in pieces], np.int8), joined([p.ticks for p in pieces], np.int64),
             joined([p.stretch for p in pieces], np.float64), joined([p.label for p in pieces], np.int32),
-            before.offsets, before.values.astype(np.int32),
+            before.offsets, before.values.astype(np.int32), joined([p.held for p in pieces], np.int64),
         ),
         (
             ends(map(len, turns.cast)), joined(turns.cast, np.int32), joined(turns.number, np.int32),
@@ -260,14 +274,17 @@ class _Worker:
 
     Attributes:
         row, turn, begun: of its work, None without any.
+        held: row that is done but for its host, None without any.
         left, rate, last: ticks of it that are left alone, how fast they go, and since when.
         moves, talks: moves under way, and transfers of all kinds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, streams: int) -> None:
         self.row: int | None = None
+        self.held: int | None = None
         self.turn = self.begun = self.last = self.seen = self.version = self.moves = self.talks = 0
-        self.left, self.rate, self.woken = 0.0, 1.0, -1
+        self.left, self.rate = 0.0, 1.0
+        self.woken = [-1] * streams
 
 
 @dataclass
@@ -293,7 +310,7 @@ class _MeetingPlayer:
     def __init__(self, turns: MeetingTurns) -> None:
         self.turns = turns
         count = len(turns.cast)
-        self.workers = [_Worker() for _ in range(count)]
+        self.workers = [_Worker(turns.streams) for _ in range(count)]
         self.queue: list[list[list[tuple[int, int]]]] = []  # of each worker and stream: turns and rows, in order
         for cast in turns.cast:
             own: list[list[tuple[int, int]]] = [[] for _ in range(turns.streams)]
@@ -323,7 +340,7 @@ class _MeetingPlayer:
             if what == 0 and which in self.transfers and self.transfers[which].version == version:
                 self.now = now
                 self._delivered(which)
-            elif what == 1 and self.workers[which].version == version:
+            elif what in (1, 3) and self.workers[which].version == version:
                 self.now = now
                 self._worked(which)
             elif what == 2:
@@ -365,12 +382,14 @@ class _MeetingPlayer:
                 if self.busy[worker][stream] or at == len(rows) or not self._ready(worker, *rows[at]):
                     continue
                 turn, row = rows[at]
-                release = int(self.turns.release[worker][turn])
-                kind = self.turns.pieces[self._cast(worker, turn).piece].kind[row]
-                if kind == Row.WORK and release > self.now:
-                    if me.woken < release:
-                        me.woken = release
-                        heappush(self.events, (release, 2, worker, 0))
+                piece = self.turns.pieces[self._cast(worker, turn).piece]
+                works = piece.kind[row] == Row.WORK
+                held = 0 if works else int(piece.held[row])
+                issued = int(self.turns.release[worker][turn]) + held
+                if (works or held) and issued > self.now:
+                    if me.woken[stream] < issued:
+                        me.woken[stream] = issued
+                        heappush(self.events, (issued, 2, worker, 0))
                     continue
                 self.busy[worker][stream] = again = True
                 self.at[worker][stream] += 1
@@ -441,8 +460,16 @@ class _MeetingPlayer:
     def _worked(self, worker: int) -> None:
         self._account(worker)
         me = self.workers[worker]
-        row, me.row = me.row, None
+        row = me.held if me.row is None else me.row
         assert row is not None
+        me.row = me.held = None
+        held = int(self.turns.pieces[self._cast(worker, me.turn).piece].held[row])
+        until = int(self.turns.release[worker][me.turn]) + held
+        if until > self.now:  # its host is not that far
+            me.held = row
+            me.version += 1
+            heappush(self.events, (until, 3, worker, me.version))
+            return
         self._finished(worker, me.turn, row, me.begun)
         self._begin(worker)
 

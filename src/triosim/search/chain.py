@@ -8,7 +8,7 @@ parameters gathered, so it is played once, operator by operator, and cut where o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from triosim.composition.host import HostCosts, issue_shares
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.core.units import picoseconds
 from triosim.engine.meeting import chained
 from triosim.schedule._stage import JobFacts
@@ -61,6 +62,8 @@ class Chained:
         begin, end: of each of them.
         leading: collectives that are called besides and wait for no operator.
         host: for which the host issues all of it.
+        issued, held: ticks after the host has begun at which it has issued each operator, and before which the stream
+            is not free after it, shape ``(operators,)``.
         slowdown: of what computes beside a collective.
         tensor: how many times longer the collectives take beside those of another axis.
     """
@@ -72,6 +75,8 @@ class Chained:
     end: Int64
     leading: tuple[Leading, ...]
     host: int
+    issued: Int64
+    held: Int64
     slowdown: float
     tensor: float = field(default=1.0)
 
@@ -149,7 +154,7 @@ class StepChain:
     ) -> None:
         trace, count = job.step.trace, len(job.phase)
         self.job, self.slowdown, self.tensor = job, slowdown, tensor
-        hosted = launching.mode != "none"
+        hosted = self.hosted = launching.mode != "none"
         seconds = np.array(job.seconds)
         self.gap = picoseconds(launching.gap_s, "the gap") if hosted else 0
         self.ticks = picoseconds(seconds, "an operator")
@@ -167,7 +172,8 @@ class StepChain:
         lists = [_by_row(table, count) for table in (job.issued_after, job.issued_before, needs)]
         self._columns = (
             self.ticks, self.gaps, self.issue, self.skips,
-            *(column for table in lists for column in (table.offsets, table.values)), self.call_ticks, slowdown,
+            *(column for table in lists for column in (table.offsets, table.values)), self.call_ticks,
+            self.launch, slowdown,
         )  # fmt: skip
         self._always = np.array([number not in job.once for number in range(len(self.calls))], np.int8)
         self._all = np.ones(len(self.calls), np.int8)
@@ -185,17 +191,22 @@ class StepChain:
             called = called.copy()
             called[[call for call, _ in leading]] = 0
         at = np.array(rows, np.int32)
-        begin, done, call_begin, call_end = chained(self._columns, at, called)
+        begin, done, _, call_begin, call_end = chained(self._columns, at, called)
         skips = self.skips[at].astype(bool)
         free = np.maximum.accumulate(np.where(skips, done, done + self.gaps[at]))
+        issued = held = np.zeros(len(at), np.int64)
+        if self.hosted:
+            _, done, issued, *_ = chained(self._columns, at, called, hosted=True)
+            issued = issued + self.launch * len(leading)
+            held = np.maximum.accumulate(np.where(skips, done, done + self.gaps[at])) + self.launch * len(leading)
         before = np.concatenate([np.zeros(1, np.int64), free[:-1]])
         idle = np.flatnonzero((begin > before) & ~skips)
         calls = np.flatnonzero(call_begin >= 0)
         calls = calls[np.argsort(call_begin[calls], kind="stable")]
         host = int(self.issue[at].sum()) + self.launch * (len(calls) + len(leading))
         return Chained(
-            free, (before[idle], begin[idle]), calls, call_begin[calls], call_end[calls], leading, host, self.slowdown,
-            self.tensor,
+            free, (before[idle], begin[idle]), calls, call_begin[calls], call_end[calls], leading, host, issued,
+            held, self.slowdown, self.tensor,
         )  # fmt: skip
 
     def leads(self, rows: Sequence[int]) -> bool:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.core.units import picoseconds
 from triosim.engine.meeting import MeetingPiece, Row
 from triosim.memory.liveness import Recorder
@@ -68,7 +69,7 @@ class ContractedPass:
         calls: collectives in its stretches of work.
         exposed: ticks of them beside which nothing is computed.
         host: ticks for which the host issues it.
-        worked: ticks of its work.
+        held: as of :class:`triosim.engine.meeting.MeetingPiece`.
     """
 
     kind: list[int] = field(default_factory=list)
@@ -77,15 +78,15 @@ class ContractedPass:
     stretch: list[float] = field(default_factory=list)
     label: list[int] = field(default_factory=list)
     before: list[list[int]] = field(default_factory=list)
+    held: list[int] = field(default_factory=list)
     ports: list[Leads] = field(default_factory=list)
     calls: Counter[Call] = field(default_factory=Counter)
     exposed: int = 0
     host: int = 0
-    worked: int = 0
 
     def add(
         self, kind: Row, stream: int, ticks: int, before: Sequence[int] = (), stretch: float = 1.0, label: int = -1,
-        port: Leads | None = None,
+        port: Leads | None = None, held: int = 0,
     ) -> int:  # fmt: skip
         """One more row; returns its number."""
         self.kind.append(int(kind))
@@ -94,17 +95,17 @@ class ContractedPass:
         self.stretch.append(stretch)
         self.label.append(label)
         self.before.append(sorted({row for row in before if row >= 0}))
+        self.held.append(held)
         if port is not None:
             self.ports.append(port)
-        if kind == Row.WORK:
-            self.worked += int(ticks)
         return len(self.kind) - 1
 
-    def work(self, segments: Sequence[ChainSegment], before: Sequence[int]) -> int:
-        """Work that begins when some rows have ended; returns its last row."""
+    def work(self, segments: Sequence[ChainSegment], before: Sequence[int], held: int = 0) -> int:
+        """Work that begins when some rows have ended, and ends when its host is that far; returns its last row."""
         row = -1
-        for segment in segments:
-            row = self.add(Row.WORK, WORKS, segment.ticks, before, segment.stretch)
+        for number, segment in enumerate(segments, start=1):
+            last = number == len(segments)
+            row = self.add(Row.WORK, WORKS, segment.ticks, before, segment.stretch, held=held if last else 0)
             before = ()
         return row
 
@@ -113,6 +114,7 @@ class ContractedPass:
         return MeetingPiece(
             np.array(self.kind, np.int8), np.array(self.stream, np.int8), np.array(self.ticks, np.int64),
             np.array(self.stretch, np.float64), np.array(self.label, np.int32), Ragged.of(self.before, np.int32),
+            np.array(self.held, np.int64),
         )  # fmt: skip
 
 
@@ -146,9 +148,11 @@ class StageContraction:
                     waits.append(made.add(Row.RECEIVES, -1, 0, port=tied))
         rows = [row for row in facts.optimizer if not job.skipped[row]]
         seconds = np.array([job.seconds[row] for row in rows]) * facts.share[rows]
-        ticks = int(picoseconds(seconds, "the optimizer").sum() + chain.gaps[rows].sum())
+        ticks = picoseconds(seconds, "the optimizer") + chain.gaps[rows]
         made.host = int(chain.issue[facts.optimizer].sum())
-        made.add(Row.WORK, WORKS, ticks, waits, stretch=chain.slowdown)
+        left = np.cumsum(ticks[::-1])[::-1]  # from each of them on
+        held = int((np.cumsum(chain.issue[rows]) + left).max(initial=0)) - chain.launch
+        made.add(Row.WORK, WORKS, int(ticks.sum()), waits, stretch=chain.slowdown, held=max(held, 0))
         if job.replication.states and not facts.sharded and job.sharing > 1:
             size = job.step.trace.values.bytes()
             for group in reversed(facts.groups()):
@@ -162,7 +166,8 @@ class StageContraction:
     def move(self, made: ContractedPass, call: Call, stream: int, before: Sequence[int] = ()) -> int:
         """One more collective of another axis than that which divides operators."""
         made.host += self.chain.launch
-        return made.add(Row.MOVE, stream, self.ways.move(call), before, label=self.ways.label(call))
+        held = made.host - self.chain.launch  # from the release, which is one launch after the host begins
+        return made.add(Row.MOVE, stream, self.ways.move(call), before, label=self.ways.label(call), held=held)
 
     def tied_bytes(self, gradient: Gradient) -> int:
         """What is exchanged of the gradient of a parameter that several stages have."""
@@ -235,6 +240,7 @@ class _PassContraction:
             self.units.before(self.rows[first], len(self.builder) - 1)
             self._take_over()
         chained = self.of.chain.play(self.rows[first:last], self.final)
+        issues = self.made.host - self.of.chain.launch  # from the release of the pass
         self.made.host += chained.host
         self.made.calls.update(self.of.chain.calls[call] for call in chained.calls.tolist())
         self.made.calls.update(self.of.chain.calls[call] for call, _ in chained.leading)
@@ -247,17 +253,20 @@ class _PassContraction:
         for mark in sorted(marks):
             before += self.receives.get(place, ())
             segments = chained.segments(place - first, mark - first) if fine else self._coarse(chained, place, mark)
-            row = self.made.work(segments[:1], before)
+            held = max(issues + int(chained.held[mark - first - 1]), 0) if mark > first else 0
             if len(segments) > 1 and not fine:
+                row = self.made.work(segments[:1], before)
                 self.made.add(Row.SENDS, OWN, 0, [row], port=Aside())
-            row = self.made.work(segments[1:], ()) if len(segments) > 1 else row
+                row = self.made.work(segments[1:], (), held)
+            else:
+                row = self.made.work(segments, before, held)
             self.ended[mark], before, place = row, [], mark
             if self.units is not None:
                 self.written.append(row)
                 self.builder.add(Op.COMPUTE, COMPUTE, operator=self.rows[mark - 1])
                 self.units.after(self.rows[mark - 1])
                 self._take_over()
-            self._send(chained, mark, first)
+            self._send(chained, mark, first, issues)
         if fine and self.of.leads and last == len(self.rows):
             self.made.add(Row.SENDS, OWN, 0, [self.ended[last]], port=Aside())
 
@@ -297,17 +306,20 @@ class _PassContraction:
                 row = self.of.move(self.made, (what, size, axis), on, before)
             self.written.append(row)
 
-    def _send(self, chained: Chained, mark: int, first: int) -> None:
+    def _send(self, chained: Chained, mark: int, first: int, issues: int) -> None:
         row = self.rows[mark - 1]
         if row not in self.going:
             return
         late = max(chained.ended(self.job.issued_after.get(row, ())) - chained.at(mark - first), 0)
+        held = issues + int(chained.issued[mark - first - 1])
         for boundary in self.going[row]:
             self.made.host += self.of.chain.send_launch
+            held = max(held + self.of.chain.send_launch, 0)
             ticks, label = self.of.ways.boundary(boundary, self.backward)
             self.made.add(
-                Row.SENDS, SENDS, ticks + late, [self.ended[mark]], label=label, port=self._port(boundary, True)
-            )
+                Row.SENDS, SENDS, ticks + late, [self.ended[mark]], label=label, port=self._port(boundary, True),
+                held=held,
+            )  # fmt: skip
 
     def _reduce(self, groups: Sequence[Sequence[Gradient]], ready: Sequence[int]) -> None:
         """What follows the last backward of a chunk, and what the update waits for."""
@@ -340,7 +352,8 @@ class _PassContraction:
                 tied = Tied(gradient.parameter, facts.stage, peer, of.tied_bytes(gradient))
                 ticks, label = of.ways.send(facts.stage, peer, tied.bytes)
                 made.host += of.chain.send_launch
-                made.add(Row.SENDS, SENDS, ticks, [reduced.get(gradient.storage, last)], label=label, port=tied)
+                held, before = made.host - of.chain.launch, [reduced.get(gradient.storage, last)]
+                made.add(Row.SENDS, SENDS, ticks, before, label=label, port=tied, held=max(held, 0))
 
     def _once(self) -> int | None:
         """Ticks after the last operator until complete gradients have been exchanged along the axis that divides

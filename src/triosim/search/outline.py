@@ -9,20 +9,20 @@ A full prediction writes, lowers and plays every instruction of every micro-batc
    (:mod:`triosim.search.ways`);
 4. all turns of all stages are played, with rates instead of flows (:mod:`triosim.engine.meeting`).
 
-It is exact but for what shares links, which goes at equal rates, and for what waits for a host: plans that are bound by
-their hosts are refused.
+It is exact but for what shares links, which goes at equal rates.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.composition.interference import interference
+from triosim.core.dataclass import dataclass
 from triosim.core.units import picoseconds
 from triosim.engine import meeting
 from triosim.engine.meeting import MeetingPiece, MeetingTurns, Met, PortedPiece
@@ -45,9 +45,6 @@ from triosim.search.stage_kinds import Port, StageKinds
 from triosim.search.undisturbed import Call, Uneven
 from triosim.search.ways import JobWays
 from triosim.trace.tables import Trace
-
-HOST_BOUND = 0.5
-"""Part of the time of a pass for which its host may be busy, if it is not to hold it up."""
 
 MOSTLY_COMPUTES = 0.25
 """Part of the work of a stage in which nothing may be computed, its collectives being waited for: what they share with
@@ -121,8 +118,10 @@ def job_of(made: Arranged) -> JobFacts:
         raise NotEvaluated("inference")
     if made.step.replication.away or made.step.replication.rooted:
         raise NotEvaluated("states or activations that a rule keeps elsewhere")
-    if made.step.replication.compression is not None:
-        raise NotEvaluated("gradients that are compressed")
+    if made.step.replication.compression is not None or made.step.replication.outer is not None:
+        raise NotEvaluated("gradients that are compressed, or steps that are local")
+    if made.schedule.combines or made.step.transfers.beside.any():
+        raise NotEvaluated("passes that are run in turn, or exchanges beside each other")
     if (
         made.launching.blocking
         or made.launching.mode == "graph"
@@ -236,10 +235,7 @@ class _Outline:
     def _written(self, of: StageContraction, turn: Turn | None, needs: Missing) -> ContractedPass:
         if turn is None:
             return of.update()
-        made = of.pass_of(turn.chunk, turn.what, turn.final, needs)
-        if made.host > HOST_BOUND * made.worked:
-            raise NotEvaluated("passes that are bound by their host")
-        return made
+        return of.pass_of(turn.chunk, turn.what, turn.final, needs)
 
 
 class _Messages:

@@ -11,15 +11,17 @@ import dataclasses
 import functools
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from triosim.core import guarded
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted, unknown
 from triosim.core.limits import WEIGHT_BYTES, check_memory
 from triosim.core.registry import Registry
+from triosim.core.tiling import NotRepeating
+from triosim.sources.models._decoder import Decoder, with_layers
 from triosim.sources.models._family import Family, Text
 from triosim.sources.models._family import Images as Images  # for families from outside, as the next two lines
 from triosim.sources.models._lora import checked
@@ -30,6 +32,7 @@ from triosim.sources.models._norms import NORMS
 from triosim.sources.models._optimizers import optimize
 from triosim.sources.models._tape import Dim
 from triosim.sources.models._tape import Tensor as Tensor
+from triosim.trace.repeated import Recurrence, lengthened
 from triosim.trace.tables import BATCH, Meta, Trace
 from triosim.transform.optimizing import optimizer as optimizer_of
 
@@ -345,32 +348,56 @@ def _build(
     family = family if training else family.untrained()
     low_rank = lora_of(lora) if lora else None
     batch, size = Dim(batch_size, BATCH), sizes.get(family.sized_by)
-    narrow: list[str] = []
-    if low_rank is not None and low_rank.base == "nf4":  # which layers are linear is known once they are called
-        probe = Net(family.weights(), PRECISIONS[precision], False, fused, attention, fused_softmax, low_rank)
-        family.forward(probe, family.inputs(probe, batch, size)[0])
-        narrow = [path for path in probe.linears if low_rank.meets(path)]
-    net = Net(
-        family.weights(), PRECISIONS[precision], training, fused, attention, fused_softmax, low_rank, narrow, adapters,
-        norms, fused_loss, fused_gate,
-    )  # fmt: skip
-    x, labels = family.inputs(net, batch, size)
-    scores = family.forward(net, x)
-    checked(net, title)
-    if not training and scored:
-        family.loss(net, scores, labels)
-    if training:
-        net.backward(family.loss(net, scores, labels), net.parameters.values())
-        optimize(net, optimizer, fused_optimizer)
-    meta = Meta(
-        made_by="triosim.model",
-        workload=", ".join(part for part in (title, family.extent(x), net.precision, lora and f"LoRA {lora}") if part),
-        batch_size=batch_size,
-        sequence_length=int(x.shape[1]) if isinstance(family, Text) else None,
-        symbols="model",
-        notes=notes,
-    )
-    return net.builder.build(meta)
+
+    def step(family: Family) -> Trace:
+        narrow: list[str] = []
+        if low_rank is not None and low_rank.base == "nf4":  # which layers are linear is known once they are called
+            probe = Net(family.weights(), PRECISIONS[precision], False, fused, attention, fused_softmax, low_rank)
+            family.forward(probe, family.inputs(probe, batch, size)[0])
+            narrow = [path for path in probe.linears if low_rank.meets(path)]
+        net = Net(
+            family.weights(), PRECISIONS[precision], training, fused, attention, fused_softmax, low_rank, narrow,
+            adapters, norms, fused_loss, fused_gate,
+        )  # fmt: skip
+        x, labels = family.inputs(net, batch, size)
+        scores = family.forward(net, x)
+        checked(net, title)
+        if not training and scored:
+            family.loss(net, scores, labels)
+        if training:
+            net.backward(family.loss(net, scores, labels), net.parameters.values())
+            optimize(net, optimizer, fused_optimizer)
+        said = (title, family.extent(x), net.precision, lora and f"LoRA {lora}")
+        meta = Meta(
+            made_by="triosim.model",
+            workload=", ".join(part for part in said if part),
+            batch_size=batch_size,
+            sequence_length=int(x.shape[1]) if isinstance(family, Text) else None,
+            symbols="model",
+            notes=notes,
+        )
+        return net.builder.build(meta)
+
+    return _of_few_blocks(family, step) or step(family)
+
+
+def _of_few_blocks(family: Family, step: Callable[[Family], Trace]) -> Trace | None:
+    """The step of a decoder of many equal blocks, from that of a few of them; None where it is not made so."""
+    if not isinstance(family, Decoder):
+        return None
+    check_memory(WEIGHT_BYTES * family.depth, "a model of so many layers", "use fewer layers")
+    run = Recurrence.of(family.kinds())
+    if run is None:
+        return None
+    few = with_layers(family, run.kept(family.depth))
+    parameters = few.weights().parameters
+    inside = [name for name in parameters if name.startswith(f"{family.path(run.begin)}.")]
+    more = len(inside) * run.dropped * run.period
+    check_memory(WEIGHT_BYTES * (len(parameters) + more), "a model of so many layers", "use fewer layers")
+    try:
+        return lengthened(step(few), run, [family.path(layer) for layer in range(family.depth)])
+    except NotRepeating:
+        return None
 
 
 # --- configurations ---------------------------------------------------------------------------------------------------

@@ -13,11 +13,11 @@ import functools
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from triosim.core import guarded
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, no_such_file, quoted, says_where, unknown
 
 FOLDER = Path(__file__).parent

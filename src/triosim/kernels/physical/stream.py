@@ -25,12 +25,13 @@ own take the constants of ``elementwise``, and an interval as wide as those are 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical import _constants

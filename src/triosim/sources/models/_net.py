@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 
 from triosim.core.errors import InputError
 from triosim.core.limits import WEIGHT_BYTES, check_memory
+from triosim.operators import CHANNELS_LAST, LAYOUT
 from triosim.sources.models._lora import Lora, adapted, frozen_product, widened
 from triosim.sources.models._norms import composed
 from triosim.sources.models._tape import Shape, Tape, Tensor, symbols
@@ -802,7 +803,7 @@ class Net(Tape):
             inputs = (x, weight) if bias is None else (x, weight, bias)
             args = {
                 "stride": [stride] * 2, "padding": [padding] * 2, "dilation": [1, 1], "transposed": False,
-                "output_padding": [0, 0], "groups": groups,
+                "output_padding": [0, 0], "groups": groups, **({LAYOUT: CHANNELS_LAST} if channels_last else {}),
             }  # fmt: skip
             row = self.operator("aten::convolution", ("input", "weight", "bias")[: len(inputs)], inputs, (y,), args)
 

@@ -6,8 +6,7 @@ its module, in the order in which Hugging Face registers them; calling it append
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from triosim.core.dataclass import dataclass
 from triosim.sources.models._net import Net, Weights
 from triosim.sources.models._tape import Tensor
 from triosim.sources.models._unfused import unfused_attention
