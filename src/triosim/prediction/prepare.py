@@ -181,8 +181,8 @@ def prepare(
     system: System,
     plan: Plan,
     fidelity: Fidelity | None = None,
-    tell: Progress = lambda words: None,
-    also: Sequence[Trace] = (),
+    progress: Progress = lambda words: None,
+    other_recordings: Sequence[Trace] = (),
     drawn: Mapping[str, DeviceEnergy] | None = None,
 ) -> Prepared:
     """Divide a workload among the devices of a system, price it and write what every rank runs.
@@ -192,29 +192,29 @@ def prepare(
         system: the machine.
         plan: how the work is divided.
         fidelity: which models price it.
-        tell: told what is being done, in a few words.
-        also: the same step recorded on other devices.
+        progress: called with what is being done, in a few words.
+        other_recordings: the same step recorded on other devices.
         drawn: what devices draw that were calibrated, by name.
 
     Raises:
         InputError: the workload, the system and the plan do not go together; the message says how they would.
     """
-    return written(arrange(workload, system, plan, fidelity, tell, also, drawn), tell)
+    return written(arrange(workload, system, plan, fidelity, progress, other_recordings, drawn), progress)
 
 
-def written(made: Arranged, tell: Progress = lambda words: None, memory: bool = True) -> Prepared:
+def written(made: Arranged, progress: Progress = lambda words: None, memory: bool = True) -> Prepared:
     """A job with its programs.
 
     Args:
         made: as it was arranged.
-        tell: as of :func:`prepare`.
+        progress: as of :func:`prepare`.
         memory: whether the footprints are wanted too.
 
     Raises:
         InputError: as of :func:`prepare`.
     """
     step, mesh, system, placement, models = made.step, made.mesh, made.system, made.placement, made.models
-    tell("writing the programs of the ranks")
+    progress("writing the programs of the ranks")
     chunks = made.schedule.chunks_per_stage
     _check_length(step.trace, made.plan, mesh, chunks, made.launching.mode)
     costs = _costs(
@@ -244,14 +244,14 @@ def arrange(
     system: System,
     plan: Plan,
     fidelity: Fidelity | None = None,
-    tell: Progress = lambda words: None,
-    also: Sequence[Trace] = (),
+    progress: Progress = lambda words: None,
+    other_recordings: Sequence[Trace] = (),
     drawn: Mapping[str, DeviceEnergy] | None = None,
 ) -> Arranged:
     """Divide a workload among the devices of a system, price it and cut it into stages.
 
     Args:
-        workload, system, plan, fidelity, tell, also, drawn: as of :func:`prepare`.
+        workload, system, plan, fidelity, progress, other_recordings, drawn: as of :func:`prepare`.
 
     Raises:
         InputError: as of :func:`prepare`.
@@ -279,15 +279,15 @@ def arrange(
         raise PlanError("dp-style dataparallel runs the batch in one piece: use micro-batches 1, or dp-style ddp")
     if plan.training and (plan.optimizer or named) and needs_whole_tensors(workload):
         placed = _of_whole_tensors(mesh, placed)
-    tell("dividing the step")
+    progress("dividing the step")
     made = divided(workload, rules, mesh, plan, placed, stack if named and plan.training else None)
     workload, whole, step = made.workload, made.whole, made.step
     placement = place(mesh, system.devices, plan.placement)
     system, recorded_on = _devices(workload, system)
     router = router_of(system)
-    tell("pricing operators")
+    progress("pricing operators")
     models = distinct(system.device_model[placement.devices]).tolist()
-    others = tuple(_recording(workload, other) for other in also)
+    others = tuple(_recording(workload, other) for other in other_recordings)
     plain = {m: replace(system.models[m], slowdown=1.0) for m in models}
     jobs = {m: PricingJob(step.trace, plain[m], workload, recorded_on, others) for m in models}
     for device in {m: system.models[m] for m in models}.values():

@@ -83,12 +83,16 @@ class Outlined:
 
 
 def outlined(
-    workload: Trace, system: System, plan: Plan, fidelity: Fidelity | None = None, also: Sequence[Trace] = ()
+    workload: Trace,
+    system: System,
+    plan: Plan,
+    fidelity: Fidelity | None = None,
+    other_recordings: Sequence[Trace] = (),
 ) -> Outlined:
     """Outline a plan.
 
     Args:
-        workload, system, plan, fidelity, also: as of :func:`triosim.simulate`.
+        workload, system, plan, fidelity, other_recordings: as of :func:`triosim.simulate`.
 
     Raises:
         InputError: as of :func:`triosim.simulate`.
@@ -98,7 +102,7 @@ def outlined(
     why = why_not(plan, fidelity)
     if why and why != GATHERED:
         raise NotEvaluated(why)
-    made = arrange(workload, system, plan, fidelity, also=also)
+    made = arrange(workload, system, plan, fidelity, other_recordings=other_recordings)
     try:
         return _Outline(made).run()
     except Uneven as error:
