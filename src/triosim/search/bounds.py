@@ -172,8 +172,7 @@ class Bounds:
         least = replace(
             one, weights=one.weights // ranks, gradients=one.gradients // ranks, states=one.states // ranks, kept=kept
         )
-        whole = max(two.flop - one.flop, 0.0) * size / (ranks * int(asked["cp"])) / self._peak
-        return Bound(self._at_least(whole, candidate), self._bytes(least, asked))
+        return Bound(self._at_least(self._products(asked), candidate), self._bytes(least, asked))
 
     def by_volume(self, candidate: Candidate) -> Bound:
         """What the collectives of a plan take at least, told from those of one sample and of two."""
@@ -187,9 +186,22 @@ class Bounds:
         return Bound(int(asked["micro_batches"]) * called / int(asked["pp"]), 0)
 
     def without_recomputation(self, candidate: Candidate) -> Bound:
-        """What a plan takes at least, told from the shape that runs nothing again: its seconds, and no memory."""
-        shape = self.shape({**candidate.asked, "recompute": "none"})
-        return Bound(0.0 if isinstance(shape, str) else self._seconds(shape, candidate), 0)
+        """What a plan takes at least, told from the shape that runs nothing again: its seconds, and no memory.
+
+        What is run again may hide collectives, so its products add to the operators of that shape only.
+        """
+        plain = {**candidate.asked, "recompute": "none"}
+        shape = self.shape(plain)
+        again = self._products(candidate.asked) - self._products(plain)
+        return Bound(0.0 if isinstance(shape, str) else self._seconds(shape, candidate, max(again, 0.0)), 0)
+
+    def _products(self, asked: Mapping[str, Any]) -> float:
+        """Seconds that the products of a micro-batch take on one rank at least."""
+        one, two = (self._of({**asked, **UNDIVIDED}, size) for size in (1, 2))
+        if isinstance(one, str) or isinstance(two, str):
+            return 0.0
+        ranks = int(asked["tp"]) * int(asked["ep"]) * int(asked["cp"])
+        return max(two.flop - one.flop, 0.0) * self._size(asked) / ranks / self._peak
 
     def of_stages(self, candidate: Candidate) -> Bound | str:
         """What a plan takes at least, told from its stages as they are cut; nothing new where they are not in turn.
@@ -328,7 +340,8 @@ class Bounds:
 
     # --- what it makes of a plan --------------------------------------------------------------------------------------
 
-    def _seconds(self, shape: LeastPass, candidate: Candidate) -> float:
+    def _seconds(self, shape: LeastPass, candidate: Candidate, again: float = 0.0) -> float:
+        """Seconds of an iteration; ``again`` those of what a micro-batch runs besides."""
         asked, parts = candidate.asked, candidate.parts
         m, p = int(asked["micro_batches"]), int(asked["pp"])
         unsplit = p == 1 or asked.get("schedule", "1f1b") in UNSPLIT
@@ -336,6 +349,7 @@ class Bounds:
         alone = shape.forward_alone_s + shape.backward_alone_s
         adds = 1 if self._adds_nothing(asked) else 1 / m
         hides = schedule_of(asked).combines  # what collectives take, beside another pass
+        alone += again
         whole = (alone if hides else max(whole - 2 * parts * shape.hidden_s, alone)) - shape.later_s * adds
         exchange = self._exchange(asked)
         gathered, reduced = (np.dot(each, shape.updated) for each in (exchange.gathered, exchange.reduced))
