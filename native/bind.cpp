@@ -15,6 +15,7 @@
 #include "longest_way.hpp"
 #include "maxmin.hpp"
 #include "meeting.hpp"
+#include "side_by_side.hpp"
 #include "turns.hpp"
 
 namespace nb = nanobind;
@@ -242,6 +243,44 @@ std::int64_t scaled(std::int64_t amount, double factor) {
 
 bool is_factor(double value) { return std::isfinite(value) && value >= 0; }
 
+// Where one draw after another of a graph is played.
+class Desk {
+public:
+    Desk(const Graph& graph, const Wires& wires)
+        : graph_(graph), wires_(wires), amount_(graph.amount.begin(), graph.amount.end()),
+          capacity_(wires.capacity.begin(), wires.capacity.end()), start_(graph.size()), finish_(graph.size()) {}
+
+    // When the last task ends; BEYOND where that cannot be counted, NEVER where some task never does.
+    Tick end(const std::string& model, Column<std::int32_t> kind, Column<double> factor, double link, bool interrupts) {
+        for (std::size_t task = 0; task < amount_.size(); ++task) {
+            if (const std::int32_t of = kind[task]; of >= 0) {
+                amount_[task] = scaled(graph_.amount[task], factor[static_cast<std::size_t>(of)]);
+            }
+        }
+        for (std::size_t at = 0; at < capacity_.size(); ++at) {
+            const std::int64_t whole = wires_.capacity[at];
+            capacity_[at] = whole == UNLIMITED ? whole : std::max<std::int64_t>(scaled(whole, link), 1);
+        }
+        Graph drawn = graph_;
+        drawn.amount = amount_;
+        Wires lines = wires_;
+        lines.capacity = capacity_;
+        const Roads roads(lines);
+        const auto solver = built_in(model, roads);
+        std::ranges::fill(start_, 0);
+        Engine engine(drawn, roads, *solver, start_, finish_, true, true, interrupts ? poll : [] {});
+        if (!engine.play()) return BEYOND;
+        if (finish_.empty()) return 0;
+        return std::ranges::find(finish_, NEVER) == finish_.end() ? std::ranges::max(finish_) : NEVER;
+    }
+
+private:
+    const Graph& graph_;
+    const Wires& wires_;
+    std::vector<std::int64_t> amount_, capacity_;
+    std::vector<Tick> start_, finish_;
+};
+
 nb::object play_many(nb::object py_graph, nb::object py_wires, const std::string& model, nb::object py_kind,
                      nb::object py_factors, nb::object py_links) {
     Reader reader;
@@ -267,33 +306,12 @@ nb::object play_many(nb::object py_graph, nb::object py_wires, const std::string
         if (!std::ranges::all_of(factors, is_factor) || !std::ranges::all_of(links, is_factor)) {
             throw Refused("factors and links must be finite and 0 or more");
         }
-        std::vector<std::int64_t> amount(graph.amount.begin(), graph.amount.end());
-        std::vector<std::int64_t> capacity(wires.capacity.begin(), wires.capacity.end());
-        std::vector<Tick> start(graph.size()), finish(graph.size());
-        for (std::size_t draw = 0; draw < ends.size(); ++draw) {
+        const std::size_t threads = workers(ends.size());
+        std::vector<Desk> desks(threads, Desk(graph, wires));
+        side_by_side(ends.size(), threads, [&, factors = factors, kinds = kinds](std::size_t draw, std::size_t worker) {
             const auto factor = factors.subspan(draw * kinds, kinds);
-            for (std::size_t task = 0; task < amount.size(); ++task) {
-                if (const std::int32_t of = kind[task]; of >= 0) {
-                    amount[task] = scaled(graph.amount[task], factor[static_cast<std::size_t>(of)]);
-                }
-            }
-            for (std::size_t link = 0; link < capacity.size(); ++link) {
-                const std::int64_t whole = wires.capacity[link];
-                capacity[link] = whole == UNLIMITED ? whole : std::max<std::int64_t>(scaled(whole, links[draw]), 1);
-            }
-            Graph drawn = graph;
-            drawn.amount = amount;
-            Wires lines = wires;
-            lines.capacity = capacity;
-            const Roads roads(lines);
-            const auto solver = built_in(model, roads);
-            std::ranges::fill(start, 0);
-            std::ranges::fill(finish, 0);
-            Engine engine(drawn, roads, *solver, start, finish, true, true, poll);
-            if (!engine.play()) ends[draw] = BEYOND;
-            else if (finish.empty()) ends[draw] = 0;
-            else if (std::ranges::find(finish, NEVER) == finish.end()) ends[draw] = std::ranges::max(finish);
-        }
+            ends[draw] = desks[worker].end(model, kind, factor, links[draw], worker == 0);
+        });
     }
     return array(std::move(ends));
 }
@@ -328,23 +346,28 @@ nb::tuple replay(nb::object py_graph, nb::object py_kind, nb::object py_fixed, n
             }
         }
         if (!good) throw Refused("columns that make no sense together");
-        LongestWay all(graph, kind, fixed, shared);
+        const LongestWay all(graph, kind, fixed, shared, at);
         complete = all.complete();
-        std::vector<Lanes> factor(kinds), asked(at.size());
-        for (std::size_t first = 0; complete && first < draws; first += LANES) {
+        const std::size_t batches = complete ? (draws + LANES - 1) / LANES : 0, threads = workers(batches);
+        struct Lines {
+            std::vector<Lanes> factor, asked, finish;
+        };
+        std::vector<Lines> lines(threads, {std::vector<Lanes>(kinds), std::vector<Lanes>(at.size()), {}});
+        side_by_side(batches, threads, [&, factors = factors, kinds = kinds](std::size_t batch, std::size_t worker) {
+            auto& [factor, asked, finish] = lines[worker];
             Lanes link{}, end{};
-            const std::size_t count = std::min(LANES, draws - first);
+            const std::size_t first = batch * LANES, count = std::min(LANES, draws - first);
             for (std::size_t lane = 0; lane < count; ++lane) {
                 link[lane] = links[first + lane];
                 for (std::size_t of = 0; of < kinds; ++of) factor[of][lane] = factors[(first + lane) * kinds + of];
             }
-            all.play(factor, link, at, end, asked);
+            all.play(factor, link, end, asked, finish);
             for (std::size_t lane = 0; lane < count; ++lane) {
                 ends[first + lane] = end[lane];
                 for (std::size_t i = 0; i < at.size(); ++i) found[(first + lane) * at.size() + i] = asked[i][lane];
             }
-            poll();
-        }
+            if (worker == 0) poll();
+        });
     }
     return nb::make_tuple(array(std::move(ends)), array(std::move(found)), complete);
 }

@@ -1,7 +1,8 @@
 // A graph played again with other durations, many draws side by side: triosim/engine/replay.py in C++.
 //
 // Transfers take what they took when the network was shared, times a factor, so that what remains is the longest way
-// through the tasks: one maximum for each dependency and one sum for each task, in LANES draws at once.
+// through the tasks: one maximum for each dependency and one sum for each task, in LANES draws at once.  An end is kept
+// only until the last that waits for it has read it, so that what is worked with stays close to the processor.
 #pragma once
 
 #include <algorithm>
@@ -22,8 +23,9 @@ using Lanes = std::array<double, LANES>;
 class LongestWay {
 public:
     // fixed, shared: ticks of each task that never change, and those that go with the links (for what computes: 0).
-    // kind: the column of factors that a task's fixed ticks are multiplied by, or -1.
-    LongestWay(const Graph& graph, Column<std::int32_t> kind, Column<double> fixed, Column<double> shared)
+    // kind: the column of factors that a task's fixed ticks are multiplied by, or -1.  at: tasks whose ends are asked for.
+    LongestWay(const Graph& graph, Column<std::int32_t> kind, Column<double> fixed, Column<double> shared,
+               Column<std::int64_t> at)
         : tasks_(graph.size()) {
         const std::size_t nodes = tasks_ + graph.instances.size();
         std::vector<Successors::Edge> edges;
@@ -43,21 +45,21 @@ public:
                 before = number;
             }
         }
-        order(nodes, edges, kind, fixed, shared);
+        order(nodes, edges, kind, fixed, shared, at);
     }
 
-    bool complete() const { return nodes_.size() == place_.size(); }
+    bool complete() const { return complete_; }
 
-    // Ends of LANES draws: the last of all, and of each task that is asked for.
-    void play(std::span<const Lanes> factors, const Lanes& links, Column<std::int64_t> at, Lanes& end,
-              std::span<Lanes> ends) {
-        finish_.resize(nodes_.size());
+    // Ends of LANES draws: the last of all, and of each task that is asked for.  finish: what is worked with, any Lanes.
+    void play(std::span<const Lanes> factors, const Lanes& links, Lanes& end, std::span<Lanes> ends,
+              std::vector<Lanes>& finish) const {
+        finish.resize(slots_);
         end.fill(0);
-        for (std::size_t place = 0; place < nodes_.size(); ++place) {
-            const Node& node = nodes_[place];
+        const std::int32_t* need = needs_.data();
+        for (const Node& node : nodes_) {
             Lanes now{};
-            for (auto i = node.first; i < node.last; ++i) {
-                const Lanes& before = finish_[static_cast<std::size_t>(needs_[static_cast<std::size_t>(i)])];
+            for (const std::int32_t* last = need + node.needs; need != last; ++need) {
+                const Lanes& before = finish[static_cast<std::size_t>(*need)];
                 for (std::size_t lane = 0; lane < LANES; ++lane) now[lane] = std::max(now[lane], before[lane]);
             }
             if (node.kind >= 0) {
@@ -66,23 +68,20 @@ public:
             } else {
                 for (std::size_t lane = 0; lane < LANES; ++lane) now[lane] += node.fixed + node.shared * links[lane];
             }
-            finish_[place] = now;
+            finish[static_cast<std::size_t>(node.slot)] = now;
             for (std::size_t lane = 0; lane < LANES; ++lane) end[lane] = std::max(end[lane], now[lane]);
         }
-        for (std::size_t i = 0; i < at.size(); ++i) {
-            ends[i] = finish_[static_cast<std::size_t>(place_[static_cast<std::size_t>(at[i])])];
-        }
+        for (std::size_t i = 0; i < asked_.size(); ++i) ends[i] = finish[static_cast<std::size_t>(asked_[i])];
     }
 
 private:
     struct Node {
-        std::int64_t first, last;
         double fixed, shared;
-        std::int32_t kind;
+        std::int32_t kind, needs, slot;
     };
 
     void order(std::size_t nodes, const std::vector<Successors::Edge>& edges, Column<std::int32_t> kind,
-               Column<double> fixed, Column<double> shared) {
+               Column<double> fixed, Column<double> shared, Column<std::int64_t> at) {
         const Successors after(nodes, edges);
         std::vector<std::int32_t> waits(nodes, 0);
         for (const Successors::Edge& edge : edges) ++waits[static_cast<std::size_t>(edge.target)];
@@ -91,16 +90,16 @@ private:
         for (std::size_t node = nodes; node-- > 0;) {
             if (waits[node] == 0) ready.push_back(static_cast<std::int32_t>(node));
         }
-        place_.assign(nodes, -1);
         while (!ready.empty()) {  // the newest first, so that what follows each other lies close together
             const std::int32_t node = ready.back();
             ready.pop_back();
-            place_[static_cast<std::size_t>(node)] = static_cast<std::int32_t>(of.size());
             of.push_back(node);
             for (const std::int32_t next : after[node]) {
                 if (--waits[static_cast<std::size_t>(next)] == 0) ready.push_back(next);
             }
         }
+        complete_ = of.size() == nodes;
+        if (!complete_) return;
         std::vector<std::int64_t> first(nodes + 1, 0);
         for (const Successors::Edge& edge : edges) ++first[static_cast<std::size_t>(edge.target) + 1];
         for (std::size_t node = 0; node < nodes; ++node) first[node + 1] += first[node];
@@ -109,15 +108,25 @@ private:
         for (const Successors::Edge& edge : edges) {
             sources[static_cast<std::size_t>(next[static_cast<std::size_t>(edge.target)]++)] = edge.source;
         }
-        nodes_.reserve(of.size());
+        std::vector<std::int32_t>& unread = waits;  // of each node: who has not read its end yet, one more where it is kept
+        for (std::size_t node = 0; node < nodes; ++node) {
+            unread[node] = static_cast<std::int32_t>(after[static_cast<std::int32_t>(node)].size());
+        }
+        for (const std::int64_t task : at) ++unread[static_cast<std::size_t>(task)];
+        std::vector<std::int32_t> slot(nodes, 0), free;
+        nodes_.reserve(nodes);
         needs_.reserve(edges.size());
         for (const std::int32_t node : of) {
             const auto row = static_cast<std::size_t>(node);
-            Node made{static_cast<std::int64_t>(needs_.size()), 0, 0, 0, -1};
+            Node made{0, 0, -1, static_cast<std::int32_t>(first[row + 1] - first[row]), 0};
             for (auto i = first[row]; i < first[row + 1]; ++i) {
-                needs_.push_back(place_[static_cast<std::size_t>(sources[static_cast<std::size_t>(i)])]);
+                const auto source = static_cast<std::size_t>(sources[static_cast<std::size_t>(i)]);
+                needs_.push_back(slot[source]);
+                if (--unread[source] == 0) free.push_back(slot[source]);
             }
-            made.last = static_cast<std::int64_t>(needs_.size());
+            if (free.empty()) free.push_back(static_cast<std::int32_t>(slots_++));
+            made.slot = slot[row] = free.back();
+            if (unread[row] > 0) free.pop_back();
             if (row < tasks_) {
                 made.fixed = fixed[row];
                 made.shared = shared[row];
@@ -125,13 +134,14 @@ private:
             }
             nodes_.push_back(made);
         }
+        for (const std::int64_t task : at) asked_.push_back(slot[static_cast<std::size_t>(task)]);
     }
 
-    std::size_t tasks_;
-    std::vector<std::int32_t> place_;  // of each task, and collective, in the order
+    std::size_t tasks_, slots_ = 0;
+    bool complete_ = false;
     std::vector<Node> nodes_;
-    std::vector<std::int32_t> needs_;  // places
-    std::vector<Lanes> finish_;
+    std::vector<std::int32_t> needs_;  // slots of ends, of all nodes one after another
+    std::vector<std::int32_t> asked_;  // the same of the tasks that are asked for
 };
 
 }  // namespace triosim

@@ -82,7 +82,7 @@ def test_what_a_prediction_took_is_told_beside_it(tmp_path: Path) -> None:
     trace = tmp_path / "chain.triosim"
     triosim.save(chain(layers=8), trace)
     done = run("train", trace, "--json", "-")
-    assert set(json.loads(done.stdout)["simulation"]) == {"tasks", "flows", "draws"}
+    assert set(json.loads(done.stdout)["simulation"]) == {"tasks", "flows", "draws", "drawn"}
     (line,) = done.stderr.splitlines()
     assert line.startswith("took ")
     assert " engine): " in line
@@ -90,7 +90,7 @@ def test_what_a_prediction_took_is_told_beside_it(tmp_path: Path) -> None:
     assert not any(line.startswith("took ") for line in done.stderr.splitlines())
     stats = json.loads((tmp_path / "stats.json").read_text())
     assert stats["schema"] == "triosim/stats/1"
-    assert set(stats) == {"schema", "wall_s", "cpu_s", "engine", "tasks", "flows", "draws"}
+    assert set(stats) == {"schema", "wall_s", "cpu_s", "engine", "tasks", "flows", "draws", "drawn"}
     assert stats["engine"] in ENGINES
     assert stats["wall_s"] > 0
     done = run("train", trace, "--json", tmp_path / "same", "--stats", tmp_path / "same", code=2)

@@ -39,7 +39,7 @@ def test_train_prints_only_json_when_asked(trace: Path) -> None:
     assert result["throughput"]["samples_per_s"] == pytest.approx(4 * 64 / result["iteration_time_s"])
     for key in ("memory", "devices", "stages", "layers", "collectives", "workload", "system", "sources", "simulation"):
         assert result[key], key
-    assert set(result["simulation"]) == {"tasks", "flows", "draws"}
+    assert set(result["simulation"]) == {"tasks", "flows", "draws", "drawn"}
     (row,) = result["devices"]
     assert set(row) >= {
         "rank",

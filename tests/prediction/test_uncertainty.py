@@ -138,3 +138,39 @@ def test_links_shared_as_they_were_say_nearly_what_links_shared_anew_say(monkeyp
     assert triosim.simulate(*job).interval_s == pytest.approx(anew, rel=0.05), (
         "the network is most of it: the worst case"
     )
+
+
+def test_there_are_always_draws_and_how_they_shared_links_is_said(monkeypatch):
+    job = triosim.model("gpt2", batch_size=16), triosim.system("dgx-a100", nodes=2), triosim.Plan(tp=2)
+    assert triosim.simulate(*job).simulation.drawn == module.ANEW
+    monkeypatch.setattr(module, "BUDGET", 0)
+    monkeypatch.setattr(module, "REPLAYS", 0)
+    few = triosim.simulate(*job)
+    assert (few.simulation.draws, few.simulation.drawn) == (module.FEWEST, module.AS_PREDICTED)
+    assert few.uncertainty
+
+
+def test_a_network_model_of_ones_own_is_asked_in_every_draw(tmp_path, monkeypatch):
+    own = tmp_path / "own.py"
+    own.write_text(
+        "from triosim.core.registry import registered\nfrom triosim.engine.solvers.max_min import MaxMin\n"
+        "@registered\nclass Own(MaxMin):\n    '''As max-min.'''\n"
+    )
+    job = triosim.model("gpt2", batch_size=16), triosim.system("dgx-a100", nodes=2), triosim.Plan(tp=2, overlap=False)
+    ours, theirs = triosim.simulate(*job), triosim.simulate(*job, triosim.Fidelity(solver=str(own)))
+    assert theirs.simulation == ours.simulation
+    assert theirs.interval_s == ours.interval_s
+    monkeypatch.setattr(module, "BUDGET", 0)
+    assert triosim.simulate(*job, triosim.Fidelity(solver=str(own))).simulation.drawn == module.AS_PREDICTED
+
+
+def test_jobs_side_by_side_are_as_unsure_as_alone(monkeypatch):
+    """Two jobs whose links no other uses."""
+    trace, system = triosim.model("gpt2", batch_size=16), triosim.system("dgx-a100", nodes=2)
+    monkeypatch.setattr(module, "BUDGET", 0)
+    plans = [triosim.Plan(tp=2, dp=4, placement=tuple(range(first, first + 8))) for first in (0, 8)]
+    for plan, result in zip(plans, triosim.simulate_together([(trace, plan) for plan in plans], system), strict=True):
+        alone = triosim.simulate(trace, system, plan)
+        assert result.simulation.draws == alone.simulation.draws == module.DRAWS
+        assert result.interval_s == pytest.approx(alone.interval_s, rel=1e-9)
+        assert [cause.name for cause in result.uncertainty] == [cause.name for cause in alone.uncertainty]

@@ -360,7 +360,7 @@ def _result(world, end, stages, replicas, micro_batches, layers, iterations, sta
         make_cost=lambda energy: cost(
             Usage((("H100-SXM5-80GB", float(ranks)),), period / 3600, energy.node_j), CostOptions()
         ),
-        make_interval=lambda: Interval(period * 0.93, period * 1.08, (), 200),
+        make_interval=lambda: Interval(period * 0.93, period * 1.08, (), 200, "links shared anew"),
         make_layers=lambda: _layers(timeline, replicas, iterations), make_timeline=lambda: timeline,
         make_stats=lambda: Stats(1.0, 0.5, "native"),
     )  # fmt: skip

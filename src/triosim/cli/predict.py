@@ -111,10 +111,11 @@ def _predict(options: Options, training: bool) -> None:
         note(took(result.stats, asdict(result.simulation)))
 
 
-def took(stats: Stats, sizes: dict[str, int]) -> str:
+def took(stats: Stats, sizes: dict[str, Any]) -> str:
     """The line that says what a prediction took."""
-    counts = ", ".join(f"{count:,} {what}" for what, count in sizes.items())
-    return f"took      {stats.wall_s:.2f} s ({stats.cpu_s:.2f} CPU s, {stats.engine} engine): {counts}"
+    counts = ", ".join(f"{count:,} {what}" for what, count in sizes.items() if what != "drawn")
+    drawn = f" ({sizes['drawn']})" if "drawn" in sizes else ""
+    return f"took      {stats.wall_s:.2f} s ({stats.cpu_s:.2f} CPU s, {stats.engine} engine): {counts}{drawn}"
 
 
 def job(options: Options, training: bool) -> tuple[Trace, System, Plan, Fidelity]:

@@ -52,6 +52,7 @@ from triosim.prediction.pricing import priced
 from triosim.prediction.timeline import CATEGORIES
 from triosim.schedule.actions import SCHEDULES, Schedule, check
 from triosim.schedule.backward import split_backward
+from triosim.schedule.deadlock import check_circles
 from triosim.schedule.job import Costs, each_program
 from triosim.schedule.pass_times import pass_times
 from triosim.schedule.program import Op, Program
@@ -441,6 +442,7 @@ def _schedule(plan: Plan, mesh: JobMesh) -> Schedule:
         )
     if plan.training and not is_ours(part):
         check(schedule, plan.schedule, mesh.stages, mesh.micro_batches)
+        check_circles(schedule, plan.schedule, mesh.stages, mesh.micro_batches)
     return schedule
 
 
@@ -507,7 +509,8 @@ def mesh_of(workload: Trace, system: System, plan: Plan) -> tuple[list[Rule], Jo
     named = workload.meta.made_by == NAMED
     rules = rules_of(plan, named)
     batch = None if named else _samples(workload)
-    return rules, resolve(plan, system.devices, batch, workload.meta.micro_batches, rules)
+    parts = workload.meta.micro_batches
+    return rules, resolve(plan, system.devices, batch, parts, rules, system.devices_per_server)
 
 
 def seconds_per_byte(workload: Trace, system: System, plan: Plan) -> NDArray[np.float64]:

@@ -124,7 +124,12 @@ def simulate(
                     at_once=True,
                 )
 
-            found = result_of(job, known.run, known.sources, clock, largest, unsure_by_turns, energy)
+            def by_turns() -> Uncertainty:
+                said = unsure_by_turns()
+                assert said is not None  # else the whole job is asked
+                return said
+
+            found = result_of(job, known.run, known.sources, clock, by_turns, largest, energy)
             return replace(
                 found,
                 make_interval=lambda: (found if unsure_by_turns() else whole()).make_interval(),
@@ -153,10 +158,10 @@ def simulate(
 
     progress("adding up")
 
-    def unsure() -> Uncertainty | None:
+    def unsure() -> Uncertainty:
         return unsure_by_turns() or uncertainty(job, lowered, played, amount, model)
 
-    found = result_of(job, run, sources, clock, largest, unsure, energy)
+    found = result_of(job, run, sources, clock, unsure, largest, energy)
     if variation is None:
         return found
     progress("playing every rank")
@@ -321,9 +326,9 @@ def result_of(
     run: tally.Run,
     sources: tuple[str, ...],
     clock: Stopwatch,
+    uncertainty: Callable[[], Uncertainty],
     largest: int | None = None,
-    uncertainty: Callable[[], Uncertainty | None] = lambda: None,
     energy: EnergyOptions | None = None,
 ) -> Result:
     stats = lambda: clock.stats(run.played.engine)  # noqa: E731
-    return Summary(job, run, sources, stats, largest, uncertainty, energy or EnergyOptions()).result()
+    return Summary(job, run, sources, stats, uncertainty, largest, energy or EnergyOptions()).result()

@@ -23,14 +23,13 @@ from triosim.hardware.power import constants
 from triosim.kernels.estimate import CONFIDENCE
 from triosim.kernels.pricing import describe as describe_times
 from triosim.kernels.pricing import undecided_rows
-from triosim.kernels.uncertainty import total_half_width
 from triosim.memory.holders import holders
 from triosim.plan import AXES, RunPlan
 from triosim.prediction import metrics as tally
 from triosim.prediction.efficiency import efficiency
 from triosim.prediction.largest_batch import fullest
 from triosim.prediction.prepare import Prepared
-from triosim.prediction.result import Breakdown, Interval, Memory, Result, Throughput, Workload
+from triosim.prediction.result import Interval, Memory, Result, Throughput, Workload
 from triosim.prediction.timeline import CATEGORIES
 from triosim.prediction.uncertainty import Uncertainty, link_spread
 from triosim.stacks import ASSUMED
@@ -53,8 +52,8 @@ class Summary:
         run: the job as it was played.
         network: where the costs of collectives are from.
         stats: what the prediction took until now.
+        uncertainty: finds that of the time.
         largest_batch: the largest batch that fits in memory, None where it was not looked for.
-        uncertainty: finds that of the time; None where that takes too long to play.
         energy: constants of energy beside the table's, and what devices draw that were calibrated.
     """
 
@@ -62,8 +61,8 @@ class Summary:
     run: tally.Run
     network: tuple[str, ...]
     stats: Callable[[], Stats]
+    uncertainty: Callable[[], Uncertainty]
     largest_batch: int | None = None
-    uncertainty: Callable[[], Uncertainty | None] = lambda: None
     energy: EnergyOptions = field(default_factory=EnergyOptions)
 
     def result(self) -> Result:
@@ -93,7 +92,7 @@ class Summary:
             warnings=self.warnings(memory.fits),
             tasks=run.played_tasks,
             flows=run.flows,
-            make_interval=lambda: self._interval(seconds, parts),
+            make_interval=lambda: self._interval(seconds),
             make_energy=account.energy,
             make_cost=lambda energy: self._cost(energy, seconds, throughput),
             make_layers=lambda: tally.layer_rows(run, trace, account),
@@ -139,28 +138,17 @@ class Summary:
         length = self.of.whole.meta.sequence_length
         return Throughput(samples, samples * length if samples and length else None)
 
-    def _interval(self, seconds: float, parts: Breakdown) -> Interval:
+    def _interval(self, seconds: float) -> Interval:
         """What playing the job with other times showed (:mod:`triosim.prediction.uncertainty`).
 
-        With a residual it is what measured iterations that were left out of its fit showed.  Where playing again takes
-        too long, operator times, the network and the host err independently of each other, each as a whole.
+        With a residual it is what measured iterations that were left out of its fit showed.
         """
-        found = self.uncertainty() if self.of.residual is None else None
-        if found is not None:
-            return Interval(seconds * found.low, seconds * found.high, found.causes, found.draws)
         if self.of.residual is not None:
             spread = self.of.residual.spread_of(self._sizes())
-            return Interval(seconds * float(np.exp(-spread)), seconds * float(np.exp(spread)))
-        operators = total_half_width(self.of.times, self.of.step.trace)
-        network = link_spread(self.of.system, self.of.placement)
-        shares = (
-            (seconds - parts.exposed_communication - parts.host, operators),
-            (parts.exposed_communication, network),
-            (parts.host, self.of.launching.spread),
-        )
-        above = np.sqrt(sum((share * np.expm1(width)) ** 2 for share, width in shares))
-        below = np.sqrt(sum((share * -np.expm1(-width)) ** 2 for share, width in shares))
-        return Interval(max(seconds - float(below), 0.0), seconds + float(above))
+            low, high = float(np.exp(-spread)), float(np.exp(spread))
+            return Interval(seconds * low, seconds * high, (), 0, "iterations left out of the residual's fit")
+        found = self.uncertainty()
+        return Interval(seconds * found.low, seconds * found.high, found.causes, found.draws, found.drawn)
 
     def _sizes(self) -> JobSizes:
         """How large the job is, as a residual of composition counts."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import field, replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -25,6 +26,7 @@ from triosim.prediction import metrics as tally
 from triosim.prediction.prepare import Prepared, Progress, prepare
 from triosim.prediction.result import Result
 from triosim.prediction.simulate import lowered_job, result_of, settled
+from triosim.prediction.uncertainty import uncertainty_among_others
 from triosim.trace.tables import Trace
 
 
@@ -134,7 +136,9 @@ def stays(
     own = [slice(*pair) for pair in pairwise(last)]
     waits = any(start != LateStart() for start in starts)
     shared = [(job, lowered) for job, (lowered, _) in zip(prepared, parts, strict=True)]
-    played, _ = settled(shared, late(graph, own, starts) if waits else graph, wires, model)
+    graph = late(graph, own, starts) if waits else graph
+    played, amount = settled(shared, graph, wires, model)
+    graph = replace(graph, amount=amount)
     begins = [int(played.finish[last[-1] + len(own) + number]) if waits else 0 for number in range(len(own))]
 
     progress("adding up")
@@ -155,7 +159,10 @@ def stays(
             JobStay(
                 of.name or f"job {len(found)}", tuple(made.placement.devices.tolist()), begin / PICOSECONDS_PER_SECOND,
                 (begin + int(run.played.finish.max())) / PICOSECONDS_PER_SECOND, tuple(times.tolist()), single,
-                result_of(made, run, sources, clock),
+                result_of(
+                    made, run, sources, clock,
+                    partial(uncertainty_among_others, made, lowered, mine, graph, wires, played, model),
+                ),
             )
         )  # fmt: skip
     return found

@@ -8,8 +8,8 @@ moved by one standard deviation, and with 200 draws of all together (from ``Plan
 make of the errors what they make of the times.
 
 Where so many plays would take too long, transfers share links as they did in the prediction itself, and the rest is
-played as the longest way (:mod:`triosim.engine.replay`); of a pipeline of many turns, as many as it takes to see their
-pace.
+played as the longest way (:mod:`triosim.engine.replay`), which the result says; of a pipeline of many turns, as many as
+it takes to see their pace.  There are always draws, at least :data:`FEWEST`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from triosim.composition import update
 from triosim.core.dataclass import dataclass
-from triosim.engine.graph import Graph, Played
+from triosim.engine.graph import EngineNetwork, Graph, Played
 from triosim.engine.many import play_many
-from triosim.engine.replay import durations, replay, replayable
+from triosim.engine.replay import Durations, durations, replay
 from triosim.engine.solver import NetworkModel
 from triosim.hardware import catalog
 from triosim.hardware.system import Labels, System, Tier
@@ -49,7 +49,7 @@ switches lie between: MooreThreads/SimuMax, configs/system/a100_pcie.json) and a
 
 DRAWS = 200
 FEWEST = 50
-"""Draws below which quantiles say little."""
+"""Draws below which quantiles say little; there are never fewer."""
 TASK, EVENT = 1, 80
 """What playing a task takes, and solving the sharing of links at one instant, in units of the former: on the native
 engine about 60 ns and 5 us.  How much is played on the side depends on these counts, and not on a clock or on the
@@ -58,10 +58,10 @@ BUDGET = 6_500_000
 """Draws are as many as fit in this where links are shared anew, the causes one by one included: some 0.4 s on the
 native engine, 15 s on the reference engine."""
 REPLAYS = 1_200_000_000
-"""Tasks of all draws together where transfers share links as they did: some 2 s on the native engine; draws are as many
-as fit.  Where :data:`FEWEST` do not, nothing is played on the side."""
-LIMIT = 5 * BUDGET
-"""The budget of what can be played with links shared anew only (triosim.engine.replay.replayable)."""
+"""Tasks of all draws together where transfers share links as they did: some 1.2 s on the native engine; draws are as
+many as fit, or :data:`FEWEST`, which take no longer than the job itself."""
+ANEW, AS_PREDICTED = "links shared anew", "links shared as predicted"
+"""How transfers share links in a draw."""
 TAIL = 0.05
 
 HOST, UPDATE, NETWORK = "the host", "the host's update", "the network"
@@ -86,18 +86,20 @@ class Uncertainty:
         low, high: ends of the 90 % interval over the time itself, factors.
         causes: largest first.
         draws: times that the job was played with all causes at once.
+        drawn: :data:`ANEW` or :data:`AS_PREDICTED`.
     """
 
     low: float
     high: float
     causes: tuple[Cause, ...]
     draws: int
+    drawn: str
 
 
 def uncertainty(
     job: Prepared, lowered: Lowered, played: Played, amount: NDArray[np.int64], model: NetworkModel
-) -> Uncertainty | None:
-    """Uncertainty of a job that has been played; None where playing it again would take too long.
+) -> Uncertainty:
+    """Uncertainty of a job that has been played.
 
     Args:
         job: as it was prepared.
@@ -110,20 +112,35 @@ def uncertainty(
     causes = _JobCauses.of_job(job, lowered, amount)
     each = TASK * len(graph) + EVENT * played.events
     draws = _draws(each, len(causes.one_by_one), BUDGET)
-    if draws < FEWEST and not replayable(graph):
-        draws = _draws(each, len(causes.one_by_one), LIMIT)
-        if draws < FEWEST:
-            return None
     if draws >= FEWEST:
-        return causes.uncertainty(job, _played(graph, lowered, model, causes), draws)
-    return _replayed(job, lowered, graph, played, model, causes, None)
+        return causes.uncertainty(job, _played(graph, lowered, model, causes), draws, ANEW)
+    return _replayed(job, graph, _took(graph, lowered.wires, model, played, causes), causes)
+
+
+def uncertainty_among_others(
+    job: Prepared, lowered: Lowered, own: slice, graph: Graph, wires: EngineNetwork, played: Played, model: NetworkModel
+) -> Uncertainty:
+    """Uncertainty of a job that was played together with others, which stay as they are.
+
+    Args:
+        job, lowered: as of :func:`uncertainty`.
+        own: its tasks among those of all jobs.
+        graph, wires: of all jobs, the amounts as they were played.
+        played: when all tasks ran.
+        model: how links are shared.
+    """
+    amount = graph.amount[own]
+    causes = _JobCauses.of_job(job, lowered, amount)
+    took = _took(graph, wires, model, played, causes)
+    part = Durations(took.fixed[own], took.shared[own])
+    return _replayed(job, replace(lowered.graph, amount=amount), part, causes)
 
 
 def steady_uncertainty(
     job: Prepared, run: SteadyRun, amount: NDArray[np.int64], model: NetworkModel
 ) -> Uncertainty | None:
     """The same of a job whose turns are alike, from the short one that was played; None where playing it all so often
-    does not take long, or even this does.
+    does not take long.
 
     Args:
         job: the whole one.
@@ -137,7 +154,8 @@ def steady_uncertainty(
     each = int(more * (TASK * len(lowered.graph) + EVENT * played.events))
     if _draws(each, len(causes.one_by_one), BUDGET) >= FEWEST:
         return None
-    return _replayed(job, lowered, replace(lowered.graph, amount=amount), played, model, causes, run)
+    graph = replace(lowered.graph, amount=amount)
+    return _replayed(job, graph, _took(graph, lowered.wires, model, played, causes), causes, run)
 
 
 def _draws(each: int, causes: int, budget: int) -> int:
@@ -154,23 +172,26 @@ def _played(graph: Graph, lowered: Lowered, model: NetworkModel, causes: _JobCau
     return ends
 
 
-def _replayed(
-    job: Prepared, lowered: Lowered, graph: Graph, played: Played, model: NetworkModel, causes: _JobCauses,
-    run: SteadyRun | None,
-) -> Uncertainty | None:  # fmt: skip
-    """Uncertainty from draws in which links are shared as they were; None where there is no time for any."""
-    draws = _draws(len(graph), len(causes.one_by_one), REPLAYS)
-    if draws < FEWEST:
-        return None
+def _took(
+    graph: Graph, wires: EngineNetwork, model: NetworkModel, played: Played, causes: _JobCauses
+) -> Durations:  # fmt: skip
+    """What tasks took, and the part of it that goes with the links."""
     slower = float(np.exp(-causes.network / Z90)) if causes.network else None
-    took = durations(graph, lowered.wires, model, played, slower)
+    return durations(graph, wires, model, played, slower)
+
+
+def _replayed(
+    job: Prepared, graph: Graph, took: Durations, causes: _JobCauses, run: SteadyRun | None = None
+) -> Uncertainty:  # fmt: skip
+    """Uncertainty from draws in which links are shared as they were."""
+    draws = max(_draws(len(graph), len(causes.one_by_one), REPLAYS), FEWEST)
     at = np.zeros(0, np.int64) if run is None else run.landmarks.ravel()
 
     def ends(z: NDArray[np.float64]) -> NDArray[np.float64]:
         found, marks = replay(graph, took, causes.column, *causes.factors(z), at)
         return found if run is None else run.ends(found, marks)
 
-    return causes.uncertainty(job, ends, draws)
+    return causes.uncertainty(job, ends, draws, AS_PREDICTED)
 
 
 _Ends = Callable[[NDArray[np.float64]], NDArray[np.float64]]
@@ -213,16 +234,18 @@ class _JobCauses:
         """Factors of kinds of tasks, and of link rates, in draws of shape (draws, causes)."""
         return np.exp(z[:, self.of] * self.reach / Z90), np.exp(-z[:, -1] * self.network / Z90)
 
-    def uncertainty(self, job: Prepared, ends: _Ends, draws: int) -> Uncertainty:
+    def uncertainty(self, job: Prepared, ends: _Ends, draws: int, drawn: str) -> Uncertainty:
         """What so many draws say, with every draw its mirror image."""
-        alone = np.log(np.maximum(ends(self.one_by_one), 1.0))
+        singly = self.one_by_one
+        half = np.random.default_rng(job.fidelity.seed).standard_normal((draws // 2, len(self.names)))
+        logs = np.log(np.maximum(ends(np.vstack([singly, half, -half])), 1.0))
+        alone = logs[: len(singly)]
         moved = np.zeros(len(self.names))
         moved[self.matter] = alone[1:] - alone[0]
-        half = np.random.default_rng(job.fidelity.seed).standard_normal((draws // 2, len(self.names)))
-        found = np.sort(np.log(np.maximum(ends(np.vstack([half, -half])), 1.0)) - alone[0])
+        found = np.sort(logs[len(singly) :] - alone[0])
         low, high = found[int(np.floor(TAIL * (draws + 1))) - 1], found[int(np.ceil((1 - TAIL) * (draws + 1))) - 1]
         factors = float(np.exp(min(low, 0.0))), float(np.exp(max(high, 0.0)))
-        return Uncertainty(*factors, _causes(job, self.names, moved), draws)
+        return Uncertainty(*factors, _causes(job, self.names, moved), draws, drawn)
 
 
 def link_spread(system: System, placement: Placement) -> float:

@@ -155,7 +155,7 @@ class _Open:
 
 
 _STEPS: tuple[Callable[[Bounds, Candidate], Bound | str], ...] = (
-    Bounds.at_once, Bounds.without_recomputation, Bounds.of, Bounds.of_stages,
+    Bounds.at_once, Bounds.by_volume, Bounds.without_recomputation, Bounds.of, Bounds.of_stages,
 )  # fmt: skip
 """What tells the least of a plan, each step dearer and sharper than the one before it."""
 SHARP = len(_STEPS) - 1

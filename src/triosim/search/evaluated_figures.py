@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NoReturn
 
-from triosim.engine.stats import Stats
 from triosim.prediction.efficiency import efficiency
 from triosim.prediction.largest_batch import needed
 from triosim.prediction.metrics import S
@@ -54,7 +54,7 @@ def _most_talked(job: Outlined) -> str:
 
 def _figures(made: Arranged, end: int, reserved: int, parts: Breakdown, talk: Callable[[], str], way: str) -> Figures:
     prepared = made.prepared([], [], [])
-    summary = Summary(prepared, None, (), _no_stats)  # type: ignore[arg-type]
+    summary = Summary(prepared, None, (), _nobody_asks, _nobody_asks)  # type: ignore[arg-type]
     seconds = end * S
     memory = needed(0, reserved, made.system.models[made.models[0]])
     throughput = summary.throughput(seconds)
@@ -77,5 +77,5 @@ def _figures(made: Arranged, end: int, reserved: int, parts: Breakdown, talk: Ca
     )
 
 
-def _no_stats() -> Stats:
-    raise NotImplementedError("an evaluated plan has no statistics of a play")
+def _nobody_asks() -> NoReturn:
+    raise NotImplementedError("an evaluated plan has not been played")

@@ -31,6 +31,7 @@ from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.kernels.copying import copy_s_per_byte
 from triosim.partition.gradients import gradients
+from triosim.partition.travel import Travel
 from triosim.plan import Plan
 from triosim.prediction.prepare import Arranged, arrange
 from triosim.schedule._stage import JobFacts, StageFacts
@@ -122,8 +123,9 @@ def job_of(made: Arranged) -> JobFacts:
         raise NotEvaluated("inference")
     if made.step.replication.away or made.step.replication.rooted:
         raise NotEvaluated("states or activations that a rule keeps elsewhere")
-    if made.step.replication.compression is not None or made.step.replication.outer is not None:
-        raise NotEvaluated("gradients that are compressed, or steps that are local")
+    held = made.step.replication
+    if held.compression is not None or held.outer is not None or held.travel != Travel():
+        raise NotEvaluated("gradients or parameters that travel as something else, or steps that are local")
     if made.schedule.combines or made.step.transfers.beside.any():
         raise NotEvaluated("passes that are run in turn, or exchanges beside each other")
     if (

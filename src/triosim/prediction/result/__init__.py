@@ -259,11 +259,14 @@ class Simulation:
     Attributes:
         tasks, flows: of one run; those inside collectives count among the flows.
         draws: runs with other times that the interval comes from; 0 where it was found in another way.
+        drawn: ``"links shared anew"`` where each of them was a whole run, ``"links shared as predicted"`` where
+            transfers shared links as they did in the prediction; else the way.
     """
 
     tasks: int
     flows: int
     draws: int
+    drawn: str
 
 
 @dataclass(frozen=True)
@@ -273,13 +276,14 @@ class Interval:
     Attributes:
         low_s, high_s: its ends.
         causes: what makes it so wide, the largest first; empty where that was not played.
-        draws: runs with other times that it comes from; 0 where it was found in another way.
+        draws, drawn: as of :class:`Simulation`.
     """
 
     low_s: float
     high_s: float
-    causes: tuple[Cause, ...] = ()
-    draws: int = 0
+    causes: tuple[Cause, ...]
+    draws: int
+    drawn: str
 
 
 @dataclass(frozen=True, repr=False)
@@ -353,7 +357,7 @@ class Result:
     @property
     def simulation(self) -> Simulation:
         """See the class."""
-        return Simulation(self.tasks, self.flows, self._interval.draws)
+        return Simulation(self.tasks, self.flows, self._interval.draws, self._interval.drawn)
 
     @cached_property
     def energy(self) -> Energy | None:
