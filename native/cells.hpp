@@ -132,7 +132,7 @@ private:
     }
     Counts counts() const { return {count(endpoint_), count(way_), count_used(), count(group_)}; }
 
-    // Whether a endpoint begins a way by itself, and which; else the group that does.
+    // Whether an endpoint begins a way by itself, and which; else the group that does.
     bool alone(std::size_t way) const { return t_.begun_by[way] >= 0; }
     std::size_t beginner(std::size_t way) const {
         const std::int64_t by = t_.begun_by[way];

@@ -205,7 +205,7 @@ def test_columns_of_turns_that_meet() -> None:
     pieces = (
         np.array([0, 1, 3, 6]), np.array([2, 0, 2, 3, 3, 0], np.int8), np.array([2, 0, 2, -1, -1, 0], np.int8),
         np.array([100, 50, 100, 0, 0, 1]), np.ones(6), np.array([0, -1, 0, -1, -1, -1], np.int32),
-        np.array([0, 0, 0, 1, 1, 1, 3]), np.array([0, 0, 1], np.int32),
+        np.array([0, 0, 0, 1, 1, 1, 3]), np.array([0, 0, 1], np.int32), np.array([0, 0, 30, 0, 0, 0]),
     )  # fmt: skip
     played = (
         np.array([0, 1, 2, 3]), np.array([0, 1, 2], np.int32), np.zeros(3, np.int32), np.zeros(3, np.int64),

@@ -9,6 +9,7 @@ import pytest
 
 import triosim
 from tests.traces import chain
+from triosim.composition import software
 from triosim.kernels.anchoring import load as anchoring
 from triosim.kernels.uncertainty import half_width
 from triosim.prediction import uncertainty as module
@@ -37,7 +38,7 @@ def test_independent_classes_add_in_quadrature():
     from triosim.kernels.uncertainty import by_class
 
     times = price(PricingJob(job, accelerator("H100"), job, None))
-    width = half_width(*by_class(times, job))
+    width = np.hypot(half_width(*by_class(times, job)), software.spread(job, stack_named=False))
     assert np.log(high / low) / 2 == pytest.approx(width, rel=0.15)
     assert low < result.iteration_time_s < high
 

@@ -1,11 +1,12 @@
 """How sure an iteration time is, and what makes it unsure: errors of whole classes, played through the job.
 
 Operators of a class err together: if the model takes the matrix products of a device for too fast, it does so for all
-of them.  So a *cause* is one class of operators, the host, or the network, each with one standard normal variable; an
-operator's time is multiplied by ``exp(z * spread / 1.645)`` with the ``z`` of its class and its own spread (half-width
-of its 90 % interval, natural logarithm), link rates by the same of the network.  The job is played with each cause
-moved by one standard deviation, and with 200 draws of all together (from ``Plan.seed``): waiting, overlap and pipelines
-make of the errors what they make of the times.
+of them.  So a *cause* is one class of operators, the host, the software (:mod:`triosim.composition.software`), or the
+network, each with one standard normal variable; an operator's time is multiplied by ``exp(z * spread / 1.645)`` with
+the ``z`` of its class and its own spread (half-width of its 90 % interval, natural logarithm), link rates by the same
+of the network, and the whole iteration by that of the software.  The job is played with each cause moved by one
+standard deviation, and with 200 draws of all together (from ``Plan.seed``): waiting, overlap and pipelines make of the
+errors what they make of the times.
 
 Where so many plays would take too long, transfers share links as they did in the prediction itself, and the rest is
 played as the longest way (:mod:`triosim.engine.replay`), which the result says; of a pipeline of many turns, as many as
@@ -20,7 +21,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.composition import update
+from triosim.composition import software, update
 from triosim.core.dataclass import dataclass
 from triosim.engine.graph import EngineNetwork, Graph, Played
 from triosim.engine.many import play_many
@@ -64,7 +65,7 @@ ANEW, AS_PREDICTED = "links shared anew", "links shared as predicted"
 """How transfers share links in a draw."""
 TAIL = 0.05
 
-HOST, UPDATE, NETWORK = "the host", "the host's update", "the network"
+HOST, UPDATE, SOFTWARE, NETWORK = "the host", "the host's update", "the software", "the network"
 _WORDS = {
     "matrix": "matrix products", "convolution": "convolutions", "convolution_backward": "gradients of convolutions",
     "attention": "attention", "attention_backward": "gradients of attention", "rowwise": "softmax and normalization",
@@ -203,9 +204,10 @@ class _JobCauses:
     """What can be off in a job.
 
     Attributes:
-        names: of the causes, the network last.
+        names: of the causes, the software and the network last.
         of, reach: cause and spread of each kind of task.
         column: kind of each task, -1 for those that nothing moves.
+        software: spread of what runs it.
         network: spread of the links.
         matter: which causes are played alone.
     """
@@ -214,6 +216,7 @@ class _JobCauses:
     of: NDArray[np.int64]
     reach: NDArray[np.float64]
     column: NDArray[np.int32]
+    software: float
     network: float
     matter: NDArray[np.bool_]
 
@@ -222,12 +225,15 @@ class _JobCauses:
         """Those of a job with such amounts."""
         names, of, reach, column = _tasks(job, lowered)
         network = link_spread(job.system, job.placement)
-        matter = np.append(_weights(column, of, reach, amount, len(names)) > LEAST, network > 0)
-        return cls([*names, NETWORK], of, reach, column, network, matter)
+        matter = np.append(_weights(column, of, reach, amount, len(names)) > LEAST, [False, network > 0])
+        return cls([*names, SOFTWARE, NETWORK], of, reach, column, _software(job), network, matter)
 
     @property
     def one_by_one(self) -> NDArray[np.float64]:
-        """Draws that move nothing, and then each cause that matters, shape (1 + of these, causes)."""
+        """Draws that move nothing, and then each cause that matters, shape (1 + of these, causes).
+
+        The software is not played: it stretches a whole iteration.
+        """
         return np.vstack([np.zeros(len(self.names)), np.eye(len(self.names))[self.matter]])
 
     def factors(self, z: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -242,10 +248,19 @@ class _JobCauses:
         alone = logs[: len(singly)]
         moved = np.zeros(len(self.names))
         moved[self.matter] = alone[1:] - alone[0]
-        found = np.sort(logs[len(singly) :] - alone[0])
+        moved[-2] = self.software / Z90
+        together = logs[len(singly) :] - alone[0] + np.concatenate([half[:, -2], -half[:, -2]]) * moved[-2]
+        found = np.sort(together)
         low, high = found[int(np.floor(TAIL * (draws + 1))) - 1], found[int(np.ceil((1 - TAIL) * (draws + 1))) - 1]
         factors = float(np.exp(min(low, 0.0))), float(np.exp(max(high, 0.0)))
         return Uncertainty(*factors, _causes(job, self.names, moved), draws, drawn)
+
+
+def _software(job: Prepared) -> float:
+    """Spread of the software; 0 of a recording, and of what is not trained."""
+    if job.whole.meta.made_by != "triosim.model" or not job.plan.training:
+        return 0.0
+    return software.spread(job.step.trace, job.plan.stack is not None)
 
 
 def link_spread(system: System, placement: Placement) -> float:
@@ -326,6 +341,8 @@ def _cure(job: Prepared, name: str) -> str:
         return "" if job.launching.mode == "recorded" else f"record a trace on {device}"
     if name == UPDATE:
         return ""
+    if name == SOFTWARE:
+        return "" if job.plan.stack is not None else "name it (--stack)"
     if name == NETWORK:
         return "describe the links with measured bandwidth and latency"
     group = by_name(job.step.trace.operators.name, group_of_name)

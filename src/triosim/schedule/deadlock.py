@@ -9,7 +9,7 @@ from triosim.core.errors import PlanError
 from triosim.schedule.actions import Action, Pass, Schedule
 
 
-class _Done(NamedTuple):
+class _PassRun(NamedTuple):
     """A pass through a part of the model that has been run; both halves of a backward count as its first."""
 
     backward: bool
@@ -24,19 +24,19 @@ class _Stages:
         self.orders = [schedule.actions(stage, stages, micro_batches) for stage in range(stages)]
         placed = [schedule.stage_of(part, stages) for part in range(stages * schedule.chunks_per_stage)]
         self.parts = [[part for part, own in enumerate(placed) if own == stage] for stage in range(stages)]
-        self.placed, self.at, self.done = placed, [0] * stages, set[_Done]()
+        self.placed, self.at, self.done = placed, [0] * stages, set[_PassRun]()
 
-    def makes(self, stage: int, action: Action) -> _Done:
-        return _Done(action.what is not Pass.FORWARD, action.micro_batch, self.parts[stage][action.chunk])
+    def makes(self, stage: int, action: Action) -> _PassRun:
+        return _PassRun(action.what is not Pass.FORWARD, action.micro_batch, self.parts[stage][action.chunk])
 
-    def needs(self, stage: int, action: Action) -> _Done | None:
+    def needs(self, stage: int, action: Action) -> _PassRun | None:
         """What an action waits for of another stage, or of the forward of the last part; None for nothing."""
         backward, m, part = self.makes(stage, action)
         if action.what is Pass.WEIGHT_GRADIENT:
             return None
         if not backward:
-            return _Done(False, m, part - 1) if part else None
-        return _Done(True, m, part + 1) if part + 1 < len(self.placed) else _Done(False, m, part)
+            return _PassRun(False, m, part - 1) if part else None
+        return _PassRun(True, m, part + 1) if part + 1 < len(self.placed) else _PassRun(False, m, part)
 
     def run(self) -> None:
         """Run everything that does not wait."""

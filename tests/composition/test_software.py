@@ -1,0 +1,60 @@
+"""What is not known of the software: releases of a stack, which stack, and how intervals say so."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from validation.fit import software as script
+
+import triosim
+from tests.traces import chain
+from triosim.composition import software
+from triosim.stacks import load
+
+SYSTEM = {"device": "H100", "devices": 1}
+
+
+def test_releases_of_experts_differ_more_than_of_dense_models() -> None:
+    known = software.spreads()
+    assert known["dense"] < known["experts"]
+    dense, experts = (triosim.model(name, sequence_length=16) for name in ("gpt2", "qwen3-30b-a3b"))
+    assert software.spread(dense, True) == known["dense"]
+    assert software.spread(experts, True) == known["experts"]
+    assert software.spread(dense, False) == pytest.approx(math.hypot(known["dense"], known["unnamed"]))
+
+
+def test_an_interval_holds_what_releases_differ_by_and_names_the_stack_where_none_is() -> None:
+    trace = triosim.model("llama-3-8b", sequence_length=512, configuration={"num_hidden_layers": 2})
+    system = triosim.system(**SYSTEM)
+    named, unnamed = (triosim.simulate(trace, system, triosim.Plan(stack=s)) for s in (load("torch-eager"), None))
+    assert named.iteration_time_s == unnamed.iteration_time_s
+    widths = [math.log(result.interval_s[1] / result.interval_s[0]) / 2 for result in (named, unnamed)]
+    assert software.spreads()["dense"] < widths[0] < widths[1]
+    causes = [{cause.name: cause.cure for cause in result.uncertainty} for result in (named, unnamed)]
+    assert causes[0]["the software"] == ""
+    assert causes[1]["the software"] == "name it (--stack)"
+
+
+def test_a_recording_ran_on_some_software() -> None:
+    result = triosim.simulate(chain(layers=4), triosim.system(devices=1))
+    assert "the software" not in {cause.name for cause in result.uncertainty}
+
+
+def test_the_spread_between_releases_is_found_again(tmp_path: Path) -> None:
+    draw = np.random.default_rng(3)
+    lines = ["source,quality,notes,moe_experts,iter_time_s,model,gpu,n_gpus,precision,global_batch,seq_len"]
+    for cell in range(400):
+        for release in ("26.02", "26.04", "26.06"):
+            for experts, sigma in ((8, 0.2), (0, 0.05)):
+                seconds = (1 + cell) * math.exp(draw.normal(0, sigma))
+                where = f"{script.ARCHIVE},B,release {release},{experts},{seconds}"
+                lines.append(f"{where},m{cell}-{experts},GB200,64,BF16,128,4096")
+    file = tmp_path / "archive.csv"
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    found = script.releases(file)
+    assert found["experts"][0] == pytest.approx(1.645 * 0.2, rel=0.1)
+    assert found["dense"][0] == pytest.approx(1.645 * 0.05, rel=0.1)
+    assert found["experts"][1] == 800
