@@ -90,7 +90,6 @@ def split(
         PlanError: there are fewer operators than stages, or a named module does not exist or is out of order.
     """
     forward = np.flatnonzero(trace.operators.phase == Phase.FORWARD)
-    rows = len(trace)
     if count == 1:
         of = np.where(trace.operators.phase == Phase.OPTIMIZER, NONE, 0).astype(np.int32)
         share = (trace.operators.phase == Phase.OPTIMIZER).astype(np.float64)[:, None]
@@ -99,7 +98,22 @@ def split(
     if begins is not None:
         cuts = _named_cuts(trace, forward, begins)
     else:
-        cuts = _balanced_cuts(trace, seconds, forward, items, count, seconds_per_byte, together)
+        cuts = CutPoints.of(trace, seconds, homes, together).balanced(count, seconds_per_byte)
+    return _cut(trace, forward, items, cuts)
+
+
+def cut(trace: Trace, cuts: Sequence[int], homes: Trace) -> Stages:
+    """A step cut where one says.
+
+    Args:
+        trace, homes: as of :func:`split`.
+        cuts: places in the order of the forward operators at which the stages after the first begin.
+    """
+    return _cut(trace, np.flatnonzero(trace.operators.phase == Phase.FORWARD), _crossing_items(homes), cuts)
+
+
+def _cut(trace: Trace, forward: NDArray[np.int64], items: Sequence[_Item], cuts: Sequence[int]) -> Stages:
+    rows, count = len(trace), len(cuts) + 1
     position = np.full(rows, -1, np.int64)
     position[forward] = np.arange(len(forward))
     of = np.full(rows, NONE, np.int32)
@@ -224,56 +238,85 @@ def _named_cuts(trace: Trace, forward: NDArray[np.int64], begins: Sequence[str])
     return cuts
 
 
-def _balanced_cuts(
-    trace: Trace,
-    seconds: NDArray[np.float64],
-    forward: NDArray[np.int64],
-    items: Sequence[_Item],
-    count: int,
-    seconds_per_byte: float,
-    together: NDArray[np.int32] | None,
-) -> list[int]:
-    """Positions in the forward order at which stages begin, see :func:`split`."""
-    different = np.atleast_2d(seconds)  # (1 or count, operators)
-    different = different[:1] if bool((different == different[0]).all()) else different
-    work = different[:, forward]
-    position = np.full(len(trace), -1, np.int64)
-    position[forward] = np.arange(len(forward))
-    backward = np.flatnonzero((trace.operators.phase != Phase.FORWARD) & (trace.operators.forward >= 0))
-    of = position[trace.operators.forward[backward]]
-    for row, own in zip(work, different, strict=True):
-        np.add.at(row, of, own[backward])
-    n = len(forward)
-    size = np.array([item.bytes for item in items], np.float64)
-    begin = position[[item.made for item in items]] + 1
-    end = position[[item.reads[-1] for item in items]] + 1
-    crossing = np.cumsum(np.bincount(begin, size, n + 2) - np.bincount(end, size, n + 2))[: n + 1]
-    tensors = np.cumsum(np.bincount(begin, minlength=n + 2) - np.bincount(end, minlength=n + 2))[: n + 1]
-    cuttable = ~trace.operators.view[forward] & (tensors[:n] > 0)
-    cuttable[:1] = False
-    real = np.flatnonzero(cuttable).tolist()
-    if together is not None:
-        block = together[forward]
-        between = [p for p in real if block[p] < 0 or block[p] != block[p - 1]]
+@dataclass(frozen=True)
+class CutPoints:
+    """Where a step may be cut, ``n`` forward operators long.
+
+    Attributes:
+        workload: what it is, for people.
+        work: seconds of each forward operator with the backwards that belong to it, shape ``(1, n)`` or ``(stages, n)``
+            where the stages run on different devices.
+        crossing, tensors: bytes and values that cross before each operator, and at the end, shape ``(n + 1,)``.
+        cuttable: whether a stage may begin with each operator, shape ``(n,)``.
+        within: whether it would begin within what is not to be cut through, shape ``(n,)``.
+    """
+
+    workload: str
+    work: NDArray[np.float64]
+    crossing: NDArray[np.float64]
+    tensors: NDArray[np.int64]
+    cuttable: NDArray[np.bool_]
+    within: NDArray[np.bool_]
+
+    @staticmethod
+    def of(
+        trace: Trace, seconds: NDArray[np.float64], homes: Trace | None = None,
+        together: NDArray[np.int32] | None = None,
+    ) -> CutPoints:  # fmt: skip
+        """Those of a step.
+
+        Args:
+            trace, seconds, homes, together: as of :func:`split`.
+        """
+        forward = np.flatnonzero(trace.operators.phase == Phase.FORWARD)
+        items = _crossing_items(trace if homes is None else homes)
+        different = np.atleast_2d(seconds)  # (1 or count, operators)
+        different = different[:1] if bool((different == different[0]).all()) else different
+        work = different[:, forward]
+        position = np.full(len(trace), -1, np.int64)
+        position[forward] = np.arange(len(forward))
+        backward = np.flatnonzero((trace.operators.phase != Phase.FORWARD) & (trace.operators.forward >= 0))
+        of = position[trace.operators.forward[backward]]
+        for row, own in zip(work, different, strict=True):
+            np.add.at(row, of, own[backward])
+        n = len(forward)
+        size = np.array([item.bytes for item in items], np.float64)
+        begin = position[[item.made for item in items]] + 1
+        end = position[[item.reads[-1] for item in items]] + 1
+        crossing = np.cumsum(np.bincount(begin, size, n + 2) - np.bincount(end, size, n + 2))[: n + 1]
+        tensors = np.cumsum(np.bincount(begin, minlength=n + 2) - np.bincount(end, minlength=n + 2))[: n + 1]
+        cuttable = ~trace.operators.view[forward] & (tensors[:n] > 0)
+        cuttable[:1] = False
+        within = np.zeros(n, bool)
+        if together is not None:
+            block = together[forward]
+            within[1:] = (block[1:] >= 0) & (block[1:] == block[:-1])
+        return CutPoints(trace.meta.workload, work, crossing, tensors, cuttable, within)
+
+    def balanced(self, count: int, seconds_per_byte: float) -> list[int]:
+        """Positions in the forward order at which stages begin, see :func:`split`."""
+        n, tensors = len(self.cuttable), self.tensors
+        real = np.flatnonzero(self.cuttable).tolist()
+        between = np.flatnonzero(self.cuttable & ~self.within).tolist()
         real = between if len(between) >= count - 1 else real
-    if len(real) < count - 1:
-        real = list(range(1, n))
-    if len(real) < count - 1:
-        raise PlanError(
-            f"pp {count} needs at least {count} forward operators, but {trace.meta.workload!r} has {n}: "
-            f"use pp {n} or less"
-        )
-    sums = np.concatenate([np.zeros((len(work), 1)), np.cumsum(work, axis=1)], axis=1)
-    before = np.broadcast_to(sums, (count, n + 1))
-    cost = crossing * seconds_per_byte  # one way: a value goes while a gradient comes
-    best = _bottleneck(before, cost, real)
-    fewest = min(int(tensors[p]) for p in real)
-    narrow = [p for p in real if tensors[p] == fewest]
-    if len(narrow) >= count - 1:
-        limit = _bottleneck(before, cost, narrow)
-        if limit <= best * NARROW_TOLERANCE:
-            real, best = narrow, limit
-    return _lightest(before, crossing, [p for p in real if cost[p] <= best * (1 + 1e-9)], best)
+        if len(real) < count - 1:
+            real = list(range(1, n))
+        if len(real) < count - 1:
+            raise PlanError(
+                f"pp {count} needs at least {count} forward operators, but {self.workload!r} has {n}: "
+                f"use pp {n} or less"
+            )
+        sums = np.concatenate([np.zeros((len(self.work), 1)), np.cumsum(self.work, axis=1)], axis=1)
+        before = np.broadcast_to(sums, (count, n + 1))
+        cost = self.crossing * seconds_per_byte  # one way: a value goes while a gradient comes
+        best = _bottleneck(before, cost, real)
+        fewest = min(int(tensors[p]) for p in real)
+        narrow = [p for p in real if tensors[p] == fewest]
+        if len(narrow) >= count - 1:
+            limit = _bottleneck(before, cost, narrow)
+            if limit <= best * NARROW_TOLERANCE:
+                real, best = narrow, limit
+        return _lightest(before, self.crossing, [p for p in real if cost[p] <= best * (1 + 1e-9)], best)
 
 
 def _alike_possible(sums: NDArray[np.float64], count: int, points: NDArray[np.int64], limit: float) -> bool:
