@@ -79,14 +79,14 @@ def divided(
         InputError: the workload and the plan do not go together.
     """
     dealt = mesh.stages if placed.states and needs_whole_tensors(workload) else 0
-    made = share(workload, rules, mesh, plan, placed, stack) if not dealt else None
+    made = _share(workload, rules, mesh, plan, placed, stack) if not dealt else None
     made = made or Divided(*_road(workload, rules, mesh, plan, placed, stack))
     short = made.short and replace(made.short, step=sharded(made.short.step, mesh, placed))
     # what replicas divide differs from plan to plan, and changes no rows: plans that share the rest share their columns
     return replace(made, step=sharded(made.step, mesh, placed, dealt), short=short)
 
 
-def share(
+def _share(
     workload: Trace, rules: Sequence[Rule], mesh: JobMesh, plan: Plan, placed: Replication, stack: Stack | None
 ) -> Divided:
     """A workload that is divided among the ranks of a replica, before replicas divide anything.
@@ -148,6 +148,41 @@ def _of_short(
     batch = run if whole is short else _at_batch(run, mesh, plan)
     found = _long_step(of, step, whole, batch)
     return Divided(run, batch, found.step, ShortShare(short, step, found))
+
+
+@dataclass(frozen=True)
+class ShortRoad:
+    """A workload of equal blocks that is divided among the ranks of a replica, with few of its blocks.
+
+    Attributes:
+        of: how it repeats.
+        short: as the plan runs it.
+        whole: one micro-batch of a replica.
+        step: one rank's share of it.
+    """
+
+    of: Repeated
+    short: Trace
+    whole: Trace
+    step: Step
+
+    @staticmethod
+    def along(
+        of: Repeated, rules: Sequence[Rule], mesh: JobMesh, plan: Plan, placed: Replication, stack: Stack | None
+    ) -> ShortRoad:
+        """The short step divided; arguments as of :func:`divided`."""
+        return ShortRoad(of, *_road(of.short, rules, mesh, plan, placed, stack, of))
+
+    def step_of(self, copies: int, mesh: JobMesh, plan: Plan) -> Step:
+        """One rank's share of a step with so many blocks more than the short one.
+
+        Raises:
+            NotRepeating: something does not repeat.
+        """
+        of = replace(self.of, paths=(*self.of.paths[: copies + 1], self.of.paths[-1]))
+        run = of.long(self.short)
+        batch = run if self.whole is self.short else _at_batch(run, mesh, plan)
+        return long_step(of, self.step, self.whole, batch).step
 
 
 @kept(8)

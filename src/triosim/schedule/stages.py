@@ -138,7 +138,7 @@ class _Item:
     bytes: int
 
 
-@kept(16)
+@kept(48)
 def _crossing_items(trace: Trace) -> tuple[_Item, ...]:
     """Forward values that would have to be sent if a cut fell between their making and a use.
 

@@ -21,6 +21,7 @@ from triosim.composition.interference import interference
 from triosim.core.caching import Same
 from triosim.core.latest import Latest, content
 from triosim.core.registry import is_ours
+from triosim.core.tiling import NotRepeating
 from triosim.core.units import picoseconds
 from triosim.engine.meeting import MeetingPort, Row
 from triosim.fidelity import Fidelity
@@ -35,14 +36,14 @@ from triosim.partition.shards import sharded
 from triosim.partition.step import Step
 from triosim.partition.transfers import ALL_GATHER
 from triosim.plan import Plan
-from triosim.prediction.dividing import share, undivided
+from triosim.prediction.dividing import ShortRoad, undivided
 from triosim.prediction.prepare import Arranged, PricedJob, price_job, schedule_of
 from triosim.prediction.pricing import priced_rows
 from triosim.schedule._stage import JobFacts, StageFacts
 from triosim.schedule.actions import SCHEDULES, Action, Pass, Schedule
 from triosim.schedule.costs import ScheduleCosts
 from triosim.schedule.gathering import Missing, missing
-from triosim.schedule.stages import cut
+from triosim.schedule.stages import Stages, cut
 from triosim.search.block_passes import StretchFacts, StretchPasses
 from triosim.search.block_step import BLOCKS, BlockStep, NoBlocks, Stretch, blocks_of, of_few_blocks
 from triosim.search.contracted import WORKS, ContractedPass, Leads, ReducedFlag, Tied
@@ -53,6 +54,7 @@ from triosim.search.stage_kinds import Port
 from triosim.search.undisturbed import Call
 from triosim.search.ways import JobWays
 from triosim.stacks import ASSUMED
+from triosim.trace.repeated import KEPT, repeated
 from triosim.trace.tables import Trace
 from triosim.transform.optimizing import needs_whole_tensors, optimized
 from triosim.transform.recompute import recomputed
@@ -81,12 +83,14 @@ class SharedStep:
         step: of the job.
         once: part of the micro-batches in which each of its operators runs, by the number of micro-batches that it was
             priced for.
+        uncut: the step as one stage.
         passes: the passes of its stretches in the ways of :data:`SUMMED`, by what else they depend on.
     """
 
     job: PricedJob
     step: BlockStep
     once: NDArray[np.float64]
+    uncut: Stages
     passes: dict[Hashable, StretchPasses]
 
     def of(self, micro_batches: int) -> BlockStep:
@@ -97,6 +101,7 @@ class SharedStep:
 
 
 _STEPS = Latest[SharedStep](KEPT_STEPS, np.inf, lambda step: 1)
+_ROADS = Latest[ShortRoad](KEPT_STEPS, np.inf, lambda road: 1)
 _SHARES = Latest[Step](2 * KEPT_STEPS, np.inf, lambda step: 1)
 
 
@@ -134,7 +139,9 @@ def shared_step(
         once = often(job.step.trace, plan.stack or ASSUMED, job.mesh.micro_batches)
         uncut = plan.recompute.startswith("full") or bool(job.step.replication.away)
         seconds = job.times[job.models[0]].seconds
-        return SharedStep(job, BlockStep(job.step, seconds, blocks, uncut), once, {})
+        return SharedStep(
+            job, BlockStep(job.step, seconds, blocks, uncut), once, cut(job.step.trace, (), job.step.homes), {}
+        )
 
     return _STEPS.get(key, make)
 
@@ -200,9 +207,8 @@ class BlockJob:
         self.parts = mesh.stages * self.schedule.chunks_per_stage
         cuts = self.step.cuts(self.parts, self.priced.seconds_per_byte)
         self.stretches: list[Stretch] = self.step.stretches(cuts)
-        single = cut(placed.trace, (), placed.homes)
-        self.costs = ScheduleCosts(self.step.seconds)
-        self.facts = JobFacts(placed, self.costs, single, self.schedule, plan, mesh, self.step.grads)
+        costs = ScheduleCosts(self.step.seconds)
+        self.facts = JobFacts(placed, costs, self.shared.uncut, self.schedule, plan, mesh, self.step.grads)
         how = (fidelity.collective_algorithm, fidelity.collective_protocol, system.ideal)
         self.ways = JobWays(self.facts, system, self.placement, common.router, how, means_of)
         self.slowdown = interference(system.models[common.models[0]], fidelity.slowdown).slowdown
@@ -460,12 +466,16 @@ class BlockJob:
         own = _asked(plan, mesh)
         key = (Same(self.workload), own, mesh.micro_batch_size, mesh.micro_batches > 1, names, scattered, blocks)
 
-        def make() -> Step:
-            few = of_few_blocks(self.workload, blocks)
-            run = recomputed(optimized(few, plan.optimizer), plan.recompute)
-            return share(run, self.rules, mesh, plan, placed, plan.stack or ASSUMED).step
+        def road() -> ShortRoad:
+            of = repeated(recomputed(optimized(self.workload, plan.optimizer), plan.recompute))
+            if of is None:
+                raise NoBlocks("no equal blocks when some are run again")
+            return ShortRoad.along(of, self.rules, mesh, plan, placed, plan.stack or ASSUMED)
 
-        return _SHARES.get(key, make)
+        try:
+            return _SHARES.get(key, lambda: _ROADS.get(key[:-1], road).step_of(blocks - KEPT, mesh, plan))
+        except NotRepeating as error:
+            raise NoBlocks(str(error)) from None
 
 
 def _is_in(one: tuple[Stretch, ...], other: tuple[Stretch, ...]) -> bool:
