@@ -8,7 +8,7 @@ its ranks, and to play its turns (:mod:`triosim.engine.meeting`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -66,8 +66,8 @@ SUMMED = (1 << 30, 4)
 made, in the others added to, so that what adding takes of a micro-batch depends on how many there are."""
 LEAST_FULL = 0.8
 """Part of what the fullest stage needs, roughly, from which on another may be it."""
-SPARE = 5
-"""Blocks beside those of a stage of two chunks, so that each has a neighbour."""
+SPARE = 7
+"""Blocks beside those of a stage: each of two chunks has neighbours, and may have a block more than others."""
 KEPT_STEPS = 24
 """Steps of few blocks that are kept."""
 
@@ -487,13 +487,11 @@ def _is_in(one: tuple[Stretch, ...], other: tuple[Stretch, ...]) -> bool:
     )  # fmt: skip
 
 
-def _sizes(blocks: int) -> Iterator[int]:
-    """Blocks of steps on which memory is looked at: few sizes, so that plans share them."""
-    count = BLOCKS - SPARE
-    while count + SPARE < blocks:
-        yield count + SPARE
-        count *= 2
-    yield blocks
+def _sizes(blocks: int) -> list[int]:
+    """Blocks of steps on which memory is looked at, ascending: halves of halves, and a few more, so that plans share
+    them."""
+    halves = (blocks >> often for often in range(1, blocks.bit_length()))
+    return sorted({blocks, *(min(max(half + SPARE, BLOCKS), blocks) for half in halves)})
 
 
 @dataclass(frozen=True)
