@@ -37,6 +37,8 @@ CASES: dict[str, dict] = {
     "Llama-3-8B DDP, 1,024 H100": {"workload": LLAMA, "nodes": 128, "plan": {}},
     "Llama-3-8B DDP, 8,192 H100": {"workload": LLAMA, "nodes": 1024, "plan": {}},
     "Llama-3-8B DDP, 131,072 H100": {"workload": LLAMA, "nodes": 16384, "plan": {}},
+    "Llama-3-8B TP 8, 4,096 H100, one slow": {"workload": LLAMA, "nodes": 512, "plan": {"tp": 8}, "slow": {5: 1.25}},
+    "Llama-3-8B DDP, 4,096 H100, one slow": {"workload": LLAMA, "nodes": 512, "plan": {}, "slow": {5: 1.25}},
     "GPT-3 175B, 2,048 GPUs": {"workload": GPT, "nodes": 256, "dp": 16},
     "GPT-3 175B, 2,048 GPUs, every rank": {"workload": GPT, "nodes": 256, "dp": 16, "fold": False, "runs": 1},
     "GPT-3 175B, 16,384 GPUs": {"workload": GPT, "nodes": 2048, "dp": 128},
@@ -53,11 +55,12 @@ def _one(case: dict, runs: int, data: Path) -> dict:
     import time
 
     import triosim
+    from triosim.hardware.stragglers import slowed
 
     prepare, simulate = (importlib.import_module(f"triosim.prediction.{name}") for name in ("prepare", "simulate"))
     if case["workload"].startswith("model:"):
         trace = triosim.model(case["workload"].removeprefix("model:"))
-        system = triosim.system(case.get("machine", "dgx-h100"), nodes=case["nodes"])
+        system = slowed(triosim.system(case.get("machine", "dgx-h100"), nodes=case["nodes"]), case.get("slow", {}))
         sizes = {"tp": 8, "pp": case.get("pp", 16), "dp": case.get("dp"), "micro_batches": case.get("parts", 64)}
         plan = triosim.Plan(**case.get("plan", sizes))
     else:

@@ -460,15 +460,18 @@ nb::object refine(nb::object py_traffic) {
         const nb::object table = py_traffic.attr(name);
         return {columns.flat<T>(table.attr("values"), name), columns.flat<std::int64_t>(table.attr("offsets"), name)};
     };
-    const CellTraffic traffic{flat("party_like"), flat("source"), flat("target"), flat("way_like"), flat("link_like"),
-                          rows("needs", std::int64_t{}), rows("members", std::int64_t{}),
+    const CellTraffic traffic{flat("party_like"), flat("source"), flat("target"), flat("begun_by"), flat("way_like"),
+                          flat("link_like"), flat("lag"), rows("needs", std::int64_t{}), rows("members", std::int64_t{}),
                           rows("routes", std::int32_t{})};
     Cells cells;
     {
         const nb::gil_scoped_release release;
         const auto parties = static_cast<std::int64_t>(traffic.party_like.size());
         const auto ways = static_cast<std::int64_t>(traffic.ways());
+        const auto groups = static_cast<std::int64_t>(traffic.members.size());
         const bool good = traffic.target.size() == traffic.ways() && traffic.way_like.size() == traffic.ways() &&
+                          traffic.begun_by.size() == traffic.ways() && within(traffic.begun_by, -groups, parties) &&
+                          traffic.lag.size() == traffic.needs.values.size() &&
                           traffic.needs.size() == traffic.ways() && traffic.routes.size() == traffic.ways() &&
                           well_formed(traffic.needs) && well_formed(traffic.routes) && well_formed(traffic.members) &&
                           within(traffic.source, 0, parties) && within(traffic.target, 0, parties) &&

@@ -12,7 +12,7 @@ namespace triosim {
 
 // Everything that can be sent in a job, as triosim.network.cells.Traffic.
 struct CellTraffic {
-    Column<std::int64_t> party_like, source, target, way_like, link_like;
+    Column<std::int64_t> party_like, source, target, begun_by, way_like, link_like, lag;
     Ragged<std::int64_t> needs, members;
     Ragged<std::int32_t> routes;
 
@@ -33,12 +33,14 @@ public:
     }
 
     Cells run() {
-        Counts known{count(party_), count(kind_), count_used(), group_.empty() ? 0u : 1u};
         while (true) {
-            refine();
-            const Counts found{count(party_), count(way_), count_used(), count(group_)};
-            if (found == known) break;
-            known = found;
+            way_ = kind_;
+            until_stable([this] { by_the_past(); });
+            const std::size_t parties = count(party_), groups = count(group_);
+            Colours link = link_;
+            part();
+            if (count(party_) == parties && count(group_) == groups) break;
+            link_ = std::move(link);  // how links were parted tells nothing of the past
         }
         Cells cells{numbered(party_), numbered(way_), std::vector<std::int64_t>(link_.size(), -1), numbered(group_)};
         Numbers numbers;
@@ -120,31 +122,92 @@ private:
         return out;
     }
 
-    // One round: every colour with those of its neighbours, sums of which do not depend on their order.
-    void refine() {
-        const std::size_t parties = party_.size();
-        Colours way(way_.size()), sent(parties, 0), got(parties, 0), together(parties, 0), carried(link_.size(), 0);
-        for (std::size_t i = 0; i < way.size(); ++i) {
-            Colour over = 0, before = 0, place = 0;
-            for (const std::int32_t link : t_.routes[i]) over += mix(link_[static_cast<std::size_t>(link)] + mix(place++));
-            for (const std::int64_t need : t_.needs[i]) before += mix(way_[static_cast<std::size_t>(need)]);
-            const auto source = static_cast<std::size_t>(t_.source[i]), target = static_cast<std::size_t>(t_.target[i]);
-            way[i] = join(join(join(join(kind_[i], party_[source]), party_[target]), over), before);
-            const Colour own = mix(way[i]);
-            sent[source] += own;
-            got[target] += own;
-            for (const std::int32_t link : t_.routes[i]) carried[static_cast<std::size_t>(link)] += own;
+    template <class Refine>
+    void until_stable(Refine refine) {
+        Counts known{};
+        for (Counts found = counts(); found != known; found = counts()) {
+            known = found;
+            refine();
         }
-        way_ = std::move(way);
+    }
+    Counts counts() const { return {count(party_), count(way_), count_used(), count(group_)}; }
+
+    // Whether a party begins a way by itself, and which; else the group that does.
+    bool alone(std::size_t way) const { return t_.begun_by[way] >= 0; }
+    std::size_t beginner(std::size_t way) const {
+        const std::int64_t by = t_.begun_by[way];
+        return static_cast<std::size_t>(by >= 0 ? by : -1 - by);
+    }
+
+    // Sums of neighbours' colours do not depend on their order.
+
+    // One round: every colour with those of what comes before, or shares links.
+    void by_the_past() {
         for (std::size_t i = 0; i < group_.size(); ++i) {
             Colour sum = 0;
             for (const std::int64_t party : t_.members[i]) sum += mix(party_[static_cast<std::size_t>(party)]);
-            group_[i] = mix(sum);
-            const Colour own = mix(group_[i]);
-            for (const std::int64_t party : t_.members[i]) together[static_cast<std::size_t>(party)] += own;
+            group_[i] = join(group_[i], mix(sum));
         }
-        for (std::size_t i = 0; i < parties; ++i) party_[i] = join(join(join(party_[i], sent[i]), got[i]), together[i]);
-        for (std::size_t i = 0; i < link_.size(); ++i) link_[i] = join(link_[i], carried[i]);
+        Colours way(way_.size()), sent(party_.size(), 0), got(party_.size(), 0);
+        for (std::size_t i = 0; i < way.size(); ++i) {
+            Colour before = 0;
+            for (auto entry = t_.needs.offsets[i]; entry < t_.needs.offsets[i + 1]; ++entry) {
+                const auto at = static_cast<std::size_t>(entry);
+                const Colour lag = mix(static_cast<Colour>(t_.lag[at]));
+                before += mix(mix(way_[static_cast<std::size_t>(t_.needs.values[at])] + lag));
+            }
+            const Colour begun = alone(i) ? party_[beginner(i)] : group_[beginner(i)];
+            way[i] = join(join(join(kind_[i], begun), over(i)), mix(before));
+            sent[static_cast<std::size_t>(t_.source[i])] += mix(way[i]);
+            got[static_cast<std::size_t>(t_.target[i])] += mix(way[i]);
+        }
+        way_ = std::move(way);
+        for (std::size_t i = 0; i < party_.size(); ++i) party_[i] = join(join(party_[i], mix(sent[i])), mix(got[i]));
+        meet();
+        cross();
+    }
+
+    // Ways of groups by their ends, and links and ways by each other; groups and parties by what they begin.
+    void part() {
+        for (std::size_t i = 0; i < way_.size(); ++i) {
+            if (alone(i)) continue;
+            const auto source = static_cast<std::size_t>(t_.source[i]), target = static_cast<std::size_t>(t_.target[i]);
+            way_[i] = join(join(way_[i], party_[source]), party_[target]);
+        }
+        until_stable([this] {
+            cross();
+            for (std::size_t i = 0; i < way_.size(); ++i) way_[i] = join(way_[i], over(i));
+        });
+        Colours begun(party_.size(), 0), together(group_.size(), 0);
+        for (std::size_t i = 0; i < way_.size(); ++i) (alone(i) ? begun : together)[beginner(i)] += mix(way_[i]);
+        for (std::size_t i = 0; i < group_.size(); ++i) group_[i] = join(group_[i], mix(together[i]));
+        for (std::size_t i = 0; i < party_.size(); ++i) party_[i] = join(party_[i], mix(begun[i]));
+        meet();
+    }
+
+    // Parties with the groups that they are members of.
+    void meet() {
+        Colours together(party_.size(), 0);
+        for (std::size_t i = 0; i < group_.size(); ++i) {
+            for (const std::int64_t party : t_.members[i]) together[static_cast<std::size_t>(party)] += mix(group_[i]);
+        }
+        for (std::size_t i = 0; i < party_.size(); ++i) party_[i] = join(party_[i], mix(together[i]));
+    }
+
+    // Links with the ways that cross them.
+    void cross() {
+        Colours carried(link_.size(), 0);
+        for (std::size_t i = 0; i < way_.size(); ++i) {
+            for (const std::int32_t link : t_.routes[i]) carried[static_cast<std::size_t>(link)] += mix(way_[i]);
+        }
+        for (std::size_t i = 0; i < link_.size(); ++i) link_[i] = join(link_[i], mix(carried[i]));
+    }
+
+    // The links that a way crosses, in order.
+    Colour over(std::size_t way) const {
+        Colour sum = 0, place = 0;
+        for (const std::int32_t link : t_.routes[way]) sum += mix(link_[static_cast<std::size_t>(link)] + mix(place++));
+        return mix(sum);
     }
 
     const CellTraffic& t_;

@@ -32,7 +32,7 @@ _HOME = {
     "record": "triosim.sources.record",
     "save": "triosim.trace.store",
     "simulate": "triosim.prediction.simulate",
-    "simulate_together": "triosim.prediction.simulate:simulate_together",
+    "simulate_together": "triosim.prediction.together:simulate_together",
     "sweep": "triosim.search.sweep:sweep",
     "system": "triosim.hardware.machine",
 }
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from triosim.plan import Plan as Plan
     from triosim.prediction.result import Result as Result
     from triosim.prediction.simulate import simulate as simulate
-    from triosim.prediction.simulate import simulate_together as simulate_together
+    from triosim.prediction.together import simulate_together as simulate_together
     from triosim.search.sweep import sweep as sweep
     from triosim.sources.modelling import model as model
     from triosim.sources.reading import read as load  # noqa: F401

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from triosim.core.checked import Checked, FrozenDict, Within, asked
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, PlanError, quoted
 
 NETWORK, PREDICTION = "Communication", "How it is predicted"

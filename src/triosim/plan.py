@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from triosim.core.checked import Checked, FrozenDict, Within, asked
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, PlanError, quoted
 from triosim.fidelity import NETWORK, PREDICTION
 from triosim.stacks import Stack
@@ -63,6 +63,8 @@ class Plan(Checked):
             name joined by ``+`` (:mod:`triosim.transform.recompute`); ``"none"`` keeps them.
         quantize: products of the repeated blocks in 8 or 4 bits, by the recipe of that name
             (:mod:`triosim.transform.quantization`); ``"none"`` leaves them as they are.
+        layout: how images of convolutions lie, ``"channels_last"`` or ``"contiguous"``
+            (:mod:`triosim.transform.layout`); ``"recorded"`` leaves them as they are.
         optimizer: another optimizer than the step's own (:mod:`triosim.transform.optimizers`), perhaps with options, as
             ``"sgd,momentum=off"``; ``""`` leaves the step as it is.
         offload: what is in host memory until it is needed: ``"optimizer"`` states, which the host's processor updates,
@@ -150,6 +152,11 @@ class Plan(Checked):
     quantize: Literal["none", "fp8-delayed", "fp8-current", "fp8-block", "fp8-row", "mxfp8", "nvfp4"] = asked(
         "none", WORKLOAD, "RECIPE",
         "Multiply in 8 or 4 bits in the blocks: fp8-delayed, fp8-current, fp8-block, fp8-row, mxfp8, nvfp4 or none.",
+    )  # fmt: skip
+    layout: Literal["recorded", "contiguous", "channels_last"] = asked(
+        "recorded", WORKLOAD, "LAYOUT",
+        "Of images in memory: contiguous (channel by channel), channels_last, or as recorded; models by name are "
+        "contiguous (default recorded).",
     )  # fmt: skip
     optimizer: str = asked(
         "", WORKLOAD, "NAME",

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.command import run
+from triosim.accelerator.evaluate import evaluate
+from triosim.accelerator.reading import read
+from triosim.report.accelerator_page import DrawnCase, roofs
 
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = [ROOT / "examples/accelerator" / name for name in ("little.toml", "layer.toml", "rows.toml")]
 DATA = Path(__file__).parent / "data"
 FILES = [DATA / f"{name}.yaml" for name in ("arch_03", "problem", "mapping_03")]
 
@@ -134,3 +143,42 @@ def test_show_lists_designs_and_one_with_its_sources():
         assert "assumed: " in shown
     assert "area of buffer: 0.005 mm2" in run("accelerator", "show", FILES[0], "--also", DATA / "ert.yaml").stdout
     assert "unknown design" in run("accelerator", "show", "eyeris", code=2).stderr
+
+
+def test_the_page_draws_energy_loops_and_roofline(tmp_path: Path) -> None:
+    page, found = tmp_path / "page.html", tmp_path / "found.json"
+    run("accelerator", "evaluate", *EXAMPLE, "--report", page, "--json", found)
+    html, said = page.read_text(encoding="utf-8"), json.loads(found.read_text())
+    assert "http:" not in html
+    assert "https:" not in html
+    bars = re.findall(r'width:([\d.]+)%" title="([^:]*): ([\d.]+) (\w+)"', html)
+    joules = {"mJ": 1e-3, "uJ": 1e-6, "nJ": 1e-9}
+    assert sum(float(value) * joules[unit] for *_, value, unit in bars) == pytest.approx(said["energy_j"], rel=1e-3)
+    assert html.count('class="level"') == len(said["levels"])
+    assert html.count("<div") == html.count("</div>")
+    assert "bound by buffer read" in html
+    searched = tmp_path / "searched.html"
+    run("accelerator", "map", "eyeriss", EXAMPLE[1], "--objective", "pareto", "--budget", "20000", "--report", searched)
+    assert "no other is better in both" in searched.read_text(encoding="utf-8")
+    array = ("accelerator", "evaluate", ROOT / "examples/accelerator/array.toml", EXAMPLE[1])
+    assert "no levels to draw" in run(*array, "--report", page, code=2).stderr
+
+
+@given(st.sampled_from([1, 4, 16, 64]), st.sampled_from([8, 32, 500]))
+@settings(max_examples=12, deadline=None)
+def test_a_mapping_touches_the_slope_of_the_store_that_binds(outer: int, inner: int) -> None:
+    found = read([Path(one) for one in EXAMPLE])
+    nodes = tuple(
+        replace(node, read_bandwidth=float(rate), write_bandwidth=float(rate))
+        if (rate := {"DRAM": outer, "buffer": inner}.get(node.name)) else node for node in found.design.nodes
+    )  # fmt: skip
+    design, problem = replace(found.design, nodes=nodes), found.problems[0]
+    assert found.mapping is not None
+    result = evaluate(design, problem, found.mapping.mapping(design, problem))
+    height = result.computes / result.cycles
+    lines = roofs([DrawnCase(result, design, problem)])
+    under = {line.name: height / (line.points[0][0] * line.words_per_cycle) for line in lines}
+    assert set(under) == {"DRAM", "buffer"}
+    assert all(value <= 1 + 1e-9 for value in under.values())
+    if result.binds != "compute":
+        assert under[result.binds.split()[0]] == pytest.approx(1)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import run
+from triosim.accelerator.energies import DEFAULT_NM, multiply_add_j
 from triosim.accelerator.reading import read
 from triosim.core.errors import InputError
 
@@ -79,6 +80,10 @@ def test_what_cannot_be_used_is_one_sentence(name, change, words, tmp_path):
 def test_an_array_has_no_energies_to_write(tmp_path):
     done = run("accelerator", "evaluate", CFG, PRODUCTS, "--ert", tmp_path / "ert.yaml", code=2)
     assert "has no energies" in done.stderr
+    found = json.loads(run("accelerator", "evaluate", CFG, PRODUCTS, "--json", "-").stdout)
+    layer = found["layers"][0]
+    assert found["energy_j"] == pytest.approx(sum(layer["energy_j_by_level"].values()))
+    assert layer["energy_j_by_level"]["compute"] == pytest.approx(64**3 * multiply_add_j(8, DEFAULT_NM))
     done = run("accelerator", "map", CFG, PRODUCTS, code=2)
     assert "no design was found" in done.stderr
 

@@ -60,8 +60,3 @@ def test_what_makes_no_sense_is_one_sentence(words: list[str], said: str) -> Non
     done = run("train", *JOB, *words, code=2)
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-def test_caps_have_no_meaning_for_a_request() -> None:
-    asked = ("infer", "llama-3-8b", "--device", "H100", "--prompt", "100", "--output", "10", "--power-cap", "400")
-    assert "--power-cap has no meaning" in run(*asked, code=2).stderr

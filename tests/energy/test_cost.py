@@ -182,6 +182,22 @@ def test_grids_by_the_hour_are_checked(tmp_path: Path) -> None:
             hourly(path)
 
 
+def test_a_prediction_takes_a_grid_by_the_hour(tmp_path: Path) -> None:
+    path = tmp_path / "grid.csv"
+    path.write_text("hour,g_co2e_per_kwh\n0,50\n1,90\n")
+    asked = ("train", "gpt2", "--seq-len", "128", "--device", "A100", "--tokens", "1e9", "--json", "-")
+    job = {}
+    for grid in (str(path), "70"):
+        rows = json.loads(run(*asked, "--grid", grid).stdout)["cost"]["rows"]
+        job[grid] = next(row for row in rows if row["unit"] == "job")
+    hours, kwh = job["70"]["hours"], job["70"]["facility_kwh"]
+    assert job["70"]["location_kg"] == pytest.approx(0.07 * kwh)
+    whole, rest = divmod(hours, 2)
+    mean = (140 * whole + 50 * min(rest, 1) + 90 * max(rest - 1, 0)) / hours
+    assert job[str(path)]["location_kg"] == pytest.approx(mean / 1000 * kwh)
+    assert "at least 0 g/kWh" in run(*asked[:-2], "--grid", "-3", code=2).stderr
+
+
 def test_places_and_companies_by_name() -> None:
     assert grid_name("N. Virginia") == grid_name("n-virginia")
     assert facility_pue("Google") == 1.1

@@ -160,8 +160,9 @@ def test_columns_of_graphs_and_networks(call: Callable[[object, object], object]
 
 
 TRAFFIC = Traffic(
-    np.array([0, 0, 1]), np.array([0, 1, 2]), np.array([1, 2, 0]), np.array([3, 3, 4]), Ragged.of([[], [0], [0, 1]]),
-    Ragged.of([[0], [1, 2], [2]], np.int32), np.array([5, 5, 6]), Ragged.of([[0, 1, 2], [1]]),
+    np.array([0, 0, 1]), np.array([0, 1, 2]), np.array([1, 2, 0]), np.array([0, -1, -2]), np.array([3, 3, 4]),
+    Ragged.of([[], [0], [0, 1]]), np.array([0, 1, 0]), Ragged.of([[0], [1, 2], [2]], np.int32), np.array([5, 5, 6]),
+    Ragged.of([[0, 1, 2], [1]]),
 )  # fmt: skip
 
 

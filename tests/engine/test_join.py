@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from tests.engine.graphs import GB_PER_S, US, Builder, graphs, routes_of, switch
 from triosim.collectives.pattern import ring
 from triosim.engine.check import check
 from triosim.engine.graph import EngineNetwork, Graph
-from triosim.engine.join import Job, join
+from triosim.engine.join import Job, LateStart, join, late
 
 
 def ring_job(places: list[int], nodes: int = 4, start: int = 0) -> Job:
@@ -89,3 +90,39 @@ def test_the_order_of_jobs_does_not_matter(
     parts = np.split(one.finish, np.cumsum([len(graph) for graph, _ in jobs])[:-1])
     assert other.finish.tolist() == [tick for number in order for tick in parts[number].tolist()]
     assert other.link_bytes.tolist() == one.link_bytes.tolist()
+
+
+def spans(jobs: list[Job]) -> list[slice]:
+    """Tasks of each job."""
+    last = np.cumsum([0, *(len(graph) for graph, _ in jobs)]).tolist()
+    return [slice(*pair) for pair in pairwise(last)]
+
+
+def test_a_job_that_arrives_runs_as_it_would_from_the_beginning(play: Player) -> None:
+    jobs = [ring_job([0, 1]), ring_job([0, 1])]
+    (graph, network), own = join(jobs), spans(jobs)
+    alone = play(*jobs[0]).finish
+    graph = late(graph, own, [LateStart(), LateStart(100 * US)])
+    check(graph, network)
+    played = play(graph, network)
+    assert played.finish[own[0]].tolist() == alone.tolist()
+    assert (played.finish[own[1]] - 100 * US).tolist() == alone.tolist()
+    assert played.start[own[1]].min() == 100 * US
+
+
+@pytest.mark.parametrize(("ticks", "begins"), [(0, 4 * US), (3 * US, 4 * US), (9 * US, 9 * US)])
+def test_a_job_follows_another(play: Player, ticks: int, begins: int) -> None:
+    jobs = [ring_job([0, 1], start=US), ring_job([2, 3]), ring_job([0, 1])]
+    (graph, network), own = join(jobs), spans(jobs)
+    graph = late(graph, own, [LateStart(), LateStart(), LateStart(ticks, after=0)])
+    played = play(graph, network)
+    assert int(played.start[own[2]].min()) == begins == max(ticks, int(played.finish[own[0]].max()))
+
+
+@settings(max_examples=30, deadline=None)
+@given(job=graphs(), ticks=st.integers(0, 10**9))
+def test_what_arrives_alone_is_only_later(play: Player, job: Job, ticks: int) -> None:
+    graph, network = job
+    played = play(graph, network)
+    shifted = play(late(graph, [slice(0, len(graph))], [LateStart(ticks)]), network)
+    assert (shifted.finish[: len(graph)] - ticks).tolist() == played.finish.tolist()

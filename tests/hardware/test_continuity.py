@@ -22,7 +22,7 @@ from triosim.hardware.cluster import cluster
 from triosim.hardware.description import SystemFile
 from triosim.network.sharing import network_model
 from triosim.prediction.prepare import prepare
-from triosim.prediction.simulate import _settled, lowered_job
+from triosim.prediction.simulate import lowered_job, settled
 from triosim.trace.tables import Trace
 
 CONTENTION = 0.1
@@ -39,7 +39,7 @@ def seconds(trace: Trace, table: dict[str, Any], nodes: int, plan: Plan, models:
     job = prepare(trace, system, plan, models)
     model = network_model(models.solver, models.solver_options)
     lowered, _ = lowered_job(job, models.fold)
-    played, _ = _settled([(job, lowered)], lowered.graph, lowered.wires, model)
+    played, _ = settled([(job, lowered)], lowered.graph, lowered.wires, model)
     return int(played.finish.max()) / 1e12
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import re
 import shlex
 from typing import Any
 
@@ -145,6 +146,19 @@ def test_ddp_alone_is_replication() -> None:
     assert read["parallelism"]["data_parallel_replicate_degree"] == 64
     assert read["parallelism"]["data_parallel_shard_degree"] == 1
     assert read["activation_checkpoint"] == {"mode": "selective", "selective_ac_option": "2"}
+
+
+@pytest.mark.parametrize(("framework", "name"), [
+    ("megatron", "expert-tensor-parallel-size"), ("torchtitan", "expert_tensor_parallel_degree"),
+])  # fmt: skip
+def test_whole_experts_are_said(framework: str, name: str) -> None:
+    plan = _plan(4, 1, 1, 8, {"megatron": 1, "torchtitan": 3}[framework])
+    whole = {**plan, "parallelism_options": {**plan["parallelism_options"], "etp": 1}}
+    texts = [configuration(framework, _job("mixtral-8x22b", 56, **one)) for one in (plan, whole)]
+    said = [re.search(rf"{name}[ =]+(\d+)", text) for text in texts]
+    assert said[1] is not None
+    assert said[1][1] == "1"
+    assert said[0] is None or said[0][1] == "4"
 
 
 def test_megatron_knows_the_sizes_of_experts_and_of_groups() -> None:

@@ -20,8 +20,11 @@ from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.physical import convolution as model
 from triosim.kernels.physical.convolution import ConvolutionConstants, predict
+from triosim.kernels.physical.gemm import load as load_gemm
+from triosim.kernels.physical.gemm import predict as predict_gemm
 from triosim.kernels.work import convolution as work
 from triosim.kernels.work.convolution import ConvolutionCalls
+from triosim.kernels.work.gemm import gemm
 from triosim.operators import Call, kind
 from triosim.operators import work as asked
 
@@ -46,7 +49,7 @@ def test_work_of_one_call_by_hand() -> None:
         ((128, 512, 7, 7), (128, 256, 14, 14), (512, 256, 3, 3), (128, 256, 14, 14)),
         ((128, 256, 14, 14), (512, 256, 3, 3), (512,)), {},
     )  # fmt: skip
-    assert asked(call) == (128, 256, 512, 1, 14, 14, 7, 7, 3, 3, 4, False, True, True, True, True)
+    assert asked(call) == (128, 256, 512, 1, 14, 14, 7, 7, 3, 3, 4, False, True, True, True, True, False)
 
 
 def test_a_transposed_convolution_is_a_gradient_of_the_input() -> None:
@@ -55,7 +58,7 @@ def test_a_transposed_convolution_is_a_gradient_of_the_input() -> None:
         ((8, 32, 32, 32),), {},
     )  # fmt: skip
     found = asked(call)
-    assert found[11:] == (False, True, False, False, False)
+    assert found[11:] == (False, True, False, False, False, False)
     images, channels, out, groups, *positions = found[:8]
     assert (images, channels, out, groups, positions) == (8, 32, 64, 1, [32, 32, 16, 16])
 
@@ -161,3 +164,34 @@ def test_the_fit_finds_the_constants_again(engine: str) -> None:
     for name in script.SIGMA[engine]:
         if engine == "tensor" or name not in ("data_gradient", "weight_gradient"):
             assert getattr(found, name) == pytest.approx(getattr(shipped, name), rel=0.01), name
+
+
+def test_channels_side_by_side_are_a_product_that_reads_each_tensor_once() -> None:
+    a100 = catalog.accelerator("A100")
+    call = replace(square(32, 256, 512, 28, kernel=1, dtype=DTYPE_CODE["float16"]), channels_last=np.array([True]))
+    product = gemm(32.0 * 28 * 28, 512.0, 256.0, "float16")
+    assert seconds(call, a100) == pytest.approx(float(predict_gemm(product, a100, load_gemm().constants).seconds[0]))
+    wide = replace(square(32, 256, 512, 28, kernel=3, dtype=DTYPE_CODE["float16"]), channels_last=np.array([True]))
+    taps = gemm(32.0 * 28 * 28, 512.0, 9 * 256.0, "float16")
+    once = replace(taps, a_bytes=taps.a_bytes / 9)  # a pixel is read once for all nine positions of the window
+    assert seconds(wide, a100) == pytest.approx(float(predict_gemm(once, a100, load_gemm().constants).seconds[0]))
+
+
+def test_three_channels_fill_a_load_of_sixteen_bytes() -> None:
+    a100 = catalog.accelerator("A100")
+
+    def of(channels: int) -> float:
+        call = square(64, channels, 64, 112, kernel=7, dtype=DTYPE_CODE["float16"])
+        return seconds(replace(call, channels_last=np.array([True])), a100)
+
+    assert of(3) == pytest.approx(of(8), rel=0.1)
+    assert of(16) > 1.3 * of(8)
+
+
+def test_groups_of_few_channels_may_share_a_product() -> None:
+    """32 groups of 4 channels take no longer than one group of all 128, whose product holds all of theirs."""
+    a100 = catalog.accelerator("A100")
+    whole = replace(square(128, 128, 128, 56, dtype=DTYPE_CODE["float16"]), channels_last=np.array([True]))
+    few = replace(whole, in_channels=np.array([4.0]), out_channels=np.array([4.0]), groups=np.array([32.0]))
+    assert seconds(few, a100) <= seconds(whole, a100)
+    assert few.flop()[0] == whole.flop()[0] / 32

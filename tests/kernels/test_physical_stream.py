@@ -19,7 +19,7 @@ from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical import stream as model
-from triosim.kernels.physical.stream import CLASSES, StreamConstants, predict
+from triosim.kernels.physical.stream import CLASSES, FIRST_HBM2, INLINE_ECC, StreamConstants, delivered, predict
 from triosim.kernels.work import stream as work
 from triosim.kernels.work.stream import KINDS, Stream
 from triosim.operators import kind
@@ -182,3 +182,40 @@ def test_mean_error_on_devices_left_out(name: str, mean: float) -> None:
     left_out = json.loads(script.OUTPUT.read_text(encoding="utf-8"))["provenance"]["left_out"][name]
     assert np.mean([one["mape"] for one in left_out.values()]) < 100 * mean
     assert min(one["coverage"] for one in left_out.values()) > 0.85
+
+
+# --- what memories deliver -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("T4", INLINE_ECC), ("L40S", INLINE_ECC), ("P4", INLINE_ECC), ("P100", FIRST_HBM2), ("V100", 1.0),
+        ("A100", 1.0), ("RTX-4090", 1.0), ("RTX-A6000", 1.0), ("RTX-PRO-6000-Server", 1.0),
+    ],
+)  # fmt: skip
+def test_a_datasheet_says_which_memories_deliver_less(name: str, part: float) -> None:
+    assert delivered(catalog.accelerator(name)) == part
+
+
+def test_volta_delivers_one_and_a_half_times_what_pascal_does() -> None:
+    volta, pascal = catalog.accelerator("V100"), catalog.accelerator("P100-SXM2-16GB")
+    rates = [delivered(device) * (device.memory_bandwidth or 0) for device in (volta, pascal)]
+    assert rates[0] / rates[1] == pytest.approx(1.5)
+
+
+def test_only_gddr_keeps_check_bits_between_the_data() -> None:
+    every = [catalog.accelerator(name) for name in catalog.accelerators()]
+    inline = [device for device in every if "ECC" in device.memory_type]
+    assert inline
+    assert all(device.memory_type.startswith("GDDR") and "RTX" not in device.name for device in inline)
+    assert delivered(Accelerator("mine", memory_type="HBM3 ECC")) == 1.0
+    assert delivered(Accelerator("mine", memory_type="gddr7 ecc")) == INLINE_ECC
+
+
+def test_long_operators_take_as_much_longer() -> None:
+    off = replace(catalog.accelerator("T4"), memory_type="GDDR6")
+    long = one("elementwise", 1 << 20, 1 << 10)
+    assert seconds(long, replace(off, memory_type="GDDR6 ECC")) / seconds(long, off) == pytest.approx(
+        1 / INLINE_ECC, rel=0.05
+    )

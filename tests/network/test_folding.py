@@ -151,38 +151,86 @@ def test_wherever_ranks_are(mesh: tuple[int, int, int], order: list[int], topolo
     assert np.array_equal(*ends)
 
 
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sampled_from([(8, 4, 1), (4, 4, 2), (8, 2, 2), (2, 4, 4), (32, 1, 1), (4, 8, 1), (4, 2, 4)]),
+    st.lists(st.tuples(st.integers(0, 31), st.sampled_from([1.5, 2.0])), max_size=3),
+    st.sampled_from([4, 2, 1]),
+    st.sampled_from(["ring", "tree", "hierarchical", None]),
+    st.booleans(),
+)
+def test_whoever_is_slow(
+    tmp_path_factory: pytest.TempPathFactory, mesh: tuple[int, int, int], slow: list[tuple[int, float]], nics: int,
+    algorithm: str | None, overlap: bool,
+) -> None:  # fmt: skip
+    """Ranks that wait for a slow one are told apart only where they wait for other things."""
+    jobs = _job(*mesh, micro_batches=4 if mesh[2] > 1 else 1, overlap=overlap)
+    for rank, factor in dict(slow).items():
+        which = next(number for number, job in enumerate(jobs) if rank in job.ranks)
+        job = jobs[which]
+        jobs[which] = replace(job, ranks=job.ranks[job.ranks != rank])
+        jobs.append(replace(job, ranks=np.array([rank], np.int32), seconds=job.seconds * factor))
+    system = _servers(tmp_path_factory.mktemp("slow"), 8, nics=nics)
+    _both([job for job in jobs if len(job.ranks)], mesh, system, **({"algorithm": algorithm} if algorithm else {}))
+
+
+def test_one_slow_rank_unfolds_no_ring(tmp_path) -> None:
+    """All other replicas stay alike, wherever in the ring they are; ranks beside the slow one are of three kinds."""
+    (program,) = _job(16, 4, 1)
+    slow = replace(program, ranks=program.ranks[6:7], seconds=program.seconds * 2)
+    others = replace(program, ranks=np.delete(program.ranks, 6))
+    folded, _ = _both([others, slow], (16, 4, 1), _servers(tmp_path, 16))
+    assert sorted(folded.count.tolist()) == [1, 3, 15, 45]
+
+
+def test_ranks_of_trees_are_alike_whose_subtrees_and_ways_to_the_root_are() -> None:
+    folded, whole = _both(_job(64, 8, 1), (64, 8, 1), triosim.system("dgx-h100", nodes=64), algorithm="tree")
+    assert folded.cells < whole.cells / 8
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_cells_are_equitable(data: st.DataObject) -> None:
-    """Members of a cell have equally many neighbours of each cell; and no coarser partition by programs would do."""
+def test_cells_are_of_what_cannot_be_told_apart(data: st.DataObject) -> None:
+    """Members of a cell begin alike, and links of a cell are crossed by equally many ways of each cell."""
     parties, links = data.draw(st.integers(2, 8)), data.draw(st.integers(1, 6))
+    groups = data.draw(st.lists(st.lists(st.integers(0, parties - 1), min_size=1, unique=True), max_size=3))
     ends = st.integers(0, parties - 1)
-    ways = data.draw(st.lists(st.tuples(ends, ends, st.lists(st.integers(0, links - 1), unique=True, max_size=3)),
+    ways = data.draw(st.lists(st.tuples(ends, ends, st.integers(-len(groups), 0),
+                                        st.lists(st.integers(0, links - 1), unique=True, max_size=3)),
                               min_size=1, max_size=14))  # fmt: skip
     like = data.draw(st.lists(st.integers(0, 1), min_size=parties, max_size=parties))
+    needs = [data.draw(st.lists(st.integers(0, len(ways) - 1), unique=True, max_size=2)) for _ in ways]
+    waits = Ragged.of(needs)
     traffic = Traffic(
         party_like=np.array(like), source=np.array([w[0] for w in ways]), target=np.array([w[1] for w in ways]),
-        way_like=np.zeros(len(ways), np.int64), needs=Ragged.empty(len(ways)),
-        routes=Ragged.of([w[2] for w in ways]), link_like=np.zeros(links, np.int64),
-        members=Ragged.of([list(range(parties))]),
+        begun_by=np.array([w[2] or w[0] for w in ways]), way_like=np.zeros(len(ways), np.int64), needs=waits,
+        lag=np.array([data.draw(st.integers(0, 1)) for _ in waits.values], np.int64),
+        routes=Ragged.of([w[3] for w in ways]), link_like=np.zeros(links, np.int64), members=Ragged.of(groups),
     )  # fmt: skip
     cells, python = refine(traffic), refined(traffic)
     for column in ("party", "way", "link", "group"):
         assert np.array_equal(getattr(cells, column), getattr(python, column))
-    for own, other in ((traffic.source, cells.way), (traffic.target, cells.way)):
-        seen: dict[int, list[int]] = {}
-        for party in range(parties):
-            neighbours = sorted(other[own == party].tolist())
-            assert seen.setdefault(int(cells.party[party]), neighbours) == neighbours
+    began: dict[tuple[str, int], list[int]] = {}
+    for party in range(parties):
+        own = sorted(cells.way[traffic.begun_by == party].tolist())
+        assert began.setdefault(("party", int(cells.party[party])), own) == own
+        assert {like[p] for p in range(parties) if cells.party[p] == cells.party[party]} == {like[party]}
+    for group, members in enumerate(groups):
+        own = sorted(cells.way[traffic.begun_by == -1 - group].tolist())
+        assert began.setdefault(("group", int(cells.group[group])), own) == own
+        met = sorted(cells.party[members].tolist())
+        assert began.setdefault(("met", int(cells.group[group])), met) == met
     rows = traffic.routes.rows()
     by_link: dict[int, list[int]] = {}
     for link in set(traffic.routes.values.tolist()):
         crossing = sorted(cells.way[rows[traffic.routes.values == link]].tolist())
         assert by_link.setdefault(int(cells.link[link]), crossing) == crossing
-    for party in range(parties):
-        assert {like[p] for p in range(parties) if cells.party[p] == cells.party[party]} == {like[party]}
+    by_way: dict[int, list[int]] = {}
+    for way, route in enumerate(traffic.routes.lists()):
+        over = cells.link[route].tolist()
+        assert by_way.setdefault(int(cells.way[way]), over) == over
     routes, weight = weights(traffic, cells)
-    crossed = np.zeros(int(cells.link.max()) + 1)
+    crossed = np.zeros(int(cells.link.max(initial=-1)) + 1)
     np.add.at(crossed, routes.values, weight)
     for link in set(traffic.routes.values.tolist()):
         assert crossed[cells.link[link]] == np.count_nonzero(traffic.routes.values == link)

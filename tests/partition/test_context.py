@@ -27,6 +27,8 @@ def _asked(cp: int, **plan):
     trace = triosim.model("llama-3.2-1b", sequence_length=LENGTH, configuration={"num_hidden_layers": LAYERS})
     rules = (*plan.pop("rules", ()), *(("context",) if cp else ()))
     options = {"cp": cp, "cp_style": plan.pop("style", "gather")} if cp else {}
+    if options.get("cp_style") == "usp":
+        options["cp_ulysses"] = plan.pop("ulysses", 2)
     return trace, SYSTEM, *asked(parallelism=rules, parallelism_options=options, host="none", **plan)
 
 
@@ -44,7 +46,7 @@ def _sent(job: Prepared, axis: str) -> Counter:
 
 @pytest.mark.parametrize("cp", [2, 4, 8])
 @pytest.mark.parametrize("more", [{}, {"tp": 2}, {"tp": 2, "rules": ("sequence",)}])
-@pytest.mark.parametrize("style", ["gather", "ring", "ulysses"])
+@pytest.mark.parametrize("style", ["gather", "ring", "ulysses", "usp"])
 def test_a_rank_has_its_part_of_all_work(cp: int, more: dict, style: str) -> None:
     """Causal attention too: a rank's queries are from all over the sequence."""
     if cp == 8 and more:
@@ -97,6 +99,63 @@ def test_keys_and_values_go_round_beside_attention(more: dict) -> None:
         beside = np.flatnonzero((sent.after < first) & (sent.before >= last) & (sent.after > first - 10))
         assert len(beside) >= 2
         assert not np.any(sent.before[beside] == first)
+
+
+@pytest.mark.parametrize("more", [{}, {"tp": 2}, {"tp": 2, "rules": ("sequence",)}])
+def test_neighbours_exchange_heads_and_pass_their_keys_round_the_others(more: dict) -> None:
+    """4 ranks as 2 x 2: all-to-alls as Ulysses has them; round the ring goes half of what a ring of 4 would send."""
+    job = prepare(*_asked(4, style="usp", **more))
+    own = LENGTH // 4 * KEYS * BF16 // more.get("tp", 1)
+    assert _sent(job, "cp_ulysses") == {
+        ("all_to_all", phase, n): 2 * LAYERS for phase in (Phase.FORWARD, Phase.BACKWARD) for n in (own, 4 * own)
+    }
+    assert _sent(job, "cp_ring") == {
+        ("all_gather", Phase.FORWARD, 2 * own): 2 * LAYERS,
+        ("all_gather", Phase.BACKWARD, 2 * own): 2 * LAYERS,
+        ("reduce_scatter", Phase.BACKWARD, 2 * own): 2 * LAYERS,
+    }
+    assert not _sent(job, "cp")
+    assert (job.mesh.groups("cp_ulysses")[0], job.mesh.size("cp_ring")) == ([0, more.get("tp", 1)], 2)
+    calls = calls_of(job.step.trace)
+    rows = [row for row in range(len(job.step.trace)) if calls[row].kind == "attention"]
+    assert [calls[row].args["blocks"] for row in rows] == [[1, 2], [1, 2]] * (2 * LAYERS)
+    shapes = {calls[row].shape("key")[-3:-1] for row in rows}
+    assert shapes == {(8 // 2 // more.get("tp", 1), LENGTH // 2)}
+
+
+@pytest.mark.parametrize(("ulysses", "style"), [(4, "ulysses"), (1, "ring"), (0, "ulysses")])
+def test_both_styles_are_corners_of_one(ulysses: int, style: str) -> None:
+    """All ranks exchange heads, or none; of their own accord those of one server do."""
+    both, one = (
+        triosim.simulate(*_asked(4, style=how, sequence_length=4096, batch_size=1, **more))
+        for how, more in (("usp", {"ulysses": ulysses}), (style, {}))
+    )
+    assert both.iteration_time_s == one.iteration_time_s
+    assert both.memory == one.memory
+
+
+@pytest.mark.parametrize("more", [{"pp": 2, "micro_batches": 2}, {"recompute": "full"}, {"zero": 3}])
+def test_both_styles_at_once_with_other_ways(more: dict) -> None:
+    once = prepare(*_asked(4, style="usp"))
+    trace, system, plan, fidelity = _asked(4, style="usp", batch_size=2, **more)
+    result = triosim.simulate(trace, system, plan, fidelity)
+    sent = Counter(kind for kind, *_ in _sent(prepare(trace, system, plan, fidelity), "cp_ulysses").elements())
+    passes = 3 if "recompute" in more else 2
+    assert sent["all_to_all"] * 2 == passes * _sent(once, "cp_ulysses").total()
+    assert {"cp_ring", "cp_ulysses", "dp_cp"} <= {row.axis for row in result.collectives}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"cp": 8, "cp_style": "usp", "cp_ulysses": 3}, "cp-style usp of cp 8 ranks: 3 do not divide it: give cp-ul"),
+        ({"cp": 8, "cp_style": "ring", "cp_ulysses": 2}, "cp-ulysses is of cp-style usp, not of ring"),
+    ],
+)
+def test_neighbours_that_cannot_be_are_a_sentence(options: dict, words: str) -> None:
+    trace = triosim.model("llama-3.2-1b", sequence_length=LENGTH, configuration={"num_hidden_layers": LAYERS})
+    with pytest.raises(PlanError, match=words):
+        prepare(trace, SYSTEM, *asked(parallelism=("context",), parallelism_options=options, host="none"))
 
 
 def test_attention_in_blocks_is_what_it_was() -> None:

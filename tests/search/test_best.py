@@ -137,6 +137,30 @@ def test_equal_blocks_are_read_once(name: str, asked: dict[str, Any]) -> None:
         assert 0.99 * getattr(whole, one) < getattr(short, one) <= getattr(whole, one) * (1 + 1e-12)
 
 
+@pytest.mark.parametrize(
+    ("name", "axes"),
+    [
+        ("gpt3-1.3b", {"tp": (1, 4), "sequence-parallel": (False, True)}),
+        ("mixtral-8x7b", {"tp": (2,), "ep": (2,), "sequence-parallel": (False,), "recompute": ("none",)}),
+    ],
+)
+def test_stages_of_a_short_model_are_those_of_the_whole(name: str, axes: dict[str, Any]) -> None:
+    workload = load_workload(name, seq_len=128, training=True)
+    among = {"micro-batch-size": (1,), "zero": (0, 1), "recompute": ("none", "full"), **axes}
+    bounds = [Bounds(workload, triosim.system("dgx-a100", 2), Plan(global_batch_size=64), Fidelity()) for _ in range(2)]
+    assert bounds[0].repeats is not None
+    bounds[1].repeats = None
+    plans = PlanSpace([16], 64, len(blocks(workload)), 128, "mixtral" in name, among=among).candidates()
+    plans = [one for one in plans if one.asked["pp"] > 1][::5]
+    assert len(plans) > 4
+    for one in plans:
+        short, whole = (own.of_stages(one) for own in bounds)
+        assert not isinstance(short, str)
+        assert not isinstance(whole, str)
+        assert short.seconds == pytest.approx(whole.seconds, rel=1e-9), one.asked
+        assert short.bytes == pytest.approx(whole.bytes, rel=1e-9), one.asked
+
+
 @pytest.mark.parametrize("objective", ["time", "memory", "tokens-per-dollar"])
 @pytest.mark.parametrize("whole_front", [False, True])
 def test_pruning_changes_nothing(

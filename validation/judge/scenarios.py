@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from validation.judge.image_scenarios import IMAGES
 from validation.judge.served_scenarios import SERVED
 from validation.judge.survey import Document, Figure, Published, Scenario
 
@@ -248,27 +249,9 @@ SCENARIOS = (
         "Published with DualPipe, dispatch in 8 bits beside computing and moments in 16 bits, which are not predicted "
         "yet: with 1F1B and moments in 32 bits it does not fit.",
     ),
-    Scenario(
-        "D1.1", "SDXL, one image of 1024 pixels, 50 steps",
-        ("infer sdxl --device A100-SXM4-80GB --batch-size 2 --precision float16",),
-        (Figure("step", lambda found: 1e3 * seconds()(found), "ms"),
-         Figure("50 steps", lambda found: 50 * seconds()(found), "s")),
-        "The UNet alone, twice a step for guidance; text encoders and VAE are not counted.  The survey names no "
-        "published figure.",
-    ),
-    Scenario(
-        "D1.2", "FLUX.1 [dev], one image of 1024 pixels, 28 steps",
-        ("infer flux.1-dev --device H100-SXM5-80GB",),
-        (Figure("step", lambda found: 1e3 * seconds()(found), "ms"),
-         Figure("28 steps", lambda found: 28 * seconds()(found), "s")),
-        "The transformer alone; text encoders and VAE are not counted.  The survey names no published figure.",
-    ),
+    *IMAGES,
     *SERVED,
 )  # fmt: skip
-LACKING = {
-    "D1.3": "diffusion in serving",
-}  # fmt: skip
-"""Scenarios that cannot be told to the program, and what they lack."""
 
 
 # --- running ----------------------------------------------------------------------------------------------------------
@@ -326,8 +309,8 @@ def page_of(found: Sequence[Shown]) -> str:
     """All scenarios as the page of the documentation."""
     text = [
         "# The scenarios of the 2026 survey\n",
-        "A survey of 25 performance tools describes 36 scenarios, of which no tool ran more than a quarter.  Those",
-        "that run follow, each with the commands that were typed and what was published of it;",
+        "A survey of 25 performance tools describes 36 scenarios, of which no tool ran more than a quarter.  All of",
+        "them follow, each with the commands that were typed and what was published of it;",
         "`python -m validation.judge.scenarios --write docs/scenarios.md` writes this page.  Differences are of",
         "prediction over publication; *holds* says whether they are within what the survey's runner lets pass.",
         "Figures of Llama-2 and DeepSeek are averages over months, with everything that happened in them.\n",
@@ -336,7 +319,6 @@ def page_of(found: Sequence[Shown]) -> str:
     for one in found:
         judged = [good for *_, good in one.rows if good is not None]
         text.append(f"| {one.id} | {one.title} | {f'{sum(judged)} of {len(judged)}' if judged else 'none published'} |")
-    text += [f"| {name} | not yet: {lacks} | |" for name, lacks in LACKING.items()]
     text.append("")
     for one in found:
         text.append(f"## {one.id}: {one.title}\n")
@@ -349,9 +331,7 @@ def page_of(found: Sequence[Shown]) -> str:
         for name, said, published, off, good in one.rows:
             text.append(f"| {name} | {said} | {published} | {off} | { {None: '', True: 'yes', False: 'no'}[good] } |")
         text.append("")
-    text.append("## Not yet\n")
-    text += [f"* {name}: {lacks}." for name, lacks in LACKING.items()]
-    return "\n".join(text) + "\n"
+    return "\n".join(text)
 
 
 def main() -> int:

@@ -13,11 +13,11 @@ their own.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from triosim.accelerator.architecture import Architecture, Compute, FanOut, Store
 from triosim.accelerator.mapping import Level, Loop, MappingOf
 from triosim.accelerator.problem import Problem
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 
 WINDOWS = {"Y": ("P", "R"), "X": ("Q", "S")}

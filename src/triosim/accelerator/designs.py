@@ -15,7 +15,7 @@ import math
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from triosim.accelerator import energies, mapper, systolic
@@ -24,7 +24,8 @@ from triosim.accelerator.directives import Constraints
 from triosim.accelerator.mapspace import primes_of
 from triosim.accelerator.problem import Problem
 from triosim.accelerator.reading import Contents, read
-from triosim.accelerator.systolic import Array
+from triosim.accelerator.systolic import Array, ArrayRun
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.guarded import content, parse_json
 from triosim.core.outputs import text_output
@@ -285,16 +286,32 @@ def _on_array(array: Array, problem: Problem, timing: str) -> EinsumCost:
     shared = [d for d in problem.dimensions if all(d in tensor.dimensions for tensor in problem.tensors)]
     batch = math.prod(problem.bound[d] for d in shared)
     bounds = tuple(1 if d in shared else bound for d, bound in problem.bound.items())
-    one = systolic.run(array, systolic.product_of(replace(problem, bounds=bounds)), timing=timing)
-    bits, nm = 8 * array.word_bytes, energies.DEFAULT_NM
-    sizes = (array.ifmap_bytes, array.filter_bytes, array.ofmap_bytes)
-    moved = (one.ifmap_reads, one.filter_reads, one.ofmap_writes)
-    chip = sum(n * energies.sram_j(size or 2**20, bits, nm) for n, size in zip(moved, sizes, strict=True))
-    words = sum(problem.words(tensor) for tensor in problem.tensors)
+    single = replace(problem, bounds=bounds)
+    one = systolic.run(array, systolic.product_of(single), timing=timing)
+    levels = array_levels(array, single, one)
+    compute, memory = levels.pop("compute"), levels.pop("memory")
+    shared_words = sum(problem.words(tensor) for tensor in problem.tensors)
+    words = sum(single.words(tensor) for tensor in single.tensors)
     return EinsumCost(
-        batch * one.total_cycles, batch * one.total_cycles, 1.0, problem.computes * energies.multiply_add_j(bits, nm),
-        batch * chip, words * energies.dram_j(bits), "memory" if one.stall_cycles > one.cycles else "compute",
+        batch * one.total_cycles, batch * one.total_cycles, 1.0, batch * compute, batch * sum(levels.values()),
+        memory * shared_words / words, "memory" if one.stall_cycles > one.cycles else "compute",
     )  # fmt: skip
+
+
+def array_levels(array: Array, problem: Problem, found: ArrayRun) -> dict[str, float]:
+    """Joules of a product on an array: its three memories, the multiplications, and the memory outside, once for each
+    word of each tensor; energies are published ones of :data:`~triosim.accelerator.energies.DEFAULT_NM`."""
+    bits, nm = 8 * array.word_bytes, energies.DEFAULT_NM
+    parts = (
+        ("inputs", found.ifmap_reads, array.ifmap_bytes), ("weights", found.filter_reads, array.filter_bytes),
+        ("outputs", found.ofmap_writes, array.ofmap_bytes),
+    )  # fmt: skip
+    words = sum(problem.words(tensor) for tensor in problem.tensors)
+    return {
+        "memory": words * energies.dram_j(bits),
+        **{name: count * energies.sram_j(size or 2**20, bits, nm) for name, count, size in parts},
+        "compute": problem.computes * energies.multiply_add_j(bits, nm),
+    }
 
 
 # --- kept on disk -----------------------------------------------------------------------------------------------------

@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from triosim.accelerator.architecture import Architecture, FanOut, Store
 from triosim.accelerator.mapping import Level, Loop, MappingOf
 from triosim.accelerator.problem import Problem
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted, unknown
 
 KINDS = ("temporal", "spatial", "either", "keep")

@@ -14,7 +14,7 @@ Three readings of time, from the most hopeful (``--timing``):
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from triosim.accelerator.architecture import Architecture
 from triosim.accelerator.mapping import MappingOf
 from triosim.accelerator.nest import Counts, Floats, LoopNest
 from triosim.accelerator.problem import Problem
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, unknown
 
 TIMINGS = ("ideal", "bandwidth", "double-buffer")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -25,6 +25,7 @@ from triosim.accelerator.evaluate import Evaluation, costs, evaluation
 from triosim.accelerator.mapping import MappingOf
 from triosim.accelerator.mapspace import Space, keeps_under, space
 from triosim.accelerator.problem import Problem
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, unknown
 from triosim.core.registry import Registry
 

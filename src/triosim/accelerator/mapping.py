@@ -8,10 +8,10 @@ perfect.  A *ragged* one may exceed it: its last tile is cut off where the bound
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from triosim.accelerator.architecture import Architecture, FanOut, Store, tensors_kept
 from triosim.accelerator.problem import Problem
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, unknown
 
 AXES = ("", "x", "y")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -21,6 +20,7 @@ from triosim.accelerator.directives import Constraints, LevelConstraint
 from triosim.accelerator.mapping import check_keeps
 from triosim.accelerator.nest import LoopNest, compiled
 from triosim.accelerator.problem import Problem
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 
 Genes = NDArray[np.int8]

@@ -17,7 +17,7 @@ whole numbers in floats, exact up to 2**53.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 import numpy as np
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from triosim.accelerator.architecture import Architecture, FanOut, Store
 from triosim.accelerator.mapping import Level, Loop, MappingOf, keeps_of
 from triosim.accelerator.problem import Operand, Problem
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 
 Floats = NDArray[np.float64]

@@ -11,8 +11,9 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted, unknown
 
 MOST_COMPUTES = 2**53

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -20,6 +19,7 @@ from triosim.accelerator.mapping import MappingOf
 from triosim.accelerator.problem import Problem
 from triosim.accelerator.sparse import Sparse
 from triosim.accelerator.systolic import Array
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.guarded import reading
 from triosim.core.registry import Registry

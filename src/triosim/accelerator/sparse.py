@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from triosim.accelerator import evaluate as dense
 from triosim.accelerator.architecture import Architecture, Store
 from triosim.accelerator.evaluate import Access, Evaluation
 from triosim.accelerator.mapping import MappingOf
 from triosim.accelerator.problem import Operand, Problem
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, unknown
 
 FORMATS = ("UOP", "CP", "B", "RLE", "U")

@@ -11,9 +11,10 @@ cycles a fold for every dataflow).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from triosim.accelerator.problem import Problem
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, unknown
 
 DATAFLOWS = ("os", "ws", "is")
@@ -130,20 +131,24 @@ def run(array: Array, product: Product, form: str = "scale-sim", timing: str = "
     )  # fmt: skip
 
 
-def as_json(array: Array, runs: list[ArrayRun], form: str, timing: str) -> dict[str, object]:
-    """Products on an array as JSON holds them."""
+def as_json(
+    array: Array, runs: list[ArrayRun], form: str, timing: str, levels: Sequence[Mapping[str, float]]
+) -> dict[str, object]:
+    """Products on an array as JSON holds them, with the joules of each by level."""
     return {
         "schema": "triosim/systolic/1",
         "array": {"name": array.name, "rows": array.rows, "columns": array.columns, "dataflow": array.dataflow},
         "form": form,
         "timing": timing,
         "cycles": sum(run.total_cycles for run in runs),
+        "energy_j": sum(sum(joules.values()) for joules in levels),
         "layers": [
             {"name": r.product.name, "m": r.product.m, "n": r.product.n, "k": r.product.k, "cycles": r.cycles,
              "stall_cycles": r.stall_cycles, "folds": r.folds, "utilization": r.utilization,
              "mapping_efficiency": r.mapping_efficiency, "ifmap_reads": r.ifmap_reads,
-             "filter_reads": r.filter_reads, "ofmap_writes": r.ofmap_writes}
-            for r in runs
+             "filter_reads": r.filter_reads, "ofmap_writes": r.ofmap_writes, "energy_j": sum(joules.values()),
+             "energy_j_by_level": dict(joules)}
+            for r, joules in zip(runs, levels, strict=True)
         ],
     }  # fmt: skip
 

@@ -27,6 +27,11 @@ Also = Annotated[
     typer.Option("--also", help="A further file: energies (ERT), areas (ART), constraints, sparse optimizations.",
                  show_default=False),
 ]  # fmt: skip
+Report = Annotated[
+    Path | None,
+    typer.Option("--report", help="Write a page that opens offline: energy by level and tensor, the loop nest, the "
+                 "roofline, and the front of a search.", show_default=False),
+]  # fmt: skip
 Timing = Annotated[
     str,
     typer.Option("--timing", help="ideal (loops alone), bandwidth (and what moves, beside them) or double-buffer "
@@ -74,23 +79,30 @@ def evaluate(
     ert: Annotated[
         Path | None, typer.Option("--ert", help="Write the energies as Accelergy's table.", show_default=False)
     ] = None,
+    page: Report = None,
 ) -> None:  # fmt: skip
     """Evaluate a mapping: reads, fills and updates of every level, cycles, energy and what binds."""
     from triosim.accelerator import evaluate as evaluation
     from triosim.accelerator import sparse, writing
     from triosim.cli.streams import rich_console, written
+    from triosim.core.errors import InputError
     from triosim.core.outputs import check_distinct
     from triosim.report import accelerator as report
 
-    check_distinct({"--json": json, "--stats": stats, "--ert": ert},
+    check_distinct({"--json": json, "--stats": stats, "--ert": ert, "--report": page},
                    [("DESIGN", design), ("PROBLEM", problem), ("MAPPING", mapping),
                     *(("--also", path) for path in also or [])])  # fmt: skip
     found = _contents(design, [problem, *([mapping] if mapping else [])], also)
-    outputs = written("json", json) + written("stats", stats) + written("ert", ert)
+    outputs = written("json", json) + written("stats", stats) + written("ert", ert) + written("report", page)
     if found.array is not None and found.architecture is None:
+        if page is not None:
+            raise InputError("--report: a systolic array of closed form has no levels to draw: describe it as a design")
         _evaluate_array(found, form, timing, json, stats, ert)
     else:
+        from triosim.report.accelerator_page import DrawnCase, write
+
         rows: list[dict[str, Any]] = []
+        drawn: list[DrawnCase] = []
         texts: list[str] = []
         for architecture, one, chosen in _cases(found, mapping, ragged):
             thinned = sparse.evaluate(architecture, one, chosen, found.sparse, timing) if found.sparse else None
@@ -98,6 +110,7 @@ def evaluate(
             made = evaluation.as_json(result)
             rows.append({**made, "sparse": sparse.as_json(thinned)} if thinned else made)
             texts.append(writing.timeloop_stats(result, architecture))
+            drawn.append(DrawnCase(result, architecture, one))
             if wants_summary(json, stats, ert):
                 report.evaluation(result, architecture, one, rich_console())
                 if thinned:
@@ -105,6 +118,8 @@ def evaluate(
             _text(writing.ert(architecture), ert)
         write_json(_together(rows), json)
         _text("\n".join(texts), stats)
+        if page is not None:
+            write(drawn, page)
     say(outputs, json, stats, ert)
     say((f"note: {note}" for note in found.notes), json, stats, ert)
 
@@ -128,7 +143,7 @@ def _evaluate_array(
     found: Contents, form: str, timing: str, json: str | None, stats: Path | None, ert: Path | None
 ) -> None:
     """Products on a systolic array."""
-    from triosim.accelerator import systolic, writing
+    from triosim.accelerator import designs, systolic, writing
     from triosim.cli.streams import rich_console
     from triosim.core.errors import InputError
     from triosim.report import accelerator as report
@@ -139,10 +154,11 @@ def _evaluate_array(
     if not found.problems:
         raise InputError("the files hold no problem: give a file with one")
     runs = [systolic.run(found.array, systolic.product_of(p), form, timing) for p in found.problems]
+    levels = [designs.array_levels(found.array, p, one) for p, one in zip(found.problems, runs, strict=True)]
     if json is not None:
-        write_json(systolic.as_json(found.array, runs, form, timing), json)
+        write_json(systolic.as_json(found.array, runs, form, timing, levels), json)
     if wants_summary(json, stats):
-        report.runs(runs, found.array, rich_console())
+        report.runs(runs, found.array, levels, rich_console())
     _text(writing.compute_report(runs), stats)
 
 
@@ -181,6 +197,7 @@ def map_(
         typer.Option("-o", "--output", help="Write the best mapping as TOML, or as Timeloop's YAML (.yaml).",
                      show_default=False),
     ] = None,
+    page: Report = None,
 ) -> None:  # fmt: skip
     """Look for a mapping of little energy, time, or both; an interruption ends with the best so far."""
     from triosim.accelerator import evaluate as evaluation
@@ -191,8 +208,8 @@ def map_(
     from triosim.core.outputs import check_distinct, text_output
     from triosim.report import accelerator as report
 
-    check_distinct({"--json": json, "--output": output}, [("DESIGN", design), ("PROBLEM", problem),
-                                                          *(("--also", path) for path in also or [])])  # fmt: skip
+    check_distinct({"--json": json, "--output": output, "--report": page},
+                   [("DESIGN", design), ("PROBLEM", problem), *(("--also", path) for path in also or [])])  # fmt: skip
     if workers < 1:
         raise InputError(f"--workers {workers}: the least is 1")
     if seed < 0:
@@ -237,7 +254,11 @@ def map_(
         text = writing.timeloop_mapping if output.suffix in (".yaml", ".yml") else writing.toml_mapping
         with text_output(output) as file:
             file.write(text(rows[0][2].mapping, architecture, rows[0][0]))
-    say(written("mapping", output) + written("json", json), output, json)
+    if page is not None:
+        from triosim.report.accelerator_page import DrawnCase, write
+
+        write([DrawnCase(best, architecture, one, result) for one, result, best, _ in rows], page)
+    say(written("mapping", output) + written("json", json) + written("report", page), output, json)
     notes = found.notes
     if found.sparse:
         notes += ("the search minded no zeros, what it found was evaluated with them",)

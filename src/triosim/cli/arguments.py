@@ -6,7 +6,6 @@ What help says of the former, and how they are typed, stands beside them in :mod
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from triosim.cli.completion import Complete, choices, parts
 from triosim.cli.energy_options import PowerFields
 from triosim.cli.fields import argument, option, with_fields_of
 from triosim.cli.outputs import OUTPUT
+from triosim.core.dataclass import dataclass
 from triosim.fidelity import NETWORK, PREDICTION, Fidelity
 from triosim.plan import BATCH, DIVISION, MEMORY, WORKLOAD, Plan
 
@@ -141,12 +141,18 @@ class StepOptions:
     )
     cp_style: str = _option(
         DIVISION, "--cp-style", "STYLE",
-        "How attention gets what other ranks have: gather, ring or ulysses (default gather).",
-        default="gather", complete=choices("gather", "ring", "ulysses"),
+        "How attention gets what other ranks have: gather, ring, ulysses or usp, both of these (default gather).",
+        default="gather", complete=choices("gather", "ring", "ulysses", "usp"),
     )  # fmt: skip
     ep: int = _option(
         DIVISION, "--ep", "N", "Ranks of the data axis that have the experts of each layer among them.", default=1
     )
+    etp: int = _option(
+        DIVISION, "--etp", "N",
+        "Ranks that divide each expert: --tp, or 1 for whole experts, which --ep then divides over --tp too "
+        "(default --tp).",
+        default=0,
+    )  # fmt: skip
     fit: bool = _option(MEMORY, "--fit", None, "Also find the largest batch that fits in memory.", default=False)
     sweep: list[str] | None = _option(
         SEARCH, "--sweep", "NAME=A,B,...",

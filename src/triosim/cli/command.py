@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from triosim.cli.plain_values import read_plainly
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, printable
 from triosim.core.outputs import is_standard_output
 

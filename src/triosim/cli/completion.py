@@ -5,11 +5,15 @@ Each function takes what has been typed so far, and answers with what begins so.
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Callable, Iterable
 
 Complete = Callable[[str], list[str]]
+
+
+def wanted() -> bool:
+    """Whether it is a shell that runs the program, to be told what to offer."""
+    return any(name.startswith("_") and name.endswith("_COMPLETE") for name in os.environ)
 
 
 def _beginning(names: Iterable[str], incomplete: str) -> list[str]:
@@ -18,6 +22,8 @@ def _beginning(names: Iterable[str], incomplete: str) -> list[str]:
 
 def files(incomplete: str) -> list[str]:
     """Files and folders, the latter with a stroke."""
+    import glob
+
     found = sorted(glob.glob(glob.escape(incomplete) + "*"))
     return [path + os.sep if os.path.isdir(path) else path for path in found]
 

@@ -9,8 +9,9 @@ import typer
 
 from triosim.cli import completion
 from triosim.cli.command import command
+from triosim.cli.energy_options import GRID
 from triosim.cli.outputs import JsonFile, present
-from triosim.core.errors import InputError, quoted
+from triosim.core.errors import InputError
 
 if TYPE_CHECKING:
     from triosim.energy.cost import CostOptions, Usage
@@ -75,7 +76,7 @@ def cost(
         typer.Option(
             "--grid",
             metavar="G|FILE",
-            help="Its intensity: g/kWh, or a CSV with a line for each hour (g_co2e_per_kwh).",
+            help=GRID,
             show_default=False,
             rich_help_panel=PLACE,
         ),
@@ -170,13 +171,13 @@ def _options(
     at: str, grid: str | None, market: str | None, pue: str | None, price: str | None, pay: str, tokens: str | None,
     constant: list[str] | None,
 ) -> CostOptions:  # fmt: skip
-    from triosim.cli.energy_options import number_of, part_of, price_of
+    from triosim.cli.energy_options import grid_of, number_of, part_of, price_of
     from triosim.energy.constants import parse
     from triosim.energy.cost import CostOptions, facility_pue, grid_name
 
     overrides = parse(constant)
     grid_name(at)
-    intensity, source = _grid(grid)
+    intensity, source = grid_of(grid)
     if pue is None and "facility.pue" in overrides:
         pue = str(overrides["facility.pue"])
     return CostOptions(
@@ -190,18 +191,3 @@ def _options(
         tokens=None if tokens is None else number_of(tokens, "--tokens", "2e12"),
         overrides=tuple(overrides.items()),
     )
-
-
-def _grid(text: str | None) -> tuple[tuple[float, ...], str]:
-    """Intensities by the hour, and what they are."""
-    if text is None:
-        return (), ""
-    try:
-        value = float(text)
-    except ValueError:
-        from triosim.energy.usage import hourly
-
-        return hourly(Path(text)), text
-    if not 0 <= value < float("inf"):
-        raise InputError(f"--grid {quoted(text)}: the intensity of a grid must be at least 0 g/kWh")
-    return (value,), f"{value:g} g/kWh as given"

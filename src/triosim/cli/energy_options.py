@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from triosim.cli.completion import choices, files, places
 from triosim.cli.fields import option
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted, unknown
 
 if TYPE_CHECKING:
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from triosim.search.clock import BestClock
 
 ENERGY = "Power, energy and cost"
+POWER_CAP = "What each device may draw: its clock falls until it fits."
+CLOCK = "Highest clock of each device, as 1200MHz."
+GRID = "Intensity of the grid: g/kWh, or a CSV with a line for each hour (g_co2e_per_kwh)."
+CONSTANT = "Of the table of constants (docs/energy.md), as facility.pue=1.1; repeatable."
 
 
 def _option(name: str, metavar: str | None, help: str, complete: Any = None) -> Any:
@@ -30,14 +34,15 @@ def _option(name: str, metavar: str | None, help: str, complete: Any = None) -> 
 class PowerFields:
     """Options of power and energy, in the order in which help lists them."""
 
-    power_cap: str | None = _option("--power-cap", "WATTS", "What each device may draw: its clock falls until it fits.")
-    clock: str | None = _option("--clock", "MHZ", "Highest clock of each device, as 1200MHz.")
+    power_cap: str | None = _option("--power-cap", "WATTS", POWER_CAP)
+    clock: str | None = _option("--clock", "MHZ", CLOCK)
     find: str | None = _option(
         "--find", "WHAT", "clock: that at which an iteration takes least energy.", choices("clock")
     )
     slowdown: str | None = _option("--slowdown", "PART", "With --find: how much longer it may take (default 5%).")
     tokens: str | None = _option("--tokens", "N", "Tokens of the whole job, as 2e12: what it takes, costs and emits.")
     at: str | None = _option("--at", "PLACE", "Whose grid, as FR or oregon (default: the world's mean).", places)
+    grid: str | None = _option("--grid", "G|FILE", GRID, files)
     pue: str | None = _option("--pue", "X", "What the facility takes over its nodes: a number, google, aws, azure.")
     price: str | None = _option("--price", "USD/h", "Of a device hour, as 2/h (default: its list price).")
     pay: str | None = _option(
@@ -47,27 +52,61 @@ class PowerFields:
     energy: str | None = _option(
         "--energy", "PACK.json", "What a device draws as measured (triosim calibrate --power).", files
     )
-    constant: list[str] | None = _option(
-        "--constant", "NAME=VALUE", "Of the table of constants (docs/energy.md), as facility.pue=1.1; repeatable."
-    )
+    constant: list[str] | None = _option("--constant", "NAME=VALUE", CONSTANT)
 
 
-def held_back(system: System, options: PowerFields) -> System:
+class Limits(Protocol):
+    """What devices are held to."""
+
+    @property
+    def power_cap(self) -> str | None:
+        """Watts, as typed."""
+
+    @property
+    def clock(self) -> str | None:
+        """Of each device at most, as typed."""
+
+
+def held_back(system: System, options: Limits) -> System:
     """The system under the power cap and the clock that the options ask for.
 
     Raises:
         InputError: a device cannot keep them.
     """
-    from triosim.core.units import parse_clock, parse_power
     from triosim.hardware.power import held_back as held
 
-    cap = None if options.power_cap is None else parse_power(options.power_cap, "--power-cap")
-    clock = None if options.clock is None else parse_clock(options.clock, "--clock")
+    cap, clock = limits(options)
     return system if cap is None and clock is None else held(system, cap, clock)
+
+
+def limits(options: Limits) -> tuple[float | None, float | None]:
+    """Watts and hertz that devices are held to.
+
+    Raises:
+        InputError: one is no power or no clock.
+    """
+    from triosim.core.units import parse_clock, parse_power
+
+    cap = None if options.power_cap is None else parse_power(options.power_cap, "--power-cap")
+    return cap, None if options.clock is None else parse_clock(options.clock, "--clock")
 
 
 def best_of(options: PowerFields, predict: Callable[[System], Result], system: System) -> BestClock | None:
     """What ``--find`` asks for; None where it is not given.
+
+    Raises:
+        InputError: it is another word than is known, or does not go with other options.
+    """
+    slowdown = slowdown_of(options)
+    if slowdown is None:
+        return None
+    from triosim.search.clock import best_clock
+
+    return best_clock(predict, system, slowdown)
+
+
+def slowdown_of(options: PowerFields) -> float | None:
+    """How much slower the clock that ``--find`` asks for may be, as a part of a whole; None where it is not given.
 
     Raises:
         InputError: it is another word than is known, or does not go with other options.
@@ -80,9 +119,7 @@ def best_of(options: PowerFields, predict: Callable[[System], Result], system: S
         raise InputError(f"--find must be clock, got {quoted(options.find)}")
     if options.clock is not None:
         raise InputError("--find clock and --clock both say the clock: give only one")
-    from triosim.search.clock import best_clock
-
-    return best_clock(predict, system, part_of(options.slowdown or "5%", "--slowdown"))
+    return part_of(options.slowdown or "5%", "--slowdown")
 
 
 def part_of(text: str, what: str) -> float:
@@ -116,8 +153,10 @@ def energy_options(options: PowerFields) -> EnergyOptions:
     given = tuple(overrides.items())
     place = options.at or "world"
     grid_name(place)
+    intensity, source = grid_of(options.grid)
     paid = CostOptions(
-        at=place, price_per_hour=price_of(options.price), mode=options.pay or "list", overrides=given,
+        at=place, grid_g_per_kwh=intensity, grid_source=source, price_per_hour=price_of(options.price),
+        mode=options.pay or "list", overrides=given,
         tokens=None if options.tokens is None else number_of(options.tokens, "--tokens", "2e12"),
     )  # fmt: skip
     if paid.mode not in MODES:
@@ -159,3 +198,22 @@ def number_of(text: str, what: str, example: str, least: float | None = None) ->
     if not (0 < value < float("inf") or value == least):
         raise InputError(f"{what} {quoted(text)}: give a number above 0, for example {example}")
     return value
+
+
+def grid_of(text: str | None) -> tuple[tuple[float, ...], str]:
+    """Intensities of a grid by the hour, and what they are; nothing where it is not given.
+
+    Raises:
+        InputError: it is no intensity, or a file that holds none.
+    """
+    if text is None:
+        return (), ""
+    try:
+        value = float(text)
+    except ValueError:
+        from triosim.energy.usage import hourly
+
+        return hourly(Path(text)), text
+    if not 0 <= value < float("inf"):
+        raise InputError(f"--grid {quoted(text)}: the intensity of a grid must be at least 0 g/kWh")
+    return (value,), f"{value:g} g/kWh as given"

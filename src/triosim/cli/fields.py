@@ -79,8 +79,9 @@ def command(options: type, run: Callable[[Any], None], summary: str) -> Callable
 
 def _how(said: Mapping[str, Any]) -> Any:
     """What typer is to know of an option, or of an argument."""
+    complete = said["complete"] if completion.wanted() else None  # typer looks at the signature of each
     common = {
-        "help": said["help"], "metavar": said["metavar"], "autocompletion": said["complete"], "show_default": False
+        "help": said["help"], "metavar": said["metavar"], "autocompletion": complete, "show_default": False
     }  # fmt: skip
     if "names" not in said:
         return typer.Argument(**common)
@@ -107,6 +108,29 @@ def named(texts: Sequence[str] | None, option: str, example: str) -> dict[str, s
             raise InputError(f"{option} {name} is given twice: keep one")
         found[name] = value
     return found
+
+
+def typed(name: str, text: str, kind: Any) -> Any:
+    """The value of an option that stands in a file.
+
+    Args:
+        name: of the option, for messages.
+        text: its value; of a list with semicolons between.
+        kind: of the field that holds it.
+
+    Raises:
+        InputError: it is no value of that kind.
+    """
+    if kind in (int, int | None):
+        try:
+            return int(text)
+        except ValueError:
+            raise InputError(f"{name} must be a whole number, got {text!r}") from None
+    if kind is bool:
+        if text.strip().lower() not in ("on", "off"):
+            raise InputError(f"{name} must be on or off, got {quoted(text)}")
+        return text.strip().lower() == "on"
+    return text.split(";") if kind == list[str] | None else text.strip()
 
 
 # --- fields of a plan or a fidelity -----------------------------------------------------------------------------------

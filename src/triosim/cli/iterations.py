@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from triosim.cli.arguments import Options
 from triosim.cli.command import progress, say, wants_summary
+from triosim.cli.fields import typed
 from triosim.cli.predict import job
 from triosim.core import guarded
-from triosim.core.errors import InputError, quoted, unknown
+from triosim.core.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from triosim.prediction.composition_fit import MeasuredIteration
@@ -41,6 +42,7 @@ LEFT_OUT = (
     "tokens",
     "energy",
     "at",
+    "grid",
     "pue",
     "price",
     "pay",
@@ -105,7 +107,7 @@ def read(table: Path) -> list[MeasuredIteration]:
             raise InputError(f"{table}, line {number}: fewer or more fields than columns, or no workload")
         try:
             options = {
-                name: _value(column, line[column], kind) for column, (name, kind) in kinds.items() if line[column]
+                name: typed(column, line[column], kind) for column, (name, kind) in kinds.items() if line[column]
             }
             trace, system, plan, fidelity = job(Options(**options), training=True)
             found.append(MeasuredIteration(trace, system, plan, _seconds(line[MEASURED]), fidelity))
@@ -133,19 +135,6 @@ def _columns(table: Path, line: dict[str, Any]) -> dict[str, tuple[str, Any]]:
             raise InputError(f"{table}: {unknown('column', column, [n.replace('_', '-') for n in known])}")
         found[column] = (name, known[name])
     return found
-
-
-def _value(column: str, text: str, kind: Any) -> Any:
-    if kind in (int, int | None):
-        try:
-            return int(text)
-        except ValueError:
-            raise InputError(f"{column} must be a whole number, got {text!r}") from None
-    if kind is bool:
-        if text.strip().lower() not in ("on", "off"):
-            raise InputError(f"{column} must be on or off, got {quoted(text)}")
-        return text.strip().lower() == "on"
-    return text.split(";") if kind == list[str] | None else text.strip()
 
 
 def _seconds(text: str) -> float:

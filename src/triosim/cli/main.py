@@ -38,6 +38,7 @@ COMMANDS = {
     "explore": _Command("Predictions", "explore", "Sizes of a design that no others beat."),
     "cost": _Command("Predictions", "cost", "What a predicted job costs and emits, without simulating."),
     "compare": _Command("Predictions", "compare", "What makes the difference between predictions."),
+    "together": _Command("Predictions", "together", "Several jobs on one network, arriving and leaving."),
     "job": _Command("Predictions", "job", "A whole job of a prediction: failures, checkpoints, days."),
     "systems": _Command("What is known by name", "catalog", "Ready systems: all of them, or one in full."),
     "devices": _Command("What is known by name", "catalog", "Devices: all of them, or one in full."),

@@ -16,7 +16,8 @@ LEFT_OUT = {
     "--timeline": "timeline", "--report": "report", "--chakra": "chakra", "--stats": "stats", "--fit": "fit",
     "--sweep": "sweep", "--compare": "compare", "--csv": "csv", "--also": "also", "--batch-trace": "batch_trace",
     "--power-cap": "power_cap", "--clock": "clock", "--find": "find", "--slowdown": "slowdown",
-    "--constant": "constant", "--tokens": "tokens", "--energy": "energy", "--at": "at", "--pue": "pue",
+    "--constant": "constant", "--tokens": "tokens", "--energy": "energy", "--at": "at", "--grid": "grid",
+    "--pue": "pue",
     "--price": "price", "--pay": "pay", "--input-shape": "input_shape", "--variation": "variation",
 }  # fmt: skip
 """Options of one iteration that a step of several phases does not read."""

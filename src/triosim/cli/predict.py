@@ -99,7 +99,7 @@ def _predict(options: Options, training: bool) -> None:
         from triosim.report.terminal import clocks, summary
 
         summary(result, rich_console())
-        if result.cost is not None and any((options.tokens, options.at, options.price, options.pay)):
+        if result.cost is not None and any((options.tokens, options.at, options.grid, options.price, options.pay)):
             from triosim.report.cost import show
 
             print()
@@ -217,11 +217,12 @@ def plan_of(options: Options, training: bool) -> Plan:
     from triosim.plan import Plan
 
     sizes = {name: getattr(options, axis) for name, axis in (("context", "cp"), ("experts", "ep"))}
-    wanted = [name for name, size in sizes.items() if size != 1]
+    wanted = [name for name, size in sizes.items() if size != 1 or (name == "experts" and options.etp)]
     rules = [*(["sequence"] if options.sequence_parallel else []), *(options.parallelism or ()), *wanted]
     of_rules = {
         **{axis: str(sizes[name]) for name, axis in (("context", "cp"), ("experts", "ep")) if name in wanted},
         **({"cp-style": options.cp_style} if options.cp != 1 else {}),
+        **({"etp": str(options.etp)} if options.etp else {}),
     }
     fields = answers(Plan, options, {
         "bucket_bytes": lambda: parse_bytes(options.bucket_size, "--bucket-size"),

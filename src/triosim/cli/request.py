@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from triosim.core.errors import InputError, printable
@@ -10,7 +11,7 @@ from triosim.core.errors import InputError, printable
 if TYPE_CHECKING:
     from triosim.cli.arguments import InferOptions
     from triosim.hardware.system import System
-    from triosim.serving.one_request import OneRequest
+    from triosim.serving.one_request import OneRequest, RequestClock
     from triosim.serving.pim import PimReport
 
 LEFT_OUT = {
@@ -19,9 +20,8 @@ LEFT_OUT = {
     "--seq-len": "seq_len", "--precision": "precision", "--placement": "placement", "--place": "place",
     "--tp-plan": "tp_plan", "--composition": "composition", "--also": "also", "--batch-trace": "batch_trace",
     "--compare": "compare", "--variation": "variation", "--straggler": "straggler",
-    "--power-cap": "power_cap", "--clock": "clock", "--find": "find", "--slowdown": "slowdown",
-    "--constant": "constant",
-    "--tokens": "tokens", "--energy": "energy", "--at": "at", "--pue": "pue", "--price": "price", "--pay": "pay",
+    "--constant": "constant", "--tokens": "tokens", "--energy": "energy", "--at": "at", "--grid": "grid",
+    "--pue": "pue", "--price": "price", "--pay": "pay",
     "--stack": "stack", "--attention": "attention", "--lora": "lora", "--packing": "packing",
 }  # fmt: skip
 """Options of a step that a request has no use for."""
@@ -34,10 +34,11 @@ def request(options: InferOptions) -> None:
         InputError: an option makes no sense here, or something that it names does not exist.
     """
     from triosim.cli.command import say, wants_summary
+    from triosim.cli.energy_options import limits, slowdown_of
     from triosim.cli.streams import written
     from triosim.core.outputs import text_output
     from triosim.hardware import machine
-    from triosim.serving.one_request import one_request
+    from triosim.serving.one_request import least_energy_request, one_request
     from triosim.serving.pim import ATTENTION
     from triosim.serving.pool import Pool
 
@@ -63,6 +64,7 @@ def request(options: InferOptions) -> None:
     )
     if options.pim is not None:
         check_pim(options.pim, system)
+    cap_w, clock_hz = limits(options)
     pool = Pool(
         options.workload,
         system,
@@ -72,8 +74,19 @@ def request(options: InferOptions) -> None:
         kv_cache=options.kv_cache,
         host=options.host or "graph",
         pim=options.pim or ATTENTION,
+        power_cap_w=cap_w,
+        clock_hz=clock_hz,
     )
-    found = one_request(pool, options.prompt, options.output, options.batch_size or 1, options.context, options.idle_ok)
+    prompt, output = options.prompt, options.output
+
+    def predict(clock: float | None) -> OneRequest:
+        own = pool if clock is None else replace(pool, clock_hz=clock)
+        return one_request(own, prompt, output, options.batch_size or 1, options.context, options.idle_ok)
+
+    found, tried = predict(None), None
+    if (slowdown := slowdown_of(options)) is not None:
+        tried = least_energy_request(found, predict, slowdown)
+        found = tried.result
     if options.json is not None:
         with text_output(options.json) as file:
             json.dump(found.table(), file, indent=1, allow_nan=False)
@@ -81,7 +94,20 @@ def request(options: InferOptions) -> None:
     if wants_summary(options.json):
         for line in summary(found):
             print(printable(line))
+        if tried is not None:
+            _show_clocks(tried)
     say(written("result", options.json), options.json)
+
+
+def _show_clocks(found: RequestClock) -> None:
+    from triosim.cli.streams import rich_console
+    from triosim.core.units import format_time
+    from triosim.prediction.result.words import share
+    from triosim.report.terminal import clock_table
+
+    rows = [(clock / 1e6, format_time(one.e2e_s), one.joules, allowed) for clock, one, allowed in found.tried]
+    slower = share(found.result.e2e_s / found.tried[0][1].e2e_s - 1)
+    clock_table(rows, found.clock_hz / 1e6, ("in all", "too slow"), f", and {slower} slower", rich_console())
 
 
 def check_pim(pim: str, system: System) -> None:

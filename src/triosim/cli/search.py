@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -16,6 +16,7 @@ from triosim.cli.fields import argument, option
 from triosim.cli.fields import command as function_of
 from triosim.cli.outputs import OUTPUT, present
 from triosim.cli.resuming import KnownOutcomes
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted, unknown
 from triosim.plan import WORKLOAD
 

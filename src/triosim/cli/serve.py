@@ -30,6 +30,7 @@ def register(app: typer.Typer) -> None:
 
 def _serve(options: ServeOptions) -> None:
     from triosim.core.outputs import check_distinct
+    from triosim.energy.constants import parse
     from triosim.report.serving import summary
     from triosim.serving.deployment import serve
     from triosim.serving.metrics import parse_slo
@@ -46,12 +47,14 @@ def _serve(options: ServeOptions) -> None:
     table = requests_of(options)
     if options.find is not None:
         return _find(options, deployment, table, goals)
+    constants = parse(options.constant)
     with progress() as tell:
         result = serve(
             deployment, table, goals, options.tpot,
             lambda done, total: tell(f"serving: {done:,} of {total:,} requests"),
             None if options.interval is None else options.interval == "on",
             recorded=any(path is not None for path in pictures.values()),
+            constants=constants,
         )  # fmt: skip
     lines = _draw(result, options)
     present(result, "result", options.json, lambda result: result.table(), summary)
@@ -96,8 +99,10 @@ def _find(options: ServeOptions, deployment: Deployment, table: RequestTable, go
     from triosim.report.serving import summary
     from triosim.serving.find import highest_rate
 
+    if options.find == "clock":
+        return _find_clock(options, deployment, table, goals)
     if options.find != "rate":
-        raise InputError(f"--find {quoted(options.find)} is not known: give rate or fleet")
+        raise InputError(f"--find {quoted(options.find)} is not known: give rate, fleet or clock")
     with progress() as tell:
         found = highest_rate(deployment, table, goals, options.tpot, tell)
     if options.json is not None:
@@ -109,4 +114,27 @@ def _find(options: ServeOptions, deployment: Deployment, table: RequestTable, go
         )
         print(f"goals           {', '.join(map(str, goals))}: {words}\n")
         summary(found.result, rich_console())
+    say(written("result", options.json), options.json)
+
+
+def _find_clock(options: ServeOptions, deployment: Deployment, table: RequestTable, goals: Sequence[Slo]) -> None:
+    from triosim.cli.streams import rich_console, written
+    from triosim.energy.constants import parse
+    from triosim.report.serving import clocks, summary
+    from triosim.serving.find import least_energy_clock
+
+    with progress() as tell:
+        found = least_energy_clock(deployment, table, goals, options.tpot, tell, parse(options.constant))
+    if options.json is not None:
+        tried = [
+            {"clock_mhz": clock / 1e6, "node_j": one.energy.node_j if one.energy else None,
+             "kept": all(met for _, _, met in one.metrics.goals)} for clock, one in found.tried.items()
+        ]  # fmt: skip
+        write_json(
+            {"clock_mhz": found.clock_hz / 1e6, "kept": found.kept, "tried": tried, **found.result.table()},
+            options.json,
+        )
+    if wants_summary(options.json):
+        summary(found.result, rich_console())
+        clocks(found, rich_console())
     say(written("result", options.json), options.json)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from triosim.cli import completion
+from triosim.cli.energy_options import CLOCK, CONSTANT, POWER_CAP
 from triosim.cli.fields import argument, option
 from triosim.cli.outputs import OUTPUT
+from triosim.core.dataclass import dataclass
 
 MACHINE, MODEL, ENGINE, TRAFFIC = "Machine", "Model", "Engine and fleet", "Traffic"
 SEARCH = "Many fleets"
@@ -28,6 +28,20 @@ class ServeOptions:
     kv_cache: str = option(
         "--kv-cache", help="Type of the KV cache: bf16, fp16, fp8 or int8 (default bf16).", default="bf16",
         group=MODEL, metavar="TYPE", complete=completion.choices("bf16", "fp16", "fp8", "int8"),
+    )  # fmt: skip
+    image_size: int | None = option(
+        "--image-size", help="Pixels along each side of an image (diffusion models; default: the model's).",
+        group=MODEL, metavar="N",
+    )  # fmt: skip
+    step_cache: str | None = option(
+        "--step-cache",
+        help="Denoising steps that use what an earlier one left, as 3,share=0.3: two of three take that of a whole "
+        "one.",
+        group=MODEL, metavar="HOW",
+    )  # fmt: skip
+    stack: str | None = option(
+        "--stack", help="What runs a diffusion model: torch-compile, ... (docs/stacks.md; default: plain PyTorch).",
+        group=MODEL, metavar="NAME|FILE.toml",
     )  # fmt: skip
     max_length: int | None = option(
         "--max-length", help="Longest prompt and output together (default: the model's).", group=MODEL, metavar="N"
@@ -53,11 +67,13 @@ class ServeOptions:
         complete=completion.links,
     )  # fmt: skip
     latency: str | None = option("--latency", help="Of a link.", group=MACHINE, metavar="TIME")
-    engine: str = option(
+    power_cap: str | None = option("--power-cap", help=POWER_CAP, group=MACHINE, metavar="WATTS")
+    clock: str | None = option("--clock", help=CLOCK, group=MACHINE, metavar="MHZ")
+    engine: str | None = option(
         "--engine",
         help="vllm, sglang, trtllm, sarathi, orca, vllm-2023, lightllm, faster-transformer, or one of yours "
-        "(default vllm).",
-        default="vllm", group=ENGINE, metavar="NAME|FILE.py",
+        "(default vllm); of diffusion models diffusers or continuous (default diffusers).",
+        group=ENGINE, metavar="NAME|FILE.py",
         complete=completion.parts("triosim.serving.policy:ENGINES", own=True),
     )  # fmt: skip
     engine_option: list[str] | None = option(
@@ -188,6 +204,9 @@ class ServeOptions:
         "requests.",
         group=TRAFFIC, metavar="HOW|FILE",
     )  # fmt: skip
+    steps: str | None = option(
+        "--steps", help="Denoising steps of an image instead, as 30 or uniform:20-50.", group=TRAFFIC, metavar="HOW"
+    )
     shared_prefix: str | None = option(
         "--shared-prefix", help="Tokens that prompts begin with in common, as 2048,share=0.9,texts=4.", group=TRAFFIC,
         metavar="HOW",
@@ -207,8 +226,8 @@ class ServeOptions:
     find: str | None = option(
         "--find",
         help="rate: the highest rate of requests that keeps the goals of --slo, from the given one on. fleet: the "
-        "cheapest fleet that keeps them, of the kinds of --device H100,A100.",
-        group=SEARCH, metavar="WHAT", complete=completion.choices("rate", "fleet"),
+        "cheapest fleet that keeps them, of the kinds of --device H100,A100. clock: that of least energy which does.",
+        group=SEARCH, metavar="WHAT", complete=completion.choices("rate", "fleet", "clock"),
     )  # fmt: skip
     sweep: list[str] | None = option(
         "--sweep",
@@ -223,6 +242,7 @@ class ServeOptions:
         "--interval", help="on: the 90 % interval of each figure, four more runs; off (default: up to 2000 requests).",
         group=OUTPUT, metavar="on|off", complete=completion.choices("on", "off"),
     )  # fmt: skip
+    constant: list[str] | None = option("--constant", help=CONSTANT, group=OUTPUT, metavar="NAME=VALUE")
     json: str | None = option(
         "--json", help="Write the result as JSON; - writes it, and nothing else, to the terminal.", group=OUTPUT,
         metavar="FILE", complete=completion.files,

@@ -232,7 +232,7 @@ class _FleetTask:
 def _growing(options: ServeOptions) -> Callable[[int], Deployment]:
     """Fleets of so many replicas, on machines that larger ones find room on too, so that steps are priced once."""
     machines: dict[int, Deployment] = {}
-    size = options.tp * options.pp
+    size = options.tp * options.pp * options.dp
 
     def made(replicas: int) -> Deployment:
         room = AT_ONCE

@@ -23,11 +23,12 @@ def deployment_of(options: ServeOptions) -> Deployment:
     Raises:
         InputError: options do not go together, or something that they name does not exist.
     """
+    from triosim.cli.energy_options import limits
     from triosim.core.units import parse_time
     from triosim.serving.availability import parse_mtbf
     from triosim.serving.deployment import Deployment
     from triosim.serving.fleet_file import fleet_file, is_fleet
-    from triosim.serving.pool import Pool
+    from triosim.serving.pool import Pool, default_engine
 
     if is_fleet(options.model):
         given = [one.metadata["names"][0] for one in fields(options) if _said_of_fleet(options, one)]
@@ -43,6 +44,7 @@ def deployment_of(options: ServeOptions) -> Deployment:
         "--dp": options.dp,
         "--kv-blocks": options.kv_blocks,
         "--max-length": options.max_length,
+        "--image-size": options.image_size,
         "--prefill-replicas": options.prefill_replicas,
         "--decode-replicas": options.decode_replicas,
     }
@@ -58,6 +60,7 @@ def deployment_of(options: ServeOptions) -> Deployment:
     roles = _roles(options)
     size, count = options.tp * options.pp * options.dp, sum(max(replicas, 1) for _, replicas in roles)
     system = _system(options, count * size)
+    cap_w, clock_hz = limits(options)
     pools: list[Pool] = []
     for role, replicas in roles:
         pool = Pool(
@@ -66,7 +69,7 @@ def deployment_of(options: ServeOptions) -> Deployment:
             first=sum(one.devices for one in pools),
             name=role if len(roles) > 1 else "",
             role=role,
-            engine=options.engine,
+            engine=options.engine or default_engine(options.model),
             engine_options=named(options.engine_option, "--engine-option", "max-tokens=2048"),
             tensor_parallel=options.tp,
             stages=options.pp,
@@ -82,6 +85,9 @@ def deployment_of(options: ServeOptions) -> Deployment:
             speculation=options.speculate,
             adapters=options.lora,
             tiers=tuple(options.kv_tier or ()),
+            image_size=options.image_size,
+            step_cache=options.step_cache,
+            stack=options.stack,
             longest=options.max_length,
             blocks=options.kv_blocks,
             utilisation=options.memory_utilisation,
@@ -90,6 +96,8 @@ def deployment_of(options: ServeOptions) -> Deployment:
             mtbf_s=parse_mtbf(options.mtbf, "--mtbf"),
             repair_s=parse_time(options.repair or "0", "--repair"),
             host_s=parse_time(options.host_time, "--host-time"),
+            power_cap_w=cap_w,
+            clock_hz=clock_hz,
         )
         pools.append(pool)
     return Deployment(
@@ -148,6 +156,8 @@ def requests_of(options: ServeOptions) -> RequestTable:
     Raises:
         InputError: there is none, or options do not go together.
     """
+    from triosim.serving.denoiser import is_denoiser
+    from triosim.serving.fleet_file import is_fleet
     from triosim.serving.request_files import read
     from triosim.serving.traffic import traffic
 
@@ -160,10 +170,26 @@ def requests_of(options: ServeOptions) -> RequestTable:
                 "--requests FILE says when requests arrive and how long they are: leave out --arrivals and --lengths, "
                 "or take only the lengths from it (--lengths FILE)"
             )
-        for name, given in (("--shared-prefix", options.shared_prefix), ("--turns", options.turns)):
+        made_up = {"--shared-prefix": options.shared_prefix, "--turns": options.turns, "--steps": options.steps}
+        for name, given in made_up.items():
             if given is not None:
                 raise InputError(f"{name} is of requests that are made up, not of a file: leave it out")
         return read(Path(asked), options.sort)
+    fleet = is_fleet(options.model)
+    images = not fleet and is_denoiser(options.model)
+    if options.steps is not None:
+        if lengths is not None:
+            raise InputError("--steps is what --lengths is of tokens: give one of them")
+        if not (images or fleet):
+            raise InputError(
+                f"--steps is of models that make images, and {options.model} writes tokens: give --lengths"
+            )
+        how = options.steps if ":" in options.steps else f"fixed:{options.steps}"
+        lengths = f"prompt=fixed:1;output={how}"
+    if images and lengths is None:
+        raise InputError(
+            "there is no traffic: give --requests FILE, or --arrivals and --steps, as --arrivals poisson:2 --steps 30"
+        )
     if arrivals is None or lengths is None:
         raise InputError(
             "there is no traffic: give --requests FILE, or --arrivals and --lengths, as --arrivals poisson:8 --lengths "

@@ -21,9 +21,10 @@ import math
 import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import resources
 from typing import Any
+
+from triosim.core.dataclass import dataclass
 
 SCHEMA = "triosim/collective-constants/1"
 

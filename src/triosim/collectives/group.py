@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+
+from triosim.core.columns import distinct
+from triosim.core.dataclass import dataclass
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class Group:
     @cached_property
     def servers(self) -> int:
         """Number of servers that they are in."""
-        return len(np.unique(self.server))
+        return len(distinct(self.server))
 
     @property
     def as_rated(self) -> Group | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from triosim.collectives.constants import PROTOCOLS, WIRE, CollectiveConstants, 
 from triosim.collectives.evened import evened
 from triosim.collectives.group import Group, LinkClass
 from triosim.core.caching import kept
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds
 from triosim.engine.graph import Pattern

@@ -14,7 +14,6 @@ besides follow the order of the members.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from numpy.typing import ArrayLike
 
@@ -25,6 +24,7 @@ from triosim.collectives.group import Group
 from triosim.collectives.pattern import in_flight
 from triosim.collectives.pricing import GroupLinks
 from triosim.core.caching import kept
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, unknown
 from triosim.core.options import configured, options_of
 from triosim.engine.graph import Pattern

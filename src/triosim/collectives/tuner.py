@@ -11,12 +11,12 @@ from __future__ import annotations
 import functools
 import json
 import math
-from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
 from triosim.collectives.constants import PROTOCOLS
 from triosim.collectives.group import Group, LinkClass
+from triosim.core.dataclass import dataclass
 
 ROUNDS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
 """How often a ring passes every part on to all others."""

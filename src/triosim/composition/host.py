@@ -13,14 +13,15 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import resources
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.core.columns import Ragged
+from triosim.core.columns import Ragged, distinct
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, unknown
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.changes import same_device
@@ -276,7 +277,7 @@ def _issue(program: Program, trace: Trace, cost: HostCosts, folded: NDArray[np.f
         ended = _last_of_each(program)[: len(first) - 1]
         waits, following = np.append(waits, ended), np.append(following, first[1 : len(ended) + 1])
     waits, following = waits[following < len(issue)], following[following < len(issue)]
-    seconds[rows[np.unique(np.append(following, 0)) if len(rows) else []]] += cost.delay_s
+    seconds[rows[distinct(np.append(following, 0)) if len(rows) else []]] += cost.delay_s
 
     def widen(column: NDArray, fill: float) -> NDArray:
         out = np.full(size, fill, column.dtype)

@@ -17,13 +17,13 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import resources
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.spans import covered, merged
 from triosim.core.units import whole_ticks
 from triosim.hardware.accelerator import Accelerator

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from triosim.composition.host import HostCosts, launches
 from triosim.core import guarded
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 from triosim.core.units import format_time
 from triosim.schedule.program import Op, Program

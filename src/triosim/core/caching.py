@@ -42,6 +42,9 @@ def kept(
     The function must be pure: its result depends on its arguments only, and nobody changes either.  Arguments count by
     value where they can be hashed, mappings and dataclasses by what they consist of, and anything else, as the columns
     of a trace, as the object that it is; what is kept holds on to them.  Exceptions are not kept.
+
+    The function gets two attributes: ``forget()`` keeps nothing any more, and ``known(result, *args)`` keeps the
+    result of a call that somebody knows already.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -56,14 +59,18 @@ def kept(
                     results.move_to_end(key)
                     return results[key]
             found = function(*args, **options)
+            keep(key, found)
+            return found
+
+        def keep(key: Hashable, found: R) -> None:
             with lock:
                 results[key] = found
                 taken = sum(map(size, results.values())) if room < math.inf else 0
                 while len(results) > most or (taken > room and len(results) > 1):
                     taken -= size(results.popitem(last=False)[1])
-            return found
 
         cast(Any, call).forget = results.clear
+        cast(Any, call).known = lambda found, *args: keep(tuple(map(_key, args)), found)
         return call
 
     return decorate

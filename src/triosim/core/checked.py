@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, field, fields
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 
 C = TypeVar("C", bound="Checked")

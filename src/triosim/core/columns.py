@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+from triosim.core.dataclass import dataclass
+
+T = TypeVar("T", bound=np.generic)
+
+
+def distinct(values: NDArray[T]) -> NDArray[T]:
+    """The different values of an array, sorted.
+
+    As :func:`numpy.unique`, which imports ``numpy.ma`` to be called so: a hundredth of a second at the start.
+    """
+    ordered = np.sort(values, axis=None)
+    found: NDArray[T] = ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
+    return found
 
 
 @dataclass(frozen=True)

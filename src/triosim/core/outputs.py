@@ -9,15 +9,12 @@ completed elsewhere and then copied into it.  ``-`` is standard output.
 from __future__ import annotations
 
 import errno
-import gzip
 import io
 import os
-import secrets
 import shutil
 import signal
 import stat
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -49,6 +46,8 @@ def text_output(path: str | os.PathLike[str]) -> Iterator[TextIO]:
     Raises:
         InputError: the file cannot be written there.
     """
+    import gzip
+
     with ExitStack() as opened:
         raw = opened.enter_context(_output(path))
         packed = opened.enter_context(gzip.GzipFile("", "wb", 1, raw, mtime=0)) if Path(path).suffix == ".gz" else None
@@ -186,6 +185,8 @@ def terminable() -> Iterator[None]:
 @contextmanager
 def _output(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A file of bytes that is delivered when the block ends well."""
+    import tempfile
+
     with _refusals(path), terminable(), ExitStack() as opened:
         place = Path(os.path.realpath(path))  # a link stays, what it points to is written
         beside = _beside(place)
@@ -245,6 +246,8 @@ def _replace(place: Path, complete: Path) -> bool:
 
 def _beside(place: Path) -> Path:
     """A name in the same folder that nothing has; of fixed length, as the given one may be as long as names can be."""
+    import secrets
+
     return place.with_name(f".triosim-{secrets.token_hex(8)}.part")
 
 

@@ -6,13 +6,14 @@ What :mod:`triosim.core.tiling` says of one sequence is done here to tables that
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.core.columns import Ragged
+from triosim.core.columns import Ragged, distinct
+from triosim.core.dataclass import dataclass
 from triosim.core.tiling import NO_UNIT, Contraction, Tiling
 
 Change = Tiling | Contraction
@@ -91,7 +92,7 @@ def changed(tables: Mapping[str, RelatedTable], change: Mapping[str, Change], re
             else:
                 new[title] = column[own.source]
         longer = [one.rows for one in taken.values()]
-        spanning[name] = np.unique(np.concatenate(longer)) if longer else np.zeros(0, np.int64)
+        spanning[name] = distinct(np.concatenate(longer)) if longer else np.zeros(0, np.int64)
         found[name] = new
     return Changed(found, change, spanning)
 
@@ -154,7 +155,7 @@ class _Lists:
             gone = labels > to.pattern if isinstance(to, Contraction) else labels == to.pattern
             if isinstance(to, Contraction):
                 gone &= labels <= to.pattern + to.dropped
-            rows = np.unique(column.rows()[lists & gone])
+            rows = distinct(column.rows()[lists & gone])
             parts = [numbers]
             source = source.copy()
             for row in rows.tolist():

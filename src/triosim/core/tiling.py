@@ -8,10 +8,10 @@ it where they descend (a backward).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
+
+from triosim.core.dataclass import dataclass
 
 NO_UNIT = -1
 """Label of what is in no unit."""

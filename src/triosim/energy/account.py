@@ -13,13 +13,14 @@ in the figure of the link.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPES
 from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.energy.constants import EnergyConstants

@@ -19,9 +19,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, unknown
 from triosim.energy.constants import EnergyConstants, table
 from triosim.hardware import catalog
@@ -76,9 +77,11 @@ class Usage:
         hours: of one unit.
         it_j: joules of the nodes in one unit.
         pue: that the prediction has, None where it has none.
-        unit: ``"iteration"``, or ``"job"`` where the hours are those of a whole job.
+        unit: ``"iteration"``; ``"job"`` where the hours are those of a whole job, ``"run"`` of a fleet under traffic,
+            ``"batch"`` of requests that run alone.
         samples, tokens: in one unit, None where not known.
         sample: what a sample is called: ``"sample"``, ``"image"`` or ``"request"``.
+        token: what a million tokens are called.
     """
 
     devices: tuple[tuple[str, float], ...]
@@ -89,6 +92,7 @@ class Usage:
     samples: float | None = None
     tokens: float | None = None
     sample: str = "sample"
+    token: str = "million tokens"
 
     @property
     def count(self) -> float:
@@ -202,7 +206,7 @@ class _Costing:
                 raise InputError("tokens of a job need tokens in an iteration, which this workload does not have")
             found.append(("job", options.tokens / usage.tokens))
         if usage.tokens:
-            found.append(("million tokens", 1e6 / usage.tokens))
+            found.append((usage.token, 1e6 / usage.tokens))
         if usage.samples:
             found.append((usage.sample, 1.0 / usage.samples))
         return found

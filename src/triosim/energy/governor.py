@@ -10,11 +10,12 @@ Everything after the operators follows when the iteration is played with these t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.energy.device import DeviceEnergy
 from triosim.energy.work import OperatorWork
 from triosim.hardware import power
@@ -55,20 +56,25 @@ def at_clock(work: OperatorWork, clock: float, brake: float = 1.0) -> Clocked:
         clock: over the boost clock, above 0.
         brake: see :class:`Clocked`.
     """
+    return Clocked(clock, brake, *_taken(work, clock, brake))
+
+
+def _taken(
+    work: OperatorWork, clock: float | NDArray[np.float64], brake: float | NDArray[np.float64] = 1.0
+) -> tuple[NDArray[np.float64], ...]:
+    """Seconds, and joules of FLOP, caches and memory, at one clock or each at its own."""
     law = power.constants()
     voltage = np.minimum(law.voltage(clock), work.voltage)
     sustained = np.clip(law.clock_of_voltage(work.voltage), power.LOWEST_CLOCK, 1.0)
     slower = 1 + work.bound * (np.maximum(sustained / clock, 1.0) - 1)
     squared = voltage**2
-    return Clocked(
-        clock, brake, work.seconds * slower * brake, work.flop_j * squared, work.cache_j * squared, work.memory_j
-    )
+    return work.seconds * slower * brake, work.flop_j * squared, work.cache_j * squared, work.memory_j
 
 
 def governed(
     work: OperatorWork, device: Accelerator, energy: DeviceEnergy | None, repeats: NDArray[np.float64]
 ) -> Clocked:
-    """Operators under the power cap and the clock limit of their device.
+    """Operators under the power cap and the clock limit of their device, all at one clock.
 
     Args:
         work: the operators at the full clock.
@@ -79,26 +85,58 @@ def governed(
     Raises:
         InputError: the device cannot keep the cap or the clock, or what that takes is not known of it.
     """
+    highest, limit = _limits(device)
+    if limit is None or energy is None:
+        return at_clock(work, highest)
+
+    def drawn(clock: NDArray[np.float64]) -> NDArray[np.float64]:
+        seconds, *joules = (float(np.dot(column, repeats)) for column in _taken(work, float(clock[0])))
+        return np.array([energy.static_w + (sum(joules) / seconds if seconds else 0.0)])
+
+    clock, brake = _fitting(drawn, np.array([highest]), limit, energy.static_w)
+    return at_clock(work, float(clock[0]), float(brake[0]))
+
+
+def governed_apart(work: OperatorWork, device: Accelerator, energy: DeviceEnergy | None) -> NDArray[np.float64]:
+    """Seconds of operators that are each held to the cap and the clock limit of their device by themselves.
+
+    Args:
+        work, device, energy: as of :func:`governed`.
+
+    Raises:
+        InputError: as of :func:`governed`.
+    """
+    highest, limit = _limits(device)
+    if limit is None or energy is None:
+        return _taken(work, highest)[0]
+
+    def drawn(clock: NDArray[np.float64]) -> NDArray[np.float64]:
+        seconds, *joules = _taken(work, clock)
+        dynamic = np.sum(joules, axis=0)
+        return energy.static_w + np.divide(dynamic, seconds, out=np.zeros_like(dynamic), where=seconds > 0)
+
+    clock, brake = _fitting(drawn, np.full(len(work.seconds), highest), limit, energy.static_w)
+    return _taken(work, clock, brake)[0]
+
+
+def _limits(device: Accelerator) -> tuple[float, float | None]:
+    """The highest clock over the boost clock, and the mean power that a governor holds."""
     highest = 1.0 if device.clock_limit_hz is None else power.relative_clock(device, device.clock_limit_hz)
-    cap = device.power_cap_w
-    if cap is None:
-        return at_clock(work, highest)
-    power.check_cap(device, cap)
-    limit = power.constants().limit * cap
-    if energy is None or _mean_w(at_clock(work, highest), energy, repeats) <= limit:
-        return at_clock(work, highest)
-    low, high = power.LOWEST_CLOCK, highest
+    if device.power_cap_w is None:
+        return highest, None
+    power.check_cap(device, device.power_cap_w)
+    return highest, power.constants().limit * device.power_cap_w
+
+
+def _fitting(
+    drawn: Callable[[NDArray[np.float64]], NDArray[np.float64]], highest: NDArray[np.float64], limit: float,
+    static_w: float,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
+    """The highest clocks at which what is drawn fits, and what brakes beside where no clock does."""
+    low, high = np.full_like(highest, power.LOWEST_CLOCK), highest
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        fits = _mean_w(at_clock(work, middle), energy, repeats) <= limit
-        low, high = (middle, high) if fits else (low, middle)
-    found = at_clock(work, low)
-    drawn = _mean_w(found, energy, repeats)
-    brake = max((drawn - energy.static_w) / (limit - energy.static_w), 1.0)
-    return at_clock(work, low, brake)
-
-
-def _mean_w(clocked: Clocked, energy: DeviceEnergy, repeats: NDArray[np.float64]) -> float:
-    """Mean power while operators run."""
-    seconds = float(np.dot(clocked.seconds, repeats))
-    return energy.static_w + (float(np.dot(clocked.dynamic_j, repeats)) / seconds if seconds else 0.0)
+        fits = drawn(middle) <= limit
+        low, high = np.where(fits, middle, low), np.where(fits, high, middle)
+    clock = np.where(drawn(highest) <= limit, highest, low)
+    return clock, np.maximum((drawn(clock) - static_w) / (limit - static_w), 1.0)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from triosim.core.dataclass import dataclass
 from triosim.energy.cost import CostOptions
 from triosim.energy.device import DeviceEnergy
 

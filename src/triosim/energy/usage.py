@@ -1,14 +1,14 @@
-"""What a job uses, from the JSON of a prediction: no simulation is run again."""
+"""What a job, a run of a fleet or a request uses, from the JSON of a prediction: no simulation is run again."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from triosim.core import guarded
 from triosim.core.errors import InputError
-from triosim.core.result_file import read_result, undamaged
+from triosim.core.result_file import check_result, undamaged
 from triosim.energy.cost import SECONDS_PER_HOUR, Usage
 
 
@@ -18,17 +18,16 @@ def read(path: Path) -> Usage:
     Raises:
         InputError: the file cannot be read, is no such result, or has no energy.
     """
-    found = read_result(path)
+    found = guarded.document(path, "a result that --json wrote")
+    kind = SERVED.get(str(found.get("schema")))
+    if kind is None:
+        check_result(found, str(path), "train, infer or serve")
     with undamaged(str(path)):
-        return _usage(found, str(path))
+        return (kind or _usage)(found, str(path))
 
 
 def _usage(found: Mapping[str, Any], where: str) -> Usage:
-    energy = found.get("energy")
-    if energy is None:
-        raise InputError(
-            f"{where} has no energy: predict it on a device of the catalog, or give --device, --hours and --power"
-        )
+    energy = _energy(found, where)
     seconds, ranks = float(found["iteration_time_s"]), int(found["plan"]["ranks"])
     models, devices = found["system"]["accelerators"], int(found["system"]["devices"])
     speed = found["throughput"]
@@ -45,6 +44,58 @@ def _usage(found: Mapping[str, Any], where: str) -> Usage:
         tokens=float(tokens) * seconds if tokens else None,
         sample=sample_name(bool(found["workload"]["training"]), found["workload"].get("sequence_length")),
     )
+
+
+def _energy(found: Mapping[str, Any], where: str) -> Any:
+    """What a result says of energy.
+
+    Raises:
+        InputError: nothing.
+    """
+    energy = found.get("energy")
+    if energy is None:
+        raise InputError(
+            f"{where} has no energy: predict it on a device of the catalog, or give --device, --hours and --power"
+        )
+    return energy
+
+
+def _run(found: Mapping[str, Any], where: str) -> Usage:
+    """Of a fleet under traffic."""
+    energy, seconds = _energy(found, where), float(found["duration_s"])
+    cores = sum(int(pool["replicas"]) * int(pool["dp"]) for pool in found["pools"])
+    there = float(found["mean_replicas"]) / cores
+    devices = tuple(
+        (str(pool["device"]), there * int(pool["replicas"]) * int(pool["tp"]) * int(pool["pp"]) * int(pool["dp"]))
+        for pool in found["pools"]
+    )
+    counts = float(found["requests"]), float(found["output_tokens"])
+    return _served(where, devices, seconds, float(energy["node_j"]), float(energy["pue"]), "run", *counts)
+
+
+def _request(found: Mapping[str, Any], where: str) -> Usage:
+    """Of requests that run alone; what hosts take is not in their energy."""
+    energy, plan, batch = _energy(found, where), found["plan"], float(found["batch_size"])
+    devices = ((str(found["device"]), float(plan["tp"]) * float(plan["pp"])),)
+    counts = batch, batch * float(found["output"])
+    return _served(where, devices, float(found["e2e_s"]), float(energy["request_j"]), None, "batch", *counts)
+
+
+def _served(
+    where: str, devices: tuple[tuple[str, float], ...], seconds: float, node_j: float, pue: float | None, unit: str,
+    requests: float, tokens: float,
+) -> Usage:  # fmt: skip
+    if not (seconds > 0 and 0 <= node_j < float("inf") and requests > 0 and tokens > 0):
+        raise InputError(f"{where} is a damaged result: times, requests and energy must be above 0")
+    hours = seconds / SECONDS_PER_HOUR
+    return Usage(devices, hours, node_j, pue, unit, requests, tokens, "request", "million output tokens")
+
+
+SERVED: Mapping[str, Callable[[Mapping[str, Any], str], Usage]] = {
+    "triosim/serving/1": _run,
+    "triosim/request/1": _request,
+}
+"""Readers of what ``serve`` and ``infer --prompt`` write, by its schema."""
 
 
 def sample_name(training: bool, sequence_length: int | None) -> str:

@@ -7,11 +7,10 @@ the voltage (:mod:`triosim.hardware.power`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_CODE
 from triosim.energy.device import DeviceEnergy
 from triosim.hardware.accelerator import Accelerator
@@ -51,10 +50,24 @@ def operator_work(trace: Trace, device: Accelerator, energy: DeviceEnergy | None
         energy: what it draws; None where that is not known, and then everything takes nothing.
         times: their times at the full clock.
     """
-    operators, seconds = trace.operators, times.seconds
+    operators = trace.operators
     flop = np.where(operators.view, 0.0, np.nan_to_num(operators.flop))
     moved = np.where(operators.view, 0.0, np.nan_to_num(operators.bytes))
-    dtype = classify(trace, device).dtype.astype(np.int64)
+    return kernel_work(flop, moved, classify(trace, device).dtype.astype(np.int64), device, energy, times)
+
+
+def kernel_work(
+    flop: NDArray[np.float64], moved: NDArray[np.float64], dtype: NDArray[np.int64], device: Accelerator,
+    energy: DeviceEnergy | None, times: Estimates,
+) -> OperatorWork:  # fmt: skip
+    """What kernels take on a device, one row each.
+
+    Args:
+        flop, moved: operations, and bytes that are read or written.
+        dtype: element type that is multiplied, -1 where only bytes matter.
+        device, energy, times: as of :func:`operator_work`.
+    """
+    seconds = times.seconds
     flop = np.where(dtype >= 0, flop, 0.0)
     bound = _bound(device, times, flop, moved, dtype)
     if times.joules is not None:

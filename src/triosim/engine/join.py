@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,3 +96,78 @@ def _filled(
         return None
     filled = [np.full(n, value, np.int32) if c is None else c for c, n in zip(columns, lengths, strict=True)]
     return np.concatenate(filled)
+
+
+class LateStart(NamedTuple):
+    """When a job begins.
+
+    Attributes:
+        ticks: not before.
+        after: a job that must have ended, -1 for none.
+    """
+
+    ticks: int = 0
+    after: int = -1
+
+
+def late(graph: Graph, jobs: Sequence[slice], starts: Sequence[LateStart]) -> Graph:
+    """The graph of several jobs, each of which begins when it is let.
+
+    Behind all tasks comes a clock for each job, COMPUTE on a stream of its own, and a JOIN that waits for it and for
+    what ends the job before: the last task of each stream, and what is on none and nothing waits for.  What begins a
+    job waits for that: what waits for nothing and is first on its stream, or on none.
+
+    Args:
+        graph: as :func:`join` makes it.
+        jobs: tasks of each job.
+        starts: when each begins.
+    """
+    n, count = len(graph), len(jobs)
+    extended = _longer(graph, [start.ticks for start in starts])
+    more: dict[int, list[int]] = {}
+    free = graph.stream < 0
+    begins, ends = _firsts(graph.stream), _firsts(graph.stream[::-1])[::-1]
+    begins = (begins | free) & (graph.before.lengths() == 0)
+    ends |= free & (np.bincount(graph.before.values.astype(np.int64), minlength=n) == 0)
+    for number, (own, start) in enumerate(zip(jobs, starts, strict=True)):
+        gate = n + count + number
+        before = [n + number]
+        if start.after >= 0:
+            other = jobs[start.after]
+            before += (other.start + np.flatnonzero(ends[other])).tolist()
+        more[gate] = before
+        more.update((own.start + row, [gate]) for row in np.flatnonzero(begins[own]).tolist())
+    return replace(extended, before=_with_more(extended.before, more))
+
+
+def _firsts(stream: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Whether each task is the first of its stream."""
+    found = np.zeros(len(stream), bool)
+    on = np.flatnonzero(stream >= 0)
+    found[on[np.unique(stream[on], return_index=True)[1]]] = True
+    return found
+
+
+def _longer(graph: Graph, ticks: Sequence[int]) -> Graph:
+    """The graph with a clock for each of some times, and after them as many joins."""
+    count = len(ticks)
+    none, nothing = np.full(2 * count, -1, np.int32), np.zeros(2 * count, np.int32)
+    clocks = np.concatenate([np.arange(count) + graph.streams, np.full(count, -1)])
+    return replace(
+        graph,
+        kind=np.append(graph.kind, np.repeat([Task.COMPUTE, Task.JOIN], count)).astype(np.int8),
+        stream=np.append(graph.stream, clocks).astype(np.int32),
+        amount=np.concatenate([graph.amount, np.array(ticks, np.int64), np.zeros(count, np.int64)]),
+        what=np.append(graph.what, none), member=np.append(graph.member, nothing),
+        before=Ragged.stacked([graph.before, Ragged.empty(2 * count, np.int32)]), streams=graph.streams + count,
+        need=None if graph.need is None else np.append(graph.need, nothing),
+    )  # fmt: skip
+
+
+def _with_more(before: Ragged, more: Mapping[int, Sequence[int]]) -> Ragged:
+    """Predecessors, and more of some tasks."""
+    rows = np.concatenate([before.rows(), np.repeat(list(more), [len(each) for each in more.values()])])
+    values = np.concatenate([before.values, [value for each in more.values() for value in each]])
+    order = np.argsort(rows, kind="stable")
+    counts = np.bincount(rows.astype(np.int64), minlength=len(before))
+    return Ragged(values[order].astype(np.int32), np.concatenate([[0], np.cumsum(counts)]))

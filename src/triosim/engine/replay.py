@@ -8,11 +8,12 @@ meet, it leaves out how much longer or shorter they are together when something 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.engine.graph import UNLIMITED, EngineNetwork, Graph, Played, Stuck, Task
 from triosim.engine.many import scaled
 from triosim.engine.play import chosen, play

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+
+from triosim.core.dataclass import dataclass
 
 
 @dataclass(frozen=True)

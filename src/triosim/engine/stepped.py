@@ -8,8 +8,8 @@ nothing has it under way, so nothing else need be remembered.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from triosim.core.dataclass import dataclass
 from triosim.engine.graph import ALL, Pattern
 
 

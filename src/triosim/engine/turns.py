@@ -11,7 +11,6 @@ the same time, which is for the caller to make sure of.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.engine.graph import Stuck
 
 try:

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, unknown
 from triosim.core.limits import check_memory
 from triosim.hardware import catalog, designed, pim
 from triosim.hardware.accelerator import Accelerator
+from triosim.hardware.ecmp import hashed
 from triosim.hardware.names import NodeNames
 from triosim.hardware.system import Edges, Fabric, Link, System, Tier, assemble
 from triosim.hardware.topology import DEVICE_BYTES, LINK_BYTES, builder
@@ -310,6 +312,8 @@ def _scale_out(file: SystemFile, where: str, node: _Node, nodes: int) -> Fabric 
             reach = catalog.link(model.host_link).paid() if model.host_link else UNLIMITED
             nic = np.array([node.nics[i * nics // node.devices]])
             node.edges.append(Edges.both_ways(np.array([i]), nic, reach, tier=Tier.SCALE_OUT))
+        if out.topology == "switch" and out.link and out.bandwidth is None:
+            wire = hashed(wire, nodes * nics)
         return join(out.topology, nodes * nics, wire, out.shape, out.options, server=nics)
 
 

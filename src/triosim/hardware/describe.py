@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.caching import kept
+from triosim.core.dataclass import dataclass
 from triosim.hardware.names import Labels
 from triosim.hardware.system import System, Tier
 

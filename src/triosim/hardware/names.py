@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
+
+from triosim.core.dataclass import dataclass
 
 
 class NameSequence(Sequence[str]):

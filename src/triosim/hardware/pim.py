@@ -21,12 +21,13 @@ through the pins of the memory, a unit at each bank reads it where it lies.  So 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted, unknown
 from triosim.core.units import parse_bandwidth, parse_flops, parse_time
 

@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import functools
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import resources
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.system import System
@@ -55,10 +56,10 @@ class PowerConstants:
     growth: float
     source: str = ""
 
-    def voltage(self, clock: float) -> float:
-        """Voltage at a clock, both over those of a device that nothing holds back."""
+    def voltage(self, clock: float | NDArray[np.float64]) -> NDArray[np.float64]:
+        """Voltages at clocks, both over those of a device that nothing holds back."""
         floor = self.voltage_floor**2
-        return float(np.sqrt((floor + clock**2) / (floor + 1)))
+        return np.asarray(np.sqrt((floor + np.asarray(clock, np.float64) ** 2) / (floor + 1)))
 
     def clock_of_voltage(self, voltage: NDArray[np.float64]) -> NDArray[np.float64]:
         """The clock that goes with a voltage, 0 where the voltage is below that of all clocks."""
@@ -67,7 +68,7 @@ class PowerConstants:
 
     def switching(self, clock: float) -> float:
         """Power of what switches at a clock, over that at the full clock: ``c V(c)^2``."""
-        return clock * self.voltage(clock) ** 2
+        return clock * float(self.voltage(clock)) ** 2
 
     def clock(self, share: NDArray[np.float64]) -> NDArray[np.float64]:
         """The clock at which what switches draws a share of its power at the full clock; within 0 and 1."""

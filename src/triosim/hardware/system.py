@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import IntEnum
 from functools import cached_property
 from typing import Any
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, printable
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.names import Labels, NodeNames
@@ -272,6 +273,13 @@ class System:
     def servers(self) -> int:
         """Number of servers."""
         return len(self.server_host)
+
+    @cached_property
+    def devices_per_server(self) -> int:
+        """Devices of each server where all have as many, neighbours on one; 0 where not."""
+        size = self.devices // self.servers if self.servers else 0
+        same = size and np.array_equal(self.device_server, np.arange(self.devices) // size)
+        return size if same else 0
 
     @cached_property
     def leaving(self) -> Ragged:

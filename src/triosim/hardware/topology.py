@@ -14,9 +14,9 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.limits import TASK_BYTES, check_memory
 from triosim.core.options import configured, options_of

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.job import interval as intervals
 from triosim.job.checkpoint import Checkpoint

@@ -12,13 +12,13 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.kernels.classes import ENGINES, GROUPS, STANDS_IN, Classified, by_name, group_of_name
 
 SCHEMA = "triosim/anchoring/2"

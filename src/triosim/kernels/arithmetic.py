@@ -19,7 +19,7 @@ What only moves bytes runs in every type, everywhere, at the speed of the memory
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from functools import lru_cache
 from math import hypot, log
@@ -27,6 +27,7 @@ from math import hypot, log
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_CODE, DTYPES
 from triosim.core.errors import InputError
 from triosim.hardware.accelerator import Accelerator

@@ -7,11 +7,11 @@ row of their tables.  Everything is done on columns: a trace of a million operat
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_CODE, DTYPES
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import multiplication, unit_of
@@ -79,7 +79,7 @@ class Classified:
 
 
 def classify(trace: Trace, device: Accelerator) -> Classified:
-    """The class, engine and element type of every operator of ``trace`` on ``device``.
+    """The class, engine and element type of every operator of ``trace`` on ``device``, found once for the last device.
 
     The element type is the widest one among the operands, or that of the output where it is narrower (under
     autocast a recorded ``aten::linear`` has float32 weights and a bfloat16 result).
@@ -89,6 +89,15 @@ def classify(trace: Trace, device: Accelerator) -> Classified:
     (PyTorch documentation, "CUDA semantics", section "TensorFloat-32 (TF32) on Ampere (and later) devices").
     Transformer Engine's products of float32 run in TF32 (``common/gemm/cublaslt_gemm.cu``).
     """
+    kept = trace.operators.__dict__.get("_classified")
+    if kept is None or kept[0] is not trace.values or kept[1] != device:
+        kept = trace.values, device, _classified(trace, device)
+        trace.operators.__dict__["_classified"] = kept
+    found: Classified = kept[2]
+    return found
+
+
+def _classified(trace: Trace, device: Accelerator) -> Classified:
     operators = trace.operators
     group = by_name(operators.name, group_of_name).astype(np.int8)
     group[operators.view] = NOTHING
@@ -108,6 +117,8 @@ def classify(trace: Trace, device: Accelerator) -> Classified:
     engine = np.zeros(len(operators), np.int8)
     if rows.size:
         engine[rows] = _engines(device)[dtype[rows]]
+    for column in (group, engine, dtype):
+        column.flags.writeable = False
     return Classified(group, engine, dtype)
 
 

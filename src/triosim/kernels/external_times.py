@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core import guarded
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, no_such_file, quoted
 from triosim.core.guarded import INTEGERS
 from triosim.core.registry import Registry

@@ -15,11 +15,11 @@ Without ``[operators]`` times and operators are matched by name, or in their ord
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from triosim.core import guarded
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted, unknown
 from triosim.hardware.catalog import accelerator
 

@@ -8,12 +8,12 @@ reason and left to the model that prices the rest.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted, unknown
 from triosim.kernels.external_times import SIDES, ExternalTimes, What
 from triosim.kernels.mapping import Mapping, Part

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import Registry
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.estimate import Estimates

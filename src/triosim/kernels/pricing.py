@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from triosim.core.caching import kept
+from triosim.core.columns import distinct
 from triosim.core.dtypes import DTYPES
 from triosim.core.errors import InputError, unknown
 from triosim.core.options import configured
@@ -72,13 +73,13 @@ def _remarked(job: PricingJob, found: Estimates) -> Estimates:
     Raises:
         InputError: an operator without a measured time multiplies a type that the device cannot multiply.
     """
-    device, there = job.device, np.unique(job.trace.values.dtype).tolist()
+    device, there = job.device, distinct(job.trace.values.dtype).tolist()
     if not device.peak_flops or not any(multiplication(device, DTYPES[code]).words for code in there):
         return found
     classified = classify(job.trace, device)
     reckoned = np.isin(found.source, _RECKONED) & (classified.dtype >= 0)
     notes, warnings = [], []
-    for code in np.unique(classified.dtype[reckoned]).tolist():
+    for code in distinct(classified.dtype[reckoned]).tolist():
         refuse(device, DTYPES[code])
         how = multiplication(device, DTYPES[code])
         notes += [how.source()] if how.words else []

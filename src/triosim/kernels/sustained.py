@@ -23,10 +23,12 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from triosim.core.columns import distinct
+from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPES
 from triosim.hardware import power
 from triosim.hardware.accelerator import Accelerator
@@ -124,7 +126,7 @@ def sustained(trace: Trace, device: Accelerator, times: Estimates) -> Estimates:
     moved &= (classified.dtype >= 0) & (times.seconds > 0)
     seconds = times.seconds.copy()
     flop = np.nan_to_num(trace.operators.flop)
-    for code in np.unique(classified.dtype[moved]).tolist():
+    for code in distinct(classified.dtype[moved]).tolist():
         how = multiplication(device, DTYPES[code])
         if how.unit == "simt":
             continue

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.memory.liveness import BlockLifetime, MemoryBlocks, Uses
 from triosim.partition.gradients import gradients
 from triosim.trace.tables import NONE, PERSISTENT, Category, Phase, Trace
@@ -49,7 +49,9 @@ class StepStorages:
     def __len__(self) -> int:
         return len(self.size)
 
-    def touched(self, rows: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    def touched(
+        self, rows: Sequence[int] | NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Storages that some operators touch, and the first and last of them that does."""
         member = np.zeros(len(self.trace.operators), bool)
         member[np.asarray(rows, np.int64)] = True

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.memory.lifetimes import Lifetimes
 from triosim.trace.blocks import blocks
 from triosim.trace.tables import NONE, Category, Trace

@@ -9,13 +9,14 @@ more micro-batches in flight, a weight gradient that waits, a transfer that is l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.columns import distinct
+from triosim.core.dataclass import dataclass
 from triosim.memory.lifetimes import Lifetimes
 
 BEFORE = -1
@@ -216,7 +217,7 @@ def _groups(blocks: MemoryBlocks, fragments: Sequence[ScheduledFragment]) -> lis
 def _each(blocks: MemoryBlocks, fragments: Sequence[ScheduledFragment], micro_batches: int) -> list[_Rows]:
     """What there is of each micro-batch."""
     groups = _groups(blocks, fragments)
-    used = np.unique(np.concatenate([np.zeros(0, np.int64), *(group.uses.block for group in groups)]))
+    used = distinct(np.concatenate([np.zeros(0, np.int64), *(group.uses.block for group in groups)]))
     column = np.full(len(blocks.size), -1, np.int64)
     column[used] = np.arange(len(used))
     first = np.full((micro_batches, len(used)), NEVER, np.int64)  # of what is held now
@@ -247,7 +248,7 @@ def _each(blocks: MemoryBlocks, fragments: Sequence[ScheduledFragment], micro_ba
         passes[of] += latest[of] != group.place
         latest[of] = group.place
     for group in groups:
-        block = np.unique(group.uses.block)
+        block = distinct(group.uses.block)
         block = block[latest[column[block]] == group.place]
         several, again = passes[column[block]] > 1, freed[column[block]]
         for chosen in (again, several & ~again, ~several & ~again):

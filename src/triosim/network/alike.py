@@ -11,12 +11,11 @@ leaf switch around the spines alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.core.columns import Ragged
+from triosim.core.columns import Ragged, distinct
+from triosim.core.dataclass import dataclass
 from triosim.hardware.system import System
 from triosim.network.walks import Walks
 
@@ -146,7 +145,7 @@ def _moved(
     offsets = np.zeros(len(sort) + 1, np.int64)
     np.cumsum(lengths[sort], out=offsets[1:])
     moved = np.empty(int(offsets[-1]), things.values.dtype)
-    for length in np.unique(lengths).tolist():  # walks of one length are a table
+    for length in distinct(lengths).tolist():  # walks of one length are a table
         if not length:
             continue
         rows = np.flatnonzero(lengths[sort] == length)
@@ -263,7 +262,7 @@ def _kinds(nodes: NDArray[np.int64], edges: Ragged, columns: tuple[NDArray[np.in
     """For each part the first part that is like it: as many nodes, and the same columns edge by edge."""
     kind = np.arange(len(edges))
     sizes = np.stack([nodes, edges.lengths()], axis=1)
-    for size in np.unique(sizes, axis=0):
+    for size in np.unique(sizes, axis=0, return_index=True)[0]:
         alike = np.flatnonzero((sizes == size).all(axis=1))
         rows = edges.values[edges.offsets[alike, None] + np.arange(size[1])]
         facts = np.concatenate([column[rows] for column in columns], axis=1)

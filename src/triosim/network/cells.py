@@ -1,23 +1,29 @@
 """Cells: ranks, transfers and links that nothing in a job tells apart, found by colour refinement.
 
-Two ranks are told apart if they run different programs, or if one talks over a faster link than the other, or to a rank
-that is told apart from the other's peer, and so on: colours are refined by those of the neighbours until no
-colour splits any more (the one-dimensional Weisfeiler-Leman algorithm, Weisfeiler and Leman 1968).  What is left is
-the coarsest *equitable* partition: all members of a cell have equally many neighbours in each other cell.  Playing a
-job and sharing links then never distinguish the members of a cell, so one of each can be played for all: start and end
-of everything are exactly those of the whole job.
+What happens to a rank depends on what came before and on what shares links with it, on nothing else.  So two ranks are
+told apart if they run different programs, if one meets in a collective those whom none of the other's kind meets, if
+one gets what was sent by a rank that is told apart from the other's sender, or if a transfer goes over links that carry
+something else.  It does not tell two ranks apart to whom they send, nor where in a ring the slow member of their group
+is: a collective begins when the last of its members has come, whoever that is.  Colours are refined by those of such
+neighbours until no colour splits any more (the one-dimensional Weisfeiler-Leman algorithm, Weisfeiler and Leman 1968).
+Everything of one colour starts and ends at the same ticks, so one of each can be played for all.
+
+Then transfers of a collective that end at different ranks are parted, for a pattern has ends, and links that those do
+not cross equally often with them; what that parts of ranks and groups is refined again.  In the end links of a cell are
+crossed by equally many transfers of each cell, and one can stand for all where links are shared as well.
 
 Colours are 64-bit hashes of what a thing is and of the sum of its neighbours' hashes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 
 try:
     from triosim.engine._native import refine as _refine
@@ -35,8 +41,10 @@ class Traffic:
         party_like: parties with different numbers are never alike, shape ``(p,)``, int64.  Parties are the ranks, then
             whatever else sends or receives.
         source, target: parties of each way, shape ``(w,)``.
+        begun_by: the party that begins each way, or -1 - g where group g does together, shape ``(w,)``, int64.
         way_like: ways with different numbers are never alike, shape ``(w,)``, int64.
         needs: ways that each way waits for.
+        lag: by how many transfers those are ahead, one for each entry of ``needs``, int64.
         routes: links of each way, in order.
         link_like: links with different numbers are never alike, shape ``(links,)``, int64.
         members: parties of each group that acts together.
@@ -45,8 +53,10 @@ class Traffic:
     party_like: NDArray[np.int64]
     source: NDArray[np.int64]
     target: NDArray[np.int64]
+    begun_by: NDArray[np.int64]
     way_like: NDArray[np.int64]
     needs: Ragged
+    lag: NDArray[np.int64]
     routes: Ragged
     link_like: NDArray[np.int64]
     members: Ragged
@@ -73,7 +83,7 @@ def separate(traffic: Traffic) -> RankClasses:
 
 
 def refine(traffic: Traffic) -> RankClasses:
-    """The coarsest cells that are equitable."""
+    """The coarsest cells whose members nothing tells apart."""
     return refined(traffic) if _refine is None else RankClasses(*_refine(_fitted(traffic)))
 
 
@@ -88,40 +98,101 @@ def _fitted(t: Traffic) -> Traffic:
         for rows, dtype in ((t.needs, np.int64), (t.members, np.int64), (t.routes, np.int32))
     )
     return Traffic(
-        column(t.party_like), column(t.source), column(t.target), column(t.way_like), needs, routes,
-        column(t.link_like), members,
+        column(t.party_like), column(t.source), column(t.target), column(t.begun_by), column(t.way_like), needs,
+        column(t.lag), routes, column(t.link_like), members,
     )  # fmt: skip
 
 
 def refined(traffic: Traffic) -> RankClasses:
     """The same, without a compiler."""
-    t = traffic
-    parties, ways, links, groups = len(t.party_like), len(t.source), len(t.link_like), len(t.members)
-    route_of, need_of, group_of = t.routes.rows(), t.needs.rows(), t.members.rows()
-    place = np.arange(len(route_of)) - np.repeat(t.routes.offsets[:-1], t.routes.lengths())  # in the route
-    party, link = _mixed(_plain(t.party_like)), _mixed(_plain(t.link_like))
-    kind = _mixed(_plain(t.way_like))
-    way, group = kind, np.zeros(groups, np.uint64)
-    used = np.zeros(links, bool)
-    used[t.routes.values] = True
-    known = (_count(party), _count(kind), _count(link[used]), min(groups, 1))
-    while True:
-        over = _sums(route_of, _mixed(link[t.routes.values] + _plain(place)), ways)
-        before = _sums(need_of, way[t.needs.values], ways)
-        way = _joined(kind, party[t.source], party[t.target], over, before)
-        group = _sums(group_of, party[t.members.values], groups)
-        party = _joined(
-            party, _sums(t.source, way, parties), _sums(t.target, way, parties),
-            _sums(t.members.values, group[group_of], parties),
+    return _Refinement(traffic).run()
+
+
+class _Refinement:
+    """Colours of everything, and how they are refined."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        t = self.traffic = traffic
+        self.parties, self.ways, self.links, self.groups = (
+            len(column) for column in (t.party_like, t.source, t.link_like, t.members)
+        )
+        self.route_of, self.need_of, self.group_of = t.routes.rows(), t.needs.rows(), t.members.rows()
+        along = np.arange(len(self.route_of))
+        self.place = along - np.repeat(t.routes.offsets[:-1], t.routes.lengths())  # in the route
+        self.alone = t.begun_by >= 0
+        self.used = np.zeros(self.links, bool)
+        self.used[t.routes.values] = True
+        self.party, self.link = _mixed(_plain(t.party_like)), _mixed(_plain(t.link_like))
+        self.kind = _mixed(_plain(t.way_like))
+        self.way: Colours = self.kind
+        self.group = np.zeros(self.groups, np.uint64)
+
+    def run(self) -> RankClasses:
+        """Refine until nothing splits any more."""
+        while True:
+            self.way = self.kind
+            self._until_stable(self._by_the_past)
+            known, link = (_count(self.party), _count(self.group)), self.link
+            self._part()
+            if (_count(self.party), _count(self.group)) == known:
+                break
+            self.link = link  # how links were parted tells nothing of the past
+        cell = np.full(self.links, -1, np.int64)
+        cell[self.used] = _numbered(self.link[self.used])
+        return RankClasses(_numbered(self.party), _numbered(self.way), cell, _numbered(self.group))
+
+    def _until_stable(self, refine: Callable[[], None]) -> None:
+        known: tuple[int, ...] = ()
+        while (found := self._counts()) != known:
+            known = found
+            refine()
+
+    def _counts(self) -> tuple[int, ...]:
+        return tuple(map(_count, (self.party, self.way, self.link[self.used], self.group)))
+
+    def _by_the_past(self) -> None:
+        """One round: every colour with those of what comes before, or shares links."""
+        t = self.traffic
+        self.group = _joined(self.group, _sums(self.group_of, self.party[t.members.values], self.groups))
+        begun = np.empty(self.ways, np.uint64)
+        begun[self.alone] = self.party[t.begun_by[self.alone]]
+        begun[~self.alone] = self.group[-1 - t.begun_by[~self.alone]]
+        before = _sums(self.need_of, _mixed(self.way[t.needs.values] + _mixed(_plain(t.lag))), self.ways)
+        self.way = _joined(self.kind, begun, self._over(), before)
+        self.party = _joined(
+            self.party, self._at(t.source), self._at(t.target),
+            _sums(t.members.values, self.group[self.group_of], self.parties),
         )  # fmt: skip
-        link = _joined(link, _sums(t.routes.values, way[route_of], links))
-        found = (_count(party), _count(way), _count(link[used]), _count(group))
-        if found == known:
-            break
-        known = found
-    link_cell = np.full(links, -1, np.int64)
-    link_cell[used] = _numbered(link[used])
-    return RankClasses(_numbered(party), _numbered(way), link_cell, _numbered(group))
+        self.link = self._crossed()
+
+    def _part(self) -> None:
+        """Ways of groups by their ends, and links and ways by each other; groups and parties by what they begin."""
+        t = self.traffic
+        self.way = np.where(self.alone, self.way, _joined(self.way, self.party[t.source], self.party[t.target]))
+        self._until_stable(self._by_links)
+        together = -1 - t.begun_by[~self.alone]
+        self.group = _joined(self.group, _sums(together, self.way[~self.alone], self.groups))
+        begun = _sums(t.begun_by[self.alone], self.way[self.alone], self.parties)
+        self.party = _joined(
+            self.party, begun, _sums(t.members.values, self.group[self.group_of], self.parties)
+        )  # fmt: skip
+
+    def _by_links(self) -> None:
+        self.link = self._crossed()
+        self.way = _joined(self.way, self._over())
+
+    def _at(self, ends: NDArray[np.int64]) -> Colours:
+        """A hash of the ways that each party is at this end of."""
+        return _sums(ends, self.way, self.parties)
+
+    def _over(self) -> Colours:
+        """A hash of the links that each way crosses."""
+        links = self.link[self.traffic.routes.values]
+        return _sums(self.route_of, _mixed(links + _plain(self.place)), self.ways)
+
+    def _crossed(self) -> Colours:
+        """Links with the ways that cross them."""
+        return _joined(self.link, _sums(self.traffic.routes.values, self.way[self.route_of], self.links))
 
 
 def weights(traffic: Traffic, cells: RankClasses) -> tuple[Ragged, NDArray[np.int32]]:

@@ -10,12 +10,12 @@ first n decisions are right after n runs at the latest, and there is one such co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds
 from triosim.engine.graph import EngineNetwork, Graph, Played, Stuck, Task

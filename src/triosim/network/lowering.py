@@ -6,14 +6,15 @@ Ranks that nothing tells apart are one cell (:mod:`triosim.network.cells`) and a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.caching import kept
-from triosim.core.columns import Ragged
+from triosim.core.columns import Ragged, distinct
+from triosim.core.dataclass import dataclass
 from triosim.core.limits import check_tasks
 from triosim.core.units import picoseconds
 from triosim.engine.graph import Collective, EngineNetwork, Graph, Pattern, Played, Task
@@ -341,12 +342,12 @@ class _Lowering:
         for number, program in enumerate(self.programs):
             receives = program.rows(Op.RECEIVE)
             peer, sender = program.peer[receives], np.full((len(self.within[number]), len(receives)), -1, np.int64)
-            for stage in np.unique(peer).tolist():
+            for stage in distinct(peer).tolist():
                 at = np.flatnonzero(peer == stage)
                 rows = receives[at]
                 along = mesh.names[program.axis[rows[0]]]
                 ranks = mesh.moved(self.lowest[self.within[number]], along, stage)
-                for other in np.unique(self.class_of[ranks]).tolist():
+                for other in distinct(self.class_of[ranks]).tolist():
                     mine = np.flatnonzero(self.class_of[ranks] == other)
                     sending = self._matching(other, program.stage, program.tag[rows])
                     sender[np.ix_(mine, at)] = self.first[self.cell[ranks[mine]]][:, None] + sending

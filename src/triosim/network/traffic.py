@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.core.columns import Ragged
+from triosim.core.columns import Ragged, distinct
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.engine.graph import Pattern
 from triosim.hardware.system import System, Tier
@@ -188,7 +189,7 @@ def distinct_rows(*columns: NDArray) -> tuple[NDArray[np.int64], NDArray[np.int6
     Raises:
         OverflowError: the numbers of different values, multiplied, cannot be counted.
     """
-    values = [np.unique(column) for column in columns]  # few, as a rule: looking them up is faster than sorting rows
+    values = [distinct(column) for column in columns]  # few, as a rule: looking them up is faster than sorting rows
     if math.prod(max(len(own), 1) for own in values) > _MOST_CODES:
         raise OverflowError(f"{len(columns)} columns have too many different values: {[len(own) for own in values]}")
     code = np.zeros(len(columns[0]), np.int64)
@@ -196,7 +197,7 @@ def distinct_rows(*columns: NDArray) -> tuple[NDArray[np.int64], NDArray[np.int6
         if len(own) > 1:
             code *= len(own)
             code += np.searchsorted(own, column)
-    codes = np.unique(code)
+    codes = distinct(code)
     row = np.searchsorted(codes, code) if len(codes) > 1 else np.zeros(len(code), np.int64)
     table: list[NDArray[np.int64]] = []
     for own in reversed(values):
@@ -225,9 +226,11 @@ class _RouteColumns:
     target: list[NDArray] = field(default_factory=list)
     source_node: list[NDArray] = field(default_factory=list)
     target_node: list[NDArray] = field(default_factory=list)
+    begun_by: list[NDArray] = field(default_factory=list)
     like: list[NDArray] = field(default_factory=list)
     added: list[NDArray] = field(default_factory=list)
     needs: list[Ragged] = field(default_factory=list)
+    lag: list[NDArray] = field(default_factory=list)
     count: int = 0
     kinds: int = 0
 
@@ -235,9 +238,11 @@ class _RouteColumns:
         self,
         ends: tuple[NDArray, NDArray],
         nodes: tuple[NDArray, NDArray],
+        begun_by: NDArray,
         like: NDArray,
         added: NDArray | int = 0,
         needs: Ragged | None = None,
+        lag: NDArray | None = None,
     ) -> NDArray[np.int64]:
         """Add ways to which software adds some ticks; ``like`` and ``needs`` count from 0.  Returns their numbers."""
         n = len(ends[0])
@@ -246,11 +251,13 @@ class _RouteColumns:
             (self.source, self.target, self.source_node, self.target_node), (*ends, *nodes), strict=True
         ):
             column.append(np.broadcast_to(value, n))
+        self.begun_by.append(begun_by)
         self.like.append(like + self.kinds)
         self.kinds += int(like.max(initial=-1)) + 1
         self.added.append(np.broadcast_to(np.asarray(added, np.int64), n))
         needs = needs or Ragged.empty(n)
         self.needs.append(Ragged(needs.values + self.count, needs.offsets))
+        self.lag.append(np.zeros(len(needs.values), np.int64) if lag is None else lag)
         self.count += n
         return numbers
 
@@ -283,8 +290,10 @@ class _Survey:
             party_like=np.concatenate([rank_like, *self.others]),
             source=np.concatenate([none, *table.source]),
             target=np.concatenate([none, *table.target]),
+            begun_by=np.concatenate([none, *table.begun_by]),
             way_like=np.concatenate([none, *table.like]),
             needs=Ragged.stacked([Ragged.empty(0), *table.needs]),
+            lag=np.concatenate([none, *table.lag]),
             routes=routes,
             link_like=alike(system.bandwidth, system.latency, system.overhead, system.edge_tier),
             members=Ragged.stacked([Ragged.empty(0), *(Ragged.even(ranks) for ranks in self.members)]),
@@ -303,7 +312,7 @@ class _Survey:
                 peers = mesh.moved(ranks, mesh.names[said.along], stage)
                 nodes = (self.device[ranks], self.device[peers])
                 added = self._added(*nodes, size)
-                found[number, stage, size] = self.table.add((ranks, peers), nodes, _different(added), added)
+                found[number, stage, size] = self.table.add((ranks, peers), nodes, ranks, _different(added), added)
         return found
 
     def _added(self, source: NDArray[np.int64], target: NDArray[np.int64], size: int) -> NDArray[np.int64]:
@@ -327,7 +336,7 @@ class _Survey:
             ranks = self.ranks[number]
             for place, stores in said.moves:
                 nodes = self._place(said.places[place], self.device[ranks])
-                for node in np.unique(nodes).tolist():
+                for node in distinct(nodes).tolist():
                     if node not in party:
                         party[node] = int(self._parties(1)[0])
                 there = np.array([party[node] for node in nodes.tolist()], np.int64)
@@ -335,7 +344,7 @@ class _Survey:
                 if stores:
                     ends, parties = ends[::-1], parties[::-1]
                 added = self.router.overhead(self.router.routes(*ends))
-                found[number, place, stores] = self.table.add(parties, ends, _different(added), added)
+                found[number, place, stores] = self.table.add(parties, ends, ranks, _different(added), added)
         return found
 
     def _place(self, name: str, devices: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -389,7 +398,7 @@ class _Survey:
         whole = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1])))[:, 0]  # a row as one value
         _, first, sort = np.unique(whole, return_index=True, return_inverse=True)
         return [
-            self._sort(axis, groups[sort == sort[at]], [calls[c] for c in np.unique(classes_[at]).tolist()])
+            self._sort(axis, groups[sort == sort[at]], [calls[c] for c in distinct(classes_[at]).tolist()])
             for at in np.sort(first).tolist()
         ]
 
@@ -413,7 +422,8 @@ class _Survey:
         shapes = {}
         for key in keys:
             if key not in shapes:
-                shapes[key] = self._shape([s for s, k in zip(scheduled, keys, strict=True) if k == key], ranks)
+                alike = [s for s, k in zip(scheduled, keys, strict=True) if k == key]
+                shapes[key] = self._shape(alike, ranks, number)
         rows = {key: row for row, key in enumerate(shapes)}
         return GroupClass(axis, number, ranks, scheduled, tuple(rows[key] for key in keys), tuple(shapes.values()))
 
@@ -425,8 +435,8 @@ class _Survey:
             self._known[key] = self.means.collective(kind, devices, size, root)
         return self._known[key]
 
-    def _shape(self, scheduled: list[RoutedCollective], ranks: NDArray[np.int64]) -> Shape:
-        """The ways of collectives that differ in sizes only."""
+    def _shape(self, scheduled: list[RoutedCollective], ranks: NDArray[np.int64], number: NDArray[np.int64]) -> Shape:
+        """The ways of collectives that differ in sizes only, of groups of these ranks and numbers."""
         one = scheduled[0]
         pattern, order = one.pattern, np.array(one.order, np.int64)
         groups, edges = len(ranks), len(pattern)
@@ -444,7 +454,10 @@ class _Survey:
         )
         ends = (parties[:, pattern.source].reshape(-1), parties[:, pattern.target].reshape(-1))
         at = (nodes[:, pattern.source].reshape(-1), nodes[:, pattern.target].reshape(-1))
-        numbers = self.table.add(ends, at, np.tile(like, groups), needs=needs)
+        numbers = self.table.add(
+            ends, at, np.repeat(-1 - number, edges), np.tile(like, groups), needs=needs,
+            lag=np.tile(pattern.lag.astype(np.int64), groups),
+        )  # fmt: skip
         return Shape(pattern, order, numbers.reshape(groups, edges))
 
 
@@ -457,7 +470,7 @@ def _different_rows(columns: Sequence[NDArray]) -> NDArray[np.int64]:
     """Numbers from 0 for different rows of columns, in the order of their values."""
     code, codes = np.zeros(len(columns[0]), np.int64), 1
     for column in columns:
-        own = np.unique(column)  # few, as a rule: looking them up is faster than sorting rows
+        own = distinct(column)  # few, as a rule: looking them up is faster than sorting rows
         if codes * len(own) > _MOST_CODES:
             code = _different(code)
             codes = len(code)

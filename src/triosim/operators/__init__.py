@@ -40,7 +40,9 @@ from triosim.operators._names import (
 from triosim.operators._work import (
     ATTENTION_KERNELS,
     BLOCKS,
+    CHANNELS_LAST,
     DOCUMENTS,
+    LAYOUT,
     SHARE,
     SPREAD,
     STREAMS,
@@ -55,9 +57,11 @@ from triosim.operators._work import (
 __all__ = [
     "ATTENTION_KERNELS",
     "BLOCKS",
+    "CHANNELS_LAST",
     "DOCUMENTS",
     "GRADIENT_ROLES",
     "KINDS",
+    "LAYOUT",
     "NO_LABEL",
     "SHARE",
     "SPREAD",

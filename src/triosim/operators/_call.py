@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, NamedTuple
 
+from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_BYTES
 
 Shape = tuple[int, ...]

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from triosim.core.dataclass import dataclass
 from triosim.operators._call import Call, Shape
 
 NO_LABEL = -1

@@ -12,8 +12,9 @@ from __future__ import annotations
 import functools
 import re
 import textwrap
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import Registry
 from triosim.operators._kind import Kind
 

@@ -56,6 +56,7 @@ class ConvolutionWork(NamedTuple):
     weight_gradient: bool
     bias_gradient: bool
     accumulates: bool
+    channels_last: bool = False
 
     @staticmethod
     def cube(flop: float) -> ConvolutionWork:
@@ -63,6 +64,11 @@ class ConvolutionWork(NamedTuple):
         side = _side(flop)
         ones = (1.0,) * 8
         return ConvolutionWork(side, side, side, *ones, True, False, False, False, False)
+
+
+LAYOUT, CHANNELS_LAST = "memory_format", "channels_last"
+"""Argument of a convolution that says how its images lie, and the value where the channels of a pixel lie side by side;
+without it they lie channel by channel."""
 
 
 ATTENTION_KERNELS = ("auto", "torch", "cudnn", "flash1", "flash2", "flash3")

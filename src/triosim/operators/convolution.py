@@ -23,7 +23,7 @@ from triosim.operators._dims import (
     unknown,
 )
 from triosim.operators._kind import Kind, Need, unmet
-from triosim.operators._work import ConvolutionWork
+from triosim.operators._work import CHANNELS_LAST, LAYOUT, ConvolutionWork
 
 
 @registered
@@ -154,7 +154,7 @@ class Convolution(Kind):
         kernel = (math.prod(weight[2:-1]), weight[-1] if len(weight) > 2 else 1)
         return ConvolutionWork(
             source[0], weight[1], max(weight[0] // groups, 1), groups, *positions[0], *positions[1], *kernel,
-            _stride(source, result, weight), *passes,
+            _stride(source, result, weight), *passes, call.args.get(LAYOUT) == CHANNELS_LAST,
         )  # fmt: skip
 
     def dims(self, call: Call) -> Dims:

@@ -125,6 +125,11 @@ class AttentionShare:
         self._copies.append((value, shape))
         return len(self.facts.shapes) + len(self._copies) - 1
 
+    def shape_of(self, value: int) -> tuple[int, ...]:
+        """Shape of a value, new ones too."""
+        known = len(self.facts.shapes)
+        return self.shapes[value] if value < known else self._copies[value - known][1]
+
     def writer(self, value: int, row: int) -> int:
         """The operator that last wrote a value before ``row``, -1 for none."""
         where, views = self.facts.storage[value], self.facts.trace.operators.view
@@ -137,11 +142,11 @@ class AttentionShare:
         rows = range(row + 1, len(self.inputs))
         return next((r for r in rows if any(v < len(storage) and storage[v] == where for v in self.inputs[r])), None)
 
-    def send(self, value: int, what: int, after: int, before: int, parts: int = 1) -> None:
-        """Send a value, or a buffer of ``parts`` of its size."""
+    def send(self, value: int, what: int, after: int, before: int, parts: int = 1, axis: int = NONE) -> None:
+        """Send a value, or a buffer of ``parts`` of its size, along the axis of the sequences or another one."""
         width = float(ITEM_BYTES[self.facts.trace.values.dtype[value]])
         size = math.ceil(math.prod(self.shapes[value]) * width) * parts
-        self.sent.append(Transfer(after, before, what, self.axis, size, value))
+        self.sent.append(Transfer(after, before, what, self.axis if axis == NONE else axis, size, value))
 
     def step(self, args: Sequence[str] | None = None) -> Step:
         """The step with what is sent instead; ``args`` are the operators' arguments where they changed.

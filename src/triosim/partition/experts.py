@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.caching import kept
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.operators import ExpertsWork
 from triosim.operators.experts import expert_sizes
+from triosim.partition.dispatch import Dispatch
 from triosim.partition.facts import Facts
 from triosim.partition.placements import Shard
 from triosim.partition.routing import rank_shares
+from triosim.partition.rule import Placing
 from triosim.partition.step import Step
-from triosim.partition.transfers import ALL_TO_ALL, Transfer, Transfers
+from triosim.partition.transfers import ALL_GATHER, Transfer, Transfers
 from triosim.trace.calls import calls_of, count_work
 from triosim.trace.tables import NONE, Category, Phase, Trace, Values
 
@@ -62,14 +65,13 @@ class ExpertPass:
 
 @kept(8)
 def spread(
-    step: Step, size: int, axis: int, imbalance: float, routing: float | tuple[float, ...] = 0.0
+    step: Step, dispatch: Dispatch, imbalance: float, routing: float | tuple[float, ...] = 0.0
 ) -> Step:  # fmt: skip
     """The step of a rank that has one part of the experts.
 
     Args:
         step: with all experts.
-        size: ranks among which the experts are divided.
-        axis: row of the mesh's axes.
+        dispatch: the ranks among which the experts are divided, and how rows travel among them.
         imbalance: rows of the fullest rank over the mean.
         routing: which experts tokens take, as :func:`~triosim.partition.routing.routing_of` gives it; its fullest rank
             multiplies the imbalance.
@@ -77,7 +79,7 @@ def spread(
     Raises:
         PlanError: there are no experts, they do not divide, or the routing is of other experts.
     """
-    trace = step.trace
+    trace, size = step.trace, dispatch.ranks
     passes = list(_passes(trace))
     name = trace.meta.workload or "the trace"
     if not passes:
@@ -94,9 +96,16 @@ def spread(
     fullest = [imbalance * _fullest(one, size, routing) for one in passes]
     sent = []
     for one, more in zip(passes, fullest, strict=True) if size > 1 else ():
-        bytes_ = math.ceil(one.elements * width[one.given] * more)
-        sent.append(Transfer(one.sent_after, one.rows[0], ALL_TO_ALL, axis, bytes_, one.given))
-        sent.append(Transfer(one.back_after, one.needed_before, ALL_TO_ALL, axis, bytes_, one.made))
+        hops = dispatch.hops(one.experts, one.chosen)
+        row = one.elements * float(width[one.given]) / one.chosen
+        bytes_ = [math.ceil(row * hop.times * (1 if hop.there == ALL_GATHER else more)) for hop in hops]
+        there, back = list(zip(hops, bytes_, strict=True)), list(zip(hops, bytes_, strict=True))[::-1]
+        sent += [
+            Transfer(one.sent_after, one.rows[0], hop.there, hop.axis, n, one.given, hop.beside) for hop, n in there
+        ]
+        sent += [
+            Transfer(one.back_after, one.needed_before, hop.back, hop.axis, n, one.made, hop.beside) for hop, n in back
+        ]
     values = _cut(trace.values, held, size)
     if size > 1 and max(fullest) > 1:
         values = _crowded(values, trace, passes, fullest)
@@ -122,23 +131,16 @@ def routed(facts: Facts, seed: tuple[int, Shard]) -> tuple[frozenset[int], dict[
         PlanError: the layers are not known, for operators have no modules.
     """
     trace, (value, shard) = facts.trace, seed
-    module, paths = trace.operators.module.tolist(), trace.modules.path
     products = [row for row in range(len(trace)) if facts.calls[row].kind == "experts"]
-    layers = {paths[module[row]].rpartition(".")[0] if module[row] != NONE else "" for row in products}
-    if "" in layers:
-        raise PlanError(
-            f"context: tokens of {trace.meta.workload or 'the trace'} choose experts, and where is not known without "
-            "names of modules: leave cp out"
-        )
+    inside = _in_layers_of_experts(facts, products)
     shape = facts.shapes[value]
     tokens = math.prod(shape[: shard.dim + 1])
     works = [expert_sizes(facts.calls[row]) for row in products]
     counts = {math.prod(shape), *(round(known.tokens) for known in works if known is not None)}
-    inside = [any(f"{path}.".startswith(f"{layer}.") for layer in layers) for path in paths]
     rows, places = set[int](), dict[int, Shard]()
     for row in range(len(trace)):
         kind = facts.calls[row].kind
-        if module[row] == NONE or not inside[module[row]] or facts.phase[row] == Phase.OPTIMIZER:
+        if not inside[row] or facts.phase[row] == Phase.OPTIMIZER:
             continue
         if trace.operators.view[row] or (kind not in ("index", "permutation", "create") and facts.dims(row).known):
             continue
@@ -150,6 +152,42 @@ def routed(facts: Facts, seed: tuple[int, Shard]) -> tuple[frozenset[int], dict[
         if kind != "create" or any(made in places for made in facts.outputs[row]):
             rows.add(row)
     return frozenset(rows), places
+
+
+def _in_layers_of_experts(facts: Facts, products: Iterable[int]) -> list[bool]:
+    """Whether each operator is in a module of experts, with what chooses them.
+
+    Raises:
+        PlanError: operators have no modules.
+    """
+    module, paths = facts.trace.operators.module.tolist(), facts.trace.modules.path
+    layers = {paths[module[row]].rpartition(".")[0] if module[row] != NONE else "" for row in products}
+    if "" in layers:
+        raise PlanError(
+            f"tokens of {facts.trace.meta.workload or 'the trace'} choose experts, and where is not known without "
+            "names of modules: leave cp and etp out"
+        )
+    inside = [any(f"{path}.".startswith(f"{layer}.") for layer in layers) for path in paths]
+    return [number != NONE and inside[number] for number in module]
+
+
+def with_whole_experts(facts: Facts, placing: Placing, alone: frozenset[int], places: Mapping[int, Shard]) -> Placing:
+    """Nothing of the experts placed, who work on the tokens that rest with each rank.
+
+    Args:
+        facts: of a step.
+        placing: what rests between layers included.
+        alone, places: what each rank does with tokens of its own, as of :func:`routed`.
+    """
+    experts = _held(facts.trace, _passes(facts.trace))[0]
+    weights = {weight: dim for weight, dim in placing.weights.items() if weight not in experts}
+    products = [row for row in range(len(facts.calls)) if facts.calls[row].kind == "experts"]
+    inside = _in_layers_of_experts(facts, products)
+    own = {row for row, layer in facts.layer_of.items() if inside[row] and layer.weight not in weights}
+    return replace(
+        placing, weights=weights, resting={**places, **placing.resting}, alone=placing.alone | alone,
+        own=placing.own | own | set(products), left=placing.left | experts,
+    )  # fmt: skip
 
 
 def _cut(values: Values, held: NDArray[np.int64], size: int) -> Values:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from triosim.core.dataclass import dataclass
 from triosim.operators import NO_LABEL, Call, Dims
 from triosim.operators.view import PERMUTES
 from triosim.trace.calls import calls_of

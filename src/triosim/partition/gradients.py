@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
 from triosim.core.caching import kept
+from triosim.core.dataclass import dataclass
 from triosim.trace.tables import Category, Phase, Trace
 
 

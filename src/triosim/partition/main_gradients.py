@@ -14,13 +14,14 @@ The step becomes another step, with these operators in it; time and memory follo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.caching import kept
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_CODE
 from triosim.partition.gradients import Gradient, gradients
 from triosim.stacks import Stack

@@ -9,13 +9,14 @@ torchtitan's ``ParallelDims`` does) is digits too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 
 M = TypeVar("M", bound="Mesh")
@@ -36,10 +37,12 @@ class Mesh:
     Attributes:
         axes: names and sizes, outermost first.
         derived: more axes over the same ranks: name and digits, outermost first.
+        server: ranks of each server, which are neighbours; 0 where that is not known or differs.
     """
 
     axes: tuple[tuple[str, int], ...]
     derived: tuple[tuple[str, tuple[Digit, ...]], ...] = field(default=(), kw_only=True)
+    server: int = field(default=0, kw_only=True)
 
     @property
     def ranks(self) -> int:
@@ -141,6 +144,13 @@ class Mesh:
             step = (step[:, None] + np.arange(size) * stride).reshape(-1)
         table: NDArray[np.int64] = first[:, None] + step
         return table
+
+    def on_server(self, axis: str) -> int:
+        """Ranks of a group of an axis that are on one server; 0 where that is not known or differs."""
+        if not self.server:
+            return 0
+        found = {int(n) for group in self.table(axis) // self.server for n in np.unique(group, return_counts=True)[1]}
+        return found.pop() if len(found) == 1 else 0
 
     def groups(self, axis: str) -> list[list[int]]:
         """The rows of :meth:`table` as lists."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from triosim.core.dataclass import dataclass
 from triosim.operators import NO_LABEL, Dims
 from triosim.partition.facts import Facts
 from triosim.partition.placements import PARTIAL, REPLICATE, Placement, Shard

@@ -103,7 +103,7 @@ def _notes(trace: Trace, placing: Placing, weights: Mapping[int, int], of: Repea
     everything = trace.weights().tolist()
     elements = trace.values.elements() * (of.times(trace) if of else 1)
     rank = np.diff(trace.values.shape.offsets)
-    whole = [w for w in everything if w not in weights and rank[w] > 1]
+    whole = [w for w in everything if w not in weights and w not in placing.left and rank[w] > 1]
     share = elements[whole].sum() / max(int(elements[everything].sum()), 1)
     if share >= LEAST_SHARE and not placing.chosen:
         sizes: dict[str, int] = {}

@@ -214,7 +214,7 @@ class _Walk:
         reads, writes = facts.inputs[row], facts.outputs[row]
         by_storage = {}
         for value in reads:
-            if isinstance(self._placement(value), Partial) and not self.placing.left:
+            if isinstance(self._placement(value), Partial) and not self._left(value):
                 self._resolve(value, row)
             by_storage[facts.storage[value]] = value
         for at, value in enumerate(writes):
@@ -223,6 +223,11 @@ class _Walk:
             same = source >= 0 and facts.shapes[source] == facts.shapes[value]
             home = self._placement(source) if same else REPLICATE
             self._settle(value, REPLICATE if isinstance(home, Partial) else home, row)
+
+    def _left(self, value: int) -> bool:
+        """Whether a summand of a gradient is left to what reduces those of the replicas."""
+        owner = self.facts.of[value]
+        return bool(self.placing.left) and self.facts.parameter(owner if owner >= 0 else value) in self.placing.left
 
     def _stays_partial(self, row: int, before: Sequence[Placement]) -> bool:
         """Whether the sum over ranks may be taken after this operator instead of before it.
@@ -368,7 +373,8 @@ class _Walk:
             for i, (value, p) in enumerate(zip(self.facts.inputs[row], before, strict=True))
             if isinstance(p, Shard) and value in resting and resting[value].dim == p.dim
         )
-        return found, bool(found) and (self.facts.multiplies(row) or self.facts.gathered_first(row))
+        of_layer = bool(found) and row not in self.placing.own
+        return found, of_layer and (self.facts.multiplies(row) or self.facts.gathered_first(row))
 
     def _rested(self, row: int, before: list[Placement], found: Outcome) -> Outcome:
         """What is looked up of a table that every rank has is looked up for the own part only."""

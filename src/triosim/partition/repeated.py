@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.relations import Change, Changed, RelatedTable, changed
 from triosim.core.tiling import NO_UNIT, Contraction, NotRepeating, Tiling
 from triosim.partition.step import Step

@@ -8,10 +8,12 @@ scattered (all-reduce).  A parameter that is Shard is gathered before it is read
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
+from triosim.core.dataclass import dataclass
 from triosim.partition.compression import GradientCompression
+from triosim.partition.local_steps import OuterStep
 from triosim.partition.mesh import Mesh
 from triosim.partition.residence import GatheredModules, HostStay
 from triosim.partition.transfers import ALL_GATHER, COLLECTIVES, REDUCE_SCATTER
@@ -71,6 +73,7 @@ class Replication:
         first_bytes, bytes: caps of the first and the other groups of gradients that are reduced at once, where
             parameters are not gathered module by module.
         compression: what such groups are compressed by, None for nothing.
+        outer: what groups of replicas exchange once in many iterations, None where all are one group.
     """
 
     axis: str = "dp"
@@ -88,6 +91,7 @@ class Replication:
     first_bytes: int = 1_048_576
     bytes: int = 26_214_400
     compression: GradientCompression | None = None
+    outer: OuterStep | None = None
 
     def stay(self, category: Category) -> HostStay | None:
         """How values of a category stay in host memory, None where they do not."""

@@ -6,8 +6,7 @@ knows no rule.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from triosim.core.dataclass import dataclass
 from triosim.trace.tables import Category
 
 HOST = "host"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import log2
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.caching import kept
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError, quoted
 from triosim.core.options import configured, options_of
 from triosim.partition.answers import checked_mesh, checked_replication, checked_step
@@ -87,8 +88,9 @@ def _of_stages(
 
 
 def resolve(
-    plan: Plan, devices: int, default_batch: int | None, recorded_parts: int = 1, rules: Sequence[Rule] = ()
-) -> JobMesh:
+    plan: Plan, devices: int, default_batch: int | None, recorded_parts: int = 1, rules: Sequence[Rule] = (),
+    server: int = 0,
+) -> JobMesh:  # fmt: skip
     """Fit a plan to the number of devices and the workload's batch.
 
     Args:
@@ -98,6 +100,7 @@ def resolve(
             is not known.
         recorded_parts: micro-batches of the workload's own step.
         rules: of the plan; those that take ranks of the data axis leave fewer replicas to share a global batch.
+        server: devices of a server, 0 where they differ.
 
     Raises:
         PlanError: the plan does not fit; the message names the nearest plans that do.
@@ -127,7 +130,8 @@ def resolve(
     parts = plan.micro_batches or (1 if plan.dp_style == "dataparallel" else recorded_parts)
     sizes = {"dp": dp, "tp": plan.tp, "pp": plan.pp}
     axes = tuple((axis, sizes[axis]) for axis in plan.axis_order)
-    mesh = arranged(rules, JobMesh(axes, devices, batch_size=parts, micro_batches=parts))
+    here = server if plan.placement is None else 0
+    mesh = arranged(rules, JobMesh(axes, devices, batch_size=parts, micro_batches=parts, server=here))
     batch = _batch(plan, mesh.replicas, default_batch, parts)
     if batch % parts:
         raise PlanError(micro_batch_conflict(batch, parts, recorded=plan.micro_batches is None))

@@ -10,9 +10,10 @@ A rule must not look at names of models.  It reads the facts of the step: layers
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar, Literal, TypeVar
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import Registry
 from triosim.operators import NO_LABEL
 from triosim.partition.facts import Facts, WeightUse
@@ -48,7 +49,9 @@ class Placing:
         alone: rows of operators that each rank runs on what it has although their dimensions do not tell that they can
             be divided so (a rank's own tokens are sorted by expert); what comes out is in its Shard of ``resting``,
             else Varying, in a backward Partial.
-        left: whether gradients of parameters that are Partial are left to what reduces those of all replicas
+        own: rows of layers that each rank runs on what rests with it, so that nothing is gathered for them; the
+            gradients of their weights are Partial.
+        left: parameters whose Partial gradients are left to what reduces those of all replicas
             (:meth:`Rule.replicate`), instead of being added up along this axis before the optimizer.
         regathers: whether a copy that a forward gathered is freed after it and gathered again in the backward.
         refused: what could not be placed, and why, for people.
@@ -66,7 +69,8 @@ class Placing:
     stationary: Literal["weights", "activations"] = "weights"
     per_rank: frozenset[str] = frozenset()
     alone: frozenset[int] = frozenset()
-    left: bool = False
+    own: frozenset[int] = frozenset()
+    left: frozenset[int] = frozenset()
     regathers: bool = False
     refused: tuple[str, ...] = ()
     chosen: bool = False

@@ -8,7 +8,7 @@ that share them, as torchtitan does.  Either way the optimizer works on a part o
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import heappop, heappush
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from triosim.core.caching import kept
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.partition.mesh import Mesh
 from triosim.partition.replication import Replication

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from triosim.core.dataclass import dataclass
 from triosim.partition.replication import Replication
 from triosim.partition.transfers import Transfers
 from triosim.trace.tables import Trace

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from triosim.core.dataclass import dataclass
 
 COLLECTIVES = (
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all",
@@ -29,6 +31,7 @@ class Transfer(NamedTuple):
     axis: int
     bytes: int
     value: int
+    beside: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class Transfers:
         axis: row of the mesh's axes, int8.
         bytes: full buffer, int64.
         value: value of the undivided step that is sent, -1 for what is none (sums within a loss), int32.
+        beside: whether it runs beside the others, on a communicator of its own, bool.
     """
 
     after: NDArray[np.int32]
@@ -51,6 +55,7 @@ class Transfers:
     axis: NDArray[np.int8]
     bytes: NDArray[np.int64]
     value: NDArray[np.int32]
+    beside: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.after)
@@ -70,8 +75,8 @@ class Transfers:
         """From rows in any order; they are sorted by ``after``, then ``before``."""
         rows = sorted(rows, key=lambda row: (row.after, row.before))
         columns = list(zip(*rows, strict=True)) if rows else [()] * len(Transfer._fields)
-        after, before, what, axis, size, value = columns
+        after, before, what, axis, size, value, beside = columns
         return Transfers(
             np.array(after, np.int32), np.array(before, np.int32), np.array(what, np.int8), np.array(axis, np.int8),
-            np.array(size, np.int64), np.array(value, np.int32),
+            np.array(size, np.int64), np.array(value, np.int32), np.array(beside, bool),
         )  # fmt: skip

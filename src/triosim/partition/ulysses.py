@@ -32,35 +32,54 @@ def exchanged(step: Step, size: int, axis: int) -> Step:
         PlanError: attention is several operators, or its heads do not divide.
     """
     share = AttentionShare(step, size, axis, "ulysses")
-    by_heads: dict[tuple[Region, tuple[int, ...]], int] = {}  # part of a storage, shape by tokens -> value by heads
-
-    def exchange(value: int, names: Sequence[str]) -> tuple[int, bool]:
-        """The same value by heads, and whether it was there already."""
-        key = share.region(value), share.shapes[value]
-        known = key in by_heads
-        if not known:
-            by_heads[key] = share.copy(value, _by_heads(share.shapes[value], names, size))
-        return by_heads[key], known
-
+    heads = HeadExchange(share, size)
     for row in share.rows:
         reads, writes = share.names[row]
-        before = share.facts.trace.writers()[row]
         for at, (value, names) in enumerate(zip(list(share.inputs[row]), reads, strict=True)):
             if {QUERIES, KEYS} & set(names):
-                share.inputs[row][at], known = exchange(value, names)
+                share.inputs[row][at], known = heads(value, names)
                 if not known and is_sent(names):
-                    after = before[at] if before[at] != NONE else share.writer(value, row)
-                    share.send(value, ALL_TO_ALL, after, row)
+                    share.send(value, ALL_TO_ALL, heads.made(row, at, value), row)
         for at, (value, names) in enumerate(zip(list(share.outputs[row]), writes, strict=True)):
             if HEADS in names and {QUERIES, KEYS} & set(names):
-                share.outputs[row][at], _ = exchange(value, names)
+                share.outputs[row][at], _ = heads(value, names)
                 reader = share.reader(value, row) if is_sent(names) else None
                 if reader is not None:
                     share.send(value, ALL_TO_ALL, row, reader)
     return share.step()
 
 
-def _by_heads(own: tuple[int, ...], names: Sequence[str], size: int) -> tuple[int, ...]:
+class HeadExchange:
+    """Values of attentions by heads, one for each part of a storage.
+
+    Args:
+        share: the attentions.
+        size: ranks that exchange heads for positions.
+    """
+
+    def __init__(self, share: AttentionShare, size: int) -> None:
+        self.share, self.size = share, size
+        self._made: dict[tuple[Region, tuple[int, ...]], int] = {}
+
+    def __call__(self, value: int, names: Sequence[str]) -> tuple[int, bool]:
+        """A value that has heads or positions by heads, and whether it was there already.
+
+        Raises:
+            PlanError: the heads do not divide.
+        """
+        key = self.share.region(value), self.share.shapes[value]
+        known = key in self._made
+        if not known:
+            self._made[key] = self.share.copy(value, by_heads(self.share.shapes[value], names, self.size))
+        return self._made[key], known
+
+    def made(self, row: int, at: int, value: int) -> int:
+        """The operator that made what attention ``row`` reads at a place."""
+        before = self.share.facts.trace.writers()[row][at]
+        return before if before != NONE else self.share.writer(value, row)
+
+
+def by_heads(own: tuple[int, ...], names: Sequence[str], size: int) -> tuple[int, ...]:
     """All positions of a part of the heads, of a part of the positions of all heads.
 
     Raises:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System

@@ -7,9 +7,9 @@ devices; each is a pass of one model over all samples of the step, or its update
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import ClassVar
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 from triosim.core.options import configured
 from triosim.core.registry import Registry

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.result_file import read_result, undamaged
 

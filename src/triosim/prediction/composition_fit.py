@@ -8,13 +8,14 @@ out once, and a playback takes milliseconds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.composition.interference import Tasks, settle
 from triosim.composition.residual import CalibratedOverhead, Coefficients, JobSizes, fit, sizes
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds
 from triosim.engine.graph import EngineNetwork, Graph, Played

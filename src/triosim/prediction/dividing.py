@@ -8,9 +8,10 @@ that cannot be said, because blocks differ or a part of somebody else's takes pa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from triosim.core.caching import kept
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.registry import is_ours
 from triosim.core.tiling import NotRepeating

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.system import System

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.core.columns import Ragged
+from triosim.core.columns import Ragged, distinct
+from triosim.core.dataclass import dataclass
 from triosim.core.spans import covered, merged
 from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.energy.account import Account
@@ -304,26 +304,24 @@ def _first_of_each_stage(run: Run) -> list[Program]:
 
 
 def _module_bytes(trace: Trace) -> dict[tuple[int, int, str], int]:
-    """Bytes that enter and leave each module in each phase, and of the weights it uses."""
+    """Bytes that enter and leave each module in each phase, and of the weights it uses; each storage once in each."""
     operators, values = trace.operators, trace.values
-    size, storage, category = values.bytes().tolist(), values.storage.tolist(), values.category.tolist()
-    module, phase = operators.module.tolist(), operators.phase.tolist()
-    persistent = {int(c) for c in PERSISTENT}
-    counted: dict[tuple[int, int, str, int], int] = {}  # each storage once in each
-    writers = trace.writers()
-    for row, reads in enumerate(operators.inputs.lists()):
-        m, p = module[row], phase[row]
-        for value, writer in zip(reads, writers[row], strict=True):
-            what = storage[value]
-            if category[value] in persistent:
-                counted.setdefault((m, p, "weight", what), size[value])
-            elif writer == NONE or module[writer] != m:
-                counted.setdefault((m, p, "in", what), size[value])
-                if writer != NONE:
-                    counted.setdefault((module[writer], phase[writer], "out", what), size[value])
-    moved: dict[tuple[int, int, str], int] = defaultdict(int)
-    for (m, p, which, _), amount in counted.items():
-        moved[m, p, which] += amount
+    size, storage = values.bytes(), values.storage.astype(np.int64)
+    reader, writer, read = operators.inputs.rows(), trace.writer, operators.inputs.values
+    persistent = np.isin(values.category[read], [int(c) for c in PERSISTENT])
+    enters = ~persistent & ((writer == NONE) | (operators.module[writer] != operators.module[reader]))
+    leaves = enters & (writer != NONE)
+    where = (operators.module.astype(np.int64) + 1) * len(Phase) + operators.phase
+    moved: dict[tuple[int, int, str], int] = {}
+    for which, entries, by in (("weight", persistent, reader), ("in", enters, reader), ("out", leaves, writer)):
+        at = np.flatnonzero(entries)
+        _, first = np.unique(where[by[at]] * (int(storage.max(initial=0)) + 1) + storage[read[at]], return_index=True)
+        at = at[first]
+        code, which_of = np.unique(where[by[at]], return_inverse=True)
+        amount = np.zeros(len(code), np.int64)
+        np.add.at(amount, which_of, size[read[at]])
+        for key, found in zip(code.tolist(), amount.tolist(), strict=True):
+            moved[key // len(Phase) - 1, key % len(Phase), which] = found
     return moved
 
 
@@ -524,7 +522,7 @@ def memory_curve(run: Run, number: int, footprint: Footprint) -> MemoryCurve:
     when, held = run.memory(number, footprint)
     if not len(held):
         return MemoryCurve((), ())
-    starts = np.unique(np.linspace(0, len(held) - 1, min(CURVE_STEPS, len(held))).astype(np.int64))
+    starts = distinct(np.linspace(0, len(held) - 1, min(CURVE_STEPS, len(held))).astype(np.int64))
     most = np.maximum.reduceat(held, starts)
     return MemoryCurve(tuple(seconds(when[starts]).tolist()), tuple(most.tolist()))
 

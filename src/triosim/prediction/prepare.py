@@ -7,7 +7,7 @@ Here the road goes from the workload through parallelism and kernels to priced p
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ from triosim.composition.residual import CalibratedOverhead
 from triosim.composition.residual import load as residual_of
 from triosim.composition.update import update_s_per_byte
 from triosim.core.caching import Same
+from triosim.core.columns import distinct
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, PlanError, quoted
 from triosim.core.latest import Latest, content
 from triosim.core.limits import check_tasks
@@ -42,6 +44,7 @@ from triosim.network.routes import Router, router_of
 from triosim.partition.main_gradients import often
 from triosim.partition.replication import Replication
 from triosim.partition.resolve import JobMesh, replication, resolve, rules_of
+from triosim.partition.rule import Rule
 from triosim.partition.step import Step
 from triosim.plan import Plan
 from triosim.prediction.dividing import divided
@@ -59,6 +62,7 @@ from triosim.trace.tables import Phase, Trace
 from triosim.transform import quantization
 from triosim.transform.alignment import aligned
 from triosim.transform.inference import forward_only
+from triosim.transform.layout import laid_out
 from triosim.transform.optimizing import needs_whole_tensors, optimized
 from triosim.transform.recompute import recomputed
 from triosim.transform.rescale import rescale
@@ -66,6 +70,8 @@ from triosim.transform.rescale import rescale
 Progress = Callable[[str], None]
 PASS_TASKS = 6
 """What a pass through a stage costs beside its operators, in tasks: it is sent, received and remembered."""
+NAMED = "triosim.model"
+"""What made the workload where it is a model by name."""
 WORTH_TELLING = 0.01
 """Part of the backward from which on it is told that it cannot be split."""
 
@@ -77,6 +83,7 @@ class PricedJob:
     Attributes:
         whole, step, system, plan, fidelity, mesh, placement, residual, router, full_clock, clocks: as of
             :class:`Prepared`.
+        each_run: as of :class:`Arranged`.
         workload: the step that was divided, as the plan runs it.
         recorded_on: the device on which it was recorded, None if it holds no times.
         models: kinds of device that take part, rows of the system's models.
@@ -100,6 +107,7 @@ class PricedJob:
     times: dict[int, Estimates]
     full_clock: Mapping[int, Estimates]
     clocks: Mapping[int, tuple[float, float]]
+    each_run: Mapping[int, Estimates]
     named: bool
 
     @property
@@ -138,6 +146,7 @@ class Arranged:
         models: kinds of device that take part, rows of the system's models.
         jobs, all_times: what was priced and what it takes, for each kind of device.
         full_clock, clocks: see :class:`Prepared`.
+        each_run: operator times at the full clock where each operator runs, by row of the system's models.
     """
 
     whole: Trace
@@ -160,6 +169,18 @@ class Arranged:
     warnings: tuple[str, ...] = ()
     full_clock: Mapping[int, Estimates] = field(default_factory=dict)
     clocks: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    each_run: Mapping[int, Estimates] = field(default_factory=dict)
+
+    def mean_seconds(self, micro_batches: int) -> NDArray[np.float64]:
+        """Seconds of each operator at the full clock in the mean of so many micro-batches, on the slowest device."""
+        model = next(m for m, job in self.jobs.items() if job is self.job)
+        seconds = self.each_run[model].seconds
+        named = self.whole.meta.made_by == NAMED
+        for share in run_shares(self.step, self.plan, self.mesh, micro_batches, named):
+            seconds = seconds * share
+        if self.system.models[model].slowdown != 1:
+            seconds = seconds * self.system.models[model].slowdown
+        return seconds if self.residual is None else seconds * self.residual.terms.scale
 
     def prepared(
         self, programs: list[Program], footprints: list[Footprint], interferes: list[Interference]
@@ -303,11 +324,12 @@ def price_job(
     if workload.operators.view.all():
         raise InputError(f"trace {quoted(workload.meta.workload)}: none of its operators runs: record a whole step")
     workload = optimized(workload, plan.optimizer)
+    workload = laid_out(workload, plan.layout)
     workload = recomputed(quantization.quantized(workload, plan.quantize), plan.recompute)
-    named = workload.meta.made_by == "triosim.model"
+    named = workload.meta.made_by == NAMED
     rules = rules_of(plan, named)
     own_batch = None if named else _samples(workload)
-    mesh = resolve(plan, system.devices, own_batch, workload.meta.micro_batches, rules)
+    mesh = resolve(plan, system.devices, own_batch, workload.meta.micro_batches, rules, system.devices_per_server)
     placed = replication(rules, mesh)
     stack = plan.stack or ASSUMED
     if placed.away and not plan.training:
@@ -323,7 +345,7 @@ def price_job(
     system, recorded_on = _devices(workload, system)
     router = router_of(system)
     tell("pricing operators")
-    models = np.unique(system.device_model[placement.devices]).tolist()
+    models = distinct(system.device_model[placement.devices]).tolist()
     others = tuple(_recording(workload, other) for other in also)
     plain = {m: replace(system.models[m], slowdown=1.0) for m in models}
     jobs = {m: PricingJob(step.trace, plain[m], workload, recorded_on, others) for m in models}
@@ -332,11 +354,8 @@ def price_job(
         quantization.check(plan.quantize, device)
     residual = residual_of(fidelity.composition) if fidelity.composition else None
     times = {m: priced(job, fidelity, made.short) for m, job in jobs.items()}
-    if named and plan.training:
-        share = often(step.trace, stack, mesh.micro_batches)
-        times = {m: replace(found, seconds=found.seconds * share) for m, found in times.items()}
-    if plan.quantize != "none":
-        share = quantization.shares(step.trace, mesh.micro_batches, bool(placed.weights) and placed.ranks(mesh) > 1)
+    each_run = times
+    for share in run_shares(step, plan, mesh, mesh.micro_batches, named):
         times = {m: replace(found, seconds=found.seconds * share) for m, found in times.items()}
     if any(system.models[m].slowdown != 1 for m in times):
         times = {m: replace(found, seconds=found.seconds * system.models[m].slowdown) for m, found in times.items()}
@@ -346,7 +365,7 @@ def price_job(
     times, clocks = _held_back(times, jobs, mesh, drawn or {})
     return PricedJob(
         whole, step, system, plan, fidelity, mesh, placement, residual, router, workload, recorded_on, tuple(models),
-        jobs, times, full_clock, clocks, named,
+        jobs, times, full_clock, clocks, each_run, named,
     )  # fmt: skip
 
 
@@ -387,7 +406,25 @@ def arrange(
         job.whole, job.jobs[slowest], step, job.system, plan, job.fidelity, mesh, job.placement, times[slowest], stages,
         job.launching(chunks), job.residual, job.router, schedule, models, job.jobs, times,
         tuple(dict.fromkeys(w for m in models for w in times[m].warnings)), job.full_clock, job.clocks,
+        job.each_run,
     )  # fmt: skip
+
+
+def run_shares(step: Step, plan: Plan, mesh: JobMesh, micro_batches: int, named: bool) -> list[NDArray[np.float64]]:
+    """Parts of the micro-batches in which operators run, one factor after another, each of shape ``(operators,)``.
+
+    Args:
+        step: one rank's share of a micro-batch.
+        plan, mesh: of the job.
+        micro_batches: how many there are.
+        named: whether the workload is a model by name.
+    """
+    found, placed = [], step.replication
+    if named and plan.training:
+        found.append(often(step.trace, plan.stack or ASSUMED, micro_batches))
+    if plan.quantize != "none":
+        found.append(quantization.shares(step.trace, micro_batches, bool(placed.weights) and placed.ranks(mesh) > 1))
+    return found
 
 
 def _held_back(
@@ -537,11 +574,34 @@ def _processes(placement: Placement, system: System) -> int:
     return int(np.bincount(system.device_server[placement.devices]).max(initial=1))
 
 
-def _seconds_per_byte(router: Router, placement: Placement, mesh: JobMesh) -> float:
-    """What a byte costs between neighbouring stages, for balancing them."""
+def mesh_of(workload: Trace, system: System, plan: Plan) -> tuple[list[Rule], JobMesh]:
+    """The rules and the mesh of a plan.
+
+    Raises:
+        InputError: as of :func:`arrange`.
+    """
+    named = workload.meta.made_by == NAMED
+    rules = rules_of(plan, named)
+    batch = None if named else _samples(workload)
+    return rules, resolve(plan, system.devices, batch, workload.meta.micro_batches, rules)
+
+
+def seconds_per_byte(workload: Trace, system: System, plan: Plan) -> NDArray[np.float64]:
+    """What a byte costs from each stage of a plan to the next, nothing else moving, shape ``(stages - 1,)``.
+
+    Raises:
+        InputError: as of :func:`arrange`.
+    """
+    _, mesh = mesh_of(workload, system, plan)
+    router, placement = router_of(system), place(mesh, system.devices, plan.placement)
+    return np.array([_seconds_per_byte(router, placement, mesh, stage) for stage in range(mesh.stages - 1)])
+
+
+def _seconds_per_byte(router: Router, placement: Placement, mesh: JobMesh, stage: int = 0) -> float:
+    """What a byte costs from a stage to the next; that from the first is what stages are balanced by."""
     if mesh.stages == 1:
         return 0.0
-    here, there = int(placement.devices[0]), int(placement.devices[mesh.of_stage(1)[0]])
+    here, there = (int(placement.devices[mesh.of_stage(s)[0]]) for s in (stage, stage + 1))
     rates = [float(router.system.bandwidth[edge]) for edge in router.route(here, there)]
     return 1 / min(rates) if rates else 0.0
 
@@ -574,7 +634,7 @@ def _costs(
         gathered_job = replace(job, trace=gathered, device=system.models[base])
         at_once = price(gathered_job, fidelity.operator_times, fidelity.operator_options).seconds
     placed = step.replication
-    copied = placed.weights or placed.compression is not None
+    copied = placed.weights or placed.compression is not None or placed.outer is not None
     copies = copy_s_per_byte(system.models[base]) if copied else 0.0
     update = update_s_per_byte(system, placement.devices) if step.replication.updates_on_host else 0.0
     return Costs(times[base].seconds, at_once, copy_s_per_byte=copies, update_s_per_byte=update)
@@ -624,7 +684,7 @@ def _programs(
     divided = []
     for program in made:
         models = system.device_model[placement.devices[program.ranks]]
-        for model in np.unique(models).tolist():
+        for model in distinct(models).tolist():
             ratio = np.divide(
                 times[model].seconds, times[base].seconds, out=np.ones(len(step.trace)), where=times[base].seconds > 0
             )

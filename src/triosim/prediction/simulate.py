@@ -15,13 +15,11 @@ from triosim.collectives.measured import MeasuredCollectives
 from triosim.collectives.scheduling import Collectives
 from triosim.composition.interference import Tasks, settle
 from triosim.core.caching import Same
-from triosim.core.errors import InputError, PlanError
+from triosim.core.errors import InputError
 from triosim.core.latest import Latest, content
 from triosim.core.registry import is_ours
 from triosim.energy.options import EnergyOptions
-from triosim.engine.check import carried
 from triosim.engine.graph import EngineNetwork, Graph, Played
-from triosim.engine.join import join
 from triosim.engine.play import chosen, play
 from triosim.engine.solver import NetworkModel
 from triosim.engine.stats import Stopwatch
@@ -34,7 +32,7 @@ from triosim.network.sharing import network_model
 from triosim.plan import Plan
 from triosim.prediction import metrics as tally
 from triosim.prediction.largest_batch import fullest, largest_batch
-from triosim.prediction.prepare import MOST_KEPT, Prepared, Progress, arrange, footprints, prepare, written
+from triosim.prediction.prepare import MOST_KEPT, Prepared, Progress, arrange, footprints, written
 from triosim.prediction.result import Result
 from triosim.prediction.steady import NotSteady, ShortJob, SteadyRun, regular, shortened
 from triosim.prediction.summary import Summary
@@ -126,7 +124,7 @@ def simulate(
                     at_once=True,
                 )
 
-            found = _result(job, known.run, known.sources, clock, largest, unsure_by_turns, energy)
+            found = result_of(job, known.run, known.sources, clock, largest, unsure_by_turns, energy)
             return replace(
                 found,
                 make_interval=lambda: (found if unsure_by_turns() else whole()).make_interval(),
@@ -143,7 +141,7 @@ def simulate(
     def make() -> _PlayedJob:
         lowered, sources = _LOWERED.get(_what_is_lowered(job, means, fold), lambda: _lowered(job, means, fold))
         tell("playing the job")
-        played, amount = _settled([(job, lowered)], lowered.graph, lowered.wires, model)
+        played, amount = settled([(job, lowered)], lowered.graph, lowered.wires, model)
         run = tally.Run(job.programs, lowered, lowered.worked(played), plan.iterations)
         return _PlayedJob(run, sources, played, amount)
 
@@ -158,7 +156,7 @@ def simulate(
     def unsure() -> Uncertainty | None:
         return unsure_by_turns() or uncertainty(job, lowered, played, amount, model)
 
-    found = _result(job, run, sources, clock, largest, unsure, energy)
+    found = result_of(job, run, sources, clock, largest, unsure, energy)
     if variation is None:
         return found
     tell("playing every rank")
@@ -180,7 +178,7 @@ def _played_short(
     def make() -> tuple[_PlayedJob, list[Footprint]]:
         lowered, sources = _LOWERED.get(_what_is_lowered(job, means, fold), lambda: _lowered(job, means, fold))
         tell("playing the job")
-        played, amount = _settled([(job, lowered)], lowered.graph, lowered.wires, model, short)
+        played, amount = settled([(job, lowered)], lowered.graph, lowered.wires, model, short)
         period = regular(short, job.programs, lowered, played)
         programs = [short.whole(program) for program in job.programs]
         run = SteadyRun(programs, lowered, lowered.worked(played), 1, short, period)
@@ -239,74 +237,6 @@ def _largest_batch(
         return None  # the trace cannot be taken to another batch, and nobody has asked to
 
 
-def simulate_together(
-    jobs: Sequence[tuple[Trace, Plan] | tuple[Trace, Plan, Fidelity]],
-    system: System,
-    progress: Progress | None = None,
-) -> list[Result]:
-    """Predict several jobs that run at the same time on devices of their own and share the network.
-
-    Every rank of every job is played.  The link traffic of each result is that of all jobs together.
-
-    Args:
-        jobs: workloads and plans, and which models predict them.  ``Plan.placement`` says where a job's ranks are;
-            without it a job gets the devices after those of the job before.  All must name the same network model.
-        system: the machine.
-        progress: told what is being done, in a few words.
-
-    Raises:
-        InputError: a job does not fit what the jobs before it leave, or two are on one device; or as of
-            :func:`simulate`.
-    """
-    clock = Stopwatch()
-    tell = progress or (lambda words: None)
-    taken = np.zeros(system.devices, bool)
-    prepared = []
-    for number, (workload, plan, *models) in enumerate(jobs):
-        fidelity = models[0] if models else None
-        job = prepare(workload, system, _placed(plan, number, taken), fidelity, tell)
-        taken[job.placement.devices] = True
-        prepared.append(job)
-    named = {(job.fidelity.solver, job.fidelity.solver_options) for job in prepared}
-    if len(named) != 1:
-        raise PlanError(f"jobs on one network need one network model, but {len(named)} are named: give all the same")
-
-    tell("playing the jobs")
-    parts = [lowered_job(job, fold=False) for job in prepared]
-    graph, wires = join([(lowered.graph, lowered.wires) for lowered, _ in parts])
-    shared = [(job, lowered) for job, (lowered, _) in zip(prepared, parts, strict=True)]
-    played, _ = _settled(shared, graph, wires, network_model(*named.pop()))
-
-    tell("adding up")
-    results, first = [], 0
-    for job, (lowered, sources) in zip(prepared, parts, strict=True):
-        own = slice(first, first + len(lowered.graph))
-        first = own.stop
-        flows = carried(lowered.graph, lowered.wires)[1]
-        part = Played(
-            played.start[own], played.begin[own], played.finish[own], played.link_bytes, flows, played.events,
-            played.engine,
-        )  # fmt: skip
-        run = tally.Run(job.programs, lowered, lowered.worked(part), job.plan.iterations)
-        results.append(_result(job, run, sources, clock))
-    return results
-
-
-def _placed(plan: Plan, number: int, taken: np.ndarray) -> Plan:
-    """The plan with a place for each rank that no job before it has."""
-    if plan.placement is not None:
-        twice = [device for device in plan.placement if device < len(taken) and taken[device]]
-        if twice:
-            raise PlanError(f"job {number} is placed on device {twice[0]}, which another job has: choose another")
-        return plan if plan.dp else plan.replaced(dp=len(plan.placement) // plan.replica_ranks or 1)
-    free = np.flatnonzero(~taken)
-    width = plan.replica_ranks
-    ranks = (plan.dp or max(len(free) // width, 1)) * width
-    if ranks > len(free):
-        raise PlanError(f"job {number} needs {ranks} devices, but the jobs before it leave {len(free)}: use fewer")
-    return plan.replaced(placement=tuple(free[:ranks].tolist()), dp=ranks // width)
-
-
 def lowered_job(
     job: Prepared, fold: bool, measured: MeasuredCollectives | None = None
 ) -> tuple[Lowered, tuple[str, ...]]:
@@ -328,7 +258,7 @@ def _lowered(job: Prepared, means: CollectiveMeans, fold: bool) -> tuple[Lowered
     return lowered, tuple(dict.fromkeys((*own, *lowered.sources)))
 
 
-def _settled(
+def settled(
     parts: Sequence[tuple[Prepared, Lowered]],
     graph: Graph,
     wires: EngineNetwork,
@@ -381,12 +311,12 @@ def _varied(
 ) -> VariedTime:
     """Iteration times where something varies, with every rank played by itself."""
     lowered, _ = _lowered(job, means, fold=False)
-    played, amount = _settled([(job, lowered)], lowered.graph, lowered.wires, model)
+    played, amount = settled([(job, lowered)], lowered.graph, lowered.wires, model)
     graph = replace(lowered.graph, amount=amount)
     return varied(variation, lowered, graph, played, model, seconds, job.fidelity.seed)
 
 
-def _result(
+def result_of(
     job: Prepared,
     run: tally.Run,
     sources: tuple[str, ...],

@@ -17,12 +17,13 @@ shifts from turn to turn.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import is_ours
 from triosim.core.spans import covered, merged
 from triosim.engine.graph import Played, Task
@@ -140,7 +141,8 @@ def shortened(made: Arranged) -> ShortJob | None:
     few = 2 * mesh.stages + MORE
     held = made.step.replication
     plain = not (held.away or held.rooted or held.weights or plan.places or made.step.root_only)
-    plain = plain and not schedule.splits_backward and schedule.chunks_per_stage == 1 and is_ours(type(schedule))
+    plain = plain and not (schedule.splits_backward or schedule.combines) and is_ours(type(schedule))
+    plain = plain and schedule.chunks_per_stage == 1
     if not plain or not plan.training or plan.iterations > 1 or mesh.micro_batches < WORTH * few:
         return None
     if made.residual is not None or len(made.models) > 1 or _host_bound(made):

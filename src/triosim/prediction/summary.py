@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from triosim.composition import update
 from triosim.composition.residual import JobSizes, sizes
+from triosim.core.dataclass import dataclass
 from triosim.energy.account import Account, Energy
 from triosim.energy.constants import EnergyConstants
 from triosim.energy.cost import SECONDS_PER_HOUR, Cost, Usage, cost

@@ -15,12 +15,13 @@ pace.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.composition import update
+from triosim.core.dataclass import dataclass
 from triosim.engine.graph import Graph, Played
 from triosim.engine.many import play_many
 from triosim.engine.replay import durations, replay, replayable
@@ -234,7 +235,7 @@ def link_spread(system: System, placement: Placement) -> float:
     if not any(system.edge_name):
         return 0.0
     found = _families(system, Tier.SCALE_UP)
-    if len(np.unique(system.device_server[placement.devices])) > 1:
+    if np.ptp(system.device_server[placement.devices]):
         found |= _families(system, Tier.SCALE_OUT) - {"PCIe"}  # a NIC's slot is as wide as its port
     return CATALOG_LINK_SPREAD if found <= set(MEASURED_FAMILIES) else UNMEASURED_LINK_SPREAD
 

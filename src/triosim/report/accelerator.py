@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from rich.console import Console
 
+from triosim.accelerator import energies
 from triosim.accelerator.architecture import Architecture, Energies, FanOut, Store
 from triosim.accelerator.evaluate import Evaluation
 from triosim.accelerator.mapper import Search
@@ -64,10 +67,25 @@ def evaluation(found: Evaluation, design: Architecture, problem: Problem, consol
         table.add_row(level, joules(value), share(value / total), "█" * round(30 * value / total))
     console.print(table)
     console.print()
+    if len(alone := cycles_alone(found)) > 1:
+        heads = (Column("cycles alone", right=True), Column("of all", right=True), Column(optional=1))
+        table = TextTable((Column("limit"), *heads))
+        for name, value in alone:
+            table.add_row(name, _count(value), share(value / found.cycles), "█" * round(30 * value / found.cycles))
+        console.print(table)
+        console.print()
     for line in nest_lines(found.mapping, design, problem):
         paragraph(console, line, indent=len(line) - len(line.lstrip()) + 4)
     for line in found.assumed:
         paragraph(console, f"assumed: {line}", "dim", indent=2)
+
+
+def cycles_alone(found: Evaluation) -> list[tuple[str, float]]:
+    """What the units and each port with a bandwidth would take if nothing else took time."""
+    rows = [("compute", found.computes / found.used)]
+    for store, reading, writing in found.port_cycles:
+        rows += [(f"{store} {port}", value) for port, value in (("read", reading), ("write", writing)) if value]
+    return rows
 
 
 def sparse_evaluation(found: SparseEvaluation, console: Console) -> None:
@@ -94,25 +112,35 @@ def sparse_evaluation(found: SparseEvaluation, console: Console) -> None:
         paragraph(console, f"the fullest tiles may exceed {store}, the expected ones fit", "dim")
 
 
-def runs(rows: list[ArrayRun], array: Array, console: Console) -> None:
-    """Products on a systolic array."""
+def runs(rows: list[ArrayRun], array: Array, levels: Sequence[Mapping[str, float]], console: Console) -> None:
+    """Products on a systolic array, and what they take by level."""
     paragraph(console, f"{array.name}, {array.rows} x {array.columns}, {array.dataflow}", "bold")
     heads = _numbers("cycles", "stalls", "used", "filled", "input reads", "weight reads", "output writes")
-    table = TextTable((Column("layer"), *heads))
-    for run in rows:
+    table = TextTable((Column("layer"), *heads, Column("energy", right=True)))
+    for run, joules_of in zip(rows, levels, strict=True):
         table.add_row(
             run.product.name, _count(run.cycles), _count(round(run.stall_cycles, 1)), share(run.utilization),
             share(run.mapping_efficiency), f"{run.ifmap_reads:,}", f"{run.filter_reads:,}", f"{run.ofmap_writes:,}",
+            joules(sum(joules_of.values())),
         )  # fmt: skip
+    total = {name: sum(one[name] for one in levels) for name in levels[0]}
+    whole = sum(total.values())
     if len(rows) > 1:
         cycles = sum(run.cycles for run in rows)
         work = sum(run.product.m * run.product.n * run.product.k for run in rows)
         table.add_row(
             "all", _count(cycles), _count(round(sum(run.stall_cycles for run in rows), 1)),
-            share(work / (cycles * array.rows * array.columns)), "", "", "", "",
+            share(work / (cycles * array.rows * array.columns)), "", "", "", "", joules(whole),
         )  # fmt: skip
     console.print(table)
-    paragraph(console, "words; used is the share of multiplications, filled that of the array over its folds", "dim")
+    console.print()
+    table = TextTable((Column("level"), Column("energy", right=True), Column("share", right=True), Column(optional=1)))
+    for name, value in total.items():
+        table.add_row(name, joules(value), share(value / whole), "█" * round(30 * value / whole))
+    console.print(table)
+    said = "words; used is the share of multiplications, filled that of the array over its folds"
+    assumed = f"energies are assumed, {energies.DEFAULT_NM:g} nm, within a factor of {energies.FACTOR:.2g}"
+    paragraph(console, f"{said}; {assumed}", "dim")
 
 
 def search(found: Search, objective: str, console: Console) -> None:
@@ -186,6 +214,6 @@ def _rate(words: float | None) -> str:
     return "-" if words is None else f"{words:g}"
 
 
-def _energies(energies: Energies) -> str:
-    shown = {"r": energies.read, "w": energies.write, "u": energies.update, "leak": energies.leak, "": energies.compute}
+def _energies(known: Energies) -> str:
+    shown = {"r": known.read, "w": known.write, "u": known.update, "leak": known.leak, "": known.compute}
     return ", ".join(f"{name} {value / 1e-12:.4g}".strip() for name, value in shown.items() if value is not None)

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from triosim.core.units import format_bytes, format_count, format_share, format_time
 from triosim.job.prediction import TrainingJob
+from triosim.prediction.result import finite
 from triosim.report.table import Column, TextTable, paragraph
 
 SCHEMA = "triosim/job/1"
@@ -24,15 +25,7 @@ def to_dict(found: TrainingJob) -> dict[str, Any]:
     plain["checkpoint"] |= {
         name: getattr(found.checkpoint, name) for name in ("written_s", "blocking_s", "background_s")
     }
-    return _finite(plain)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return finite(plain)
 
 
 def long_time(seconds: float) -> str:

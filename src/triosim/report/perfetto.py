@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import count, pairwise
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.outputs import binary_output
 from triosim.core.units import MOST_SUM, picoseconds
 from triosim.prediction.timeline import CATEGORIES, Timeline

@@ -7,11 +7,12 @@ Wire format: https://protobuf.dev/programming-guides/encoding.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from triosim.core.dataclass import dataclass
 
 _native: Any
 try:

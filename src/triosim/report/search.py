@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from triosim.core.dataclass import dataclass
 from triosim.core.units import format_bytes, format_time
 from triosim.report.table import Column, TextTable
 from triosim.search.best import BestPlans, FoundPlan

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rich.console import Console
 
-from triosim.core.units import format_bytes, format_share, format_time
+from triosim.core.units import format_bytes, format_count, format_share, format_time
 from triosim.report.table import Column, TextTable, paragraph
 from triosim.serving.deployment import ServingResult
 from triosim.serving.metrics import QUANTILES
+
+if TYPE_CHECKING:
+    from triosim.serving.find import FoundClock
 
 TITLES = {
     "ttft": "TTFT", "tpot": "TPOT", "itl": "between tokens", "e2e": "end to end", "queueing": "queueing",
     "transfer": "KV transfer",
 }  # fmt: skip
 """Of the distributions."""
+OF_IMAGES = {**TITLES, "ttft": "first step", "tpot": "a step", "itl": "between steps"}
+"""Where images are made, whose tokens are denoising steps."""
 _INDENT = 16
 
 
@@ -30,12 +37,34 @@ def summary(result: ServingResult, console: Console) -> None:
     paragraph(console, f"{found.figures['requests']:,} requests in {taken}, warm-up and drain included")
     console.print()
     console.print(_latencies(result))
-    sketched = [TITLES[name] for name, one in found.distributions.items() if not one.exact]
+    sketched = [titles(result)[name] for name, one in found.distributions.items() if not one.exact]
     if sketched:
         paragraph(console, f"quantiles of {', '.join(sketched)} are sketched, to 0.1 %", "dim")
     console.print()
     for name, text in figures_in_words(result):
         paragraph(console, f"{name:{_INDENT}}{text}", indent=_INDENT)
+
+
+def titles(result: ServingResult) -> dict[str, str]:
+    """What distributions are called."""
+    return OF_IMAGES if result.deployment.makes_images else TITLES
+
+
+def clocks(found: FoundClock, console: Console) -> None:
+    """Print the clocks that were looked at, and which of those that keep the goals takes least energy."""
+    from triosim.report.terminal import clock_table
+
+    if not found.kept:
+        console.print()
+        paragraph(console, "no clock keeps the goals", "bold")
+        return
+    goal = found.result.metrics.goals[0][0]
+    rows = [
+        (clock / 1e6, format_time(one.metrics.goals[0][1]), one.energy.node_j if one.energy else 0.0,
+         all(met for _, _, met in one.metrics.goals)) for clock, one in found.tried.items()
+    ]  # fmt: skip
+    which = "mean" if goal.quantile is None else f"p{goal.quantile * 100:g}"
+    clock_table(rows, found.clock_hz / 1e6, (f"{TITLES[goal.metric]} {which}", "missed"), "", console)
 
 
 def _latencies(result: ServingResult) -> TextTable:
@@ -44,7 +73,7 @@ def _latencies(result: ServingResult) -> TextTable:
     interval = [Column("90 % of the mean", right=True, optional=2)] if result.intervals else []
     table = TextTable((Column(), Column("mean", right=True), *interval, *heads, Column("max", right=True, optional=1)))
     for name, one in result.metrics.distributions.items():
-        title = TITLES[name]
+        title = titles(result)[name]
         ends = result.intervals.get(f"{name}.mean")
         between = [f"{format_time(ends[0])} to {format_time(ends[1])}" if ends else ""] if interval else []
         table.add_row(title, format_time(one.mean), *between, *map(format_time, (*one.quantiles, one.most)))
@@ -54,7 +83,9 @@ def _latencies(result: ServingResult) -> TextTable:
 def figures_in_words(result: ServingResult) -> list[tuple[str, str]]:
     """Names and what is said of them."""
     own, found, figures = result.deployment, result.metrics, result.metrics.figures
-    rate = f"{figures['requests_per_s']:.4g} requests/s, {figures['output_tokens_per_s']:.4g} output tokens/s"
+    images = own.makes_images
+    given, made = ("images", "steps of an image") if images else ("requests", "output tokens")
+    rate = f"{figures['requests_per_s']:.4g} {given}/s, {figures['output_tokens_per_s']:.4g} {made}/s"
     rows = [("throughput", rate)]
     if figures["good_requests_per_s"] is not None:
         good = f"{figures['good_requests_per_s']:.4g} requests/s, {format_share(figures['good_share'] or 0)} of all"
@@ -76,8 +107,9 @@ def figures_in_words(result: ServingResult) -> list[tuple[str, str]]:
     if (kept := result.memory[0]) is not None and len(result.memory) == 1:
         beside = f" ({format_bytes(kept.cache)} beside {format_bytes(kept.weights)} of weights)"
     each = "rank" if any(pool.attention_ranks > 1 for pool in result.deployment.pools) else "replica"
-    blocks = f"{min(result.served.blocks):,} blocks a {each}{beside}"
-    rows.append(("KV cache", f"{blocks}, at most {format_share(figures['kv_peak'] or 0)} in use"))
+    what, held = ("memory", "images at a time") if images else ("KV cache", "blocks")
+    blocks = f"{min(result.served.blocks):,} {held} a {each}{beside}"
+    rows.append((what, f"{blocks}, at most {format_share(figures['kv_peak'] or 0)} in use"))
     if figures["prefix_hit_rate"]:
         rows.append(("prefixes", f"{format_share(figures['prefix_hit_rate'] or 0)} of the tokens looked up were found"))
     if figures["sent_bytes"]:
@@ -92,12 +124,34 @@ def figures_in_words(result: ServingResult) -> list[tuple[str, str]]:
         rows.append(("drafts", f"{held} accepted, {figures['tokens_per_verification']:.3g} tokens of a request a step"))
     if figures["adapter_loads"]:
         rows.append(("adapters", f"loaded {figures['adapter_loads']:,} times"))
+    if images:
+        return [*rows, *_of_images(result)]
     padding = format_share(figures["padding_share"] or 0)
     rows.append(("padding", f"{padding} of the tokens computed fill captured graphs"))
     lost = f"{figures['preemptions']:,}, {figures['recomputed_tokens']:,} tokens computed again"
     if figures["swapped_blocks"]:
         lost += f", {figures['swapped_blocks']:,} blocks copied to the host and back"
     rows.append(("preemptions", lost))
+    if (used := result.energy) is not None:
+        low, high = (end / used.node_j * used.per_token_j for end in used.interval_j)
+        each = f"{used.per_token_j:.3g} J an output token with hosts (90 % between {low:.3g} and {high:.3g})"
+        clock = f" at {format_share(min(used.clocks))} of its clock in prompts" if min(used.clocks) < 1 else ""
+        watts = f"a device draws {used.mean_w:.0f} W{clock}, {used.busy_w:.0f} W while it computes"
+        rows.append(("energy", f"{each}; {watts}"))
     if result.dollars_per_million_tokens is not None:
         rows.append(("cost", f"${result.dollars_per_million_tokens:.4g} for a million tokens"))
+    return rows
+
+
+def _of_images(result: ServingResult) -> list[tuple[str, str]]:
+    """What images take."""
+    rows = []
+    if (used := result.energy) is not None:
+        low, high = (format_count(end / used.node_j * used.per_request_j) for end in used.interval_j)
+        each = f"{format_count(used.per_request_j)}J an image with hosts (90 % between {low}J and {high}J), "
+        each += f"{3.6e6 / used.per_request_j:,.0f} images/kWh"
+        watts = f"a device draws {used.mean_w:.0f} W, {used.busy_w:.0f} W while it computes"
+        rows.append(("energy", f"{each}; {watts}"))
+    if result.dollars_per_request is not None:
+        rows.append(("cost", f"${1000 * result.dollars_per_request:.4g} for a thousand images"))
     return rows

@@ -6,20 +6,18 @@ one points at them.
 
 from __future__ import annotations
 
-import html
 import os
-from collections.abc import Callable, Iterable, Sequence
-from importlib import resources
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triosim.core.errors import printable
 from triosim.core.outputs import text_output
 from triosim.core.units import format_share, format_time
 from triosim.report.over_time import mean_value, most_value, share_of_time
-from triosim.report.serving import TITLES, figures_in_words
+from triosim.report.serving import figures_in_words, titles
 from triosim.report.serving_tracks import KINDS, replica_names
+from triosim.report.static_page import cards_of, document, escaped, legend_of, section, table_of
 from triosim.serving.deployment import ServingResult
 from triosim.serving.life import AWAY, DECODE, PHASES, PREFILL, QUEUED, TRANSFER, phases, standing
 from triosim.serving.metrics import QUANTILES
@@ -64,34 +62,9 @@ def render(result: ServingResult) -> str:
         f"{pool.engine}, {pool.weights} weights" for pool in own.pools
     )  # fmt: skip
     took = format_time(result.metrics.duration_s)
-    parts = [
-        f'<header><p class="brand">TrioSim serving</p><h1>{_text(models)}</h1><p class="subtitle">{_text(subtitle)}. '
-        f"{figures['requests']:,} requests in {took}, warm-up and drain included.</p></header><main>",
-        _cards(result), _latencies(result), _standing(result), _replicas(result), _caches(result), _lives(result),
-        _words(result), "</main>",
-    ]  # fmt: skip
-    folder = resources.files("triosim.report")
-    style = (folder / "page.css").read_text("utf-8") + (folder / "serving_page.css").read_text("utf-8")
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        f'<meta name="color-scheme" content="light dark"><title>{_text(models)} served - TrioSim</title>'
-        f"<style>{style}</style></head><body>{''.join(parts)}</body></html>\n"
-    )
-
-
-def _text(words: str) -> str:
-    return html.escape(printable(words))
-
-
-def _section(title: str, lead: str, *content: str) -> str:
-    return f'<section><h2>{title}</h2><p class="lead">{_text(lead)}</p>{"".join(content)}</section>'
-
-
-def _legend(entries: Iterable[tuple[str, str]]) -> str:
-    items = (f'<span><i style="background:{colour}"></i>{_text(name)}</span>' for name, colour in entries)
-    return f'<div class="legend">{"".join(items)}</div>'
+    subtitle += f". {figures['requests']:,} requests in {took}, warm-up and drain included."
+    parts = (_cards, _latencies, _standing, _replicas, _caches, _lives, _words)
+    return document("TrioSim serving", models, subtitle, [part(result) for part in parts], "serving_page.css")
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------
@@ -106,25 +79,34 @@ def _cards(result: ServingResult) -> str:
         unsure = f'<span class="unsure">90 % of the mean: {" to ".join(map(format_time, ends))}</span>' if ends else ""
         if one.count:
             p99 = one.quantiles[QUANTILES.index(0.99)]
-            cards.append((TITLES[name], format_time(one.mean), "mean", f"99 % within {format_time(p99)}{unsure}"))
-    rate = f"{figures['requests_per_s'] or 0:.4g} requests/s"
-    cards.append(("Throughput", f"{figures['output_tokens_per_s'] or 0:,.0f}", "output tokens/s", rate))
+            cards.append(
+                (titles(result)[name], format_time(one.mean), "mean", f"99 % within {format_time(p99)}{unsure}")
+            )
+    rate = f"{figures['requests_per_s'] or 0:.4g}"
+    if result.deployment.makes_images:
+        steps = f"{figures['output_tokens_per_s'] or 0:.4g} denoising steps of an image/s"
+        cards.append(("Throughput", rate, "images/s", steps))
+    else:
+        tokens = f"{figures['output_tokens_per_s'] or 0:,.0f}"
+        cards.append(("Throughput", tokens, "output tokens/s", f"{rate} requests/s"))
     if found.goals:
         met = sum(kept for _, _, kept in found.goals)
         words = "; ".join(f"{goal}: {format_time(reached)}" for goal, reached, _ in found.goals)
         colour = "good" if met == len(found.goals) else "bad"
         share = format_share(figures["good_share"] or 0)
         big = f'<span class="{colour}">{met} of {len(found.goals)}</span>'
-        cards.append(("Goals", big, "met", f"{_text(words)}; {share} of the requests keep them"))
+        cards.append(("Goals", big, "met", f"{escaped(words)}; {share} of the requests keep them"))
     busy = format_share(figures["utilisation"] or 0)
     cards.append(("Devices", busy, "of the time busy", f"{figures['steps']:,} steps"))
-    if result.dollars_per_million_tokens is not None:
+    if result.deployment.makes_images:
+        if (each := result.dollars_per_request) is not None:
+            cards.append(("Cost", f"${1000 * each:.4g}", "a thousand images", "rent of the devices"))
+    elif result.dollars_per_million_tokens is not None:
         cards.append(("Cost", f"${result.dollars_per_million_tokens:.4g}", "a million tokens", "prompts and outputs"))
-    made = (
-        f'<div class="card"><h2>{title}</h2><div class="big">{big} <small>{unit}</small></div><p>{words}</p></div>'
-        for title, big, unit, words in cards
-    )
-    return f'<section id="cards" aria-label="Main results">{"".join(made)}</section>'
+    if (used := result.energy) is not None:
+        words = f"an output token, hosts included; a device draws {used.mean_w:.0f} W"
+        cards.append(("Energy", f"{used.per_token_j:.3g}", "J", words))
+    return cards_of(cards)
 
 
 def _latencies(result: ServingResult) -> str:
@@ -137,29 +119,22 @@ def _latencies(result: ServingResult) -> str:
             continue
         ends = result.intervals.get(f"{name}.mean")
         between = [] if not result.intervals else [" to ".join(map(format_time, ends)) if ends else ""]
-        rows.append([TITLES[name], format_time(one.mean), *between, *map(format_time, (*one.quantiles, one.most))])
+        rows.append(
+            [titles(result)[name], format_time(one.mean), *between, *map(format_time, (*one.quantiles, one.most))]
+        )
     charts = []
     for name in ("ttft", "tpot", "e2e"):
         values = np.sort(found.seconds[name])
         if len(values):
             goals = [(str(goal), goal.limit_s) for goal, _, _ in found.goals if goal.metric == name]
-            charts.append(f"<div><h3>{TITLES[name]}</h3>{_cumulative(values, goals)}</div>")
+            charts.append(f"<div><h3>{titles(result)[name]}</h3>{_cumulative(values, goals)}</div>")
     lead = "How long requests took, and which part of them was within a time."
-    return _section("Latencies", lead, _table([*head, "max"], rows), f'<div class="three">{"".join(charts)}</div>')
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    top = "".join(f"<th>{_text(cell)}</th>" for cell in head)
-    lines = ("".join(f"<td>{_text(cell)}</td>" for cell in row) for row in rows)
-    return (
-        f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>'
-        f"{''.join(f'<tr>{line}</tr>' for line in lines)}</tbody></table></div>"
-    )
+    return section("Latencies", lead, table_of([*head, "max"], rows), f'<div class="three">{"".join(charts)}</div>')
 
 
 def _words(result: ServingResult) -> str:
     rows = "".join(
-        f"<tr><td>{_text(name)}</td><td>{_text(words)}</td></tr>" for name, words in figures_in_words(result)
+        f"<tr><td>{escaped(name)}</td><td>{escaped(words)}</td></tr>" for name, words in figures_in_words(result)
     )
     return f'<section><h2>What was used</h2><div class="scroll"><table class="words">{rows}</table></div></section>'
 
@@ -195,7 +170,7 @@ def _cumulative(values: NDArray[np.float64], goals: Sequence[tuple[str, float]])
         if limit <= most:
             out.append(
                 f'<line class="goal" x1="{x(limit):.1f}" x2="{x(limit):.1f}" y1="{y(1):.1f}" y2="{y(0):.1f}">'
-                f"<title>{_text(words)}</title></line>"
+                f"<title>{escaped(words)}</title></line>"
             )
     return "".join(out) + "</svg>"
 
@@ -245,7 +220,7 @@ class _Axes:
         for place, said in enumerate(words):
             self.out.append(
                 f'<rect class="reads" x="{self.left + place * wide:.2f}" y="0" width="{wide:.2f}" '
-                f'height="{self.height}"><title>{_text(said)}</title></rect>'
+                f'height="{self.height}"><title>{escaped(said)}</title></rect>'
             )
 
     def when(self, place: int) -> str:
@@ -274,8 +249,8 @@ def _standing(result: ServingResult) -> str:
     axes.reads([
         axes.when(place) + ", ".join(f"{curves[name][place]:.3g} {name}" for name in order) for place in range(BINS)
     ])  # fmt: skip
-    legend = _legend((name, _COLOURS[PHASES.index(name)]) for name in reversed(order))
-    return _section("Requests in the system", "Requests that are there, by what they are doing.", legend, str(axes))
+    legend = legend_of((name, _COLOURS[PHASES.index(name)]) for name in reversed(order))
+    return section("Requests in the system", "Requests that are there, by what they are doing.", legend, str(axes))
 
 
 def _left_out(result: ServingResult) -> str:
@@ -306,7 +281,7 @@ def _replicas(result: ServingResult) -> str:
         axes.out.append(
             f'<rect class="row" x="{left}" y="{top}" width="{_WIDTH - left - _RIGHT}" height="{row}" rx="3"/>'
         )
-        axes.out.append(f'<text class="end" x="{left - 8}" y="{top + 17}">{_text(name)}</text>')
+        axes.out.append(f'<text class="end" x="{left - 8}" y="{top + 17}">{escaped(name)}</text>')
         for place in range(BINS):
             base = float(top + row)
             said = ", ".join(f"{format_share(shares[k, place])} {KINDS[k]}" for k in range(3) if shares[k, place] > 0)
@@ -320,11 +295,11 @@ def _replicas(result: ServingResult) -> str:
                     )
             axes.out.append(
                 f'<rect class="reads" x="{left + place * wide:.2f}" y="{top}" width="{wide:.2f}" height="{row}">'
-                f"<title>{_text(axes.when(place) + (said or 'idle'))}</title></rect>"
+                f"<title>{escaped(axes.when(place) + (said or 'idle'))}</title></rect>"
             )
     lead = "Part of the time in which a replica computes, and what its steps hold." + _left_out(result)
-    legend = _legend([*zip(KINDS, _STEPS, strict=True), ("idle", "var(--idle)")])
-    return _section("Replicas", lead, legend, str(axes))
+    legend = legend_of([*zip(KINDS, _STEPS, strict=True), ("idle", "var(--idle)")])
+    return section("Replicas", lead, legend, str(axes))
 
 
 def _caches(result: ServingResult) -> str:
@@ -360,7 +335,7 @@ def _caches(result: ServingResult) -> str:
         f"Blocks that requests hold, the most within each part of the time, of {int(blocks.min()):,} a replica"
         f"{'' if blocks.min() == blocks.max() else ' or more'}; one line a replica." + _left_out(result)
     )
-    return _section("KV cache in use", lead, str(axes))
+    return section("KV cache in use", lead, str(axes))
 
 
 def _lives(result: ServingResult) -> str:
@@ -390,7 +365,7 @@ def _lives(result: ServingResult) -> str:
             words.append(f"{life.names[phase]} {format_time((end - begin) / 1e12)}")
         table = served.requests
         said = f"request {request}, {table.prompt[request]:,} + {table.output[request]:,} tokens: {', '.join(words)}"
-        axes.out.append(f"<g><title>{_text(said)}</title>{''.join(bars)}</g>")
+        axes.out.append(f"<g><title>{escaped(said)}</title>{''.join(bars)}</g>")
     some = f"{len(chosen)} of {count:,} requests, evenly chosen" if len(chosen) < count else "Every request"
-    legend = _legend((PHASES[phase], _COLOURS[phase]) for phase in sorted(used))
-    return _section("Life of requests", f"{some}, in order of arrival.", legend, str(axes))
+    legend = legend_of((PHASES[phase], _COLOURS[phase]) for phase in sorted(used))
+    return section("Life of requests", f"{some}, in order of arrival.", legend, str(axes))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -91,21 +92,34 @@ def _headline(result: Result, console: Console, width: int) -> None:
 
 def clocks(found: BestClock, console: Console) -> None:
     """Print the clocks that were looked at, and which of them takes least energy."""
-    console.print()
     quick = found.result.iteration_time_s / (found.full.iteration_time_s or 1.0) - 1
-    full = max(point.node_j for point in found.points if point.clock_mhz == found.points[0].clock_mhz)
-    best = next(point for point in found.points if point.clock_mhz == found.clock_hz / 1e6)
-    words = (
-        f"Least energy at {best.clock_mhz:.0f} MHz: {share(1 - best.node_j / (full or 1.0))} less than at the full "
-        f"clock, and {share(quick)} slower"
-    )
-    _line(console, Text(words, style="bold"))
-    columns = (Column("clock", right=True), Column("iteration", right=True), Column("energy", right=True), Column(""))
-    table = TextTable(columns, indent=2, most=_MOST)
-    for point in found.points:
-        mark = "least" if point is best else "" if point.allowed else "too slow"
-        cells = (f"{point.clock_mhz:.0f} MHz", format_time(point.iteration_time_s), f"{format_count(point.node_j)}J")
-        table.add_row(*cells, mark)
+    rows = [
+        (point.clock_mhz, format_time(point.iteration_time_s), point.node_j, point.allowed) for point in found.points
+    ]
+    clock_table(rows, found.clock_hz / 1e6, ("iteration", "too slow"), f", and {share(quick)} slower", console)
+
+
+def clock_table(
+    rows: Sequence[tuple[float, str, float, bool]], best_mhz: float, words: tuple[str, str], slower: str,
+    console: Console,
+) -> None:  # fmt: skip
+    """Print clocks and which of them takes least energy.
+
+    Args:
+        rows: megahertz, what comes of it in words, joules, and whether that is allowed; the highest first.
+        best_mhz: the clock that was chosen.
+        words: head of the second column, and what is said of a clock that is not allowed.
+        slower: end of the first line: what the best clock costs.
+    """
+    console.print()
+    least, full = next(row[2] for row in rows if row[0] == best_mhz), rows[0][2]
+    less = share(1 - least / (full or 1.0))
+    _line(console, Text(f"Least energy at {best_mhz:.0f} MHz: {less} less than at the full clock{slower}", "bold"))
+    heads = (Column("clock", right=True), Column(words[0], right=True), Column("energy", right=True), Column(""))
+    table = TextTable(heads, indent=2, most=_MOST)
+    for clock, came, node_j, allowed in rows:
+        mark = "least" if clock == best_mhz else "" if allowed else words[1]
+        table.add_row(f"{clock:.0f} MHz", came, f"{format_count(node_j)}J", mark)
     console.print(table)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
+
+from triosim.core.dataclass import dataclass
 
 if TYPE_CHECKING:
     from triosim.prediction.result import LayerRow

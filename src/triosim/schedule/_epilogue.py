@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
@@ -11,7 +12,7 @@ from triosim.memory.liveness import Recorder
 from triosim.partition.gradients import Gradient, total_bytes
 from triosim.partition.passes.sink import sink
 from triosim.partition.residence import HOST as HOST_PLACE
-from triosim.partition.transfers import ALL_GATHER
+from triosim.partition.transfers import ALL_GATHER, ALL_REDUCE
 from triosim.schedule._stage import PartFacts, StageFacts
 from triosim.schedule.fragments import Fragment
 from triosim.schedule.gathering import Missing
@@ -155,6 +156,7 @@ class _Update:
         updated = self._update_on_host() if self.job.replication.updates_on_host else self._optimize()
         if self.job.replication.states and not self.of.sharded and self.job.sharing > 1:
             self._gather_parameters()
+        self._average_groups()
         recorder = Recorder()
         for part in self.of.parts:
             for block in part.blocks:  # an iteration ends with everything sharded
@@ -177,6 +179,22 @@ class _Update:
                 what=ALL_GATHER,
                 axis=self.mesh.row(axis),
             )
+
+    def _average_groups(self) -> None:
+        """What groups of replicas exchange once in many iterations, as much of it as falls to each."""
+        outer, job = self.job.replication.outer, self.job
+        if outer is None or self.mesh.size(outer.axis) == 1:
+            return
+        last = self.of.optimizer[-1] if self.of.optimizer else -1
+        elements, parameter = self.of.own_parameters()
+        for op, touched, size in (
+            (Op.COMPUTE, outer.before(elements, parameter), 0.0), (Op.COLLECTIVE, 0.0, outer.sent(elements)),
+            (Op.COMPUTE, outer.after(elements, parameter), 0.0),
+        ):  # fmt: skip
+            self.builder.add(
+                op, COMPUTE, operator=last, seconds=touched / 2 * job.copy_s_per_byte, size=math.ceil(size),
+                what=ALL_REDUCE, axis=self.mesh.row(outer.axis) if size else -1,
+            )  # fmt: skip
 
     def _share_tied_weights(self) -> None:
         """A parameter used on several stages has a gradient on each; they exchange them and each adds up."""

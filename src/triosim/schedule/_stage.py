@@ -16,6 +16,7 @@ import numpy as np
 from triosim.memory.blocks import Extra, RankBlocks, StepStorages
 from triosim.memory.liveness import BlockLifetime, Recorder
 from triosim.partition.gradients import Gradient, total_bytes
+from triosim.partition.local_steps import OUTER_STATE
 from triosim.partition.passes.fuse import Unit, UnitsByModule, by_bytes, modules_of_their_own
 from triosim.partition.passes.host_copies import (
     HostCopy,
@@ -38,7 +39,7 @@ from triosim.schedule.costs import ScheduleCosts
 from triosim.schedule.fragments import Tags
 from triosim.schedule.gathering import Gathering, Missing, UnitBlocks
 from triosim.schedule.host_copies import on_host
-from triosim.schedule.program import COMPUTE, ProgramBuilder
+from triosim.schedule.program import BESIDE, COMPUTE, TP, ProgramBuilder
 from triosim.schedule.stages import Boundary, Stages
 from triosim.trace.tables import Category, Phase
 
@@ -93,6 +94,7 @@ class JobFacts:
         self.exchanged = list(
             zip(transfers.bytes.tolist(), transfers.what.tolist(), transfers.axis.tolist(), strict=True)
         )
+        self.exchange_stream: list[int] = np.where(transfers.beside, BESIDE, TP).tolist()
         self.storages = StepStorages(step.trace)
         self.trains = bool(np.any(operators.phase == Phase.BACKWARD))
         self.grads_of = self._grads_of()
@@ -315,17 +317,31 @@ class StageFacts:
             blocks.shrinks(*resident(trace, shards, job.step.apart, shards_apart))
             blocks.stays([gradient.storage for gradient in self.grads if gradient.parameter in job.modules])
         elif self._copies_gradients():
-            buckets = Extra(total_bytes(self.grads), Category.COMMUNICATION, scope=BlockLifetime.RESIDENT)
+            reduced = [gradient for gradient in self.grads if job.reductions(gradient.parameter)]
+            buckets = Extra(total_bytes(reduced), Category.COMMUNICATION, scope=BlockLifetime.RESIDENT)
             blocks.add("buckets", buckets)  # what gradients are copied to
         if (compression := job.replication.compression) is not None and job.sharing > 1:
             kept = sum(compression.kept(*job.compressible(group)) for group in self.groups())
             blocks.add("compression", Extra(kept, Category.COMMUNICATION, scope=BlockLifetime.RESIDENT))
+        if job.replication.outer is not None:
+            kept = OUTER_STATE * self.own_parameters()[0]
+            blocks.add("outer", Extra(kept, Category.OPTIMIZER_STATE, scope=BlockLifetime.RESIDENT))
         for part in self.parts:
             blocks.gradients_here(part.summands)
         if job.replication.away:
             copies = [copy for part in self.parts for copy in part.host_copies[False]]
             on_host(blocks, copies, self.update() if job.replication.updates_on_host else None)
         return blocks
+
+    def own_parameters(self) -> tuple[int, float]:
+        """Elements of the trained parameters that a rank updates, and bytes of one."""
+        trained = {gradient.parameter for gradient in self.grads}
+        own = np.array([p for p in self.parameters if p in trained], np.int64)
+        elements, size = (column[own] for column in (
+            self.job.step.trace.values.elements(), self.job.step.trace.values.bytes(),
+        ))  # fmt: skip
+        shards = self.job.shared[0].shards if self.job.replication.states else 1
+        return -(-int(elements.sum()) // shards), float(size.sum() / max(int(elements.sum()), 1))
 
     def elsewhere(self, gradient: Gradient) -> list[int]:
         """The other stages that use the parameter of a gradient."""

@@ -70,6 +70,14 @@ class Schedule(ABC):
         """Parts of the model that each stage has (virtual stages)."""
         return 1
 
+    @property
+    def combines(self) -> bool:
+        """Whether a forward and the backward of another micro-batch right after it are run in turn.
+
+        Each then computes while the other exchanges tokens (:mod:`triosim.schedule.interleaving`).
+        """
+        return False
+
     def stage_of(self, part: int, stages: int) -> int:
         """The stage that has a part of the model, parts counted in the order of the forward."""
         return part % stages

@@ -9,11 +9,11 @@ an imported trace) cannot be split and is in the input half.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from triosim.core.caching import kept
+from triosim.core.dataclass import dataclass
 from triosim.operators import canonical
 from triosim.trace.tables import Category, Phase, Trace
 

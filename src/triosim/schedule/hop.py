@@ -20,12 +20,12 @@ receiver is.  Jumps and drops depend on the course of the run; :func:`decide` sa
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, unknown
 
 Neighbours = tuple[tuple[int, ...], ...]

@@ -10,15 +10,16 @@ for all micro-batches and iterations at once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_CODE
 from triosim.core.errors import PlanError
-from triosim.memory.liveness import Recorder, ScheduledFragment, liveness
+from triosim.memory.liveness import Recorder, ScheduledFragment, Uses, liveness
 from triosim.partition.gradients import Gradient, gradients
 from triosim.partition.residence import HOST as HOST_PLACE
 from triosim.partition.resolve import JobMesh
@@ -32,6 +33,7 @@ from triosim.schedule.costs import ScheduleCosts as Costs
 from triosim.schedule.fragments import Fragment, Placed, concatenate
 from triosim.schedule.gathering import Missing, missing
 from triosim.schedule.host_copies import CopyWriter
+from triosim.schedule.interleaving import in_place, pairs, places, reordered
 from triosim.schedule.program import COMPUTE, COPY, SEND, TP, Op, Program, of_iteration
 from triosim.schedule.stages import Boundary, Stages
 from triosim.trace.tables import ITEM_BYTES, Category, Phase, Trace
@@ -62,12 +64,14 @@ class _FragmentedIteration:
     Attributes:
         fragments, micro_batch, start: what begins at which row and works on which micro-batch.
         length: rows.
+        in_turn: fragments that are run in turn with the one after them -> where the rows of both go.
     """
 
     fragments: list[Fragment] = field(default_factory=list)
     micro_batch: list[int] = field(default_factory=list)
     start: list[int] = field(default_factory=list)
     length: int = 0
+    in_turn: dict[int, NDArray[np.int64]] = field(default_factory=dict)
 
     def append(self, fragment: Fragment, micro_batch: int) -> int:
         """Put a fragment at the end; returns the row at which it begins."""
@@ -76,6 +80,29 @@ class _FragmentedIteration:
         self.start.append(self.length)
         self.length += len(fragment)
         return self.start[-1]
+
+    def place(self) -> NDArray[np.int64]:
+        """Where each row goes."""
+        found = np.arange(self.length)
+        for at, place in self.in_turn.items():
+            found[self.start[at] : self.start[at] + len(place)] = self.start[at] + place
+        return found
+
+    def scheduled(self) -> list[ScheduledFragment]:
+        """What the fragments use of memory, from where on."""
+        found, moved = [], dict[tuple[int, int], Uses]()
+        for at, (fragment, start, micro_batch) in enumerate(
+            zip(self.fragments, self.start, self.micro_batch, strict=True)
+        ):
+            uses = fragment.uses
+            for first in (at, at - 1):
+                if first in self.in_turn:
+                    place, begin = self.in_turn[first], self.start[first]
+                    key = id(uses), id(place)  # micro-batches that do the same share what they use
+                    uses = moved.setdefault(key, in_place(uses, place, start - begin))
+                    start = begin
+            found.append(ScheduledFragment(uses, start, micro_batch))
+        return found
 
 
 def programs(step: Step, costs: Costs, stages: Stages, schedule: Schedule, plan: Plan, mesh: JobMesh) -> list[Program]:
@@ -173,14 +200,12 @@ class StageWriter:
                 placed.append(Placed(fragment, begin, micro_batch, number, tag))
             end += iteration.length
         made = concatenate(self.of.new().build(), placed)
-        first = self.iterations[0]
-        held = liveness(
-            self.of.blocks.build(),
-            [ScheduledFragment(fragment.uses, start, micro_batch)
-             for fragment, start, micro_batch in zip(first.fragments, first.start, first.micro_batch, strict=True)],
-            self.mesh.micro_batches,
-            end,
-        )  # fmt: skip
+        if any(iteration.in_turn for iteration in self.iterations):
+            begins = np.cumsum([0, *(iteration.length for iteration in self.iterations)]).tolist()
+            made = reordered(
+                made, np.concatenate([it.place() + at for it, at in zip(self.iterations, begins, strict=False)])
+            )
+        held = liveness(self.of.blocks.build(), self.iterations[0].scheduled(), self.mesh.micro_batches, end)
         places = tuple(self.of.places)
         return replace(made, places=places, lifetimes=held.on(host=False), host_bytes=held.on(host=True).peak_bytes())
 
@@ -195,8 +220,15 @@ class StageWriter:
         final = {part.chunk: Final(len(self.job.phase)) for part in of.parts}
         left = [sum(kind.chunk == part.chunk for kind in self.kinds) for part in of.parts]
         reduced: dict[int, int] = {}
-        for action, kind in zip(of.actions, self.kinds, strict=True):
+        combined = set(pairs(of.actions)) if self.job.trains and self.job.schedule.combines else set()
+        in_turn: dict[tuple[PassKind, PassKind], NDArray[np.int64]] = {}
+        for number, (action, kind) in enumerate(zip(of.actions, self.kinds, strict=True)):
             fragment, part = written[kind], of.parts[action.chunk]
+            if number in combined:
+                both = kind, self.kinds[number + 1]
+                if both not in in_turn:
+                    in_turn[both] = places(*(written[one].rows for one in both))
+                made.in_turn[len(made.fragments)] = in_turn[both]
             start = made.append(fragment, action.micro_batch)
             if kind.final:
                 final[part.chunk].add(start, fragment, self.job.once)
@@ -313,9 +345,10 @@ class StageWriter:
 
     def _exchange(self, number: int, row: int, after: list[int]) -> None:
         size, what, axis = self.job.exchanged[number]
+        stream = self.of.stream(self.job.exchange_stream[number])
         before = [instruction for instruction in after if instruction >= 0]
         self.done[number] = self.builder.add(
-            Op.COLLECTIVE, self.of.stream(TP), operator=row, size=size, what=what, axis=axis, before=before
+            Op.COLLECTIVE, stream, operator=row, size=size, what=what, axis=axis, before=before
         )
 
     def _send(self, b: Boundary, back: bool, before: list[int]) -> None:

@@ -25,19 +25,29 @@ class HeldBytes:
         fixed = self.storages.persistent | self.storages.given | self.storages.gradient
         self.passing = np.where(fixed, 0, self.storages.size)
 
-    def kept(self, forward: NDArray[np.int64], backward: NDArray[np.int64], halves: bool) -> tuple[float, float, float]:
-        """What the forward of a part keeps for its backward, and what of it the first half frees and makes."""
+    def kept(
+        self, forward: NDArray[np.int64], backward: NDArray[np.int64], halves: bool,
+        often: NDArray[np.float64] | float = 1.0,
+    ) -> tuple[float, float, float]:  # fmt: skip
+        """What the forward of a part keeps for its backward, and what of it the first half frees and makes.
+
+        Args:
+            forward, backward: operators of the part.
+            halves: whether the backward is split.
+            often: how many storages each stands for.
+        """
+        passing = self.passing * often
         split = split_backward(self._step.homes, backward.tolist()) if halves else None
         first, last = self._touched(np.concatenate([forward, backward]))
         phase = self._step.trace.operators.phase
         held = (first >= 0) & (phase[first] == Phase.FORWARD) & (phase[last] != Phase.FORWARD)
-        kept = float(self.passing[held].sum())
+        kept = float(passing[held].sum())
         if split is None or not split.weight_gradient:
             return kept, kept, 0.0
         later = self._touched(np.array(split.weight_gradient))[1] >= 0
         inside = self._touched(np.array(split.input_gradient))[0] >= 0
         made = later & inside & ((first < 0) | (phase[first] != Phase.FORWARD))
-        return kept, float(self.passing[held & ~later].sum()), float(self.passing[made].sum())
+        return kept, float(passing[held & ~later].sum()), float(passing[made].sum())
 
     def _touched(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """First and last of some operators that touch each storage, -1 for none."""

@@ -6,7 +6,7 @@ All ranks that do the same work form one *rank class* with one program; only the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,16 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.partition.transfers import COLLECTIVES as COLLECTIVES
 
 if TYPE_CHECKING:
     from triosim.memory.lifetimes import Lifetimes
 
-STREAMS = ("compute", "tp", "dp", "send", "copy", "host", "replicas")
+STREAMS = ("compute", "tp", "dp", "send", "copy", "host", "replicas", "beside")
 """In-order queues of one rank.  ``tp`` and ``dp`` are the communicators of the axis that divides a step and of that on
-which the replicas divide what they keep; ``replicas`` is that between groups of replicas which have all of it."""
+which the replicas divide what they keep; ``replicas`` is that between groups of replicas which have all of it;
+``beside`` is that of what is exchanged within a step beside something else
+(:attr:`triosim.partition.transfers.Transfers.beside`)."""
 
-COMPUTE, TP, DP, SEND, COPY, HOST, REPLICAS = range(len(STREAMS))
+COMPUTE, TP, DP, SEND, COPY, HOST, REPLICAS, BESIDE = range(len(STREAMS))
 
 
 class Op(IntEnum):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.caching import kept
+from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPES
 from triosim.core.errors import PlanError
 from triosim.trace.tables import NONE, PERSISTENT, Category, Phase, Trace
@@ -94,11 +94,13 @@ def split(
         of = np.where(trace.operators.phase == Phase.OPTIMIZER, NONE, 0).astype(np.int32)
         share = (trace.operators.phase == Phase.OPTIMIZER).astype(np.float64)[:, None]
         return Stages(1, of, share, dict.fromkeys(trace.weights().tolist(), (0,)), (), ("",))
-    items = _crossing_items(trace if homes is None else homes)
+    items = crossing_items(trace if homes is None else homes)
     if begins is not None:
         cuts = _named_cuts(trace, forward, begins)
     else:
-        cuts = CutPoints.of(trace, seconds, homes, together).balanced(count, seconds_per_byte)
+        cuts = balanced_cuts(
+            _cutting(trace, seconds, forward, items, together), count, seconds_per_byte, trace.meta.workload
+        )
     return _cut(trace, forward, items, cuts)
 
 
@@ -109,10 +111,10 @@ def cut(trace: Trace, cuts: Sequence[int], homes: Trace) -> Stages:
         trace, homes: as of :func:`split`.
         cuts: places in the order of the forward operators at which the stages after the first begin.
     """
-    return _cut(trace, np.flatnonzero(trace.operators.phase == Phase.FORWARD), _crossing_items(homes), cuts)
+    return _cut(trace, np.flatnonzero(trace.operators.phase == Phase.FORWARD), crossing_items(homes), cuts)
 
 
-def _cut(trace: Trace, forward: NDArray[np.int64], items: Sequence[_Item], cuts: Sequence[int]) -> Stages:
+def _cut(trace: Trace, forward: NDArray[np.int64], items: Sequence[CrossingItem], cuts: Sequence[int]) -> Stages:
     rows, count = len(trace), len(cuts) + 1
     position = np.full(rows, -1, np.int64)
     position[forward] = np.arange(len(forward))
@@ -129,7 +131,7 @@ def _cut(trace: Trace, forward: NDArray[np.int64], items: Sequence[_Item], cuts:
 
 
 @dataclass(frozen=True)
-class _Item:
+class CrossingItem:
     """One thing written by a forward operator and read by later forward operators."""
 
     storage: int
@@ -139,7 +141,7 @@ class _Item:
 
 
 @kept(48)
-def _crossing_items(trace: Trace) -> tuple[_Item, ...]:
+def crossing_items(trace: Trace) -> tuple[CrossingItem, ...]:
     """Forward values that would have to be sent if a cut fell between their making and a use.
 
     What is made from no weight and no floating-point input (masks, position tables) is cheap to make on each stage and
@@ -176,7 +178,7 @@ def _crossing_items(trace: Trace) -> tuple[_Item, ...]:
             continue
         written = [v for v in outputs[writer] if storage[v] == where]
         if writer in carried and phases[writer] == Phase.FORWARD and category[written[0]] not in constant:
-            items.append(_Item(where, writer, tuple(rows), max(size[v] for v in written)))
+            items.append(CrossingItem(where, writer, tuple(rows), max(size[v] for v in written)))
     return tuple(items)
 
 
@@ -184,9 +186,14 @@ _FLOATING = np.array([name.startswith(("float", "bfloat", "tfloat", "complex", "
 """Whether gradients flow through values of each dtype."""
 
 
-def _boundaries(trace: Trace, of: NDArray[np.int32], items: Sequence[_Item]) -> tuple[Boundary, ...]:
-    operators, values = trace.operators, trace.values
-    floating = set(values.storage[_FLOATING[values.dtype]].tolist())
+def floating_storages(trace: Trace) -> set[int]:
+    """Storages through whose values gradients flow."""
+    return set(trace.values.storage[_FLOATING[trace.values.dtype]].tolist())
+
+
+def _boundaries(trace: Trace, of: NDArray[np.int32], items: Sequence[CrossingItem]) -> tuple[Boundary, ...]:
+    operators = trace.operators
+    floating = floating_storages(trace)
     last_backward: dict[int, int] = {}  # forward operator -> the last operator that differentiates it
     last_of_stage: dict[int, int] = {}
     stage, forward = of.tolist(), operators.forward.tolist()
@@ -239,100 +246,120 @@ def _named_cuts(trace: Trace, forward: NDArray[np.int64], begins: Sequence[str])
 
 
 @dataclass(frozen=True)
-class CutPoints:
-    """Where a step may be cut, ``n`` forward operators long.
+class Cutting:
+    """What is known of the forward operators of a step where it is to be cut; ``n`` of them, in order.
 
     Attributes:
-        workload: what it is, for people.
-        work: seconds of each forward operator with the backwards that belong to it, shape ``(1, n)`` or ``(stages, n)``
-            where the stages run on different devices.
-        crossing, tensors: bytes and values that cross before each operator, and at the end, shape ``(n + 1,)``.
-        cuttable: whether a stage may begin with each operator, shape ``(n,)``.
-        within: whether it would begin within what is not to be cut through, shape ``(n,)``.
+        work: seconds of each with its backward, on devices of one kind, or of each stage; shape ``(1 or stages, n)``.
+        crossing: bytes that would be sent if a stage began with an operator, shape ``(n,)``.
+        tensors: how many values they are in, shape ``(n,)``.
+        cuttable: whether a stage may begin there, shape ``(n,)``.
+        block: the block that is not to be cut through, -1 for none, shape ``(n,)``; None where blocks may be cut.
     """
 
-    workload: str
     work: NDArray[np.float64]
     crossing: NDArray[np.float64]
     tensors: NDArray[np.int64]
     cuttable: NDArray[np.bool_]
-    within: NDArray[np.bool_]
+    block: NDArray[np.int64] | None = None
 
-    @staticmethod
-    def of(
-        trace: Trace, seconds: NDArray[np.float64], homes: Trace | None = None,
-        together: NDArray[np.int32] | None = None,
-    ) -> CutPoints:  # fmt: skip
-        """Those of a step.
 
-        Args:
-            trace, seconds, homes, together: as of :func:`split`.
-        """
-        forward = np.flatnonzero(trace.operators.phase == Phase.FORWARD)
-        items = _crossing_items(trace if homes is None else homes)
-        different = np.atleast_2d(seconds)  # (1 or count, operators)
-        different = different[:1] if bool((different == different[0]).all()) else different
-        work = different[:, forward]
-        position = np.full(len(trace), -1, np.int64)
-        position[forward] = np.arange(len(forward))
-        backward = np.flatnonzero((trace.operators.phase != Phase.FORWARD) & (trace.operators.forward >= 0))
-        of = position[trace.operators.forward[backward]]
-        for row, own in zip(work, different, strict=True):
-            np.add.at(row, of, own[backward])
-        n = len(forward)
-        size = np.array([item.bytes for item in items], np.float64)
-        begin = position[[item.made for item in items]] + 1
-        end = position[[item.reads[-1] for item in items]] + 1
-        crossing = np.cumsum(np.bincount(begin, size, n + 2) - np.bincount(end, size, n + 2))[: n + 1]
-        tensors = np.cumsum(np.bincount(begin, minlength=n + 2) - np.bincount(end, minlength=n + 2))[: n + 1]
-        cuttable = ~trace.operators.view[forward] & (tensors[:n] > 0)
-        cuttable[:1] = False
-        within = np.zeros(n, bool)
-        if together is not None:
-            block = together[forward]
-            within[1:] = (block[1:] >= 0) & (block[1:] == block[:-1])
-        return CutPoints(trace.meta.workload, work, crossing, tensors, cuttable, within)
+def cutting(
+    trace: Trace,
+    seconds: NDArray[np.float64],
+    together: NDArray[np.int32] | None = None,
+    homes: Trace | None = None,
+) -> Cutting:
+    """What is known of a step where it is to be cut; arguments as of :func:`split`."""
+    forward = np.flatnonzero(trace.operators.phase == Phase.FORWARD)
+    return _cutting(trace, seconds, forward, crossing_items(trace if homes is None else homes), together)
 
-    def balanced(self, count: int, seconds_per_byte: float) -> list[int]:
-        """Positions in the forward order at which stages begin, see :func:`split`."""
-        n, tensors = len(self.cuttable), self.tensors
-        real = np.flatnonzero(self.cuttable).tolist()
-        between = np.flatnonzero(self.cuttable & ~self.within).tolist()
+
+def _cutting(
+    trace: Trace,
+    seconds: NDArray[np.float64],
+    forward: NDArray[np.int64],
+    items: Sequence[CrossingItem],
+    together: NDArray[np.int32] | None,
+) -> Cutting:
+    different = np.atleast_2d(seconds)  # (1 or count, operators)
+    different = different[:1] if bool((different == different[0]).all()) else different
+    work = different[:, forward]
+    position = np.full(len(trace), -1, np.int64)
+    position[forward] = np.arange(len(forward))
+    backward = np.flatnonzero((trace.operators.phase != Phase.FORWARD) & (trace.operators.forward >= 0))
+    of = position[trace.operators.forward[backward]]
+    for row, own in zip(work, different, strict=True):
+        np.add.at(row, of, own[backward])
+    n = len(forward)
+    size = np.array([item.bytes for item in items], np.float64)
+    begin = position[[item.made for item in items]] + 1
+    end = position[[item.reads[-1] for item in items]] + 1
+    crossing = np.cumsum(np.bincount(begin, size, n + 2) - np.bincount(end, size, n + 2))[:n]
+    tensors = np.cumsum(np.bincount(begin, minlength=n + 2) - np.bincount(end, minlength=n + 2))[:n]
+    cuttable = ~trace.operators.view[forward] & (tensors > 0)
+    cuttable[:1] = False
+    block = None if together is None else together[forward].astype(np.int64)
+    return Cutting(work, crossing, tensors, cuttable, block)
+
+
+def balanced_cuts(of: Cutting, count: int, seconds_per_byte: float, workload: str = "") -> list[int]:
+    """Where the stages after the first begin: places among the forward operators.
+
+    The slowest stage, its sends included, is as fast as possible, and among equals the fewest bytes cross.
+
+    Args:
+        of: what is known of the operators.
+        count: number of stages.
+        seconds_per_byte: what sending a byte to the next stage costs.
+        workload: its name, for people.
+
+    Raises:
+        PlanError: there are fewer operators than stages.
+    """
+    n = len(of.cuttable)
+    real = np.flatnonzero(of.cuttable).tolist()
+    if of.block is not None:
+        block = of.block
+        between = [p for p in real if block[p] < 0 or block[p] != block[p - 1]]
         real = between if len(between) >= count - 1 else real
-        if len(real) < count - 1:
-            real = list(range(1, n))
-        if len(real) < count - 1:
-            raise PlanError(
-                f"pp {count} needs at least {count} forward operators, but {self.workload!r} has {n}: "
-                f"use pp {n} or less"
-            )
-        sums = np.concatenate([np.zeros((len(self.work), 1)), np.cumsum(self.work, axis=1)], axis=1)
-        before = np.broadcast_to(sums, (count, n + 1))
-        cost = self.crossing * seconds_per_byte  # one way: a value goes while a gradient comes
-        best = _bottleneck(before, cost, real)
-        fewest = min(int(tensors[p]) for p in real)
-        narrow = [p for p in real if tensors[p] == fewest]
-        if len(narrow) >= count - 1:
-            limit = _bottleneck(before, cost, narrow)
-            if limit <= best * NARROW_TOLERANCE:
-                real, best = narrow, limit
-        return _lightest(before, self.crossing, [p for p in real if cost[p] <= best * (1 + 1e-9)], best)
+    if len(real) < count - 1:
+        real = list(range(1, n))
+    if len(real) < count - 1:
+        raise PlanError(
+            f"pp {count} needs at least {count} forward operators, but {workload!r} has {n}: use pp {n} or less"
+        )
+    sums = np.concatenate([np.zeros((len(of.work), 1)), np.cumsum(of.work, axis=1)], axis=1)
+    before = np.broadcast_to(sums, (count, n + 1))
+    cost = of.crossing * seconds_per_byte  # one way: a value goes while a gradient comes
+    best = _bottleneck(before, cost, real)
+    fewest = min(int(of.tensors[p]) for p in real)
+    narrow = [p for p in real if of.tensors[p] == fewest]
+    if len(narrow) >= count - 1:
+        limit = _bottleneck(before, cost, narrow)
+        if limit <= best * NARROW_TOLERANCE:
+            real, best = narrow, limit
+    return _lightest(before, of.crossing, [p for p in real if cost[p] <= best * (1 + 1e-9)], best)
 
 
-def _alike_possible(sums: NDArray[np.float64], count: int, points: NDArray[np.int64], limit: float) -> bool:
+def _alike_possible(ends: Sequence[float], count: int, limit: float) -> bool:
     """Whether ``count`` stages on equal devices are enough: each takes as much as it can within ``limit`` seconds.
 
     What fewer stages can do, more can too, as long as there are points to cut at.
+
+    Args:
+        ends: time of the work before each point and before the end.
+        count: number of stages.
+        limit: seconds.
     """
-    ends = sums[np.append(points, len(sums) - 1)]  # (p + 1,)
-    done = 0.0
+    done, at = 0.0, 0
     for _ in range(count):
-        at = int(np.searchsorted(ends, done + limit, side="right"))
+        at = bisect_right(ends, done + limit, at)  # plain numbers: an array's search costs ten times as much
         if at == len(ends):
             return True
         if at == 0 or ends[at - 1] <= done:
             return False
-        done = float(ends[at - 1])
+        done = ends[at - 1]
     return False
 
 
@@ -365,13 +392,17 @@ def _bottleneck(before: NDArray[np.float64], cost: NDArray[np.float64], points: 
     Sends run beside computation, so a cut must only not take longer than the slowest stage.
     """
     count, at = len(before), np.array(points, np.int64)
-    sends, alike = cost[at], bool((before == before[0]).all())
+    sends, alike = cost[at], not before.strides[0] or bool((before == before[0]).all())
+    slowest, every = float(sends.max(initial=0.0)), before[0][np.append(at, before.shape[1] - 1)].tolist()
 
     def possible(limit: float) -> bool:
-        open_ = at[sends <= limit]
+        open_ = at if slowest <= limit else at[sends <= limit]
         if len(open_) < count - 1:
             return False
-        return _alike_possible(before[0], count, open_, limit) if alike else _possible(before, open_, limit)
+        if not alike:
+            return _possible(before, open_, limit)
+        ends = every if open_ is at else before[0][np.append(open_, before.shape[1] - 1)].tolist()
+        return _alike_possible(ends, count, limit)
 
     # no stage beats its part of the work, each operator on the device that is fastest at it
     least = before[0, -1] if alike else np.diff(before).min(axis=0).sum()
@@ -401,38 +432,53 @@ def _lightest(
     limit *= 1 + 1e-9
     starts = np.array([0, *points], np.int64)
     even, crosses = _even(before), crossing[starts].tolist()
-    best: list[list[tuple[float, float]]] = [[(0.0, 0.0)] + [(math.inf, 0.0)] * len(points)]
-    origin: list[list[int]] = []
-    for own in before[:-1]:
-        done = own[starts].tolist()  # plain numbers: what is read one at a time here is no array's
-        row: list[tuple[float, float]] = [(math.inf, 0.0)]
-        came = [-1]
+    # plain numbers: what is read one at a time here is no array's
+    alike = not before.strides[0]
+    alone = [before[0][starts].tolist()] * len(before) if alike else [own[starts].tolist() for own in before]
+    latest = _latest(before, starts, limit)
+    best: list[dict[int, tuple[float, float]]] = [{0: (0.0, 0.0)}]
+    origin: list[dict[int, int]] = []
+    for done, last in zip(alone[:-1], latest[1:], strict=True):
         previous = best[-1]
+        row: dict[int, tuple[float, float]] = {}
+        came: dict[int, int] = {}
         window: deque[int] = deque()
-        for k in range(1, len(done)):
-            last = previous[k - 1]
-            while window and previous[window[-1]] >= last:
-                window.pop()
-            window.append(k - 1)
+        least = min(previous, default=len(done))
+        for k in range(least + 1, len(done)):
+            if k - 1 in previous:
+                while window and previous[window[-1]] >= previous[k - 1]:
+                    window.pop()
+                window.append(k - 1)
             while window and done[k] - done[window[0]] > limit:
                 window.popleft()
-            if window and previous[window[0]][0] < math.inf:
+            if window and k >= last:
                 weight, uneven = previous[window[0]]
-                row.append((weight + crosses[k], uneven + abs(done[k] - done[window[0]] - even)))
-                came.append(window[0])
-            else:
-                row.append((math.inf, 0.0))
-                came.append(-1)
+                row[k] = (weight + crosses[k], uneven + abs(done[k] - done[window[0]] - even))
+                came[k] = window[0]
+            elif not window and k > max(previous):
+                break
         best.append(row)
         origin.append(came)
     ends, left = best[-1], (before[-1, -1] - before[-1, starts]).tolist()
-    allowed = [k for k in range(len(left)) if ends[k][0] < math.inf and left[k] <= limit]
+    allowed = [k for k in sorted(ends) if left[k] <= limit]
     k = min(allowed, key=lambda i: ends[i])
     cuts = []
     for came in reversed(origin):
         cuts.append(int(starts[k]))
         k = came[k]
     return cuts[::-1]
+
+
+def _latest(before: NDArray[np.float64], starts: NDArray[np.int64], limit: float) -> list[int]:
+    """For each stage the first of the points at which it may begin so that it and those after it have time enough."""
+    found = [len(starts)] * len(before)
+    end = before.shape[1] - 1
+    for stage in range(len(before) - 1, -1, -1):
+        own = before[stage]
+        # what is rounded otherwise here than there is left in
+        found[stage] = int(np.searchsorted(own[starts], own[end] - limit * (1 + 1e-9) - 1e-9 * own[-1], side="left"))
+        end = int(starts[min(found[stage], len(starts) - 1)])
+    return found
 
 
 # --- who runs the rest ------------------------------------------------------------------------------------------------

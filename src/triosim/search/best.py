@@ -12,10 +12,11 @@ import bisect
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Literal, Protocol
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System

@@ -9,7 +9,7 @@ its ranks, and to play its turns (:mod:`triosim.engine.meeting`).
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from triosim.composition.host import HostCosts
 from triosim.composition.interference import interference
 from triosim.core.caching import Same
+from triosim.core.dataclass import dataclass
 from triosim.core.latest import Latest, content
 from triosim.core.registry import is_ours
 from triosim.core.tiling import NotRepeating
@@ -72,6 +73,7 @@ KEPT_STEPS = 24
 """Steps of few blocks that are kept."""
 
 Check = Callable[[JobMesh, Schedule, Replication], None]
+CheckKind = Callable[[Step, Schedule, HostCosts], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,8 +136,11 @@ def shared_step(
 
     def make() -> SharedStep:
         job = price_job(few, system, plan, fidelity)
-        if len(job.models) > 1 or job.clocks or job.residual is not None or job.mesh.derived:
+        slower = any(system.models[model].slowdown != 1 for model in job.models)
+        if slower or len(job.models) > 1 or job.clocks or job.residual is not None or job.mesh.derived:
             raise NoBlocks("devices of several kinds, or that are held back, or axes that are made of others")
+        if not gradients(job.step.trace):
+            raise NoBlocks("no gradients")
         once = often(job.step.trace, plan.stack or ASSUMED, job.mesh.micro_batches)
         uncut = plan.recompute.startswith("full") or bool(job.step.replication.away)
         seconds = job.times[job.models[0]].seconds
@@ -172,7 +177,7 @@ class BlockJob:
 
     Args:
         workload, system, plan, fidelity: as of :func:`triosim.simulate`.
-        check: refuses what is not outlined.
+        check, check_kind: refuse what is not outlined.
 
     Attributes:
         job: of few blocks, on the mesh of the plan.
@@ -184,7 +189,7 @@ class BlockJob:
     """
 
     def __init__(
-        self, workload: Trace, system: System, plan: Plan, fidelity: Fidelity, check: Check
+        self, workload: Trace, system: System, plan: Plan, fidelity: Fidelity, check: Check, check_kind: CheckKind
     ) -> None:  # fmt: skip
         _supported(workload, plan)
         self.rules = rules = rules_of(plan, True)
@@ -204,6 +209,7 @@ class BlockJob:
         placed = replace(common.step, replication=self.replication)
         self.priced: PricedJob = replace(common, step=placed, plan=plan, mesh=mesh, placement=self.placement)
         self.launching: HostCosts = self.priced.launching(self.schedule.chunks_per_stage)
+        check_kind(placed, self.schedule, self.launching)
         self.parts = mesh.stages * self.schedule.chunks_per_stage
         cuts = self.step.cuts(self.parts, self.priced.seconds_per_byte)
         self.stretches: list[Stretch] = self.step.stretches(cuts)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.composition.host import HostCosts
+from triosim.core.dataclass import dataclass
 from triosim.engine.meeting import Row
 from triosim.prediction.prepare import PricedJob
 from triosim.schedule._stage import JobFacts, PartFacts, StageFacts

@@ -8,7 +8,7 @@ the same number of blocks, or of :data:`SHORTEST` and more, in the short one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.caching import kept
+from triosim.core.dataclass import dataclass
 from triosim.core.latest import Latest, content
 from triosim.partition.gradients import Gradient, gradients
 from triosim.partition.step import Step
-from triosim.schedule.stages import CutPoints
+from triosim.schedule.stages import Cutting, balanced_cuts, cutting
 from triosim.trace.blocks import blocks
 from triosim.trace.repeated import KEPT, ROOM, repeated
 from triosim.trace.tables import Phase, Trace
@@ -134,7 +135,7 @@ class BlockStep:
         return 1 + (self.blocks - self.count) * float(one) / float(size[weights].sum())
 
     @cached_property
-    def _points(self) -> CutPoints:
+    def _points(self) -> Cutting:
         """Where the long step may be cut.
 
         Raises:
@@ -142,7 +143,7 @@ class BlockStep:
         """
         step, begins = self.step, self._begins
         together = blocks(step.trace).of(step.trace) if self.uncut else None
-        few = CutPoints.of(step.trace, self.seconds, step.homes, together)
+        few = cutting(step.trace, self.seconds, together, step.homes)
         first, end = int(begins[LONGEST]), int(begins[LONGEST + 1])
         before = int(begins[LONGEST - 1])
 
@@ -152,9 +153,11 @@ class BlockStep:
             more = [column[..., first:end]] * (self.blocks - self.count)
             return np.concatenate([column[..., :first], *more, column[..., first:]], axis=-1)
 
-        return CutPoints(
-            few.workload, long(few.work), long(few.crossing), long(few.tensors), long(few.cuttable), long(few.within)
-        )  # fmt: skip
+        block = None
+        if few.block is not None:
+            anew = np.append(True, (few.block[1:] < 0) | (few.block[1:] != few.block[:-1]))
+            block = np.cumsum(long(anew)).astype(np.int64)
+        return Cutting(long(few.work), long(few.crossing), long(few.tensors), long(few.cuttable), block)
 
     def cuts(self, parts: int, seconds_per_byte: float) -> tuple[BlockCut, ...]:
         """Where the long step is cut into so many parts.
@@ -167,8 +170,9 @@ class BlockStep:
         length = int(begins[LONGEST + 1] - begins[LONGEST])
         more = np.arange(1, self.blocks - self.count + 1) * length
         starts = np.concatenate([begins[: LONGEST + 1], begins[LONGEST] + more, begins[LONGEST + 1 :] + more[-1]])
+        key = (content(points), parts, seconds_per_byte)
         balanced = _PLACES.get(
-            (content(points), parts, seconds_per_byte), lambda: points.balanced(parts, seconds_per_byte)
+            key, lambda: balanced_cuts(points, parts, seconds_per_byte, self.step.trace.meta.workload)
         )
         places = np.array(balanced, np.int64)
         block = np.searchsorted(starts, places, side="right") - 1

@@ -21,6 +21,10 @@ forward and ends before one backward of every stage before it: ``T >= m w_s + su
 that makes the largest of these smallest makes all equal: ``w_1 = T / m`` and ``w_{s+1} = w_s (1 - 1 / m)``, which sum
 to ``T (1 - (1 - 1/m)^p)``.  So ``T >= W / (1 - (1 - 1/m)^p)`` for whatever division.
 
+What the first micro-batch leaves out (it adds its gradients to nothing) counts ``m - 1`` times.  After its last
+operator a stage gathers what replicas have updated in parts (:mod:`triosim.search.least_exchange`), ``G`` seconds on
+all stages together, while it computes nothing: ``T >= (m W + G) / p``.
+
 The hosts of the stages issue operators one after another as well, though ahead of what arrives: with ``H`` seconds for
 a micro-batch ``T >= m H / p``.
 
@@ -31,8 +35,10 @@ micro-batches under way before its first backward, in each of its chunks.  With 
 the states the fullest holds ``max_s (w_s + n_s k_s)``, and the mean of these, weighted by ``1 / n_s``, is at least
 ``(kept + states / n_0) / sum_s 1 / n_s`` for whatever division.
 
-**With the stages.**  Both are much sharper once a pipeline is cut (:mod:`triosim.search.least_stages`), which costs as
-much as a shape for each number of stages and chunks, and is done last.
+**With the stages.**  Both are much sharper once a pipeline is cut (:mod:`triosim.search.least_stages`).  The cuts of a
+plan are found as for its prediction, from the same times, but of a model of few blocks
+(:mod:`triosim.search.pipeline_blocks`).  They are not known before where devices differ, or lower their clocks by what
+a whole iteration draws; then only the shape tells.
 
 **Without pricing the shape.**  ``tp`` and ``ep`` divide parameters, and with ``cp`` what the forward keeps; no value is
 divided by more than their product.  So the undivided step gives a least memory for every shape: its parameters divided
@@ -43,31 +49,42 @@ those with it.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.tiling import NotRepeating
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.plan import Plan
-from triosim.prediction.prepare import arrange
+from triosim.prediction.prepare import Arranged, arrange, seconds_per_byte
 from triosim.search.grid import asked_of
-from triosim.search.least_pass import LeastPass, shape_of
+from triosim.search.least_exchange import LeastExchange, least_exchange
+from triosim.search.least_pass import LeastPass, alone_of, shape_of
 from triosim.search.least_stages import LeastStages, stages_of
+from triosim.search.pipeline_blocks import PipelineBlocks
+from triosim.search.recurrence import Recurrence
 from triosim.search.space import Candidate, schedule_of
-from triosim.trace.repeated import repeated
+from triosim.trace.repeated import Repeated, repeated
 from triosim.trace.tables import Trace
 
+GATHERS_AGAIN = 3
+"""The first stage of ZeRO whose ranks do not hold all parameters when a forward ends."""
 MANY = 2**20
 """Micro-batches of the shape that is priced: what is done once an iteration counts for nothing."""
 UNSPLIT = ("1f1b", "gpipe", "interleaved-1f1b")
 """Schedules known to run a backward in one piece, and one model's copy through the stages in their order."""
 DEEP = ("1f1b", "gpipe", "interleaved-1f1b", "looped-bfs", "zb-h1", "zb-h2")
 """Schedules known to have ``min(m, p - s)`` micro-batches or more under way on stage ``s``, in each of its chunks."""
+ROOM = 100_000
+"""Operators of the shapes that are kept for their pipelines; what is forgotten is divided and priced again."""
 SHAPE = ("tp", "cp", "ep", "recompute", "sequence-parallel")
 """Fields of which, with the samples of a micro-batch, a shape depends."""
 UNDIVIDED = {"tp": 1, "cp": 1, "ep": 1, "sequence-parallel": False}
@@ -80,6 +97,23 @@ class Bound:
 
     seconds: float
     bytes: int
+
+
+class _Shape:
+    """A shape that was divided and priced.
+
+    Args:
+        made: the job, on one stage.
+        of: what its workload is a short one of, None where it is whole.
+
+    Raises:
+        NotRepeating: blocks are not alike.
+    """
+
+    def __init__(self, made: Arranged, of: Repeated | None) -> None:
+        self.made, recurrence = made, Recurrence(made, alone_of(made))
+        self.least = shape_of(made, recurrence, of)
+        self.pipelines = PipelineBlocks(made, recurrence, of)
 
 
 class Bounds:
@@ -99,7 +133,12 @@ class Bounds:
         self.workload, self.system, self.fidelity = workload, system, fidelity
         self._base = base
         self._shapes: dict[tuple[Any, ...], LeastPass | str] = {}
+        self._recent: OrderedDict[tuple[Any, ...], _Shape] = OrderedDict()
         self._stages: dict[tuple[Any, ...], LeastStages | str] = {}
+        self._per_byte: dict[tuple[int, ...], NDArray[np.float64]] = {}
+        self._exchanges: dict[tuple[int, ...], LeastExchange] = {}
+        held_back = any(d.power_cap_w is not None or d.clock_limit_hz is not None for d in system.models)
+        self._cuts_known = len(system.models) == 1 and not held_back and base.stages is None
         self.repeats = None if base.parallelism else repeated(workload)
 
     def of(self, candidate: Candidate) -> Bound | str:
@@ -142,25 +181,61 @@ class Bounds:
         schedule = schedule_of(asked)
         if schedule.times_matter or not schedule.looped(pp):
             return Bound(0.0, 0)
-        key = (*self._key(asked, self._size(asked)), pp, candidate.parts, schedule.splits_backward)
+        m, zero = int(asked["micro_batches"]), int(asked["zero"])
+        if not self._cuts_known:
+            return Bound(0.0, 0)
+        key = (
+            *self._key(asked, self._size(asked)),
+            pp,
+            candidate.parts,
+            schedule.splits_backward,
+            m == 1,
+            _scatters(asked),
+        )
         if key not in self._stages:
-            self._stages[key] = self._cut(asked, shape)
+            self._stages[key] = self._cut(candidate, schedule.splits_backward)
         stages = self._stages[key]
         if isinstance(stages, str):
             return stages
-        m, zero = int(asked["micro_batches"]), int(asked["zero"])
         elsewhere = set(self._base.places) | set(self._base.offload)
         size = stages.bytes(schedule, m, int(asked["dp"]), zero, not elsewhere)
         if "activations" in self._base.offload:
             size = 0
-        return Bound(stages.seconds(m, asked.get("schedule", "1f1b") in UNSPLIT), size)
+        return Bound(stages.seconds(m, asked.get("schedule", "1f1b") in UNSPLIT, self._exchange(asked)), size)
 
-    def _cut(self, asked: Mapping[str, Any], shape: LeastPass) -> LeastStages | str:
+    def _cut(self, candidate: Candidate, splits_backward: bool) -> LeastStages | str:
+        """What the stages of a plan take at least, cut as they are for its prediction."""
+        asked = candidate.asked
         try:
-            plan, fidelity = asked_of(self._base, self.fidelity, {**asked, "zero": 0}, self.system.devices)
-            return stages_of(arrange(self.workload, self.system, plan, fidelity), shape.alone_s)
+            m = int(asked["micro_batches"])
+            found = self._arranged(asked, self._size(asked), MANY if m > 1 else 1, _scatters(asked)).pipelines
+            seconds = found.made.mean_seconds(m)
+            whole = str(asked["recompute"]).startswith("full") or bool(found.made.step.replication.away)
+            sends = self._seconds_per_byte(asked)
+            cuts = found.cuts(seconds, candidate.parts, float(sends[0]), whole)
+            parts = found.parts(cuts, seconds, splits_backward)
+            parts_of_a_send = int(asked["tp"]) if self._base.stack and self._base.stack.scattered_transfers else 1
+            return stages_of(
+                parts, int(asked["pp"]), found.held.storages.size, found.lone_states, sends / parts_of_a_send
+            )
         except InputError as error:
             return str(error)
+
+    def _exchange(self, asked: Mapping[str, Any]) -> LeastExchange:
+        """What replicas exchange at the end of an iteration, as far as it is known."""
+        key = tuple(int(asked[name]) for name in ("tp", "cp", "ep", "pp", "zero"))
+        if key not in self._exchanges:
+            plan, fidelity = asked_of(self._base, self.fidelity, asked, self.system.devices)
+            self._exchanges[key] = least_exchange(self.workload, self.system, plan, fidelity)
+        return self._exchanges[key]
+
+    def _seconds_per_byte(self, asked: Mapping[str, Any]) -> NDArray[np.float64]:
+        """What a byte costs from each stage of a plan to the next, shape ``(stages - 1,)``."""
+        key = tuple(int(asked[name]) for name in ("tp", "cp", "ep", "pp"))
+        if key not in self._per_byte:
+            plan, _ = asked_of(self._base, self.fidelity, asked, self.system.devices)
+            self._per_byte[key] = seconds_per_byte(self.workload, self.system, plan)
+        return self._per_byte[key]
 
     def shape(self, asked: Mapping[str, Any]) -> LeastPass | str:
         """The shape of a plan, or why there is none."""
@@ -177,29 +252,55 @@ class Bounds:
             self._shapes[key] = self._priced(asked, size)
         return self._shapes[key]
 
-    @staticmethod
-    def _key(asked: Mapping[str, Any], size: int) -> tuple[Any, ...]:
-        return (*(asked[name] for name in SHAPE), size)
+    def _key(self, asked: Mapping[str, Any], size: int) -> tuple[Any, ...]:
+        return (*(asked[name] for name in SHAPE), size, _scatters(asked) and self._base.stack is not None)
+
+    def _adds_nothing(self, asked: Mapping[str, Any]) -> bool:
+        """Whether a plan scatters gradients in each micro-batch, and its shape adds them up."""
+        return _scatters(asked) and self._base.stack is None
 
     # --- one shape ----------------------------------------------------------------------------------------------------
 
     def _priced(self, asked: Mapping[str, Any], size: int) -> LeastPass | str:
-        axis = int(np.lcm(asked["cp"], asked["ep"]))
-        replicas = axis // asked["cp"]
-        fields = {name: asked[name] for name in SHAPE}
-        whole = {"dp": axis, "pp": 1, "zero": 0, "micro_batches": MANY, "idle_ok": True,
-                 "global_batch_size": size * MANY * replicas}  # fmt: skip
         try:
-            plan, fidelity = asked_of(self._base, self.fidelity, {**fields, **whole}, self.system.devices)
-            if self.repeats is not None:
-                try:
-                    made = arrange(self.repeats.short, self.system, plan, fidelity)
-                    return shape_of(made, self.repeats)
-                except NotRepeating:
-                    pass
-            return shape_of(arrange(self.workload, self.system, plan, fidelity))
+            return self._arranged(asked, size).least
         except InputError as error:
             return str(error)
+
+    def _arranged(
+        self, asked: Mapping[str, Any], size: int, micro_batches: int = MANY, scatters: bool = False
+    ) -> _Shape:
+        """A shape on one stage, of few blocks where they repeat; kept for what is asked of it next.
+
+        Args:
+            asked: fields of a plan.
+            size: samples of a micro-batch.
+            micro_batches: of a replica; gradients of a single one are added to nothing.
+            scatters: whether gradients are scattered in each of them.
+
+        Raises:
+            InputError: there is none.
+        """
+        scatters |= self._key(asked, size)[-1]
+        key = (*self._key(asked, size), micro_batches, scatters)
+        if key in self._recent:
+            self._recent.move_to_end(key)
+            return self._recent[key]
+        axis = int(np.lcm(asked["cp"], asked["ep"]))
+        axis = 2 if scatters and axis == 1 else axis
+        replicas = axis // asked["cp"]
+        fields = {name: asked[name] for name in SHAPE}
+        whole = {"dp": axis, "pp": 1, "zero": asked["zero"] if scatters else 0, "idle_ok": True,
+                 "micro_batches": micro_batches, "global_batch_size": size * micro_batches * replicas}  # fmt: skip
+        plan, fidelity = asked_of(self._base, self.fidelity, {**fields, **whole}, self.system.devices)
+        found = None
+        if self.repeats is not None:
+            with suppress(NotRepeating):
+                found = _Shape(arrange(self.repeats.short, self.system, plan, fidelity), self.repeats)
+        self._recent[key] = found or _Shape(arrange(self.workload, self.system, plan, fidelity), None)
+        while len(self._recent) > 1 and sum(len(one.made.step.trace) for one in self._recent.values()) > ROOM:
+            self._recent.popitem(last=False)
+        return self._recent[key]
 
     # --- what it makes of a plan --------------------------------------------------------------------------------------
 
@@ -209,15 +310,21 @@ class Bounds:
         unsplit = p == 1 or asked.get("schedule", "1f1b") in UNSPLIT
         whole = shape.pass_s if unsplit else shape.forward_s + shape.backward_alone_s
         alone = shape.forward_alone_s + shape.backward_alone_s
-        whole = max(whole - 2 * parts * shape.hidden_s, alone)
-        steady = m * max(whole, shape.host_s) / p
+        adds = 1 if self._adds_nothing(asked) else 1 / m
+        whole = max(whole - 2 * parts * shape.hidden_s, alone) - shape.later_s * adds
+        exchange = self._exchange(asked)
+        gathered, reduced = (np.dot(each, shape.updated) for each in (exchange.gathered, exchange.reduced))
+        if exchange.each:
+            again = float(np.dot(exchange.gathered, shape.repeated)) if exchange.again else 0.0
+            return m * max(whole, shape.host_s, float(gathered + reduced) + again)
+        steady = (m * max(whole, shape.host_s) + float(gathered)) / p
         return steady if parts > p or not unsplit else max(steady, whole / (1 - (1 - 1 / m) ** p))
 
     def _bytes(self, shape: LeastPass, asked: Mapping[str, Any]) -> int:
         dp, zero = int(asked["dp"]), int(asked["zero"])
         weights, grads, states = (
             part / (dp if zero >= level else 1)
-            for part, level in ((shape.weights, 2), (shape.gradients, 2), (shape.states, 1))
+            for part, level in ((shape.weights, GATHERS_AGAIN), (shape.gradients, 2), (shape.states, 1))
         )
         kept = 0 if self._base.offload else shape.kept
         elsewhere = set(self._base.places) | set(self._base.offload)
@@ -227,6 +334,11 @@ class Bounds:
         if asked.get("schedule", "1f1b") not in DEEP:
             return int(mean)
         return int(max(mean, (kept + fixed / deepest) / _harmonic(p, deepest)))
+
+
+def _scatters(asked: Mapping[str, Any]) -> bool:
+    """Whether replicas divide gradients among them."""
+    return int(asked["zero"]) >= 2 and int(asked["dp"]) > 1
 
 
 def _harmonic(stages: int, micro_batches: int) -> float:

@@ -8,7 +8,7 @@ parameters gathered, so it is played once, operator by operator, and cut where o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from triosim.composition.host import HostCosts, issue_shares
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.core.units import picoseconds
 from triosim.engine.meeting import chained
 from triosim.schedule._stage import JobFacts

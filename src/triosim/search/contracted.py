@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.core.units import picoseconds
 from triosim.engine.meeting import MeetingPiece, Row
 from triosim.memory.liveness import Recorder

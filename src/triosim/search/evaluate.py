@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 
@@ -29,6 +29,7 @@ from triosim.collectives.scheduling import Collectives
 from triosim.composition.host import launch
 from triosim.composition.interference import MOST_PLAYS, Interference, Tasks, interference, settle
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.core.spans import covered, merged
 from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds, whole_ticks
 from triosim.engine import turns
@@ -163,12 +164,14 @@ class _Evaluation:
         placed = made.step.replication
         if placed.weights or placed.away or placed.rooted:
             raise NotEvaluated("parameters, states or activations that a rule keeps elsewhere")
-        if placed.compression is not None:
-            raise NotEvaluated("gradients that are compressed")
+        if placed.compression is not None or placed.outer is not None:
+            raise NotEvaluated("gradients that are compressed, or steps that are local")
         if not made.plan.training or made.launching.mode == "graph":
             raise NotEvaluated("inference" if not made.plan.training else "a graph that is launched once")
         if not made.schedule.looped(made.mesh.stages):
             raise NotEvaluated("chunks that are not placed in turn")
+        if made.schedule.combines or made.step.transfers.beside.any():
+            raise NotEvaluated("passes that are run in turn, or exchanges beside each other")
         if trace.operators.sync.any() and made.launching.mode != "none":
             raise NotEvaluated("operators at which the host waits")
         costs = ScheduleCosts(made.all_times[made.models[0]].seconds)

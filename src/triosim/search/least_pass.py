@@ -8,23 +8,21 @@ such blocks.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.composition.host import issue_shares
+from triosim.core.dataclass import dataclass
 from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.memory.blocks import StepStorages
 from triosim.partition.gradients import gradients
 from triosim.partition.mesh import Mesh
 from triosim.prediction.prepare import Arranged
-from triosim.schedule._stage import JobFacts
-from triosim.schedule.costs import ScheduleCosts
 from triosim.search.evaluate import means_of
+from triosim.search.recurrence import Recurrence, UnderWay
 from triosim.search.undisturbed import Uneven, undisturbed
-from triosim.trace.repeated import PATTERN, Repeated, Units
+from triosim.trace.repeated import KEPT, PATTERN, Repeated, Units
 from triosim.trace.tables import Category, Phase, Trace
 
 
@@ -38,9 +36,11 @@ class LeastPass:
         pass_s: seconds of forward and backward, likewise.
         host_s: seconds in which the host issues forward and backward.
         hidden_s: longest that collectives are behind the computation.
+        later_s: seconds of operators in all these that do not run in the first micro-batch.
         weights, gradients, states, kept: bytes of parameters, gradients, optimizer states, and of what the forward
             keeps for the backward.
-        alone_s: seconds of collectives where nothing else moves, by kind, bytes and name of the axis.
+        updated: bytes of parameters that have gradients: that all replicas have, and that only some have.
+        repeated: bytes of those of them that are in blocks that repeat.
     """
 
     forward_alone_s: float
@@ -49,18 +49,21 @@ class LeastPass:
     pass_s: float
     host_s: float
     hidden_s: float
+    later_s: float
     weights: int
     gradients: int
     states: int
     kept: int
-    alone_s: Mapping[tuple[int, int, str], float] = field(default_factory=dict)
+    updated: tuple[float, float]
+    repeated: tuple[float, float]
 
 
-def shape_of(made: Arranged, of: Repeated | None = None) -> LeastPass:
+def shape_of(made: Arranged, recurrence: Recurrence, of: Repeated | None = None) -> LeastPass:
     """The shape of a job on one stage.
 
     Args:
         made: the job.
+        recurrence: of its operators.
         of: what its workload is a short one of, None where it is whole.
     """
     trace = made.step.trace
@@ -70,11 +73,13 @@ def shape_of(made: Arranged, of: Repeated | None = None) -> LeastPass:
     kept = (phase[first] == Phase.FORWARD) & np.isin(phase[last], (Phase.BACKWARD, Phase.RECOMPUTE))
     kept &= ~(storages.persistent | storages.given | storages.gradient)[where]
     rows, often = np.ones(len(trace)), np.ones(len(storages), np.int64)
+    repeats = np.zeros(len(storages), bool)
     if of is not None:
         homes = Units.of(made.step.homes, of.unit)
         units = homes if made.step.homes is trace else Units.of(trace, of.unit, homes, made.step.origin)
         rows = np.where(units.operators == PATTERN, of.copies + 1.0, 1.0)
         often = np.where(units.storages == PATTERN, of.copies + 1, 1)
+        repeats = (units.storages > 0) & (units.storages <= KEPT)
     size = storages.size * often
     sums = {
         name: int(size[which].sum()) for name, which in (
@@ -82,11 +87,23 @@ def shape_of(made: Arranged, of: Repeated | None = None) -> LeastPass:
             ("gradients", storages.gradient), ("kept", where[kept]),
         )
     }  # fmt: skip
-    forward, whole, hidden, known = _passes(made, rows, _pieces(trace, of))
-    seconds = np.where(trace.operators.view, 0.0, made.times.seconds) * rows
+    grads, bytes_of, storage = gradients(trace), trace.values.bytes(), trace.values.storage
+    updated = np.zeros((2, 2))  # elsewhere or in a block, of all replicas or of some
+    for one in grads:
+        where = storage[one.parameter]
+        updated[int(repeats[where]), int(one.parameter in made.step.apart)] += bytes_of[one.parameter] * often[where]
+    every, inside = updated.sum(axis=0).tolist(), updated[1].tolist()
+    takes, fewer = made.mean_seconds(made.mesh.micro_batches), made.mean_seconds(2)
+    forward, whole, hidden = _passes(made, recurrence, takes, rows, _pieces(trace, of))
+    seconds = np.where(trace.operators.view, 0.0, takes) * rows
+    passes = ~trace.operators.view & (phase != Phase.OPTIMIZER)
+    later = 2 * (np.maximum(takes - fewer, 0.0) * rows)[passes].sum()
     alone = seconds[phase == Phase.FORWARD].sum(), seconds[_is_backward(trace)].sum()
     issues = (issue_shares(trace, made.launching) * rows)[phase != Phase.OPTIMIZER].sum()
-    return LeastPass(float(alone[0]), float(alone[1]), forward, whole, float(issues), hidden, **sums, alone_s=known)
+    return LeastPass(
+        float(alone[0]), float(alone[1]), forward, whole, float(issues), hidden, float(later), **sums,
+        updated=(every[0], every[1]), repeated=(inside[0], inside[1]),
+    )  # fmt: skip
 
 
 def _is_backward(trace: Trace) -> NDArray[np.bool_]:
@@ -101,24 +118,19 @@ def _pieces(trace: Trace, of: Repeated | None) -> NDArray[np.int64]:
 
 
 def _passes(
-    made: Arranged, often: NDArray[np.float64], piece: NDArray[np.int64]
-) -> tuple[float, float, float, dict[tuple[int, int, str], float]]:
-    """Seconds of a forward, of forward and backward, and the longest that collectives are behind (see the module); and
-    what each collective takes.
+    made: Arranged, recurrence: Recurrence, seconds: NDArray[np.float64], often: NDArray[np.float64],
+    piece: NDArray[np.int64],
+) -> tuple[float, float, float]:  # fmt: skip
+    """Seconds of a forward, of forward and backward, and the longest that collectives are behind (see the module).
 
     Args:
         made: the job.
+        recurrence: of its operators.
+        seconds: of each operator.
         often: how many operators each stands for.
         piece: where it changes a piece begins with nothing under way.
     """
     trace = made.step.trace
-    seconds = np.where(trace.operators.view, 0.0, made.times.seconds).tolist()
-    job = JobFacts(
-        made.step, ScheduleCosts(made.times.seconds), made.stages, made.schedule, made.plan, made.mesh,
-        gradients(trace),
-    )  # fmt: skip
-    calls = [(what, size, axis) for size, what, axis in job.exchanged]
-    alone = _alone(made, calls)
     backward = _is_backward(trace)
     rows = np.flatnonzero((trace.operators.phase == Phase.FORWARD) | backward)
     begins = np.ones(len(rows), bool)
@@ -126,32 +138,21 @@ def _passes(
     cuts = np.append(np.flatnonzero(begins), len(rows)).tolist()
     whole = forward = hidden = 0.0
     for first, end in itertools.pairwise(cuts):
-        done: dict[int, float] = {}
-        clock = busy = 0.0
-        turned = None
-        for row in rows[first:end].tolist():
-            if turned is None and backward[row]:
-                turned = clock
-            for number in job.issued_before.get(row, ()):
-                busy = done[number] = max(busy, clock) + alone[number]
-            for number in job.needed_before.get(row, ()):
-                if number not in job.once:
-                    clock = max(clock, done.get(number, 0.0))
-            clock += seconds[row]
-            for number in job.issued_after.get(row, ()):
-                if number not in job.once:
-                    busy = done[number] = max(busy, clock) + alone[number]
-            hidden = max(hidden, busy - clock)
-        times = float(often[rows[first:end]].min())
-        whole += times * clock
-        forward += times * (clock if turned is None else turned)
-    names = made.mesh.names
-    known = {(what, size, names[axis]): took for (what, size, axis), took in zip(calls, alone, strict=True)}
-    return forward, whole, hidden, known
+        own = rows[first:end]
+        turn = int(np.argmax(backward[own])) if backward[own].any() else len(own)
+        at = recurrence.read(UnderWay(), own[:turn], seconds)
+        times, turned = float(often[own].min()), at.least(recurrence.slowdown)
+        recurrence.read(at, own[turn:], seconds)
+        whole += times * at.least(recurrence.slowdown)
+        forward += times * turned
+        hidden = max(hidden, at.hidden)
+    return forward, whole, hidden
 
 
-def _alone(made: Arranged, calls: list[tuple[int, int, int]]) -> list[float]:
-    """Seconds of each collective where nothing else moves; 0 where that differs between ranks."""
+def alone_of(made: Arranged) -> list[float]:
+    """Seconds of each transfer of a job where nothing else moves; 0 where that differs between ranks."""
+    sent = made.step.transfers
+    calls = list(zip(sent.what.tolist(), sent.bytes.tolist(), sent.axis.tolist(), strict=True))
     if not calls:
         return []
     how = (made.fidelity.collective_algorithm, made.fidelity.collective_protocol, made.system.ideal)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import Any
 
+from triosim.core.dataclass import dataclass
 from triosim.plan import RunPlan
 from triosim.prediction.result import Breakdown, Result
 

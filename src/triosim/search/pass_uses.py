@@ -7,11 +7,11 @@ what arrives, is gathered and scattered, but counted only; what is exchanged and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from triosim.core.dataclass import dataclass
 from triosim.memory.liveness import NONE_USED, Recorder, Uses
 from triosim.schedule._stage import PartFacts, StageFacts
 from triosim.schedule.actions import Pass

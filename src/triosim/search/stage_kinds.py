@@ -9,12 +9,13 @@ others run differs in whom they talk to only, their *ports*.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.composition.host import HostCosts, issue_shares
+from triosim.core.dataclass import dataclass
 from triosim.core.units import picoseconds
 from triosim.schedule._stage import JobFacts, StageFacts
 from triosim.schedule.actions import Action, Pass, Schedule

@@ -7,11 +7,11 @@ stages one after another, then one send after another, far apart.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from triosim.core.caching import kept
+from triosim.core.dataclass import dataclass
 from triosim.engine.graph import Task
 from triosim.engine.play import play
 from triosim.hardware.system import System

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated
 
+from triosim.core.dataclass import dataclass
 from triosim.core.options import Above, AtLeast, configured
 from triosim.core.units import parse_time, picoseconds
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from heapq import heappop, heappush
 from math import inf
@@ -21,6 +21,7 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 from triosim.core.units import MOST_TICKS, PICOSECONDS_PER_SECOND, parse_time
 from triosim.serving.autoscaling import Autoscaler, AutoscalingPlan

@@ -7,8 +7,7 @@ it: a share of what the context leaves is of weights and cache alone, and steps 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.units import format_bytes
 from triosim.hardware.accelerator import Accelerator

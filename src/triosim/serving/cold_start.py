@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 from triosim.core.options import configured
 from triosim.core.units import PICOSECONDS_PER_SECOND, parse_bandwidth, parse_time, picoseconds

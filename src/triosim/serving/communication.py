@@ -6,7 +6,7 @@ Each is played alone on the replica's part of the system, by the same collective
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from triosim.collectives.group import Group
 from triosim.collectives.groups import describe
 from triosim.collectives.scheduling import Collectives
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds
 from triosim.engine.graph import Collective, Graph, Task

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 from triosim.core.units import picoseconds
 from triosim.engine.graph import UNLIMITED
@@ -19,8 +21,18 @@ from triosim.serving.capacity import ReplicaMemory
 from triosim.serving.fleet import Progress, ReplicaGroup, Served, play
 from triosim.serving.kernel_times import NOTHING_MOVED, Moved
 from triosim.serving.metrics import ServingMetrics, Slo, measure
-from triosim.serving.model import ServedModel, precision_of
-from triosim.serving.pool import Pool, PricedPools, checked, device_of, part, refuse_idle, replicas_of
+from triosim.serving.model import ServedModel
+from triosim.serving.pool import (
+    AnyModel,
+    Pool,
+    PricedPools,
+    checked_any,
+    device_of,
+    part,
+    refuse_idle,
+    replicas_of,
+    weight_bytes,
+)
 from triosim.serving.replica import Replica
 from triosim.serving.requests import RequestTable
 from triosim.serving.router import ROUTERS
@@ -30,6 +42,7 @@ if TYPE_CHECKING:
     from triosim.network.routes import Router as Routes
     from triosim.serving.availability import Availability
     from triosim.serving.disaggregation import Place
+    from triosim.serving.fleet_energy import FleetEnergy
     from triosim.serving.recording import RunRecord, RunRecorder
     from triosim.serving.time_sharing import TimeSharing
 
@@ -84,6 +97,11 @@ class Deployment:
         """Whether some pool only prefills or decodes."""
         return any(pool.role != "both" for pool in self.pools)
 
+    @property
+    def makes_images(self) -> bool:
+        """Whether all that it serves are diffusion models."""
+        return all(pool.denoises for pool in self.pools)
+
 
 @dataclass(frozen=True)
 class ServingResult:
@@ -99,6 +117,7 @@ class ServingResult:
         intervals: 90 % intervals of figures by name (``ttft.mean``, ``tpot.p99``, ``output_tokens_per_s``), from the
             uncertainty of kernel times; empty where they were not asked for.
         record: every step, where that was asked for.
+        constants: of energy, beside the table's.
     """
 
     deployment: Deployment
@@ -109,6 +128,21 @@ class ServingResult:
     dollars_per_million_tokens: float | None
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     record: RunRecord | None = None
+    constants: Mapping[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def energy(self) -> FleetEnergy | None:
+        """Joules of the run; None where nobody knows what a device draws."""
+        from triosim.serving.fleet_energy import fleet_energy  # many runs are asked for their times alone
+
+        return fleet_energy(self.deployment, self.served, self.metrics.duration_s, self.constants)
+
+    @property
+    def dollars_per_request(self) -> float | None:
+        """Rent of the devices over the run, shared by its requests."""
+        if self.dollars_per_hour is None:
+            return None
+        return self.dollars_per_hour * self.metrics.duration_s / 3600 / len(self.served.requests)
 
     def table(self) -> dict[str, Any]:
         """For JSON."""
@@ -131,6 +165,8 @@ class ServingResult:
             "latency_s": {name: one.table() for name, one in found.distributions.items()},
             **found.figures,
             "dollars_per_million_tokens": self.dollars_per_million_tokens,
+            "dollars_per_request": self.dollars_per_request,
+            "energy": None if self.energy is None else self.energy.table(),
             "interval": {name: list(ends) for name, ends in self.intervals.items()},
             "goals": [
                 {"goal": str(goal), "reached_s": reached, "met": met} for goal, reached, met in found.goals
@@ -155,6 +191,7 @@ def _pool_table(pool: Pool, kept: ReplicaMemory | None) -> dict[str, Any]:
         "tp": pool.tensor_parallel, "pp": pool.stages, "dp": pool.attention_ranks, "replicas": pool.replicas,
         "weights": pool.weights,
         "kv_cache": pool.kv_cache, "memory": None if kept is None else kept.table(),
+        "power_cap_w": pool.power_cap_w, "clock_hz": pool.clock_hz,
         "autoscale": pool.autoscaling, "mtbf_s": None if pool.mtbf_s == math.inf else pool.mtbf_s,
     }  # fmt: skip
 
@@ -168,6 +205,7 @@ def serve(
     interval: bool | None = None,
     priced: PricedPools | None = None,
     recorded: bool = False,
+    constants: Mapping[str, float] | None = None,
 ) -> ServingResult:
     """Serve requests.
 
@@ -180,18 +218,20 @@ def serve(
         interval: find the 90 % interval of each figure; None finds it for at most :data:`FEW` requests.
         priced: step times of earlier runs of the same deployment; those found here are added.
         recorded: keep every step, which takes Python and its time.
+        constants: of energy, beside the table's.
 
     Raises:
         InputError: the deployment cannot be formed, a request does not fit it, or a policy broke a rule.
     """
     _check_sharing(deployment)
-    own, models = deployment, [checked(pool) for pool in deployment.pools]
+    own, models = deployment, [checked_any(pool) for pool in deployment.pools]
     _check(own)
     recorder = None
     if recorded:
         from triosim.serving.recording import RunRecorder  # nobody else needs it
 
         recorder = RunRecorder()
+    requests = _of_steps(own, requests)
     served, kept = _played(own, models, requests, NOTHING_MOVED, progress, priced, recorder)
     metrics = measure(served, slo, tpot)
     tokens = int(requests.prompt.sum() + requests.output.sum())
@@ -208,7 +248,18 @@ def serve(
                 moved.append(measure(again, (), tpot).named())
         intervals = _intervals(metrics.named(), moved)
     record = None if recorder is None else recorder.record()
-    return ServingResult(own, served, metrics, kept, per_hour, dollars, intervals, record)
+    return ServingResult(own, served, metrics, kept, per_hour, dollars, intervals, record, constants or {})
+
+
+def _of_steps(own: Deployment, requests: RequestTable) -> RequestTable:
+    """Requests of images are their numbers of steps: whatever is said of prompts, they have one token."""
+    of_images = [pool.model for pool in own.pools if pool.denoises]
+    if not of_images:
+        return requests
+    if requests.model is None:
+        return replace(requests, prompt=np.ones_like(requests.prompt), hashes=None)
+    asked = np.array([name in of_images for name in requests.models])[requests.model]
+    return replace(requests, prompt=np.where(asked, 1, requests.prompt))
 
 
 def _intervals(found: Mapping[str, float], moved: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float]]:
@@ -297,7 +348,7 @@ def _refuse_idle(own: Deployment) -> None:
 
 def _played(
     own: Deployment,
-    models: Sequence[ServedModel],
+    models: Sequence[AnyModel],
     requests: RequestTable,
     moved: Moved,
     progress: Progress | None,
@@ -318,10 +369,10 @@ def _played(
             one.recorder = recorder
             if one.speculation is not None:
                 one.speculation.seed = own.seed
-        if pool.adapters is not None:
+        if pool.adapters is not None and isinstance(model, ServedModel):
             _give_slots(own, pool, model, made, requests, moved)
         by_role.setdefault((pool.model, pool.role), []).extend(made)
-        if own.disaggregated:
+        if own.disaggregated and isinstance(model, ServedModel):
             begin = pool.first if own.network is None else device
             for place, one in enumerate(made):
                 places[one.number] = pool.place(model, begin + pool.first_of(place))
@@ -358,7 +409,7 @@ def _played(
 
 
 def _availability(
-    own: Deployment, models: Sequence[ServedModel], replicas: Sequence[Replica], names: Sequence[str], moved: Moved
+    own: Deployment, models: Sequence[AnyModel], replicas: Sequence[Replica], names: Sequence[str], moved: Moved
 ) -> Availability | None:
     """Which replicas serve when; None where all do all the time.
 
@@ -388,7 +439,7 @@ def _availability(
         if pool.model not in names:
             continue
         start = parse_cold_start(pool.cold_start)
-        weights = model.weight_bytes(precision_of(pool.weights), pool.tensor_parallel, pool.stages)
+        weights = weight_bytes(pool, model)
         slower = link_factor(pool.system, moved.network)
         pools.append(
             PoolAvailability(
@@ -403,7 +454,7 @@ def _availability(
 
 
 def _sharing(
-    own: Deployment, models: Sequence[ServedModel], replicas: Sequence[Replica], moved: Moved
+    own: Deployment, models: Sequence[AnyModel], replicas: Sequence[Replica], moved: Moved
 ) -> TimeSharing | None:
     """Which replicas take turns on the same devices; None where all have their own."""
     if not any(pool.shares for pool in own.pools):
@@ -427,7 +478,7 @@ def _sharing(
             cold = []
             for at in places:
                 other = own.pools[at]
-                weights = models[at].weight_bytes(precision_of(other.weights), other.tensor_parallel, other.stages)
+                weights = weight_bytes(other, models[at])
                 slower = link_factor(other.system, moved.network)
                 start = parse_cold_start(other.cold_start)
                 cold.append(start.ticks(other.system, other.first + place * other.size, other.size, weights, slower))

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from heapq import heappop, heappush
 from typing import NamedTuple, cast
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.engine.live import LiveNetwork
 from triosim.network.routes import Router as Routes

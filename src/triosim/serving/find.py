@@ -1,4 +1,4 @@
-"""The highest rate of requests at which a deployment keeps its goals, and the fewest replicas that do.
+"""The highest rate of requests at which a deployment keeps its goals, the fewest replicas, the clock of least energy.
 
 Requests are drawn once; another rate is the same requests with their times stretched, so that the answer depends on the
 rate alone.  The rate is doubled or halved until one is kept and the next is not, and the gap between them is halved
@@ -7,15 +7,18 @@ missed by single requests.
 
 Replicas are doubled until they keep the goals, and the gap between the last two numbers is halved: more replicas are
 taken to be no worse than fewer.
+
+Clocks are those of :mod:`triosim.search.clock`, and the energy is that of all nodes for the whole run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.units import picoseconds
 from triosim.serving.deployment import Deployment, ServingResult, serve
@@ -167,6 +170,73 @@ def fewest_replicas(
         middle = (low + high) // 2
         low, high = (low, middle) if keeps(middle) else (middle, high)
     return FoundFleet(high, found[high], tuple(tried))
+
+
+@dataclass(frozen=True)
+class FoundClock:
+    """An answer.
+
+    Attributes:
+        clock_hz: of least energy among those that keep the goals; the highest where none does.
+        kept: whether one does.
+        result: at it.
+        tried: what came of each clock in hertz, the highest first.
+    """
+
+    clock_hz: float
+    kept: bool
+    result: ServingResult
+    tried: dict[float, ServingResult]
+
+
+def least_energy_clock(
+    deployment: Deployment,
+    requests: RequestTable,
+    slo: Sequence[Slo],
+    tpot: str = "standard",
+    progress: Callable[[str], None] = lambda words: None,
+    constants: Mapping[str, float] | None = None,
+) -> FoundClock:
+    """Find it: one clock for all devices.
+
+    Args:
+        deployment: what serves.
+        requests: the traffic.
+        slo: goals, at least one.
+        tpot, constants: as of :func:`triosim.serving.deployment.serve`.
+        progress: told of each clock.
+
+    Raises:
+        InputError: there is no goal, a boost clock or what devices draw is not known, or as of
+            :func:`triosim.serving.deployment.serve`.
+    """
+    from triosim.search.clock import NOTHING_DRAWN, clocks_of, least_energy
+
+    if not slo:
+        raise InputError(
+            "--find clock looks for the clock of least energy that keeps the goals: give --slo, as ttft=p99:2s"
+        )
+    if any(pool.clock_hz is not None for pool in deployment.pools):
+        raise InputError("--find clock and a clock of the pools both say it: give only one")
+    top, lowest = clocks_of([pool.system for pool in deployment.pools])
+
+    def served(clock: float | None) -> ServingResult:
+        progress("the full clock" if clock is None else f"{clock / 1e6:.0f} MHz")
+        pools = tuple(replace(pool, clock_hz=clock) for pool in deployment.pools)
+        return serve(replace(deployment, pools=pools), requests, slo, tpot, interval=False, constants=constants)
+
+    def joules(result: ServingResult) -> float:
+        if result.energy is None:
+            raise InputError(NOTHING_DRAWN)
+        return result.energy.node_j
+
+    def keeps(result: ServingResult) -> bool:
+        return all(met for _, _, met in result.metrics.goals)
+
+    full = served(None)
+    joules(full)
+    tried, best = least_energy(served, full, top, lowest, joules, keeps)
+    return FoundClock(best, keeps(tried[best]), tried[best], tried)
 
 
 def _stretched(requests: RequestTable, factor: float) -> RequestTable:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
+from triosim.core.garbage import collection_paused
 from triosim.core.units import MOST_SUM
 from triosim.serving import native
 from triosim.serving.quantiles import Samples
@@ -82,6 +83,8 @@ class Served:
         sharing: replicas that are on the devices of others.
         swaps: how often a model's weights were loaded in place of another's.
         swapping: picoseconds that took.
+        joules: that the devices of each replica drew while they computed, by
+            :data:`triosim.serving.request_energy.JOULES`; None where nobody counted them.
     """
 
     requests: RequestTable
@@ -116,6 +119,7 @@ class Served:
     sharing: int = 0
     swaps: int = 0
     swapping: int = 0
+    joules: tuple[NDArray[np.float64] | None, ...] = ()
 
 
 def play(
@@ -200,10 +204,12 @@ class _Run:
 
     def served(self) -> Served:
         """Play from the first arrival to the last end."""
-        if not self.hand_overs and self.tiers is None and self.availability is None and self.sharing is None:
-            self._plain()
-        else:
-            self._beside_others()
+        alone = not self.hand_overs and self.tiers is None and self.availability is None and self.sharing is None
+        with collection_paused():
+            if alone:
+                self._plain()
+            else:
+                self._beside_others()
         for replica in self.replicas:
             if error := replica.stuck():
                 raise error
@@ -440,6 +446,7 @@ def _served(
         sharing=0 if sharing is None else sharing.saved,
         swaps=0 if sharing is None else sharing.swaps,
         swapping=0 if sharing is None else sharing.loading,
+        joules=tuple(replica.joules for replica in replicas),
     )
 
 

@@ -19,6 +19,7 @@
     model = "llama-3-8b"
     tp = 2
     replicas = 2
+    clock = "1200 MHz"             # of its devices at most; power_cap = "400 W"
     shares = "others"              # takes turns on the devices of the pool of that name, which is above
 
 Keys are the options of ``triosim serve`` without their dashes.
@@ -27,20 +28,21 @@ Keys are the options of ``triosim serve`` without their dashes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
 from triosim.core import guarded
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 from triosim.core.options import Above, AtLeast, configured
-from triosim.core.units import parse_bytes, parse_time
+from triosim.core.units import parse_bytes, parse_clock, parse_power, parse_time
 from triosim.hardware import machine
 from triosim.hardware.system import System
 from triosim.serving.availability import parse_mtbf
 from triosim.serving.deployment import Deployment
-from triosim.serving.pool import Pool
+from triosim.serving.pool import Pool, default_engine
 from triosim.serving.swap import SWAP_BYTES
 
 _MACHINE = ("system", "nodes", "device", "devices", "topology", "link", "latency")
@@ -67,7 +69,7 @@ class _Pool(_Machine):
     name: str = ""
     role: str = "both"
     model: str | None = None
-    engine: str = "vllm"
+    engine: str | None = None
     engine_option: Mapping[str, str] = field(default_factory=dict)
     tp: Count = 1
     pp: Count = 1
@@ -83,6 +85,9 @@ class _Pool(_Machine):
     speculate: str | None = None
     lora: str | None = None
     kv_tier: Sequence[str] = ()
+    image_size: Count | None = None
+    step_cache: str | None = None
+    stack: str | None = None
     max_length: Count | None = None
     kv_blocks: Count | None = None
     memory_utilisation: Annotated[float, Above(0)] | None = None
@@ -91,7 +96,14 @@ class _Pool(_Machine):
     mtbf: str = "none"
     repair: str = "0"
     host_time: str = "0"
+    power_cap: str | None = None
+    clock: str | None = None
     shares: str = ""
+
+    @property
+    def size(self) -> int:
+        """Of all replicas."""
+        return self.replicas * self.tp * self.pp * self.dp
 
 
 @dataclass(frozen=True)
@@ -135,19 +147,16 @@ def fleet_file(path: Path) -> Deployment:
             raise InputError(f"{path}: pool {place + 1} has {'two machines' if together else 'no machine'}: {cure}")
         if pool.model is None and whole.model is None:
             raise InputError(f"{path}: pool {place + 1} has no model: name one")
-    shared = (
-        _system(whole, sum(pool.replicas * pool.tp * pool.pp for pool in read if not pool.shares)) if together else None
-    )
+    shared = _system(whole, sum(pool.size for pool in read if not pool.shares)) if together else None
     made: list[Pool] = []
     first = 0
     for place, pool in enumerate(read):
-        size = pool.replicas * pool.tp * pool.pp
         if pool.shares:
             other = next(one for one in made if one.name == pool.shares)
             made.append(_pool(pool, whole.model, other.system, other.first, place))
             continue
-        made.append(_pool(pool, whole.model, shared or _system(pool, size), first if together else 0, place))
-        first += size
+        made.append(_pool(pool, whole.model, shared or _system(pool, pool.size), first if together else 0, place))
+        first += pool.size
     between = None
     if network is not None:
         if not isinstance(network, dict) or together:
@@ -211,13 +220,14 @@ def _system(own: _Machine, at_least: int) -> System:
 
 def _pool(own: _Pool, model: str | None, system: System, first: int, place: int) -> Pool:
     name = own.name or "pool"
+    served = own.model or model or ""
     return Pool(
-        model=own.model or model or "",
+        model=served,
         system=system,
         first=first,
         name=own.name or f"pool {place + 1}",
         role=own.role,
-        engine=own.engine,
+        engine=own.engine or default_engine(served),
         engine_options=own.engine_option,
         tensor_parallel=own.tp,
         stages=own.pp,
@@ -233,6 +243,9 @@ def _pool(own: _Pool, model: str | None, system: System, first: int, place: int)
         speculation=own.speculate,
         adapters=own.lora,
         tiers=own.kv_tier,
+        image_size=own.image_size,
+        step_cache=own.step_cache,
+        stack=own.stack,
         longest=own.max_length,
         blocks=own.kv_blocks,
         utilisation=own.memory_utilisation,
@@ -241,5 +254,7 @@ def _pool(own: _Pool, model: str | None, system: System, first: int, place: int)
         mtbf_s=parse_mtbf(own.mtbf, f"{name}: mtbf"),
         repair_s=parse_time(own.repair, f"{name}: repair"),
         host_s=parse_time(own.host_time, f"{name}: host_time"),
+        power_cap_w=None if own.power_cap is None else parse_power(own.power_cap, f"{name}: power_cap"),
+        clock_hz=None if own.clock is None else parse_clock(own.clock, f"{name}: clock"),
         shares=own.shares,
     )

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_BYTES
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.estimate import Z90, Estimates
 from triosim.kernels.physical.attention import family_of
-from triosim.kernels.physical.kinds import price
+from triosim.kernels.physical.kinds import Work, price
 from triosim.kernels.work.attention import attention
 from triosim.kernels.work.gemm import gemm
 from triosim.kernels.work.moe import experts
@@ -35,6 +36,9 @@ from triosim.serving.model import (
     ServedLayer,
     ServedModel,
 )
+
+if TYPE_CHECKING:
+    from triosim.serving.clocked import HeldBack
 
 Seconds = NDArray[np.float64]
 Attention = ServedHeads | ServedLatent
@@ -80,6 +84,7 @@ class ServingKernels:
         family: of attention kernels (:data:`triosim.kernels.work.attention.FAMILIES`).
         moved: how far off the models are taken to be.
         experts_apart: whether routed experts are left out, which devices beyond these share.
+        held: the clock that a power cap or a clock limit leaves; None at the full clock.
     """
 
     model: ServedModel
@@ -90,6 +95,16 @@ class ServingKernels:
     family: str = "auto"
     moved: Moved = NOTHING_MOVED
     experts_apart: bool = False
+    held: HeldBack | None = None
+
+    def _estimates(self, work: Work) -> Estimates:
+        """Times of kernels at the clock of the device."""
+        found = price(work, self.device)
+        return found if self.held is None else replace(found, seconds=self.held.seconds(work, found))
+
+    def _price(self, work: Work, z: float) -> Seconds:
+        """The same, whose class is off by so many standard deviations."""
+        return _moved(self._estimates(work), z)
 
     @property
     def reduces(self) -> float:
@@ -190,9 +205,9 @@ class ServingKernels:
         ``count (1 - (1 - chosen / count)^n)`` experts: only those weights are read.
         """
         model = self.model
-        router = price(gemm(n, np.full(n.shape, own.count), np.full(n.shape, model.width), "bfloat16"), self.device)
+        router = gemm(n, np.full(n.shape, own.count), np.full(n.shape, model.width), "bfloat16")
         found = {
-            "router": _moved(router, self.moved.products)
+            "router": self._price(router, self.moved.products)
             + self._stream("softmax", n * own.count, 2 * n * own.chosen, n, own.count),
         }
         if not self.experts_apart:
@@ -213,7 +228,7 @@ class ServingKernels:
             family="marlin" if DTYPE_BYTES[stored.stored] < 1 else "triton", gated=self.model.gated,
         )  # fmt: skip
         calls = replace(calls, weight_bytes=np.full(len(calls), stored.weight_bytes))
-        return _moved(price(calls, self.device), self.moved.products)
+        return self._price(calls, self.moved.products)
 
     def shared_experts(self, own: ArrayLike, all_: ArrayLike, devices: int) -> Seconds:
         """Seconds of the routed experts of all layers on one of the devices that share them, whole ones on each.
@@ -249,7 +264,7 @@ class ServingKernels:
         own = self.model.vocabulary / self.tensor_parallel
         width = np.full(n.shape, self.model.width)
         product = gemm(n, np.full(n.shape, own), width, "bfloat16")
-        logits = _moved(price(product, self.device), self.moved.products)
+        logits = self._price(product, self.moved.products)
         size = n * self.model.vocabulary
         return (
             logits
@@ -267,7 +282,7 @@ class ServingKernels:
         """A product of the model's width, and what is added to it (a head of Medusa)."""
         n = np.asarray(tokens, np.float64)
         columns, inner = np.full(n.shape, self.model.width / self.tensor_parallel), np.full(n.shape, self.model.width)
-        product = _moved(price(gemm(n, columns, inner, "bfloat16"), self.device), self.moved.products)
+        product = self._price(gemm(n, columns, inner, "bfloat16"), self.moved.products)
         size = n * self.model.width
         return product + self._stream("elementwise", 2 * size, size)
 
@@ -348,6 +363,8 @@ class ServingKernels:
         heads, kv_heads = self._heads(own)
         on = MixedDevice.of(self.device, heads, kv_heads, own.head, DTYPE_BYTES[self.kv_type])
         found = price(attention(1, 256, 256, heads, kv_heads, own.head), self.device)
+        if self.held is not None:
+            on = replace(on, step_s=on.step_s / self.held.prompts)
         return on, math.exp(self.moved.attention * float(found.spread[0]) / Z90)
 
     @cached_property
@@ -389,13 +406,13 @@ class ServingKernels:
             "bfloat16", head_v=head_v, window=float(window), latent=latent,
             kv_dtype=self.kv_type if self.kv_type != "float16" else None, family=self.family,
         )  # fmt: skip
-        return _moved(price(work, self.device), self.moved.attention)
+        return self._price(work, self.moved.attention)
 
     def _product(self, rows: NDArray, columns: float, inner: float) -> Seconds:
         own = self.model.dense(self.precision)
         work = gemm(rows, np.full(rows.shape, columns), np.full(rows.shape, inner), own.multiplied, casts=own.casts)
         stored = np.full(len(work), own.weight_bytes)
-        return _moved(price(replace(work, b_bytes=stored), self.device), self.moved.products)
+        return self._price(replace(work, b_bytes=stored), self.moved.products)
 
     def _stream(
         self, kind: str, read: NDArray, written: NDArray, rows: NDArray | None = None, length: int = 0
@@ -406,4 +423,4 @@ class ServingKernels:
             np.full(len(read), CODE[kind], np.int8), 2.0 * read, 2.0 * written, ones if rows is None else rows,
             2.0 * length * ones, ones,
         )  # fmt: skip
-        return _moved(price(work, self.device), self.moved.others)
+        return self._price(work, self.moved.others)

@@ -16,12 +16,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.guarded import content, csv_errors, rows, text
 from triosim.core.units import picoseconds

@@ -21,11 +21,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import lru_cache
 from importlib import resources
 from typing import Any, NamedTuple
 
+from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_CODE
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import arithmetic

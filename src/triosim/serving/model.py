@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_BYTES
 from triosim.core.errors import InputError, quoted, unknown
 from triosim.sources.modelling import configured

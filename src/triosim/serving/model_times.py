@@ -11,12 +11,13 @@ Tables hold seconds on grids, linear between their places; what lies beyond is p
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.units import PICOSECONDS_PER_SECOND, picoseconds
 from triosim.serving.kernel_times import ServingKernels
@@ -128,6 +129,7 @@ class ModelTimes(StepTimes):
     _tokens: list[float] = field(init=False, repr=False, default_factory=list)
     _sampling: dict[int, int] = field(init=False, repr=False, default_factory=dict)
     _alone: dict[int, int] = field(init=False, repr=False, default_factory=dict)
+    _known_chunks: dict[tuple[int, int], float] = field(init=False, repr=False, default_factory=dict)
     _rows: dict[int, list[float]] = field(init=False, repr=False, default_factory=dict)
     _batches: dict[int, tuple[int, list[float], int, int]] = field(init=False, repr=False, default_factory=dict)
 
@@ -151,10 +153,10 @@ class ModelTimes(StepTimes):
 
     def ticks(self, step: StepShape, stage: int) -> int:
         """See the module's docstring."""
-        if not step.chunks and not step.drafted and self.stages == 1:
-            count = step.decodes
+        _, chunks, count, context, _, drafted, _ = step
+        if not chunks and not drafted and self.stages == 1:
             base, row, host, gap = self._batches.get(count) or self._batch(count)
-            ticks = base + round(self._at(row, step.context / count))
+            ticks = base + round(self._at(row, context / count))
             return (ticks if ticks > host else host) + gap
         return self.with_host(self.device_ticks(step, stage), step.decodes + len(step.chunks))
 
@@ -312,12 +314,13 @@ class ModelTimes(StepTimes):
         return self._at(row, keys)
 
     def _at(self, row: list[float], keys: float) -> float:
-        """Between the lengths in a row."""
-        place = max(bisect_right(self._keys, keys) - 1, 0)
-        if place >= len(row) - 1:
-            return row[-1] * keys / self._keys[-1]
-        low, high = self._keys[place], self._keys[place + 1]
-        return row[place] + (row[place + 1] - row[place]) * (keys - low) / (high - low)
+        """Between the lengths in a row, the first of which is 1 key."""
+        places = self._keys
+        above = bisect_right(places, keys)
+        if above >= len(row):
+            return row[-1] * keys / places[-1]
+        low, before = places[above - 1], row[above - 1]
+        return before + (row[above] - before) * (keys - low) / (places[above] - low)
 
     def _row(self, sequences: int) -> list[float]:
         """Decodes of one batch size at all lengths, between those of the nearest sizes in the table."""
@@ -331,11 +334,18 @@ class ModelTimes(StepTimes):
     def _chunks(self, chunks: tuple[tuple[int, int], ...]) -> float:
         """One call for all: it is launched once."""
         total = 0.0
-        for tokens, cached in chunks:  # in this order: sum() rounds otherwise from Python 3.12 on
-            total += self._chunk(tokens, cached)
+        for chunk in chunks:  # in this order: sum() rounds otherwise from Python 3.12 on
+            known = self._known_chunks.get(chunk)
+            total += self._chunk(*chunk) if known is None else known
         return max(total - (len(chunks) - 1) * self._prefill[0][0], self._prefill[0][0])
 
     def _chunk(self, tokens: int, cached: int) -> float:
+        found = self._between_chunks(tokens, cached)
+        if not cached:  # most prompts are of lengths that others had
+            self._known_chunks[tokens, cached] = found
+        return found
+
+    def _between_chunks(self, tokens: int, cached: int) -> float:
         if tokens > self._chunk_sizes[-1] or cached > self._cached_sizes[-1]:
             return self._scale * float(self.kernels.prefill([tokens], [cached])[0])
         row, share = _cell(self._chunk_sizes, tokens)

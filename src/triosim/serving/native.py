@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.serving.kv_cache import KVCache, PrefixCache
 from triosim.serving.model_times import ModelTimes, StepTables
 from triosim.serving.policy import Policy

@@ -6,11 +6,13 @@ then.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.serving.capacity import UTILISATION, ReplicaMemory, memory
@@ -60,13 +62,18 @@ class OneRequest:
         """Whether the cache holds all requests to their end."""
         return self.kv_bytes <= self.memory.cache
 
+    @property
+    def joules(self) -> float:
+        """Of all devices; 0 where that is not known."""
+        return 0.0 if self.energy is None else self.energy.prompt_j + self.energy.decode_j
+
     def table(self) -> dict[str, Any]:
         """For JSON."""
         own = self.pool
         return {
-            "schema": SCHEMA, "model": own.model, "system": own.system.name,
+            "schema": SCHEMA, "model": own.model, "system": own.system.name, "device": own.system.model(0).name,
             "plan": {"tp": own.tensor_parallel, "pp": own.stages, "weights": own.weights, "kv_cache": own.kv_cache,
-                     "host": own.host},
+                     "host": own.host, "power_cap_w": own.power_cap_w, "clock_hz": own.clock_hz},
             "prompt": self.prompt, "output": self.output, "batch_size": self.batch, "context": self.context,
             "ttft_s": self.ttft_s, "tpot_s": self.tpot_s, "e2e_s": self.e2e_s, "breakdown_s": self.breakdown_s,
             "memory": {"kv_bytes": self.kv_bytes, "fits": self.fits, **self.memory.table()},
@@ -133,6 +140,44 @@ def one_request(
     return OneRequest(
         own, prompt, output, batch, context, ttft, tpot, in_all, breakdown, held, kept, pim, energy
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RequestClock:
+    """The clock at which a request takes least energy.
+
+    Attributes:
+        clock_hz: of those that are quick enough.
+        result: at it.
+        tried: each clock in hertz with what came of it and whether it is quick enough, the highest first.
+    """
+
+    clock_hz: float
+    result: OneRequest
+    tried: tuple[tuple[float, OneRequest, bool], ...]
+
+
+def least_energy_request(
+    full: OneRequest, predict: Callable[[float | None], OneRequest], slowdown: float
+) -> RequestClock:
+    """Look for the clock of least energy.
+
+    Args:
+        full: at the highest clock.
+        predict: at a clock in hertz.
+        slowdown: how much longer a request may take in all, as a part of it.
+
+    Raises:
+        InputError: a boost clock or what devices draw is not known.
+    """
+    from triosim.search.clock import NOTHING_DRAWN, clocks_of, least_energy
+
+    if full.energy is None:
+        raise InputError(NOTHING_DRAWN)
+    top, lowest = clocks_of([full.pool.system])
+    most = full.e2e_s * (1 + slowdown)
+    found, best = least_energy(predict, full, top, lowest, lambda one: one.joules, lambda one: one.e2e_s <= most)
+    return RequestClock(best, found[best], tuple((clock, one, one.e2e_s <= most) for clock, one in found.items()))
 
 
 def _seconds(times: ModelTimes, step: StepShape) -> float:

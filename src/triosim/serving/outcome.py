@@ -8,10 +8,11 @@ where one of them has no price.  Equally cheap ones follow each other by their m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import inf
 from typing import Any
 
+from triosim.core.dataclass import dataclass
 from triosim.serving.deployment import ServingResult
 
 
@@ -29,6 +30,7 @@ class FleetFigures:
         ttft_mean, ttft_p99, tpot_mean, tpot_p99, e2e_mean: seconds; None where there is no such request.
         preemptions: of all requests.
         rate: highest requests per second that keep the goals, where that was looked for.
+        output_token_j: joules of all nodes to an output token; None where nobody knows what a device draws.
     """
 
     replicas: int
@@ -46,6 +48,7 @@ class FleetFigures:
     e2e_mean: float | None
     preemptions: int
     rate: float | None = None
+    output_token_j: float | None = None
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,7 @@ def fleet_figures(result: ServingResult, rate: float | None = None, kept: bool =
         e2e_mean=latency("e2e", "mean"),
         preemptions=int(figures["preemptions"] or 0),
         rate=rate,
+        output_token_j=None if result.energy is None else result.energy.per_token_j,
     )  # fmt: skip
 
 

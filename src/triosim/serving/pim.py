@@ -17,12 +17,12 @@ where that takes less time than on the processor; prompts stay on the processor.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_BYTES, DTYPE_CODE
 from triosim.hardware.pim import PimMemory
 from triosim.serving.kernel_times import Seconds, ServingKernels

@@ -10,9 +10,10 @@ from abc import ABC, abstractmethod
 from bisect import bisect, insort
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.registry import Registry
 from triosim.serving.kv_cache import KVCache
@@ -130,8 +131,9 @@ class Policy(ABC):
 
     def in_order(self) -> list[Request]:
         """As :meth:`ready`, in the order in which they are served; who comes last gives way first."""
-        ready = self.ready()
-        return sorted(ready, key=_rank) if self.by_priority else ready[:]
+        if self.by_priority:
+            return sorted(self.ready(), key=_rank)
+        return self.running[:] if self.stages == 1 else self.ready()
 
     def admit(self) -> Request:
         """Take the first waiting request among those that run."""
@@ -162,7 +164,9 @@ class Policy(ABC):
 
 
 ENGINES = Registry("triosim.serving.engines", "triosim.serving.engines", "serving engine", Policy)
-"""Scheduling policies by name (``--engine``)."""
+"""Scheduling policies of tokens by name (``--engine``)."""
+IMAGE_ENGINES = Registry("triosim.serving.image_engines", "triosim.serving.image_engines", "engine of images", Policy)
+"""Those of diffusion models, whose tokens are denoising steps."""
 
 
 def _rank(request: Request) -> tuple[int, int]:

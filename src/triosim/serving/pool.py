@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
 from triosim.composition.host import issue_seconds
+from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_BYTES
 from triosim.core.errors import InputError, quoted
 from triosim.core.options import configured
@@ -16,17 +17,19 @@ from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.system import System
 from triosim.serving.adapters import AdaptedTimes, check_adapters, parse_adapters
 from triosim.serving.capacity import UTILISATION, ReplicaMemory, memory, static_share
+from triosim.serving.denoiser import Denoiser, is_denoiser
 from triosim.serving.kernel_times import NOTHING_MOVED, Moved, ServingKernels
 from triosim.serving.kv_cache import KVCache, PrefixCache
 from triosim.serving.model import ServedModel, kv_type_of, precision_of, served_model
 from triosim.serving.model_times import ModelTimes
 from triosim.serving.pim import ATTENTION, OFF, PimKernels
-from triosim.serving.policy import ENGINES, Policy
+from triosim.serving.policy import ENGINES, IMAGE_ENGINES, Policy
 from triosim.serving.replica import Replica
 from triosim.serving.step_times import NO_HOST, StepHost, StepTimes
 from triosim.serving.swap import SWAP_BYTES, HostCopies, SwappingCache
 
 if TYPE_CHECKING:
+    from triosim.serving.denoising import DenoisingTimes
     from triosim.serving.disaggregation import Place
     from triosim.serving.lockstep import LockStep, LockStepTimes
     from triosim.serving.speculation import Drafter, SpeculationPlan
@@ -78,7 +81,11 @@ class Pool:
         mtbf_s: mean seconds between failures of one device; infinite: none.
         repair_s: seconds from a failure until another replica begins to start.
         host_s: seconds that the host needs for a step, while the device runs one.
+        power_cap_w, clock_hz: that each device is held to (:mod:`triosim.serving.clocked`); None where nothing does.
         pim: what goes to memory that computes, where devices have it: one of :data:`triosim.serving.pim.MODES`.
+        image_size: pixels along each side of what a diffusion model makes; what it was made for if None.
+        step_cache: which of its steps run only a part, as typed (:func:`triosim.serving.denoising.parse_step_cache`).
+        stack: what runs it, by name (:mod:`triosim.stacks`); plain PyTorch if None.
         shares: name of the pool on whose devices this one takes turns; ``""``: it has its own.
         host: how kernels are launched: ``graph``, or eagerly (a mode of :mod:`triosim.composition.host`).
     """
@@ -112,9 +119,19 @@ class Pool:
     mtbf_s: float = inf
     repair_s: float = 0.0
     host_s: float = 0.0
+    power_cap_w: float | None = None
+    clock_hz: float | None = None
     host: str = "graph"
     pim: str = ATTENTION
+    image_size: int | None = None
+    step_cache: str | None = None
+    stack: str | None = None
     shares: str = ""
+
+    @property
+    def denoises(self) -> bool:
+        """Whether the model makes images."""
+        return is_denoiser(self.model)
 
     @property
     def size(self) -> int:
@@ -158,8 +175,33 @@ class Pool:
         return Place(first, self.tensor_parallel, self.stages, model.layers, heads, head)
 
 
-PricedPools = dict[tuple[object, ...], ModelTimes]
+AnyModel = ServedModel | Denoiser
+"""What a pool serves: tokens or images."""
+PricedPools = dict[tuple[object, ...], "ModelTimes | DenoisingTimes"]
 """Step times by what they depend on (:func:`_priced_by`); the systems of the pools must live as long."""
+
+
+def checked_any(own: Pool) -> AnyModel:
+    """As :func:`checked`, of a model that writes tokens or makes images.
+
+    Raises:
+        InputError: the pool cannot be formed.
+    """
+    if not own.denoises:
+        return checked(own)
+    from triosim.serving.denoising import checked_denoiser  # nobody else needs predictions
+
+    _check_sizes(own)
+    model = checked_denoiser(own)
+    _check_room(own)
+    return model
+
+
+def weight_bytes(own: Pool, model: AnyModel) -> float:
+    """Of what a device of a replica holds."""
+    if isinstance(model, Denoiser):
+        return model.weight_bytes(own.weights, own.tensor_parallel)
+    return model.weight_bytes(precision_of(own.weights), own.tensor_parallel, own.stages)
 
 
 def checked(own: Pool) -> ServedModel:
@@ -167,6 +209,27 @@ def checked(own: Pool) -> ServedModel:
 
     Raises:
         InputError: it cannot.
+    """
+    _check_sizes(own)
+    of_images = (("--image-size", own.image_size), ("--step-cache", own.step_cache), ("--stack", own.stack))
+    for option, given in of_images:
+        if given is not None:
+            raise InputError(f"{option} is of models that make images, and {own.model} writes tokens: leave it out")
+    model = served_model(own.model)
+    if model.heads % own.tensor_parallel:
+        raise InputError(
+            f"--tp {own.tensor_parallel} does not divide the {model.heads} heads of {own.model}: choose another"
+        )
+    _check_ranks(own, model)
+    _check_room(own)
+    return model
+
+
+def _check_sizes(own: Pool) -> None:
+    """Role and numbers.
+
+    Raises:
+        InputError: one makes no sense.
     """
     if own.role not in ROLES:
         raise InputError(f"role {quoted(own.role)} is not known: give {', '.join(ROLES)}")
@@ -178,19 +241,20 @@ def checked(own: Pool) -> ServedModel:
         if value < 1:
             what = "the fleet holds no replica of the model" if option == "--replicas" else f"{option} {value}"
             raise InputError(f"{what}: give {option} of at least 1")
-    model = served_model(own.model)
-    if model.heads % own.tensor_parallel:
-        raise InputError(
-            f"--tp {own.tensor_parallel} does not divide the {model.heads} heads of {own.model}: choose another"
-        )
-    _check_ranks(own, model)
+
+
+def _check_room(own: Pool) -> None:
+    """Whether the machine has the devices.
+
+    Raises:
+        InputError: it has too few.
+    """
     if own.first + own.devices > own.system.devices:
         beside = f" beside the {own.first} of other pools" if own.first else ""
         raise InputError(
             f"{own.replicas} replicas of {own.size} devices need {own.devices}{beside}, but "
             f"{own.system.name or 'the system'} has {own.system.devices}: use fewer, or a larger system"
         )
-    return model
 
 
 def _check_ranks(own: Pool, model: ServedModel) -> None:
@@ -249,7 +313,7 @@ def refuse_idle(replicas: int, size: int, devices: int, many: bool = True) -> No
 
 
 def replicas_of(
-    own: Pool, model: ServedModel, number: int, moved: Moved, priced: PricedPools | None = None
+    own: Pool, model: AnyModel, number: int, moved: Moved, priced: PricedPools | None = None
 ) -> tuple[list[Replica], ReplicaMemory | None]:
     """Fresh replicas, numbered from ``number`` on, and the memory of the fullest kind of device.
 
@@ -262,6 +326,12 @@ def replicas_of(
     Raises:
         InputError: the devices of one differ, or have too little memory.
     """
+    if isinstance(model, Denoiser):
+        from triosim.serving.denoising import denoising_replicas
+
+        firsts = range(own.first, own.first + own.devices, own.size)
+        policies = [engine_on(device_of(own, first), own.engine, own.engine_options, IMAGE_ENGINES) for first in firsts]
+        return denoising_replicas(own, model, number, moved, policies, priced)
     kinds: dict[str, tuple[ModelTimes, SpeculationPlan | None, Drafter | None, ReplicaMemory | None]] = {}
     replicas: list[Replica] = []
     adapters = None
@@ -279,8 +349,8 @@ def replicas_of(
         policy = engine_on(device, own.engine, own.engine_options)
         if device.name not in kinds:
             key = _priced_by(own, device, moved, policy.host())
-            times = priced.get(key) if priced is not None else None
-            times = times or step_times(own, model, first, moved, policy.host())
+            known = priced.get(key) if priced is not None else None
+            times = known if isinstance(known, ModelTimes) else step_times(own, model, first, moved, policy.host())
             if priced is not None:
                 priced[key] = times
             plan, drafter = _drafter(own, model, device, moved, times)
@@ -396,13 +466,20 @@ def _memory(
     )  # fmt: skip
 
 
-def engine_on(device: Accelerator, name: str, options: Mapping[str, str]) -> Policy:
+def default_engine(model: str) -> str:
+    """The engine that serves a model where nobody says."""
+    return "diffusers" if is_denoiser(model) else "vllm"
+
+
+def engine_on(
+    device: Accelerator, name: str, options: Mapping[str, str], engines: Registry[Policy] = ENGINES
+) -> Policy:
     """A fresh policy, with the options that were typed and what the engine sets by the device.
 
     Raises:
         InputError: there is no such engine, or an option is not one of its.
     """
-    policy = part(ENGINES, name, options, "engine")
+    policy = part(engines, name, options, "engine")
     given = {option.replace("-", "_") for option in options}
     for option, value in policy.defaults_on(device.name, device.memory_bytes or 0.0).items():
         if option not in given:
@@ -422,6 +499,7 @@ def _priced_by(own: Pool, device: Accelerator, moved: Moved, host: StepHost) -> 
     apart = own.attention_ranks > 1
     replica = (
         own.model, own.weights, own.kv_cache, own.tensor_parallel, own.stages, own.host, own.host_s, own.pim, apart,
+        own.power_cap_w, own.clock_hz,
     )  # fmt: skip
     return (id(own.system), own.first, device.name, moved, host, *replica)
 
@@ -434,15 +512,7 @@ def step_times(
     Raises:
         InputError: its devices differ, or a name in the pool is not known.
     """
-    device = device_of(own, first)
-    of_device = (model, device, precision_of(own.weights), kv_type_of(own.kv_cache), own.tensor_parallel)
-    apart = own.attention_ranks > 1
-    if device.pim is None or own.pim == OFF:
-        kernels = ServingKernels(*of_device, moved=moved, experts_apart=apart)
-    elif apart:
-        raise InputError(f"--dp {own.attention_ranks}: memory that computes is not shared by ranks: give --pim off")
-    else:
-        kernels = PimKernels(*of_device, moved=moved, mode=own.pim)
+    kernels = kernels_of(own, model, first, moved)
     between = None
     if own.tensor_parallel * own.stages > 1:
         from triosim.serving.communication import ReplicaCommunication  # nobody else needs collectives
@@ -452,6 +522,28 @@ def step_times(
     return ModelTimes(
         kernels, between, own.stages, graphs=issue == 0, host_s=own.host_s, issue_s=issue, engine_host=host
     )
+
+
+def kernels_of(own: Pool, model: ServedModel, first: int = 0, moved: Moved = NOTHING_MOVED) -> ServingKernels:
+    """Kernels of the devices of a replica, at the clock that these are held to.
+
+    Raises:
+        InputError: its devices differ, cannot keep their cap or clock, or a name in the pool is not known.
+    """
+    device = device_of(own, first)
+    of_device = (model, device, precision_of(own.weights), kv_type_of(own.kv_cache), own.tensor_parallel)
+    apart = own.attention_ranks > 1
+    if device.pim is None or own.pim == OFF:
+        kernels = ServingKernels(*of_device, moved=moved, experts_apart=apart)
+    elif apart:
+        raise InputError(f"--dp {own.attention_ranks}: memory that computes is not shared by ranks: give --pim off")
+    else:
+        kernels = PimKernels(*of_device, moved=moved, mode=own.pim)
+    if own.power_cap_w is None and own.clock_hz is None:
+        return kernels
+    from triosim.serving.clocked import under_limits  # nobody else needs to know what devices draw
+
+    return under_limits(kernels, own.power_cap_w, own.clock_hz)
 
 
 def lock_step(own: Pool, times: ModelTimes, first: int, moved: Moved) -> LockStepTimes:

@@ -20,18 +20,13 @@ class Samples:
 
     Attributes:
         exact: whether every value was kept as it is.
-        count: of all samples.
-        total: their sum, always exact.
-        least, most: of the samples, always exact.
     """
 
     def __init__(self) -> None:
         self.exact = True
-        self.count = 0
-        self.total = 0
-        self.least, self.most = 0, 0
         self._counts: dict[int, int] = {}
         self._columns: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None  # instead, where counting is over
+        self._sums: tuple[int, int, int, int] | None = None  # count, total, least and most, unless they can be counted
 
     @staticmethod
     def of(
@@ -41,43 +36,65 @@ class Samples:
         ``exact``, was there, in any order."""
         out = Samples()
         out._columns = values, times
-        out.exact, out.count, out.total, out.least, out.most = exact, count, total, least, most
+        out.exact, out._sums = exact, (count, total, least, most)
         return out
+
+    @property
+    def count(self) -> int:
+        """Of all samples."""
+        return self._summed()[0]
+
+    @property
+    def total(self) -> int:
+        """Their sum, always exact."""
+        return self._summed()[1]
+
+    @property
+    def least(self) -> int:
+        """Of the samples, always exact; 0 where there is none."""
+        return self._summed()[2]
+
+    @property
+    def most(self) -> int:
+        """Of the samples, always exact; 0 where there is none."""
+        return self._summed()[3]
+
+    def _summed(self) -> tuple[int, int, int, int]:
+        if self._sums is not None:
+            return self._sums
+        counts = self._counts
+        if not counts:
+            return 0, 0, 0, 0
+        total = sum(value * times for value, times in counts.items())
+        return sum(counts.values()), total, min(counts), max(counts)
 
     def add(self, value: int, times: int = 1) -> None:
         """Count a value ``times`` times."""
-        if times <= 0:
-            return
-        if not self.count or value < self.least:
-            self.least = value
-        if value > self.most:
-            self.most = value
-        self.count += times
-        self.total += value * times
-        key = value if self.exact else _bucket(value)
-        counts = self._counts
-        counts[key] = counts.get(key, 0) + times
-        if len(counts) > MOST_EXACT and self.exact:
-            self._merge()
+        if times > 0:
+            counts = self._counts
+            key = value if self.exact else self._bucketed(value, times)
+            counts[key] = counts.get(key, 0) + times
+            if len(counts) > MOST_EXACT and self.exact:
+                self._merge()
 
     def add_each(self, values: Sequence[int], times: int) -> None:
         """Count each of several values ``times`` times."""
-        if not self.exact or not values or times <= 0 or len(self._counts) + len(values) > MOST_EXACT:
+        if not self.exact or times <= 0 or len(self._counts) + len(values) > MOST_EXACT:
             for value in values:
                 self.add(value, times)
             return
-        least, most = min(values), max(values)
-        if not self.count or least < self.least:
-            self.least = least
-        if most > self.most:
-            self.most = most
-        self.count += times * len(values)
-        self.total += times * sum(values)
         counts = self._counts
         for value in values:
             counts[value] = counts.get(value, 0) + times
 
+    def _bucketed(self, value: int, times: int) -> int:
+        """The bucket of a value, which is added to what can no longer be counted."""
+        count, total, least, most = self._summed()
+        self._sums = count + times, total + value * times, min(least, value), max(most, value)
+        return _bucket(value)
+
     def _merge(self) -> None:
+        self._sums = self._summed()
         merged: dict[int, int] = {}
         for value, times in self._counts.items():
             key = _bucket(value)

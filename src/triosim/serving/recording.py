@@ -6,11 +6,11 @@ A replica that is recorded plays every step by itself, in Python; what comes of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.serving.kv_cache import KVCache
 from triosim.serving.policy import Batch
 from triosim.serving.step_times import StepShape

@@ -6,7 +6,11 @@ What a policy answers is checked before anything is done: :class:`PolicyError` n
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from triosim.core.errors import InputError
 from triosim.serving.kv_cache import KVCache
@@ -23,6 +27,10 @@ if TYPE_CHECKING:
 
 Steps = Callable[[Batch, int, int], None]
 """Told of a step that begins: its batch before it is computed, and when it begins and ends."""
+
+
+_shape = partial(tuple.__new__, StepShape)
+"""A step's shape of all its fields; the class itself takes three times as long, and there is one for every step."""
 
 
 class PolicyError(InputError):
@@ -55,7 +63,11 @@ class Replica:
         gaps: picoseconds between tokens of a request.
         tokens: computed, in all steps.
         padding: tokens that steps computed besides, to fill captured graphs.
+        joules: that its devices drew while they computed, by :data:`triosim.serving.request_energy.JOULES`; None where
+            nobody counts them.
     """
+
+    joules: NDArray[np.float64] | None = None
 
     def __init__(
         self, number: int, policy: Policy, cache: KVCache, times: StepTimes, longest: int,
@@ -76,6 +88,7 @@ class Replica:
         self.tiers: TierTraffic | None = None
         self.speculation: Speculation | None = None
         self.slots: AdapterSlots | None = None
+        self._beside: bool | None = None  # of these, any; known at the first step
         self._drafts: list[int] = []
         self._spans: list[list[tuple[int, int]]] = []  # of each step in flight: begin and end on each stage
         self._kept: dict[int, Request] = {}
@@ -200,19 +213,17 @@ class Replica:
         """
         if len(self.in_flight) >= self.stages:
             return -1
-        if self.tiers is not None:
-            self.tiers.fetch(self, now)
-        batch = self.policy.schedule() if self.slots is None else self._with_adapters()
+        if self._beside is None:
+            self._beside = self._is_more()
+        batch = self._scheduled(now) if self._beside else self.policy.schedule()
         if not batch:
             return -1
-        if self.cache.waits or self.slots is not None:
+        if self._beside:
             now = self._after_copies(batch, now)
         shape = self._taken(batch, now)
-        if self.speculation is not None:
-            shape = self._speculated(batch, shape, self.speculation)
-        if self.slots is not None:
-            shape = shape._replace(adapters=self.slots.count(batch))
-        if self._steady and shape.decodes == len(batch) == len(self.policy.running) and self._every_step_alike:
+        if self._beside:
+            shape = self._with_more(batch, shape)
+        elif self._steady and shape.decodes == len(batch) == len(self.policy.running):
             shape, now = self._decoded(batch, shape, now, horizon)
         if self.stages == 1:  # which is free
             ticks = self.times.ticks(shape, 0)
@@ -295,15 +306,17 @@ class Replica:
         shape = StepShape(count, (), count, shape.context + steps * count, count)
         return shape, now
 
-    @property
-    def _every_step_alike(self) -> bool:
-        """Whether steps of the same decodes differ in their lengths alone."""
+    def _is_more(self) -> bool:
+        """Whether steps of the same decodes may differ in more than their lengths, or somebody looks at each."""
         beside = (self.tiers, self.speculation, self.slots, self.recorder)
-        return all(one is None for one in beside)
+        return self.cache.waits or any(one is not None for one in beside)
 
-    def _with_adapters(self) -> Batch:
-        """The policy's step, of those whose adapters find slots."""
-        assert self.slots is not None
+    def _scheduled(self, now: int) -> Batch:
+        """The policy's step: with what tiers have, and of those whose adapters find slots."""
+        if self.tiers is not None:
+            self.tiers.fetch(self, now)
+        if self.slots is None:
+            return self.policy.schedule()
         self.slots.pass_over(self.policy)
         batch = self.policy.schedule()
         self.slots.put_back(self.policy)
@@ -315,6 +328,14 @@ class Replica:
         if self.slots is not None:
             copying += self.slots.load(batch, self.policy.running)
         return max(now, self.free_at[0]) + copying if copying else now
+
+    def _with_more(self, batch: Batch, shape: StepShape) -> StepShape:
+        """A step with its drafts and its adapters."""
+        if self.speculation is not None:
+            shape = self._speculated(batch, shape, self.speculation)
+        if self.slots is not None:
+            shape = shape._replace(adapters=self.slots.count(batch))
+        return shape
 
     def _speculated(self, batch: Batch, shape: StepShape, speculation: Speculation) -> StepShape:
         """Give those that decode drafts to verify: as many as there are blocks, and room in the step, for."""
@@ -341,32 +362,34 @@ class Replica:
         chunks: list[tuple[int, int]] = []
         size = self.cache.block_tokens
         for request, count in batch:
-            computed = request.computed + count
-            known = request.known
+            before, known = request.computed, request.known
+            computed = before + count
             if request.busy or count < 1 or computed > known or request.blocks * size < computed:
                 raise self._broken(request, count, batch)
-            if request.computed == request.cached and request not in self.policy.running:
+            if before == request.cached and request not in self.policy.running:
                 raise self._broken(request, count, batch)
             request.busy = True
             tokens += count
-            if request.last_end >= 0:
-                request.waited += now - request.last_end
+            last = request.last_end
+            if last >= 0:
+                if last != now:
+                    request.waited += now - last
             elif request.scheduled < 0:
                 request.scheduled = now
             if computed == known:
                 sampled += 1
-            if request.computed >= request.prefill:
+            if before >= request.prefill:
                 decodes += 1
                 context += known
             else:
-                chunks.append((count, request.computed))
+                chunks.append((count, before))
         most = self.policy.max_tokens
         if most is not None and tokens > most:
             raise PolicyError(
                 f"the policy {self._name} gave a step {tokens} tokens, more than its budget of {most}: give no more "
                 "than max_tokens"
             )
-        return StepShape(tokens, tuple(chunks), decodes, context, sampled)
+        return _shape((tokens, tuple(chunks), decodes, context, sampled, (), 0))
 
     def _broken(self, request: Request, count: int, batch: Batch) -> PolicyError:
         """Which rule a request of a batch breaks."""
@@ -399,20 +422,22 @@ class Replica:
         gaps = self.gaps
         gap = times = 0
         speculation = self.speculation
-        for place, (request, count) in enumerate(batch):
+        drafts = iter(self._drafts)
+        for request, count in batch:
             request.busy = False
             request.last_end = now
-            request.computed += count
-            if speculation is not None and request.first_token >= 0 and self._drafts[place]:
-                held = speculation.verified(request, self._drafts[place])
-                request.computed += held
+            computed = request.computed = request.computed + count
+            if speculation is not None and (drafted := next(drafts)) and request.first_token >= 0:
+                held = speculation.verified(request, drafted)
+                computed = request.computed = computed + held
                 request.known += held
                 gaps.add(0, held)
             if store is not None:
                 store(request)
-            if request.computed < request.known:
+            known = request.known
+            if computed < known:
                 continue
-            request.known += 1
+            known = request.known = known + 1
             if request.first_token < 0:
                 request.first_token = now
             elif now - request.last_token == gap:  # most of a batch had their last token together
@@ -422,7 +447,7 @@ class Replica:
                     gaps.add(gap, times)
                 gap, times = now - request.last_token, 1
             request.last_token = now
-            if request.known == request.end:
+            if known == request.end:
                 request.finished = now
                 if speculation is not None:
                     speculation.forget(request)

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_BYTES, DTYPE_CODE
 from triosim.energy.constants import EnergyConstants
 from triosim.energy.device import DeviceEnergy, device_energy
@@ -51,6 +54,41 @@ class RequestEnergy:
         }  # fmt: skip
 
 
+JOULES = ("static", "memory", "flop", "cache")
+"""What devices draw joules for while they compute."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What steps compute, of one or of many together.
+
+    Attributes:
+        steps: each of which reads the weights.
+        tokens: computed, those that fill captured graphs too.
+        decoded: of these, after prompts.
+        context: keys that these attend to, each its own token included, summed.
+        sampled: positions at which tokens are chosen.
+        chunks, cached: tokens of each part of a prompt, and tokens computed before; floats of equal shape.
+        share: of these parts that is computed here.
+    """
+
+    steps: float
+    tokens: float
+    decoded: float
+    context: float
+    sampled: float
+    chunks: NDArray[np.float64]
+    cached: NDArray[np.float64]
+    share: float = 1.0
+
+    @staticmethod
+    def of(step: StepShape) -> Load:
+        """One step."""
+        chunks = np.array(step.chunks, np.float64).reshape(-1, 2)
+        prompts = float(chunks[:, 0].sum())
+        return Load(1, step.tokens, step.tokens - prompts, step.context, step.sampled, chunks[:, 0], chunks[:, 1])
+
+
 def request_energy(
     kernels: ServingKernels, steps: Sequence[tuple[StepShape, float]], stages: int, output: int
 ) -> RequestEnergy | None:
@@ -68,7 +106,7 @@ def request_energy(
     energy = device_energy(kernels.device, EnergyConstants())
     if energy is None:
         return None
-    each = [_joules(kernels, energy, step, seconds, stages) for step, seconds in steps]
+    each = [joules(kernels, energy, Load.of(step), seconds, stages) for step, seconds in steps]
     parts = {name: sum(one[name] for one in each) for name in each[0]}
     total, prompt = sum(parts.values()), sum(each[0].values())
     seconds = sum(took for _, took in steps)
@@ -80,69 +118,87 @@ def request_energy(
     )  # fmt: skip
 
 
-def _joules(
-    kernels: ServingKernels, energy: DeviceEnergy, step: StepShape, seconds: float, stages: int
-) -> dict[str, float]:
-    """Of one step by part."""
-    flop, moved = work_of(kernels, step)
+def joules(kernels: ServingKernels, energy: DeviceEnergy, load: Load, seconds: float, stages: int) -> dict[str, float]:
+    """Of one replica's devices, by part: ``static``, ``memory``, ``flop``, ``cache``.
+
+    Args:
+        kernels: of one device, at its clock.
+        energy: what it draws.
+        load: what is computed.
+        seconds: that takes, through all stages.
+        stages: of the pipeline: while one works, others idle.
+    """
+    flop, moved = work_of(kernels, load)
     working = kernels.tensor_parallel
     static = (energy.static_w + (stages - 1) * energy.idle_w) * working * seconds
-    room = (energy.tdp_w - energy.static_w) * working * seconds
+    most = energy.tdp_w if kernels.held is None else min(energy.tdp_w, kernels.held.most_w)
+    room = (most - energy.static_w) * working * seconds
     memory = min(moved * energy.memory_j_per_byte, room)
+    computing, reading = (1.0, 1.0) if kernels.held is None else kernels.held.switching
     switching = {
-        "flop": flop * float(energy.flop_j[DTYPE_CODE[kernels.precision.multiplied]]),
-        "cache": moved * energy.cache_j_per_byte,
+        "flop": computing * flop * float(energy.flop_j[DTYPE_CODE[kernels.precision.multiplied]]),
+        "cache": reading * moved * energy.cache_j_per_byte,
     }  # fmt: skip
     part = min(1.0, (room - memory) / max(sum(switching.values()), 1e-300))
-    return {"static": static, "memory": memory, **{name: joules * part for name, joules in switching.items()}}
+    return {"static": static, "memory": memory, **{name: value * part for name, value in switching.items()}}
 
 
-def work_of(kernels: ServingKernels, step: StepShape) -> tuple[float, float]:
-    """FLOP of a step and bytes that it moves, on all devices of a replica together."""
+def work_of(kernels: ServingKernels, load: Load) -> tuple[float, float]:
+    """FLOP, and bytes that are moved, on all devices of a replica together."""
     model, precision = kernels.model, kernels.precision
     head = float(model.width * model.vocabulary)
-    flop, weights, rows, read = 2 * head * step.sampled, 2 * head * (step.sampled > 0), 0.0, 0.0
+    flop, weights = 2 * head * load.sampled, 2 * head * (load.steps if load.sampled else 0)
+    rows = read = 0.0
     ups = 3 if model.gated else 2
     beside = model.dense(precision).weight_bytes
     for kind in model.kinds:
         own = kind.experts
         every = ups * model.width * own.inner if own else 0  # parameters of an expert
         dense = kind.attention.parameters(model.width) + ups * model.width * (own.shared if own else kind.inner)
-        chosen, touched = (own.chosen, _touched(own, step.tokens)) if own else (0, 0.0)
-        spent, attended = _attended(kind.attention, step)
-        flop += kind.count * (2 * (dense + chosen * every) * step.tokens + spent)
-        weights += kind.count * (dense * beside + touched * every * precision.weight_bytes)
+        chosen, touched = (own.chosen, _touched(own, load)) if own else (0, 0.0)
+        spent, attended = _attended(kind.attention, load)
+        flop += kind.count * (2 * (dense + chosen * every) * load.tokens + spent)
+        weights += kind.count * (load.steps * dense * beside + touched * every * precision.weight_bytes)
         inner = chosen * own.inner + own.shared if own else kind.inner
         between = 8 * model.width + 3 * kind.attention.between + (2 * ups) * inner
-        rows += kind.count * between * step.tokens
+        rows += kind.count * between * load.tokens
         read += kind.count * attended
     heads, elements = model.cached
-    cache = DTYPE_BYTES[kernels.kv_type] * heads * elements * (read + model.layers * step.tokens)
-    activations = DTYPE_BYTES["bfloat16"] * (rows + 3 * model.vocabulary * step.sampled)
+    cache = DTYPE_BYTES[kernels.kv_type] * heads * elements * (read + model.layers * load.tokens)
+    activations = DTYPE_BYTES["bfloat16"] * (rows + 3 * model.vocabulary * load.sampled)
     return flop, weights + cache + activations
 
 
-def _touched(own: ServedExperts, tokens: int) -> float:
-    """Experts of a layer that so many tokens, each choosing by chance, read."""
-    return max(own.count * (1 - (1 - own.chosen / own.count) ** tokens), own.chosen)
+def _touched(own: ServedExperts, load: Load) -> float:
+    """Experts of a layer that are read, over all steps: tokens choose by chance, each prompt is in a step of its own
+    while there are steps, and steps have equally many decodes."""
+    with_prompts = min(load.steps, load.share * len(load.chunks))
+    decoding, missed = load.decoded / load.steps, 1 - own.chosen / own.count
+    prompts = (load.tokens - load.decoded) / with_prompts if with_prompts else 0.0
+
+    def read(tokens: float) -> float:
+        return max(own.count * (1 - missed**tokens), own.chosen) if tokens else 0.0
+
+    return with_prompts * read(decoding + prompts) + (load.steps - with_prompts) * read(decoding)
 
 
-def _attended(own: ServedHeads | ServedLatent, step: StepShape) -> tuple[float, float]:
+def _attended(own: ServedHeads | ServedLatent, load: Load) -> tuple[float, float]:
     """FLOP of a layer's attention, and positions of its cache that it reads."""
     if isinstance(own, ServedLatent):  # decodes attend to the latent vectors, prompts to keys and values of the heads
         decoding, prompting = own.heads * (2 * own.rank + own.rotated), own.heads * (own.size + own.rotated + own.value)
     else:
         decoding = prompting = 2 * own.heads * own.head
-    context = float(step.context)
-    if own.window and step.decodes:
-        context = step.decodes * min(context / step.decodes, float(own.window))
-    pairs = sum(_pairs(count, cached, own.window) for count, cached in step.chunks)
-    held = sum(count + (min(cached, own.window) if own.window else cached) for count, cached in step.chunks)
+    context = load.context
+    if own.window and load.decoded:
+        context = load.decoded * min(context / load.decoded, float(own.window))
+    pairs = load.share * float(_pairs(load.chunks, load.cached, own.window).sum())
+    before = np.minimum(load.cached, own.window) if own.window else load.cached
+    held = load.share * float((load.chunks + before).sum())
     return 2.0 * (decoding * context + prompting * pairs), context + held
 
 
-def _pairs(count: int, cached: int, window: int) -> float:
-    """Queries and keys of a chunk that meet: each of ``count`` positions sees those before it and its own, within the
+def _pairs(count: NDArray[np.float64], cached: NDArray[np.float64], window: int) -> NDArray[np.float64]:
+    """Queries and keys of chunks that meet: each of ``count`` positions sees those before it and its own, within the
     window where there is one."""
-    free = count if not window else min(max(window - cached, 0), count)
-    return free * cached + free * (free + 1) / 2 + (count - free) * window
+    free = np.clip(window - cached, 0, count) if window else count
+    return np.asarray(free * cached + free * (free + 1) / 2 + (count - free) * window, np.float64)

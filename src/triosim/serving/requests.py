@@ -9,12 +9,13 @@ tokens is done when ``prompt + n`` tokens are known, so that the last one is nev
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.units import MOST_TICKS, picoseconds
 

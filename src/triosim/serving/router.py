@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from random import Random
 from typing import TYPE_CHECKING
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import Registry
 from triosim.serving.requests import Request
 

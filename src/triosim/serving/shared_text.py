@@ -11,13 +11,14 @@ lengths of prompts are of what is new.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.limits import check_memory
 from triosim.core.options import AtLeast, configured

@@ -15,12 +15,13 @@ from one more layer that does (``eagle``, Li et al. 2024), or from heads that gu
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import field
 from random import Random
 from typing import Annotated
 
 import numpy as np
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 from triosim.core.options import AtLeast, configured
 from triosim.core.units import picoseconds
@@ -231,11 +232,12 @@ def drafter_of(
     """
     if plan.kind == "ngram":
         return NGram()
-    kernels = ServingKernels(model, device, precision, kv_type, tensor_parallel, moved=moved)
+    held = times.kernels.held
+    kernels = ServingKernels(model, device, precision, kv_type, tensor_parallel, moved=moved, held=held)
     if plan.kind == "medusa":
         return MedusaHeads(kernels, plan.tokens)
     if plan.kind == "eagle":
-        one = ServingKernels(model.of_one_layer(), device, precision, kv_type, tensor_parallel, moved=moved)
+        one = ServingKernels(model.of_one_layer(), device, precision, kv_type, tensor_parallel, moved=moved, held=held)
         return DraftModel(ModelTimes(one, times.communication, graphs=times.graphs), one)
     assert plan.model is not None
     small = served_model(plan.model)
@@ -246,7 +248,7 @@ def drafter_of(
         )
     if small.heads % tensor_parallel:
         raise InputError(f"--tp {tensor_parallel} does not divide the {small.heads} heads of {plan.model}")
-    own = ServingKernels(small, device, precision, kv_type, tensor_parallel, moved=moved)
+    own = ServingKernels(small, device, precision, kv_type, tensor_parallel, moved=moved, held=held)
     return DraftModel(ModelTimes(own, times.communication, graphs=times.graphs))
 
 

@@ -7,8 +7,7 @@ Each device copies what it holds of a block.  A request for which the host has n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.units import PICOSECONDS_PER_SECOND, format_bytes, picoseconds
 from triosim.hardware.system import System

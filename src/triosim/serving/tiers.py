@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 from triosim.core.options import configured
 from triosim.core.units import format_bytes, parse_bandwidth, parse_bytes, parse_time, picoseconds
@@ -27,13 +28,13 @@ from triosim.engine.live import LiveNetwork
 from triosim.hardware.system import System
 from triosim.hardware.wiring import own_host_link
 from triosim.network.routes import Router
+from triosim.serving.denoiser import Denoiser
 from triosim.serving.kv_cache import PrefixCache
 from triosim.serving.replica import Replica
 from triosim.serving.requests import Request
 
 if TYPE_CHECKING:
-    from triosim.serving.model import ServedModel
-    from triosim.serving.pool import Pool
+    from triosim.serving.pool import AnyModel, Pool
 
 TIERS = ("host", "peer", "nvme", "remote")
 """Where blocks are kept."""
@@ -101,7 +102,7 @@ def parse_tier(text: str) -> CacheTier:
 
 
 def tiers_of(
-    pools: Sequence[Pool], models: Sequence[ServedModel], replicas: Sequence[Replica], slower: float = 1.0
+    pools: Sequence[Pool], models: Sequence[AnyModel], replicas: Sequence[Replica], slower: float = 1.0
 ) -> TierTraffic:
     """The tiers of a fleet.
 
@@ -128,8 +129,8 @@ def tiers_of(
         for one in range(pool.cores):
             replica = replicas[number]
             number += 1
-            block = pool.block_bytes(model, replica.cache.block_tokens)
-            if tiers:
+            if tiers and not isinstance(model, Denoiser):
+                block = pool.block_bytes(model, replica.cache.block_tokens)
                 traffic.attach(replica, pool.first + one * pool.size, pool.size, tiers, block, place)
     return traffic
 

@@ -9,9 +9,10 @@ gives no device back before one of its requests has had a token, so that every t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from heapq import heappop, heappush
 
+from triosim.core.dataclass import dataclass
 from triosim.core.units import MOST_SUM
 from triosim.serving.replica import Replica
 

@@ -11,15 +11,17 @@ import dataclasses
 import functools
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from triosim.core import guarded
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted, unknown
 from triosim.core.limits import WEIGHT_BYTES, check_memory
 from triosim.core.registry import Registry
+from triosim.core.tiling import NotRepeating
+from triosim.sources.models._decoder import Decoder, with_layers
 from triosim.sources.models._family import Family, Text
 from triosim.sources.models._family import Images as Images  # for families from outside, as the next two lines
 from triosim.sources.models._lora import checked
@@ -30,6 +32,7 @@ from triosim.sources.models._norms import NORMS
 from triosim.sources.models._optimizers import optimize
 from triosim.sources.models._tape import Dim
 from triosim.sources.models._tape import Tensor as Tensor
+from triosim.trace.repeated import Recurrence, lengthened
 from triosim.trace.tables import BATCH, Meta, Trace
 from triosim.transform.optimizing import optimizer as optimizer_of
 
@@ -151,6 +154,7 @@ def model(
     fused_softmax: bool = True,
     norms: str = "one",
     fused_loss: bool | None = None,
+    fused_gate: bool | None = None,
     vocabulary_multiple: int = 1,
     lora: str = "",
     adapters: bool = True,
@@ -187,6 +191,7 @@ def model(
         fused_softmax: of an unfused attention: scale, mask and softmax are one kernel.
         norms: how an RMS norm is run, one of :data:`~triosim.sources.models._norms.NORMS`.
         fused_loss: whether cross entropy is one kernel; by default with ``fused``.
+        fused_gate: whether SwiGLU is one kernel; by default with ``fused``.
         vocabulary_multiple: the vocabulary is padded to a multiple of it.
         lora: adapters of low rank beside frozen weights, as ``"16"`` or ``"16,targets=q_proj+v_proj,base=nf4"``
             (:class:`triosim.sources.models._lora.Lora`).
@@ -202,7 +207,7 @@ def model(
         "batch_size": batch_size, "sequence_length": sequence_length, "image_size": image_size, "precision": precision,
         "training": training, "optimizer": optimizer, "fused": fused, "fused_optimizer": fused_optimizer,
         "attention": attention, "fused_softmax": fused_softmax, "norms": norms, "fused_loss": fused_loss,
-        "vocabulary_multiple": vocabulary_multiple,
+        "fused_gate": fused_gate, "vocabulary_multiple": vocabulary_multiple,
         "lora": lora, "adapters": adapters, "scored": scored, "value_head": value_head,
     }  # fmt: skip
     if _is_file(name):
@@ -306,6 +311,7 @@ def _build(
     fused_softmax: bool = True,
     norms: str = "one",
     fused_loss: bool | None = None,
+    fused_gate: bool | None = None,
     vocabulary_multiple: int = 1,
     lora: str = "",
     adapters: bool = True,
@@ -342,32 +348,56 @@ def _build(
     family = family if training else family.untrained()
     low_rank = lora_of(lora) if lora else None
     batch, size = Dim(batch_size, BATCH), sizes.get(family.sized_by)
-    narrow: list[str] = []
-    if low_rank is not None and low_rank.base == "nf4":  # which layers are linear is known once they are called
-        probe = Net(family.weights(), PRECISIONS[precision], False, fused, attention, fused_softmax, low_rank)
-        family.forward(probe, family.inputs(probe, batch, size)[0])
-        narrow = [path for path in probe.linears if low_rank.meets(path)]
-    net = Net(
-        family.weights(), PRECISIONS[precision], training, fused, attention, fused_softmax, low_rank, narrow, adapters,
-        norms, fused_loss,
-    )  # fmt: skip
-    x, labels = family.inputs(net, batch, size)
-    scores = family.forward(net, x)
-    checked(net, title)
-    if not training and scored:
-        family.loss(net, scores, labels)
-    if training:
-        net.backward(family.loss(net, scores, labels), net.parameters.values())
-        optimize(net, optimizer, fused_optimizer)
-    meta = Meta(
-        made_by="triosim.model",
-        workload=", ".join(part for part in (title, family.extent(x), net.precision, lora and f"LoRA {lora}") if part),
-        batch_size=batch_size,
-        sequence_length=int(x.shape[1]) if isinstance(family, Text) else None,
-        symbols="model",
-        notes=notes,
-    )
-    return net.builder.build(meta)
+
+    def step(family: Family) -> Trace:
+        narrow: list[str] = []
+        if low_rank is not None and low_rank.base == "nf4":  # which layers are linear is known once they are called
+            probe = Net(family.weights(), PRECISIONS[precision], False, fused, attention, fused_softmax, low_rank)
+            family.forward(probe, family.inputs(probe, batch, size)[0])
+            narrow = [path for path in probe.linears if low_rank.meets(path)]
+        net = Net(
+            family.weights(), PRECISIONS[precision], training, fused, attention, fused_softmax, low_rank, narrow,
+            adapters, norms, fused_loss, fused_gate,
+        )  # fmt: skip
+        x, labels = family.inputs(net, batch, size)
+        scores = family.forward(net, x)
+        checked(net, title)
+        if not training and scored:
+            family.loss(net, scores, labels)
+        if training:
+            net.backward(family.loss(net, scores, labels), net.parameters.values())
+            optimize(net, optimizer, fused_optimizer)
+        said = (title, family.extent(x), net.precision, lora and f"LoRA {lora}")
+        meta = Meta(
+            made_by="triosim.model",
+            workload=", ".join(part for part in said if part),
+            batch_size=batch_size,
+            sequence_length=int(x.shape[1]) if isinstance(family, Text) else None,
+            symbols="model",
+            notes=notes,
+        )
+        return net.builder.build(meta)
+
+    return _of_few_blocks(family, step) or step(family)
+
+
+def _of_few_blocks(family: Family, step: Callable[[Family], Trace]) -> Trace | None:
+    """The step of a decoder of many equal blocks, from that of a few of them; None where it is not made so."""
+    if not isinstance(family, Decoder):
+        return None
+    check_memory(WEIGHT_BYTES * family.depth, "a model of so many layers", "use fewer layers")
+    run = Recurrence.of(family.kinds())
+    if run is None:
+        return None
+    few = with_layers(family, run.kept(family.depth))
+    parameters = few.weights().parameters
+    inside = [name for name in parameters if name.startswith(f"{family.path(run.begin)}.")]
+    more = len(inside) * run.dropped * run.period
+    check_memory(WEIGHT_BYTES * (len(parameters) + more), "a model of so many layers", "use fewer layers")
+    try:
+        return lengthened(step(few), run, [family.path(layer) for layer in range(family.depth)])
+    except NotRepeating:
+        return None
 
 
 # --- configurations ---------------------------------------------------------------------------------------------------

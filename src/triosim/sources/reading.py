@@ -7,11 +7,9 @@ recognises it and returns the :class:`~triosim.trace.tables.Trace` of one step. 
 
 from __future__ import annotations
 
-import gc
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from triosim.core.errors import InputError, no_such_file, quoted
+from triosim.core.garbage import collection_paused
 from triosim.core.guarded import reading
 from triosim.core.registry import Registry
 from triosim.hardware.catalog import accelerator, accelerators, identify
@@ -108,7 +107,7 @@ def read(
         if not found[0].takes_shapes:
             raise InputError(f"{path} holds {found[0].what}, whose shapes are known: leave --input-shape out")
         more["shapes"] = shapes
-    with _collection_paused(), reading(path):
+    with collection_paused(), reading(path):
         return one_micro_batch(possible(found[0].read(path, step=str(step), execution_trace=companion, **more)))
 
 
@@ -141,19 +140,6 @@ def possible(trace: Trace) -> Trace:
         f"the FLOP of {len(rows)} operators are not counted, as {name or 'every device'} is too slow for so many in "
         f"the recorded times: {quoted(names)[1:-1]}"
     )
-
-
-@contextmanager
-def _collection_paused() -> Iterator[None]:
-    """No search for garbage while millions of small objects come into being, none of which is any: it would take
-    nearly half of the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def recognised(path: str | os.PathLike[str]) -> bool:

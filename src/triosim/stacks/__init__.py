@@ -13,11 +13,11 @@ import functools
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from triosim.core import guarded
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, no_such_file, quoted, says_where, unknown
 
 FOLDER = Path(__file__).parent
@@ -30,7 +30,8 @@ GATHERS = ("block", "module")
 """What is gathered at once where parameters are sharded: a repeated block, or a module with parameters of its own."""
 NORMS = ("one", "composed", "wide")
 """How an RMS norm is run: by one kernel, operator by operator in float32, or by one kernel from a float32 copy."""
-LOSSES = ("", "fused", "composed")
+FUSIONS = ("", "fused", "composed")
+_FUSED = {"": None, "fused": True, "composed": False}
 REDUCTIONS = ("gradient", "float32", "bfloat16")
 HOSTS = ("", "eager", "large-model", "compiled", "graph", "none")
 
@@ -46,7 +47,8 @@ class Stack:
         fused: whether it calls fused operators (rotary positions, SwiGLU, cross entropy, the optimizer).
         fused_softmax: of an unfused attention: scale, mask and softmax are one kernel.
         norms: how an RMS norm is run (:data:`NORMS`).
-        loss: whether cross entropy is one kernel (:data:`LOSSES`); ``""`` follows ``fused``.
+        loss: whether cross entropy is one kernel (:data:`FUSIONS`); ``""`` follows ``fused``.
+        swiglu: the same of SwiGLU.
         host: what launching costs, a row of the table of hosts; ``""`` follows the devices.
         gradients: where micro-batches add gradients up (:data:`GRADIENTS`).
         reduce: type in which gradients are reduced (:data:`REDUCTIONS`); ``gradient`` is that of what is added up.
@@ -75,6 +77,7 @@ class Stack:
     fused_softmax: bool = True
     norms: str = "one"
     loss: str = ""
+    swiglu: str = ""
     host: str = ""
     gradients: str = "parameter"
     reduce: str = "gradient"
@@ -94,7 +97,7 @@ class Stack:
         """What :func:`triosim.model` is told of it; the vocabulary's padding is left to who knows the ranks."""
         return {
             "attention": self.attention, "fused": self.fused, "fused_softmax": self.fused_softmax, "norms": self.norms,
-            "fused_loss": {"fused": True, "composed": False}.get(self.loss),
+            "fused_loss": _FUSED[self.loss], "fused_gate": _FUSED[self.swiglu],
         }  # fmt: skip
 
     def vocabulary(self, size: int, ranks: int = 1) -> int:
@@ -125,7 +128,7 @@ ASSUMED = Stack()
 
 _CHOICES = {
     "attention": ATTENTIONS, "gradients": GRADIENTS, "reduce": REDUCTIONS, "host": HOSTS, "gathers": GATHERS,
-    "norms": NORMS, "loss": LOSSES,
+    "norms": NORMS, "loss": FUSIONS, "swiglu": FUSIONS,
 }  # fmt: skip
 
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from triosim.accelerator.designs import CLOCK_HZ, MappingSearch, cost
 from triosim.accelerator.problem import Operand, Problem
 from triosim.accelerator.reading import Contents
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, unknown
 from triosim.tiles.graph import UNLIMITED_MEMORY, UNLIMITED_NETWORK, CoreNetwork, SharedMemory, Tile, TileGraph
 

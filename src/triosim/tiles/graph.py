@@ -6,9 +6,9 @@ Times are cycles of the one clock that all share, sizes are bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 
 NETWORKS = ("crossbar", "bus", "mesh")

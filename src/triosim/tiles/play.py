@@ -10,11 +10,11 @@ done; it is written when the tile is done.  What lies in the core already takes 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.engine.graph import CAPACITY_PER_BYTE, UNLIMITED, EngineNetwork, Graph, Task, TooLong
 from triosim.engine.play import play as play_graph

@@ -7,12 +7,12 @@ more than one thing; where nothing is numbered so, names that end in a number ar
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.caching import kept
+from triosim.core.dataclass import dataclass
 from triosim.trace.tables import NONE, Modules, Phase, Trace
 
 FEWEST_OPERATORS = 3

@@ -7,8 +7,9 @@ PyArrow asks for them in a way that ends the whole process where the statistics 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from triosim.core.dataclass import dataclass
 
 MOST_BYTES = 8 << 20
 """Of a footer: two billion rows of ten columns have one of a tenth of this."""

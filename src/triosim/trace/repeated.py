@@ -10,7 +10,7 @@ further.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from triosim import operators as rules
 from triosim.core.caching import kept
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.core.relations import Change, Changed, RelatedTable, changed, renamed
 from triosim.core.tiling import NO_UNIT, Contraction, NotRepeating, Tiling, laid
 from triosim.trace.blocks import blocks
@@ -283,6 +284,103 @@ class Repeated:
         return changed(tables, change, [tuple(zip(self.paths[0], own, strict=True)) for own in names])
 
 
+@dataclass(frozen=True)
+class Recurrence:
+    """Units that follow one another among the blocks of a model, more than are kept.
+
+    Attributes:
+        begin: blocks before them.
+        period: blocks of each.
+        units: how many.
+    """
+
+    begin: int
+    period: int
+    units: int
+
+    @staticmethod
+    def of(signatures: Sequence[object]) -> Recurrence | None:
+        """The run of which most can be left out, of blocks that are alike where their signatures are equal; None where
+        that is too little."""
+        best = Recurrence(0, 1, 0)
+        for period in range(1, LONGEST_PERIOD + 1):
+            begin = 0
+            for at in range(len(signatures)):
+                if at + period >= len(signatures) or signatures[at] != signatures[at + period]:
+                    units = (at + period - begin) // period if at + period <= len(signatures) else 0
+                    if (units - KEPT) * period > best.dropped * best.period:
+                        best = Recurrence(begin, period, units)
+                    begin = at + 1
+        return best if best.dropped * best.period >= LEAST_SAVED else None
+
+    @property
+    def dropped(self) -> int:
+        """Units that are left out."""
+        return self.units - KEPT
+
+    def labels(self, blocks: int) -> NDArray[np.int64]:
+        """The unit of each block, and at the end of what is in no block."""
+        label = np.full(blocks + 1, NO_UNIT, np.int64)
+        end = self.begin + self.units * self.period
+        label[: self.begin] = 0
+        label[self.begin : end] = 1 + np.arange(self.units * self.period) // self.period
+        label[end:-1] = self.units + 1
+        return label
+
+    def kept(self, blocks: int) -> list[int]:
+        """Blocks that are not left out."""
+        first = self.begin + PATTERN * self.period
+        return [*range(first), *range(first + self.dropped * self.period, blocks)]
+
+    def paths(self, path: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+        """Of :class:`Repeated`, from those of all blocks."""
+        first = self.begin + (PATTERN - 1) * self.period
+        begins = [first + at * self.period for at in range(self.dropped + 2)]
+        return tuple(tuple(path[begin : begin + self.period]) for begin in begins)
+
+
+def lengthened(short: Trace, run: Recurrence, path: Sequence[str]) -> Trace:
+    """The trace of all blocks from that of the blocks that a run keeps; :func:`repeated` then knows that one.
+
+    Args:
+        short: a trace with ``run.kept(len(path))`` of the blocks.
+        run: what is left out.
+        path: of all blocks.
+
+    Raises:
+        NotRepeating: the blocks are not those of the trace, or its units do not repeat.
+    """
+    found = blocks(short)
+    if list(found.path) != [path[block] for block in run.kept(len(path))]:
+        raise NotRepeating("other blocks")
+    labels = Recurrence(run.begin, run.period, KEPT).labels(len(found))
+    made = Repeated(short, labels[found.of_module], run.paths(path))
+    units = Units.of(short, made.unit)
+    made.check(short, units)
+    whole = made.tiled(tables_of(short, units), tiled_all(units, made.copies))
+    long = trace_of(short, whole)
+    source = whole.change["operators"].source
+    outside = np.flatnonzero(units.operators[source] == NO_UNIT)
+    for row, place in zip(source[outside].tolist(), outside.tolist(), strict=True):
+        _check_lists(short.operators, row, long.operators, place)
+    repeated.known(made, long)  # type: ignore[attr-defined]
+    return long
+
+
+def _check_lists(short: Operators, row: int, long: Operators, place: int) -> None:
+    """Check an operator of many lists, as those of an optimizer: lists that were equally long have to stay so.
+
+    Raises:
+        NotRepeating: one has become longer than another, whose entries are in no unit.
+    """
+    before, after = (
+        [*np.unique(table.roles[at], return_counts=True)[1].tolist(), len(table.outputs[at])]
+        for table, at in ((short, row), (long, place))
+    )
+    if len(before) != len(after) or len(set(zip(before, after, strict=True))) > len(set(before)):
+        raise NotRepeating(f"the lists of {short.name[row]}")
+
+
 @kept(8)
 def repeated(trace: Trace) -> Repeated | None:
     """The trace as a short one; None where it has no units that repeat, or too few.
@@ -293,26 +391,17 @@ def repeated(trace: Trace) -> Repeated | None:
         return None
     found = blocks(trace)
     of = found.of(trace)
-    begin, period, units = _run(_signatures(trace, of, len(found)))
-    dropped = units - KEPT
-    if dropped * period < LEAST_SAVED:
+    run = Recurrence.of(_signatures(trace, of, len(found)))
+    if run is None:
         return None
-    label = np.full(len(found) + 1, NO_UNIT, np.int64)  # the last for what is in no block
-    label[:begin] = 0
-    label[begin : begin + units * period] = 1 + np.arange(units * period) // period
-    label[begin + units * period : -1] = units + 1
-    modules = label[found.of_module]
-    first = begin + (PATTERN - 1) * period
-    paths = tuple(
-        found.path[first + at * period : first + (at + 1) * period] for at in range(dropped + 2)
-    )  # fmt: skip
+    modules = run.labels(len(found))[found.of_module]
     try:
         whole = Units.of(trace, modules)
-        change = contracted_all(whole, dropped)
+        change = contracted_all(whole, run.dropped)
         short = trace_of(trace, changed(tables_of(trace, whole), change))
-        made = Repeated(short, contracted_units(change).modules, paths)
+        made = Repeated(short, contracted_units(change).modules, run.paths(found.path))
         units_of = Units.of(short, made.unit)
-        again = trace_of(short, made.tiled(tables_of(short, units_of), tiled_all(units_of, dropped)))
+        again = trace_of(short, made.tiled(tables_of(short, units_of), tiled_all(units_of, run.dropped)))
     except NotRepeating:
         return None
     return None if differing(again, trace) else made
@@ -330,17 +419,3 @@ def _signatures(trace: Trace, of: NDArray[np.int32], count: int) -> list[bytes]:
         ]
     )[:, order]  # fmt: skip
     return [columns[:, a:b].tobytes() for a, b in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)]
-
-
-def _run(signatures: list[bytes]) -> tuple[int, int, int]:
-    """Where the run of units begins that saves most, blocks of each, and units."""
-    best = (0, 1, 0)
-    for period in range(1, LONGEST_PERIOD + 1):
-        begin = 0
-        for at in range(len(signatures)):
-            if at + period >= len(signatures) or signatures[at] != signatures[at + period]:
-                units = (at + period - begin) // period if at + period <= len(signatures) else 0
-                if (units - KEPT) * period > (best[2] - KEPT) * best[1]:
-                    best = (begin, period, units)
-                begin = at + 1
-    return best

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from triosim.core.dataclass import dataclass
 from triosim.operators import NO_LABEL, Dims, regrouped
 from triosim.trace.calls import calls_of
 from triosim.trace.tables import PERSISTENT, Category, Phase, Trace

@@ -13,7 +13,7 @@ operator reads" has one answer: the last operator before it that wrote to that s
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from enum import IntEnum
 from functools import cached_property
 from typing import Any
@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_BYTES, DTYPES
 from triosim.core.errors import InputError, printable, quoted
 from triosim.core.guarded import check_values, parse_json
@@ -386,17 +387,20 @@ class Trace:
         return self._writers
 
     @cached_property
+    def writer(self) -> NDArray[np.int64]:
+        """:meth:`writers` of all operators in one array, shape ``(inputs of all operators,)``."""
+        operators, storage, count = self.operators, self.values.storage.astype(np.int64), len(self.operators)
+        by = operators.outputs.rows()
+        at = np.flatnonzero(~operators.view[by])
+        wrote = np.sort(storage[operators.outputs.values[at]] * count + by[at])
+        read = storage[operators.inputs.values] * count
+        before = np.searchsorted(wrote, read + operators.inputs.rows()) - 1
+        last = np.append(wrote, NONE)[before]  # where nothing was written before, that of the end
+        return np.where((before >= 0) & (last >= read), last - read, NONE)
+
+    @cached_property
     def _writers(self) -> list[list[int]]:
-        operators, storage = self.operators, self.values.storage.tolist()
-        inputs, outputs, views = operators.inputs.lists(), operators.outputs.lists(), operators.view.tolist()
-        last: dict[int, int] = {}
-        found = []
-        for row, reads in enumerate(inputs):
-            found.append([last.get(storage[value], NONE) for value in reads])
-            if not views[row]:
-                for value in outputs[row]:
-                    last[storage[value]] = row
-        return found
+        return Ragged(self.writer, self.operators.inputs.offsets).lists()
 
 
 def _first_of_storage(values: Values) -> NDArray[np.bool_]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from triosim.core.caching import kept
+from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPES
 from triosim.core.errors import PlanError
 from triosim.core.options import configured

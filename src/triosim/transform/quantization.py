@@ -27,12 +27,12 @@ NVFP4" (arXiv:2509.25149); torchao, ``float8/float8_linear.py`` (``matmul_with_h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.caching import kept
+from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_CODE
 from triosim.core.errors import PlanError
 from triosim.hardware.accelerator import Accelerator

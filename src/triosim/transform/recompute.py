@@ -22,13 +22,14 @@ from the new step alone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.caching import kept
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.trace.tables import NONE, Phase, Trace
 from triosim.transform.recompute_regions import Region, StepFacts, regions

@@ -7,10 +7,10 @@ module (``mlp.gate_proj``, ``self_attn``).  What any of them leaves is a list of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.operators import kind
 from triosim.trace.blocks import blocks

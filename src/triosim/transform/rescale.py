@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.caching import kept
-from triosim.core.columns import Ragged
+from triosim.core.columns import Ragged, distinct
 from triosim.core.errors import InputError, quoted, unknown
 from triosim.trace.builder import MOST_BITS
 from triosim.trace.calls import count_work
@@ -118,7 +118,7 @@ def undecided(trace: Trace) -> NDArray[np.int64]:
     marked = np.zeros(len(trace.values), bool)
     marked[bits.rows()[(bits.values & UNDECIDED) != 0]] = True
     outputs = trace.operators.outputs
-    return np.unique(outputs.rows()[marked[outputs.values]])
+    return distinct(outputs.rows()[marked[outputs.values]])
 
 
 def size_of(trace: Trace, symbol: str) -> int | None:
@@ -133,7 +133,7 @@ def size_of(trace: Trace, symbol: str) -> int | None:
         stated: int | None = getattr(meta, _STATED[symbol])
         return stated
     bits = trace.values.symbols.values
-    sizes = np.unique(trace.values.shape.values[(bits & SYMBOLS[symbol]) != 0])
+    sizes = distinct(trace.values.shape.values[(bits & SYMBOLS[symbol]) != 0])
     return int(sizes[0]) if len(sizes) == 1 else None
 
 

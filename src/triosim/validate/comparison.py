@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from triosim.core.dataclass import dataclass
 from triosim.validate.measured import QUANTITIES, Machine, MeasuredNetwork
 from triosim.validate.prediction import Predictor, RankTimes
 from triosim.validate.sizes import MODES, PIPELINES

@@ -17,13 +17,14 @@ where communication and computation overlap only if there are processors for bot
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.collectives.measured import MeasuredCollectives, Table
+from triosim.core.dataclass import dataclass
 from triosim.fidelity import Fidelity
 from triosim.hardware import build
 from triosim.hardware.system import Link

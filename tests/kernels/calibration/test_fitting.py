@@ -147,7 +147,7 @@ def test_convolutions_of_other_windows_may_run_other_algorithms():
     yes, no = np.ones(count, bool), np.zeros(count, bool)
     work = ConvolutionCalls(
         random.choice([8.0, 16.0, 32.0], count), deep, wide, ones, side, side, side, side, kernel, kernel, ones, yes,
-        no, no, no, no, gemm(ones, 1, 1, "float16").dtype, 2 * ones,
+        no, no, no, no, gemm(ones, 1, 1, "float16").dtype, 2 * ones, no,
     )  # fmt: skip
     seconds = shipped(kind, work, H100).seconds * np.where(kernel == 3, 1.6, 0.8)
     (found,) = learned(kind, MeasuredKernels(work, seconds, names=("convolution",) * count), H100)

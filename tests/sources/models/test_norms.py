@@ -75,6 +75,13 @@ def test_the_loss_may_be_composed_where_the_rest_is_fused() -> None:
     assert _calls(composed, Phase.FORWARD)["aten::_log_softmax"] == 1
 
 
+def test_swiglu_may_be_composed_where_the_rest_is_fused() -> None:
+    fused, composed = (_calls(_llama(fused=True, fused_gate=gate), Phase.FORWARD) for gate in (None, False))
+    assert fused["transformer_engine::swiglu"] == 2
+    assert composed - fused == Counter({"aten::silu": 2, "aten::mul": 2})
+    assert load("internevo").model_options["fused_gate"] is False
+
+
 def test_a_way_that_there_is_not_is_refused() -> None:
     with pytest.raises(InputError, match="composed"):
         _llama(norms="compose")

@@ -30,9 +30,19 @@ def test_arguments_that_are_no_tensors_are_kept_by_name() -> None:
     look = quick(torch.nn.Conv2d(4, 4, 3, stride=2, groups=2), torch.randn(2, 4, 9, 9))
     args = look.one("convolution").args
     assert (args["stride"], args["groups"], args["transposed"]) == ([2, 2], 2, False)
+    assert "memory_format" not in args
     look = quick(lambda x: x.to(torch.bfloat16).sum(1, keepdim=True), torch.randn(2, 3))
     assert look.one("_to_copy").args["dtype"] == "bfloat16"
     assert look.one("sum").args == {"dim": [1], "keepdim": True}
+
+
+def test_convolutions_say_that_channels_lie_side_by_side() -> None:
+    model, image = torch.nn.Conv2d(4, 4, 3), torch.randn(2, 4, 9, 9)
+    for which in (model.to(memory_format=torch.channels_last), lambda x: model(x.contiguous())):
+        look = quick(which, image.to(memory_format=torch.channels_last))
+        assert look.one("convolution").args["memory_format"] == "channels_last"  # the weight alone decides too
+    square = torch.nn.Conv2d(1, 4, 1)  # one channel, one tap: no other layout to tell it from
+    assert "memory_format" not in quick(square, torch.randn(2, 1, 9, 9)).one("convolution").args
 
 
 def test_a_number_in_the_place_of_a_tensor_is_an_argument() -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from triosim.collectives.algorithm import Algorithm, CollectiveSchedule, part, rooted
 from triosim.collectives.group import Group
 from triosim.collectives.pattern import exchange, from_first, to_first
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 
 

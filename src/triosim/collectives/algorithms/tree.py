@@ -8,7 +8,7 @@ in NCCL, and there is a pair of trees for every two members, each through anothe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -19,6 +19,7 @@ from triosim.collectives.algorithms.ring import CHUNK_BYTES
 from triosim.collectives.group import Group, blocks_of
 from triosim.core.caching import kept
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.engine.graph import ALL, Pattern
 

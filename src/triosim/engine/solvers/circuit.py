@@ -14,9 +14,10 @@ ones from the port or the buffer that it needs, so that none waits for ever.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import groupby
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 from triosim.core.registry import registered
 from triosim.core.units import parse_bytes, parse_time, picoseconds

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 
+from triosim.core.dataclass import dataclass
 from triosim.core.options import Above
 from triosim.core.registry import registered
 from triosim.hardware.system import Fabric, Link

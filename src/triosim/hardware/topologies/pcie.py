@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.hardware import catalog
 from triosim.hardware.system import Edges, Fabric, Link

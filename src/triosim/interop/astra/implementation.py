@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import ClassVar
 
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import Registry
 from triosim.interop.astra.system import AstraSystem
 from triosim.interop.astra.weave import PER_NS, Needs, Rows, Weave

@@ -6,9 +6,9 @@ An access takes a latency and bytes / bandwidth, in whole nanoseconds, rounded d
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, unknown
 from triosim.interop.astra.tables import real, table
 

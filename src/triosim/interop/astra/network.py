@@ -8,13 +8,13 @@ dimension every NPU has links of its own; a way over a switch is two hops and pa
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from triosim.core import guarded
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted, unknown
 from triosim.hardware.accelerator import UNNAMED
 from triosim.hardware.system import Edges, Link, System, Tier, assemble

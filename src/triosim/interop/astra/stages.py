@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 from triosim.interop.astra.implementation import IMPLEMENTATIONS, Implementation, Stage, result_size
 from triosim.interop.astra.system import AstraSystem, DimensionAlgorithm

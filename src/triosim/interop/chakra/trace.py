@@ -7,7 +7,7 @@ arXiv 2305.14516.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from itertools import pairwise
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 
 ABSENT = -1

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, unknown
 from triosim.plan import Plan
 
@@ -56,6 +56,11 @@ class ConfiguredJob:
     def degree(self, axis: str) -> int:
         """Ranks of ``cp`` or ``ep``."""
         return int(self.plan.parallelism_options.get(axis, 1))
+
+    @property
+    def experts_tp(self) -> int:
+        """Ranks that divide each expert."""
+        return self.degree("etp") if "etp" in self.plan.parallelism_options else self.plan.tp
 
     @property
     def cp_style(self) -> str:

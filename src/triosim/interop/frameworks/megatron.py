@@ -30,7 +30,7 @@ ZERO: dict[int, dict[str, Any]] = {
         "ckpt-format": "fsdp_dtensor",
     },
 }  # fmt: skip
-EXCHANGE = {"gather": "all_gather", "ring": "p2p", "ulysses": "a2a"}
+EXCHANGE = {"gather": "all_gather", "ring": "p2p", "ulysses": "a2a", "usp": "a2a+p2p"}
 """How context parallelism exchanges keys and values, by ``cp-style``."""
 PRECISION: dict[str, dict[str, Any]] = {"bfloat16": {"bf16": True}, "float16": {"fp16": True}, "float32": {}}
 DECODER = {
@@ -93,6 +93,8 @@ def _parallelism(job: ConfiguredJob) -> dict[str, Any]:
         }  # fmt: skip
     if ep > 1:
         said["expert-model-parallel-size"] = ep
+        if job.experts_tp != plan.tp:
+            said["expert-tensor-parallel-size"] = job.experts_tp
     if job.dp > 1:
         if plan.zero not in ZERO:
             raise cannot(NAME, f"zero {plan.zero} with parameters gathered", "search with --among zero=0,1,3")

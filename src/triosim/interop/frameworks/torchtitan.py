@@ -104,7 +104,10 @@ def _parallelism(job: ConfiguredJob) -> dict[str, Any]:
         if job.cp_style not in ROTATE:
             raise cannot(NAME, f"cp-style {job.cp_style}", f"use {' or '.join(ROTATE)}")
         table["context_parallel_rotate_method"] = ROTATE[job.cp_style]
-    return {**table, "expert_parallel_degree": ep}
+    table["expert_parallel_degree"] = ep
+    if ep > 1 and plan.tp > 1:
+        table["expert_tensor_parallel_degree"] = job.experts_tp
+    return table
 
 
 def _recompute(job: ConfiguredJob) -> dict[str, Any]:

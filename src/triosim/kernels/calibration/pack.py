@@ -13,7 +13,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, field, fields, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core import guarded
+from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPES
 from triosim.core.errors import InputError, quoted
 from triosim.hardware.accelerator import Accelerator

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 from triosim.kernels.calibration.conformal import half_width
 from triosim.kernels.few_shot.least_squares import non_negative

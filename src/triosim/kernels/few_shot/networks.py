@@ -11,11 +11,11 @@ Three ways to write a network:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 
 CELLS, BLOCKS, NAMES = "cells", "blocks", "names"

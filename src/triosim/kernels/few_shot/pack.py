@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core import guarded
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 from triosim.kernels.few_shot.device import LIVE, OPERATORS, POOL, Explanation, FewShotDevice, NetworkSample
 from triosim.kernels.few_shot.networks import BLOCKS, CELLS, NAMES

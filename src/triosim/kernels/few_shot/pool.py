@@ -7,11 +7,10 @@ networks that it was not timed on.  Of networks that are only names it knows tho
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 from triosim.kernels.few_shot.networks import NAMES, NetworkSet
 

@@ -10,7 +10,6 @@ no mapping can beat.  How a chip that somebody builds of the design differs from
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from triosim.accelerator import designs
 from triosim.accelerator.designs import EinsumCost, MappingSearch
 from triosim.accelerator.reading import Contents
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.options import AtLeast
 from triosim.core.registry import registered

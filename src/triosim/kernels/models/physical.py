@@ -10,12 +10,12 @@ interval, and the estimate says so.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import GPUS

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import arithmetic

@@ -30,12 +30,13 @@ Sources: FlashAttention-2 (Dao, arXiv:2307.08691, section 3.3: blocks over batch
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.columns import distinct
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import arithmetic
@@ -184,7 +185,7 @@ def predict(work: AttentionCalls, device: Accelerator, table: AttentionConstants
     """
     table = table or constants()
     seconds, limit = np.zeros(len(work)), np.zeros(len(work), np.int8)
-    for emulated in np.unique(unfused := arithmetic(device).emulated[work.dtype]):
+    for emulated in distinct(unfused := arithmetic(device).emulated[work.dtype]):
         rows = np.flatnonzero(unfused == emulated)
         found = fallbacks.attention(work.take(rows), device) if emulated else _fused(work.take(rows), device, table)
         seconds[rows], limit[rows] = found
@@ -194,10 +195,10 @@ def predict(work: AttentionCalls, device: Accelerator, table: AttentionConstants
 def _fused(work: AttentionCalls, device: Accelerator, table: AttentionConstants) -> Predicted:
     """Calls for which there is a kernel that keeps the scores on the chip."""
     seconds, limit = np.zeros(len(work)), np.zeros(len(work), np.int8)
-    names = {int(code): resolved(FAMILIES[code], device) for code in np.unique(work.family)}
+    names = {int(code): resolved(FAMILIES[code], device) for code in distinct(work.family)}
     family = np.array([FAMILIES.index(names[code]) for code in work.family.tolist()], np.int8)
     decodes = work.decodes()
-    for code in np.unique(family):
+    for code in distinct(family):
         for phase in (False, True):
             rows = np.flatnonzero((family == code) & (decodes == phase))
             if len(rows) == len(work):

@@ -20,7 +20,10 @@ products between kernels that transform input, weight and output through the mem
 
 On the matrix units tensors that lie as images x channels x positions are first brought to channels last, and the
 result back; a convolution of one tap without a stride needs neither, as it is a product per image.  Channels are filled
-up to whole steps of the matrix unit.
+up to whole steps of the matrix unit.  Where channels lie side by side from the start (``channels_last``) the implicit
+GEMM is a matrix product that reads each tensor once, and is priced as one (:mod:`triosim.kernels.physical.gemm`), with
+channels filled up to 16 bytes, what a load takes at once (NVIDIA, Convolutional Layers User's Guide, "Channels In And
+Out").
 
 Few constants hold for all devices; everything about a device is from its datasheet.
 """
@@ -29,19 +32,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPES
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import Multiplication, MultiplicationMethod, multiplication, unit_of
 from triosim.kernels.estimate import Limit
-from triosim.kernels.physical import _constants, fallbacks
+from triosim.kernels.physical import _constants, fallbacks, gemm
 from triosim.kernels.physical.predicted import Predicted
 from triosim.kernels.work.convolution import ConvolutionCalls
+from triosim.kernels.work.gemm import Gemm
 
 CHUNK = 8192
 """Rows at a time: what is at work stays in a core's cache."""
@@ -101,6 +105,7 @@ def spreads() -> dict[str, tuple[float, float]]:
 
 @dataclass(frozen=True)
 class _Chip:
+    device: Accelerator
     units: float
     peak: float
     vector_peak: float
@@ -117,7 +122,7 @@ def _chip(device: Accelerator, how: Multiplication, process: float) -> _Chip:
     power = (device.tdp_w or math.inf) / shrink**process
     units = float(device.compute_units or _UNITS)
     peak, vector = (device.peak(one.dtype) * one.rate for one in (how, multiplication(device, "float32")))
-    return _Chip(units, peak, vector, _constants.bandwidth(device), power)
+    return _Chip(device, units, peak, vector, _constants.bandwidth(device), power)
 
 
 def engine(dtype: int) -> str:
@@ -147,7 +152,7 @@ def predict(
         chip = _chip(device, how, c.process)
         rows = np.flatnonzero(work.dtype == code)
         if how.method == MultiplicationMethod.EMULATED:
-            alone = (work.in_channels[rows] == 1) & (work.groups[rows] > 1)  # PyTorch's own kernels, in every type
+            alone = _lone(work)[rows]  # in every type
             slow, rows = rows[~alone], rows[alone]
             seconds[slow], limit[slow] = fallbacks.convolution(work.take(slow), device)
         for start in range(0, len(rows), CHUNK):
@@ -188,24 +193,29 @@ class _Pass:
     deep: NDArray
     wide: NDArray
     converted: NDArray  # bytes of activations that change their layout
+    operands: tuple[NDArray, NDArray, NDArray]  # bytes of what is multiplied and of the result
 
 
 def _forward(w: ConvolutionCalls, chip: _Chip, c: ConvolutionConstants, simt: bool) -> NDArray[np.float64]:
     out = w.out_rows * w.out_columns
     p = _Pass(
-        w.images * out, w.out_channels, _steps(w.in_channels, c) * w.taps(), w.groups, w.out_rows, w.out_columns,
+        w.images * out, w.out_channels, _steps(w, w.in_channels, c) * w.taps(), w.groups, w.out_rows, w.out_columns,
         w.in_channels, w.out_channels, w.input_bytes() + w.output_bytes(),
+        (w.input_bytes(), w.weight_bytes(), w.output_bytes()),
     )  # fmt: skip
-    return _fastest(w, p, chip, c, simt, out, split=False)
+    seconds = _fastest(w, p, chip, c, simt, out, split=False)
+    return _or_channels_last(seconds, w, p, chip, c, simt, split=False)
 
 
 def _data_gradient(w: ConvolutionCalls, chip: _Chip, c: ConvolutionConstants, simt: bool) -> NDArray[np.float64]:
     positions = w.in_rows * w.in_columns
     p = _Pass(
-        w.images * positions, w.in_channels, _steps(w.out_channels, c) * _phase(w), w.groups, w.in_rows, w.in_columns,
-        w.out_channels, w.in_channels, w.input_bytes() + w.output_bytes(),
+        w.images * positions, w.in_channels, _steps(w, w.out_channels, c) * _phase(w), w.groups, w.in_rows,
+        w.in_columns, w.out_channels, w.in_channels, w.input_bytes() + w.output_bytes(),
+        (w.output_bytes(), w.weight_bytes(), w.input_bytes()),
     )  # fmt: skip
-    return _fastest(w, p, chip, c, simt, positions, split=False) * c.data_gradient
+    seconds = _fastest(w, p, chip, c, simt, positions, split=False) * c.data_gradient
+    return _or_channels_last(seconds, w, p, chip, c, simt, split=False)
 
 
 def _phase(w: ConvolutionCalls) -> NDArray[np.float64]:
@@ -222,13 +232,53 @@ def _weight_gradient(w: ConvolutionCalls, chip: _Chip, c: ConvolutionConstants, 
     p = _Pass(
         w.out_channels, w.in_channels * w.taps(), w.images * out, w.groups, w.out_rows, w.out_columns,
         w.in_channels, w.out_channels, w.input_bytes() + w.output_bytes(),
+        (w.output_bytes(), w.input_bytes(), w.weight_bytes()),
     )  # fmt: skip
-    return _fastest(w, p, chip, c, simt, out, split=True) * c.weight_gradient
+    seconds = _fastest(w, p, chip, c, simt, out, split=True) * c.weight_gradient
+    return _or_channels_last(seconds, w, p, chip, c, simt, split=True)
 
 
-def _steps(channels: NDArray, c: ConvolutionConstants) -> NDArray[np.float64]:
-    """Channels filled up to whole steps of the unit that multiplies."""
-    return np.ceil(channels / c.step) * c.step
+_LOAD_BYTES = 16.0
+"""What a thread loads at once."""
+
+
+def _steps(w: ConvolutionCalls, channels: NDArray, c: ConvolutionConstants) -> NDArray[np.float64]:
+    """Channels filled up to whole steps of the unit that multiplies, or to whole loads where they lie side by side."""
+    step = np.where(w.channels_last, np.minimum(_LOAD_BYTES / w.item, c.step), c.step)
+    return np.ceil(channels / step) * step
+
+
+def _or_channels_last(
+    seconds: NDArray, w: ConvolutionCalls, p: _Pass, chip: _Chip, c: ConvolutionConstants, simt: bool, split: bool
+) -> NDArray[np.float64]:
+    """The times of a pass, those on channels that lie side by side as products that read each tensor once.
+
+    Several groups may share a product, with zeros between them: more operations, but loads and tiles that are filled.
+    """
+    rows = np.flatnonzero(w.channels_last & ~_lone(w)) if not simt else np.zeros(0, np.int64)
+    if not rows.size:
+        return seconds
+    groups = p.batch[rows]
+    seconds[rows] = np.inf
+    for together in 2.0 ** np.arange(int(np.log2(groups.max())) + 1):
+        at = rows[groups >= together]
+        own, batch = w.take(at), np.ceil(p.batch[at] / together)
+        if split:  # result: channels x (channels at each tap)
+            m, n, k = p.m[at] * together, p.n[at] * together, p.k[at]
+        else:  # result: positions x channels
+            m, n, taps = p.m[at], p.n[at] * together, p.k[at] / _steps(own, p.deep[at], c)
+            k = _steps(own, p.deep[at] * together, c) * taps
+        a, b, result = (of[at] / (batch * x * y) for of, x, y in zip(p.operands, (m, n, m), (k, k, n), strict=True))
+        never = np.zeros(len(at), bool)
+        products = Gemm(m, n, k, batch, own.dtype, a, b, result, never, never, never, never)
+        found = gemm.predict(products, chip.device, gemm.load().constants).seconds
+        seconds[at] = np.minimum(seconds[at], found)
+    return seconds
+
+
+def _lone(w: ConvolutionCalls) -> NDArray[np.bool_]:
+    """Convolutions of a channel by itself, which PyTorch's own kernels run."""
+    return (w.in_channels == 1) & (w.groups > 1)
 
 
 def _fastest(
@@ -255,7 +305,7 @@ def _fastest(
                 m = positions[one]
             direct = _product(m, n, k, p.batch[one] * images, memory[one], chip, c, menu, c.reach, c.ends, split)
             best[one] = np.minimum(best[one], direct)
-    lone = np.flatnonzero((w.in_channels == 1) & (w.groups > 1))
+    lone = np.flatnonzero(_lone(w))
     if lone.size:  # a channel by itself: a kernel on the vector units that reads each tensor once
         flop = 2.0 * p.m[lone] * p.n[lone] * w.taps()[lone] * w.groups[lone] if not split else w.flop()[lone]
         best[lone] = _join(flop / (c.depthwise * chip.vector_peak), memory[lone])

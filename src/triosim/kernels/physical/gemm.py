@@ -30,12 +30,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_CODE, DTYPES
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import UNITS, multiplication, unit_of

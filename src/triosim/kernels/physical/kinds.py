@@ -9,13 +9,15 @@ finds the work of a trace's operators.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.columns import distinct
+from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPES
 from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
@@ -179,7 +181,7 @@ def _stream_spread(work: Stream, limit: NDArray[np.int8], device: Accelerator | 
 
 def _attention_spread(work: AttentionCalls, limit: NDArray[np.int8], device: Accelerator | None) -> NDArray[np.float64]:
     table, out, decodes = attention.constants(), np.empty(len(work)), work.decodes()
-    for code in np.unique(work.family).tolist():
+    for code in distinct(work.family).tolist():
         family = attention.resolved(attention.FAMILIES[code], device) if device else ""
         for phase, name, of in ((False, "prefill", table.prefill), (True, "decode", table.decode)):
             there = not family or (
@@ -319,7 +321,7 @@ def price(work: Work, device: Accelerator) -> Estimates:
         InputError: the device has no compute peak or no memory bandwidth, or cannot multiply an element type.
     """
     if not isinstance(work, Stream):
-        for code in np.unique(work.dtype).tolist():
+        for code in distinct(work.dtype).tolist():
             refuse(device, DTYPES[code])
     found = shipped(kind_of(work), work, device)
     return Estimates(found.seconds, found.spread, np.full(len(work), Source.PHYSICAL, np.int8), found.limit)

@@ -26,12 +26,12 @@ Tuned tiles, which the stacks have for some shapes on some devices, are not know
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import arithmetic
 from triosim.kernels.estimate import Limit

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.operators import ConvolutionWork
 from triosim.trace.calls import calls_of
 from triosim.trace.tables import ITEM_BYTES, Trace
@@ -29,6 +30,7 @@ class ConvolutionCalls:
         forward: the output is computed.
         data_gradient, weight_gradient, bias_gradient: these gradients are computed, in one call.
         accumulates: the gradient of the input is added to an earlier one, by another kernel.
+        channels_last: whether channels of a pixel lie side by side, rather than the pixels of a channel.
         dtype: index into :data:`~triosim.trace.tables.DTYPES` of the type that is multiplied.
         item: bytes of an element of input, weight and output.
     """
@@ -51,6 +53,7 @@ class ConvolutionCalls:
     accumulates: NDArray[np.bool_]
     dtype: NDArray[np.int8]
     item: NDArray[np.float64]
+    channels_last: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.images)
@@ -97,12 +100,12 @@ def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> Convol
         rows: operators to be taken.
         dtype: element type that each of ``rows`` multiplies (see :func:`triosim.kernels.classes.classify`).
     """
-    columns = np.array(calls_of(trace).work(rows, ConvolutionWork), np.float64).reshape(len(rows), 16)
+    columns = np.array(calls_of(trace).work(rows, ConvolutionWork), np.float64).reshape(len(rows), 17)
     images, deep, wide, groups, rows_in, columns_in, rows_out, columns_out, high, broad, stride = columns[:, :11].T
-    forward, data, weight, bias, accumulates = columns[:, 11:].T > 0
+    forward, data, weight, bias, accumulates, channels_last = columns[:, 11:].T > 0
     return ConvolutionCalls(
         images, deep, wide, groups, rows_in, columns_in, rows_out, columns_out, high, broad, stride, forward, data,
-        weight, bias, accumulates, dtype.astype(np.int8), ITEM_BYTES[dtype],
+        weight, bias, accumulates, dtype.astype(np.int8), ITEM_BYTES[dtype], channels_last,
     )  # fmt: skip
 
 
@@ -115,5 +118,5 @@ def convolution(
     size = kernel * one
     return ConvolutionCalls(
         images, in_channels, out_channels, one, side, side, side, side, size, size, one, yes, ~yes, ~yes, ~yes, ~yes,
-        np.full(len(images), dtype, np.int8), ITEM_BYTES[dtype] * one,
+        np.full(len(images), dtype, np.int8), ITEM_BYTES[dtype] * one, ~yes,
     )  # fmt: skip

@@ -7,11 +7,12 @@ scatter, read rows here and there, or go over their input several times: each ki
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.core.dataclass import dataclass
 from triosim.operators import STREAMS as KINDS
 from triosim.operators import traffic
 from triosim.trace.calls import calls_of

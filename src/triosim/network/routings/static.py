@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from triosim.core import guarded
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted, unknown
 from triosim.core.registry import registered
 from triosim.hardware.system import System

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError, quoted
 from triosim.partition.gradients import Gradient
 from triosim.partition.shards import shard_dims

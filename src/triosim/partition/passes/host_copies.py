@@ -10,11 +10,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.partition.gradients import Gradient
 from triosim.partition.passes.hoist import hoist

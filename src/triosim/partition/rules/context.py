@@ -8,7 +8,9 @@ Gradients of parameters are sums over ``dp`` and ``cp``, reduced and sharded alo
   taken to be dealt out so that causal attention is the same work on each (one from the front with one from the back);
 * ``ring``: blocks of keys and values go round beside the attention (:mod:`triosim.partition.ring_attention`), parts
   dealt out likewise;
-* ``ulysses``: all-to-alls give each rank all positions of a part of the heads (:mod:`triosim.partition.ulysses`).
+* ``ulysses``: all-to-alls give each rank all positions of a part of the heads (:mod:`triosim.partition.ulysses`);
+* ``usp``: both, all-to-alls among ``cp_ulysses`` neighbours and a ring through the others
+  (:mod:`triosim.partition.unified_attention`).
 
 Sources: Llama team, "The Llama 3 Herd of Models" (arXiv:2407.21783), section 3.3.2; PyTorch's
 ``torch.distributed.tensor.experimental.context_parallel`` with ``allgather``.
@@ -16,11 +18,13 @@ Sources: Llama team, "The Llama 3 Herd of Models" (arXiv:2407.21783), section 3.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal
 
 from triosim.core.caching import kept
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
+from triosim.core.options import AtLeast
 from triosim.core.registry import registered
 from triosim.operators import SPREAD
 from triosim.partition.experts import routed
@@ -32,6 +36,7 @@ from triosim.partition.rule import M, Placing, Rule
 from triosim.partition.rules.sequence import sequence_of
 from triosim.partition.step import Step
 from triosim.partition.ulysses import exchanged
+from triosim.partition.unified_attention import exchanged_and_passed_round
 from triosim.trace.calls import calls_of, count_work, with_arguments
 from triosim.trace.symbols import follow
 from triosim.trace.tables import PERSISTENT, Trace
@@ -45,21 +50,32 @@ class Context(Rule):
     Attributes:
         cp: ranks that share the sequences of a replica.
         cp_style: how attention gets what other ranks have.
+        cp_ulysses: of ``usp``, ranks that exchange heads; 0 for those on one server.
     """
 
     axis: ClassVar[str] = "cp"
     cuts_inputs: ClassVar[bool] = True
 
     cp: int = 2
-    cp_style: Literal["gather", "ulysses", "ring"] = "gather"
+    cp_style: Literal["gather", "ulysses", "ring", "usp"] = "gather"
+    cp_ulysses: Annotated[int, AtLeast(0)] = 0
 
     def arranged(self, mesh: M) -> M:
-        """With the axis ``cp`` within the data axis, and ``dp_cp`` for both.
+        """With the axis ``cp`` within the data axis, ``dp_cp`` for both, and of ``usp`` ``cp_ring`` and ``cp_ulysses``.
 
         Raises:
-            PlanError: the data axis does not divide so.
+            PlanError: the data axis does not divide so, or ``cp`` does not.
         """
-        return mesh.carved("dp", "cp", self.cp).joined("dp_cp", ("dp", "cp"))
+        mesh = mesh.carved("dp", "cp", self.cp).joined("dp_cp", ("dp", "cp"))
+        if self.cp_style != "usp":
+            if self.cp_ulysses:
+                raise PlanError(f"context: cp-ulysses is of cp-style usp, not of {self.cp_style}: leave one out")
+            return mesh
+        near = self.cp_ulysses or mesh.on_server("cp")
+        if not near or self.cp % near:
+            said = f"{near} do not divide it" if near else "which of them are on one server is not known"
+            raise PlanError(f"context: cp-style usp of cp {self.cp} ranks: {said}: give cp-ulysses=N that does")
+        return mesh.resplit(("cp",), (("cp_ring", self.cp // near), ("cp_ulysses", near)))
 
     def replicate(self, mesh: Mesh, placed: Replication) -> Replication:
         """Gradients are reduced, and what is Shard is so, along both axes.
@@ -105,7 +121,7 @@ class Context(Rule):
         }
         return replace(
             placing, inputs=seeds, resting={**own, **resting}, stationary="activations", per_rank=frozenset({"loss"}),
-            alone=alone, left=True,
+            alone=alone, left=frozenset(facts.trace.weights().tolist()),
         )  # fmt: skip
 
     def completed(self, step: Step, mesh: Mesh) -> Step:
@@ -114,16 +130,25 @@ class Context(Rule):
         Raises:
             PlanError: it cannot be had so.
         """
-        size = mesh.size("cp")
+        size, ring = mesh.size("cp"), self._ring(mesh)
         if size == 1:
             return step
-        if self.cp_style == "ulysses":
+        if self.cp_style == "gather":
+            return _spread(step)
+        if ring == 1:
             return exchanged(step, size, mesh.row("cp"))
-        return passed_round(step, size, mesh.row("cp")) if self.cp_style == "ring" else _spread(step)
+        if ring == size:
+            return passed_round(step, size, mesh.row("cp"))
+        return exchanged_and_passed_round(step, mesh)
 
     def suited(self, trace: Trace, mesh: Mesh) -> Trace:
         """With attention in blocks where those go round."""
-        return in_blocks(trace, mesh.size("cp")) if self.cp_style == "ring" and mesh.size("cp") > 1 else trace
+        ring = self._ring(mesh)
+        return in_blocks(trace, ring) if ring > 1 else trace
+
+    def _ring(self, mesh: Mesh) -> int:
+        """Ranks through which keys and values go round."""
+        return {"ring": mesh.size("cp"), "usp": mesh.size("cp_ring")}.get(self.cp_style, 1)
 
 
 @kept(8)

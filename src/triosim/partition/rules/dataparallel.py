@@ -7,10 +7,11 @@ runs the optimizer (torch.nn.parallel.data_parallel and comm, PyTorch documentat
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.core.registry import registered
 from triosim.operators import kind

@@ -1,29 +1,37 @@
 """Expert parallelism: the ranks of a group have the experts among them, and tokens travel to those that they chose.
 
 The axis ``ep`` is taken from the data axis.  Every rank works on samples of its own; before the experts of a layer each
-sends the rows of its tokens to the ranks that have their experts (*dispatch*, an all-to-all), and gets them back after
-(*combine*); the backward sends gradients the same way, a recomputation sends again.  With ``T`` tokens of ``h``
-elements that take ``k`` experts each, one of the four sends ``T k h`` elements a rank, ``(ep - 1) / ep`` of them to
-others.  A rank keeps ``experts / ep`` of the experts, their gradients and optimizer states; those gradients are
-reduced along ``edp`` alone, the ranks that have the same experts.
+sends the rows of its tokens to the ranks that have their experts (*dispatch*), and gets them back after (*combine*);
+the backward sends gradients the same way, a recomputation sends again.  By which collectives, and how much, says
+:mod:`triosim.partition.dispatch`.  A rank keeps ``experts / ep`` of the experts, their gradients and optimizer states;
+those gradients are reduced along ``edp`` alone, the ranks that have the same experts.
+
+``tp`` divides each expert as it divides other pairs of layers.  With ``etp 1`` experts are whole instead, and ``ep``
+takes its ranks from the tensor axis too: each of its ranks sorts the tokens of its part of the sequence.
 
 Sources: Lepikhin et al., GShard (arXiv:2006.16668), section 3; Fedus et al., Switch Transformer (arXiv:2101.03961);
-Megatron-LM's ``--expert-model-parallel-size``.
+Megatron-LM's ``--expert-model-parallel-size`` and ``--expert-tensor-parallel-size``; torchtitan's ``ParallelDims``.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
+from typing import Annotated
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
+from triosim.core.options import AtLeast
 from triosim.core.registry import registered
-from triosim.partition.experts import spread
+from triosim.partition.dispatch import Dispatch, Style
+from triosim.partition.experts import routed, spread, with_whole_experts
+from triosim.partition.facts import Facts
 from triosim.partition.mesh import Mesh
 from triosim.partition.replication import Replication
 from triosim.partition.routing import UNIFORM, routing_of
-from triosim.partition.rule import M, Rule
+from triosim.partition.rule import M, Placing, Rule
+from triosim.partition.rules.sequence import sequence_of
 from triosim.partition.step import Step
 
 
@@ -34,33 +42,61 @@ class ExpertParallelism(Rule):
 
     Attributes:
         ep: ranks that have all experts among them.
+        etp: ranks that divide each expert: those of the tensor axis (0 or ``tp``), or 1 for none.
         imbalance: rows of the fullest rank over the mean, 1 or more; all wait for that rank.
         routing: ``uniform``, ``zipf:S`` or a file with a count of tokens for each expert; the rank with most of them
             sets the time, and has ``imbalance`` times that where both are given.
+        dispatch: how rows travel, see :mod:`triosim.partition.dispatch`.
+        near: ranks of a group that are on one server; 0 for what the system says.
+        node_limit: servers whose experts a token may take; 0 for any.
     """
 
     ep: int = 8
+    etp: Annotated[int, AtLeast(0)] = 0
     imbalance: float = 1.0
     routing: str = UNIFORM
+    dispatch: Style = "alltoall"
+    near: Annotated[int, AtLeast(0)] = 0
+    node_limit: Annotated[int, AtLeast(0)] = 0
 
     def arranged(self, mesh: M) -> M:
-        """With the axes ``edp`` and ``ep``, the latter innermost: of a group of hsdp, and of ranks that share samples.
+        """With the axes ``edp`` and ``ep``, the latter innermost: of a group of hsdp, of ranks that share samples, and
+        with ``etp 1`` of the tensor axis; where rows travel in two hops ``ep_between`` servers and ``ep_within`` too.
 
         Raises:
-            PlanError: the replicas cannot be divided into groups of so many.
+            PlanError: the replicas cannot be divided into groups of so many, or the groups into servers.
         """
         base = next(axes for axes in (("dp_shard",), ("dp", "cp"), ("dp",)) if set(axes) <= set(mesh.names))
+        if self.etp not in (0, 1, mesh.size("tp")):
+            raise PlanError(f"experts: etp {self.etp} is neither 1 nor tp {mesh.size('tp')}: give one of these")
+        base = (*base, "tp") if self.etp == 1 and mesh.size("tp") > 1 else base
         replicas, about = prod(map(mesh.size, base)), " x ".join(f"{axis} {mesh.size(axis)}" for axis in base)
         if self.ep < 1 or replicas % self.ep:
-            near = ", ".join(str(n) for n in range(1, replicas + 1) if replicas % n == 0)
+            fits = ", ".join(str(n) for n in range(1, replicas + 1) if replicas % n == 0)
             raise PlanError(
-                f"experts: {about} cannot be divided into groups of ep {self.ep}: sizes that fit are {near}"
+                f"experts: {about} cannot be divided into groups of ep {self.ep}: sizes that fit are {fits}"
+            )
+        if "tp" in base and 1 == replicas // mesh.size("tp") < replicas // self.ep:
+            raise PlanError(
+                f"experts: with etp 1 and one replica all ranks are to have different experts: give ep {replicas}"
             )
         if not 1 <= self.imbalance < math.inf:
             raise PlanError(
                 f"experts: imbalance {self.imbalance:g} is no load of the fullest rank over the mean: give 1 or more"
             )
-        return mesh.resplit(base, (("edp", replicas // self.ep), ("ep", self.ep)))
+        mesh = mesh.resplit(base, (("edp", replicas // self.ep), ("ep", self.ep)))
+        if self.node_limit and self.dispatch != "deepep":
+            raise PlanError(
+                f"experts: node-limit says how often a row crosses to other servers, which dispatch {self.dispatch} "
+                "does for each expert: give dispatch=deepep, or leave it out"
+            )
+        if self.dispatch not in ("2dh", "deepep") or self.ep == 1:
+            return mesh
+        near = self.near or mesh.on_server("ep")
+        if not near or self.ep % near:
+            said = f"{near} of them do not divide it" if near else "which of them are on one server is not known"
+            raise PlanError(f"experts: dispatch {self.dispatch} of ep {self.ep} ranks: {said}: give near=N that does")
+        return mesh.resplit(("ep",), (("ep_between", self.ep // near), ("ep_within", near)))
 
     def replicate(self, mesh: Mesh, placed: Replication) -> Replication:
         """Gradients of experts are reduced along ``edp``.
@@ -75,10 +111,29 @@ class ExpertParallelism(Rule):
             )
         return replace(placed, apart="edp")
 
+    def place(self, facts: Facts, placing: Placing) -> Placing:
+        """With ``etp 1`` experts that nothing divides, and tokens that stay where they rest.
+
+        Raises:
+            PlanError: tokens are not divided between the layers.
+        """
+        if self.etp != 1:
+            return placing
+        if not placing.resting:
+            raise PlanError(
+                "experts: with etp 1 ranks of the tensor axis have tokens of their own: give --sequence-parallel before"
+            )
+        seeds = sequence_of(facts, facts.trace.meta.sequence_length or 0)
+        return with_whole_experts(facts, placing, *routed(facts, next(iter(seeds.items()))))
+
     def completed(self, step: Step, mesh: Mesh) -> Step:
         """With one rank's experts, and what is sent to and from them.
 
         Raises:
             PlanError: there are no experts, they do not divide, or the routing is none or of other experts.
         """
-        return spread(step, mesh.size("ep"), mesh.row("ep"), self.imbalance, routing_of(self.routing))
+        axes = ("ep", "ep_within", "ep_between")
+        whole, within, between = (mesh.row(axis) if axis in mesh.names else -1 for axis in axes)
+        near, size = mesh.size("ep_within"), mesh.size("ep")
+        dispatch = Dispatch(self.dispatch, size, whole, within, between, near, self.node_limit)
+        return spread(step, dispatch, self.imbalance, routing_of(self.routing))

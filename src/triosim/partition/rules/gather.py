@@ -5,8 +5,9 @@ The full output is gathered forward, the full input gradient all-reduced backwar
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.partition.facts import Facts
 from triosim.partition.rule import Placing, Rule

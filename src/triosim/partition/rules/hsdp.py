@@ -8,8 +8,9 @@ over ``dp_replicate``: ``1 / dp_shard`` of their bytes.  Source: PyTorch's ``ful
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.core.registry import registered
 from triosim.partition.mesh import Mesh

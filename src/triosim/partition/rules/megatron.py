@@ -15,8 +15,8 @@ and gathered (:mod:`triosim.partition.conditions`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.operators import NO_LABEL
 from triosim.partition.conditions import conditions

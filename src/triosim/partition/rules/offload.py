@@ -14,8 +14,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError, quoted
 from triosim.core.registry import registered
 from triosim.partition.mesh import Mesh

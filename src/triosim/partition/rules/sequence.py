@@ -8,9 +8,10 @@ Source: Korthikanti et al., "Reducing Activation Recomputation in Large Transfor
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.core.registry import registered
 from triosim.partition.facts import Facts

@@ -11,9 +11,10 @@ What one of ``n`` replicas sends and receives for parameters of ``P`` bytes:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.partition.mesh import Mesh
 from triosim.partition.replication import Replication

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.posttraining.recipe import POLICY, REFERENCE, PhaseOfStep, PostTraining, StepModel, reference_model
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from triosim.core.dataclass import dataclass
 from triosim.core.options import AtLeast
 from triosim.core.registry import registered
 from triosim.posttraining.recipe import (

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from triosim.core.dataclass import dataclass
 from triosim.core.result_file import SCHEMA
 from triosim.energy.account import Energy
 from triosim.energy.cost import Cost
@@ -415,7 +416,7 @@ class Result:
 
     def to_json(self) -> str:
         """The JSON text; numbers that JSON cannot write (``inf``) become null."""
-        return json.dumps(_finite(self.to_dict()), indent=1) + "\n"
+        return json.dumps(finite(self.to_dict()), indent=1) + "\n"
 
 
 def _plain(value: Any) -> Any:
@@ -429,11 +430,12 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """Plain values in which what JSON cannot write (``inf``, NaN) is null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
+        return {k: finite(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
+        return [finite(v) for v in value]
     return value

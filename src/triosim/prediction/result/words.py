@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,6 +57,8 @@ def plan_words(plan: RunPlan, batch_known: bool = True) -> str:
         words.append(f"ZeRO {plan.zero}")
     if plan.quantize != "none":
         words.append(plan.quantize)
+    if plan.layout != "recorded":
+        words.append(plan.layout)
     if plan.optimizer:
         words.append(f"optimizer {plan.optimizer}")
     if plan.recompute != "none":
@@ -178,6 +179,7 @@ def summary(result: Result) -> str:
 
 def summary_html(result: Result) -> str:
     """The same as a small table, for notebooks; what files name is text there."""
+    import html
 
     def text(words: str) -> str:
         return html.escape(printable(words))

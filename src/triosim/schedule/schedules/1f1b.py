@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.schedule.actions import Action, Pass, Schedule
 
@@ -11,11 +10,25 @@ from triosim.schedule.actions import Action, Pass, Schedule
 @registered
 @dataclass(frozen=True)
 class OneForwardOneBackward(Schedule):
-    """As long as GPipe, with at most ``stages - stage`` micro-batches' activations held at a time."""
+    """As long as GPipe, with at most ``stages - stage`` micro-batches' activations held at a time.
+
+    Attributes:
+        combined: one more forward first, and one for each stage behind, so that a forward and the backward after it are
+            of different micro-batches and run in turn, one computing while the other exchanges the tokens of experts.
+    """
+
+    combined: bool = False
+
+    @property
+    def combines(self) -> bool:
+        """As asked for."""
+        return self.combined
 
     def actions(self, stage: int, stages: int, micro_batches: int) -> list[Action]:
-        """``stages - stage - 1`` forwards, then one forward and one backward in turn, then the rest backward."""
-        warm_up = min(stages - stage - 1, micro_batches)
+        """A forward for each stage behind (combined two, and one more), then one forward and one backward in turn, then
+        the rest backward."""
+        behind = stages - stage - 1
+        warm_up = min(2 * behind + 1 if self.combined else behind, micro_batches)
         order = [Action(Pass.FORWARD, m) for m in range(warm_up)]
         for m in range(warm_up, micro_batches):
             order += [Action(Pass.FORWARD, m), Action(Pass.BACKWARD, m - warm_up)]

@@ -2,16 +2,15 @@
 
 Each stage alternates a forward of one chunk and a backward of the other, for DeepSeek's kernels to exchange tokens of
 the one while they compute the other; where fewer than two passes are under way, backwards are run in halves.  The order
-is that of ``dualpipev.py`` in DeepSeek's repository DualPipe, and of PyTorch's ``ScheduleDualPipeV``.  What is computed
-and exchanged within a pair of passes is played one after the other here.
+is that of ``dualpipev.py`` in DeepSeek's repository DualPipe, and of PyTorch's ``ScheduleDualPipeV``.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.core.registry import registered
 from triosim.schedule._v import VPlacement
@@ -27,7 +26,18 @@ LATER = (Pass.WEIGHT_GRADIENT, -1)
 @registered
 @dataclass(frozen=True)
 class DualPipeV(VPlacement):
-    """DualPipe in a V: half the parameters on each device, and a forward beside each backward."""
+    """DualPipe in a V: half the parameters on each device, and a forward beside each backward.
+
+    Attributes:
+        combined: whether these two run in turn, one computing while the other exchanges the tokens of experts.
+    """
+
+    combined: bool = True
+
+    @property
+    def combines(self) -> bool:
+        """As asked for."""
+        return self.combined
 
     def actions(self, stage: int, stages: int, micro_batches: int) -> list[Action]:
         """Forwards until the first backward, forward and backward in turn, and halves where nothing else is left.

@@ -8,10 +8,10 @@ in rounds of ``p``; where ``p`` does not divide their number, in as many equal r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.core.registry import registered
 from triosim.schedule.actions import Action, Pass, Schedule
@@ -24,9 +24,12 @@ class Interleaved1F1B(Schedule):
 
     Attributes:
         chunks: of each stage (virtual stages).
+        combined: one more forward first, so that a forward and the backward after it are of different micro-batches and
+            run in turn, one computing while the other exchanges the tokens of experts.
     """
 
     chunks: int = 2
+    combined: bool = False
 
     def __post_init__(self) -> None:
         if self.chunks < 1:
@@ -36,6 +39,11 @@ class Interleaved1F1B(Schedule):
     def chunks_per_stage(self) -> int:
         """As asked for."""
         return self.chunks
+
+    @property
+    def combines(self) -> bool:
+        """As asked for."""
+        return self.combined
 
     def actions(self, stage: int, stages: int, micro_batches: int) -> list[Action]:
         """Two more forwards of warm-up for each stage behind, and a round for each chunk but the last; then in turn.
@@ -51,7 +59,7 @@ class Interleaved1F1B(Schedule):
                 f"{micro_batches} cannot be divided so: nearest that can are {' and '.join(map(str, near))}"
             )
         length, total = micro_batches // rounds, micro_batches * self.chunks
-        warm_up = min((self.chunks - 1) * length + 2 * (stages - 1 - stage), total)
+        warm_up = min((self.chunks - 1) * length + 2 * (stages - 1 - stage) + self.combined, total)
 
         forwards, backwards = _in_rounds(self.chunks, length, rounds)
         in_turn = total - warm_up

@@ -9,8 +9,7 @@ of a chunk are complete early: they can be reduced beside other chunks.  The ord
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.core.registry import registered
 from triosim.schedule.actions import Action, Pass, Schedule

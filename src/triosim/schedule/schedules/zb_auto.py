@@ -16,11 +16,11 @@ iteration (``tests/schedule/test_zero_bubble.py``).
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from typing import ClassVar
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.core.registry import registered
 from triosim.schedule.actions import Action, Pass, PassTimes, Schedule

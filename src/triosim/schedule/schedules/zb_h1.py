@@ -8,9 +8,9 @@ instead of ``(p - 1) (T_F + T_B + T_W)``, for the times of forward, input gradie
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.schedule.actions import Action, Pass, Schedule
 

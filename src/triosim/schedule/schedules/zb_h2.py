@@ -9,9 +9,9 @@ each other follows the one before without a gap.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.schedule.actions import Action, Pass, Schedule
 

@@ -8,8 +8,7 @@ began, and every stage holds the activations of at most ``2 p`` passes through a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.schedule._v import VPlacement
 from triosim.schedule.actions import Action, Pass, numbered

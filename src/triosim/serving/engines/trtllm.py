@@ -6,9 +6,9 @@ After its public documentation (batch manager, capacity scheduler and micro-batc
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import ClassVar
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 from triosim.core.registry import registered
 from triosim.serving.kv_cache import KVCache

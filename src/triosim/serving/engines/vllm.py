@@ -13,9 +13,9 @@ Defaults are those of its OpenAI server on NVIDIA devices, versions 0.12 to 0.14
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.serving.kv_cache import KVCache
 from triosim.serving.policy import Batch, Policy
@@ -76,7 +76,7 @@ class Vllm(Policy):
         while place < last and left:
             request = ready[place]
             place += 1
-            tokens = min(request.known - request.computed, left)
+            tokens = lacks if (lacks := request.known - request.computed) < left else left
             while not self.cache.hold(request, request.computed + tokens):
                 preempted = True
                 if last == place:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from math import ceil
 from typing import ClassVar
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.serving.policy import Batch, Policy
 from triosim.serving.requests import Request

@@ -1,6 +1,7 @@
 """JSONL of our own: one request a line, or one conversation with its turns.
 
 A request has ``arrived_at`` (seconds), ``prompt_tokens`` and ``output_tokens``, each a count or a list of token ids,
+or instead of these two ``denoising_steps`` of an image,
 and may have ``session``, the ``model`` that it asks for, and ``priority``, of which the lowest goes first.  A
 conversation has ``arrived_at`` and ``turns``, a list of such requests without time: a turn arrives ``think`` seconds (0
 where not given) after the end of the one before, and its prompt begins with all that was said. ``input_toks``,
@@ -9,12 +10,13 @@ where not given) after the end of the one before, and its prompt begins with all
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from triosim.core.columns import Ragged
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 from triosim.core.registry import registered
 from triosim.serving.request_files import RequestReader, first_object, json_lines, number
@@ -25,6 +27,8 @@ TOKENS = 16
 
 PROMPT = ("prompt_tokens", "input_tok_ids", "input_toks")
 OUTPUT = ("output_tokens", "output_toks")
+STEPS = "denoising_steps"
+"""What is said instead of tokens where images are asked for."""
 
 
 @dataclass
@@ -51,7 +55,7 @@ class Jsonl(RequestReader):
     def recognises(self, head: str) -> bool:
         """By the keys of the first line."""
         keys = set(first_object(head))
-        return "turns" in keys or bool(keys & set(PROMPT) and keys & set(OUTPUT))
+        return "turns" in keys or STEPS in keys or bool(keys & set(PROMPT) and keys & set(OUTPUT))
 
     def read(self, path: Path, source: str, sort: bool) -> RequestTable:
         """See the module's docstring."""
@@ -115,6 +119,8 @@ class Jsonl(RequestReader):
             before: their number.
             name: of the conversation, which stands for tokens that only a count is given of; "" where none is shared.
         """
+        if STEPS in row:
+            row = {PROMPT[0]: 1, OUTPUT[0]: number(row[STEPS], where, STEPS)}
         prompt, output = (next((row[key] for key in keys if key in row), None) for keys in (PROMPT, OUTPUT))
         count = [
             float(len(given)) if isinstance(given, list) else number(given, where, keys[0])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.serving.replica import Replica
 from triosim.serving.requests import Request

@@ -6,9 +6,9 @@ Every position is scored and none is padding.  A family says how tokens become v
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
 from typing import ClassVar
 
+from triosim.core.dataclass import dataclass
 from triosim.sources.models._family import Text, divides
 from triosim.sources.models._net import Net, Weights
 from triosim.sources.models._tape import Tensor

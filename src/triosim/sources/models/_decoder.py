@@ -7,10 +7,10 @@ A family says its sizes as Hugging Face's ``config.json`` names them, what its p
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+from triosim.core.dataclass import dataclass
 from triosim.sources.models._family import Text, divides
 from triosim.sources.models._net import Net, Weights
 from triosim.sources.models._parts import FeedForward, Norm, Rotary, Rotation, SelfAttention
@@ -103,6 +103,11 @@ class Decoder(Text):
         """Tokens as the residual stream."""
         return net.embedding(self.layout.embedding, tokens)
 
+    @property
+    def layers(self) -> Sequence[int]:
+        """Numbers of the blocks that are built; :func:`with_layers` leaves some out."""
+        return range(self.depth)
+
     # --- what follows -------------------------------------------------------------------------------------------------
 
     def weights(self) -> Weights:
@@ -110,8 +115,8 @@ class Decoder(Text):
         self.embed_weights(w, layout.body)
         if layout.last_norm_first:
             self.norm.weights(w, f"{layout.body}.{layout.last_norm}")
-        for i in range(self.depth):
-            at = f"{layout.body}.{layout.blocks}.{i}"
+        for i in self.layers:
+            at = self.path(i)
             for name in layout.order or ("attention", "feed_forward", *layout.norms):
                 if name == "attention":
                     self.attention(i).weights(w, _joined(at, layout.attention))
@@ -132,11 +137,26 @@ class Decoder(Text):
         with net.module(layout.body, f"{layout.kind}{layout.model}"):
             x = self.embed(net, tokens)
             rotations = [rotary(net, tokens) for rotary in self.rotaries]
-            for i in range(self.depth):
+            for i in self.layers:
                 with net.module(f"{layout.blocks}.{i}", f"{layout.kind}{layout.block}"):
                     x = self._block(net, x, i, rotations[self.rotary(i)] if rotations else None)
             x = self.norm(net, layout.last_norm, x)
         return self.score(net, x)
+
+    def kinds(self) -> list[int]:
+        """For each block a number, the same for those that have equal parts."""
+        known: list[Any] = []
+        found = []
+        for i in range(self.depth):
+            parts = self.attention(i), self.feed_forward(i), self.rotary(i)
+            if parts not in known:
+                known.append(parts)
+            found.append(known.index(parts))
+        return found
+
+    def path(self, layer: int) -> str:
+        """Of the module that is a block."""
+        return f"{self.layout.body}.{self.layout.blocks}.{layer}"
 
     def score(self, net: Net, x: Tensor) -> Tensor:
         """Scores of the vocabulary."""
@@ -167,6 +187,12 @@ class Decoder(Text):
         x = net.add(x, net.scaled(y) if layout.scaled else y)
         y = feed(self.norm(net, norms[1], x))
         return net.add(x, net.scaled(y) if layout.scaled else y)
+
+
+def with_layers(family: Decoder, layers: Sequence[int]) -> Decoder:
+    """The decoder with some of its blocks alone, under their own names."""
+    made: Decoder = type(type(family).__name__, (type(family),), {"layers": tuple(layers)})(**vars(family))
+    return made
 
 
 @dataclass(frozen=True)

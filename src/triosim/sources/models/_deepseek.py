@@ -8,9 +8,10 @@ embedding and the head are the model's own.  Names are those of the published we
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from triosim.core.dataclass import dataclass
 from triosim.sources.models._decoder import LlamaLike
 from triosim.sources.models._experts import ExpertRouter, Experts
 from triosim.sources.models._latent import LatentAttention

@@ -8,8 +8,8 @@ Sources: Shazeer et al., arXiv:1701.06538; Gale et al., arXiv:2211.15841; Liu et
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from triosim.core.dataclass import dataclass
 from triosim.sources.models._net import Net, Weights
 from triosim.sources.models._parts import FeedForward, activate
 from triosim.sources.models._tape import Shape, Tensor

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.sources.models._losses import squared_error
 from triosim.sources.models._net import Net, Weights

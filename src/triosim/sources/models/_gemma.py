@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from triosim.core.dataclass import dataclass
 from triosim.sources.models._decoder import LlamaLike
 from triosim.sources.models._net import Net
 from triosim.sources.models._parts import FeedForward

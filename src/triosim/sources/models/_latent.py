@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from triosim.core.dataclass import dataclass
 from triosim.sources.models._net import Net, Weights
 from triosim.sources.models._parts import Norm, Rotation, rotate
 from triosim.sources.models._tape import Tensor

@@ -13,9 +13,9 @@ model's element type before each product, in the forward and again in the backwa
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 from triosim.core.options import AtLeast, configured
 from triosim.sources.models._dora import MAGNITUDE, with_magnitude

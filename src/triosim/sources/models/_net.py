@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 
 from triosim.core.errors import InputError
 from triosim.core.limits import WEIGHT_BYTES, check_memory
+from triosim.operators import CHANNELS_LAST, LAYOUT
 from triosim.sources.models._lora import Lora, adapted, frozen_product, widened
 from triosim.sources.models._norms import composed
 from triosim.sources.models._tape import Shape, Tape, Tensor, symbols
@@ -96,6 +97,7 @@ class Net(Tape):
         fused_softmax: of an unfused attention: scale, mask and softmax are one kernel.
         norms: how an RMS norm is run, one of :data:`~triosim.sources.models._norms.NORMS`.
         fused_loss: whether cross entropy is one kernel; by default with ``fused``.
+        fused_gate: whether SwiGLU is; by default with ``fused``.
         lora: adapters; the model's own weights are frozen then.
         narrow: paths of linear layers whose frozen weights lie in 4 bits.
         adapters: whether the adapters are called; without them the frozen weights alone work.
@@ -121,6 +123,7 @@ class Net(Tape):
         adapters: bool = True,
         norms: str = "one",
         fused_loss: bool | None = None,
+        fused_gate: bool | None = None,
     ) -> None:
         super().__init__(training)
         self.adapters = adapters
@@ -133,6 +136,7 @@ class Net(Tape):
         self.fused_softmax = fused_softmax
         self.norms = norms
         self.fused_loss = fused if fused_loss is None else fused_loss
+        self.fused_gate = fused if fused_gate is None else fused_gate
         self.parameters: dict[str, Tensor] = {}
         self.buffers: dict[str, Tensor] = {}
         self.further: list[Tensor] = []
@@ -799,7 +803,7 @@ class Net(Tape):
             inputs = (x, weight) if bias is None else (x, weight, bias)
             args = {
                 "stride": [stride] * 2, "padding": [padding] * 2, "dilation": [1, 1], "transposed": False,
-                "output_padding": [0, 0], "groups": groups,
+                "output_padding": [0, 0], "groups": groups, **({LAYOUT: CHANNELS_LAST} if channels_last else {}),
             }  # fmt: skip
             row = self.operator("aten::convolution", ("input", "weight", "bias")[: len(inputs)], inputs, (y,), args)
 

@@ -6,8 +6,7 @@ its module, in the order in which Hugging Face registers them; calling it append
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from triosim.core.dataclass import dataclass
 from triosim.sources.models._net import Net, Weights
 from triosim.sources.models._tape import Tensor
 from triosim.sources.models._unfused import unfused_attention
@@ -271,7 +270,7 @@ class FeedForward:
         elif self.packed:
             gate, up = net.split(net.linear(self.names[0], x), [self.inner] * 2)
             y = self.gate(net, gate, up)
-        elif net.fused and self.activation == "silu":
+        elif net.fused_gate and self.activation == "silu":
             y = net.swiglu(net.linear(self.names[0], x), net.linear(self.names[1], x))
         else:
             y = net.mul(activate(net, net.linear(self.names[0], x), self.activation), net.linear(self.names[1], x))
@@ -279,6 +278,6 @@ class FeedForward:
 
     def gate(self, net: Net, gate: Tensor, up: Tensor) -> Tensor:
         """The activation of ``gate`` times ``up``."""
-        if net.fused and self.activation == "silu":
+        if net.fused_gate and self.activation == "silu":
             return net.swiglu(gate, up)
         return net.mul(activate(net, gate, self.activation), up)

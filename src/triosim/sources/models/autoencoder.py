@@ -9,9 +9,9 @@ Copies that change the layout of a convolution's operands are left out: which th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.registry import registered
 from triosim.sources.models._diffusion import doubled, group_norm, residual, residual_weights
@@ -29,7 +29,10 @@ MIDDLE = 2
 @registered
 @dataclass(frozen=True)
 class Autoencoder(Images):
-    """Configuration, named as in ``diffusers``' ``config.json``; ``sample_size`` are pixels of a side."""
+    """Configuration, named as in ``diffusers``' ``config.json``; ``sample_size`` are pixels of a side.
+
+    ``decoder_only`` is the decoder alone, which makes images of latents that it reads.
+    """
 
     block_out_channels: Sizes = (128, 256, 512, 512)
     layers_per_block: int = 2
@@ -39,6 +42,7 @@ class Autoencoder(Images):
     sample_size: int = 1024
     use_quant_conv: bool = True
     use_post_quant_conv: bool = True
+    decoder_only: bool = False
 
     precision = "bfloat16"
     optimizer = "adamw"
@@ -60,8 +64,10 @@ class Autoencoder(Images):
         side = size or self.sample_size
         if side % least:
             raise InputError(f"image_size {side} is not a multiple of {least}: give one that is")
-        image = net.tensor((batch, self.in_channels, side, side), net.precision, Category.INPUT)
-        return image, net.tensor(image.shape, net.precision, Category.LABEL)
+        image = (batch, self.in_channels, side, side)
+        latents = (batch, self.latent_channels, side // least, side // least)
+        read = net.tensor(latents if self.decoder_only else image, net.precision, Category.INPUT)
+        return read, net.tensor(image, net.precision, Category.LABEL)
 
     def loss(self, net: Net, scores: Tensor, labels: Tensor) -> Tensor:
         return squared_error(net, scores, labels)
@@ -84,17 +90,18 @@ class Autoencoder(Images):
 
     def weights(self) -> Weights:
         w, first, last = Weights(), self.block_out_channels[0], self.block_out_channels[-1]
-        w.conv2d("encoder.conv_in", self.in_channels, first, 3, bias=True)
-        self._levels_weights(w, self._halving(), "downsamplers")
-        self._middle_weights(w, "encoder.mid_block")
-        w.norm("encoder.conv_norm_out", last)
-        w.conv2d("encoder.conv_out", last, 2 * self.latent_channels, 3, bias=True)
+        if not self.decoder_only:
+            w.conv2d("encoder.conv_in", self.in_channels, first, 3, bias=True)
+            self._levels_weights(w, self._halving(), "downsamplers")
+            self._middle_weights(w, "encoder.mid_block")
+            w.norm("encoder.conv_norm_out", last)
+            w.conv2d("encoder.conv_out", last, 2 * self.latent_channels, 3, bias=True)
         w.conv2d("decoder.conv_in", self.latent_channels, last, 3, bias=True)
         self._levels_weights(w, self._doubling(), "upsamplers")
         self._middle_weights(w, "decoder.mid_block")
         w.norm("decoder.conv_norm_out", first)
         w.conv2d("decoder.conv_out", first, self.in_channels, 3, bias=True)
-        if self.use_quant_conv:
+        if self.use_quant_conv and not self.decoder_only:
             w.conv2d("quant_conv", 2 * self.latent_channels, 2 * self.latent_channels, 1, bias=True)
         if self.use_post_quant_conv:
             w.conv2d("post_quant_conv", self.latent_channels, self.latent_channels, 1, bias=True)
@@ -119,6 +126,10 @@ class Autoencoder(Images):
     # --- operators ----------------------------------------------------------------------------------------------------
 
     def forward(self, net: Net, x: Tensor) -> Tensor:
+        return self._image(net, x if self.decoder_only else self._latents(net, x))
+
+    def _latents(self, net: Net, x: Tensor) -> Tensor:
+        """Drawn from what the encoder makes of an image."""
         groups = self.norm_num_groups
         x = net.conv2d("encoder.conv_in", x, 1, 1)
         for path, pairs, halves in self._halving():
@@ -131,7 +142,11 @@ class Autoencoder(Images):
         x = net.conv2d("encoder.conv_out", net.silu(group_norm(net, "encoder.conv_norm_out", x, groups)), 1, 1)
         if self.use_quant_conv:
             x = net.conv2d("quant_conv", x)
-        x = _drawn(net, x)
+        return _drawn(net, x)
+
+    def _image(self, net: Net, x: Tensor) -> Tensor:
+        """What the decoder makes of latents."""
+        groups = self.norm_num_groups
         if self.use_post_quant_conv:
             x = net.conv2d("post_quant_conv", x)
         x = self._middle(net, "decoder.mid_block", net.conv2d("decoder.conv_in", x, 1, 1))

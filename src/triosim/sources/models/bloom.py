@@ -5,9 +5,9 @@ Scores and weights of attention are tensors of their own, as in the framework th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Decoder, Layout
 from triosim.sources.models._family import divides

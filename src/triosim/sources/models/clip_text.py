@@ -8,9 +8,9 @@ arXiv:2212.07143 (OpenCLIP).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Decoder, Layout
 from triosim.sources.models._family import divides

@@ -6,9 +6,9 @@ is 0 by default).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._family import Images
 from triosim.sources.models._net import Net, Weights

@@ -5,8 +5,7 @@ Every layer reads the concatenation of all layers before it in its block, which 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from triosim.core.dataclass import dataclass
 from triosim.core.limits import check_memory
 from triosim.core.registry import registered
 from triosim.sources.models._family import Images

@@ -6,9 +6,9 @@ prediction is, whose bound on the likelihood, a thousandth of the loss, is left 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.registry import registered
 from triosim.sources.models._diffusion import modulated, plus, sinusoids, times, times_each

@@ -8,9 +8,9 @@ plain gradient descent, whatever optimizer the rest has: tables have no states.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._family import Family, Sizes
 from triosim.sources.models._losses import binary_cross_entropy

@@ -8,9 +8,9 @@ Module names are those of ``diffusers``' ``FluxTransformer2DModel``.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.registry import registered
 from triosim.sources.models._diffusion import embedded, modulated, plus, sinusoids, times_each, turned, turns_of

@@ -5,9 +5,10 @@ The cap of attention's scores is part of the attention kernel and takes no time 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Layout
 from triosim.sources.models._gemma import AROUND, GemmaLike

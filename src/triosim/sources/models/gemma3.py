@@ -5,9 +5,10 @@ The text model; what its vision tower reads is not built.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Layout
 from triosim.sources.models._gemma import AROUND, GemmaLike

@@ -9,9 +9,9 @@ scaling and masking are operators of their own too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._family import Text, divides
 from triosim.sources.models._net import Net, Weights

@@ -6,9 +6,9 @@ Module names are those of Hugging Face's ``LlamaForCausalLM``.  Sources: Touvron
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Layout, LlamaLike
 

@@ -6,9 +6,9 @@ Source: Meta AI, the model card of Llama 4 (April 2025), and Hugging Face's ``Ll
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Layout, LlamaLike
 from triosim.sources.models._experts import ExpertRouter, Experts

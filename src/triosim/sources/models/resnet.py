@@ -5,8 +5,7 @@ Module names and details are torchvision's: in a bottleneck the 3 x 3 convolutio
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._family import Images
 from triosim.sources.models._net import Net, Weights

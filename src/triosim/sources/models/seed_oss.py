@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._decoder import Layout, LlamaLike
 from triosim.sources.models._parts import FeedForward, SelfAttention

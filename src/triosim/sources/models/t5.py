@@ -9,9 +9,9 @@ arXiv:1910.10683; Chung et al., arXiv:2210.11416.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._family import Text
 from triosim.sources.models._losses import squared_error

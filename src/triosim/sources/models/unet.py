@@ -8,9 +8,9 @@ themselves and to the states of the text encoders, which are inputs.  Module nam
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.registry import registered
 from triosim.sources.models._diffusion import (

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.sources.models._family import Images
 from triosim.sources.models._net import Net, Weights

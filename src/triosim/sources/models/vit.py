@@ -5,9 +5,9 @@ Module names are those of Hugging Face's ``ViTForImageClassification``, which sc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.registry import registered
 from triosim.sources.models._family import Images, divides

@@ -7,9 +7,9 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
+from triosim.core.dataclass import dataclass
 from triosim.core.guarded import INTEGERS
 from triosim.sources.readers._step import ObservedTensor, Shape
 

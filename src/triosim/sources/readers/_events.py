@@ -9,7 +9,6 @@ files, which knows all of that and says what is wrong; so is everything where th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core import guarded
+from triosim.core.dataclass import dataclass
 
 try:
     from triosim.sources.readers._profile import ProfileEvents

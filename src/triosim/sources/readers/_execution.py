@@ -8,10 +8,10 @@ the order in which they started.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 from triosim.core.guarded import INTEGERS
 from triosim.operators import argument_names, written_roles

@@ -10,8 +10,8 @@ from __future__ import annotations
 import bisect
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from triosim.core.dataclass import dataclass
 from triosim.operators import canonical
 from triosim.sources.readers._step import OperatorRow, Shape, Storage, whole_value
 from triosim.trace.tables import Category, Phase

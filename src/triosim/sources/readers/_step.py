@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_BYTES
 from triosim.operators import canonical, kind
 from triosim.trace.accumulation import TELLING

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from triosim.core.dataclass import dataclass
 from triosim.operators import canonical, in_place, is_backward
 from triosim.sources.readers._step import Argument, ObservedTensor, OperatorRow
 from triosim.trace.tables import Phase

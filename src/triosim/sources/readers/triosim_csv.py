@@ -11,10 +11,11 @@ outputs.  :mod:`triosim.sources.readers._coarse` puts back what follows from the
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from triosim.core import guarded
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 from triosim.core.registry import registered
 from triosim.operators import argument_names, canonical, written_roles

@@ -17,10 +17,11 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+
+from triosim.core.dataclass import dataclass
 
 MARKER = "op#"
 _NUMBER = re.compile(rf"^{MARKER}(\d+)$")

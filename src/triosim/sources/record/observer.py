@@ -11,13 +11,14 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from triosim.core.dataclass import dataclass
 from triosim.sources.record.ledger import Ledger, parts
 from triosim.sources.record.modules import ModuleNames, ModuleWatch, name_everything
 from triosim.sources.record.phases import PhaseWatch

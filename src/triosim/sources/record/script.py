@@ -18,13 +18,14 @@ import runpy
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.sources.record import gpu
 from triosim.sources.record.assemble import assemble

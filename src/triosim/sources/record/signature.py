@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from triosim.operators import CHANNELS_LAST, LAYOUT
+
 OVERWRITES = frozenset({
     "copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_", "cauchy_", "log_normal_",
     "geometric_", "_foreach_copy_", "_foreach_zero_",
@@ -144,7 +146,22 @@ def arguments(known: Signature, args: tuple, kwargs: dict[str, Any]) -> Argument
         # The schema marks the gradients as written because unscaling may happen in place; without a scale it does not.
         gradients = {id(t) for t, role in zip(sorted_.reads, sorted_.roles, strict=True) if role == "grads"}
         sorted_.writes[:] = [t for t in sorted_.writes if id(t) not in gradients]
+    if "convolution" in known.base and any(
+        _side_by_side(t) for t, role in zip(sorted_.reads, sorted_.roles, strict=True) if role in _LAYS_OUT
+    ):
+        sorted_.rest[LAYOUT] = CHANNELS_LAST
     return sorted_
+
+
+_LAYS_OUT = ("input", "self", "weight")
+"""Arguments of a convolution whose layout decides in which it runs (``cudnn_conv_suggest_memory_format``)."""
+
+
+def _side_by_side(tensor: Tensor) -> bool:
+    """Whether the channels of a pixel lie side by side, and could lie otherwise."""
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    wanted = formats.get(tensor.dim())
+    return wanted is not None and tensor.is_contiguous(memory_format=wanted) and not tensor.is_contiguous()
 
 
 def _training(known: Signature, args: tuple, kwargs: dict[str, Any]) -> bool:

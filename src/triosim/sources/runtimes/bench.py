@@ -5,13 +5,14 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.sources.readers._graph import GraphOperator, GraphTensor, NetworkGraph, forward_trace
 from triosim.sources.runtimes.draws import LONGEST_S, Draws

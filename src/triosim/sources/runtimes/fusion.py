@@ -9,10 +9,10 @@ The same holds where they take longer by as much: what a runtime puts in their p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from triosim.core.dataclass import dataclass
 from triosim.sources.readers._graph import NetworkGraph, forward_trace
 from triosim.sources.runtimes.graphs import GraphDraft, WrittenGraph
 from triosim.sources.runtimes.rules import Fusion

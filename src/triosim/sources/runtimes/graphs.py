@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from triosim.core.dataclass import dataclass
 from triosim.sources.readers._graph import GraphOperator, GraphTensor, NetworkGraph
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from triosim.core.dataclass import dataclass
 from triosim.sources.runtimes.draws import Draws, rounded
 from triosim.sources.runtimes.graphs import GraphDraft, WrittenGraph
 

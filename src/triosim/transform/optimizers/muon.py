@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
+from triosim.core.dataclass import dataclass
 from triosim.core.options import AtLeast
 from triosim.core.registry import registered
 from triosim.transform.optimizers.adamw import AdamW

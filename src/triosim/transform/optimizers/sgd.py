@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from triosim.core.dataclass import dataclass
 from triosim.core.registry import registered
 from triosim.transform.optimizing import (
     OptimizerRule,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from triosim.core.dataclass import dataclass
 from triosim.validate.kit.timing import Timer
 
 

@@ -12,12 +12,12 @@ import json
 import platform
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import torch
 
+from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, unknown
 from triosim.core.outputs import text_output
 from triosim.sources.record.function import device_name

@@ -1,0 +1,295 @@
+"""``dataclass``, whose methods are written when they are first called.
+
+The standard library writes up to six methods of every dataclass as text and compiles them: half a millisecond a class.
+A command imports some 250 of them and mostly calls ``__init__`` alone, so that writing the rest was a fifth of a short
+prediction.  Here a class gets placeholders.  The first call of ``__init__`` compiles that; equality, order, hash and
+representation need no text.  What :func:`dataclasses.fields`, ``replace`` and ``asdict`` ask is made by the standard
+library itself when one of them first asks.
+
+Such classes behave like those of the standard library and may be mixed with them; ``tests/core/test_dataclass.py``
+compares every one of the package.  There is no ``slots`` and no ``InitVar``, and a mutable default is refused only when
+the fields are asked for.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import operator
+import reprlib
+from _thread import RLock
+from collections.abc import Callable
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+_FIELDS = "__dataclass_fields__"
+_PARAMETERS = "__dataclass_params__"
+_WRITING = RLock()
+"""Two threads may be the first to use a class."""
+
+
+class _Factory:
+    """The default of a parameter whose field has a factory."""
+
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+_FACTORY = _Factory()
+
+
+@dataclasses.dataclass
+class _Example:
+    plain: Any
+
+
+_PLAIN = dataclasses.fields(_Example)[0]
+"""A field of which nothing is said but its type."""
+
+
+class _Placeholder:
+    """Stands in a class for what is made when it is first asked for, which then takes its place.
+
+    Attributes:
+        plain: of the fields: whether they are annotations and defaults, without :func:`dataclasses.field`.
+    """
+
+    def __init__(self, cls: type, name: str, make: Callable[[type], Any], plain: bool = False) -> None:
+        self.cls = cls
+        self.name = name
+        self.make = make
+        self.plain = plain
+        setattr(cls, name, self)
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        cls, name = self.cls, self.name
+        with _WRITING:
+            if cls.__dict__[name] is self:
+                made = self.make(cls)
+                if callable(made):
+                    made.__name__, made.__qualname__ = name, f"{cls.__qualname__}.{name}"
+                    made.__module__ = cls.__module__
+                setattr(cls, name, made)
+        found = cls.__dict__[name]
+        return found.__get__(instance, owner) if callable(found) else found
+
+
+def _prepared(
+    cls: Any, init: bool = True, repr: bool = True, eq: bool = True, order: bool = False, frozen: bool = False,
+    kw_only: bool = False,
+) -> Any:  # fmt: skip
+    """Give a class a placeholder for everything that :func:`dataclasses.dataclass` would write with these options."""
+    own = cls.__dict__
+    hashed = "__hash__" in own and not (own["__hash__"] is None and "__eq__" in own)
+    methods: dict[str, Callable[[type], Any]] = {"__match_args__": _match_args}
+    if init:
+        methods["__init__"] = _frozen_init if frozen else _init
+    if repr:
+        methods["__repr__"] = _repr
+    if eq:
+        methods["__eq__"] = _eq
+    if order:
+        methods |= {f"__{sign}__": _ordered(sign) for sign in ("lt", "le", "gt", "ge")}
+    for name, make in methods.items():
+        if name not in own:
+            _Placeholder(cls, name, make)
+    if eq and not hashed:
+        if frozen:
+            _Placeholder(cls, "__hash__", _hash)
+        else:
+            cls.__hash__ = None
+    if frozen:
+        _Placeholder(cls, "__setattr__", _refused("assign to", object.__setattr__))
+        _Placeholder(cls, "__delattr__", _refused("delete", object.__delattr__))
+
+    def by_the_library(name: str) -> Any:
+        if frozen:  # it writes its own, which refuse the same
+            del cls.__setattr__, cls.__delattr__
+        cls.__doc__ = cls.__doc__ or cls.__name__  # or it makes one of the signature
+        dataclasses.dataclass(init=False, repr=False, eq=False, frozen=frozen, kw_only=kw_only)(cls)
+        return own[name]
+
+    plain = not kw_only and not any(isinstance(value, dataclasses.Field) for value in own.values())
+    _Placeholder(cls, _FIELDS, lambda cls: _listed(cls, plain, by_the_library), plain)
+    _Placeholder(cls, _PARAMETERS, lambda _: by_the_library(_PARAMETERS))
+    return cls
+
+
+class _Slot(NamedTuple):
+    """What a method has to know of a field; attributes as of :class:`dataclasses.Field`."""
+
+    name: str
+    type: Any
+    default: Any = dataclasses.MISSING
+    default_factory: Any = dataclasses.MISSING
+    init: bool = True
+    kw_only: bool = False
+    compare: bool = True
+    repr: bool = True
+
+
+def _fields(cls: type) -> list[_Slot]:
+    """Fields in the order in which they are defined, those of bases first."""
+    found: dict[str, _Slot] = {}
+    for base in reversed(cls.__mro__):
+        own = base.__dict__
+        fields = own.get(_FIELDS)
+        if isinstance(fields, _Placeholder) and fields.plain:
+            for name, kind in base.__annotations__.items():
+                if not str(kind).startswith(("ClassVar", "typing.ClassVar")):
+                    found[name] = _Slot(name, kind, own.get(name, dataclasses.MISSING))
+        elif fields is not None:
+            for field in dataclasses.fields(base):
+                found[field.name] = _Slot(*[getattr(field, known) for known in _Slot._fields])
+    return list(found.values())
+
+
+def _listed(cls: Any, plain: bool, by_the_library: Callable[[str], Any]) -> Any:
+    """What :func:`dataclasses.fields` lists; without the library where all fields are plain."""
+    if not plain:
+        return by_the_library(_FIELDS)
+    bases = cls.__mro__[-1:0:-1]
+    found = {field.name: field for base in bases if hasattr(base, _FIELDS) for field in dataclasses.fields(base)}
+    for name, kind in cls.__annotations__.items():
+        if not str(kind).startswith(("ClassVar", "typing.ClassVar")):
+            field = copy.copy(_PLAIN)
+            field.name, field.type, field.default = name, kind, cls.__dict__.get(name, dataclasses.MISSING)
+            found[name] = field
+    return found
+
+
+def _frozen_init(cls: type) -> Callable[..., None]:
+    return _init(cls, True)
+
+
+def _init(cls: type, frozen: bool = False) -> Callable[..., None]:
+    """The method that takes every field, by position those that are not for keywords alone."""
+    fields = _fields(cls)
+    taken = sorted((field for field in fields if field.init), key=lambda field: field.kw_only is True)
+    by_keyword = sum(field.kw_only is True for field in taken)
+    made = [field for field in fields if not field.init and field.default_factory is not dataclasses.MISSING]
+    factories = [field.default_factory for field in (*taken, *made)]
+    code = _code(
+        len(taken) - by_keyword, by_keyword, len(made), frozen, hasattr(cls, "__post_init__"),
+        tuple(at for at, factory in enumerate(factories) if factory is not dataclasses.MISSING),
+    )  # fmt: skip
+    names = {f"_{at}": field.name for at, field in enumerate((*taken, *made))}
+    code = code.replace(
+        co_varnames=tuple(names.get(name, name) for name in code.co_varnames),
+        co_names=tuple(names.get(name, name) for name in code.co_names),
+        co_consts=tuple(names.get(value, value) if isinstance(value, str) else value for value in code.co_consts),
+    )
+    defaults = {
+        field.name: field.default if field.default_factory is dataclasses.MISSING else _FACTORY for field in taken
+    }
+    given = {name: value for name, value in defaults.items() if value is not dataclasses.MISSING}
+    keywords = {field.name for field in taken[len(taken) - by_keyword :]}
+    scope = {"_set": object.__setattr__, "_FACTORY": _FACTORY, "_factories": factories}
+    by_position = tuple(value for name, value in given.items() if name not in keywords)
+    function = FunctionType(code, scope, "__init__", by_position)
+    function.__kwdefaults__ = {name: value for name, value in given.items() if name in keywords} or None
+    function.__annotations__ = {**{field.name: field.type for field in taken}, "return": None}
+    return function
+
+
+@functools.cache
+def _code(
+    positional: int, keywords: int, made: int, frozen: bool, checks: bool, factories: tuple[int, ...]
+) -> CodeType:
+    """An ``__init__`` for fields ``_0``, ``_1``, ...: those by position, by keyword, and those that nobody gives.
+
+    Classes with as many fields share it, each with names of its own in it: compiling is what takes time.
+
+    Args:
+        positional, keywords, made: numbers of such fields.
+        frozen: whether the class is.
+        checks: whether it has a ``__post_init__``.
+        factories: fields whose default a factory makes.
+    """
+    body = []
+    for at in range(positional + keywords + made):
+        value = f"_{at}"
+        if at in factories:
+            value = f"_factories[{at}]()" + (f" if _{at} is _FACTORY else _{at}" if at < positional + keywords else "")
+        body.append(f"_set(self, '_{at}', {value})" if frozen else f"self._{at} = {value}")
+    if checks:
+        body.append("self.__post_init__()")
+    names = ["self", *(f"_{at}" for at in range(positional))]
+    if keywords:
+        names += ["*", *(f"_{at}" for at in range(positional, positional + keywords))]
+    scope: dict[str, Any] = {}
+    exec(f"def __init__({', '.join(names)}):\n  " + "\n  ".join(body or ["pass"]), scope)
+    code: CodeType = scope["__init__"].__code__
+    return code
+
+
+def _match_args(cls: type) -> tuple[str, ...]:
+    return tuple(field.name for field in _fields(cls) if field.init and field.kw_only is not True)
+
+
+def _values(cls: type) -> Callable[[Any], Any]:
+    """What reads the values of all fields that take part in comparisons."""
+    names = [field.name for field in _fields(cls) if field.compare]
+    if len(names) > 1:
+        return operator.attrgetter(*names)
+    return lambda made: tuple(getattr(made, name) for name in names)
+
+
+def _eq(cls: type) -> Callable[[Any, Any], Any]:
+    values = _values(cls)
+
+    def equal(self: Any, other: Any) -> Any:
+        return values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
+
+    return equal
+
+
+def _ordered(sign: str) -> Callable[[type], Callable[[Any, Any], Any]]:
+    def make(cls: type) -> Callable[[Any, Any], Any]:
+        values, stands = _values(cls), getattr(operator, sign)
+
+        def ordered(self: Any, other: Any) -> Any:
+            return stands(values(self), values(other)) if other.__class__ is self.__class__ else NotImplemented
+
+        return ordered
+
+    return make
+
+
+def _hash(cls: type) -> Callable[[Any], int]:
+    values = _values(cls)
+    return lambda self: hash(values(self))
+
+
+def _repr(cls: type) -> Callable[[Any], str]:
+    names = [field.name for field in _fields(cls) if field.repr]
+
+    @reprlib.recursive_repr()
+    def represented(self: Any) -> str:
+        return f"{self.__class__.__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+
+    return represented
+
+
+def _refused(what: str, allowed: Callable[..., None]) -> Callable[[type], Callable[..., None]]:
+    def make(cls: type) -> Callable[..., None]:
+        names = {field.name for field in _fields(cls)}
+
+        def changed(self: Any, name: str, *value: Any) -> None:
+            if type(self) is cls or name in names:
+                raise dataclasses.FrozenInstanceError(f"cannot {what} field {name!r}")
+            allowed(self, name, *value)
+
+        return changed
+
+    return make
+
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as dataclass
+else:
+
+    def dataclass(cls=None, /, **options):
+        """As :func:`dataclasses.dataclass`: ``init``, ``repr``, ``eq``, ``order``, ``frozen`` and ``kw_only``."""
+        return _prepared(cls, **options) if cls is not None else lambda cls: _prepared(cls, **options)

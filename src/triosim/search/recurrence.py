@@ -1,0 +1,190 @@
+"""What operators take at least with the collectives that they wait for and that slow them down.
+
+Operators run one after another, collectives on a stream of their own.  Where a collective is issued as soon as its
+operator has run, and no operator waits for anything else, let ``q(p)`` be how far collectives are when ``p`` seconds of
+operators have run.  While one is under way what computes takes ``s`` times as long
+(:mod:`triosim.composition.interference`), so ``q`` rises by at most ``s`` for each second of operators; where one of
+these waits for collective ``n`` it rises to the end of that, and what it rises by is *exposed*.  Whatever else delays
+operators or collectives only lowers ``q(p)``, and so exposes no less.
+
+With ``W`` seconds of operators, ``C`` of collectives and ``E`` of them exposed, ``C - E`` are beside operators, or
+beside nothing.  So all of it takes at least ``W + E + (1 - 1 / s) (C - E)``, however it is delayed.
+
+Of a block that is repeated each copy exposes as much as the one that was read if all that is under way is as far behind
+at its end as it was at its begin, and never less than where nothing is under way at its begin.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.composition.interference import interference
+from triosim.core.dataclass import dataclass
+from triosim.partition.gradients import gradients
+from triosim.partition.transfers import ALL_GATHER
+from triosim.prediction.prepare import Arranged
+from triosim.schedule._stage import JobFacts
+from triosim.schedule.costs import ScheduleCosts
+
+STEADY = 0.98
+"""Part of what collectives slow down that is counted: times settle to some 1e-4 of an iteration."""
+
+
+@dataclass
+class UnderWay:
+    """Where a recurrence is.
+
+    Attributes:
+        clock: end of the compute stream, seconds.
+        busy: end of the last collective.
+        done: ends of collectives that are needed later, by number, as issued.
+        hidden: longest that the collectives have been behind the computation.
+        works, calls, exposed: seconds of operators, of collectives, and of these exposed.
+    """
+
+    clock: float = 0.0
+    busy: float = 0.0
+    done: dict[int, float] = field(default_factory=dict)
+    hidden: float = 0.0
+    works: float = 0.0
+    calls: float = 0.0
+    exposed: float = 0.0
+
+    def behind(self) -> list[float]:
+        """How long all that what follows may wait for is behind the computation."""
+        return [max(0.0, end - self.clock) for end in (self.busy, *self.done.values())]
+
+    def least(self, slowdown: float) -> float:
+        """What all of it takes at least."""
+        return self.works + self.exposed + STEADY * (1 - 1 / slowdown) * (self.calls - self.exposed)
+
+
+@dataclass(frozen=True)
+class RepeatedBlock:
+    """Operators of a block that stands for others that follow it.
+
+    Attributes:
+        member: which operators of the trace, shape ``(operators,)``.
+        size: how many there are among the forward ones, or among the others.
+        more: blocks that it stands for beside itself.
+    """
+
+    member: NDArray[np.bool_]
+    size: int
+    more: int
+
+
+class Recurrence:
+    """The operators of a step and its collectives.
+
+    Args:
+        made: the job, on one stage.
+        alone_s: what a collective takes where nothing else moves, by number of the transfer.
+    """
+
+    def __init__(self, made: Arranged, alone_s: list[float]) -> None:
+        trace = made.step.trace
+        job = facts(made)
+        self.alone_s, self._once = alone_s, job.once
+        self._after, self._before, self._needed = job.issued_after, job.issued_before, job.needed_before
+        self._around = job.around
+        self._operates = ~trace.operators.view
+        transfers = made.step.transfers
+        self._made = np.where(transfers.what == ALL_GATHER, transfers.after, -1).tolist()
+        self._read = transfers.before.tolist()
+        device = made.system.models[made.models[0]]
+        self.slowdown = interference(device, made.fidelity.slowdown).slowdown
+
+    def read(
+        self, at: UnderWay, rows: NDArray[np.int64], seconds: NDArray[np.float64],
+        inside: NDArray[np.bool_] | None = None, slowdown: float | None = None,
+    ) -> UnderWay:  # fmt: skip
+        """Go on by some operators.
+
+        Args:
+            at: where it is; goes on itself.
+            rows: of the trace, ascending.
+            seconds: of each operator of the trace; what is a view takes nothing.
+            inside: operators of the same part of a pipeline, and a last that is True; what another part made is
+                gathered where it is read.  All if None.
+            slowdown: of what computes beside a collective, the device's if None.
+        """
+        alone, once, done = self.alone_s, self._once, at.done
+        slowdown = self.slowdown if slowdown is None else slowdown
+        places = np.flatnonzero(self._around[rows])
+        ends = np.concatenate([[0.0], np.cumsum(np.where(self._operates[rows], seconds[rows], 0.0))])
+        clock, busy, hidden, before = at.clock, at.busy, at.hidden, 0.0
+        spans = zip(rows[places].tolist(), ends[places].tolist(), ends[places + 1].tolist(), strict=True)
+        for row, begin, end in spans:
+            clock = _ran(clock, begin - before, busy, slowdown)
+            for number in self._before.get(row, ()):
+                busy = done[number] = max(busy, clock) + alone[number]
+                at.calls += alone[number]
+            for number in self._needed.get(row, ()):
+                if number not in once:
+                    if inside is not None and self._made[number] >= 0 and not inside[self._made[number]]:
+                        busy = done[number] = max(busy, clock) + alone[number]
+                        at.calls += alone[number]
+                    came = done.pop(number, 0.0)
+                    if came > clock:
+                        at.exposed += came - clock
+                        clock = came
+            clock = _ran(clock, end - begin, busy, slowdown)
+            before = end
+            for number in self._after.get(row, ()):
+                if number not in once and not (inside is not None and self._elsewhere(number, inside)):
+                    busy = done[number] = max(busy, clock) + alone[number]
+                    at.calls += alone[number]
+            hidden = max(hidden, busy - clock)
+        at.clock, at.busy, at.hidden = _ran(clock, float(ends[-1]) - before, busy, slowdown), busy, hidden
+        at.works += float(ends[-1])
+        return at
+
+    def seconds(
+        self, rows: NDArray[np.int64], seconds: NDArray[np.float64], inside: NDArray[np.bool_], block: RepeatedBlock,
+        slowdown: float | None = None,
+    ) -> float:  # fmt: skip
+        """What operators take at least, nothing being under way when the first begins.
+
+        Args:
+            rows, seconds, inside, slowdown: as of :meth:`read`; without slowdown it is what they take at least until
+                the last has run, otherwise until the collectives have ended too.
+            block: what stands for more than it is, where all of it is among the operators.
+        """
+        slows = self.slowdown if slowdown is None else slowdown
+        own = np.flatnonzero(block.member[rows]) if block.more else np.zeros(0, np.int64)
+        if not block.more or len(own) < block.size:
+            return self.read(UnderWay(), rows, seconds, inside, slows).least(slows)
+        first, last = int(own[0]), int(own[-1]) + 1
+        at = self.read(UnderWay(), rows[:first], seconds, inside, slows)
+        begun, exposed = at.behind(), at.exposed
+        self.read(at, rows[first:last], seconds, inside, slows)
+        more, ended = self.read(UnderWay(), rows[first:last], seconds, inside, slows), at.behind()
+        if len(begun) == len(ended) and np.allclose(begun, ended, rtol=1e-6, atol=1e-9):
+            more.exposed = at.exposed - exposed
+        else:
+            at.busy, at.done = 0.0, {}
+        return self.read(at, rows[last:], seconds, inside, slows).least(slows) + block.more * more.least(slows)
+
+    def _elsewhere(self, number: int, inside: NDArray[np.bool_]) -> bool:
+        """Whether what is gathered is read by another part, which then gathers it."""
+        return self._made[number] >= 0 and not inside[self._read[number]]
+
+
+def _ran(clock: float, works: float, busy: float, slowdown: float) -> float:
+    """When operators have run that begin at ``clock`` and take ``works`` beside nothing, collectives until ``busy``."""
+    beside = busy - clock
+    if beside <= 0:
+        return clock + works
+    return clock + works * slowdown if works * slowdown <= beside else busy + works - beside / slowdown
+
+
+def facts(made: Arranged) -> JobFacts:
+    """What is known of a job before its programs are written."""
+    return JobFacts(
+        made.step, ScheduleCosts(made.times.seconds), made.stages, made.schedule, made.plan, made.mesh,
+        gradients(made.step.trace),
+    )  # fmt: skip

@@ -1,0 +1,112 @@
+"""Serving under a power cap or a clock limit.
+
+Kernels follow the one law of :mod:`triosim.hardware.power`: at a lower clock what computes takes longer, what waits for
+memory or for a launch does not.  A governor averages over some hundred milliseconds, and stretches of prompts or of
+decodes last as long; so under a cap each kernel has the clock at which it fits by itself: prompts slow down, decodes,
+which read weights and caches, hardly do.  Joules follow the clocks that a step of prompts and one of decodes have.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import field, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.core.dataclass import dataclass
+from triosim.energy.constants import EnergyConstants
+from triosim.energy.device import DeviceEnergy, device_energy
+from triosim.energy.governor import governed, governed_apart
+from triosim.energy.work import OperatorWork, kernel_work
+from triosim.hardware import power
+from triosim.hardware.accelerator import Accelerator
+from triosim.kernels.estimate import Estimates
+from triosim.kernels.physical.kinds import Work
+from triosim.kernels.work.stream import Stream
+from triosim.serving.kernel_times import Seconds, ServingKernels
+
+PROMPT_TOKENS = 2048
+"""Of a step of prompts: what engines compute at most, or about."""
+DECODES, KEYS = 64, 1024
+"""Of a step of decodes: sequences, and keys of each."""
+
+
+@dataclass(frozen=True)
+class HeldBack:
+    """What a cap or a limit makes of a device.
+
+    Attributes:
+        device: with its settings.
+        energy: what it draws; None where nobody knows.
+        prompts, decodes: clock of a step of these, over the boost clock.
+    """
+
+    device: Accelerator
+    energy: DeviceEnergy | None
+    prompts: float
+    decodes: float
+
+    def seconds(self, work: Work, found: Estimates) -> Seconds:
+        """Times of kernels whose times at the full clock are ``found``."""
+        return governed_apart(_operators(self.device, self.energy, work, found), self.device, self.energy)
+
+    @property
+    def most_w(self) -> float:
+        """Watts that it draws at most; infinite where nothing says."""
+        return math.inf if self.device.power_cap_w is None else self.device.power_cap_w
+
+    @property
+    def switching(self) -> tuple[float, float]:
+        """Joules of FLOP and of caches, over those at the full clock: the squares of the voltages of prompts, which
+        compute most, and of decodes, which read most."""
+        law = power.constants()
+        return float(law.voltage(self.prompts)) ** 2, float(law.voltage(self.decodes)) ** 2
+
+
+def under_limits(kernels: ServingKernels, cap_w: float | None, clock_hz: float | None) -> ServingKernels:
+    """The same kernels at the clocks that a power cap and a limit of the clock leave their device.
+
+    Args:
+        kernels: at the full clock.
+        cap_w: watts that the device may draw.
+        clock_hz: its highest clock.
+
+    Raises:
+        InputError: the device cannot keep its cap or its clock.
+    """
+    device = replace(kernels.device, power_cap_w=cap_w, clock_limit_hz=clock_hz)
+    energy = device_energy(device, EnergyConstants())
+    same = {own.name: getattr(kernels, own.name) for own in fields(ServingKernels)}
+    prompts, decodes = _Listing(**same), _Listing(**same)
+    prompts.layer([PROMPT_TOKENS])
+    prompts.prefill([PROMPT_TOKENS], [0])
+    decodes.layer([DECODES])
+    decodes.decode([DECODES], [KEYS])
+    held = HeldBack(device, energy, prompts.governed(device, energy), decodes.governed(device, energy))
+    return replace(kernels, held=held)
+
+
+@dataclass(frozen=True)
+class _Listing(ServingKernels):
+    """Kernels that note what they were asked to price."""
+
+    listed: list[tuple[Work, Estimates]] = field(default_factory=list)
+
+    def _estimates(self, work: Work) -> Estimates:
+        found = super()._estimates(work)
+        self.listed.append((work, found))
+        return found
+
+    def governed(self, device: Accelerator, energy: DeviceEnergy | None) -> float:
+        """The clock at which all of it fits on average."""
+        parts = [_operators(device, energy, work, found) for work, found in self.listed]
+        columns = ([getattr(one, own.name) for one in parts] for own in fields(OperatorWork))
+        whole = OperatorWork(*map(np.concatenate, columns))
+        return governed(whole, device, energy, np.ones(len(whole.seconds))).clock
+
+
+def _operators(device: Accelerator, energy: DeviceEnergy | None, work: Work, found: Estimates) -> OperatorWork:
+    dtype: NDArray[np.int64]
+    dtype = np.full(len(work), -1) if isinstance(work, Stream) else work.dtype.astype(np.int64)
+    return kernel_work(work.flop(), work.bytes(), dtype, device, energy, found)
