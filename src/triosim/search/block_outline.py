@@ -29,6 +29,7 @@ from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.kernels.copying import copy_s_per_byte
 from triosim.network.placement import Placement, place
+from triosim.partition.gradients import gradients
 from triosim.partition.main_gradients import often
 from triosim.partition.passes.fuse import UnitsByModule
 from triosim.partition.replication import Replication
@@ -46,7 +47,7 @@ from triosim.schedule.costs import ScheduleCosts
 from triosim.schedule.gathering import Missing, missing
 from triosim.schedule.stages import Stages, cut
 from triosim.search.block_passes import StretchFacts, StretchPasses
-from triosim.search.block_step import BLOCKS, BlockStep, NoBlocks, Stretch, blocks_of, of_few_blocks
+from triosim.search.block_step import BLOCKS, BlockStep, BlockStretch, NoBlocks, blocks_of, of_few_blocks
 from triosim.search.contracted import WORKS, ContractedPass, Leads, ReducedFlag, Tied
 from triosim.search.evaluate import means_of
 from triosim.search.memory_of import reserved_by
@@ -212,7 +213,7 @@ class BlockJob:
         check_kind(placed, self.schedule, self.launching)
         self.parts = mesh.stages * self.schedule.chunks_per_stage
         cuts = self.step.cuts(self.parts, self.priced.seconds_per_byte)
-        self.stretches: list[Stretch] = self.step.stretches(cuts)
+        self.stretches: list[BlockStretch] = self.step.stretches(cuts)
         costs = ScheduleCosts(self.step.seconds)
         self.facts = JobFacts(placed, costs, self.shared.uncut, self.schedule, plan, mesh, self.step.grads)
         how = (fidelity.collective_algorithm, fidelity.collective_protocol, system.ideal)
@@ -310,7 +311,7 @@ class BlockJob:
         tied = turn.final and tuple(self.tied(part, parameter) for parameter, _ in self.known[part].tied)
         return (place, sent, tied), lambda: self._bound(part, place)
 
-    def _bound(self, part: int, place: tuple[Stretch, Pass, bool, Missing, bool]) -> ContractedPass:
+    def _bound(self, part: int, place: tuple[BlockStretch, Pass, bool, Missing, bool]) -> ContractedPass:
         one, other = (self.passes.pass_of(which, *place) for which in range(len(SUMMED)))
         # in the first of the micro-batches gradients are made, in the others they are added to
         much = SUMMED[1] / self.mesh.micro_batches if self.mesh.micro_batches > 1 else 0.0
@@ -419,7 +420,7 @@ class BlockJob:
         """Bytes of the fullest stage: of stages of one kind that with most passes under way."""
         stages, m = self.stages, self.mesh.micro_batches
         orders = [order_of(self.schedule, stage, stages, m) for stage in range(stages)]
-        kinds: dict[tuple[Stretch, ...], int] = {}
+        kinds: dict[tuple[BlockStretch, ...], int] = {}
         for stage, order in enumerate(orders):
             kind = tuple(self.stretches[part] for part in self._parts(stage))
             if kind not in kinds or order.depth > orders[kinds[kind]].depth:
@@ -437,7 +438,7 @@ class BlockJob:
         held = sum(one.held for one in known) / len(known)
         return sum(one.stays for one in known) + depth * held + max(one.largest for one in known)
 
-    def _reserved(self, kind: tuple[Stretch, ...], order: Order) -> int:
+    def _reserved(self, kind: tuple[BlockStretch, ...], order: Order) -> int:
         """Bytes of a stage, on a step that has its blocks and a few more."""
         least = sum(stretch.blocks for stretch in kind) + 2 * len(kind) + 1
         blocks = next((count for count in _sizes(self.step.blocks) if count >= least), self.step.blocks)
@@ -484,7 +485,7 @@ class BlockJob:
             raise NoBlocks(str(error)) from None
 
 
-def _is_in(one: tuple[Stretch, ...], other: tuple[Stretch, ...]) -> bool:
+def _is_in(one: tuple[BlockStretch, ...], other: tuple[BlockStretch, ...]) -> bool:
     """Whether each part of a stage is a part of another's."""
     return all(
         a.blocks <= b.blocks and a.before <= b.before and a.after <= b.after

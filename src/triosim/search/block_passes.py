@@ -25,7 +25,7 @@ from triosim.schedule.actions import SCHEDULES, Pass
 from triosim.schedule.costs import ScheduleCosts
 from triosim.schedule.gathering import Missing
 from triosim.schedule.stages import Boundary, cut
-from triosim.search.block_step import LONGEST, SHORTEST, BlockStep, NoBlocks, Stretch
+from triosim.search.block_step import LONGEST, SHORTEST, BlockStep, BlockStretch, NoBlocks
 from triosim.search.chain import StepChain
 from triosim.search.contracted import ContractedPass, Leads, StageContraction
 from triosim.search.undisturbed import Call
@@ -291,13 +291,13 @@ class StretchPasses:
         self.called, self.tensor = called, tensor
         self.costs = ScheduleCosts(step.seconds, copy_s_per_byte=copies)
         self.ways = NamedWays(job.mesh.pipeline_axis)
-        self._stages: dict[Stretch, tuple[list[StageContraction], PartFacts]] = {}
-        self._few: dict[tuple[int, Stretch, Pass, bool, Missing, bool], BlockPass] = {}
-        self._passes: dict[tuple[int, Stretch, Pass, bool, Missing, bool], BlockPass] = {}
-        self._facts: dict[Stretch, StretchFacts] = {}
+        self._stages: dict[BlockStretch, tuple[list[StageContraction], PartFacts]] = {}
+        self._few: dict[tuple[int, BlockStretch, Pass, bool, Missing, bool], BlockPass] = {}
+        self._passes: dict[tuple[int, BlockStretch, Pass, bool, Missing, bool], BlockPass] = {}
+        self._facts: dict[BlockStretch, StretchFacts] = {}
 
     def pass_of(
-        self, which: int, stretch: Stretch, what: Pass, final: bool, needs: Missing, leads: bool
+        self, which: int, stretch: BlockStretch, what: Pass, final: bool, needs: Missing, leads: bool
     ) -> BlockPass:  # fmt: skip
         """A pass of a stretch.
 
@@ -316,7 +316,7 @@ class StretchPasses:
             self._passes[key] = longer(few, stretch.blocks)  # type: ignore[arg-type]
         return self._passes[key]
 
-    def facts(self, stretch: Stretch) -> StretchFacts:
+    def facts(self, stretch: BlockStretch) -> StretchFacts:
         """What is known of a stretch besides.
 
         Raises:
@@ -334,7 +334,7 @@ class StretchPasses:
         return rows, of.chain
 
     def _pass(
-        self, which: int, stretch: Stretch, what: Pass, final: bool, needs: Missing, leads: bool
+        self, which: int, stretch: BlockStretch, what: Pass, final: bool, needs: Missing, leads: bool
     ) -> BlockPass:  # fmt: skip
         key = (which, stretch, what, final, needs, leads)
         if key not in self._few:
@@ -343,12 +343,12 @@ class StretchPasses:
             self._few[key] = BlockPass.of(of[which].pass_of(part.chunk, what, final, needs))
         return self._few[key]
 
-    def _stage(self, stretch: Stretch) -> tuple[list[StageContraction], PartFacts]:
+    def _stage(self, stretch: BlockStretch) -> tuple[list[StageContraction], PartFacts]:
         if stretch not in self._stages:
             self._stages[stretch] = self._contraction(stretch)
         return self._stages[stretch]
 
-    def _contraction(self, stretch: Stretch) -> tuple[list[StageContraction], PartFacts]:
+    def _contraction(self, stretch: BlockStretch) -> tuple[list[StageContraction], PartFacts]:
         step, priced = self.step.step, self.job
         stages = cut(step.trace, self.step.places(stretch, stretch.blocks), step.homes)
         axes = tuple((name, stages.count if name == "pp" else size) for name, size in priced.mesh.axes)
@@ -363,7 +363,7 @@ class StretchPasses:
         boundaries = {id(b): number for number, b in enumerate(stages.boundaries)}
         return [StageContraction(facts, chain, self.ways, boundaries) for chain in chains], facts.parts[0]
 
-    def _known(self, stretch: Stretch) -> StretchFacts:
+    def _known(self, stretch: BlockStretch) -> StretchFacts:
         if stretch.blocks <= LONGEST:
             return self._at(stretch)
         few = [self._at(one) for one in _short(stretch)]
@@ -379,7 +379,7 @@ class StretchPasses:
         )
         return replace(last, share=share, groups=groups, stays=stays, held=held)
 
-    def _at(self, stretch: Stretch) -> StretchFacts:
+    def _at(self, stretch: BlockStretch) -> StretchFacts:
         (of, *_), part = self._stage(stretch)
         facts, job = of.facts, of.job
         size = job.step.trace.values.bytes()
@@ -417,6 +417,6 @@ def _largest(job: JobFacts, rows: list[int]) -> int:
     return int(touched[rows].max(initial=0))
 
 
-def _short(stretch: Stretch) -> list[Stretch]:
+def _short(stretch: BlockStretch) -> list[BlockStretch]:
     """The stretches from which a longer one is told."""
     return [stretch._replace(blocks=SHORTEST + more) for more in range(3)]

@@ -46,7 +46,7 @@ class BlockCut(NamedTuple):
     offset: int
 
 
-class Stretch(NamedTuple):
+class BlockStretch(NamedTuple):
     """A part of the model, whatever blocks it consists of.
 
     Attributes:
@@ -179,7 +179,7 @@ class BlockStep:
         offset = places - np.where(block >= 0, starts[np.maximum(block, 0)], 0)
         return tuple(BlockCut(b, o) for b, o in zip(block.tolist(), offset.tolist(), strict=True))
 
-    def stretches(self, cuts: tuple[BlockCut, ...]) -> list[Stretch]:
+    def stretches(self, cuts: tuple[BlockCut, ...]) -> list[BlockStretch]:
         """The parts between cuts.
 
         Raises:
@@ -193,10 +193,10 @@ class BlockStep:
             first = 0 if begin is None or before else begin.block
             last = self.blocks if end is None or after else end.block
             one, other = (None if cut is None else cut.offset for cut in (begin, end))
-            found.append(Stretch(one, other, before, after, last - first))
+            found.append(BlockStretch(one, other, before, after, last - first))
         return found
 
-    def places(self, of: Stretch, blocks: int, begin: int = WITHIN) -> list[int]:
+    def places(self, of: BlockStretch, blocks: int, begin: int = WITHIN) -> list[int]:
         """Where the short step is cut to have a stretch with so many blocks as one part.
 
         Args:

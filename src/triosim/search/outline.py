@@ -65,8 +65,8 @@ prediction costs little."""
 
 MOSTLY_TALKS = 0.4
 """Part of the iteration for which a stage of a pipeline may wait for what it gathers and is sent, if parameters are
-gathered: beyond it the order in which messages and gathers come to share links decides, and rates do not say it (GPT-3 175B,
-ZeRO 3: 4e-4 to 8e-4 early at 0.34 to 0.39, 6e-4 and 1e-3 at 0.44)."""
+gathered: beyond it the order in which messages and gathers come to share links decides, and rates do not say it
+(GPT-3 175B, ZeRO 3: 4e-4 to 8e-4 early at 0.34 to 0.39, 6e-4 and 1e-3 at 0.44)."""
 
 
 @dataclass(frozen=True)
