@@ -183,14 +183,14 @@ def _one(trace: Any, machine: Any, plan: Plan) -> dict[str, float]:
     spent: dict[str, float] = {"rescaling": 0.0}
     stage, since = "rescaling", time.process_time()
 
-    def tell(words: str) -> None:
+    def progress(words: str) -> None:
         nonlocal stage, since
         now = time.process_time()
         spent[stage] = spent.get(stage, 0) + now - since
         stage, since = STAGES.get(words, stage), now
 
-    result = simulate(trace, machine, plan, progress=tell, fit=False)
-    tell("adding up")
+    result = simulate(trace, machine, plan, progress=progress, fit=False)
+    progress("adding up")
     spent["sum"] = sum(spent.values())
     for name, make in (("interval", lambda: result.interval_s), ("layers", lambda: result.layers)):
         since = time.process_time()

@@ -139,7 +139,7 @@ def passages() -> dict[str, str]:
     trace, plan = triosim.load(TRACE), triosim.Plan(tp=2, dp=2)
     system = triosim.system(devices=4, link="10GB/s", latency="5us")
     kept: list[Run] = []
-    result = triosim.simulate(trace, system, plan, keep=lambda run, *_: kept.append(run))
+    result = triosim.simulate(trace, system, plan, on_finished=lambda run, *_: kept.append(run))
     (run,) = kept
     job = prepare(trace, system, plan)
     modules, operators = trace.modules.path, trace.operators

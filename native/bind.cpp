@@ -460,27 +460,27 @@ nb::object refine(nb::object py_traffic) {
         const nb::object table = py_traffic.attr(name);
         return {columns.flat<T>(table.attr("values"), name), columns.flat<std::int64_t>(table.attr("offsets"), name)};
     };
-    const CellTraffic traffic{flat("party_like"), flat("source"), flat("target"), flat("begun_by"), flat("way_like"),
+    const CellTraffic traffic{flat("endpoint_like"), flat("source"), flat("target"), flat("begun_by"), flat("way_like"),
                           flat("link_like"), flat("lag"), rows("needs", std::int64_t{}), rows("members", std::int64_t{}),
                           rows("routes", std::int32_t{})};
     Cells cells;
     {
         const nb::gil_scoped_release release;
-        const auto parties = static_cast<std::int64_t>(traffic.party_like.size());
+        const auto endpoints = static_cast<std::int64_t>(traffic.endpoint_like.size());
         const auto ways = static_cast<std::int64_t>(traffic.ways());
         const auto groups = static_cast<std::int64_t>(traffic.members.size());
         const bool good = traffic.target.size() == traffic.ways() && traffic.way_like.size() == traffic.ways() &&
-                          traffic.begun_by.size() == traffic.ways() && within(traffic.begun_by, -groups, parties) &&
+                          traffic.begun_by.size() == traffic.ways() && within(traffic.begun_by, -groups, endpoints) &&
                           traffic.lag.size() == traffic.needs.values.size() &&
                           traffic.needs.size() == traffic.ways() && traffic.routes.size() == traffic.ways() &&
                           well_formed(traffic.needs) && well_formed(traffic.routes) && well_formed(traffic.members) &&
-                          within(traffic.source, 0, parties) && within(traffic.target, 0, parties) &&
-                          within(traffic.needs.values, 0, ways) && within(traffic.members.values, 0, parties) &&
+                          within(traffic.source, 0, endpoints) && within(traffic.target, 0, endpoints) &&
+                          within(traffic.needs.values, 0, ways) && within(traffic.members.values, 0, endpoints) &&
                           within(traffic.routes.values, 0, static_cast<std::int64_t>(traffic.link_like.size()));
         if (!good) throw Refused("columns of the traffic make no sense together");
         cells = Refinement(traffic).run();
     }
-    return nb::make_tuple(array(std::move(cells.party)), array(std::move(cells.way)), array(std::move(cells.link)),
+    return nb::make_tuple(array(std::move(cells.endpoint)), array(std::move(cells.way)), array(std::move(cells.link)),
                           array(std::move(cells.group)));
 }
 

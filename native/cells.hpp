@@ -12,7 +12,7 @@ namespace triosim {
 
 // Everything that can be sent in a job, as triosim.network.cells.Traffic.
 struct CellTraffic {
-    Column<std::int64_t> party_like, source, target, begun_by, way_like, link_like, lag;
+    Column<std::int64_t> endpoint_like, source, target, begun_by, way_like, link_like, lag;
     Ragged<std::int64_t> needs, members;
     Ragged<std::int32_t> routes;
 
@@ -21,13 +21,13 @@ struct CellTraffic {
 
 // Which cell everything is in; -1 for links that no way uses.
 struct Cells {
-    std::vector<std::int64_t> party, way, link, group;
+    std::vector<std::int64_t> endpoint, way, link, group;
 };
 
 class Refinement {
 public:
     explicit Refinement(const CellTraffic& traffic)
-        : t_(traffic), party_(mixed(t_.party_like)), kind_(mixed(t_.way_like)), way_(kind_), link_(mixed(t_.link_like)),
+        : t_(traffic), endpoint_(mixed(t_.endpoint_like)), kind_(mixed(t_.way_like)), way_(kind_), link_(mixed(t_.link_like)),
           group_(t_.members.size(), 0), used_(link_.size(), false) {
         for (const std::int32_t link : t_.routes.values) used_[static_cast<std::size_t>(link)] = true;
     }
@@ -36,13 +36,13 @@ public:
         while (true) {
             way_ = kind_;
             until_stable([this] { by_the_past(); });
-            const std::size_t parties = count(party_), groups = count(group_);
+            const std::size_t endpoints = count(endpoint_), groups = count(group_);
             Colours link = link_;
             part();
-            if (count(party_) == parties && count(group_) == groups) break;
+            if (count(endpoint_) == endpoints && count(group_) == groups) break;
             link_ = std::move(link);  // how links were parted tells nothing of the past
         }
-        Cells cells{numbered(party_), numbered(way_), std::vector<std::int64_t>(link_.size(), -1), numbered(group_)};
+        Cells cells{numbered(endpoint_), numbered(way_), std::vector<std::int64_t>(link_.size(), -1), numbered(group_)};
         Numbers numbers;
         for (std::size_t link = 0; link < link_.size(); ++link) {
             if (used_[link]) cells.link[link] = numbers.of(link_[link]);
@@ -130,9 +130,9 @@ private:
             refine();
         }
     }
-    Counts counts() const { return {count(party_), count(way_), count_used(), count(group_)}; }
+    Counts counts() const { return {count(endpoint_), count(way_), count_used(), count(group_)}; }
 
-    // Whether a party begins a way by itself, and which; else the group that does.
+    // Whether a endpoint begins a way by itself, and which; else the group that does.
     bool alone(std::size_t way) const { return t_.begun_by[way] >= 0; }
     std::size_t beginner(std::size_t way) const {
         const std::int64_t by = t_.begun_by[way];
@@ -145,10 +145,10 @@ private:
     void by_the_past() {
         for (std::size_t i = 0; i < group_.size(); ++i) {
             Colour sum = 0;
-            for (const std::int64_t party : t_.members[i]) sum += mix(party_[static_cast<std::size_t>(party)]);
+            for (const std::int64_t endpoint : t_.members[i]) sum += mix(endpoint_[static_cast<std::size_t>(endpoint)]);
             group_[i] = join(group_[i], mix(sum));
         }
-        Colours way(way_.size()), sent(party_.size(), 0), got(party_.size(), 0);
+        Colours way(way_.size()), sent(endpoint_.size(), 0), got(endpoint_.size(), 0);
         for (std::size_t i = 0; i < way.size(); ++i) {
             Colour before = 0;
             for (auto entry = t_.needs.offsets[i]; entry < t_.needs.offsets[i + 1]; ++entry) {
@@ -156,42 +156,42 @@ private:
                 const Colour lag = mix(static_cast<Colour>(t_.lag[at]));
                 before += mix(mix(way_[static_cast<std::size_t>(t_.needs.values[at])] + lag));
             }
-            const Colour begun = alone(i) ? party_[beginner(i)] : group_[beginner(i)];
+            const Colour begun = alone(i) ? endpoint_[beginner(i)] : group_[beginner(i)];
             way[i] = join(join(join(kind_[i], begun), over(i)), mix(before));
             sent[static_cast<std::size_t>(t_.source[i])] += mix(way[i]);
             got[static_cast<std::size_t>(t_.target[i])] += mix(way[i]);
         }
         way_ = std::move(way);
-        for (std::size_t i = 0; i < party_.size(); ++i) party_[i] = join(join(party_[i], mix(sent[i])), mix(got[i]));
+        for (std::size_t i = 0; i < endpoint_.size(); ++i) endpoint_[i] = join(join(endpoint_[i], mix(sent[i])), mix(got[i]));
         meet();
         cross();
     }
 
-    // Ways of groups by their ends, and links and ways by each other; groups and parties by what they begin.
+    // Ways of groups by their ends, and links and ways by each other; groups and endpoints by what they begin.
     void part() {
         for (std::size_t i = 0; i < way_.size(); ++i) {
             if (alone(i)) continue;
             const auto source = static_cast<std::size_t>(t_.source[i]), target = static_cast<std::size_t>(t_.target[i]);
-            way_[i] = join(join(way_[i], party_[source]), party_[target]);
+            way_[i] = join(join(way_[i], endpoint_[source]), endpoint_[target]);
         }
         until_stable([this] {
             cross();
             for (std::size_t i = 0; i < way_.size(); ++i) way_[i] = join(way_[i], over(i));
         });
-        Colours begun(party_.size(), 0), together(group_.size(), 0);
+        Colours begun(endpoint_.size(), 0), together(group_.size(), 0);
         for (std::size_t i = 0; i < way_.size(); ++i) (alone(i) ? begun : together)[beginner(i)] += mix(way_[i]);
         for (std::size_t i = 0; i < group_.size(); ++i) group_[i] = join(group_[i], mix(together[i]));
-        for (std::size_t i = 0; i < party_.size(); ++i) party_[i] = join(party_[i], mix(begun[i]));
+        for (std::size_t i = 0; i < endpoint_.size(); ++i) endpoint_[i] = join(endpoint_[i], mix(begun[i]));
         meet();
     }
 
-    // Parties with the groups that they are members of.
+    // Endpoints with the groups that they are members of.
     void meet() {
-        Colours together(party_.size(), 0);
+        Colours together(endpoint_.size(), 0);
         for (std::size_t i = 0; i < group_.size(); ++i) {
-            for (const std::int64_t party : t_.members[i]) together[static_cast<std::size_t>(party)] += mix(group_[i]);
+            for (const std::int64_t endpoint : t_.members[i]) together[static_cast<std::size_t>(endpoint)] += mix(group_[i]);
         }
-        for (std::size_t i = 0; i < party_.size(); ++i) party_[i] = join(party_[i], mix(together[i]));
+        for (std::size_t i = 0; i < endpoint_.size(); ++i) endpoint_[i] = join(endpoint_[i], mix(together[i]));
     }
 
     // Links with the ways that cross them.
@@ -211,7 +211,7 @@ private:
     }
 
     const CellTraffic& t_;
-    Colours party_, kind_, way_, link_, group_;
+    Colours endpoint_, kind_, way_, link_, group_;
     std::vector<bool> used_;
 };
 

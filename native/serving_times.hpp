@@ -72,7 +72,9 @@ public:
     std::int64_t padded(std::int64_t tokens) {
         if (tables_) {
             if (tokens > tables_->graph_tokens) return tokens;
-            return tokens <= 2 ? tokens : tokens <= 4 ? 4 : (tokens + 7) / 8 * 8;
+            if (tokens <= 4) return tokens == 3 ? 4 : tokens;
+            const std::int64_t step = tokens <= 256 ? 8 : 16;  // as graph_size of model_times.py
+            return (tokens + step - 1) / step * step;
         }
         if (tokens >= static_cast<std::int64_t>(padded_.size())) {
             if (tokens >= most_kept) return asked_.padded(tokens);

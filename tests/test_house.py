@@ -190,6 +190,42 @@ def test_the_command_line_starts_without_anything_heavy() -> None:
     assert not loaded & {"numpy", "torch", "pydantic", "pyarrow", "yaml"}
 
 
+PLAIN_COMMAND = """
+import contextlib, io, sys
+from triosim.__main__ import main
+sys.argv = ["triosim", "train", "llama-3-8b", "--system", "dgx-h100", "--tp", "8"]
+with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+    main()
+"""
+OF_A_PLAIN_COMMAND = {
+    "__main__", "cli", "collectives", "composition", "core", "energy", "engine", "fidelity", "hardware", "kernels",
+    "memory", "network", "operators", "partition", "plan", "prediction", "report", "schedule", "sources", "stacks",
+    "trace", "transform",
+}  # fmt: skip
+"""Packages that a prediction of a model by name on a ready system uses."""
+OF_ITS_REPORT = {"console", "table", "terminal", "text"}
+MOST_MODULES = 310
+"""Modules of TrioSim that it imports: each costs a quarter of a millisecond.  Import what only some commands need where
+they need it, rather than raise this."""
+
+
+def test_a_plain_command_imports_what_it_uses() -> None:
+    loaded = _loaded_by(f"exec({PLAIN_COMMAND!r})")
+    own = [name.split(".") for name in loaded if name.startswith("triosim.")]
+    assert {parts[1] for parts in own} <= OF_A_PLAIN_COMMAND
+    assert {parts[2] for parts in own if parts[1] == "report" and len(parts) > 2} == OF_ITS_REPORT
+    assert len(own) <= MOST_MODULES
+    others = {"pydantic", "pyarrow", "yaml", "torch", "google", "numpy.ma", "html", "importlib.metadata"}
+    assert not loaded & others
+
+
+def test_reading_a_recorded_step_builds_no_model() -> None:
+    example = SOURCE.parents[1] / "examples" / "resnet50-cpu.triosim"
+    loaded = _loaded_by(f"import triosim; triosim.load({str(example)!r})")
+    assert "pyarrow" in loaded
+    assert not loaded & {"pydantic", "typer", "rich", "torch", "triosim.sources.modelling"}
+
+
 def test_every_public_name_is_there() -> None:
     for name in triosim.__all__:
         if name != "record" or _has_torch():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,7 +12,8 @@ from hypothesis import strategies as st
 import triosim
 from tests.asked import asked
 from tests.traces import chain
-from triosim import Plan
+from triosim import Fidelity, Plan
+from triosim.hardware.stragglers import parse_stragglers, slowed
 
 FREE = {"operator_times": "proportional", "host": "none"}
 
@@ -117,3 +120,68 @@ def test_iterations_repeat(iterations: int) -> None:
     assert [c.count for c in several.collectives] == [c.count for c in one.collectives]
     assert [c.seconds for c in several.collectives] == pytest.approx([c.seconds for c in one.collectives])
     assert several.plan.iterations == iterations
+
+
+RULES: list[dict[str, Any]] = [
+    {"dp": 8},
+    {"dp": 8, "zero": 3},
+    {"dp": 4, "tp": 2, "parallelism": ("sequence",), "zero": 1},
+    {"parallelism": ("context",), "parallelism_options": {"cp": 4, "cp_style": "usp", "cp_ulysses": 2}},
+    {"parallelism": ("experts",), "parallelism_options": {"ep": 4}},
+    {"parallelism": ("experts",), "parallelism_options": {"ep": 8, "dispatch": "deepep", "near": 4}},
+    {"tp": 2, "parallelism": ("sequence", "experts"), "parallelism_options": {"ep": 8, "etp": 1}, "zero": 1},
+    {"dp": 4, "pp": 2, "micro_batches": 4, "schedule_options": {"combined": True}, "parallelism": ("experts",),
+     "parallelism_options": {"ep": 4}},
+    {"parallelism": ("diloco",), "parallelism_options": {"workers": 2, "every": 4}},
+    {"zero": 3, "parallelism": ("zeropp",), "parallelism_options": {"near": 4}},
+]  # fmt: skip
+
+
+def _experts(link: str, **plan: Any) -> triosim.Result:
+    """A small mixture of experts on eight devices of a switch."""
+    sizes = {"num_hidden_layers": 2, "hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4,
+             "num_key_value_heads": 4, "vocab_size": 512}  # fmt: skip
+    trace = triosim.model("mixtral-8x7b", sequence_length=128, configuration=sizes)
+    system = triosim.system(device="H100", devices=8, link=link)
+    fidelity = Fidelity(host="none", interference=1.0)
+    return triosim.simulate(trace, system, Plan(**{"batch_size": 8, **plan}), fidelity, fit=False)
+
+
+@pytest.mark.parametrize("plan", RULES)
+def test_more_bandwidth_is_never_slower_where_nothing_contends(plan: dict[str, Any]) -> None:
+    times = [_experts(link, **plan).iteration_time_s for link in ("5GB/s", "20GB/s", "100GB/s", "400GB/s")]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > times[-1]
+
+
+@pytest.mark.parametrize(
+    ("of_one", "without"),
+    [
+        ({"parallelism": ("context",), "parallelism_options": {"cp": 1}}, {}),
+        ({"parallelism": ("experts",), "parallelism_options": {"ep": 1}, "zero": 1}, {"zero": 1}),
+        ({"tp": 2, "parallelism": ("experts",), "parallelism_options": {"ep": 2, "etp": 2}},
+         {"tp": 2, "parallelism": ("experts",), "parallelism_options": {"ep": 2}}),
+        ({"pp": 2, "micro_batches": 4, "schedule": "interleaved-1f1b", "schedule_options": {"chunks": 1}},
+         {"pp": 2, "micro_batches": 4}),
+        ({"parallelism": ("diloco",), "parallelism_options": {"workers": 1}}, {}),
+        ({"parallelism": ("hsdp",), "parallelism_options": {"dp_replicate": 1}, "zero": 3}, {"zero": 3}),
+        ({"zero": 3, "parallelism": ("prefetch",), "parallelism_options": {"forward": 0, "backward": 1}}, {"zero": 3}),
+    ],
+)  # fmt: skip
+def test_one_of_something_is_as_without(of_one: dict[str, Any], without: dict[str, Any]) -> None:
+    one, plain = _experts("50GB/s", **of_one), _experts("50GB/s", **without)
+    assert one.memory.allocated_bytes == plain.memory.allocated_bytes
+    sums = [sum(row.bytes * row.count for row in result.collectives) for result in (one, plain)]
+    assert sums[0] == sums[1]
+    if "experts" not in of_one.get("parallelism", ()) or "tp" in of_one:  # experts have buckets of their own
+        assert one.iteration_time_s == plain.iteration_time_s
+
+
+@pytest.mark.parametrize("plan", [{"pp": 2, "micro_batches": 4}, {"tp": 2}, {"zero": 3}])
+def test_devices_that_are_no_slower_are_the_same_to_the_picosecond(plan: dict[str, Any]) -> None:
+    trace = triosim.model("gpt2", sequence_length=64, configuration={"n_layer": 4})
+    system = triosim.system(device="A100", devices=4, link="50GB/s")
+    even = slowed(system, parse_stragglers(["1=1.0", "2-3=1.0"]))
+    results = [triosim.simulate(trace, one, Plan(batch_size=4, **plan), fit=False) for one in (system, even)]
+    assert results[0].iteration_time_s == results[1].iteration_time_s
+    assert results[0].breakdown_s == results[1].breakdown_s

@@ -21,7 +21,7 @@ def lowered():
     found = []
     system = triosim.system("dgx-a100", nodes=2)
     plan = triosim.Plan(dp=4, tp=2, pp=2, micro_batches=4)
-    triosim.simulate(triosim.model("gpt2"), system, plan, keep=lambda run, *_: found.append(run.lowered))
+    triosim.simulate(triosim.model("gpt2"), system, plan, on_finished=lambda run, *_: found.append(run.lowered))
     return found[0]
 
 

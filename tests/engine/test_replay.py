@@ -24,7 +24,7 @@ MODEL = MaxMin()
 def lowered(plan: triosim.Plan, nodes: int = 2):
     found = []
     system = triosim.system("dgx-a100", nodes=nodes)
-    triosim.simulate(triosim.model("gpt2"), system, plan, keep=lambda run, *_: found.append(run.lowered))
+    triosim.simulate(triosim.model("gpt2"), system, plan, on_finished=lambda run, *_: found.append(run.lowered))
     return found[0]
 
 

@@ -98,7 +98,7 @@ def warm(names: list[str]) -> None:
                 run(name, -1, number, Path(folder))
 
 
-def batch(name: str, seed: int, numbers: range, tell: Callable[[int, Outcome], None]) -> None:
+def batch(name: str, seed: int, numbers: range, progress: Callable[[int, Outcome], None]) -> None:
     """Run cases in children, each going on after the case at which the one before it died.
 
     Args:
@@ -119,7 +119,7 @@ def batch(name: str, seed: int, numbers: range, tell: Callable[[int, Outcome], N
             child.start()
             there.close()
             for number, outcome in _received(here, child, place):
-                tell(number, outcome)
+                progress(number, outcome)
                 done = number + 1
             child.join()
         if done < numbers.stop:

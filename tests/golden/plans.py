@@ -156,7 +156,7 @@ def observe(line: str) -> dict[str, Any]:
 
     sent: list[Any] = []
     result = simulate(
-        trace, system, plan, fidelity, keep=lambda run, placed, *_: sent.extend(_sent(run, placed.mesh.names))
+        trace, system, plan, fidelity, on_finished=lambda run, placed, *_: sent.extend(_sent(run, placed.mesh.names))
     )
     plain = result.to_dict()
     return {

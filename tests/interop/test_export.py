@@ -35,7 +35,9 @@ def exported(folder: Path, plan: dict[str, Any], topology: str, **options: Any) 
     devices = plan.get("dp", 1) * plan.get("tp", 1) * plan.get("pp", 1)
     machine = flat(devices=devices, topology=topology, link=64 * 2.0**30, latency=2e-6, **options)
     workload = chain(layers=8, optimizer_s=1e-3)
-    result = simulate(workload, machine, *asked(collective_algorithm="ring", **plan), keep=chakra_writer(folder, []))
+    result = simulate(
+        workload, machine, *asked(collective_algorithm="ring", **plan), on_finished=chakra_writer(folder, [])
+    )
     files = {"workload": folder / "triosim", "system": folder / "system.json", "network": folder / "network.yml"}
     return result.iteration_time_s * plan.get("iterations", 1), files | {"comm_group": folder / "comm_groups.json"}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,6 +93,31 @@ def test_modules_are_gathered_so_far_ahead(rule: str, ahead: int) -> None:
     assert most == max(ahead, 1)
     early = sum(at < needed for at, needed in zip(launched, copied, strict=True))
     assert early == (2 * LAYERS if ahead else 0)  # all but the first of the forward
+
+
+def _prefetching(**options: int | str) -> dict[str, Any]:
+    return {"zero": 3, "parallelism": ("prefetch",), "parallelism_options": options}
+
+
+def test_prefetch_as_fully_shard_does_of_its_own_accord_changes_nothing() -> None:
+    plain, same = _run(zero=3), _run(**_prefetching(forward=0, backward=1))
+    assert same.iteration_time_s == plain.iteration_time_s
+    assert same.memory == plain.memory
+
+
+def test_what_is_gathered_further_ahead_takes_more_memory() -> None:
+    results = [_run(**_prefetching(forward=ahead, backward=ahead)) for ahead in (0, 1, 2)]
+    sent = [_sent(result, "all_gather") for result in results]
+    assert sent[0] == sent[1] == sent[2]
+    assert results[1].iteration_time_s <= results[0].iteration_time_s
+    assert results[1].memory.allocated_bytes <= results[2].memory.allocated_bytes
+
+
+def test_prefetch_of_modules() -> None:
+    by_modules = _run(**_prefetching(modules="transformer.h.*.attn + transformer.h.*.mlp"))
+    assert _sent(by_modules, "all_gather")[0] == 2 * (2 * LAYERS + 1) - 1
+    with pytest.raises(PlanError, match="no parameters are gathered: give --zero 2 or 3 before"):
+        _run(parallelism=("prefetch",), zero=1)
 
 
 def test_a_module_that_does_not_exist_is_a_sentence(rule: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from tests.asked import asked
 from tests.traces import chain
 from triosim import Fidelity, Plan, PlanError
 from triosim.schedule.actions import SCHEDULES, Action, Pass, Schedule, check
+from triosim.schedule.deadlock import check_circles
 
 PS = 10**12
 EACH = [
@@ -387,3 +389,40 @@ def test_one_chunk_is_1f1b(stages: int, rounds: int) -> None:
     one, plain = _made("interleaved-1f1b", {"chunks": 1}), _made("1f1b", {})
     assert _time(one, stages, m, 2, 2, 2) == _time(plain, stages, m, 2, 2, 2)
     assert np.all([len(one.actions(s, stages, m)) == len(plain.actions(s, stages, m)) for s in range(stages)])
+
+
+CIRCLE = """
+from dataclasses import dataclass
+from triosim.core.registry import registered
+from triosim.schedule.actions import Action, Pass, Schedule
+
+
+@registered
+@dataclass(frozen=True)
+class InCircles(Schedule):
+    def actions(self, stage, stages, micro_batches):
+        forward, backward = ([Action(what, m) for m in range(micro_batches)] for what in (Pass.FORWARD, Pass.BACKWARD))
+        if stage:
+            return forward + backward
+        return [action for pair in zip(forward, backward) for action in pair]
+"""
+
+
+def test_stages_that_wait_for_each_other_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "circles.py"
+    path.write_text(CIRCLE)
+    words = (
+        r"circles.py deadlocks on 2 stages: stage 0 waits in backward of micro-batch 0 for backward of micro-batch 0 "
+        r"on stage 1, which it runs after forward of micro-batch 1; stage 1 waits in forward of micro-batch 1 for "
+        r"forward of micro-batch 1 on stage 0, which it runs after backward of micro-batch 0"
+    )
+    with pytest.raises(PlanError, match=words):
+        triosim.simulate(
+            chain(layers=4, batch=8), triosim.system(devices=2, link="1GB/s"),
+            Plan(pp=2, micro_batches=4, schedule=str(path)),
+        )  # fmt: skip
+
+
+@given(st.sampled_from(EACH), st.integers(1, 6), st.integers(1, 4))
+def test_ours_are_found_to_go_in_no_circles(which: Any, stages: int, rounds: int) -> None:
+    check_circles(_made(*which), which[0], stages, rounds * stages * FEWEST.get(which[0], 1))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from triosim.plan import Plan
 from triosim.search.best import BestPlans, best_plans
 from triosim.search.bounds import Bounds
 from triosim.search.front import dominates, front
+from triosim.search.journal import Journal
 from triosim.search.outcome import PlanOutcome
 from triosim.search.space import PlanSpace
 from triosim.search.sweep import sweep
@@ -189,6 +192,48 @@ def test_what_is_known_is_not_predicted_again(
     resumed, whole = (_best(gpt2, server, space, count=3, known=one) for one in (half, every))
     assert resumed == whole
     assert 0 < half.asked < whole.predicted
+
+
+class _Killed(Exception):
+    """What ends a search in the middle."""
+
+
+class _Journaled:
+    """Outcomes in a journal, of which a search is killed after some more."""
+
+    def __init__(self, journal: Journal[PlanOutcome], left: int) -> None:
+        self.journal, self.left = journal, left
+
+    def get(self, asked: Mapping[str, Any]) -> PlanOutcome | None:
+        return self.journal.found.get(repr(sorted(asked.items())))
+
+    def keep(self, asked: Mapping[str, Any], outcome: PlanOutcome) -> None:
+        self.journal.keep(repr(sorted(asked.items())), outcome)
+        self.left -= 1
+        if not self.left:
+            raise _Killed
+
+
+def test_a_search_that_is_killed_ten_times_finds_the_same(
+    gpt2: triosim.Trace, server: triosim.System, space: PlanSpace, every: _Memory, tmp_path: Path
+) -> None:
+    path, draws = tmp_path / "plans.journal", random.Random(7)
+    whole = _best(gpt2, server, space, count=12, known=every)
+    found, kills, known = None, 0, [0]
+    while found is None:
+        with Journal(path, "one search", PlanOutcome.from_dict) as journal:
+            known.append(len(journal.found))
+            try:
+                left = draws.randint(1, 2) if kills < 10 else -1
+                found = _best(gpt2, server, space, count=12, known=_Journaled(journal, left))
+            except _Killed:
+                kills += 1
+        if found is None:  # the last line is cut off anywhere
+            written = path.read_bytes()
+            path.write_bytes(written[: draws.randint(written[:-1].rindex(b"\n") + 1, len(written))])
+    assert kills == 10
+    assert (found.best, found.predicted) == (whole.best, whole.predicted)
+    assert known[-1] > known[1] == 0
 
 
 def test_what_becomes_known_while_plans_are_asked_for_is_given_back(

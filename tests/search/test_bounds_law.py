@@ -60,7 +60,7 @@ def test_no_plan_takes_less_than_is_said(name: str, sequence: int, servers: int,
         result = triosim.simulate(bounds.workload, bounds.system, plan, fidelity)
     except InputError:
         assume(False)
-    for told in (bounds.at_once, bounds.without_recomputation, bounds.of, bounds.of_stages):
+    for told in (bounds.at_once, bounds.by_volume, bounds.without_recomputation, bounds.of, bounds.of_stages):
         bound = told(one)
         assert not isinstance(bound, str), bound
         assert bound.seconds <= result.iteration_time_s, (told.__name__, one.asked)

@@ -251,3 +251,13 @@ def test_engines_of_tokens_and_of_images_are_told_apart(machine: triosim.System)
     with pytest.raises(InputError, match="--image-size is of models that make images"):
         checked_any(Pool("llama-3-8b", machine, image_size=512))
     assert parse_step_cache("3,share=0.3").share == 0.3
+
+
+def test_a_sweep_ranks_fleets_by_what_an_image_costs(tmp_path: Path) -> None:
+    words = ("serve", MODEL, "--device", "H100", "--arrivals", "poisson:5", "--steps", "10", "--requests", "20")
+    out = tmp_path / "sweep.json"
+    shown = " ".join(run(*words, "--sweep", "engine=diffusers,continuous", "--json", out).stdout.split())
+    assert "p99" in shown
+    assert "TPOT" not in shown
+    figures = [one["figures"] for one in json.loads(out.read_text())["fleets"]]
+    assert all(one["images"] and one["e2e_p99"] >= one["e2e_mean"] > 0 for one in figures)

@@ -142,7 +142,18 @@ def test_stages_add_up_to_the_whole() -> None:
 
 
 def test_graphs_pad_tokens() -> None:
-    assert [graph_size(n) for n in (1, 2, 3, 4, 5, 8, 9, 500)] == [1, 2, 4, 4, 8, 8, 16, 504]
+    assert [graph_size(n) for n in (1, 2, 3, 4, 5, 8, 9, 256, 257, 500)] == [
+        1,
+        2,
+        4,
+        4,
+        8,
+        8,
+        16,
+        256,
+        272,
+        512,
+    ]
     times = ModelTimes(kernels())
     assert times.padded(513) == 513
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import triosim
+from tests.command import run
 from triosim.core.errors import InputError
+from triosim.serving.deployment import Deployment, serve
 from triosim.serving.layer_profiles import read_profiles
+from triosim.serving.pool import Pool
+from triosim.serving.requests import RequestTable
 from triosim.serving.step_times import StepShape
 from triosim.serving.vidur_times import ALL_REDUCE_S, ModelShape, VidurTimes, of_columns, of_profiles
 
@@ -181,3 +187,72 @@ def test_measured_layers_that_are_broken_are_refused(tmp_path: Path) -> None:
     (tmp_path / "attention.csv").unlink()
     with pytest.raises(InputError, match="cannot be read"):
         read_profiles(tmp_path, 4)
+
+
+# --- both, from a folder ----------------------------------------------------------------------------------------------
+
+CONFIGURATION = """
+{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 4, "hidden_size": 1024,
+ "intermediate_size": 2816, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 1000,
+ "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
+ "tie_word_embeddings": false, "head_dim": 32}
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    file = tmp_path / "small.json"
+    file.write_text(CONFIGURATION)
+    return str(file)
+
+
+def served(model: str, folder: Path, **more: object) -> float:
+    """Seconds of one request of 64 prompt and 3 output tokens."""
+    own = Pool(model, triosim.system(device="H100", devices=8), step_times=str(folder), **more)  # type: ignore[arg-type]
+    table = RequestTable.of([0.0], [64], [3])
+    found = serve(Deployment((own,), idle_ok=True), table)
+    assert found.intervals == {}
+    return found.metrics.distributions["e2e"].mean
+
+
+def test_measured_layers_price_what_is_served(model: str, tmp_path: Path) -> None:
+    (folder := tmp_path / "layers").mkdir()
+    times = read_profiles(layers(folder), 4)
+    steps = [StepShape(64, ((64, 0),), 0, 0, 1), *(StepShape(1, (), 1, keys, 1) for keys in (65, 66))]
+    assert served(model, folder) == pytest.approx(sum(times.ticks(step, 0) for step in steps) / 1e12, rel=1e-12)
+
+
+def test_vidurs_profiles_price_what_is_served(model: str, tmp_path: Path) -> None:
+    profiles(tmp_path, 2)
+    shape = ModelShape(4, 32, 8, 1024, 2)
+    network = {name: tmp_path / f"{name}.csv" for name in ("all_reduce", "send_recv")}
+    times = of_profiles(tmp_path / "mlp.csv", tmp_path / "attention.csv", shape, stages=2, **network)
+    steps = [StepShape(64, ((64, 0),), 0, 0, 1), *(StepShape(1, (), 1, keys, 1) for keys in (65, 66))]
+    whole = sum(times.ticks(step, stage) for step in steps for stage in range(2)) / 1e12
+    assert served(model, tmp_path, tensor_parallel=2, stages=2) == pytest.approx(whole, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"stages": 2}, "nothing of sending"),
+        ({"weights": "fp8"}, "--weights fp8 changes them"),
+        ({"speculation": "ngram,acceptance=0.5"}, "--speculate changes them"),
+        ({"step_times": "/nowhere/at/all"}, "no such file or folder"),
+        ({"step_times": "."}, "neither dense.csv"),
+        ({"model": "deepseek-v2-lite"}, "layers that differ"),
+    ],
+)
+def test_what_measured_layers_do_not_say_is_refused(model: str, tmp_path: Path, more: dict, says: str) -> None:
+    (folder := tmp_path / "layers").mkdir()
+    layers(folder)
+    own = Pool(model, triosim.system(device="H100", devices=2), step_times=str(folder))
+    with pytest.raises(InputError, match=says):
+        serve(Deployment((replace(own, **more),), idle_ok=True), RequestTable.of([0.0], [64], [3]))
+
+
+def test_their_interval_is_not_known(model: str, tmp_path: Path) -> None:
+    layers(tmp_path)
+    words = ("serve", model, "--device", "H100", "--arrivals", "poisson:5", "--lengths", "fixed:64", "--requests", "9")
+    assert "9 requests" in run(*words, "--step-times", tmp_path).stdout
+    assert "not known" in run(*words, "--step-times", tmp_path, "--interval", "on", code=2).stderr

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from triosim.cli.command import CommandGroup, command, progress, say, wants_summary
+from triosim.cli.command import CommandGroup, command, progress_bar, say, wants_summary
 from triosim.cli.outputs import JsonFile, write_json
 
 if TYPE_CHECKING:
@@ -226,14 +226,14 @@ def map_(
         if found.mapping is not None:
             rules = mapper.with_keeps(rules, found.mapping.mapping(architecture, one, True, found.constraints), one)
         most = mapper.parse_budget(budget)
-        with progress() as say_stage:
+        with progress_bar() as say_stage:
 
-            def tell(tried: int, name: str = one.name, say_stage: Callable[[str], None] = say_stage) -> None:
+            def progress(tried: int, name: str = one.name, say_stage: Callable[[str], None] = say_stage) -> None:
                 say_stage(f"mapping {name}: {tried:,} of {budget}")
 
             result = mapper.search(
                 architecture, one, rules, objective=objective, searcher=search, budget=most, seed=seed, timing=timing,
-                workers=workers, on_progress=tell,
+                workers=workers, on_progress=progress,
             )  # fmt: skip
         best = mapper.evaluated(architecture, one, result.best, timing)
         thinned = sparse.evaluate(architecture, one, best.mapping, found.sparse, timing) if found.sparse else None

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from triosim.cli import completion
-from triosim.cli.command import command, note, progress, say, wants_summary
+from triosim.cli.command import command, note, progress_bar, say, wants_summary
 from triosim.cli.outputs import JsonFile
 
 if TYPE_CHECKING:
     from triosim.interop.astra.play import AstraResult
-    from triosim.prediction.simulate import Keep
+    from triosim.prediction.simulate import OnFinished
 
 
 def register(app: typer.Typer) -> None:
@@ -78,7 +78,7 @@ def astra(
 
     read = {"--system": system, "--network": network, "--comm-group": comm_group, "--remote-memory": remote_memory}
     check_distinct({"--json": json}, [*read.items(), *(("--workload", path) for path in _traces(workload))])
-    with progress() as tell:
+    with progress_bar() as progress:
         result = simulate(
             workload,
             system,
@@ -87,7 +87,7 @@ def astra(
             remote_memory=remote_memory,
             solver=solver,
             slots=slots,
-            progress=tell,
+            progress=progress,
         )
     if wants_summary(json):
         for line in lines(result):
@@ -121,7 +121,7 @@ def lines(result: AstraResult) -> list[str]:
     return out + [f"note      {note}" for note in result.notes]
 
 
-def chakra_writer(folder: Path, written: list[str]) -> Keep:
+def chakra_writer(folder: Path, written: list[str]) -> OnFinished:
     """What writes the Chakra traces of a played job and says in ``written`` where they are."""
     from triosim.hardware.system import System
     from triosim.interop.chakra.export import export

@@ -284,8 +284,8 @@ def _measured(device: str | None, budget_s: float, runtime: str = "torch", threa
             raise InputError(f"--runtime {runtime} is measured on the processor: leave --device out, or give cpu")
         from triosim.cli.runtimes import measured
 
-        with _bar(runtime) as tell:
-            bench = measured(runtime, threads, budget_s, tell)
+        with _bar(runtime) as progress:
+            bench = measured(runtime, threads, budget_s, progress)
     else:
         bench = _with_torch(kind, described is None, budget_s, threads)
     here = {**machine(), "threads": bench.threads} if bench.trace.meta.clock == "cpu" else None
@@ -316,8 +316,8 @@ def _with_torch(kind: str | None, unnamed: bool, budget_s: float, threads: int) 
         )
     if kind == "cuda" and threads != 1:
         raise InputError(f"--threads {threads}: kernels of a GPU are not shared by threads, leave it out")
-    with _bar("PyTorch") as tell:
-        return measure(kind, budget_s, tell, threads)
+    with _bar("PyTorch") as progress:
+        return measure(kind, budget_s, progress, threads)
 
 
 @contextmanager

@@ -282,7 +282,7 @@ def _peak() -> str:
 
 
 @contextmanager
-def progress() -> Iterator[Callable[[str], None]]:
+def progress_bar() -> Iterator[Callable[[str], None]]:
     """Says on standard error what is being done: a line for each stage if asked for it, else where a person watches."""
     asked = general()
     if asked.verbose:
@@ -300,14 +300,14 @@ def _stages() -> Callable[[str], None]:
     """Prints a line for each stage: what is said before a colon.  What follows it says how far the stage is."""
     began, last = time.perf_counter(), ""
 
-    def tell(words: str) -> None:
+    def progress(words: str) -> None:
         nonlocal last
         stage, _, _ = words.partition(":")
         if stage != last:
             print(f"{time.perf_counter() - began:8.2f} s  {printable(stage)}", file=sys.stderr)
         last = stage
 
-    return tell
+    return progress
 
 
 def wants_summary(*outputs: Path) -> bool:

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from triosim.cli.arguments import Options
-from triosim.cli.command import progress, say
+from triosim.cli.command import progress_bar, say
 from triosim.cli.outputs import present
 from triosim.core.errors import InputError
 
@@ -28,8 +28,8 @@ def compare_plans(options: Options, training: bool) -> None:
     from triosim.report.comparison import page, show, to_dict
 
     _check(options)
-    with progress() as tell:
-        found = _compared(options, training, tell)
+    with progress_bar() as progress:
+        found = _compared(options, training, progress)
         if options.report is not None:
             with text_output(options.report) as file:
                 file.write(page(found))
@@ -38,7 +38,7 @@ def compare_plans(options: Options, training: bool) -> None:
         say(written("page", options.report), options.json)
 
 
-def _compared(options: Options, training: bool, tell: Any) -> Comparison:
+def _compared(options: Options, training: bool, progress: Any) -> Comparison:
     from triosim.cli.energy_options import energy_options
     from triosim.cli.predict import fidelity_of, machine, plan_of, step
     from triosim.cli.sweep import ranks_of
@@ -50,17 +50,17 @@ def _compared(options: Options, training: bool, tell: Any) -> Comparison:
     asked: dict[str, dict[str, Any]] = {AS_ASKED: {}}
     for text in options.compare or ():
         asked[" ".join(_words(text))] = _changes(text)
-    tell("reading the workload")
+    progress("reading the workload")
     trace, base, fidelity = step(options, training), plan_of(options, training), fidelity_of(options)
     system = machine(options, trace, max(ranks_of(base, one) for one in asked.values()))
     also = [load_workload(name, step=options.step) for name in options.also or ()]
     told = energy_options(options)
     documents = {}
     for label, changes in asked.items():
-        tell(f"predicting {label}")
+        progress(f"predicting {label}")
         try:
             plan, models = asked_of(base, fidelity, changes, system.devices)
-            found = simulate(trace, system, plan, models, progress=tell, also=also, energy=told)
+            found = simulate(trace, system, plan, models, progress=progress, other_recordings=also, energy=told)
         except InputError as error:
             raise InputError(f"--compare {label}: {error}" if changes else str(error)) from error
         documents[label] = found.to_dict()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from triosim.cli.command import command, progress, say, wants_summary
+from triosim.cli.command import command, progress_bar, say, wants_summary
 from triosim.cli.outputs import JsonFile, write_json
 
 if TYPE_CHECKING:
@@ -80,16 +80,16 @@ def explore(
     space = ChoiceSpace(tuple(_choice(text) for text in vary or []))
     what = DesignExploration(found, found.problems, space, names, MappingSearch(budget=mappings, seed=seed))
     lines: list[str] = []
-    with progress() as tell:
+    with progress_bar() as progress:
 
         def on_trial(count: int, trial: exploration.Trial) -> None:
-            tell(f"{count:,} of {min(budget, space.size):,} points")
+            progress(f"{count:,} of {min(budget, space.size):,} points")
             lines.append(line(what, trial, {"step": count}))
 
         result = exploration.explore(what, searcher, budget, seed, on_trial)
         learnt = None
         if surrogate is not None:
-            learnt = learned(what, surrogate, seed, lambda count: tell(f"{count:,} points for the surrogate"))
+            learnt = learned(what, surrogate, seed, lambda count: progress(f"{count:,} points for the surrogate"))
     if json is not None:
         write_json(report.to_dict(result, what, searcher, seed, learnt), json)
     for path, text in ((csv, report.front_csv), (chart, report.picture)):

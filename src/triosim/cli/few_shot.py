@@ -6,7 +6,7 @@ import hashlib
 import math
 from pathlib import Path
 
-from triosim.cli.command import progress, say, wants_summary
+from triosim.cli.command import progress_bar, say, wants_summary
 from triosim.core.errors import InputError
 
 
@@ -48,10 +48,10 @@ def _learn(table: Path, pool: Path | None, name: str, output: Path | None) -> No
     from triosim.kernels.few_shot import device, pack, tables
     from triosim.report.few_shot import overview
 
-    with progress() as tell:
-        tell("reading")
+    with progress_bar() as progress:
+        progress("reading")
         known = tables.pool(pool) if pool is not None else None
-        tell("learning")
+        progress("learning")
         found = device.learn(name, tables.samples(table), known, str(table))
     provenance = {
         key: f"{path.name} sha256:{hashlib.sha256(guarded.content(path, packed=False)).hexdigest()[:16]}"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from triosim.cli.arguments import Options
-from triosim.cli.command import progress, say, wants_summary
+from triosim.cli.command import progress_bar, say, wants_summary
 from triosim.cli.fields import typed
 from triosim.cli.predict import job
 from triosim.core import guarded
@@ -61,9 +61,9 @@ def write(table: Path, output: Path) -> None:
     from triosim.core.outputs import text_output
     from triosim.prediction.composition_fit import learn
 
-    with progress() as tell:
-        tell("reading")
-        found = learn(read(table), table.name, tell=tell)
+    with progress_bar() as progress:
+        progress("reading")
+        found = learn(read(table), table.name, progress=progress)
     with text_output(output) as file:
         file.write(json.dumps(document(found), indent=1) + "\n")
     if not wants_summary(output):

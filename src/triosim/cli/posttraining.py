@@ -31,7 +31,7 @@ def post_training(options: TrainOptions) -> None:
     Raises:
         InputError: an option makes no sense here, or something that it names does not exist.
     """
-    from triosim.cli.command import progress
+    from triosim.cli.command import progress_bar
     from triosim.cli.outputs import present
     from triosim.cli.predict import fidelity_of, machine, plan_of, step
     from triosim.core.outputs import check_distinct
@@ -57,8 +57,8 @@ def post_training(options: TrainOptions) -> None:
             if asked.rolls_out
             else f"--rollout: post {name} has its answers already: leave it out"
         )
-    with progress() as tell:
-        tell("reading the workload")
+    with progress_bar() as progress:
+        progress("reading the workload")
         adapters = options.lora is not None
         models = asked.models(adapters)
         policy = step(options, True)
@@ -66,7 +66,7 @@ def post_training(options: TrainOptions) -> None:
         plan = plan_of(options, True)
         system = machine(options, policy, (plan.dp or 1) * plan.replica_ranks)
         seconds, served = (None, None) if options.rollout is None else _rollout(options.rollout)
-        found = predict(asked, name, traces, adapters, system, plan, fidelity_of(options), seconds, tell)
+        found = predict(asked, name, traces, adapters, system, plan, fidelity_of(options), seconds, progress)
         if served is not None and served != found.samples:
             raise InputError(
                 f"--rollout {options.rollout}: {served} requests were served, and a step has {found.samples} "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from triosim.cli.arguments import InferOptions, Options, TrainOptions
-from triosim.cli.command import command, note, progress, say, wants_summary
+from triosim.cli.command import command, note, progress_bar, say, wants_summary
 from triosim.cli.energy_options import best_of, energy_options, held_back
 from triosim.cli.fields import answers, named
 from triosim.cli.fields import command as function_of
@@ -67,8 +67,8 @@ def _predict(options: Options, training: bool) -> None:
     if options.sweep:
         return sweep(options, training)
     check_alone(options)
-    with progress() as tell:
-        tell("reading the workload")
+    with progress_bar() as progress:
+        progress("reading the workload")
         trace, system, plan, fidelity = job(options, training)
         from triosim.cli.workloads import load_workload
         from triosim.prediction.simulate import simulate
@@ -85,13 +85,13 @@ def _predict(options: Options, training: bool) -> None:
 
         def predict(machine: System) -> Result:
             return simulate(
-                trace, machine, plan, fidelity, progress=tell, keep=keep, fit=options.fit or None, also=also,
-                energy=told, at_once=True, variation=varies,
+                trace, machine, plan, fidelity, progress=progress, on_finished=keep, fit=options.fit or None,
+                other_recordings=also, energy=told, at_once=True, variation=varies,
             )  # fmt: skip
 
         found = best_of(options, predict, system)
         result = found.result if found is not None else predict(system)
-        tell("writing")
+        progress("writing")
         lines = _write(result, options) + traces
     outputs = (options.json, options.timeline, options.report, options.stats)
     if wants_summary(*outputs, options.chakra):

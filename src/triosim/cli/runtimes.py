@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from triosim.cli.command import progress, say
+from triosim.cli.command import progress_bar, say
 from triosim.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from triosim.sources.runtimes.bench import BenchmarkProgress, KernelBenchmark
 
 
-def measured(runtime: str, threads: int, budget_s: float, tell: Callable[[BenchmarkProgress], None]) -> KernelBenchmark:
+def measured(
+    runtime: str, threads: int, budget_s: float, progress: Callable[[BenchmarkProgress], None]
+) -> KernelBenchmark:
     """Kernels as a runtime runs them on this machine.
 
     Raises:
@@ -23,7 +25,7 @@ def measured(runtime: str, threads: int, budget_s: float, tell: Callable[[Benchm
     from triosim.sources.runtimes.bench import measure_runtime
     from triosim.sources.runtimes.runtime import inference_runtime
 
-    return measure_runtime(inference_runtime(runtime, threads), budget_s, tell)
+    return measure_runtime(inference_runtime(runtime, threads), budget_s, progress)
 
 
 def export(folder: Path) -> None:
@@ -35,8 +37,8 @@ def export(folder: Path) -> None:
     from triosim.core.outputs import folder_output
     from triosim.sources.runtimes import exchange
 
-    with folder_output(folder, exchange.is_exported) as place, progress() as tell:
-        count = exchange.export(place, lambda name: tell(f"writing {name}"))
+    with folder_output(folder, exchange.is_exported) as place, progress_bar() as progress:
+        count = exchange.export(place, lambda name: progress(f"writing {name}"))
     say(f"kernels   {folder}  ({count} networks to be measured; how: {folder / exchange.PAGE})", folder)
 
 

@@ -10,7 +10,7 @@ import typer
 
 from triosim.cli import completion
 from triosim.cli.arguments import MACHINE, Options
-from triosim.cli.command import command, progress
+from triosim.cli.command import command, progress_bar
 from triosim.cli.completion import choices, parts
 from triosim.cli.fields import argument, option
 from triosim.cli.fields import command as function_of
@@ -132,8 +132,8 @@ def search(options: SearchOptions) -> None:
     files = [("WORKLOAD", options.workload), ("--system", options.system), ("--device", options.device)]
     framework, path = asked_for(options.export)
     check_distinct({"--json": options.json, "--export": path}, files)
-    with progress() as tell:
-        tell("reading the workload")
+    with progress_bar() as progress:
+        progress("reading the workload")
         each = _each(options)
         trace, base, fidelity = step(each[0], True), plan_of(each[0], True), fidelity_of(each[0])
         systems = _systems(each, trace, under)
@@ -147,7 +147,7 @@ def search(options: SearchOptions) -> None:
         with KnownOutcomes([options.json], (*asked, space.batch), names, "a search", PlanOutcome.from_dict) as kept:
             found = best_plans(
                 trace, systems, space, base, fidelity, options.objective, options.best, options.front,
-                options.workers, tell, kept, executor=options.executor,
+                options.workers, progress, kept, executor=options.executor,
             )  # fmt: skip
             report = Report(
                 found, trace.meta.workload, {n: one.name for n, one in systems.items()}, options.objective,

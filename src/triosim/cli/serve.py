@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from triosim.cli.command import command, progress, say, wants_summary
+from triosim.cli.command import command, progress_bar, say, wants_summary
 from triosim.cli.fields import command as function_of
 from triosim.cli.outputs import present, write_json
 from triosim.cli.serve_options import ServeOptions
@@ -48,10 +48,10 @@ def _serve(options: ServeOptions) -> None:
     if options.find is not None:
         return _find(options, deployment, table, goals)
     constants = parse(options.constant)
-    with progress() as tell:
+    with progress_bar() as progress:
         result = serve(
             deployment, table, goals, options.tpot,
-            lambda done, total: tell(f"serving: {done:,} of {total:,} requests"),
+            lambda done, total: progress(f"serving: {done:,} of {total:,} requests"),
             None if options.interval is None else options.interval == "on",
             recorded=any(path is not None for path in pictures.values()),
             constants=constants,
@@ -103,8 +103,8 @@ def _find(options: ServeOptions, deployment: Deployment, table: RequestTable, go
         return _find_clock(options, deployment, table, goals)
     if options.find != "rate":
         raise InputError(f"--find {quoted(options.find)} is not known: give rate, fleet or clock")
-    with progress() as tell:
-        found = highest_rate(deployment, table, goals, options.tpot, tell)
+    with progress_bar() as progress:
+        found = highest_rate(deployment, table, goals, options.tpot, progress)
     if options.json is not None:
         tried = [{"requests_per_s": rate, "kept": kept} for rate, kept in found.tried]
         write_json({"rate": found.rate, "tried": tried, **found.result.table()}, options.json)
@@ -123,8 +123,8 @@ def _find_clock(options: ServeOptions, deployment: Deployment, table: RequestTab
     from triosim.report.serving import clocks, summary
     from triosim.serving.find import least_energy_clock
 
-    with progress() as tell:
-        found = least_energy_clock(deployment, table, goals, options.tpot, tell, parse(options.constant))
+    with progress_bar() as progress:
+        found = least_energy_clock(deployment, table, goals, options.tpot, progress, parse(options.constant))
     if options.json is not None:
         tried = [
             {"clock_mhz": clock / 1e6, "node_j": one.energy.node_j if one.energy else None,

@@ -190,6 +190,12 @@ class ServeOptions:
         "--host-time", help="That the host needs for a step while the device runs one (default 0).", default="0",
         group=ENGINE, metavar="TIME",
     )  # fmt: skip
+    step_times: str | None = option(
+        "--step-times",
+        help="Folder of measured layers that price steps instead: a profiler's of vLLM (dense.csv, attention.csv, "
+        "per_sequence.csv), or Vidur's (mlp.csv, attention.csv, all_reduce.csv, send_recv.csv).",
+        group=ENGINE, metavar="FOLDER", complete=completion.files,
+    )  # fmt: skip
     requests: str | None = option(
         "--requests", help="File of requests, or how many to make up (default 1000).", group=TRAFFIC,
         metavar="FILE|N", complete=completion.files,

@@ -11,7 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from triosim.cli.command import progress, say, wants_summary
+from triosim.cli.command import progress_bar, say, wants_summary
 from triosim.cli.outputs import write_json
 from triosim.cli.resuming import KnownOutcomes
 from triosim.cli.serve_options import ENGINE, MACHINE, MODEL, TRAFFIC, ServeOptions
@@ -50,13 +50,16 @@ def sweep(options: ServeOptions, goals: Sequence[Slo]) -> None:
     texts = [value for one in (vars(options), *asked) for value in one.values() if isinstance(value, str)]
     table = None if _changes_traffic(axes) else requests_of(options)
     content = (replace(options, sweep=None, json=None, workers=1, replicas=1 if sized else options.replicas), table)
-    with progress() as tell, KnownOutcomes([options.json], content, texts, "a sweep", FleetOutcome.from_dict) as kept:
+    with (
+        progress_bar() as progress,
+        KnownOutcomes([options.json], content, texts, "a sweep", FleetOutcome.from_dict) as kept,
+    ):
         known = kept.numbered(asked)
         outcomes = []
         new = [(number, one) for number, one in enumerate(asked) if number not in known]
         done = _FleetTask(options, goals, table).each(new, options.workers)
         for number, one in enumerate(asked):
-            tell(f"serving: {number:,} of {len(asked):,} fleets")
+            progress(f"serving: {number:,} of {len(asked):,} fleets")
             if number not in known:
                 kept.keep(one, outcome := next(done))
             else:

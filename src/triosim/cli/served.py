@@ -96,6 +96,7 @@ def deployment_of(options: ServeOptions) -> Deployment:
             mtbf_s=parse_mtbf(options.mtbf, "--mtbf"),
             repair_s=parse_time(options.repair or "0", "--repair"),
             host_s=parse_time(options.host_time, "--host-time"),
+            step_times=options.step_times or "",
             power_cap_w=cap_w,
             clock_hz=clock_hz,
         )

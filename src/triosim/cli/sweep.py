@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from triosim.cli.arguments import Options
-from triosim.cli.command import Command, progress, say, wants_summary
+from triosim.cli.command import Command, progress_bar, say, wants_summary
 from triosim.cli.outputs import write_json
 from triosim.cli.resuming import KnownOutcomes
 from triosim.core.errors import InputError
@@ -71,8 +71,8 @@ def sweep(options: Options, training: bool) -> None:
     from triosim.search.outcome import PlanOutcome
     from triosim.search.sweep import sweep as predicted
 
-    with progress() as tell:
-        tell("reading the workload")
+    with progress_bar() as progress:
+        progress("reading the workload")
         trace, base = step(options, training), plan_of(options, training)
         fidelity = fidelity_of(options)
         axes = grid.axes_of(options.sweep or ())
@@ -84,11 +84,12 @@ def sweep(options: Options, training: bool) -> None:
         with KnownOutcomes(outputs, content, names, "a sweep", PlanOutcome.from_dict) as kept:
             known = {number: replace(one, number=number) for number, one in kept.numbered(asked).items()}
             found = predicted(
-                trace, system, asked, workers=options.workers, base=base, fidelity=fidelity, progress=tell, known=known,
-                also=also, made=lambda one: kept.keep(asked[one.number], one), executor=options.executor,
+                trace, system, asked, workers=options.workers, base=base, fidelity=fidelity, progress=progress,
+                known=known, other_recordings=also, made=lambda one: kept.keep(asked[one.number], one),
+                executor=options.executor,
             )  # fmt: skip
             outcomes = list(found)
-            tell("writing")
+            progress("writing")
             lines = _write(outcomes, trace.meta.workload, system.name, options)
             kept.done()
     if wants_summary(options.json, options.csv):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from triosim.cli import completion
-from triosim.cli.command import command, progress
+from triosim.cli.command import command, progress_bar
 from triosim.cli.outputs import JsonFile, present
 from triosim.core.errors import InputError, quoted, unknown
 
@@ -54,10 +54,10 @@ def together(
     from triosim.report.together import show, to_dict
 
     check_distinct({"--json": json}, [("JOBS.toml", jobs)])
-    with progress() as tell:
-        tell("reading the jobs")
+    with progress_bar() as progress:
+        progress("reading the jobs")
         options, asked = read(jobs)
-        found = stays(asked, machine(options, asked[0].workload, 1), tell)
+        found = stays(asked, machine(options, asked[0].workload, 1), progress)
     present(found, "jobs", json, to_dict, show)
 
 

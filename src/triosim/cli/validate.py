@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from triosim.cli import completion
-from triosim.cli.command import command, progress, say, wants_summary
+from triosim.cli.command import command, progress_bar, say, wants_summary
 from triosim.cli.outputs import OUTPUT, JsonFile
 from triosim.core.errors import InputError
 
@@ -121,7 +121,7 @@ def validate(
     if plot is not None and not is_standard_output(plot) and plot.suffix.lower() not in (".svg", ".html"):
         raise InputError(f"--plot {plot}: the picture is written as .svg or .html; give a name that ends so")
     check_distinct({"--json": json, "--plot": plot}, [])
-    with progress() as tell:
+    with progress_bar() as progress:
         found = run(
             processes=processes,
             models=_listed(model, DEFAULT),
@@ -129,7 +129,7 @@ def validate(
             rounds=rounds,
             budget_s=BUDGET_S if budget is None else parse_time(budget, "--budget"),
             device=device,
-            progress=tell,
+            progress=progress,
         )
     if plot is not None:
         picture.write(found, plot)
@@ -154,8 +154,8 @@ def _record(folder: Path, part: str | None, budget: str | None, device: str | No
     from triosim.validate.kit.recorder import BUDGET_S, record_parts
 
     budget_s = BUDGET_S if budget is None else parse_time(budget, "--budget")
-    with progress() as tell:
-        found = record_parts(folder, part, budget_s, device, tell)
+    with progress_bar() as progress:
+        found = record_parts(folder, part, budget_s, device, progress)
     for one in found:
         failed = f", {one.failed} of them failed" if one.failed else ""
         say([f"{one.part:<12} {one.before + one.now} of {one.items} recorded, {one.now} now{failed}"])

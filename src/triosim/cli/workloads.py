@@ -54,7 +54,7 @@ def load_workload(
         raise InputError(
             f"--input-shape is for ONNX models; {name} says what it reads by --seq-len or its configuration"
         )
-    if exists and not is_trace and path.suffix.lower() in _CONFIGURATIONS:
+    if exists and not is_trace and (path.suffix.lower() in _CONFIGURATIONS or modelling.is_model_folder(path)):
         _refuse_step(step, name)
         return modelling.from_file(path, **options)
     if not is_trace and modelling.is_named(name):

@@ -35,22 +35,22 @@ Colours = NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Traffic:
-    """Everything that can be sent in a job, each way once: ``w`` ways between ``p`` parties.
+    """Everything that can be sent in a job, each way once: ``w`` ways between ``p`` endpoints.
 
     Attributes:
-        party_like: parties with different numbers are never alike, shape ``(p,)``, int64.  Parties are the ranks, then
-            whatever else sends or receives.
-        source, target: parties of each way, shape ``(w,)``.
-        begun_by: the party that begins each way, or -1 - g where group g does together, shape ``(w,)``, int64.
+        endpoint_like: endpoints with different numbers are never alike, shape ``(p,)``, int64.  They are the
+            ranks, then whatever else sends or receives.
+        source, target: endpoints of each way, shape ``(w,)``.
+        begun_by: the endpoint that begins each way, or -1 - g where group g does together, shape ``(w,)``, int64.
         way_like: ways with different numbers are never alike, shape ``(w,)``, int64.
         needs: ways that each way waits for.
         lag: by how many transfers those are ahead, one for each entry of ``needs``, int64.
         routes: links of each way, in order.
         link_like: links with different numbers are never alike, shape ``(links,)``, int64.
-        members: parties of each group that acts together.
+        members: endpoints of each group that acts together.
     """
 
-    party_like: NDArray[np.int64]
+    endpoint_like: NDArray[np.int64]
     source: NDArray[np.int64]
     target: NDArray[np.int64]
     begun_by: NDArray[np.int64]
@@ -67,10 +67,10 @@ class RankClasses:
     """Which cell everything is in; cells are numbered in the order of their first members.
 
     Attributes:
-        party, way, link, group: cell of each; links that no way uses have cell -1.
+        endpoint, way, link, group: cell of each; links that no way uses have cell -1.
     """
 
-    party: NDArray[np.int64]
+    endpoint: NDArray[np.int64]
     way: NDArray[np.int64]
     link: NDArray[np.int64]
     group: NDArray[np.int64]
@@ -78,7 +78,7 @@ class RankClasses:
 
 def separate(traffic: Traffic) -> RankClasses:
     """A cell for everything: nothing is folded."""
-    sizes = (traffic.party_like, traffic.source, traffic.link_like, traffic.members)
+    sizes = (traffic.endpoint_like, traffic.source, traffic.link_like, traffic.members)
     return RankClasses(*(np.arange(len(size)) for size in sizes))
 
 
@@ -98,7 +98,7 @@ def _fitted(t: Traffic) -> Traffic:
         for rows, dtype in ((t.needs, np.int64), (t.members, np.int64), (t.routes, np.int32))
     )
     return Traffic(
-        column(t.party_like), column(t.source), column(t.target), column(t.begun_by), column(t.way_like), needs,
+        column(t.endpoint_like), column(t.source), column(t.target), column(t.begun_by), column(t.way_like), needs,
         column(t.lag), routes, column(t.link_like), members,
     )  # fmt: skip
 
@@ -113,8 +113,8 @@ class _Refinement:
 
     def __init__(self, traffic: Traffic) -> None:
         t = self.traffic = traffic
-        self.parties, self.ways, self.links, self.groups = (
-            len(column) for column in (t.party_like, t.source, t.link_like, t.members)
+        self.endpoints, self.ways, self.links, self.groups = (
+            len(column) for column in (t.endpoint_like, t.source, t.link_like, t.members)
         )
         self.route_of, self.need_of, self.group_of = t.routes.rows(), t.needs.rows(), t.members.rows()
         along = np.arange(len(self.route_of))
@@ -122,7 +122,7 @@ class _Refinement:
         self.alone = t.begun_by >= 0
         self.used = np.zeros(self.links, bool)
         self.used[t.routes.values] = True
-        self.party, self.link = _mixed(_plain(t.party_like)), _mixed(_plain(t.link_like))
+        self.endpoint, self.link = _mixed(_plain(t.endpoint_like)), _mixed(_plain(t.link_like))
         self.kind = _mixed(_plain(t.way_like))
         self.way: Colours = self.kind
         self.group = np.zeros(self.groups, np.uint64)
@@ -132,14 +132,14 @@ class _Refinement:
         while True:
             self.way = self.kind
             self._until_stable(self._by_the_past)
-            known, link = (_count(self.party), _count(self.group)), self.link
+            known, link = (_count(self.endpoint), _count(self.group)), self.link
             self._part()
-            if (_count(self.party), _count(self.group)) == known:
+            if (_count(self.endpoint), _count(self.group)) == known:
                 break
             self.link = link  # how links were parted tells nothing of the past
         cell = np.full(self.links, -1, np.int64)
         cell[self.used] = _numbered(self.link[self.used])
-        return RankClasses(_numbered(self.party), _numbered(self.way), cell, _numbered(self.group))
+        return RankClasses(_numbered(self.endpoint), _numbered(self.way), cell, _numbered(self.group))
 
     def _until_stable(self, refine: Callable[[], None]) -> None:
         known: tuple[int, ...] = ()
@@ -148,33 +148,33 @@ class _Refinement:
             refine()
 
     def _counts(self) -> tuple[int, ...]:
-        return tuple(map(_count, (self.party, self.way, self.link[self.used], self.group)))
+        return tuple(map(_count, (self.endpoint, self.way, self.link[self.used], self.group)))
 
     def _by_the_past(self) -> None:
         """One round: every colour with those of what comes before, or shares links."""
         t = self.traffic
-        self.group = _joined(self.group, _sums(self.group_of, self.party[t.members.values], self.groups))
+        self.group = _joined(self.group, _sums(self.group_of, self.endpoint[t.members.values], self.groups))
         begun = np.empty(self.ways, np.uint64)
-        begun[self.alone] = self.party[t.begun_by[self.alone]]
+        begun[self.alone] = self.endpoint[t.begun_by[self.alone]]
         begun[~self.alone] = self.group[-1 - t.begun_by[~self.alone]]
         before = _sums(self.need_of, _mixed(self.way[t.needs.values] + _mixed(_plain(t.lag))), self.ways)
         self.way = _joined(self.kind, begun, self._over(), before)
-        self.party = _joined(
-            self.party, self._at(t.source), self._at(t.target),
-            _sums(t.members.values, self.group[self.group_of], self.parties),
+        self.endpoint = _joined(
+            self.endpoint, self._at(t.source), self._at(t.target),
+            _sums(t.members.values, self.group[self.group_of], self.endpoints),
         )  # fmt: skip
         self.link = self._crossed()
 
     def _part(self) -> None:
-        """Ways of groups by their ends, and links and ways by each other; groups and parties by what they begin."""
+        """Ways of groups by their ends, and links and ways by each other; groups and endpoints by what they begin."""
         t = self.traffic
-        self.way = np.where(self.alone, self.way, _joined(self.way, self.party[t.source], self.party[t.target]))
+        self.way = np.where(self.alone, self.way, _joined(self.way, self.endpoint[t.source], self.endpoint[t.target]))
         self._until_stable(self._by_links)
         together = -1 - t.begun_by[~self.alone]
         self.group = _joined(self.group, _sums(together, self.way[~self.alone], self.groups))
-        begun = _sums(t.begun_by[self.alone], self.way[self.alone], self.parties)
-        self.party = _joined(
-            self.party, begun, _sums(t.members.values, self.group[self.group_of], self.parties)
+        begun = _sums(t.begun_by[self.alone], self.way[self.alone], self.endpoints)
+        self.endpoint = _joined(
+            self.endpoint, begun, _sums(t.members.values, self.group[self.group_of], self.endpoints)
         )  # fmt: skip
 
     def _by_links(self) -> None:
@@ -182,8 +182,8 @@ class _Refinement:
         self.way = _joined(self.way, self._over())
 
     def _at(self, ends: NDArray[np.int64]) -> Colours:
-        """A hash of the ways that each party is at this end of."""
-        return _sums(ends, self.way, self.parties)
+        """A hash of the ways that each endpoint is at this end of."""
+        return _sums(ends, self.way, self.endpoints)
 
     def _over(self) -> Colours:
         """A hash of the links that each way crosses."""

@@ -108,7 +108,7 @@ def lower(
     return _Lowering(programs, placement, router, meeting, [order for _, order in said]).run()
 
 
-class _Party(NamedTuple):
+class _Endpoint(NamedTuple):
     """A cell of ranks in the collectives of a cell of groups.
 
     Attributes:
@@ -134,7 +134,7 @@ class JobMeetings:
         fetches: (program, row of its places, whether it is a STORE) -> the same.
         cell, link, wires, ranks, program, groups, how, sources: as of :class:`Lowered`.
         collectives: of all cells of groups.
-        parties: who takes part in them, group by group.
+        endpoints: who takes part in them, group by group.
     """
 
     sends: dict[tuple[int, int, int], NDArray[np.int64]]
@@ -148,7 +148,7 @@ class JobMeetings:
     collectives: tuple[Collective, ...]
     groups: Ragged
     how: tuple[tuple[str, str], ...]
-    parties: tuple[tuple[_Party, ...], ...]
+    endpoints: tuple[tuple[_Endpoint, ...], ...]
 
     @property
     def lowest(self) -> NDArray[np.int64]:
@@ -178,7 +178,7 @@ def _meeting(
     placement = Placement(Mesh(axes, derived=derived), np.frombuffer(devices, np.int32))
     found = ways(talks, placement, router, means)
     cells = refine(found.traffic) if fold else separate(found.traffic)
-    cell = cells.party[: placement.ranks]
+    cell = cells.endpoint[: placement.ranks]
     order = np.argsort(cell, kind="stable")
     ranks = Ragged(order, np.concatenate([[0], np.cumsum(np.bincount(cell))]))
     members = [said.members for said in talks]
@@ -199,7 +199,7 @@ def _meeting(
         {key: routes(key[0], own) for key, own in found.fetches.items()},
         cell.copy(), cells.link, found.sources, _wires(router, found, cells, fold), ranks, program,
         tuple(folding.collectives), Ragged.of([g.tolist() for g in folding.groups], np.int32), tuple(folding.how),
-        tuple(folding.parties),
+        tuple(folding.endpoints),
     )  # fmt: skip
 
 
@@ -223,7 +223,7 @@ class _Folding:
         self.collectives: list[Collective] = []
         self.how: list[tuple[str, str]] = []
         self.groups: list[NDArray] = []
-        self.parties: list[tuple[_Party, ...]] = []
+        self.endpoints: list[tuple[_Endpoint, ...]] = []
 
     def meet(self, sort: GroupClass) -> None:
         """The collectives of groups that lie alike, once for each cell of groups."""
@@ -239,7 +239,7 @@ class _Folding:
                 self.collectives.append(Collective(patterns[key], folds[row].route, scheduled.delay))
                 self.how.append((scheduled.algorithm, scheduled.protocol))
             here = (sort.axis, begin, len(self.groups))
-            self.parties.append(tuple(_Party(cell, place, *here) for place, cell in enumerate(cells.tolist())))
+            self.endpoints.append(tuple(_Endpoint(cell, place, *here) for place, cell in enumerate(cells.tolist())))
             self.groups.append(sort.ranks[at])
 
     def _fold(self, shape: Shape, own: NDArray[np.int64], cells: NDArray[np.int64]) -> _Fold:
@@ -247,7 +247,7 @@ class _Folding:
         traffic = self.ways.traffic
         route = self.cells.way[own]
         edge = _firsts(route)
-        ends = self.cells.party[np.stack([traffic.source[own[edge]], traffic.target[own[edge]]])]
+        ends = self.cells.endpoint[np.stack([traffic.source[own[edge]], traffic.target[own[edge]]])]
         others = _in_order(ends[~np.isin(ends, cells)])
         positions = np.concatenate([cells, others])
         sorter = np.argsort(positions)
@@ -284,8 +284,8 @@ class _Lowering:
         self.what, self.member = np.full(n, -1, np.int32), np.zeros(n, np.int32)
         self.group, self.pair = np.full(n, -1, np.int32), np.full(n, -1, np.int64)
         senders = self._transfers()
-        for parties in self.meeting.parties:
-            self._meet(parties)
+        for endpoints in self.meeting.endpoints:
+            self._meet(endpoints)
         kind, stream = np.empty(n, np.int8), np.empty(n, np.int32)
         amount, gap = np.empty(n, np.int64), np.zeros(n, np.int64)
         for program, cells in zip(self.programs, self.within, strict=True):
@@ -387,24 +387,24 @@ class _Lowering:
 
     # --- collectives --------------------------------------------------------------------------------------------------
 
-    def _meet(self, parties: Sequence[_Party]) -> None:
+    def _meet(self, endpoints: Sequence[_Endpoint]) -> None:
         """What the collectives of a cell of groups are, call by call.
 
         The collectives of a group along one axis are matched by their order, as communicators do: the k-th that one
         member issues is the k-th of every other.
         """
-        axis = parties[0].axis
-        _, calls = self.orders[int(self.program[parties[0].cell])][axis]
+        axis = endpoints[0].axis
+        _, calls = self.orders[int(self.program[endpoints[0].cell])][axis]
         instance = self.instances_made + np.arange(len(calls))
         self.instances_made += len(calls)
-        self.instances.append(parties[0].first + calls)
-        for party in parties:
-            rows, own = self.orders[int(self.program[party.cell])][axis]
+        self.instances.append(endpoints[0].first + calls)
+        for endpoint in endpoints:
+            rows, own = self.orders[int(self.program[endpoint.cell])][axis]
             if own is not calls and not np.array_equal(own, calls):
-                name, group = self.placement.mesh.names[axis], self.meeting.groups[party.group].tolist()
+                name, group = self.placement.mesh.names[axis], self.meeting.groups[endpoint.group].tolist()
                 raise AssertionError(f"members of {name} group {group} issue different collectives")
-            tasks = self.first[party.cell] + rows
-            self.what[tasks], self.member[tasks], self.group[tasks] = instance, party.place, party.group
+            tasks = self.first[endpoint.cell] + rows
+            self.what[tasks], self.member[tasks], self.group[tasks] = instance, endpoint.place, endpoint.group
 
 
 @dataclass(frozen=True)

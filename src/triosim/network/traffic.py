@@ -271,8 +271,8 @@ class _Survey:
         self.ranks = [said.members for said in talks]
         self.class_of = classes(self.ranks, placement.ranks)
         self.device = placement.devices.astype(np.int64)
-        self.parties = placement.ranks
-        self.others: list[NDArray] = []  # what kind of party those are that are no ranks
+        self.endpoints = placement.ranks
+        self.others: list[NDArray] = []  # what kind of endpoint those are that are no ranks
         self.table = _RouteColumns()
         self.members: list[NDArray] = []
         self._known: dict[tuple, RoutedCollective] = {}
@@ -287,7 +287,7 @@ class _Survey:
         routes = router.routes(np.concatenate([none, *table.source_node]), np.concatenate([none, *table.target_node]))
         rank_like = self.class_of.astype(np.int64)
         traffic = Traffic(
-            party_like=np.concatenate([rank_like, *self.others]),
+            endpoint_like=np.concatenate([rank_like, *self.others]),
             source=np.concatenate([none, *table.source]),
             target=np.concatenate([none, *table.target]),
             begun_by=np.concatenate([none, *table.begun_by]),
@@ -331,20 +331,20 @@ class _Survey:
 
     def _fetches(self) -> dict[tuple[int, int, bool], NDArray[np.int64]]:
         """Ways from places to devices, and back."""
-        found, party = {}, {}
+        found, endpoint = {}, {}
         for number, said in enumerate(self.talks):
             ranks = self.ranks[number]
             for place, stores in said.moves:
                 nodes = self._place(said.places[place], self.device[ranks])
                 for node in distinct(nodes).tolist():
-                    if node not in party:
-                        party[node] = int(self._parties(1)[0])
-                there = np.array([party[node] for node in nodes.tolist()], np.int64)
-                ends, parties = (nodes, self.device[ranks]), (there, ranks)
+                    if node not in endpoint:
+                        endpoint[node] = int(self._endpoints(1)[0])
+                there = np.array([endpoint[node] for node in nodes.tolist()], np.int64)
+                ends, endpoints = (nodes, self.device[ranks]), (there, ranks)
                 if stores:
-                    ends, parties = ends[::-1], parties[::-1]
+                    ends, endpoints = ends[::-1], endpoints[::-1]
                 added = self.router.overhead(self.router.routes(*ends))
-                found[number, place, stores] = self.table.add(parties, ends, ranks, _different(added), added)
+                found[number, place, stores] = self.table.add(endpoints, ends, ranks, _different(added), added)
         return found
 
     def _place(self, name: str, devices: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -368,11 +368,11 @@ class _Survey:
             raise InputError(f"system {system.name!r} has no device {node}: its devices are 0 to {system.devices - 1}")
         return np.full(len(devices), node)
 
-    def _parties(self, count: int) -> NDArray[np.int64]:
-        """Numbers for parties that are no ranks."""
+    def _endpoints(self, count: int) -> NDArray[np.int64]:
+        """Numbers for endpoints that are no ranks."""
         self.others.append(np.full(count, -1))
-        self.parties += count
-        return np.arange(self.parties - count, self.parties)
+        self.endpoints += count
+        return np.arange(self.endpoints - count, self.endpoints)
 
     @cached_property
     def switches(self) -> NDArray[np.int64]:
@@ -440,11 +440,11 @@ class _Survey:
         one = scheduled[0]
         pattern, order = one.pattern, np.array(one.order, np.int64)
         groups, edges = len(ranks), len(pattern)
-        parties, nodes = ranks[:, order], self.device[ranks[:, order]]
+        endpoints, nodes = ranks[:, order], self.device[ranks[:, order]]
         if one.places:
-            new = self._parties(groups * len(one.places)).reshape(groups, -1)
+            new = self._endpoints(groups * len(one.places)).reshape(groups, -1)
             switches = self.switches[self.system.device_server[self.device[ranks[:, list(one.places)]]]]
-            parties, nodes = np.concatenate([parties, new], axis=1), np.concatenate([nodes, switches], axis=1)
+            endpoints, nodes = np.concatenate([endpoints, new], axis=1), np.concatenate([nodes, switches], axis=1)
         facts = [column for s in scheduled for column in (s.pattern.bytes, s.pattern.count, s.pattern.pause)]
         like = _different_rows(facts) if edges else np.zeros(0, np.int64)
         shift = np.repeat(np.arange(groups) * edges, len(pattern.needs.values))
@@ -452,7 +452,7 @@ class _Survey:
         needs = Ragged(
             np.tile(pattern.needs.values.astype(np.int64), groups) + shift, np.concatenate([[0], np.cumsum(lengths)])
         )
-        ends = (parties[:, pattern.source].reshape(-1), parties[:, pattern.target].reshape(-1))
+        ends = (endpoints[:, pattern.source].reshape(-1), endpoints[:, pattern.target].reshape(-1))
         at = (nodes[:, pattern.source].reshape(-1), nodes[:, pattern.target].reshape(-1))
         numbers = self.table.add(
             ends, at, np.repeat(-1 - number, edges), np.tile(like, groups), needs=needs,

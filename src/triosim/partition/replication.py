@@ -16,7 +16,8 @@ from triosim.partition.compression import GradientCompression
 from triosim.partition.local_steps import OuterStep
 from triosim.partition.mesh import Mesh
 from triosim.partition.residence import GatheredModules, HostStay
-from triosim.partition.transfers import ALL_GATHER, COLLECTIVES, REDUCE_SCATTER
+from triosim.partition.transfers import ALL_GATHER, ALL_TO_ALL, COLLECTIVES, REDUCE_SCATTER
+from triosim.partition.travel import Travel
 from triosim.trace.tables import Category
 
 
@@ -42,11 +43,15 @@ class ReplicaSharing:
         shards: parts into which what is Shard is cut.
         axis: row of the mesh's axes along which it is.
         reductions: what becomes of a gradient, in order.
+        again: the axis along which a backward gathers.
+        gathered: bytes that are sent of a gathered parameter over its own.
     """
 
     shards: int
     axis: int
     reductions: tuple[GradientReduction, ...]
+    again: int = -1
+    gathered: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,7 @@ class Replication:
         first_bytes, bytes: caps of the first and the other groups of gradients that are reduced at once, where
             parameters are not gathered module by module.
         compression: what such groups are compressed by, None for nothing.
+        travel: in what parameters and gradients are sent.
         outer: what groups of replicas exchange once in many iterations, None where all are one group.
     """
 
@@ -91,6 +97,7 @@ class Replication:
     first_bytes: int = 1_048_576
     bytes: int = 26_214_400
     compression: GradientCompression | None = None
+    travel: Travel = field(default_factory=Travel)
     outer: OuterStep | None = None
 
     def stay(self, category: Category) -> HostStay | None:
@@ -114,9 +121,24 @@ class Replication:
         """The placements of parameters of which replicas have different ones."""
         return replace(self, axis=self.apart, path=(), apart="")
 
-    def sharing(self, mesh: Mesh) -> ReplicaSharing:
-        """How the parameters that all replicas have are shared among them."""
-        return ReplicaSharing(self.shards(mesh), mesh.row(self.axis), self.reductions(mesh))
+    def sharing(self, mesh: Mesh, weight_bits: float = 16, gradient_bits: float = 16) -> ReplicaSharing:
+        """How the parameters that all replicas have are shared among them.
+
+        Args:
+            mesh: the ranks.
+            weight_bits, gradient_bits: of an element of a parameter and of a gradient as it is reduced.
+        """
+        travel, axis = self.travel, mesh.row(self.axis)
+        reductions = self.reductions(mesh)
+        if travel.hops:
+            parts, found = max(1, round(gradient_bits / travel.gradient_bits)), []
+            for hop in travel.hops:
+                found.append(GradientReduction(ALL_TO_ALL, mesh.row(hop), parts))
+                parts *= mesh.size(hop)
+            reductions = tuple(found)
+        again = mesh.row(travel.again) if travel.again else axis
+        gathered = travel.weight_bits / weight_bits if travel.weight_bits else 1.0
+        return ReplicaSharing(self.shards(mesh), axis, reductions, again, gathered)
 
     def reductions(self, mesh: Mesh) -> tuple[GradientReduction, ...]:
         """What makes a gradient that is Partial over all replicas what its optimizer state needs, in order."""

@@ -148,7 +148,7 @@ def predict(
     plan: Plan,
     fidelity: Fidelity,
     rollout_s: float | None = None,
-    tell: Progress = lambda words: None,
+    progress: Progress = lambda words: None,
 ) -> PostTrainingStep:
     """Predict a step.
 
@@ -161,7 +161,7 @@ def predict(
         plan: how each phase is divided.  Its batch counts prompts, its micro-batches are those of one update.
         fidelity: which models predict it.
         rollout_s: what writing the answers takes.
-        tell: told what is being done.
+        progress: called with what is being done.
 
     Raises:
         InputError: as of :func:`triosim.prediction.simulate.simulate`.
@@ -178,7 +178,7 @@ def predict(
             continue
         own = plan if phase.trains else _of_forward(plan, updates)
         trace = traces[phase.model] if phase.trains else forward_only(traces[phase.model], loss=True)
-        tell(phase.name)
+        progress(phase.name)
         ran.append(_run(phase, trace, system, own, fidelity))
     models = {model.name: model for model in recipe.models(adapters)}
     held = {
@@ -275,7 +275,7 @@ def _run(phase: PhaseOfStep, trace: Trace, system: System, plan: Plan, fidelity:
                 size = int((-(-lives.bytes[stays] // ROUND_BYTES) * ROUND_BYTES).sum())
                 held[program.stage] = max(held.get(program.stage, 0), size)
 
-    result = simulate(trace, system, plan, fidelity, keep=keep, fit=False, at_once=True)
+    result = simulate(trace, system, plan, fidelity, on_finished=keep, fit=False, at_once=True)
     reserved: dict[int, int] = {}
     for row in result.devices:
         reserved[row.stage] = max(reserved.get(row.stage, 0), row.reserved_bytes)

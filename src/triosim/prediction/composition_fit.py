@@ -125,7 +125,7 @@ def iteration(
 def learn(
     measured: Sequence[MeasuredIteration],
     source: str,
-    tell: Progress = lambda words: None,
+    progress: Progress = lambda words: None,
     operator_times: str = "auto",
 ) -> CalibratedOverhead:
     """A residual of composition from measured iterations.
@@ -133,7 +133,7 @@ def learn(
     Args:
         measured: iterations of one framework on one kind of machine.
         source: where they are from, in words.
-        tell: told what is being done.
+        progress: called with what is being done.
         operator_times: operator model, the same for all.
 
     Raises:
@@ -141,7 +141,7 @@ def learn(
     """
     ready = []
     for number, one in enumerate(measured, start=1):
-        tell(f"preparing iteration {number} of {len(measured)}")
+        progress(f"preparing iteration {number} of {len(measured)}")
         fidelity = one.fidelity.replaced(host="large-model", composition=None, operator_times=operator_times)
         try:
             job = prepare(one.workload, one.system, one.plan.replaced(iterations=1), fidelity)
@@ -152,7 +152,7 @@ def learn(
         model = network_model(fidelity.solver, fidelity.solver_options)
         made, _ = lowered_job(job, fidelity.fold and model.weighted)
         ready.append(iteration(job.programs, made, [i.slowdown for i in job.interferes], model))
-    tell("fitting")
+    progress("fitting")
     return fit(
         lambda terms, rows: np.array([ready[row].played(terms) for row in rows]),
         [one.seconds for one in measured],

@@ -52,6 +52,7 @@ from triosim.prediction.pricing import priced
 from triosim.prediction.timeline import CATEGORIES
 from triosim.schedule.actions import SCHEDULES, Schedule, check
 from triosim.schedule.backward import split_backward
+from triosim.schedule.deadlock import check_circles
 from triosim.schedule.job import Costs, each_program
 from triosim.schedule.pass_times import pass_times
 from triosim.schedule.program import Op, Program
@@ -240,8 +241,8 @@ def prepare(
     system: System,
     plan: Plan,
     fidelity: Fidelity | None = None,
-    tell: Progress = lambda words: None,
-    also: Sequence[Trace] = (),
+    progress: Progress = lambda words: None,
+    other_recordings: Sequence[Trace] = (),
     drawn: Mapping[str, DeviceEnergy] | None = None,
 ) -> Prepared:
     """Divide a workload among the devices of a system, price it and write what every rank runs.
@@ -251,29 +252,29 @@ def prepare(
         system: the machine.
         plan: how the work is divided.
         fidelity: which models price it.
-        tell: told what is being done, in a few words.
-        also: the same step recorded on other devices.
+        progress: called with what is being done, in a few words.
+        other_recordings: the same step recorded on other devices.
         drawn: what devices draw that were calibrated, by name.
 
     Raises:
         InputError: the workload, the system and the plan do not go together; the message says how they would.
     """
-    return written(arrange(workload, system, plan, fidelity, tell, also, drawn), tell)
+    return written(arrange(workload, system, plan, fidelity, progress, other_recordings, drawn), progress)
 
 
-def written(made: Arranged, tell: Progress = lambda words: None, memory: bool = True) -> Prepared:
+def written(made: Arranged, progress: Progress = lambda words: None, memory: bool = True) -> Prepared:
     """A job with its programs.
 
     Args:
         made: as it was arranged.
-        tell: as of :func:`prepare`.
+        progress: as of :func:`prepare`.
         memory: whether the footprints are wanted too.
 
     Raises:
         InputError: as of :func:`prepare`.
     """
     step, mesh, system, placement, models = made.step, made.mesh, made.system, made.placement, made.models
-    tell("writing the programs of the ranks")
+    progress("writing the programs of the ranks")
     chunks = made.schedule.chunks_per_stage
     _check_length(step.trace, made.plan, mesh, chunks, made.launching.mode)
     costs = _costs(
@@ -303,14 +304,14 @@ def price_job(
     system: System,
     plan: Plan,
     fidelity: Fidelity | None = None,
-    tell: Progress = lambda words: None,
-    also: Sequence[Trace] = (),
+    progress: Progress = lambda words: None,
+    other_recordings: Sequence[Trace] = (),
     drawn: Mapping[str, DeviceEnergy] | None = None,
 ) -> PricedJob:
     """Divide a workload among the devices of a system and price it.
 
     Args:
-        workload, system, plan, fidelity, tell, also, drawn: as of :func:`prepare`.
+        workload, system, plan, fidelity, progress, other_recordings, drawn: as of :func:`prepare`.
 
     Raises:
         InputError: as of :func:`prepare`.
@@ -338,15 +339,15 @@ def price_job(
         raise PlanError("dp-style dataparallel runs the batch in one piece: use micro-batches 1, or dp-style ddp")
     if plan.training and (plan.optimizer or named) and needs_whole_tensors(workload):
         placed = _of_whole_tensors(mesh, placed)
-    tell("dividing the step")
+    progress("dividing the step")
     made = divided(workload, rules, mesh, plan, placed, stack if named and plan.training else None)
     workload, whole, step = made.workload, made.whole, made.step
     placement = place(mesh, system.devices, plan.placement)
     system, recorded_on = _devices(workload, system)
     router = router_of(system)
-    tell("pricing operators")
+    progress("pricing operators")
     models = distinct(system.device_model[placement.devices]).tolist()
-    others = tuple(_recording(workload, other) for other in also)
+    others = tuple(_recording(workload, other) for other in other_recordings)
     plain = {m: replace(system.models[m], slowdown=1.0) for m in models}
     jobs = {m: PricingJob(step.trace, plain[m], workload, recorded_on, others) for m in models}
     for device in {m: system.models[m] for m in models}.values():
@@ -374,19 +375,19 @@ def arrange(
     system: System,
     plan: Plan,
     fidelity: Fidelity | None = None,
-    tell: Progress = lambda words: None,
-    also: Sequence[Trace] = (),
+    progress: Progress = lambda words: None,
+    other_recordings: Sequence[Trace] = (),
     drawn: Mapping[str, DeviceEnergy] | None = None,
 ) -> Arranged:
     """Divide a workload among the devices of a system, price it and cut it into stages.
 
     Args:
-        workload, system, plan, fidelity, tell, also, drawn: as of :func:`prepare`.
+        workload, system, plan, fidelity, progress, other_recordings, drawn: as of :func:`prepare`.
 
     Raises:
         InputError: as of :func:`prepare`.
     """
-    job = price_job(workload, system, plan, fidelity, tell, also, drawn)
+    job = price_job(workload, system, plan, fidelity, progress, other_recordings, drawn)
     plan, mesh, step, times, models = job.plan, job.mesh, job.step, job.times, job.models
     slowest = max(models, key=lambda m: float(times[m].seconds.sum()))
     per_byte = job.seconds_per_byte
@@ -517,6 +518,7 @@ def schedule_of(plan: Plan, mesh: JobMesh) -> Schedule:
         )
     if plan.training and not is_ours(part):
         check(schedule, plan.schedule, mesh.stages, mesh.micro_batches)
+        check_circles(schedule, plan.schedule, mesh.stages, mesh.micro_batches)
     return schedule
 
 
@@ -583,7 +585,8 @@ def mesh_of(workload: Trace, system: System, plan: Plan) -> tuple[list[Rule], Jo
     named = workload.meta.made_by == NAMED
     rules = rules_of(plan, named)
     batch = None if named else _samples(workload)
-    return rules, resolve(plan, system.devices, batch, workload.meta.micro_batches, rules)
+    parts = workload.meta.micro_batches
+    return rules, resolve(plan, system.devices, batch, parts, rules, system.devices_per_server)
 
 
 def seconds_per_byte(workload: Trace, system: System, plan: Plan) -> NDArray[np.float64]:

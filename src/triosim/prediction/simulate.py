@@ -41,7 +41,7 @@ from triosim.prediction.variation import Variation, VariedTime, varied
 from triosim.schedule.program import Op
 from triosim.trace.tables import Trace
 
-Keep = Callable[[tally.Run, Placement, System, Trace], None]
+OnFinished = Callable[[tally.Run, Placement, System, Trace], None]
 """Given the played job, where its ranks are, on which system, and the step of one rank."""
 
 
@@ -51,10 +51,10 @@ def simulate(
     plan: Plan | None = None,
     fidelity: Fidelity | None = None,
     progress: Progress | None = None,
-    keep: Keep | None = None,
+    on_finished: OnFinished | None = None,
     fit: bool | None = None,
     measured: MeasuredCollectives | None = None,
-    also: Sequence[Trace] = (),
+    other_recordings: Sequence[Trace] = (),
     energy: EnergyOptions | None = None,
     at_once: bool = False,
     variation: Variation | None = None,
@@ -66,11 +66,11 @@ def simulate(
         system: the machine.
         plan: how the work is divided; the default fills the devices with data-parallel replicas.
         fidelity: which models predict it.
-        progress: told what is being done, in a few words.
-        keep: shown the played job, for what else is to be made of it (traces for other simulators).
+        progress: called with what is being done, in a few words.
+        on_finished: given the played job, for what else is to be made of it (traces for other simulators).
         fit: look for the largest batch that fits in memory; None looks only where the job's own does not.
         measured: what collectives and transfers take beside the system's links, as measured on the very machine.
-        also: the same step recorded on other devices: operator times are carried over from all recordings.
+        other_recordings: the same step recorded on other devices: operator times are carried over from all recordings.
         energy: constants of energy beside the table's, and what devices draw that were calibrated.
         at_once: play every micro-batch now.  Else a job whose turns are alike (:mod:`triosim.prediction.steady`) is
             played as a short one, and as it is when somebody asks for what needs that: interval, energy, rows by
@@ -81,13 +81,13 @@ def simulate(
         InputError: the workload, the system and the plan do not go together; the message says how they would.
     """
     clock = Stopwatch()
-    tell = progress or (lambda words: None)
+    progress = progress or (lambda words: None)
     plan, fidelity = plan or Plan(), fidelity or Fidelity()
     energy = energy or EnergyOptions()
     model = network_model(fidelity.solver, fidelity.solver_options)
     fold = fidelity.fold and model.weighted
-    made = arrange(workload, system, plan, fidelity, tell, also, energy.known())
-    short = shortened(made) if keep is None and is_ours(type(model)) else None
+    made = arrange(workload, system, plan, fidelity, progress, other_recordings, energy.known())
+    short = shortened(made) if on_finished is None and is_ours(type(model)) else None
 
     @functools.cache
     def unsure_by_turns() -> Uncertainty | None:
@@ -103,12 +103,12 @@ def simulate(
 
     if short is not None and not at_once and variation is None:
         try:
-            job, known = _played_short(short, measured, model, fold, tell)
+            job, known = _played_short(short, measured, model, fold, progress)
         except NotSteady:
             pass
         else:
-            largest = _largest_batch(workload, system, plan, job, fit, tell)
-            tell("adding up")
+            largest = _largest_batch(workload, system, plan, job, fit, progress)
+            progress("adding up")
 
             @functools.cache
             def whole() -> Result:
@@ -119,7 +119,7 @@ def simulate(
                     fidelity,
                     fit=False,
                     measured=measured,
-                    also=also,
+                    other_recordings=other_recordings,
                     energy=energy,
                     at_once=True,
                 )
@@ -132,15 +132,15 @@ def simulate(
                 make_cost=lambda used: whole().make_cost(used), make_layers=lambda: whole().layers,
                 make_timeline=lambda: whole().timeline,
             )  # fmt: skip
-    job = written(made, tell)
-    largest = _largest_batch(workload, system, plan, job, fit, tell)
+    job = written(made, progress)
+    largest = _largest_batch(workload, system, plan, job, fit, progress)
 
-    tell("lowering the programs")
+    progress("lowering the programs")
     means = _means(job, measured)
 
     def make() -> _PlayedJob:
         lowered, sources = _LOWERED.get(_what_is_lowered(job, means, fold), lambda: _lowered(job, means, fold))
-        tell("playing the job")
+        progress("playing the job")
         played, amount = settled([(job, lowered)], lowered.graph, lowered.wires, model)
         run = tally.Run(job.programs, lowered, lowered.worked(played), plan.iterations)
         return _PlayedJob(run, sources, played, amount)
@@ -148,10 +148,10 @@ def simulate(
     known = _PLAYED.get(_what_is_played(job, means, fold, plan.iterations), make) if is_ours(type(model)) else make()
     run, sources, played, amount = known
     lowered = run.lowered
-    if keep is not None:
-        keep(run, job.placement, job.system, job.step.trace)
+    if on_finished is not None:
+        on_finished(run, job.placement, job.system, job.step.trace)
 
-    tell("adding up")
+    progress("adding up")
 
     def unsure() -> Uncertainty | None:
         return unsure_by_turns() or uncertainty(job, lowered, played, amount, model)
@@ -159,25 +159,25 @@ def simulate(
     found = result_of(job, run, sources, clock, largest, unsure, energy)
     if variation is None:
         return found
-    tell("playing every rank")
+    progress("playing every rank")
     return replace(found, variation=_varied(job, means, model, variation, found.iteration_time_s))
 
 
 def _played_short(
-    short: ShortJob, measured: MeasuredCollectives | None, model: NetworkModel, fold: bool, tell: Progress
+    short: ShortJob, measured: MeasuredCollectives | None, model: NetworkModel, fold: bool, progress: Progress
 ) -> tuple[Prepared, _PlayedJob]:
     """A job with the programs of the short one, and that one played.
 
     Raises:
         NotSteady: it does not say what the whole job does.
     """
-    job = written(short.made, tell, memory=False)
-    tell("lowering the programs")
+    job = written(short.made, progress, memory=False)
+    progress("lowering the programs")
     means = _means(job, measured)
 
     def make() -> tuple[_PlayedJob, list[Footprint]]:
         lowered, sources = _LOWERED.get(_what_is_lowered(job, means, fold), lambda: _lowered(job, means, fold))
-        tell("playing the job")
+        progress("playing the job")
         played, amount = settled([(job, lowered)], lowered.graph, lowered.wires, model, short)
         period = regular(short, job.programs, lowered, played)
         programs = [short.whole(program) for program in job.programs]
@@ -223,12 +223,12 @@ def _what_is_played(job: Prepared, means: CollectiveMeans, fold: bool, iteration
 
 
 def _largest_batch(
-    workload: Trace, system: System, plan: Plan, job: Prepared, asked: bool | None, tell: Progress
+    workload: Trace, system: System, plan: Plan, job: Prepared, asked: bool | None, progress: Progress
 ) -> int | None:
     """The largest batch that fits, where it is asked for or the job's own does not fit."""
     if asked is False or (asked is None and fullest(job).fits is not False):
         return None
-    tell("looking for the largest batch that fits")
+    progress("looking for the largest batch that fits")
     try:
         return largest_batch(workload, system, plan, job)
     except InputError:

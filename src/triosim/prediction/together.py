@@ -90,7 +90,7 @@ def simulate_together(
         jobs: what runs; a workload and a plan, perhaps with a fidelity, is a job that begins at once.  All must name
             the same network model.
         system: the machine.
-        progress: told what is being done, in a few words.
+        progress: called with what is being done, in a few words.
 
     Raises:
         InputError: a job does not fit what the jobs before it leave, or two are on one device at a time; or as of
@@ -115,19 +115,19 @@ def stays(
         InputError: as of :func:`simulate_together`.
     """
     clock = Stopwatch()
-    tell = progress or (lambda words: None)
+    progress = progress or (lambda words: None)
     asked = [job if isinstance(job, SharedJob) else SharedJob(*job) for job in jobs]
     starts = _starts(asked)
     prepared: list[Prepared] = []
     for number, job in enumerate(asked):
         plan = _placed(asked, number, prepared, system.devices)
-        prepared.append(prepare(job.workload, system, plan, job.fidelity, tell))
+        prepared.append(prepare(job.workload, system, plan, job.fidelity, progress))
     named = {(job.fidelity.solver, job.fidelity.solver_options) for job in prepared}
     if len(named) != 1:
         raise PlanError(f"jobs on one network need one network model, but {len(named)} are named: give all the same")
     model = network_model(*named.pop())
 
-    tell("playing the jobs")
+    progress("playing the jobs")
     parts = [lowered_job(job, fold=False) for job in prepared]
     graph, wires = join([(lowered.graph, lowered.wires) for lowered, _ in parts])
     last = np.cumsum([0, *(len(lowered.graph) for lowered, _ in parts)]).tolist()
@@ -137,7 +137,7 @@ def stays(
     played, _ = settled(shared, late(graph, own, starts) if waits else graph, wires, model)
     begins = [int(played.finish[last[-1] + len(own) + number]) if waits else 0 for number in range(len(own))]
 
-    tell("adding up")
+    progress("adding up")
     found: list[JobStay] = []
     for made, of, (lowered, sources), mine, begin in zip(prepared, asked, parts, own, begins, strict=True):
         flows = carried(lowered.graph, lowered.wires)[1]

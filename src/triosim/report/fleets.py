@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -10,7 +10,7 @@ from rich.text import Text
 
 from triosim.core.units import format_time
 from triosim.report.table import Column, TextTable
-from triosim.serving.outcome import FleetOutcome, ranked
+from triosim.serving.outcome import FleetFigures, FleetOutcome, ranked
 
 SCHEMA = "triosim/serving-sweep/1"
 SHOWN = 20
@@ -50,8 +50,29 @@ def _dashed(name: str) -> str:
     return name.replace("_", "-")
 
 
+Measured = tuple[tuple[Column, Callable[[FleetFigures], str]], ...]
+"""Columns, and what they say of a fleet."""
+
+OF_TOKENS: Measured = (
+    (Column("$ per M tokens", right=True, optional=1), lambda found: _number(found.dollars_per_million_tokens)),
+    (Column("J a token", right=True, optional=4),
+     lambda found: "-" if found.output_token_j is None else f"{found.output_token_j:.3g}"),
+    (Column("TTFT p99", right=True), lambda found: _time(found.ttft_p99)),
+    (Column("TPOT p99", right=True), lambda found: _time(found.tpot_p99)),
+    (Column("tokens/s", right=True, optional=3), lambda found: f"{found.output_tokens_per_s:,.0f}"),
+)  # fmt: skip
+OF_IMAGES: Measured = (
+    (Column("$ per 1000 images", right=True, optional=1), lambda found: _number(found.dollars_per_thousand)),
+    (Column("image mean", right=True, optional=3), lambda found: _time(found.e2e_mean)),
+    (Column("image p99", right=True), lambda found: _time(found.e2e_p99)),
+    (Column("images/s", right=True, optional=2), lambda found: f"{found.requests_per_s:.4g}"),
+)
+
+
 def _table(best: Sequence[FleetOutcome], goals: bool) -> TextTable:
     varied = list(best[0].asked)
+    images = all(one.figures is not None and one.figures.images for one in best)
+    measured = OF_IMAGES if images else OF_TOKENS
     rates = any(one.figures is not None and one.figures.rate is not None for one in best)
     table = TextTable([
         Column("", right=True),
@@ -61,11 +82,7 @@ def _table(best: Sequence[FleetOutcome], goals: bool) -> TextTable:
         *([Column("goals")] if goals else []),
         *([Column("highest rate", right=True)] if rates else []),
         Column("$ an hour", right=True),
-        Column("$ per M tokens", right=True, optional=1),
-        Column("J a token", right=True, optional=4),
-        Column("TTFT p99", right=True),
-        Column("TPOT p99", right=True),
-        Column("tokens/s", right=True, optional=3),
+        *(column for column, _ in measured),
     ])  # fmt: skip
     for place, one in enumerate(best, 1):
         found = one.figures
@@ -78,13 +95,13 @@ def _table(best: Sequence[FleetOutcome], goals: bool) -> TextTable:
             *(["kept" if found.met else "missed"] if goals else []),
             *([_number(found.rate)] if rates else []),
             _number(found.dollars_per_hour),
-            _number(found.dollars_per_million_tokens),
-            "-" if found.output_token_j is None else f"{found.output_token_j:.3g}",
-            "-" if found.ttft_p99 is None else format_time(found.ttft_p99),
-            "-" if found.tpot_p99 is None else format_time(found.tpot_p99),
-            f"{found.output_tokens_per_s:,.0f}",
+            *(of(found) for _, of in measured),
         )
     return table
+
+
+def _time(seconds: float | None) -> str:
+    return "-" if seconds is None else format_time(seconds)
 
 
 def _number(value: float | None) -> str:

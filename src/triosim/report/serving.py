@@ -12,7 +12,9 @@ from triosim.serving.deployment import ServingResult
 from triosim.serving.metrics import QUANTILES
 
 if TYPE_CHECKING:
+    from triosim.serving.binding import PoolBinding
     from triosim.serving.find import FoundClock
+    from triosim.serving.pool import Pool
 
 TITLES = {
     "ttft": "TTFT", "tpot": "TPOT", "itl": "between tokens", "e2e": "end to end", "queueing": "queueing",
@@ -94,6 +96,7 @@ def figures_in_words(result: ServingResult) -> list[tuple[str, str]]:
         rows.append(("goal", f"{goal}: {format_time(reached)}, {'met' if met else 'missed'}"))
     busy = format_share(figures["utilisation"] or 0)
     rows.append(("devices", f"busy {busy} of the time, {figures['steps']:,} steps"))
+    rows += [("binds", words) for words in map(_binds, own.pools, result.binding)]
     if result.served.history is not None:
         come = f"{figures['mean_replicas']:.3g} of {own.replicas} on average, {figures['cold_starts']:,} cold starts"
         rows.append(("replicas", come))
@@ -141,6 +144,16 @@ def figures_in_words(result: ServingResult) -> list[tuple[str, str]]:
     if result.dollars_per_million_tokens is not None:
         rows.append(("cost", f"${result.dollars_per_million_tokens:.4g} for a million tokens"))
     return rows
+
+
+def _binds(pool: Pool, found: PoolBinding) -> str:
+    """What binds a pool, with the figures that say so."""
+    name = f"{pool.name}: " if pool.name else ""
+    if found.compute is None:
+        return f"{name}{found.resource}"
+    shares = {"compute": found.compute, "memory bandwidth": found.memory_bandwidth, "links": found.links}
+    used = ", ".join(f"{what} {format_share(share)}" for what, share in shares.items() if share)
+    return f"{name}{found.resource} (of the busy time, at the rates of the datasheet: {used})"
 
 
 def _of_images(result: ServingResult) -> list[tuple[str, str]]:

@@ -91,7 +91,7 @@ def reductions(of: StageFacts, part: PartFacts, offset: int, final: Final) -> tu
                 continue
             for what, axis, parts in of.job.reductions(group[0].parameter):
                 row = builder.add(
-                    Op.COLLECTIVE, of.stream(stream), operator=last, size=-(-total_bytes(group) // parts),
+                    Op.COLLECTIVE, of.stream(stream), operator=last, size=math.ceil(total_bytes(group) / parts),
                     what=what, axis=axis, before=before,
                 )  # fmt: skip
                 before, stream = [row], REPLICAS

@@ -75,7 +75,8 @@ class JobFacts:
         self.replication = step.replication
         self.sharing = self.replication.ranks(mesh)
         apart = self.replication.of_apart() if step.apart else self.replication
-        self.shared = (self.replication.sharing(mesh), apart.sharing(mesh))
+        bits = self._bits()
+        self.shared = (self.replication.sharing(mesh, *bits), apart.sharing(mesh, *bits))
         if apart.ranks(mesh) == 1:
             self.shared = (self.shared[0], replace(self.shared[1], reductions=()))
         self.modules: UnitsByModule | None = None
@@ -115,6 +116,13 @@ class JobFacts:
         self.around = np.zeros(len(operators) + 1, bool)  # operators next to which something is exchanged
         for rows in (self.issued_after, self.issued_before, self.needed_before):
             self.around[list(rows)] = True
+
+    def _bits(self) -> tuple[float, float]:
+        """Bits of an element of a parameter in the mean, and of a gradient as it is reduced."""
+        values, own = self.step.trace.values, [gradient.parameter for gradient in self.grads]
+        elements = max(int(values.elements()[own].sum()), 1) if own else 1
+        weights = float(values.bytes()[own].sum()) if own else 2.0
+        return 8 * weights / elements, 8 * total_bytes(self.grads) / elements if own else 16.0
 
     def gathering_axis(self, parameter: int) -> str:
         """The axis along which the shards of an updated parameter are brought together."""
@@ -323,6 +331,10 @@ class StageFacts:
         if (compression := job.replication.compression) is not None and job.sharing > 1:
             kept = sum(compression.kept(*job.compressible(group)) for group in self.groups())
             blocks.add("compression", Extra(kept, Category.COMMUNICATION, scope=BlockLifetime.RESIDENT))
+        if job.replication.travel.again and job.modules is not None:
+            second = sum(unit.gather_bytes for part in self.parts for unit in part.units)
+            near = self.mesh.size(job.replication.travel.again)
+            blocks.add("second", Extra(-(-second // near), Category.WEIGHT, scope=BlockLifetime.RESIDENT))
         if job.replication.outer is not None:
             kept = OUTER_STATE * self.own_parameters()[0]
             blocks.add("outer", Extra(kept, Category.OPTIMIZER_STATE, scope=BlockLifetime.RESIDENT))

@@ -16,7 +16,9 @@ out of one buffer into the parameters, what is scattered into one; copies take t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -26,9 +28,9 @@ from triosim.memory.blocks import Extra, RankBlocks
 from triosim.memory.liveness import Recorder
 from triosim.partition.passes.fuse import Unit
 from triosim.partition.passes.hoist import hoist
-from triosim.partition.replication import ReplicaSharing
+from triosim.partition.replication import GradientReduction, ReplicaSharing
 from triosim.partition.residence import GatheredModules
-from triosim.partition.transfers import ALL_GATHER, REDUCE_SCATTER
+from triosim.partition.transfers import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER
 from triosim.schedule.program import COMPUTE, DP, REPLICAS, Op, ProgramBuilder, of_iteration
 from triosim.trace.tables import Category
 
@@ -172,7 +174,8 @@ class Gathering:
         for n in self.begins.get(row, ()):
             ahead = self.copied[-2:-1] if not self.backward else self.copied[-1:]
             call = self._gather(n, row, ahead)
-            self.copied.append(self._copy(self.units[n].gather_bytes, row, ALL_GATHER, [call]))
+            sent = self.shared[self.units[n].apart].gathered
+            self.copied.append(self._copy(self.units[n].gather_bytes * (1 + sent) / 2, row, ALL_GATHER, [call]))
             self._copied_out(n, self.copied[-1])
             for following in self.prefetched.get(n, ()):
                 self._gather(following, row, self.copied[-1:])
@@ -184,12 +187,13 @@ class Gathering:
 
     def reduce(self, n: int, row: int) -> int:
         """Copy a unit's gradients into the buffer and reduce them; returns the instruction that does so last."""
-        size = self.units[n].scatter_bytes
-        copied = self._copy(size, row, REDUCE_SCATTER, [self.scatter] if self.scatter >= 0 else [])
-        last, stream, path = copied, DP, self.shared[self.units[n].apart].reductions
+        size, path = self.units[n].scatter_bytes, self.shared[self.units[n].apart].reductions
+        touched = _touched(path)
+        copied = self._copy(size * touched, row, REDUCE_SCATTER, [self.scatter] if self.scatter >= 0 else [])
+        last, stream = copied, DP
         for number, (what, axis, parts) in enumerate(path):
             ends = self.waits or (n == self.final and number == len(path) - 1)
-            last = self._collective(what, -(-size // parts), row, [last], ends, axis, stream)
+            last = self._collective(what, math.ceil(size / parts), row, [last], ends, axis, stream)
             if not number:
                 self.scatter = last
             stream = REPLICAS
@@ -239,12 +243,13 @@ class Gathering:
     def _gather(self, n: int, row: int, before: list[int]) -> int:
         """Launch an all-gather, once; the first of a fragment that waits for nothing here waits for all before."""
         if n not in self.launched:
-            size = self.units[n].gather_bytes
+            of = self.shared[self.units[n].apart]
+            size = math.ceil(self.units[n].gather_bytes * of.gathered)
             if not self.overlap:
                 self._copy(size // self.units[n].shards, row, ALL_GATHER, [])
             begun = [*self.launched.values()][-1:]
             blocks = not (before or begun)
-            axis = self.shared[self.units[n].apart].axis
+            axis = of.again if self.backward and of.again >= 0 else of.axis
             self.launched[n] = self._collective(ALL_GATHER, size, row, before + begun, blocks, axis, DP)
             self.recorder.use(self.blocks[n].received, self.launched[n])
         return self.launched[n]
@@ -257,7 +262,7 @@ class Gathering:
             Op.COLLECTIVE, stream, operator=row, size=size, what=what, axis=axis, before=self._named(before)
         )
 
-    def _copy(self, size: int, row: int, what: int, before: list[int]) -> int:
+    def _copy(self, size: float, row: int, what: int, before: list[int]) -> int:
         seconds = size * self.copy_s_per_byte
         return self.builder.add(
             Op.COMPUTE, COMPUTE, operator=row, seconds=seconds, what=what, before=self._named(before)
@@ -265,3 +270,12 @@ class Gathering:
 
     def _named(self, rows: list[int]) -> list[int]:
         return rows if self.start < 0 else [of_iteration(self.start + row) for row in rows]
+
+
+def _touched(path: Sequence[GradientReduction]) -> float:
+    """Bytes that are copied before gradients are reduced, over theirs: those of one buffer; of quantized gradients also
+    what is read, added up and quantized anew after each all-to-all."""
+    if not path or path[0].what != ALL_TO_ALL:
+        return 1.0
+    sizes = [1.0, *(1 / hop.parts for hop in path)]
+    return sum((before + after) / 2 for before, after in pairwise([*sizes, sizes[-1]]))

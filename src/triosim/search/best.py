@@ -117,7 +117,7 @@ def best_plans(
         count: how many of them.
         whole_front: whether the Pareto front of time, memory and device-seconds is wanted too.
         workers: processes.
-        progress: told how far it is.
+        progress: called with how far it is.
         known: what earlier runs have found.
         prune: False predicts every legal plan, for comparison.
         executor: who runs several workers, as of :func:`triosim.search.sweep.sweep`.
@@ -155,7 +155,7 @@ class _Open:
 
 
 _STEPS: tuple[Callable[[Bounds, Candidate], Bound | str], ...] = (
-    Bounds.at_once, Bounds.without_recomputation, Bounds.of, Bounds.of_stages,
+    Bounds.at_once, Bounds.by_volume, Bounds.without_recomputation, Bounds.of, Bounds.of_stages,
 )  # fmt: skip
 """What tells the least of a plan, each step dearer and sharper than the one before it."""
 SHARP = len(_STEPS) - 1
@@ -180,13 +180,13 @@ class _Search:
         self.best: list[tuple[Costs, int]] = []
         self.found: dict[int, FoundPlan] = {}
 
-    def run(self, workers: int, executor: str, tell: Callable[[str], None], known: Known | None) -> BestPlans:
+    def run(self, workers: int, executor: str, progress: Callable[[str], None], known: Known | None) -> BestPlans:
         """All of it."""
         if not self.candidates:
             why = "; ".join(f"{words} ({number:,})" for number, words in ((n, w) for w, n in self.illegal))
             raise InputError(f"no plan is legal{': ' + why if why else ''}: give another batch or number of devices")
         for devices in sorted(self.systems):
-            for outcome in self._predicted(devices, workers, executor, tell, known):
+            for outcome in self._predicted(devices, workers, executor, progress, known):
                 self._take(outcome)
         places = front([self.found[n].costs for n in sorted(self.found)])
         numbers = sorted(self.found)
@@ -202,10 +202,10 @@ class _Search:
     # --- in which order -----------------------------------------------------------------------------------------------
 
     def _predicted(
-        self, devices: int, workers: int, executor: str, tell: Callable[[str], None], known: Known | None
+        self, devices: int, workers: int, executor: str, progress: Callable[[str], None], known: Known | None
     ) -> Iterator[tuple[Candidate, PlanOutcome]]:
         """Plans on so many devices that may be among the best, with what they gave."""
-        opened = _Opened(self, devices, tell)
+        opened = _Opened(self, devices, progress)
         if workers > 1 or executor != "local":
             yield from self._swept(opened, devices, workers, executor, known)
             return
@@ -282,11 +282,11 @@ class _Opened(Iterator[Candidate]):
     Args:
         of: the search; what it has found until a plan is asked for leaves out others.
         devices: how many.
-        tell: told how far it is.
+        progress: called with how far it is.
     """
 
-    def __init__(self, of: _Search, devices: int, tell: Callable[[str], None]) -> None:
-        self.of, self.devices, self.tell = of, devices, tell
+    def __init__(self, of: _Search, devices: int, progress: Callable[[str], None]) -> None:
+        self.of, self.devices, self.progress = of, devices, progress
         self.system = of.systems[devices]
         self.bounds = Bounds(of.workload, self.system, of.base, of.fidelity)
         own = [one for one in of.candidates if one.devices == devices]
@@ -297,7 +297,7 @@ class _Opened(Iterator[Candidate]):
             return
         for number, one in enumerate(own):
             if not number % 1000:
-                tell(f"{devices} devices: {number:,} of {len(own):,} plans bounded")
+                progress(f"{devices} devices: {number:,} of {len(own):,} plans bounded")
             self._push(one, 0, (0.0, 0.0, 0.0))
 
     def __next__(self) -> Candidate:
@@ -306,7 +306,7 @@ class _Opened(Iterator[Candidate]):
             if self.of.is_out(one):
                 continue
             left = f"{self.count - len(self.heap):,} of {self.count:,} plans"
-            self.tell(f"{self.devices} devices: {left} looked at, {self.of.best_words()}")
+            self.progress(f"{self.devices} devices: {left} looked at, {self.of.best_words()}")
             candidate = self.of.candidates[one.number]
             if one.known == SHARP:
                 return candidate

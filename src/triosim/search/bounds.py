@@ -40,9 +40,14 @@ plan are found as for its prediction, from the same times, but of a model of few
 (:mod:`triosim.search.pipeline_blocks`).  They are not known before where devices differ, or lower their clocks by what
 a whole iteration draws; then only the shape tells.
 
-**Without pricing the shape.**  ``tp`` and ``ep`` divide parameters, and with ``cp`` what the forward keeps; no value is
-divided by more than their product.  So the undivided step gives a least memory for every shape: its parameters divided
-by ``tp ep``, and what a sample more makes it keep, for the samples of a micro-batch, divided by ``tp ep cp``.
+**Without pricing the shape.**  No product is faster than the peak of the device, and no rank has less of the products
+than their part of ``tp ep cp``.  What collectives carry grows with the samples of a micro-batch, by as much for each as
+from one to two; that divided by what their links carry at most (:mod:`triosim.search.least_exchange`) they take at
+least, on one stream for each stage.
+
+``tp`` and ``ep`` divide parameters, and with ``cp`` what the forward keeps; no value is divided by more than their
+product.  So the undivided step gives a least memory for every shape: its parameters divided by ``tp ep``, and what a
+sample more makes it keep, for the samples of a micro-batch, divided by ``tp ep cp``.
 Recomputation only adds operators and collectives to the recurrence, so the shape without it gives a least time for
 those with it.
 """
@@ -59,6 +64,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
+from triosim.core.dtypes import DTYPES
 from triosim.core.errors import InputError
 from triosim.core.tiling import NotRepeating
 from triosim.fidelity import Fidelity
@@ -70,7 +76,7 @@ from triosim.search.least_exchange import LeastExchange, least_exchange
 from triosim.search.least_pass import LeastPass, alone_of, shape_of
 from triosim.search.least_stages import LeastStages, stages_of
 from triosim.search.pipeline_blocks import PipelineBlocks
-from triosim.search.recurrence import Recurrence
+from triosim.search.recurrence import PassRecurrence
 from triosim.search.space import Candidate, schedule_of
 from triosim.trace.repeated import Repeated, repeated
 from triosim.trace.tables import Trace
@@ -87,6 +93,10 @@ ROOM = 100_000
 """Operators of the shapes that are kept for their pipelines; what is forgotten is divided and priced again."""
 SHAPE = ("tp", "cp", "ep", "recompute", "sequence-parallel")
 """Fields of which, with the samples of a micro-batch, a shape depends."""
+WIDE = frozenset(("float16", "bfloat16", "tfloat32", "float32", "float64"))
+"""Types in which products of a type of a step may be run."""
+BY_FLOP = ("auto", "physical", "roofline")
+"""Operator models by which no product is faster than the device's peak."""
 UNDIVIDED = {"tp": 1, "cp": 1, "ep": 1, "sequence-parallel": False}
 """A shape that one rank runs alone."""
 
@@ -111,7 +121,7 @@ class _Shape:
     """
 
     def __init__(self, made: Arranged, of: Repeated | None) -> None:
-        self.made, recurrence = made, Recurrence(made, alone_of(made))
+        self.made, recurrence = made, PassRecurrence(made, alone_of(made))
         self.least = shape_of(made, recurrence, of)
         self.pipelines = PipelineBlocks(made, recurrence, of)
 
@@ -137,6 +147,8 @@ class Bounds:
         self._stages: dict[tuple[Any, ...], LeastStages | str] = {}
         self._per_byte: dict[tuple[int, ...], NDArray[np.float64]] = {}
         self._exchanges: dict[tuple[int, ...], LeastExchange] = {}
+        self._volumes: dict[tuple[Any, ...], float] = {}
+        self._peak = _peak(workload, system, base, fidelity)
         held_back = any(d.power_cap_w is not None or d.clock_limit_hz is not None for d in system.models)
         self._cuts_known = len(system.models) == 1 and not held_back and base.stages is None
         self.repeats = None if base.parallelism else repeated(workload)
@@ -150,17 +162,29 @@ class Bounds:
         return Bound(self._seconds(shape, candidate), self._bytes(shape, asked))
 
     def at_once(self, candidate: Candidate) -> Bound:
-        """What a plan takes at least, as far as that is said without its shape: its memory alone."""
+        """What a plan takes at least, as far as that is said without its shape: its memory and its products."""
         asked = candidate.asked
         one, two = (self._of({**asked, **UNDIVIDED}, size) for size in (1, 2))
         if isinstance(one, str) or isinstance(two, str):
             return Bound(0.0, 0)
-        ranks = int(asked["tp"]) * int(asked["ep"])
-        kept = max(two.kept - one.kept, 0) * self._size(asked) // (ranks * int(asked["cp"]))
+        ranks, size = int(asked["tp"]) * int(asked["ep"]), self._size(asked)
+        kept = max(two.kept - one.kept, 0) * size // (ranks * int(asked["cp"]))
         least = replace(
             one, weights=one.weights // ranks, gradients=one.gradients // ranks, states=one.states // ranks, kept=kept
         )
-        return Bound(0.0, self._bytes(least, asked))
+        whole = max(two.flop - one.flop, 0.0) * size / (ranks * int(asked["cp"])) / self._peak
+        return Bound(self._at_least(whole, candidate), self._bytes(least, asked))
+
+    def by_volume(self, candidate: Candidate) -> Bound:
+        """What the collectives of a plan take at least, told from those of one sample and of two."""
+        asked = {**candidate.asked, "recompute": "none"}
+        key = tuple(asked[name] for name in SHAPE)
+        if key not in self._volumes:
+            one, two = (self._of(asked, size) for size in (1, 2))
+            known = not isinstance(one, str) and not isinstance(two, str)
+            self._volumes[key] = max(two.called_s - one.called_s, 0.0) if known else 0.0  # type: ignore[union-attr]
+        called = self._volumes[key] * self._size(asked)
+        return Bound(int(asked["micro_batches"]) * called / int(asked["pp"]), 0)
 
     def without_recomputation(self, candidate: Candidate) -> Bound:
         """What a plan takes at least, told from the shape that runs nothing again: its seconds, and no memory."""
@@ -179,7 +203,7 @@ class Bounds:
         if pp == 1:
             return Bound(0.0, 0)
         schedule = schedule_of(asked)
-        if schedule.times_matter or not schedule.looped(pp):
+        if schedule.times_matter or schedule.combines or not schedule.looped(pp):
             return Bound(0.0, 0)
         m, zero = int(asked["micro_batches"]), int(asked["zero"])
         if not self._cuts_known:
@@ -311,7 +335,8 @@ class Bounds:
         whole = shape.pass_s if unsplit else shape.forward_s + shape.backward_alone_s
         alone = shape.forward_alone_s + shape.backward_alone_s
         adds = 1 if self._adds_nothing(asked) else 1 / m
-        whole = max(whole - 2 * parts * shape.hidden_s, alone) - shape.later_s * adds
+        hides = schedule_of(asked).combines  # what collectives take, beside another pass
+        whole = (alone if hides else max(whole - 2 * parts * shape.hidden_s, alone)) - shape.later_s * adds
         exchange = self._exchange(asked)
         gathered, reduced = (np.dot(each, shape.updated) for each in (exchange.gathered, exchange.reduced))
         if exchange.each:
@@ -319,6 +344,16 @@ class Bounds:
             return m * max(whole, shape.host_s, float(gathered + reduced) + again)
         steady = (m * max(whole, shape.host_s) + float(gathered)) / p
         return steady if parts > p or not unsplit else max(steady, whole / (1 - (1 - 1 / m) ** p))
+
+    @staticmethod
+    def _at_least(whole: float, candidate: Candidate) -> float:
+        """Seconds of an iteration whose stages together compute a micro-batch for so many (see the module)."""
+        asked = candidate.asked
+        m, p = int(asked["micro_batches"]), int(asked["pp"])
+        unsplit = p == 1 or asked.get("schedule", "1f1b") in UNSPLIT
+        return (
+            m * whole / p if candidate.parts > p or not unsplit else max(m * whole / p, whole / (1 - (1 - 1 / m) ** p))
+        )
 
     def _bytes(self, shape: LeastPass, asked: Mapping[str, Any]) -> int:
         dp, zero = int(asked["dp"]), int(asked["zero"])
@@ -334,6 +369,14 @@ class Bounds:
         if asked.get("schedule", "1f1b") not in DEEP:
             return int(mean)
         return int(max(mean, (kept + fixed / deepest) / _harmonic(p, deepest)))
+
+
+def _peak(workload: Trace, system: System, base: Plan, fidelity: Fidelity) -> float:
+    """FLOP/s that no device has more of in matrix products, infinite where they are not priced by their FLOP."""
+    by_flop = workload.meta.clock == "none" and fidelity.operator_times in BY_FLOP and fidelity.composition is None
+    types = {DTYPES[code] for code in np.unique(workload.values.dtype).tolist()} | WIDE
+    peaks = [rate for device in system.models for name, rate in device.peak_flops.items() if name in types]
+    return max(peaks) if by_flop and peaks and base.quantize == "none" else float("inf")
 
 
 def _scatters(asked: Mapping[str, Any]) -> bool:

@@ -135,12 +135,16 @@ class Evaluated:
 
 
 def evaluated(
-    workload: Trace, system: System, plan: Plan, fidelity: Fidelity | None = None, also: Sequence[Trace] = ()
+    workload: Trace,
+    system: System,
+    plan: Plan,
+    fidelity: Fidelity | None = None,
+    other_recordings: Sequence[Trace] = (),
 ) -> Evaluated:
     """Evaluate a plan.
 
     Args:
-        workload, system, plan, fidelity, also: as of :func:`triosim.simulate`.
+        workload, system, plan, fidelity, other_recordings: as of :func:`triosim.simulate`.
 
     Raises:
         InputError: as of :func:`triosim.simulate`.
@@ -150,7 +154,7 @@ def evaluated(
     why = why_not(plan, fidelity)
     if why:
         raise NotEvaluated(why)
-    made = arrange(workload, system, plan, fidelity, also=also)
+    made = arrange(workload, system, plan, fidelity, other_recordings=other_recordings)
     return _Evaluation(made).run()
 
 

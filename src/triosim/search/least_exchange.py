@@ -13,6 +13,7 @@ part of it.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from triosim.core.caching import kept
 from triosim.core.dataclass import dataclass
@@ -25,10 +26,10 @@ from triosim.partition.replication import Replication
 from triosim.partition.resolve import JobMesh, replication
 from triosim.partition.transfers import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from triosim.plan import Plan
-from triosim.prediction.prepare import mesh_of
+from triosim.prediction.prepare import Arranged, mesh_of
 from triosim.search.evaluate import means_of
 from triosim.search.undisturbed import Uneven, undisturbed
-from triosim.trace.tables import Trace
+from triosim.trace.tables import Phase, Trace
 
 LARGEST = 2**38
 """Bytes of what is taken for all parameters at once."""
@@ -59,7 +60,8 @@ def least_exchange(workload: Trace, system: System, plan: Plan, fidelity: Fideli
     """
     rules, mesh = mesh_of(workload, system, plan)
     placed = replication(rules, mesh)
-    known = placed.every == 1 and placed.compression is None and not (placed.away or placed.rooted or placed.path)
+    plain = not (placed.away or placed.rooted or placed.path or placed.compression or placed.outer)
+    known = placed.every == 1 and plain
     if not known or plan.places or plan.placement is not None:
         return LeastExchange()
     if placed.weights and (mesh.stages > 1 or plan.stack is not None):
@@ -72,6 +74,29 @@ def least_exchange(workload: Trace, system: System, plan: Plan, fidelity: Fideli
         placed.weights,
         placed.weights and placed.regathers,
     )
+
+
+def least_called(made: Arranged, often: NDArray[np.float64]) -> float:
+    """Seconds that the collectives of a pass take at least by their bytes alone, latency left out.
+
+    Args:
+        made: a job on one stage.
+        often: how many operators each operator stands for.
+    """
+    sent, how = made.step.transfers, (
+        made.fidelity.collective_algorithm, made.fidelity.collective_protocol, made.system.ideal
+    )  # fmt: skip
+    phase, found = made.step.trace.operators.phase, 0.0
+    if made.plan.placement is not None:
+        return found
+    at = np.where(sent.after >= 0, sent.after, sent.before)
+    ends = np.append(phase, Phase.OPTIMIZER)[sent.before] == Phase.OPTIMIZER  # once an iteration, if anybody needs it
+    known = ~ends & ~sent.beside & np.isin(sent.what, (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER))
+    for number in np.flatnonzero(known).tolist():
+        kind = REDUCE_SCATTER if sent.what[number] == ALL_REDUCE else int(sent.what[number])
+        each = _of_byte(made.mesh, int(sent.axis[number]), kind, made.system, how)
+        found += float(sent.bytes[number] * often[at[number]]) * each
+    return found
 
 
 def _reduced(placed: Replication, mesh: JobMesh, system: System, how: tuple[str, str, bool]) -> float:

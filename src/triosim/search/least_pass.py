@@ -15,15 +15,21 @@ from numpy.typing import NDArray
 from triosim.composition.host import issue_shares
 from triosim.core.dataclass import dataclass
 from triosim.core.units import PICOSECONDS_PER_SECOND
+from triosim.kernels.classes import by_name
 from triosim.memory.blocks import StepStorages
+from triosim.operators import canonical
 from triosim.partition.gradients import gradients
 from triosim.partition.mesh import Mesh
 from triosim.prediction.prepare import Arranged
 from triosim.search.evaluate import means_of
-from triosim.search.recurrence import Recurrence, UnderWay
+from triosim.search.least_exchange import least_called
+from triosim.search.recurrence import PassRecurrence, UnderWay
 from triosim.search.undisturbed import Uneven, undisturbed
 from triosim.trace.repeated import KEPT, PATTERN, Repeated, Units
 from triosim.trace.tables import Category, Phase, Trace
+
+PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "linear")
+"""Dense matrix products: no device runs them faster than its peak."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,8 @@ class LeastPass:
             keeps for the backward.
         updated: bytes of parameters that have gradients: that all replicas have, and that only some have.
         repeated: bytes of those of them that are in blocks that repeat.
+        flop: of its matrix products.
+        called_s: seconds of its collectives by their bytes alone.
     """
 
     forward_alone_s: float
@@ -56,9 +64,11 @@ class LeastPass:
     kept: int
     updated: tuple[float, float]
     repeated: tuple[float, float]
+    flop: float
+    called_s: float
 
 
-def shape_of(made: Arranged, recurrence: Recurrence, of: Repeated | None = None) -> LeastPass:
+def shape_of(made: Arranged, recurrence: PassRecurrence, of: Repeated | None = None) -> LeastPass:
     """The shape of a job on one stage.
 
     Args:
@@ -95,15 +105,23 @@ def shape_of(made: Arranged, recurrence: Recurrence, of: Repeated | None = None)
     every, inside = updated.sum(axis=0).tolist(), updated[1].tolist()
     takes, fewer = made.mean_seconds(made.mesh.micro_batches), made.mean_seconds(2)
     forward, whole, hidden = _passes(made, recurrence, takes, rows, _pieces(trace, of))
-    seconds = np.where(trace.operators.view, 0.0, takes) * rows
+    seconds = np.where(trace.operators.view | (takes == 0), 0.0, takes + recurrence.gap_s) * rows
     passes = ~trace.operators.view & (phase != Phase.OPTIMIZER)
-    later = 2 * (np.maximum(takes - fewer, 0.0) * rows)[passes].sum()
+    differs = np.maximum(takes - fewer, 0.0)
+    later = (rows * (2 * differs + np.where(differs > 0, recurrence.gap_s, 0.0)))[passes].sum()
+    products = passes & by_name(trace.operators.name, _multiplies).astype(bool)
     alone = seconds[phase == Phase.FORWARD].sum(), seconds[_is_backward(trace)].sum()
     issues = (issue_shares(trace, made.launching) * rows)[phase != Phase.OPTIMIZER].sum()
     return LeastPass(
         float(alone[0]), float(alone[1]), forward, whole, float(issues), hidden, float(later), **sums,
         updated=(every[0], every[1]), repeated=(inside[0], inside[1]),
+        flop=float((trace.operators.flop * rows)[products].sum()),
+        called_s=least_called(made, rows),
     )  # fmt: skip
+
+
+def _multiplies(name: str) -> bool:
+    return canonical(name)[0] in PRODUCTS
 
 
 def _is_backward(trace: Trace) -> NDArray[np.bool_]:
@@ -118,7 +136,7 @@ def _pieces(trace: Trace, of: Repeated | None) -> NDArray[np.int64]:
 
 
 def _passes(
-    made: Arranged, recurrence: Recurrence, seconds: NDArray[np.float64], often: NDArray[np.float64],
+    made: Arranged, recurrence: PassRecurrence, seconds: NDArray[np.float64], often: NDArray[np.float64],
     piece: NDArray[np.int64],
 ) -> tuple[float, float, float]:  # fmt: skip
     """Seconds of a forward, of forward and backward, and the longest that collectives are behind (see the module).
@@ -150,7 +168,8 @@ def _passes(
 
 
 def alone_of(made: Arranged) -> list[float]:
-    """Seconds of each transfer of a job where nothing else moves; 0 where that differs between ranks."""
+    """Seconds of each transfer of a job where nothing else moves; 0 where that differs between ranks, and of what runs
+    beside other transfers."""
     sent = made.step.transfers
     calls = list(zip(sent.what.tolist(), sent.bytes.tolist(), sent.axis.tolist(), strict=True))
     if not calls:
@@ -162,4 +181,6 @@ def alone_of(made: Arranged) -> list[float]:
         found = undisturbed(made.system, mesh, made.plan.placement, kinds, (), how, means_of)
     except Uneven:
         return [0.0] * len(calls)
-    return [found.calls.get(call, 0) / PICOSECONDS_PER_SECOND for call in calls]
+    ticks = np.array([found.calls.get(call, 0) for call in calls])
+    seconds: list[float] = np.where(sent.beside, 0.0, ticks / PICOSECONDS_PER_SECOND).tolist()
+    return seconds

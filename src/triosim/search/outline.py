@@ -36,6 +36,7 @@ from triosim.partition.gradients import gradients
 from triosim.partition.replication import Replication
 from triosim.partition.resolve import JobMesh
 from triosim.partition.step import Step
+from triosim.partition.travel import Travel
 from triosim.plan import Plan
 from triosim.prediction.prepare import Arranged, arrange
 from triosim.schedule._stage import JobFacts, StageFacts
@@ -91,12 +92,16 @@ class Outlined:
 
 
 def outlined(
-    workload: Trace, system: System, plan: Plan, fidelity: Fidelity | None = None, also: Sequence[Trace] = ()
+    workload: Trace,
+    system: System,
+    plan: Plan,
+    fidelity: Fidelity | None = None,
+    other_recordings: Sequence[Trace] = (),
 ) -> Outlined:
     """Outline a plan.
 
     Args:
-        workload, system, plan, fidelity, also: as of :func:`triosim.simulate`.
+        workload, system, plan, fidelity, other_recordings: as of :func:`triosim.simulate`.
 
     Raises:
         InputError: as of :func:`triosim.simulate`.
@@ -107,12 +112,12 @@ def outlined(
     if why and why != GATHERED:
         raise NotEvaluated(why)
     try:
-        if not also:
+        if not other_recordings:
             try:
                 return in_blocks(workload, system, plan, fidelity)
             except NoBlocks:
                 pass
-        return _Outline(arrange(workload, system, plan, fidelity, also=also)).run()
+        return _Outline(arrange(workload, system, plan, fidelity, other_recordings=other_recordings)).run()
     except Uneven as error:
         raise NotEvaluated(str(error)) from None
 
@@ -146,8 +151,8 @@ def _check_kind(step: Step, schedule: Schedule, launching: HostCosts) -> None:
     placed = step.replication
     if placed.away or placed.rooted:
         raise NotEvaluated("states or activations that a rule keeps elsewhere")
-    if placed.compression is not None or placed.outer is not None:
-        raise NotEvaluated("gradients that are compressed, or steps that are local")
+    if placed.compression is not None or placed.outer is not None or placed.travel != Travel():
+        raise NotEvaluated("gradients or parameters that travel as something else, or steps that are local")
     if schedule.combines or step.transfers.beside.any():
         raise NotEvaluated("passes that are run in turn, or exchanges beside each other")
     if (

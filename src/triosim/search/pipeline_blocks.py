@@ -23,7 +23,7 @@ from triosim.partition.step import Step
 from triosim.prediction.prepare import Arranged
 from triosim.schedule.pass_times import HeldBytes
 from triosim.schedule.stages import Cutting, balanced_cuts, crossing_items, cutting, floating_storages
-from triosim.search.recurrence import Recurrence, RepeatedBlock
+from triosim.search.recurrence import PassRecurrence, RepeatedBlock
 from triosim.trace.blocks import blocks
 from triosim.trace.repeated import KEPT, PATTERN, Repeated, Units
 from triosim.trace.tables import NONE, Category, Phase
@@ -169,7 +169,7 @@ class PipelineBlocks:
         NotRepeating: blocks are not alike.
     """
 
-    def __init__(self, made: Arranged, recurrence: Recurrence, of: Repeated | None) -> None:
+    def __init__(self, made: Arranged, recurrence: PassRecurrence, of: Repeated | None) -> None:
         step, trace = made.step, made.step.trace
         operators = trace.operators
         self.made, self.trace, self.recurrence = made, trace, recurrence

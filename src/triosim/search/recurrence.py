@@ -8,7 +8,9 @@ these waits for collective ``n`` it rises to the end of that, and what it rises 
 operators or collectives only lowers ``q(p)``, and so exposes no less.
 
 With ``W`` seconds of operators, ``C`` of collectives and ``E`` of them exposed, ``C - E`` are beside operators, or
-beside nothing.  So all of it takes at least ``W + E + (1 - 1 / s) (C - E)``, however it is delayed.
+beside nothing.  So all of it takes at least ``W + E + (1 - 1 / s) (C - E)``, however it is delayed.  After each
+operator is a gap before the next may begin, which no collective makes longer: gaps count to ``W``, and are taken off
+``C - E``.
 
 Of a block that is repeated each copy exposes as much as the one that was read if all that is under way is as far behind
 at its end as it was at its begin, and never less than where nothing is under way at its begin.
@@ -42,7 +44,8 @@ class UnderWay:
         busy: end of the last collective.
         done: ends of collectives that are needed later, by number, as issued.
         hidden: longest that the collectives have been behind the computation.
-        works, calls, exposed: seconds of operators, of collectives, and of these exposed.
+        works, calls, exposed: seconds of operators with the gaps after them, of collectives, and of these exposed.
+        gaps: seconds of the gaps, which nothing slows down.
     """
 
     clock: float = 0.0
@@ -52,6 +55,7 @@ class UnderWay:
     works: float = 0.0
     calls: float = 0.0
     exposed: float = 0.0
+    gaps: float = 0.0
 
     def behind(self) -> list[float]:
         """How long all that what follows may wait for is behind the computation."""
@@ -59,7 +63,8 @@ class UnderWay:
 
     def least(self, slowdown: float) -> float:
         """What all of it takes at least."""
-        return self.works + self.exposed + STEADY * (1 - 1 / slowdown) * (self.calls - self.exposed)
+        beside = max(0.0, self.calls - self.exposed - self.gaps)
+        return self.works + self.exposed + STEADY * (1 - 1 / slowdown) * beside
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ class RepeatedBlock:
     more: int
 
 
-class Recurrence:
+class PassRecurrence:
     """The operators of a step and its collectives.
 
     Args:
@@ -95,6 +100,8 @@ class Recurrence:
         transfers = made.step.transfers
         self._made = np.where(transfers.what == ALL_GATHER, transfers.after, -1).tolist()
         self._read = transfers.before.tolist()
+        launching = made.launching
+        self.gap_s = 0.0 if launching.mode in ("none", "graph") else launching.gap_s
         device = made.system.models[made.models[0]]
         self.slowdown = interference(device, made.fidelity.slowdown).slowdown
 
@@ -115,7 +122,9 @@ class Recurrence:
         alone, once, done = self.alone_s, self._once, at.done
         slowdown = self.slowdown if slowdown is None else slowdown
         places = np.flatnonzero(self._around[rows])
-        ends = np.concatenate([[0.0], np.cumsum(np.where(self._operates[rows], seconds[rows], 0.0))])
+        own = np.where(self._operates[rows], seconds[rows], 0.0)
+        gaps = np.where(own > 0, self.gap_s, 0.0)
+        ends = np.concatenate([[0.0], np.cumsum(own + gaps)])
         clock, busy, hidden, before = at.clock, at.busy, at.hidden, 0.0
         spans = zip(rows[places].tolist(), ends[places].tolist(), ends[places + 1].tolist(), strict=True)
         for row, begin, end in spans:
@@ -141,6 +150,7 @@ class Recurrence:
             hidden = max(hidden, busy - clock)
         at.clock, at.busy, at.hidden = _ran(clock, float(ends[-1]) - before, busy, slowdown), busy, hidden
         at.works += float(ends[-1])
+        at.gaps += float(gaps.sum())
         return at
 
     def seconds(

@@ -21,7 +21,7 @@ from triosim.search.outcome import PlanOutcome
 from triosim.search.task import Detail, Numbered, PlanTask
 from triosim.trace.tables import Trace
 
-Tell = Callable[[str], None]
+Progress = Callable[[str], None]
 
 WINDOW = 4096
 """Plans of a summary that are put in another order together, those next to each other that divide the step alike.  The
@@ -41,9 +41,9 @@ def sweep(
     workers: int = 1,
     base: Plan | None = None,
     fidelity: Fidelity | None = None,
-    progress: Tell | None = None,
+    progress: Progress | None = None,
     known: Mapping[int, PlanOutcome] | None = None,
-    also: Sequence[Trace] = (),
+    other_recordings: Sequence[Trace] = (),
     made: Callable[[PlanOutcome], None] | None = None,
     window: int = WINDOW,
     executor: str = "local",
@@ -62,9 +62,9 @@ def sweep(
             needs ``if __name__ == "__main__":`` around what calls this.
         base: see ``plans``.
         fidelity: which models predict them, where ``plans`` do not say.
-        progress: told how many plans are done, in a few words.
+        progress: called with how many plans are done, in a few words.
         known: outcomes of plans by number, which are given back and not predicted again.
-        also: the same step recorded on other devices, as of :func:`triosim.simulate`.
+        other_recordings: the same step recorded on other devices, as of :func:`triosim.simulate`.
         made: called with each outcome as soon as it is there, which may be long before it is its turn.
         window: most plans of a summary that are put in another order together.
         executor: who runs several workers: ``"local"``, processes of this machine, or ``"ray"``, a Ray cluster.
@@ -79,7 +79,7 @@ def sweep(
     base, fidelity = base or Plan(), fidelity or Fidelity()
     known = {} if known is None else known  # an empty one may be filled while plans are asked for
     numbered = enumerate(plan if isinstance(plan, Plan) else dict(plan) for plan in plans)
-    task = PlanTask(workload, system, base, fidelity, detail, also)
+    task = PlanTask(workload, system, base, fidelity, detail, other_recordings)
     if detail == "all":
         window = 1 if workers == 1 else FIRST_WINDOW * workers
     progress_of = _Progress(progress or (lambda words: None), made or (lambda outcome: None))
@@ -92,8 +92,8 @@ def sweep(
 class _Progress:
     """Says how far a sweep is, and hands on what was made."""
 
-    def __init__(self, tell: Tell, made: Callable[[PlanOutcome], None]) -> None:
-        self.tell, self.made = tell, made
+    def __init__(self, progress: Progress, made: Callable[[PlanOutcome], None]) -> None:
+        self.progress, self.made = progress, made
         self.count = self.fit = 0
         self.best = float("inf")
 
@@ -106,7 +106,7 @@ class _Progress:
         if new:
             self.made(outcome)
         words = f"{self.count:,} plans, {self.fit:,} possible"
-        self.tell(words + (f", best {self.best:.4g} s" if self.fit else ""))
+        self.progress(words + (f", best {self.best:.4g} s" if self.fit else ""))
         return outcome
 
 

@@ -38,7 +38,7 @@ class PlanTask:
     """Predicts one plan after another.
 
     Args:
-        workload, system, base, fidelity, detail, also: as of :func:`triosim.search.sweep.sweep`.
+        workload, system, base, fidelity, detail, other_recordings: as of :func:`triosim.search.sweep.sweep`.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class PlanTask:
         base: Plan,
         fidelity: Fidelity,
         detail: Detail,
-        also: Sequence[Trace] = (),
+        other_recordings: Sequence[Trace] = (),
     ) -> None:
-        self.workload, self.system, self.detail, self.also = workload, system, detail, also
+        self.workload, self.system, self.detail, self.other_recordings = workload, system, detail, other_recordings
         self.base, self.fidelity = base, fidelity
 
     def formed(self, plan: Plan | dict[str, Any]) -> Formed | str:
@@ -81,7 +81,9 @@ class PlanTask:
                 found = self._summary(formed, fidelity)
                 if found is not None:
                     return PlanOutcome(number, asked, found)
-            result = simulate(self.workload, self.system, formed, fidelity, fit=False, also=self.also)
+            result = simulate(
+                self.workload, self.system, formed, fidelity, fit=False, other_recordings=self.other_recordings
+            )
             whole = result.to_dict() if self.detail == "all" else None
             return PlanOutcome(number, asked, figures(result), "", whole)
         except InputError as error:
@@ -90,11 +92,11 @@ class PlanTask:
     def _summary(self, plan: Plan, fidelity: Fidelity) -> Figures | None:
         """Figures without a full prediction; None where there is no other way."""
         try:
-            return outlined_figures(outlined(self.workload, self.system, plan, fidelity, self.also))
+            return outlined_figures(outlined(self.workload, self.system, plan, fidelity, self.other_recordings))
         except NotEvaluated:
             pass
         try:
-            return evaluated_figures(evaluated(self.workload, self.system, plan, fidelity, self.also))
+            return evaluated_figures(evaluated(self.workload, self.system, plan, fidelity, self.other_recordings))
         except NotEvaluated:
             return None
 

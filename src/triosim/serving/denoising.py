@@ -213,7 +213,7 @@ def checked_denoiser(own: Pool) -> Denoiser:
         ("--preemption", own.preemption != "recompute"), ("--prefix-caching", own.prefix_caching is not None),
         ("--max-length", own.longest is not None), ("--host-time", own.host_s > 0),
         ("the role " + own.role, own.role != "both"), ("--kv-cache", own.kv_cache != "bf16"),
-        ("--eviction", own.eviction != "lru"),
+        ("--eviction", own.eviction != "lru"), ("--step-times", bool(own.step_times)),
     )  # fmt: skip
     for option, given in of_tokens:
         if given:

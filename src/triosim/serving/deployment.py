@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from triosim.engine.live import LiveNetwork
     from triosim.network.routes import Router as Routes
     from triosim.serving.availability import Availability
+    from triosim.serving.binding import PoolBinding
     from triosim.serving.disaggregation import Place
     from triosim.serving.fleet_energy import FleetEnergy
     from triosim.serving.recording import RunRecord, RunRecorder
@@ -98,6 +99,11 @@ class Deployment:
         return any(pool.role != "both" for pool in self.pools)
 
     @property
+    def measured(self) -> bool:
+        """Whether steps of some pool take what was measured."""
+        return any(pool.step_times for pool in self.pools)
+
+    @property
     def makes_images(self) -> bool:
         """Whether all that it serves are diffusion models."""
         return all(pool.denoises for pool in self.pools)
@@ -137,6 +143,13 @@ class ServingResult:
 
         return fleet_energy(self.deployment, self.served, self.metrics.duration_s, self.constants)
 
+    @cached_property
+    def binding(self) -> tuple[PoolBinding, ...]:
+        """What binds each pool."""
+        from triosim.serving.binding import bindings  # many runs are asked for their times alone
+
+        return bindings(self.deployment, self.served, self.metrics.duration_s)
+
     @property
     def dollars_per_request(self) -> float | None:
         """Rent of the devices over the run, shared by its requests."""
@@ -166,6 +179,7 @@ class ServingResult:
             **found.figures,
             "dollars_per_million_tokens": self.dollars_per_million_tokens,
             "dollars_per_request": self.dollars_per_request,
+            "binds": [one.table() for one in self.binding],
             "energy": None if self.energy is None else self.energy.table(),
             "interval": {name: list(ends) for name, ends in self.intervals.items()},
             "goals": [
@@ -240,7 +254,9 @@ def serve(
     )
     dollars = None if per_hour is None else per_hour * metrics.duration_s / 3600 / tokens * 1e6
     intervals: dict[str, tuple[float, float]] = {}
-    if interval or (interval is None and len(requests) <= FEW):
+    if interval and own.measured:
+        raise InputError("how unsure measured layers are is not known: give --interval off, or leave --step-times out")
+    if interval or (interval is None and len(requests) <= FEW and not own.measured):
         moved = []
         for cause in Moved._fields:
             if cause != "network" or own.disaggregated or any(pool.size > 1 for pool in own.pools):

@@ -90,7 +90,7 @@ def fleet_energy(
     spread = dict.fromkeys((*parts, "idle"), 0.0)
     idle = host = busy_s = there_s = 0.0
     clocks, sources = [], []
-    for pool, load, replicas in zip(own.pools, _loads(own, served), _replicas(own), strict=True):
+    for pool, load, replicas in zip(own.pools, loads(own, served), replica_slices(own), strict=True):
         device = device_of(pool, pool.first)
         energy = device_energy(device, constants)
         busy = float(served.busy[replicas].sum()) / PICOSECONDS_PER_SECOND  # the mean of the stages
@@ -103,7 +103,7 @@ def fleet_energy(
         for name, value in found[1].items():
             parts[name] += value
             spread[name] += value * energy.spreads[name]
-        there = size * _there(pool, served, replicas, duration_s)
+        there = size * present_s(pool, served, replicas, duration_s)
         waiting = energy.idle_w * (there - size * busy)  # below zero of a model on another one's devices
         idle, spread["idle"] = idle + waiting, spread["idle"] + waiting * energy.spreads["idle"]
         if device.tdp_w is not None and device.kind not in WITHOUT_HOST:
@@ -138,26 +138,26 @@ def _worked(
     return clock, joules(kernels, energy, load, busy * pool.stages, 1)
 
 
-def _replicas(own: Deployment) -> list[slice]:
+def replica_slices(own: Deployment) -> list[slice]:
     """Numbers of the replicas of each pool."""
     ends = np.cumsum([pool.cores for pool in own.pools]).tolist()
     return [slice(end - pool.cores, end) for end, pool in zip(ends, own.pools, strict=True)]
 
 
-def _there(pool: Pool, served: Served, replicas: slice, duration_s: float) -> float:
+def present_s(pool: Pool, served: Served, replicas: slice, duration_s: float) -> float:
     """Seconds for which its replicas are there, all together."""
     if served.history is not None:
         return float(served.history.paid[replicas].sum()) / PICOSECONDS_PER_SECOND
     return 0.0 if pool.shares else duration_s * pool.cores
 
 
-def _loads(own: Deployment, served: Served) -> list[Load]:
+def loads(own: Deployment, served: Served) -> list[Load]:
     """What each pool computed in all.
 
     Requests are known by the replica that ended them.  What of its tokens a pool did not decode are prompts, or what
     was computed again; prompts of a model are divided among its pools by these.
     """
-    requests, places = served.requests, _replicas(own)
+    requests, places = served.requests, replica_slices(own)
     prompt, output = requests.prompt.astype(np.float64), requests.output.astype(np.float64)
     cached = np.minimum(served.cached.astype(np.float64), prompt)
     after = max(float((output - 1).sum()), 1.0)

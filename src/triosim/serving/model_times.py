@@ -27,12 +27,18 @@ if TYPE_CHECKING:
     from triosim.serving.communication import ReplicaCommunication
 
 GRAPH_TOKENS = 512
-"""Tokens up to which vLLM captures graphs by default: 1, 2, 4 and multiples of 8."""
+"""Tokens up to which vLLM captures graphs by default: 1, 2, 4, multiples of 8, from 256 on of 16
+(``cudagraph_capture_sizes`` that its version 0.19 says of itself)."""
+COARSE_TOKENS = 256
+"""From which on they are multiples of 16."""
 
 
 def graph_size(tokens: int) -> int:
     """Tokens of the captured graph that a step runs in."""
-    return tokens if tokens <= 2 else 4 if tokens <= 4 else -(-tokens // 8) * 8
+    if tokens <= 4:
+        return 4 if tokens == 3 else tokens
+    step = 8 if tokens <= COARSE_TOKENS else 16
+    return -(-tokens // step) * step
 
 
 def _geometric(first: int, last: int, ratio: float) -> NDArray[np.int64]:

@@ -31,6 +31,8 @@ class FleetFigures:
         preemptions: of all requests.
         rate: highest requests per second that keep the goals, where that was looked for.
         output_token_j: joules of all nodes to an output token; None where nobody knows what a device draws.
+        e2e_p99: seconds.
+        images: whether it makes images, whose tokens are denoising steps.
     """
 
     replicas: int
@@ -49,6 +51,13 @@ class FleetFigures:
     preemptions: int
     rate: float | None = None
     output_token_j: float | None = None
+    e2e_p99: float | None = None
+    images: bool = False
+
+    @property
+    def dollars_per_thousand(self) -> float | None:
+        """Rent of the devices shared by requests, of a thousand; None where a device has no price."""
+        return None if self.dollars_per_hour is None else self.dollars_per_hour / 3.6 / self.requests_per_s
 
 
 @dataclass(frozen=True)
@@ -111,6 +120,7 @@ def fleet_figures(result: ServingResult, rate: float | None = None, kept: bool =
         preemptions=int(figures["preemptions"] or 0),
         rate=rate,
         output_token_j=None if result.energy is None else result.energy.per_token_j,
+        e2e_p99=latency("e2e", "p99"), images=own.makes_images,
     )  # fmt: skip
 
 

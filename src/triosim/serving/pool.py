@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from math import inf
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from triosim.composition.host import issue_seconds
@@ -29,7 +30,6 @@ from triosim.serving.step_times import NO_HOST, StepHost, StepTimes
 from triosim.serving.swap import SWAP_BYTES, HostCopies, SwappingCache
 
 if TYPE_CHECKING:
-    from triosim.serving.denoising import DenoisingTimes
     from triosim.serving.disaggregation import Place
     from triosim.serving.lockstep import LockStep, LockStepTimes
     from triosim.serving.speculation import Drafter, SpeculationPlan
@@ -82,6 +82,8 @@ class Pool:
         repair_s: seconds from a failure until another replica begins to start.
         host_s: seconds that the host needs for a step, while the device runs one.
         power_cap_w, clock_hz: that each device is held to (:mod:`triosim.serving.clocked`); None where nothing does.
+        step_times: folder of measured layers that price its steps instead of the models
+            (:mod:`triosim.serving.recorded_times`); ``""``: none.
         pim: what goes to memory that computes, where devices have it: one of :data:`triosim.serving.pim.MODES`.
         image_size: pixels along each side of what a diffusion model makes; what it was made for if None.
         step_cache: which of its steps run only a part, as typed (:func:`triosim.serving.denoising.parse_step_cache`).
@@ -122,6 +124,7 @@ class Pool:
     power_cap_w: float | None = None
     clock_hz: float | None = None
     host: str = "graph"
+    step_times: str = ""
     pim: str = ATTENTION
     image_size: int | None = None
     step_cache: str | None = None
@@ -177,7 +180,7 @@ class Pool:
 
 AnyModel = ServedModel | Denoiser
 """What a pool serves: tokens or images."""
-PricedPools = dict[tuple[object, ...], "ModelTimes | DenoisingTimes"]
+PricedPools = dict[tuple[object, ...], StepTimes]
 """Step times by what they depend on (:func:`_priced_by`); the systems of the pools must live as long."""
 
 
@@ -222,7 +225,25 @@ def checked(own: Pool) -> ServedModel:
         )
     _check_ranks(own, model)
     _check_room(own)
+    _check_measured(own)
     return model
+
+
+def _check_measured(own: Pool) -> None:
+    """Refuse what measured layers say nothing of.
+
+    Raises:
+        InputError: something is asked that they do not price.
+    """
+    beside = (
+        ("--speculate", own.speculation is not None), ("--lora", own.adapters is not None),
+        ("--dp", own.attention_ranks > 1), ("--power-cap", own.power_cap_w is not None),
+        ("--clock", own.clock_hz is not None), ("--weights " + own.weights, own.weights not in ("bf16", "fp16")),
+        ("--kv-cache " + own.kv_cache, own.kv_cache not in ("bf16", "fp16")),
+    )  # fmt: skip
+    for option, given in beside:
+        if own.step_times and given:
+            raise InputError(f"--step-times has layers as they were measured, and {option} changes them: leave one out")
 
 
 def _check_sizes(own: Pool) -> None:
@@ -366,7 +387,8 @@ def replicas_of(
             assert together is not None
             replicas.append(AttentionRank(number + place, policy, cache, together, longest))
             continue
-        replica = Replica(number + place, policy, cache, _with_drafts(times, drafter), longest)
+        steps = _measured(own, model, priced) if own.step_times else _with_drafts(times, drafter)
+        replica = Replica(number + place, policy, cache, steps, longest)
         if plan is not None:
             from triosim.serving.speculation import Speculation
 
@@ -437,6 +459,19 @@ def _drafter(
     return plan, drafter_of(
         plan, model, device, precision_of(own.weights), kv_type_of(own.kv_cache), own.tensor_parallel, moved, times
     )
+
+
+def _measured(own: Pool, model: ServedModel, priced: PricedPools | None) -> StepTimes:
+    """Step times of the layers in a folder, read once."""
+    key = ("measured", own.step_times, own.model, own.tensor_parallel, own.stages, own.host_s)
+    times = priced.get(key) if priced is not None else None
+    if times is None:
+        from triosim.serving.recorded_times import recorded_times
+
+        times = recorded_times(Path(own.step_times), model, own.tensor_parallel, own.stages, own.host_s)
+        if priced is not None:
+            priced[key] = times
+    return times
 
 
 def _with_drafts(times: ModelTimes, drafter: Drafter | None) -> StepTimes:

@@ -32,12 +32,14 @@ from triosim.sources.models._norms import NORMS
 from triosim.sources.models._optimizers import optimize
 from triosim.sources.models._tape import Dim
 from triosim.sources.models._tape import Tensor as Tensor
-from triosim.trace.repeated import Recurrence, lengthened
+from triosim.trace.repeated import UnitRun, lengthened
 from triosim.trace.tables import BATCH, Meta, Trace
 from triosim.transform.optimizing import optimizer as optimizer_of
 
 SUFFIXES = (".toml", ".yaml", ".yml", ".json")
 """Endings of configuration files."""
+CONFIGURATION = "config.json"
+"""What Hugging Face calls the file in a folder of a model."""
 
 MODELS = Registry("triosim.sources.models", "triosim.models", "model family", Family)
 """Families of models; a family's class is its configuration."""
@@ -216,7 +218,12 @@ def model(
 
 
 def _is_file(name: str) -> bool:
-    return not is_named(name) and Path(name).suffix.lower() in SUFFIXES
+    return not is_named(name) and (Path(name).suffix.lower() in SUFFIXES or is_model_folder(Path(name)))
+
+
+def is_model_folder(path: Path) -> bool:
+    """Whether a folder has the configuration of a model of Hugging Face."""
+    return (path / CONFIGURATION).is_file()
 
 
 def configured(name: str, configuration: Mapping[str, Any] | None = None) -> Family:
@@ -243,7 +250,7 @@ def from_file(path: str | Path, *, configuration: Mapping[str, Any] | None = Non
     family reads, its own or that of its ``text_config``; the trace's notes name what is passed over.
 
     Args:
-        path: the file.
+        path: the file, or a folder that has its ``config.json``.
         configuration: values that replace those of the file.
         options: as of :func:`model`.
 
@@ -251,11 +258,12 @@ def from_file(path: str | Path, *, configuration: Mapping[str, Any] | None = Non
         InputError: the file cannot be read, or does not describe a model.
     """
     path = Path(path)
-    return _build(path.stem, *_of_file(path, configuration), **options)
+    return _build(path.name if path.is_dir() else path.stem, *_of_file(path, configuration), **options)
 
 
 def _of_file(path: Path, configuration: Mapping[str, Any] | None) -> tuple[Family, tuple[str, ...]]:
     """What a configuration file describes, and what of it is passed over; see :func:`from_file`."""
+    path = path / CONFIGURATION if path.is_dir() else path
     table = _read(path)
     where, notes = str(path), tuple[str, ...]()
     if "model_type" in table or "_class_name" in table:
@@ -386,7 +394,7 @@ def _of_few_blocks(family: Family, step: Callable[[Family], Trace]) -> Trace | N
     if not isinstance(family, Decoder):
         return None
     check_memory(WEIGHT_BYTES * family.depth, "a model of so many layers", "use fewer layers")
-    run = Recurrence.of(family.kinds())
+    run = UnitRun.of(family.kinds())
     if run is None:
         return None
     few = with_layers(family, run.kept(family.depth))

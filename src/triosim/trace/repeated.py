@@ -285,7 +285,7 @@ class Repeated:
 
 
 @dataclass(frozen=True)
-class Recurrence:
+class UnitRun:
     """Units that follow one another among the blocks of a model, more than are kept.
 
     Attributes:
@@ -299,17 +299,17 @@ class Recurrence:
     units: int
 
     @staticmethod
-    def of(signatures: Sequence[object]) -> Recurrence | None:
+    def of(signatures: Sequence[object]) -> UnitRun | None:
         """The run of which most can be left out, of blocks that are alike where their signatures are equal; None where
         that is too little."""
-        best = Recurrence(0, 1, 0)
+        best = UnitRun(0, 1, 0)
         for period in range(1, LONGEST_PERIOD + 1):
             begin = 0
             for at in range(len(signatures)):
                 if at + period >= len(signatures) or signatures[at] != signatures[at + period]:
                     units = (at + period - begin) // period if at + period <= len(signatures) else 0
                     if (units - KEPT) * period > best.dropped * best.period:
-                        best = Recurrence(begin, period, units)
+                        best = UnitRun(begin, period, units)
                     begin = at + 1
         return best if best.dropped * best.period >= LEAST_SAVED else None
 
@@ -339,7 +339,7 @@ class Recurrence:
         return tuple(tuple(path[begin : begin + self.period]) for begin in begins)
 
 
-def lengthened(short: Trace, run: Recurrence, path: Sequence[str]) -> Trace:
+def lengthened(short: Trace, run: UnitRun, path: Sequence[str]) -> Trace:
     """The trace of all blocks from that of the blocks that a run keeps; :func:`repeated` then knows that one.
 
     Args:
@@ -353,7 +353,7 @@ def lengthened(short: Trace, run: Recurrence, path: Sequence[str]) -> Trace:
     found = blocks(short)
     if list(found.path) != [path[block] for block in run.kept(len(path))]:
         raise NotRepeating("other blocks")
-    labels = Recurrence(run.begin, run.period, KEPT).labels(len(found))
+    labels = UnitRun(run.begin, run.period, KEPT).labels(len(found))
     made = Repeated(short, labels[found.of_module], run.paths(path))
     units = Units.of(short, made.unit)
     made.check(short, units)
@@ -391,7 +391,7 @@ def repeated(trace: Trace) -> Repeated | None:
         return None
     found = blocks(trace)
     of = found.of(trace)
-    run = Recurrence.of(_signatures(trace, of, len(found)))
+    run = UnitRun.of(_signatures(trace, of, len(found)))
     if run is None:
         return None
     modules = run.labels(len(found))[found.of_module]

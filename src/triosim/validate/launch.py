@@ -20,7 +20,9 @@ LAST_LINES = 400
 """Characters of a failed process's last words that are shown."""
 
 
-def run(folder: Path, job: dict[str, Any], tell: Callable[[str], None] = lambda words: None) -> list[dict[str, Any]]:
+def run(
+    folder: Path, job: dict[str, Any], progress: Callable[[str], None] = lambda words: None
+) -> list[dict[str, Any]]:
     """Run a job in its processes and return what each brings back, by rank.
 
     The processes meet through a file in ``folder`` and talk over the loopback interface only.  Each is the leader of a
@@ -30,7 +32,7 @@ def run(folder: Path, job: dict[str, Any], tell: Callable[[str], None] = lambda 
     Args:
         folder: empty folder for what passes between the processes.
         job: see :mod:`triosim.validate.ranks.__main__`; ``processes`` and ``timeout_s`` among it.
-        tell: told what is being done, in a few words.
+        progress: called with what is being done, in a few words.
 
     Raises:
         InputError: a process failed, or they were not done in time.
@@ -42,7 +44,7 @@ def run(folder: Path, job: dict[str, Any], tell: Callable[[str], None] = lambda 
         try:
             for rank in range(job["processes"]):
                 started.append(_start(folder, rank))
-            _watch(started, folder, deadline, job["timeout_s"], tell)
+            _watch(started, folder, deadline, job["timeout_s"], progress)
         finally:
             for process in started:
                 _end(process)
@@ -64,7 +66,11 @@ def _start(folder: Path, rank: int) -> subprocess.Popen[bytes]:
 
 
 def _watch(
-    started: list[subprocess.Popen[bytes]], folder: Path, deadline: float, limit_s: float, tell: Callable[[str], None]
+    started: list[subprocess.Popen[bytes]],
+    folder: Path,
+    deadline: float,
+    limit_s: float,
+    progress: Callable[[str], None],
 ) -> None:
     said = ""
     while True:
@@ -79,11 +85,11 @@ def _watch(
                 f"the processes were not done after {limit_s:.0f} s and were ended: give fewer --model or "
                 "--modes, fewer --rounds, or more --budget"
             )
-        progress = folder / "progress"
-        words = progress.read_text(encoding="utf-8") if progress.exists() else ""
+        progress_file = folder / "progress"
+        words = progress_file.read_text(encoding="utf-8") if progress_file.exists() else ""
         if words and words != said:
             said = words
-            tell(words)
+            progress(words)
         time.sleep(POLL_S)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+from tests.command import run
 from triosim.core.dtypes import DTYPES
 from triosim.core.errors import InputError
 from triosim.operators import kind
@@ -257,3 +259,18 @@ def test_what_newer_files_say_of_rotary_positions(tmp_path):
         found.append(next(b for b, name in enumerate(trace.values.name) if name.endswith("inv_freq")))
         found[-1] = tuple(trace.values.shape.lists()[found[-1]])
     assert found == [(4,), (4,), (2,)]
+
+
+def test_a_folder_with_a_configuration_is_a_model(tmp_path: Path) -> None:
+    folder = tmp_path / "Tiny-Llama"
+    folder.mkdir()
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_hidden_layers": 2,
+             "num_key_value_heads": 4, "vocab_size": 100}  # fmt: skip
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "unheard_of": 1, **sizes}))
+    trace, same = model(str(folder), sequence_length=8), from_file(folder / "config.json", sequence_length=8)
+    assert len(trace) == len(same)
+    assert trace.meta.workload == "Tiny-Llama, bfloat16"
+    assert any("passed over unheard_of" in note for note in trace.meta.notes)
+    done = run("train", str(folder), "--device", "A100", "--seq-len", "8", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    assert "passed over unheard_of" in done.stdout

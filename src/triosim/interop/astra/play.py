@@ -141,12 +141,12 @@ def simulate(
         remote_memory: remote-memory file, JSON.
         solver: one of :data:`MODELS`.
         slots: one of :data:`triosim.interop.astra.job.SLOTS`.
-        progress: told what is being done, in a few words.
+        progress: called with what is being done, in a few words.
 
     Raises:
         InputError: a file is wrong, or the files do not go together.
     """
-    tell = progress or (lambda words: None)
+    progress = progress or (lambda words: None)
     if solver not in MODELS:
         raise unknown("network model for ASTRA-sim's files", solver, MODELS)
     if slots not in SLOTS:
@@ -154,9 +154,9 @@ def simulate(
     found, layer = network_file.read(network), system_file.read(system)
     declared = group_file.read(comm_group, found.npus) if comm_group is not None else {}
     memory = memory_file.read(remote_memory, found.npus) if remote_memory is not None else None
-    tell("reading the traces")
+    progress("reading the traces")
     traces = read_traces(workload, found.npus)
-    tell("playing the traces")
+    progress("playing the traces")
     job = Job(traces, found, layer, declared, slots, int(solver == "store-and-forward"), memory)
     result = play(job, solver)
     return AstraResult(

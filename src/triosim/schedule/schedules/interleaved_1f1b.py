@@ -59,7 +59,8 @@ class Interleaved1F1B(Schedule):
                 f"{micro_batches} cannot be divided so: nearest that can are {' and '.join(map(str, near))}"
             )
         length, total = micro_batches // rounds, micro_batches * self.chunks
-        warm_up = min((self.chunks - 1) * length + 2 * (stages - 1 - stage) + self.combined, total)
+        apart = 2 if self.chunks > 1 or self.combined else 1  # one chunk is 1F1B
+        warm_up = min((self.chunks - 1) * length + apart * (stages - 1 - stage) + self.combined, total)
 
         forwards, backwards = _in_rounds(self.chunks, length, rounds)
         in_turn = total - warm_up

@@ -54,14 +54,17 @@ class Timed(NamedTuple):
 
 
 def measure(
-    device: str, budget_s: float, tell: Callable[[BenchmarkProgress], None] = lambda progress: None, threads: int = 1
+    device: str,
+    budget_s: float,
+    progress: Callable[[BenchmarkProgress], None] = lambda progress: None,
+    threads: int = 1,
 ) -> KernelBenchmark:
     """Measure kernels on this machine until the budget is used up.
 
     Args:
         device: ``"cpu"`` or ``"cuda"`` (ROCm's PyTorch calls its devices so too).
         budget_s: seconds that it may take.
-        tell: called before each kernel.
+        progress: called before each kernel.
         threads: of the processor that share a kernel; with several its time is what the clock on the wall says.
 
     Raises:
@@ -77,7 +80,7 @@ def measure(
         timed = partial(timed, clock=time.perf_counter_ns)
     builder, reference = TraceBuilder(), []
     with on_threads(threads) if device == "cpu" else contextlib.nullcontext(), torch.inference_mode():
-        tell(BenchmarkProgress(0.0, budget_s, "a first look at the device"))
+        progress(BenchmarkProgress(0.0, budget_s, "a first look at the device"))
         dtypes = element_types(device)
         rates = _rates(device, dtypes, timed)
         always = _product(device, dtypes[0], _side(rates.flop[dtypes[0]]))
@@ -91,7 +94,7 @@ def measure(
                 reference.append(_run(always, timed).seconds)
                 if number and gone / number * _WANTED > budget_s:
                     sizes.longest_s = max(sizes.longest_s * _SHORTER, _SHORTEST_LIMIT_S)
-            tell(BenchmarkProgress(gone, budget_s, case.what))
+            progress(BenchmarkProgress(gone, budget_s, case.what))
             _measured(case, timed, builder)
         reference.append(_run(always, timed).seconds)
     drift = max(reference) / min(reference) - 1

@@ -30,20 +30,20 @@ Row = tuple[str, float, float, str, float, float]
 """What, start and end (seconds since 1970), element type, FLOP, bytes."""
 
 
-def phases(device: str, seconds: float, tell: Callable[[str], None] = lambda what: None) -> list[Row]:
+def phases(device: str, seconds: float, progress: Callable[[str], None] = lambda what: None) -> list[Row]:
     """Run all phases.
 
     Args:
         device: ``"cpu"`` or ``"cuda"``.
         seconds: of each.
-        tell: called before each with what it does.
+        progress: called before each with what it does.
     """
     found: list[Row] = []
 
     def run(
         what: str, step: Callable[[], object] | None, flop: float = 0.0, size: float = 0.0, dtype: str = ""
     ) -> None:
-        tell(f"{what} {dtype}".strip())
+        progress(f"{what} {dtype}".strip())
         if step is not None:
             step()
         _wait(device)

@@ -62,20 +62,20 @@ class KernelBenchmark:
 
 
 def measure_runtime(
-    runtime: InferenceRuntime, budget_s: float, tell: Callable[[BenchmarkProgress], None] = lambda progress: None
+    runtime: InferenceRuntime, budget_s: float, progress: Callable[[BenchmarkProgress], None] = lambda progress: None
 ) -> KernelBenchmark:
     """Measure kernels as a runtime runs them on this machine until the budget is used up.
 
     Args:
         runtime: that runs them.
         budget_s: seconds that it may take; a large copy and a product, which describe the device, are always measured.
-        tell: called before each kernel.
+        progress: called before each kernel.
 
     Raises:
         InputError: the machine is too busy to measure anything.
     """
     began = time.monotonic()
-    tell(BenchmarkProgress(0.0, budget_s, "a first look at the device"))
+    progress(BenchmarkProgress(0.0, budget_s, "a first look at the device"))
     rates = _rates(runtime)
     first = product(max(int((2e-3 * rates.flop / 2) ** (1 / 3) // 64), 1) * 64)
     always, describing = first.graph, (large_copy(), first)
@@ -85,7 +85,7 @@ def measure_runtime(
 
     def gone(what: str) -> float:
         seconds = time.monotonic() - began
-        tell(BenchmarkProgress(seconds, budget_s, what))
+        progress(BenchmarkProgress(seconds, budget_s, what))
         return seconds
 
     rules = RuntimeRules(

@@ -41,12 +41,12 @@ _LARGEST = 16 * 2**20
 """Bytes of weights of a kernel that is exported."""
 
 
-def export(folder: Path, tell: Callable[[str], None] = lambda name: None) -> int:
+def export(folder: Path, progress: Callable[[str], None] = lambda name: None) -> int:
     """Write kernels, chains and what else is to be measured into an empty folder.
 
     Args:
         folder: it exists.
-        tell: called with the name of each network.
+        progress: called with the name of each network.
 
     Returns:
         How many networks there are.
@@ -57,7 +57,7 @@ def export(folder: Path, tell: Callable[[str], None] = lambda name: None) -> int
     rows = []
     for number, (role, what, graph) in enumerate(_exported()):
         name = f"k{number:04d}"
-        tell(name)
+        progress(name)
         with binary_output(folder / f"{name}.onnx") as network:
             network.write(onnx_text(graph))
         rows.append({"kernel": name, "role": role, "what": what, **_document(graph)})

@@ -60,7 +60,7 @@ def record_parts(
     part: str | None,
     budget_s: float,
     device: str | None,
-    tell: Callable[[str], None] = lambda words: None,
+    progress: Callable[[str], None] = lambda words: None,
 ) -> list[PartProgress]:
     """Record parts into a folder until all is there or time is up.
 
@@ -69,7 +69,7 @@ def record_parts(
         part: a name of :data:`triosim.validate.kit.parts.PARTS`; None for all in their order.
         budget_s: seconds after which no item begins.
         device: ``"cuda"`` (the default), or ``"cpu"`` for a tiny version that tries everything out.
-        tell: told what is being done, in a few words.
+        progress: called with what is being done, in a few words.
 
     Raises:
         InputError: no such part or device, or the folder cannot be written to.
@@ -88,11 +88,11 @@ def record_parts(
     bench = RecordingSetup(where, Timer(where), where.type == "cpu", folder / "traces")
     found = []
     for name in PARTS if part is None else [part]:
-        found.append(_part(folder, name, bench, end, tell))
+        found.append(_part(folder, name, bench, end, progress))
     return found
 
 
-def _part(folder: Path, name: str, bench: RecordingSetup, end: float, tell: Callable[[str], None]) -> PartProgress:
+def _part(folder: Path, name: str, bench: RecordingSetup, end: float, progress: Callable[[str], None]) -> PartProgress:
     items = list(PARTS[name](bench.tiny))
     path = folder / f"{name}.jsonl"
     with _opened(path) as (file, there):
@@ -103,7 +103,7 @@ def _part(folder: Path, name: str, bench: RecordingSetup, end: float, tell: Call
                 break
             if not done:
                 _write(file, _about(name, bench))
-            tell(f"{name}: {item.key} ({len(items) - len(missing) + done + 1} of {len(items)})")
+            progress(f"{name}: {item.key} ({len(items) - len(missing) + done + 1} of {len(items)})")
             row = _measured(item, bench)
             failed += "error" in row
             _write(file, row)
