@@ -8,6 +8,7 @@ that cannot be said, because blocks differ or a part of somebody else's takes pa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from triosim.core.caching import kept
 from triosim.core.dataclass import dataclass
@@ -24,10 +25,10 @@ from triosim.partition.rules.by_module import ByModule
 from triosim.partition.shards import sharded
 from triosim.partition.step import Step
 from triosim.plan import Plan
-from triosim.stacks import Stack
+from triosim.stacks import ASSUMED, Stack
 from triosim.trace.repeated import Repeated, repeated
 from triosim.trace.tables import Trace
-from triosim.transform.optimizing import needs_whole_tensors
+from triosim.transform.optimizing import needs_whole_tensors, optimized
 from triosim.transform.rescale import rescale
 
 
@@ -79,18 +80,32 @@ def divided(
         InputError: the workload and the plan do not go together.
     """
     dealt = mesh.stages if placed.states and needs_whole_tensors(workload) else 0
-    of = (
-        repeated(workload)
-        if not dealt and all(is_ours(type(rule)) and not isinstance(rule, ByModule) for rule in rules)
-        else None
-    )
+    made = _share(workload, rules, mesh, plan, placed, stack) if not dealt else None
+    made = made or Divided(*_road(workload, rules, mesh, plan, placed, stack))
+    short = made.short and replace(made.short, step=sharded(made.short.step, mesh, placed))
+    # what replicas divide differs from plan to plan, and changes no rows: plans that share the rest share their columns
+    return replace(made, step=sharded(made.step, mesh, placed, dealt), short=short)
+
+
+def _share(
+    workload: Trace, rules: Sequence[Rule], mesh: JobMesh, plan: Plan, placed: Replication, stack: Stack | None
+) -> Divided:
+    """A workload that is divided among the ranks of a replica, before replicas divide anything.
+
+    Args:
+        workload, rules, mesh, plan, placed, stack: as of :func:`divided`.
+
+    Raises:
+        InputError: as of :func:`divided`.
+    """
+    ours = all(is_ours(type(rule)) and not isinstance(rule, ByModule) for rule in rules)
+    of = repeated(workload) if ours else None
     if of is not None:
         try:
             return _of_short(of, workload, rules, mesh, plan, placed, stack)
         except (NotRepeating, InputError):  # what is wrong is told of the long step
             pass
-    workload, whole, step = _road(workload, rules, mesh, plan, placed, stack)
-    return Divided(workload, whole, sharded(step, mesh, placed, dealt))
+    return Divided(*_road(workload, rules, mesh, plan, placed, stack))
 
 
 def _road(
@@ -98,12 +113,25 @@ def _road(
     of: Repeated | None = None,
 ) -> tuple[Trace, Trace, Step]:  # fmt: skip
     """The workload as the plan runs it, one micro-batch, one rank's share before replicas divide anything of it."""
-    workload = suited(rules, workload, mesh)
-    if stack is not None:
-        scattered = placed.weights and placed.ranks(mesh) > 1
-        workload = with_main_gradients(workload, stack, mesh.micro_batches, scattered)
+    workload = _as_run(workload, rules, mesh, placed, stack)
     whole = _at_batch(workload, mesh, plan)
     return workload, whole, completed(rules, partition(whole, mesh, rules, of), mesh)
+
+
+def _as_run(
+    workload: Trace, rules: Sequence[Rule], mesh: JobMesh, placed: Replication, stack: Stack | None
+) -> Trace:  # fmt: skip
+    """The workload as the plan runs it."""
+    workload = suited(rules, workload, mesh)
+    if stack is None:
+        return workload
+    return with_main_gradients(workload, stack, mesh.micro_batches, placed.weights and placed.ranks(mesh) > 1)
+
+
+def undivided(workload: Trace, rules: Sequence[Rule], mesh: JobMesh, plan: Plan, placed: Replication) -> Trace:
+    """One micro-batch of a replica of a model by name, without what it runs again; arguments as of :func:`divided`."""
+    workload = optimized(workload, plan.optimizer)
+    return _at_batch(_as_run(workload, rules, mesh, placed, plan.stack or ASSUMED), mesh, plan)
 
 
 def _of_short(
@@ -120,8 +148,42 @@ def _of_short(
     run = workload if short is of.short else _long(of, short)
     batch = run if whole is short else _at_batch(run, mesh, plan)
     found = _long_step(of, step, whole, batch)
-    # what replicas divide differs from plan to plan, and changes no rows: plans that share the rest share their columns
-    return Divided(run, batch, sharded(found.step, mesh, placed), ShortShare(short, sharded(step, mesh, placed), found))
+    return Divided(run, batch, found.step, ShortShare(short, step, found))
+
+
+@dataclass(frozen=True)
+class ShortRoad:
+    """A workload of equal blocks that is divided among the ranks of a replica, with few of its blocks.
+
+    Attributes:
+        of: how it repeats.
+        short: as the plan runs it.
+        whole: one micro-batch of a replica.
+        step: one rank's share of it.
+    """
+
+    of: Repeated
+    short: Trace
+    whole: Trace
+    step: Step
+
+    @staticmethod
+    def along(
+        of: Repeated, rules: Sequence[Rule], mesh: JobMesh, plan: Plan, placed: Replication, stack: Stack | None
+    ) -> ShortRoad:
+        """The short step divided; arguments as of :func:`divided`."""
+        return ShortRoad(of, *_road(of.short, rules, mesh, plan, placed, stack, of))
+
+    def step_of(self, copies: int, mesh: JobMesh, plan: Plan) -> Step:
+        """One rank's share of a step with so many blocks more than the short one.
+
+        Raises:
+            NotRepeating: something does not repeat.
+        """
+        of = replace(self.of, paths=(*self.of.paths[: copies + 1], self.of.paths[-1]))
+        run = of.long(self.short)
+        batch = run if self.whole is self.short else _at_batch(run, mesh, plan)
+        return long_step(of, self.step, self.whole, batch).step
 
 
 @kept(8)

@@ -78,6 +78,65 @@ WORTH_TELLING = 0.01
 
 
 @dataclass(frozen=True)
+class PricedJob:
+    """A job that is divided and priced; it is not cut into stages yet.
+
+    Attributes:
+        whole, step, system, plan, fidelity, mesh, placement, residual, router, full_clock, clocks: as of
+            :class:`Prepared`.
+        each_run: as of :class:`Arranged`.
+        workload: the step that was divided, as the plan runs it.
+        recorded_on: the device on which it was recorded, None if it holds no times.
+        models: kinds of device that take part, rows of the system's models.
+        jobs, times: what was priced and what it takes, for each kind of device.
+        named: whether the workload is a model by name.
+    """
+
+    whole: Trace
+    step: Step
+    system: System
+    plan: Plan
+    fidelity: Fidelity
+    mesh: JobMesh
+    placement: Placement
+    residual: CalibratedOverhead | None
+    router: Router
+    workload: Trace
+    recorded_on: Accelerator | None
+    models: tuple[int, ...]
+    jobs: dict[int, PricingJob]
+    times: dict[int, Estimates]
+    full_clock: Mapping[int, Estimates]
+    clocks: Mapping[int, tuple[float, float]]
+    each_run: Mapping[int, Estimates]
+    named: bool
+
+    @property
+    def seconds_per_byte(self) -> float:
+        """What a byte costs between neighbouring stages, for balancing them."""
+        return _seconds_per_byte(self.router, self.placement, self.mesh)
+
+    def launching(self, chunks: int) -> HostCosts:
+        """What launching costs where each stage has so many chunks."""
+        plan, placement, stack = self.plan, self.placement, self.plan.stack or ASSUMED
+        asked = self.fidelity.host or (plan.stack.host if plan.stack and self.named and self.residual is None else "")
+        devices = [job.device for job in self.jobs.values()]
+        mode, why = (asked, "") if asked else default_mode(self.workload, devices, self.recorded_on)
+        driven = self.mesh.replicas if self.step.replication.rooted else 1
+        alone = driven * crowding(_processes(placement, self.system) // driven, self.system.server_cores)
+        trace = self.step.trace
+        if self.residual is None:
+            launching = host(trace, mode, alone, why)
+        else:
+            launching = self.residual.host(trace, alone)
+        if self.named and stack.blocking_launches and launching.mode != "none":
+            launching = replace(launching, blocking=True)
+        if self.named and stack.blocking_transfers and launching.mode not in ("none", "graph"):
+            launching = replace(launching, exchanging="pair" if chunks > 1 else "pass")
+        return launching
+
+
+@dataclass(frozen=True)
 class Arranged:
     """A job that is divided, priced and cut into stages; its programs are not written yet.
 
@@ -240,7 +299,7 @@ def footprints(programs: Sequence[Program]) -> list[Footprint]:
     return [footprint(p.lifetimes, len(CATEGORIES)) for p in programs if p.lifetimes is not None]
 
 
-def arrange(
+def price_job(
     workload: Trace,
     system: System,
     plan: Plan,
@@ -248,8 +307,8 @@ def arrange(
     progress: Progress = lambda words: None,
     other_recordings: Sequence[Trace] = (),
     drawn: Mapping[str, DeviceEnergy] | None = None,
-) -> Arranged:
-    """Divide a workload among the devices of a system, price it and cut it into stages.
+) -> PricedJob:
+    """Divide a workload among the devices of a system and price it.
 
     Args:
         workload, system, plan, fidelity, progress, other_recordings, drawn: as of :func:`prepare`.
@@ -305,33 +364,50 @@ def arrange(
         times = {m: replace(found, seconds=found.seconds * residual.terms.scale) for m, found in times.items()}
     full_clock = times
     times, clocks = _held_back(times, jobs, mesh, drawn or {})
+    return PricedJob(
+        whole, step, system, plan, fidelity, mesh, placement, residual, router, workload, recorded_on, tuple(models),
+        jobs, times, full_clock, clocks, each_run, named,
+    )  # fmt: skip
+
+
+def arrange(
+    workload: Trace,
+    system: System,
+    plan: Plan,
+    fidelity: Fidelity | None = None,
+    progress: Progress = lambda words: None,
+    other_recordings: Sequence[Trace] = (),
+    drawn: Mapping[str, DeviceEnergy] | None = None,
+) -> Arranged:
+    """Divide a workload among the devices of a system, price it and cut it into stages.
+
+    Args:
+        workload, system, plan, fidelity, progress, other_recordings, drawn: as of :func:`prepare`.
+
+    Raises:
+        InputError: as of :func:`prepare`.
+    """
+    job = price_job(workload, system, plan, fidelity, progress, other_recordings, drawn)
+    plan, mesh, step, times, models = job.plan, job.mesh, job.step, job.times, job.models
     slowest = max(models, key=lambda m: float(times[m].seconds.sum()))
-    per_byte = _seconds_per_byte(router, placement, mesh)
+    per_byte = job.seconds_per_byte
     block_wise = plan.recompute.startswith("full") or step.replication.away
     together = blocks(step.trace).of(step.trace) if mesh.stages > 1 and block_wise else None
-    schedule = _schedule(plan, mesh)
+    schedule = schedule_of(plan, mesh)
     chunks = schedule.chunks_per_stage
     of_parts = [schedule.stage_of(part, mesh.stages) for part in range(mesh.stages * chunks)]
-    costs = _by_stage(times, system, placement, mesh)[of_parts]  # (parts, operators)
+    costs = _by_stage(times, job.system, job.placement, mesh)[of_parts]  # (parts, operators)
     stages = split(step.trace, costs, mesh.stages * chunks, plan.stages, per_byte, together, step.homes)
     if schedule.times_matter and plan.training:
         schedule = schedule.timed(pass_times(step, stages, costs, per_byte))
     if schedule.splits_backward:
         step = replace(step, notes=(*step.notes, *_unsplit(step.homes, stages, times[slowest].seconds, plan.schedule)))
 
-    asked = fidelity.host or (plan.stack.host if plan.stack and named and residual is None else "")
-    mode, why = (asked, "") if asked else default_mode(workload, [job.device for job in jobs.values()], recorded_on)
-    driven = mesh.replicas if step.replication.rooted else 1
-    alone = driven * crowding(_processes(placement, system) // driven, system.server_cores)
-    launching = host(step.trace, mode, alone, why) if residual is None else residual.host(step.trace, alone)
-    if named and stack.blocking_launches and launching.mode != "none":
-        launching = replace(launching, blocking=True)
-    if named and stack.blocking_transfers and launching.mode not in ("none", "graph"):
-        launching = replace(launching, exchanging="pair" if chunks > 1 else "pass")
     return Arranged(
-        whole, jobs[slowest], step, system, plan, fidelity, mesh, placement, times[slowest], stages, launching,
-        residual, router, schedule, tuple(models), jobs, times,
-        tuple(dict.fromkeys(w for m in models for w in times[m].warnings)), full_clock, clocks, each_run,
+        job.whole, job.jobs[slowest], step, job.system, plan, job.fidelity, mesh, job.placement, times[slowest], stages,
+        job.launching(chunks), job.residual, job.router, schedule, models, job.jobs, times,
+        tuple(dict.fromkeys(w for m in models for w in times[m].warnings)), job.full_clock, job.clocks,
+        job.each_run,
     )  # fmt: skip
 
 
@@ -422,7 +498,7 @@ def _samples(workload: Trace) -> int | None:
     return None if batch is None else batch * workload.meta.micro_batches
 
 
-def _schedule(plan: Plan, mesh: JobMesh) -> Schedule:
+def schedule_of(plan: Plan, mesh: JobMesh) -> Schedule:
     """The pipeline schedule.
 
     Raises:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from triosim.core.caching import kept
 from triosim.fidelity import Fidelity
 from triosim.kernels.estimate import Estimates
@@ -40,6 +43,15 @@ def _lasting(job: PricingJob, fidelity: Fidelity) -> Estimates:
     return sustained(job.trace, job.device, price(job, fidelity.operator_times, fidelity.operator_options))
 
 
+def priced_rows(job: PricingJob, fidelity: Fidelity, rows: NDArray[np.int64]) -> Estimates:
+    """Times of some operators of a job by themselves.
+
+    Raises:
+        InputError: as of :func:`priced`.
+    """
+    return _lasting(replace(job, trace=only(job.trace, rows), recorded=only(job.recorded, rows)), fidelity)
+
+
 @kept(32)
 def _priced_once(job: PricingJob, fidelity: Fidelity, short: ShortShare) -> Estimates:
     """Operator times of the long step from those of the short one; what spans all blocks is priced by itself."""
@@ -49,7 +61,7 @@ def _priced_once(job: PricingJob, fidelity: Fidelity, short: ShortShare) -> Esti
     columns: dict[str, Any] = {name: getattr(few, name)[source] for name in names}
     joules = None if few.joules is None else few.joules.take(source)
     if rows.size:
-        own = _lasting(replace(job, trace=only(job.trace, rows), recorded=only(job.recorded, rows)), fidelity)
+        own = priced_rows(job, fidelity, rows)
         if not set(own.notes) <= set(few.notes) or not set(own.warnings) <= set(few.warnings):
             return _lasting(job, fidelity)
         for name in names:

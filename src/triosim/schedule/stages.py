@@ -90,7 +90,6 @@ def split(
         PlanError: there are fewer operators than stages, or a named module does not exist or is out of order.
     """
     forward = np.flatnonzero(trace.operators.phase == Phase.FORWARD)
-    rows = len(trace)
     if count == 1:
         of = np.where(trace.operators.phase == Phase.OPTIMIZER, NONE, 0).astype(np.int32)
         share = (trace.operators.phase == Phase.OPTIMIZER).astype(np.float64)[:, None]
@@ -99,8 +98,24 @@ def split(
     if begins is not None:
         cuts = _named_cuts(trace, forward, begins)
     else:
-        known = _cutting(trace, seconds, forward, items, together)
-        cuts = balanced_cuts(known, count, seconds_per_byte, trace.meta.workload)
+        cuts = balanced_cuts(
+            _cutting(trace, seconds, forward, items, together), count, seconds_per_byte, trace.meta.workload
+        )
+    return _cut(trace, forward, items, cuts)
+
+
+def cut(trace: Trace, cuts: Sequence[int], homes: Trace) -> Stages:
+    """A step cut where one says.
+
+    Args:
+        trace, homes: as of :func:`split`.
+        cuts: places in the order of the forward operators at which the stages after the first begin.
+    """
+    return _cut(trace, np.flatnonzero(trace.operators.phase == Phase.FORWARD), crossing_items(homes), cuts)
+
+
+def _cut(trace: Trace, forward: NDArray[np.int64], items: Sequence[CrossingItem], cuts: Sequence[int]) -> Stages:
+    rows, count = len(trace), len(cuts) + 1
     position = np.full(rows, -1, np.int64)
     position[forward] = np.arange(len(forward))
     of = np.full(rows, NONE, np.int32)
@@ -125,7 +140,7 @@ class CrossingItem:
     bytes: int
 
 
-@kept(16)
+@kept(48)
 def crossing_items(trace: Trace) -> tuple[CrossingItem, ...]:
     """Forward values that would have to be sent if a cut fell between their making and a use.
 

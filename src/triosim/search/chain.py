@@ -147,15 +147,17 @@ class StepChain:
         slowdown: of what computes beside a collective.
         ticks: of a collective that is alone.
         tensor: as of :class:`Chained`.
+        seconds: of each operator, where that is not what the job says.
     """
 
     def __init__(
-        self, job: JobFacts, launching: HostCosts, slowdown: float, ticks: dict[Call, int], tensor: float
-    ) -> None:
+        self, job: JobFacts, launching: HostCosts, slowdown: float, ticks: dict[Call, int], tensor: float,
+        seconds: NDArray[np.float64] | None = None,
+    ) -> None:  # fmt: skip
         trace, count = job.step.trace, len(job.phase)
         self.job, self.slowdown, self.tensor = job, slowdown, tensor
         hosted = self.hosted = launching.mode != "none"
-        seconds = np.array(job.seconds)
+        seconds = np.array(job.seconds) if seconds is None else seconds
         self.gap = picoseconds(launching.gap_s, "the gap") if hosted else 0
         self.ticks = picoseconds(seconds, "an operator")
         self.gaps = np.where(seconds > 0, self.gap, 0).astype(np.int64)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import field
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -30,7 +30,6 @@ from triosim.schedule.stages import Boundary
 from triosim.search.chain import Chained, ChainSegment, StepChain
 from triosim.search.stage_kinds import Port
 from triosim.search.undisturbed import Call
-from triosim.search.ways import JobWays
 
 WORKS, MOVES, SENDS, REPLICAS, OWN, FLAGS = range(6)
 STREAMS = 6
@@ -69,6 +68,7 @@ class ContractedPass:
         calls: collectives in its stretches of work.
         exposed: ticks of them beside which nothing is computed.
         host: ticks for which the host issues it.
+        reduces: the first row of what follows the last backward of a chunk, -1 without any.
         held: as of :class:`triosim.engine.meeting.MeetingPiece`.
     """
 
@@ -83,6 +83,7 @@ class ContractedPass:
     calls: Counter[Call] = field(default_factory=Counter)
     exposed: int = 0
     host: int = 0
+    reduces: int = -1
 
     def add(
         self, kind: Row, stream: int, ticks: int, before: Sequence[int] = (), stretch: float = 1.0, label: int = -1,
@@ -118,6 +119,26 @@ class ContractedPass:
         )  # fmt: skip
 
 
+class TransferTimes(Protocol):
+    """Says what is moved and sent takes, and under which number it is added up."""
+
+    def move(self, call: Call) -> int:
+        """Ticks of a collective."""
+        ...
+
+    def label(self, call: Call) -> int:
+        """Number of a collective."""
+        ...
+
+    def boundary(self, boundary: Boundary, back: bool) -> tuple[int, int]:
+        """Ticks and number of what crosses."""
+        ...
+
+    def send(self, source: int, target: int, size: int) -> tuple[int, int]:
+        """Ticks and number of what one stage sends to another."""
+        ...
+
+
 class StageContraction:
     """Writes the passes of a stage.
 
@@ -128,7 +149,7 @@ class StageContraction:
         boundaries: row of each boundary, by its identity.
     """
 
-    def __init__(self, facts: StageFacts, chain: StepChain, ways: JobWays, boundaries: dict[int, int]) -> None:
+    def __init__(self, facts: StageFacts, chain: StepChain, ways: TransferTimes, boundaries: dict[int, int]) -> None:
         self.facts, self.chain, self.ways, self.boundaries, self.job = facts, chain, ways, boundaries, facts.job
         self.leads = any(chain.leads(rows) for part in facts.parts for rows in part.rows.values())
 
@@ -324,6 +345,7 @@ class _PassContraction:
     def _reduce(self, groups: Sequence[Sequence[Gradient]], ready: Sequence[int]) -> None:
         """What follows the last backward of a chunk, and what the update waits for."""
         of, made, job, facts = self.of, self.made, self.job, self.of.facts
+        made.reduces = len(made.kind)
         last = self.ended[len(self.rows)]
         once = self._once()
         if once:

@@ -30,11 +30,15 @@ def fullest(job: JobFacts, schedule: Schedule, of: Sequence[int]) -> int:
     orders = [order_of(schedule, stage, mesh.stages, mesh.micro_batches) for stage in range(mesh.stages)]
     for kind in sorted(set(of)):
         stage = max((s for s, k in enumerate(of) if k == kind), key=lambda s: orders[s].depth)
-        facts = StageFacts(job, stage)
-        scheduled, length = _scheduled(facts, orders[stage])
-        held = liveness(facts.blocks.build(), scheduled, mesh.micro_batches, length)
-        reserved = max(reserved, reserved_bytes(held.on(host=False)))
+        reserved = max(reserved, reserved_by(StageFacts(job, stage), orders[stage]))
     return reserved
+
+
+def reserved_by(facts: StageFacts, order: Order) -> int:
+    """Bytes that the allocator of a stage reserves, whose turns are in that order."""
+    scheduled, length = _scheduled(facts, order)
+    held = liveness(facts.blocks.build(), scheduled, facts.mesh.micro_batches, length)
+    return reserved_bytes(held.on(host=False))
 
 
 def needed_by(turn: Turn, of: StageFacts) -> Missing:

@@ -15,12 +15,14 @@ It is exact but for what shares links, which goes at equal rates.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triosim.composition.host import HostCosts
 from triosim.composition.interference import interference
 from triosim.core.dataclass import dataclass
 from triosim.core.units import picoseconds
@@ -31,12 +33,17 @@ from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.kernels.copying import copy_s_per_byte
 from triosim.partition.gradients import gradients
+from triosim.partition.replication import Replication
+from triosim.partition.resolve import JobMesh
+from triosim.partition.step import Step
 from triosim.partition.travel import Travel
 from triosim.plan import Plan
 from triosim.prediction.prepare import Arranged, arrange
 from triosim.schedule._stage import JobFacts, StageFacts
+from triosim.schedule.actions import Schedule
 from triosim.schedule.costs import ScheduleCosts
-from triosim.schedule.gathering import Missing
+from triosim.search.block_outline import BlockJob
+from triosim.search.block_step import NoBlocks
 from triosim.search.chain import StepChain
 from triosim.search.contracted import STREAMS, Aside, ContractedPass, Leads, ReducedFlag, StageContraction, Tied
 from triosim.search.evaluate import GATHERED, NotEvaluated, means_of, why_not
@@ -57,9 +64,10 @@ FEWEST = 4
 shares links at the end is too much of the iteration to be said by rates (with half as many up to 1.6e-3), and a full
 prediction costs little."""
 
-MOSTLY_TALKS = 1 / 3
+MOSTLY_TALKS = 0.4
 """Part of the iteration for which a stage of a pipeline may wait for what it gathers and is sent, if parameters are
-gathered: beyond it the order in which messages and gathers come to share links decides, and rates do not say it."""
+gathered: beyond it the order in which messages and gathers come to share links decides, and rates do not say it
+(GPT-3 175B, ZeRO 3: 4e-4 to 8e-4 early at 0.34 to 0.39, 6e-4 and 1e-3 at 0.44)."""
 
 
 @dataclass(frozen=True)
@@ -103,9 +111,13 @@ def outlined(
     why = why_not(plan, fidelity)
     if why and why != GATHERED:
         raise NotEvaluated(why)
-    made = arrange(workload, system, plan, fidelity, other_recordings=other_recordings)
     try:
-        return _Outline(made).run()
+        if not other_recordings:
+            try:
+                return in_blocks(workload, system, plan, fidelity)
+            except NoBlocks:
+                pass
+        return _Outline(arrange(workload, system, plan, fidelity, other_recordings=other_recordings)).run()
     except Uneven as error:
         raise NotEvaluated(str(error)) from None
 
@@ -118,23 +130,10 @@ def job_of(made: Arranged) -> JobFacts:
     """
     if len(made.models) > 1:
         raise NotEvaluated("devices of several kinds")
-    trace = made.step.trace
     if not made.plan.training:
         raise NotEvaluated("inference")
-    if made.step.replication.away or made.step.replication.rooted:
-        raise NotEvaluated("states or activations that a rule keeps elsewhere")
-    held = made.step.replication
-    if held.compression is not None or held.outer is not None or held.travel != Travel():
-        raise NotEvaluated("gradients or parameters that travel as something else, or steps that are local")
-    if made.schedule.combines or made.step.transfers.beside.any():
-        raise NotEvaluated("passes that are run in turn, or exchanges beside each other")
-    if (
-        made.launching.blocking
-        or made.launching.mode == "graph"
-        or (trace.operators.sync.any() and made.launching.mode != "none")
-    ):
-        raise NotEvaluated("operators or launches at which the host waits, or a graph")
-    grads = gradients(trace)
+    _check_kind(made.step, made.schedule, made.launching)
+    grads = gradients(made.step.trace)
     if not grads:
         raise NotEvaluated("no gradients")
     device = made.system.models[made.models[0]]
@@ -143,19 +142,58 @@ def job_of(made: Arranged) -> JobFacts:
     return JobFacts(made.step, costs, made.stages, made.schedule, made.plan, made.mesh, grads)
 
 
-def _fewest(made: Arranged) -> int:
-    """Micro-batches from which on a plan is outlined."""
-    if made.mesh.stages == 1:
-        return 2
-    return FEWEST * made.schedule.chunks_per_stage * (2 if made.step.replication.weights else 1)
+def _check_kind(step: Step, schedule: Schedule, launching: HostCosts) -> None:
+    """Refuse steps that are not outlined.
+
+    Raises:
+        NotEvaluated: something is elsewhere, compressed, local, run in turn, or waits for its host.
+    """
+    placed = step.replication
+    if placed.away or placed.rooted:
+        raise NotEvaluated("states or activations that a rule keeps elsewhere")
+    if placed.compression is not None or placed.outer is not None or placed.travel != Travel():
+        raise NotEvaluated("gradients or parameters that travel as something else, or steps that are local")
+    if schedule.combines or step.transfers.beside.any():
+        raise NotEvaluated("passes that are run in turn, or exchanges beside each other")
+    if (
+        launching.blocking
+        or launching.mode == "graph"
+        or (step.trace.operators.sync.any() and launching.mode != "none")
+    ):
+        raise NotEvaluated("operators or launches at which the host waits, or a graph")
+
+
+def in_blocks(workload: Trace, system: System, plan: Plan, fidelity: Fidelity) -> Outlined:
+    """Outline a plan in block space.
+
+    Args:
+        workload, system, plan, fidelity: as of :func:`outlined`.
+
+    Raises:
+        NoBlocks: it is to be outlined otherwise.
+        NotEvaluated, Uneven, InputError: as of :func:`outlined`.
+    """
+    job = BlockJob(workload, system, plan, fidelity, _check, _check_kind)
+    made = job.arranged()
+    return _played(job, made, job.reserved())
+
+
+def _check(mesh: JobMesh, schedule: Schedule, placed: Replication) -> None:
+    """Refuse what is not outlined.
+
+    Raises:
+        NotEvaluated: the backward is split, or there are few micro-batches.
+    """
+    fewest = FEWEST * schedule.chunks_per_stage * (2 if placed.weights else 1)
+    if schedule.splits_backward:
+        raise NotEvaluated("a backward in two halves")
+    if mesh.micro_batches < (2 if mesh.stages == 1 else fewest):
+        raise NotEvaluated("few micro-batches, of which nothing repeats")
 
 
 class _Outline:
     def __init__(self, made: Arranged) -> None:
-        if made.schedule.splits_backward:
-            raise NotEvaluated("a backward in two halves")
-        if made.mesh.micro_batches < _fewest(made):
-            raise NotEvaluated("few micro-batches, of which nothing repeats")
+        _check(made.mesh, made.schedule, made.step.replication)
         self.made, self.mesh, self.launching = made, made.mesh, made.launching
         self.job = job_of(made)
         fidelity = made.fidelity
@@ -166,63 +204,31 @@ class _Outline:
         self.kinds = StageKinds(self.job, replace(made.launching, delay_s=0.0))
         self.boundaries = {id(b): number for number, b in enumerate(self.job.stages.boundaries)}
         self.stages = range(self.mesh.stages)
-        self.hosted = made.launching.mode != "none"
+        self.schedule = made.schedule
         self.kind = self._kinds()
+        self._contractions: dict[Hashable, StageContraction] = {}
 
     def run(self) -> Outlined:
         """Write, play, and see what memory it needs."""
-        job, mesh = self.job, self.mesh
-        m = mesh.micro_batches
-        pieces: list[MeetingPiece] = []
-        passes: list[ContractedPass] = []
-        casts: list[tuple[int, int, Turn | None]] = []  # piece, stage, turn
-        known: dict[Hashable, int] = {}
-        written: dict[Hashable, StageContraction] = {}
-        cast, number, release, host = [], [], [], []
-        calls: Counter[Call] = Counter()
-        exposed = np.zeros(mesh.stages, np.int64)
-        begin = picoseconds(self.launching.delay_s + self.launching.fixed_s, "launching") if self.hosted else 0
-        for stage in self.stages:
-            kind = self.kind[stage]
-            if kind not in written:
-                written[kind] = StageContraction(StageFacts(job, stage), self.chain, self.ways, self.boundaries)
-            order = order_of(self.made.schedule, stage, mesh.stages, m)
-            table = []
-            for turn in (*order.turns, None):
-                needs = Missing() if turn is None else needed_by(turn, written[kind].facts)
-                key = (kind, turn and (turn.what, turn.chunk, turn.final), needs)
-                if key not in known:
-                    known[key] = len(pieces)
-                    passes.append(self._written(written[kind], turn, needs))
-                    pieces.append(passes[-1].piece())
-                table.append(len(casts))
-                casts.append((known[key], stage, turn))
-            of = np.append(order.turn, len(order.turns))
-            used = [passes[casts[at][0]] for at in table]
-            times = np.bincount(of, minlength=len(table)).tolist()
-            for one, often in zip(used, times, strict=True):
-                exposed[stage] += one.exposed * often
-                calls.update({call: count * often * self.ways.called[call] for call, count in one.calls.items()})
-            issue = np.array([one.host for one in used], np.int64)[of]
-            after = begin + np.cumsum(issue)
-            cast.append(np.array(table, np.int32)[of])
-            number.append(np.append(order.micro_batch, m - 1).astype(np.int32))
-            release.append(after - issue + (self.chain.launch if self.hosted else 0))
-            host.append(int(after[-1]))
-        ways, pairs, alone = self.ways.ways()
-        messages = _Messages(self, pairs, alone)
-        ported = [PortedPiece(piece, messages.ports(passes[piece].ports, stage, turn)) for piece, stage, turn in casts]
-        met = meeting.play(
-            MeetingTurns(
-                pieces, ported, cast, number, release, ways, np.array(host, np.int64), STREAMS, messages.count,
-                len(self.ways.labels),
-            )
-        )  # fmt: skip
-        if (exposed > MOSTLY_COMPUTES * met.work).any():
-            raise NotEvaluated("passes that wait for their collectives most of the time")
-        if self.job.modules is not None and mesh.stages > 1 and (met.talk > MOSTLY_TALKS * met.end).any():
-            raise NotEvaluated("stages that wait most of the time for what they gather")
-        return Outlined(self.made, met, self.ways.labels, dict(calls), exposed, self._reserved())
+        return _played(self, self.made, self._reserved())
+
+    def written(self, stage: int, turn: Turn | None) -> tuple[Hashable, Callable[[], ContractedPass]]:
+        """A pass of a stage, or what ends its iteration, and what tells it apart."""
+        kind = self.kind[stage]
+        if kind not in self._contractions:
+            self._contractions[kind] = StageContraction(
+                StageFacts(self.job, stage), self.chain, self.ways, self.boundaries
+            )  # fmt: skip
+        of = self._contractions[kind]
+        if turn is None:
+            return (kind, None), of.update
+        needs = needed_by(turn, of.facts)
+        key = (kind, (turn.what, turn.chunk, turn.final), needs)
+        return key, lambda: of.pass_of(turn.chunk, turn.what, turn.final, needs)
+
+    def messages(self, pairs: dict[tuple[int, int], int], alone: int) -> _Messages:
+        """Where rows lead."""
+        return _Messages(self, pairs, alone)
 
     def _reserved(self) -> int:
         """Bytes of the fullest stage."""
@@ -238,10 +244,91 @@ class _Outline:
                 sent[target].append(self.ways.boundary(b, back=True)[0])
         return [(of, *own) for of, own in zip(self.kinds.of, sent, strict=True)]
 
-    def _written(self, of: StageContraction, turn: Turn | None, needs: Missing) -> ContractedPass:
-        if turn is None:
-            return of.update()
-        return of.pass_of(turn.chunk, turn.what, turn.final, needs)
+
+class PassWriter(Protocol):
+    """Passes of a job, whoever writes them."""
+
+    mesh: JobMesh
+    schedule: Schedule
+    launching: HostCosts
+    ways: JobWays
+
+    def written(self, stage: int, turn: Turn | None) -> tuple[Hashable, Callable[[], ContractedPass]]:
+        """A pass of a stage, or what ends its iteration, and what tells it apart."""
+        ...
+
+    def messages(self, pairs: dict[tuple[int, int], int], alone: int) -> RowsLead:
+        """Where rows lead."""
+        ...
+
+
+class RowsLead(Protocol):
+    """Where rows lead that send or receive."""
+
+    @property
+    def count(self) -> int:
+        """Messages, with room for every number."""
+        ...
+
+    def ports(self, leads: Sequence[Leads], stage: int, turn: Turn | None) -> tuple[Leading, ...]:
+        """Where the rows of a pass lead."""
+        ...
+
+
+def _played(of: PassWriter, made: Arranged, reserved: int) -> Outlined:
+    """Play what is written.
+
+    Raises:
+        NotEvaluated: it waits for what moves, so that rates do not say what it takes.
+    """
+    mesh, launching, ways = of.mesh, of.launching, of.ways
+    m, hosted = mesh.micro_batches, of.launching.mode != "none"
+    pieces: list[MeetingPiece] = []
+    passes: list[ContractedPass] = []
+    casts: list[tuple[int, int, Turn | None]] = []  # piece, stage, turn
+    known: dict[Hashable, int] = {}
+    cast, number, release, host = [], [], [], []
+    calls: Counter[Call] = Counter()
+    exposed = np.zeros(mesh.stages, np.int64)
+    begin = picoseconds(launching.delay_s + launching.fixed_s, "launching") if hosted else 0
+    launch = picoseconds(launching.launch_s, "launching") if hosted else 0
+    for stage in range(mesh.stages):
+        order = order_of(of.schedule, stage, mesh.stages, m)
+        table = []
+        for turn in (*order.turns, None):
+            key, write = of.written(stage, turn)
+            if key not in known:
+                known[key] = len(pieces)
+                passes.append(write())
+                pieces.append(passes[-1].piece())
+            table.append(len(casts))
+            casts.append((known[key], stage, turn))
+        row = np.append(order.turn, len(order.turns))
+        used = [passes[casts[at][0]] for at in table]
+        times = np.bincount(row, minlength=len(table)).tolist()
+        for one, often in zip(used, times, strict=True):
+            exposed[stage] += one.exposed * often
+            calls.update({call: count * often * ways.called[call] for call, count in one.calls.items()})
+        issue = np.array([one.host for one in used], np.int64)[row]
+        after = begin + np.cumsum(issue)
+        cast.append(np.array(table, np.int32)[row])
+        number.append(np.append(order.micro_batch, m - 1).astype(np.int32))
+        release.append(after - issue + launch)
+        host.append(int(after[-1]))
+    shared, pairs, alone = ways.ways()
+    messages = of.messages(pairs, alone)
+    ported = [PortedPiece(piece, messages.ports(passes[piece].ports, stage, turn)) for piece, stage, turn in casts]
+    met = meeting.play(
+        MeetingTurns(
+            pieces, ported, cast, number, release, shared, np.array(host, np.int64), STREAMS, messages.count,
+            len(ways.labels),
+        )
+    )  # fmt: skip
+    if (exposed > MOSTLY_COMPUTES * met.work).any():
+        raise NotEvaluated("passes that wait for their collectives most of the time")
+    if made.step.replication.weights and mesh.stages > 1 and (met.talk > MOSTLY_TALKS * met.end).any():
+        raise NotEvaluated("stages that wait most of the time for what they gather")
+    return Outlined(made, met, ways.labels, dict(calls), exposed, reserved)
 
 
 class _Messages:
@@ -261,7 +348,7 @@ class _Messages:
         """Messages, with room for every number."""
         return (2 * len(self.of.job.stages.boundaries) + len(self.number) + 1) * self.m
 
-    def ports(self, leads: list[Leads], stage: int, turn: Turn | None) -> tuple[Leading, ...]:
+    def ports(self, leads: Sequence[Leads], stage: int, turn: Turn | None) -> tuple[Leading, ...]:
         """Where the rows of a pass lead, written for a stage of its kind, for this stage."""
         job, kinds = self.of.job, self.of.kinds
         found = []

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.collectives.means import CollectiveMeans
-from triosim.core.caching import kept
+from triosim.core.caching import Same, kept
+from triosim.core.latest import Latest
 from triosim.core.units import PICOSECONDS_PER_SECOND
 from triosim.engine.meeting import Ways
 from triosim.hardware.system import System
@@ -33,6 +34,8 @@ LEAST_USE = 0.02
 """Parts of a link below which a class does not hold up others."""
 MOST_USE = 0.05
 """Part of a link from which on collectives of the tensor axis are held up by what else moves there."""
+FILLED = 8_000_000
+"""Parts of links that are kept, of all collectives together."""
 SEND = -1
 """What stands for a kind of collective in the label of what is sent."""
 
@@ -66,7 +69,7 @@ def _groups(
     return tuple(table[row].tobytes() for row in np.sort(first).tolist())
 
 
-@kept(512)
+@kept(8192)
 def _loads(
     axes: tuple[tuple[str, int], ...],
     derived: tuple[tuple[str, tuple[Digit, ...]], ...],
@@ -208,16 +211,26 @@ class JobWays:
 
     def ways(self) -> tuple[Ways, dict[tuple[int, int], int], int]:
         """What the classes use; classes of the pairs of stages that send; the class that shares nothing."""
-        stages, own = self.mesh.stages, self._fills(self._moving)
         sizes: dict[tuple[int, int], int] = {}
         for source, target, size in self._sent:
             sizes[source, target] = max(sizes.get((source, target), 0), size)
-        pairs = sorted(sizes)
+        moving = self._moving
+        known = tuple((pair, sizes[pair], self._sent[pair[0], pair[1], sizes[pair]]) for pair in sorted(sizes))
+        key = (
+            self.plain, self._devices, Same(self.router), self.means, moving and (moving, self.alone(moving)), known,
+        )  # fmt: skip
+        uses, classes, first, shared = _SHARED.get(key, lambda: self._uses(sizes))
+        pairs = {pair: first + n for n, pair in enumerate(sorted(sizes))}
+        return Ways(uses, classes, shared), pairs, len(uses) - 1
+
+    def _uses(self, sizes: dict[tuple[int, int], int]) -> _Used:
+        """What classes use, the classes of what stages move, that of the first pair, and how much is shared."""
+        stages, own = self.mesh.stages, self._fills(self._moving)
         tables = [] if own is None else [own]
-        for pair in pairs:
+        for pair, size in sorted(sizes.items()):
             links, ticks, *_ = self._load(*pair)
             row = np.zeros((1, len(self.router.capacity)))
-            row[0, links] = ticks * sizes[pair] / max(self._sent[pair[0], pair[1], sizes[pair]], 1)
+            row[0, links] = ticks * size / max(self._sent[pair[0], pair[1], size], 1)
             tables.append(row)
         uses: list[list[tuple[int, float]]] = []
         shared = 0
@@ -229,10 +242,16 @@ class JobWays:
             uses = [[(number, float(row[number])) for number in np.flatnonzero(row > LEAST_USE).tolist()]
                     for row in columns]  # fmt: skip
         alone = len(uses)
-        uses.append([])
-        first = 0 if own is None else stages
-        classes = [alone] * stages if own is None else list(range(stages))
-        return Ways(uses, classes, shared), {pair: first + n for n, pair in enumerate(pairs)}, alone
+        return (
+            [*uses, []],
+            [alone] * stages if own is None else list(range(stages)),
+            0 if own is None else stages,
+            shared,
+        )
+
+
+_Used = tuple[list[list[tuple[int, float]]], list[int], int, int]
+_SHARED = Latest[_Used](512, np.inf, lambda used: len(used[0]))
 
 
 def _different(columns: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -242,7 +261,7 @@ def _different(columns: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.unique(np.frombuffer(b"".join(few), np.float64).reshape(len(few), -1).T, axis=1)
 
 
-@kept(8)
+@kept(128, room=FILLED, size=lambda filled: filled.size)
 def _fills(
     axes: tuple[tuple[str, int], ...],
     derived: tuple[tuple[str, tuple[Digit, ...]], ...],

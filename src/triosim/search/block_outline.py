@@ -1,0 +1,554 @@
+"""An outline of a job of many equal blocks in block space: no stage of it sees all of them.
+
+A step of few blocks is divided and priced once for all plans that divide a micro-batch alike
+(:mod:`triosim.search.block_step`), and so are the passes of what stages consist of
+(:mod:`triosim.search.block_passes`).  What is left to a plan is where its stages are cut, in blocks, what moves between
+its ranks, and to play its turns (:mod:`triosim.engine.meeting`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.composition.host import HostCosts
+from triosim.composition.interference import interference
+from triosim.core.caching import Same
+from triosim.core.dataclass import dataclass
+from triosim.core.latest import Latest, content
+from triosim.core.registry import is_ours
+from triosim.core.tiling import NotRepeating
+from triosim.core.units import picoseconds
+from triosim.engine.meeting import MeetingPort, Row
+from triosim.fidelity import Fidelity
+from triosim.hardware.system import System
+from triosim.kernels.copying import copy_s_per_byte
+from triosim.network.placement import Placement, place
+from triosim.partition.gradients import gradients
+from triosim.partition.main_gradients import often
+from triosim.partition.passes.fuse import UnitsByModule
+from triosim.partition.replication import Replication
+from triosim.partition.resolve import JobMesh, replication, resolve, rules_of
+from triosim.partition.shards import sharded
+from triosim.partition.step import Step
+from triosim.partition.transfers import ALL_GATHER
+from triosim.plan import Plan
+from triosim.prediction.dividing import ShortRoad, undivided
+from triosim.prediction.prepare import Arranged, PricedJob, price_job, schedule_of
+from triosim.prediction.pricing import priced_rows
+from triosim.schedule._stage import JobFacts, StageFacts
+from triosim.schedule.actions import SCHEDULES, Action, Pass, Schedule
+from triosim.schedule.costs import ScheduleCosts
+from triosim.schedule.gathering import Missing, missing
+from triosim.schedule.stages import Stages, cut
+from triosim.search.block_passes import StretchFacts, StretchPasses
+from triosim.search.block_step import BLOCKS, BlockStep, BlockStretch, NoBlocks, blocks_of, of_few_blocks
+from triosim.search.contracted import WORKS, ContractedPass, Leads, ReducedFlag, Tied
+from triosim.search.evaluate import means_of
+from triosim.search.memory_of import reserved_by
+from triosim.search.order import Order, Turn, order_of
+from triosim.search.stage_kinds import Port
+from triosim.search.undisturbed import Call
+from triosim.search.ways import JobWays
+from triosim.stacks import ASSUMED
+from triosim.trace.repeated import KEPT, repeated
+from triosim.trace.tables import Trace
+from triosim.transform.optimizing import needs_whole_tensors, optimized
+from triosim.transform.recompute import recomputed
+
+OF_ITS_OWN = ("pp", "dp", "schedule", "schedule_options", "micro_batches", "batch_size", "global_batch_size", "zero")
+"""Fields of a plan that steps of one micro-batch do not depend on, or that are told apart otherwise."""
+SUMMED = (1 << 30, 4)
+"""Micro-batches for which passes are written, those of other numbers between them: in the first of them gradients are
+made, in the others added to, so that what adding takes of a micro-batch depends on how many there are."""
+LEAST_FULL = 0.8
+"""Part of what the fullest stage needs, roughly, from which on another may be it."""
+SPARE = 7
+"""Blocks beside those of a stage: each of two chunks has neighbours, and may have a block more than others."""
+KEPT_STEPS = 24
+"""Steps of few blocks that are kept."""
+
+Check = Callable[[JobMesh, Schedule, Replication], None]
+CheckKind = Callable[[Step, Schedule, HostCosts], None]
+
+
+@dataclass(frozen=True, eq=False)
+class SharedStep:
+    """What plans that divide a micro-batch alike have in common.
+
+    Attributes:
+        job: of few blocks.
+        step: of the job.
+        once: part of the micro-batches in which each of its operators runs, by the number of micro-batches that it was
+            priced for.
+        uncut: the step as one stage.
+        passes: the passes of its stretches in the ways of :data:`SUMMED`, by what else they depend on.
+    """
+
+    job: PricedJob
+    step: BlockStep
+    once: NDArray[np.float64]
+    uncut: Stages
+    passes: dict[Hashable, StretchPasses]
+
+    def of(self, micro_batches: int) -> BlockStep:
+        """The step where there are so many micro-batches."""
+        job = self.job
+        share = often(job.step.trace, job.plan.stack or ASSUMED, micro_batches)
+        return replace(self.step, seconds=self.step.seconds / self.once * share)
+
+
+_STEPS = Latest[SharedStep](KEPT_STEPS, np.inf, lambda step: 1)
+_ROADS = Latest[ShortRoad](KEPT_STEPS, np.inf, lambda road: 1)
+_SHARES = Latest[Step](2 * KEPT_STEPS, np.inf, lambda step: 1)
+
+
+def shared_step(
+    workload: Trace, system: System, plan: Plan, fidelity: Fidelity, mesh: JobMesh, padding: Hashable
+) -> SharedStep:
+    """What a plan has in common with those that divide a micro-batch alike; ``padding`` is what replicas gather.
+
+    Raises:
+        NoBlocks: the workload is not made of enough equal blocks, or something depends on more than the micro-batch.
+        InputError: as of :func:`triosim.simulate`.
+    """
+    blocks = blocks_of(workload)
+    if not blocks:
+        raise NoBlocks("no equal blocks")
+    few = of_few_blocks(workload)
+    fields = {name: getattr(plan, name) for name in plan.given if name not in OF_ITS_OWN}
+    names = tuple(name for name, _ in mesh.axes)
+    key = (
+        Same(few),
+        Same(system),
+        content(fidelity),
+        content(fields),
+        mesh.micro_batch_size,
+        mesh.micro_batches > 1,
+        names,
+        plan.zero,
+        padding,
+    )
+
+    def make() -> SharedStep:
+        job = price_job(few, system, plan, fidelity)
+        slower = any(system.models[model].slowdown != 1 for model in job.models)
+        if slower or len(job.models) > 1 or job.clocks or job.residual is not None or job.mesh.derived:
+            raise NoBlocks("devices of several kinds, or that are held back, or axes that are made of others")
+        if not gradients(job.step.trace):
+            raise NoBlocks("no gradients")
+        once = often(job.step.trace, plan.stack or ASSUMED, job.mesh.micro_batches)
+        uncut = plan.recompute.startswith("full") or bool(job.step.replication.away)
+        seconds = job.times[job.models[0]].seconds
+        return SharedStep(
+            job, BlockStep(job.step, seconds, blocks, uncut), once, cut(job.step.trace, (), job.step.homes), {}
+        )
+
+    return _STEPS.get(key, make)
+
+
+def _asked(plan: Plan, mesh: JobMesh) -> Hashable:
+    """What a plan asks of one micro-batch."""
+    return content({name: getattr(plan, name) for name in sorted(plan.given) if name not in OF_ITS_OWN})
+
+
+def _supported(workload: Trace, plan: Plan) -> None:
+    reasons = (
+        (workload.meta.made_by != "triosim.model", "a recorded step"),
+        (plan.stack is not None, "a stack"),
+        (plan.quantize != "none", "quantization"),
+        (plan.placement is not None, "ranks that are placed by hand"),
+        (plan.stages is not None, "stages by name"),
+        (not plan.training, "inference"),
+        (needs_whole_tensors(workload), "an optimizer of whole matrices"),
+        (not is_ours(SCHEDULES.chosen(plan.schedule)), "a schedule of one's own"),
+    )
+    for holds, why in reasons:
+        if holds:
+            raise NoBlocks(why)
+
+
+class BlockJob:
+    """A job in block space.
+
+    Args:
+        workload, system, plan, fidelity: as of :func:`triosim.simulate`.
+        check, check_kind: refuse what is not outlined.
+
+    Attributes:
+        job: of few blocks, on the mesh of the plan.
+        stretches: the parts of the model.
+
+    Raises:
+        NoBlocks: it is to be outlined otherwise.
+        InputError: as of :func:`triosim.simulate`.
+    """
+
+    def __init__(
+        self, workload: Trace, system: System, plan: Plan, fidelity: Fidelity, check: Check, check_kind: CheckKind
+    ) -> None:  # fmt: skip
+        _supported(workload, plan)
+        self.rules = rules = rules_of(plan, True)
+        self.mesh = mesh = resolve(plan, system.devices, None, workload.meta.micro_batches, rules)
+        if mesh.stages == 1:
+            raise NoBlocks("all blocks in one part")
+        self.plan, self.schedule, self.stages = plan, schedule_of(plan, mesh), mesh.stages
+        self.replication: Replication = replication(rules, mesh)
+        if not self.schedule.looped(mesh.stages) or self.schedule.splits_backward or self.schedule.times_matter:
+            raise NoBlocks("a schedule that does not loop, or splits the backward")
+        check(mesh, self.schedule, self.replication)
+        self.workload = workload
+        self.shared = shared_step(workload, system, plan, fidelity, mesh, self._padding())
+        self.step = self.shared.of(mesh.micro_batches)
+        common = self.shared.job
+        self.placement: Placement = place(mesh, system.devices, None)
+        placed = replace(common.step, replication=self.replication)
+        self.priced: PricedJob = replace(common, step=placed, plan=plan, mesh=mesh, placement=self.placement)
+        self.launching: HostCosts = self.priced.launching(self.schedule.chunks_per_stage)
+        check_kind(placed, self.schedule, self.launching)
+        self.parts = mesh.stages * self.schedule.chunks_per_stage
+        cuts = self.step.cuts(self.parts, self.priced.seconds_per_byte)
+        self.stretches: list[BlockStretch] = self.step.stretches(cuts)
+        costs = ScheduleCosts(self.step.seconds)
+        self.facts = JobFacts(placed, costs, self.shared.uncut, self.schedule, plan, mesh, self.step.grads)
+        how = (fidelity.collective_algorithm, fidelity.collective_protocol, system.ideal)
+        self.ways = JobWays(self.facts, system, self.placement, common.router, how, means_of)
+        self.slowdown = interference(system.models[common.models[0]], fidelity.slowdown).slowdown
+        self.passes = self._passes()
+        self.known: list[StretchFacts] = [self.passes.facts(stretch) for stretch in self.stretches]
+        self._sends: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+            self._sends_of(part) for part in range(self.parts)
+        ]
+
+    def _padding(self) -> Hashable:
+        """What is gathered of each parameter where replicas have parts of it: so many rows each, all alike."""
+        placed, mesh = self.replication, self.mesh
+        if not placed.weights or placed.ranks(mesh) == 1:
+            return placed.ranks(mesh) > 1
+        step = self._share(BLOCKS)
+        units = UnitsByModule(step.trace, placed.shards(mesh), placed.modules.modules, step.apart)
+        size = step.trace.values.bytes()
+        return tuple(units.padded(weight, int(size[weight])) for weight in step.trace.weights().tolist())
+
+    def _passes(self) -> StretchPasses:
+        """The passes of its stretches, shared by plans whose exchanges within a group take equally long."""
+        tensor, shared = self.ways.slowed, self.shared
+        key = (tuple(sorted(self.ways.called.items())), tensor)
+        if key not in shared.passes:
+            device = self.priced.system.models[self.priced.models[0]]
+            copies = copy_s_per_byte(device) if self.replication.weights else 0.0
+            shared.passes[key] = StretchPasses(
+                shared.job, shared.step, [shared.of(count).seconds for count in SUMMED], self.launching, copies,
+                self.slowdown, self.ways.called, tensor,
+            )  # fmt: skip
+        return shared.passes[key]
+
+    # --- where things lead --------------------------------------------------------------------------------------------
+
+    @cached_property
+    def first_boundary(self) -> list[int]:
+        """Number of the first value that crosses each cut, and of all of them.
+
+        Raises:
+            NoBlocks: stretches do not fit together.
+        """
+        known = self.known
+        if any(a.leaving != b.arriving for a, b in pairwise(known)):
+            raise NoBlocks("stretches that do not fit together")
+        return np.cumsum([0, *(len(one.leaving) for one in known[:-1])]).tolist()
+
+    def boundary(self, part: int, port: Port) -> tuple[int, tuple[int, int]]:
+        """Number of what crosses at a port of a part, and the stages from and to which it goes."""
+        arriving = len(self.known[part].arriving)
+        at, number = (part - 1, port.boundary) if port.boundary < arriving else (part, port.boundary - arriving)
+        ends = at % self.stages, (at + 1) % self.stages
+        return self.first_boundary[at] + number, ends[::-1] if port.back else ends
+
+    def tied(self, part: int, parameter: int) -> Tied:
+        """The gradient of a parameter that another part has too, on its way there."""
+        full = dict(self.known[part].tied)[parameter]
+        size = -(-full // self.facts.shared[0].shards) if self.replication.states else full
+        (other,) = self._users[parameter] - {part}
+        return Tied(parameter, part % self.stages, other % self.stages, size)
+
+    @cached_property
+    def _users(self) -> dict[int, set[int]]:
+        """Parts with gradients of parameters that another stage has too.
+
+        Raises:
+            NoBlocks: more than two have them.
+        """
+        found: dict[int, set[int]] = {}
+        for part in range(self.parts):
+            for parameter, _ in self.known[part].tied:
+                found.setdefault(parameter, set()).add(part)
+        if any(len({part % self.stages for part in users}) != 2 or len(users) != 2 for users in found.values()):
+            raise NoBlocks("parameters of more than two stages")
+        return found
+
+    # --- passes -------------------------------------------------------------------------------------------------------
+
+    def _needs(self, turn: Turn, part: int) -> Missing:
+        """What has to be gathered in a turn."""
+        if not self.known[part].gathers:
+            return Missing()
+        turns = [turn.after_backward, turn.what is not Pass.FORWARD]
+        return missing(turns, 0 if turn.first else 1, self.replication.regathers, True)
+
+    def written(self, stage: int, turn: Turn | None) -> tuple[Hashable, Callable[[], ContractedPass]]:
+        """A pass of a stage, or what ends its iteration, and what tells it apart."""
+        if turn is None:
+            key = (*(self.stretches[part] for part in self._parts(stage)), None)
+            return key, lambda: self._update(stage)
+        part = turn.chunk * self.stages + stage
+        place = self.stretches[part], turn.what, turn.final, self._needs(turn, part), self._leads[stage]
+        sent = self._sends[part][turn.what is not Pass.FORWARD]
+        tied = turn.final and tuple(self.tied(part, parameter) for parameter, _ in self.known[part].tied)
+        return (place, sent, tied), lambda: self._bound(part, place)
+
+    def _bound(self, part: int, place: tuple[BlockStretch, Pass, bool, Missing, bool]) -> ContractedPass:
+        one, other = (self.passes.pass_of(which, *place) for which in range(len(SUMMED)))
+        # in the first of the micro-batches gradients are made, in the others they are added to
+        much = SUMMED[1] / self.mesh.micro_batches if self.mesh.micro_batches > 1 else 0.0
+        return one.between(other, much).bound(
+            lambda label, port: self._ticks(part, label, port), lambda label, port: self._label(part, label, port)
+        )
+
+    @cached_property
+    def _leads(self) -> list[bool]:
+        """Whether a pass of each stage calls a collective before what it receives is there."""
+        return [any(self.known[part].leads for part in self._parts(stage)) for stage in range(self.stages)]
+
+    def _sends_of(self, part: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Ticks of what the forward of a part sends, and of what its backward does."""
+        known = self.known[part]
+        here, before, after = (at % self.stages for at in (part, part - 1, part + 1))
+        return (
+            tuple(self.ways.send(here, after, size)[0] for size in known.leaving),
+            tuple(self.ways.send(here, before, size)[0] for size in known.arriving),
+        )
+
+    def _parts(self, stage: int) -> range:
+        return range(stage, self.parts, self.stages)
+
+    def _ticks(self, part: int, label: int, port: Leads | None) -> int:
+        return self.ways.move(self.passes.ways.names[label]) if port is None else self._sent(part, port)
+
+    def _label(self, part: int, label: int, port: Leads | None) -> int:
+        what, size, axis = self.passes.ways.names[label]
+        return self.ways.label((what, self.tied(part, port.parameter).bytes if isinstance(port, Tied) else size, axis))
+
+    def _sent(self, part: int, port: Leads) -> int:
+        """Ticks of what is sent, 0 for what is received."""
+        if isinstance(port, Port):
+            if not port.sends:
+                return 0
+            arriving = len(self.known[part].arriving)
+            return self._sends[part][port.back][port.boundary - (0 if port.back else arriving)]
+        if isinstance(port, Tied):
+            tied = self.tied(part, port.parameter)
+            return self.ways.send(tied.source, tied.target, tied.bytes)[0]
+        return 0
+
+    def messages(self, pairs: dict[tuple[int, int], int], alone: int) -> BlockMessages:
+        """Where rows lead."""
+        return BlockMessages(self, pairs, alone)
+
+    def _update(self, stage: int) -> ContractedPass:
+        """What ends an iteration on a stage."""
+        made, parts = ContractedPass(), self._parts(stage)
+        rows, chain = self.passes.optimizer()
+        waits = []
+        for chunk, part in enumerate(parts):
+            waits.append(made.add(Row.RECEIVES, -1, 0, port=ReducedFlag(chunk)))
+            for parameter, _ in self.known[part].tied:
+                own = self.tied(part, parameter)
+                there = own._replace(source=own.target, target=own.source)
+                waits.append(made.add(Row.RECEIVES, -1, 0, port=there))
+        share = sum(np.array(self.known[part].share) for part in parts) / self._all_share
+        ticks = picoseconds(self._optimizer_s * share, "the optimizer") + chain.gaps[rows]
+        ticks, issue = ticks[share > 0], chain.issue[rows][share > 0]
+        made.host = int(issue.sum())
+        held = int((np.cumsum(issue) + np.cumsum(ticks[::-1])[::-1]).max(initial=0)) - chain.launch
+        made.add(Row.WORK, WORKS, int(ticks.sum()), waits, stretch=chain.slowdown, held=max(held, 0))
+        if self.replication.states and not self.replication.weights and self.facts.sharing > 1:
+            for part in parts:
+                for size, axis in reversed(self.known[part].groups):
+                    if self.mesh.size(self.mesh.names[axis]) > 1:
+                        call: Call = (ALL_GATHER, size, axis)
+                        made.host += chain.launch
+                        made.add(
+                            Row.MOVE, WORKS, self.ways.move(call), (), label=self.ways.label(call),
+                            held=made.host - chain.launch,
+                        )  # fmt: skip
+        return made
+
+    @cached_property
+    def _all_share(self) -> NDArray[np.float64]:
+        return np.sum([self.known[part].share for part in range(self.parts)], axis=0)
+
+    @cached_property
+    def _optimizer_s(self) -> NDArray[np.float64]:
+        """Seconds of the optimizer's rows for all parameters of a rank."""
+        rows, _ = self.passes.optimizer()
+        seconds = self.step.seconds
+        if self.replication.states:
+            job = self.priced.jobs[self.priced.models[0]]
+            job = replace(job, trace=sharded(self._share(BLOCKS), self.mesh, self.replication).trace)
+            found = priced_rows(job, self.priced.fidelity, np.array(rows)).seconds
+            return np.asarray(found * self.step.growth, np.float64)
+        return np.asarray(seconds[rows] * self.step.growth, np.float64)
+
+    # --- what its figures are made of ---------------------------------------------------------------------------------
+
+    def arranged(self) -> Arranged:
+        """The job, but for the step of one micro-batch of a replica that of few blocks."""
+        job, model = self.priced, self.priced.models[0]
+        whole = undivided(self.workload, self.rules, self.mesh, self.plan, self.replication)
+        return Arranged(
+            whole, job.jobs[model], job.step, job.system, self.plan, job.fidelity, self.mesh, self.placement,
+            job.times[model], self.facts.stages, self.launching, None, job.router, self.schedule, job.models, job.jobs,
+            job.times, job.times[model].warnings,
+        )  # fmt: skip
+
+    def reserved(self) -> int:
+        """Bytes of the fullest stage: of stages of one kind that with most passes under way."""
+        stages, m = self.stages, self.mesh.micro_batches
+        orders = [order_of(self.schedule, stage, stages, m) for stage in range(stages)]
+        kinds: dict[tuple[BlockStretch, ...], int] = {}
+        for stage, order in enumerate(orders):
+            kind = tuple(self.stretches[part] for part in self._parts(stage))
+            if kind not in kinds or order.depth > orders[kinds[kind]].depth:
+                kinds[kind] = stage
+        depth = {kind: orders[stage].depth for kind, stage in kinds.items()}
+        about = {kind: self._about(stage, depth[kind]) for kind, stage in kinds.items()}
+        least = LEAST_FULL * max(about.values())
+        likely = [kind for kind in kinds if about[kind] >= least]
+        fullest = [a for a in likely if not any(_is_in(a, b) and depth[a] <= depth[b] for b in likely if b != a)]
+        return max(self._reserved(kind, orders[kinds[kind]]) for kind in fullest)
+
+    def _about(self, stage: int, depth: int) -> float:
+        """About what a stage needs: what is there all the time, what passes under way hold, what one pass uses."""
+        known = [self.known[part] for part in self._parts(stage)]
+        held = sum(one.held for one in known) / len(known)
+        return sum(one.stays for one in known) + depth * held + max(one.largest for one in known)
+
+    def _reserved(self, kind: tuple[BlockStretch, ...], order: Order) -> int:
+        """Bytes of a stage, on a step that has its blocks and a few more."""
+        least = sum(stretch.blocks for stretch in kind) + 2 * len(kind) + 1
+        blocks = next((count for count in _sizes(self.step.blocks) if count >= least), self.step.blocks)
+        step = sharded(self._share(blocks), self.mesh, self.replication)
+        few = BlockStep(step, np.zeros(len(step.trace)), self.step.blocks, self.step.uncut, blocks)
+        places: list[int] = []
+        placed: list[int] = []  # stage of each part, 0 for the own
+        at = 1
+        for number, stretch in enumerate(kind, start=1):
+            if stretch.begin is not None:
+                placed.append(number)
+            own = few.places(stretch, stretch.blocks, at)
+            places += own
+            placed.append(0)
+            at = (0 if stretch.before else at) + stretch.blocks + 2
+        if kind[-1].end is not None:
+            placed.append(len(kind) + 1)
+        if sorted(set(places)) != places:
+            raise NoBlocks("a stage of more parts than a short step has room for")
+        axes = tuple((name, len(kind) + 2 if name == "pp" else size) for name, size in self.mesh.axes)
+        job = JobFacts(
+            step, ScheduleCosts(few.seconds), cut(step.trace, places, step.homes), PlacedParts(tuple(placed)),
+            self.plan, replace(self.mesh, axes=axes), few.grads,
+        )  # fmt: skip
+        return reserved_by(StageFacts(job, 0), order)
+
+    def _share(self, blocks: int) -> Step:
+        """The step of so many blocks, before replicas divide anything."""
+        mesh, plan, placed = self.mesh, self.plan, self.replication
+        scattered = placed.weights and placed.ranks(mesh) > 1
+        names = tuple(name for name, _ in mesh.axes)
+        own = _asked(plan, mesh)
+        key = (Same(self.workload), own, mesh.micro_batch_size, mesh.micro_batches > 1, names, scattered, blocks)
+
+        def road() -> ShortRoad:
+            of = repeated(recomputed(optimized(self.workload, plan.optimizer), plan.recompute))
+            if of is None:
+                raise NoBlocks("no equal blocks when some are run again")
+            return ShortRoad.along(of, self.rules, mesh, plan, placed, plan.stack or ASSUMED)
+
+        try:
+            return _SHARES.get(key, lambda: _ROADS.get(key[:-1], road).step_of(blocks - KEPT, mesh, plan))
+        except NotRepeating as error:
+            raise NoBlocks(str(error)) from None
+
+
+def _is_in(one: tuple[BlockStretch, ...], other: tuple[BlockStretch, ...]) -> bool:
+    """Whether each part of a stage is a part of another's."""
+    return all(
+        a.blocks <= b.blocks and a.before <= b.before and a.after <= b.after
+        and (a.begin == b.begin or b.before > a.before) and (a.end == b.end or b.after > a.after)
+        for a, b in zip(one, other, strict=True)
+    )  # fmt: skip
+
+
+def _sizes(blocks: int) -> list[int]:
+    """Blocks of steps on which memory is looked at, ascending: halves of halves, and a few more, so that plans share
+    them."""
+    halves = (blocks >> often for often in range(1, blocks.bit_length()))
+    return sorted({blocks, *(min(max(half + SPARE, BLOCKS), blocks) for half in halves)})
+
+
+@dataclass(frozen=True)
+class PlacedParts(Schedule):
+    """Parts of the model on stages as one says; what stages run is asked for elsewhere.
+
+    Attributes:
+        placed: stage of each part.
+    """
+
+    placed: tuple[int, ...]
+
+    def stage_of(self, part: int, stages: int) -> int:
+        return self.placed[part]
+
+    def actions(self, stage: int, stages: int, micro_batches: int) -> list[Action]:
+        raise NotImplementedError("these parts are not run")
+
+
+class BlockMessages:
+    """Numbers of what is sent: a run of micro-batches for each boundary each way, then what is sent once."""
+
+    def __init__(self, of: BlockJob, pairs: dict[tuple[int, int], int], alone: int) -> None:
+        self.of, self.pairs, self.alone = of, pairs, alone
+        self.number: dict[Hashable, int] = {}
+
+    @property
+    def count(self) -> int:
+        """Messages, with room for every number."""
+        return (2 * self.of.first_boundary[-1] + len(self.number) + 1) * self.of.mesh.micro_batches
+
+    def ports(self, leads: Sequence[Leads], stage: int, turn: Turn | None) -> tuple[MeetingPort, ...]:
+        """Where the rows of a pass of a stage lead."""
+        of, found = self.of, []
+        part = stage if turn is None else turn.chunk * of.stages + stage
+        for lead in leads:
+            if isinstance(lead, Port):
+                number, pair = of.boundary(part, lead)
+                to = pair[1] if lead.sends else pair[0]
+                found.append(MeetingPort((2 * number + lead.back) * of.mesh.micro_batches, self.pairs[pair], to))
+            elif isinstance(lead, Tied):
+                own = lead if turn is None else of.tied(part, lead.parameter)
+                pair = (own.source, own.target)
+                found.append(MeetingPort(self._once(own), self.pairs[pair], pair[stage == pair[0]]))
+            else:
+                chunk = lead.chunk if turn is None and isinstance(lead, ReducedFlag) else turn and turn.chunk
+                key = (stage, chunk if isinstance(lead, ReducedFlag) else "aside")
+                found.append(MeetingPort(self._once(key), self.alone, stage))
+        return tuple(found)
+
+    def _once(self, key: Hashable) -> int:
+        number = self.number.setdefault(key, len(self.number))
+        return (2 * self.of.first_boundary[-1] + number) * self.of.mesh.micro_batches

@@ -1,0 +1,210 @@
+"""A step of many equal blocks as one of few: what its stages are made of is worked out once, however many there are.
+
+Plans that divide a micro-batch alike differ in how many blocks their stages have.  So a step with :data:`BLOCKS` blocks
+is divided and priced, once for all of them; where the long step would be cut is found on columns of its forward
+operators, which repeat; and a *stretch* of the long step, a part of the model between two cuts, is looked up as one of
+the same number of blocks, or of :data:`SHORTEST` and more, in the short one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triosim.core.caching import kept
+from triosim.core.dataclass import dataclass
+from triosim.core.latest import Latest, content
+from triosim.partition.gradients import Gradient, gradients
+from triosim.partition.step import Step
+from triosim.schedule.stages import Cutting, balanced_cuts, cutting
+from triosim.trace.blocks import blocks
+from triosim.trace.repeated import KEPT, ROOM, repeated
+from triosim.trace.tables import Phase, Trace
+
+BLOCKS = 10
+"""Blocks of a short step: one stretch of five has neighbours on both sides."""
+SHORTEST = 3
+"""Blocks of the shortest stretch from which longer ones are told, by what one and two more add."""
+LONGEST = SHORTEST + 2
+"""Blocks of the longest stretch that is looked up as it is."""
+WITHIN = 2
+"""The block of the short step in which a stretch begins that is not at the begin or the end of the model."""
+
+
+class NoBlocks(Exception):
+    """A step that is not made of equal blocks, or is not cut between and within them."""
+
+
+class BlockCut(NamedTuple):
+    """Where a stretch begins or ends: a block (-1 before all, as many as there are after all), operators of it."""
+
+    block: int
+    offset: int
+
+
+class BlockStretch(NamedTuple):
+    """A part of the model, whatever blocks it consists of.
+
+    Attributes:
+        begin, end: offsets of the cuts; None at the begin and the end of the model.
+        before, after: whether it begins before the first block, and ends after the last.
+        blocks: blocks from the begin to the end; -1 where it ends before the first.
+    """
+
+    begin: int | None
+    end: int | None
+    before: bool
+    after: bool
+    blocks: int
+
+
+def blocks_of(workload: Trace) -> int:
+    """How many equal blocks a workload has; 0 where they are no more than :data:`BLOCKS`, or not alike."""
+    of = repeated(workload)
+    found = 0 if of is None or len(of.paths[0]) != 1 else of.copies + KEPT
+    return found if found > BLOCKS else 0
+
+
+@kept(64, room=ROOM, size=len)
+def of_few_blocks(workload: Trace, blocks: int = BLOCKS) -> Trace:
+    """A workload of equal blocks with fewer of them, at least :data:`BLOCKS`."""
+    of = repeated(workload)
+    assert of is not None
+    if blocks == of.copies + KEPT:
+        return workload
+    few = replace(of, paths=(*of.paths[: blocks - KEPT + 1], of.paths[-1]))
+    return few.long(of.short)
+
+
+_PLACES = Latest[list[int]](512, np.inf, len)
+"""Where steps are cut: the same for plans that differ in what replicas divide."""
+
+
+@dataclass(frozen=True, eq=False)
+class BlockStep:
+    """A step of few blocks that stands for one of many.
+
+    Attributes:
+        step: of few blocks.
+        seconds: of each of its operators.
+        blocks: of the step that it stands for.
+        uncut: whether blocks are not to be cut through.
+        count: how many few are.
+    """
+
+    step: Step
+    seconds: NDArray[np.float64]
+    blocks: int
+    uncut: bool
+    count: int = BLOCKS
+
+    @cached_property
+    def grads(self) -> list[Gradient]:
+        """Gradients of its parameters."""
+        return gradients(self.step.trace)
+
+    @cached_property
+    def _begins(self) -> NDArray[np.int64]:
+        """Forward operator with which each block begins, and with which what follows the last does.
+
+        Raises:
+            NoBlocks: operators of blocks are not in order.
+        """
+        trace = self.step.trace
+        of = blocks(trace).of(trace)[trace.operators.phase == Phase.FORWARD]
+        inside = np.flatnonzero(of >= 0)
+        between = of[inside[0] : inside[-1] + 1] if len(inside) else of[:0]
+        if not len(between) or (np.diff(between) < 0).any() or (between < 0).any() or between[-1] != self.count - 1:
+            raise NoBlocks("operators of blocks are not in order")
+        return inside[0] + np.searchsorted(between, np.arange(self.count + 1))
+
+    @cached_property
+    def growth(self) -> float:
+        """How many times the bytes of the parameters of the short step the long one has."""
+        trace = self.step.trace
+        of, weights = blocks(trace).of(trace), trace.weights()
+        inputs = trace.operators.inputs
+        size, within = trace.values.bytes(), np.full(len(trace.values), -1, np.int64)
+        rows = inputs.rows()
+        within[inputs.values[of[rows] >= 0]] = of[rows[of[rows] >= 0]]  # a parameter of a block is in no other
+        one = size[weights[within[weights] == LONGEST]].sum()
+        return 1 + (self.blocks - self.count) * float(one) / float(size[weights].sum())
+
+    @cached_property
+    def _points(self) -> Cutting:
+        """Where the long step may be cut.
+
+        Raises:
+            NoBlocks: blocks are not alike.
+        """
+        step, begins = self.step, self._begins
+        together = blocks(step.trace).of(step.trace) if self.uncut else None
+        few = cutting(step.trace, self.seconds, together, step.homes)
+        first, end = int(begins[LONGEST]), int(begins[LONGEST + 1])
+        before = int(begins[LONGEST - 1])
+
+        def long(column: NDArray) -> NDArray:
+            if not np.array_equal(column[..., before:first], column[..., first:end]):
+                raise NoBlocks("blocks are not alike")
+            more = [column[..., first:end]] * (self.blocks - self.count)
+            return np.concatenate([column[..., :first], *more, column[..., first:]], axis=-1)
+
+        block = None
+        if few.block is not None:
+            anew = np.append(True, (few.block[1:] < 0) | (few.block[1:] != few.block[:-1]))
+            block = np.cumsum(long(anew)).astype(np.int64)
+        return Cutting(long(few.work), long(few.crossing), long(few.tensors), long(few.cuttable), block)
+
+    def cuts(self, parts: int, seconds_per_byte: float) -> tuple[BlockCut, ...]:
+        """Where the long step is cut into so many parts.
+
+        Raises:
+            NoBlocks: blocks are not alike.
+            PlanError: as of :func:`triosim.schedule.stages.split`.
+        """
+        begins, points = self._begins, self._points
+        length = int(begins[LONGEST + 1] - begins[LONGEST])
+        more = np.arange(1, self.blocks - self.count + 1) * length
+        starts = np.concatenate([begins[: LONGEST + 1], begins[LONGEST] + more, begins[LONGEST + 1 :] + more[-1]])
+        key = (content(points), parts, seconds_per_byte)
+        balanced = _PLACES.get(
+            key, lambda: balanced_cuts(points, parts, seconds_per_byte, self.step.trace.meta.workload)
+        )
+        places = np.array(balanced, np.int64)
+        block = np.searchsorted(starts, places, side="right") - 1
+        offset = places - np.where(block >= 0, starts[np.maximum(block, 0)], 0)
+        return tuple(BlockCut(b, o) for b, o in zip(block.tolist(), offset.tolist(), strict=True))
+
+    def stretches(self, cuts: tuple[BlockCut, ...]) -> list[BlockStretch]:
+        """The parts between cuts.
+
+        Raises:
+            NoBlocks: one of them is the whole model.
+        """
+        found = []
+        for begin, end in zip((None, *cuts), (*cuts, None), strict=True):
+            before, after = begin is None or begin.block < 0, end is None or end.block >= self.blocks
+            if before and after:
+                raise NoBlocks("all blocks in one part")
+            first = 0 if begin is None or before else begin.block
+            last = self.blocks if end is None or after else end.block
+            one, other = (None if cut is None else cut.offset for cut in (begin, end))
+            found.append(BlockStretch(one, other, before, after, last - first))
+        return found
+
+    def places(self, of: BlockStretch, blocks: int, begin: int = WITHIN) -> list[int]:
+        """Where the short step is cut to have a stretch with so many blocks as one part.
+
+        Args:
+            begin: block in which it begins, if it is not at the begin or the end of the model.
+        """
+        first = -1 if of.before else self.count - blocks if of.after else begin
+        last = self.count if of.after else (0 if of.before else begin) + blocks
+        ends = [(first, of.begin), (last, of.end)]
+        return [
+            offset + (int(self._begins[block]) if block >= 0 else 0) for block, offset in ends if offset is not None
+        ]
