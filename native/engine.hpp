@@ -74,7 +74,6 @@ public:
 
 private:
     static constexpr std::int32_t NONE = -1;
-    static constexpr std::int32_t UNSEEN = -1;  // in waiting_, until the task has been looked at
 
     enum class What : std::uint64_t { due, end, count, join, step, begin, wake, put, take, next };
 
@@ -82,10 +81,6 @@ private:
         std::int32_t route, task, instance, edge;
     };
     using Taker = std::pair<Tick, std::int32_t>;  // tick of being ready, row
-    struct Stop {  // a task whose predecessors are being placed: the one on its stream, and the next of the others
-        std::int32_t task, before;
-        std::int64_t entry;
-    };
 
     void schedule(Tick tick, What what, std::int32_t who, std::int32_t edge = 0) {
         queue_.push(tick, static_cast<std::uint64_t>(what) << 60 | static_cast<std::uint64_t>(edge) << 30 |
@@ -126,113 +121,49 @@ private:
 
     // --------------------------------------------------------------------------------------- tasks
 
-    // Settle all that waits for nothing but tasks that can be settled; what is left waits in `after_`.  Row by row, which
-    // needs no more as long as rows wait for rows before them; what they wait for after them is gone to first.
+    // Settle in row order all that waits for nothing but tasks before it; what is left waits in `after_`.
     void sweep() {
         std::ranges::fill(finish_, NEVER);
-        std::ranges::fill(waiting_, UNSEEN);
-        std::vector<std::int32_t> last(static_cast<std::size_t>(graph_.streams), NONE), before;
+        std::vector<std::int32_t> last(static_cast<std::size_t>(graph_.streams), NONE);
         std::vector<Successors::Edge> edges;
         for (std::int32_t task = 0; task < static_cast<std::int32_t>(graph_.size()); ++task) {
             const auto at = static_cast<std::size_t>(task);
-            if (waiting_[at] != UNSEEN) continue;
-            std::int32_t held = NONE;
-            if (!before.empty()) held = before[at];
-            else if (graph_.stream[at] >= 0) held = std::exchange(last[static_cast<std::size_t>(graph_.stream[at])], task);
-            if (place(task, held, edges)) continue;
-            if (before.empty()) before = before_on_stream();
-            go_to(task, before, edges);
+            const bool counts = graph_.counts(at);
+            Tick ready = 0;
+            std::int32_t waiting = counts;
+            auto wait_for = [&](std::int32_t other) {  // whether it has not been settled yet
+                const Tick end = finish_[static_cast<std::size_t>(other)];
+                if (end != NEVER) ready = std::max(ready, end);
+                else ++waiting;
+                return end == NEVER;
+            };
+            if (const std::int32_t stream = graph_.stream[at]; stream >= 0) {
+                const std::int32_t before = std::exchange(last[static_cast<std::size_t>(stream)], task);
+                if (before != NONE && wait_for(before)) next_[static_cast<std::size_t>(before)] = task;
+            }
+            if (!counts) {
+                for (const std::int32_t other : graph_.before[at]) {
+                    if (wait_for(other)) edges.push_back({other, task});
+                }
+            } else {
+                for (const std::int32_t other : graph_.before[at]) {
+                    const Tick end = finish_[static_cast<std::size_t>(other)];
+                    if (end != NEVER) schedule(end, What::count, task);
+                    else edges.push_back({other, ~task});
+                }
+            }
+            start_[at] = ready;
+            waiting_[at] = waiting;
+            if (waiting == 0) begin(task);
+            ahead_.clear();
         }
         after_ = Successors(graph_.size(), edges);
-    }
-
-    // The task before each on its stream.
-    std::vector<std::int32_t> before_on_stream() const {
-        std::vector<std::int32_t> before(graph_.size(), NONE), last(static_cast<std::size_t>(graph_.streams), NONE);
-        for (std::size_t at = 0; at < before.size(); ++at) {
-            const std::int32_t stream = graph_.stream[at];
-            if (stream >= 0) {
-                before[at] = std::exchange(last[static_cast<std::size_t>(stream)], static_cast<std::int32_t>(at));
-            }
+        for (std::int32_t task = 0; task < static_cast<std::int32_t>(graph_.size()); ++task) {
+            // Only what waited for a row after it can have been settled without being told.
+            const auto at = static_cast<std::size_t>(task);
+            if (finish_[at] != NEVER && (next_[at] != NONE || !after_[task].empty())) ahead_.push_back(task);
         }
-        return before;
-    }
-
-    // Place a task after all that it waits for, and so on; of a circle some task is placed too early, and never ends.
-    void go_to(std::int32_t task, const std::vector<std::int32_t>& before, std::vector<Successors::Edge>& edges) {
-        const auto note = [&](std::int32_t other) {  // what place() will read is fetched meanwhile
-            const auto at = static_cast<std::size_t>(other);
-            __builtin_prefetch(&graph_.kind[at]);
-            __builtin_prefetch(&graph_.amount[at]);
-            __builtin_prefetch(&graph_.what[at]);
-            __builtin_prefetch(&start_[at], 1);
-            __builtin_prefetch(&finish_[at], 1);
-            waiting_[at] = 0;
-            road_.push_back({other, before[at], graph_.before.offsets[at]});
-            __builtin_prefetch(graph_.before.values.data() + road_.back().entry);
-        };
-        const auto unseen = [&](std::int32_t other) {
-            return other != NONE && waiting_[static_cast<std::size_t>(other)] == UNSEEN;
-        };
-        note(task);
-        while (!road_.empty()) {
-            Stop& here = road_.back();
-            if (unseen(here.before)) {
-                note(here.before);
-                continue;
-            }
-            const std::int64_t end = graph_.before.offsets[static_cast<std::size_t>(here.task) + 1];
-            while (here.entry < end && !unseen(graph_.before.values[static_cast<std::size_t>(here.entry)])) ++here.entry;
-            if (here.entry < end) {
-                note(graph_.before.values[static_cast<std::size_t>(here.entry)]);
-                continue;
-            }
-            const Stop done = here;
-            road_.pop_back();
-            place(done.task, done.before, edges);
-        }
-    }
-
-    // Settle a task if all that it waits for has been, else note what it waits for.  False, and nothing is done, if it
-    // waits for one that has not been looked at, and may be settled yet.
-    bool place(std::int32_t task, std::int32_t before, std::vector<Successors::Edge>& edges) {
-        const auto at = static_cast<std::size_t>(task);
-        const bool counts = graph_.counts(at);
-        const std::size_t noted = edges.size();
-        Tick ready = 0;
-        std::int32_t waiting = counts;
-        auto wait_for = [&](std::int32_t other) {  // whether it has not been settled yet
-            const Tick end = finish_[static_cast<std::size_t>(other)];
-            if (end != NEVER) ready = std::max(ready, end);
-            else ++waiting;
-            return end == NEVER;
-        };
-        const auto unseen = [this, task](std::int32_t other) {
-            return other != task && waiting_[static_cast<std::size_t>(other)] == UNSEEN;
-        };
-        if (counts && std::ranges::any_of(graph_.before[at], unseen)) return false;
-        const bool held = before != NONE && wait_for(before);
-        if (held && unseen(before)) return false;
-        for (const std::int32_t other : graph_.before[at]) {
-            if (!counts) {
-                if (!wait_for(other)) continue;
-                if (unseen(other)) {
-                    edges.resize(noted);
-                    return false;
-                }
-                edges.push_back({other, task});
-            } else if (const Tick end = finish_[static_cast<std::size_t>(other)]; end != NEVER) {
-                schedule(end, What::count, task);
-            } else {
-                edges.push_back({other, ~task});
-            }
-        }
-        if (held) next_[static_cast<std::size_t>(before)] = task;
-        start_[at] = ready;
-        waiting_[at] = waiting;
-        if (waiting == 0) begin(task);
-        ahead_.clear();  // what waits for it looks at its end
-        return true;
+        proceed();
     }
 
     // A task is ready and starts; its end may lie in the future, or not be known yet.
@@ -404,7 +335,6 @@ private:
     std::vector<std::int32_t> next_;            // that waits for each task on its stream
     Successors after_;                          // others that wait; those that count their predecessors as ~task
     std::vector<std::int32_t> ahead_;           // settled, not yet told to those that wait for them
-    std::vector<Stop> road_;                    // of go_to()
     std::priority_queue<std::int32_t, std::vector<std::int32_t>, std::greater<>> begins_;  // collectives, now
 
     std::vector<Moving> moving_;  // by slot

@@ -83,7 +83,7 @@ struct Graph {
 class Successors {
 public:
     struct Edge {
-        std::int32_t source = 0, target = 0;
+        std::int32_t source, target;
     };
 
     Successors() = default;
