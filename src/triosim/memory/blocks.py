@@ -76,6 +76,7 @@ class StepStorages:
         first, last = np.maximum(at[first], 0), np.maximum(at[last], 0)
         for storage, instruction in arrivals.items():
             first[where == storage] = instruction
+        last = np.maximum(first, last)  # where a stage only looks at views of what arrives, the views come before it
         return Uses(where, first, last, np.zeros(len(where), bool))
 
 

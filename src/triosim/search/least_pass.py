@@ -154,17 +154,16 @@ def _passes(
     begins = np.ones(len(rows), bool)
     begins[1:] = piece[rows[1:]] != piece[rows[:-1]]
     cuts = np.append(np.flatnonzero(begins), len(rows)).tolist()
-    whole = forward = hidden = 0.0
+    whole, forward, hidden = UnderWay(), UnderWay(), 0.0
     for first, end in itertools.pairwise(cuts):
         own = rows[first:end]
         turn = int(np.argmax(backward[own])) if backward[own].any() else len(own)
+        times = float(often[own].min())
         at = recurrence.read(UnderWay(), own[:turn], seconds)
-        times, turned = float(often[own].min()), at.least(recurrence.slowdown)
-        recurrence.read(at, own[turn:], seconds)
-        whole += times * at.least(recurrence.slowdown)
-        forward += times * turned
+        forward.counts(at, times)
+        whole.counts(recurrence.read(at, own[turn:], seconds), times)
         hidden = max(hidden, at.hidden)
-    return forward, whole, hidden
+    return forward.least(recurrence.slowdown), whole.least(recurrence.slowdown), hidden
 
 
 def alone_of(made: Arranged) -> list[float]:

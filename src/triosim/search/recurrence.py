@@ -61,6 +61,16 @@ class UnderWay:
         """How long all that what follows may wait for is behind the computation."""
         return [max(0.0, end - self.clock) for end in (self.busy, *self.done.values())]
 
+    def counts(self, other: UnderWay, times: float) -> None:
+        """Count what another one has run so many times as well.
+
+        What takes at least how long is asked of the sums: collectives of one piece may lie in the gaps of the next.
+        """
+        self.works += times * other.works
+        self.calls += times * other.calls
+        self.exposed += times * other.exposed
+        self.gaps += times * other.gaps
+
     def least(self, slowdown: float) -> float:
         """What all of it takes at least."""
         beside = max(0.0, self.calls - self.exposed - self.gaps)
@@ -177,7 +187,8 @@ class PassRecurrence:
             more.exposed = at.exposed - exposed
         else:
             at.busy, at.done = 0.0, {}
-        return self.read(at, rows[last:], seconds, inside, slows).least(slows) + block.more * more.least(slows)
+        self.read(at, rows[last:], seconds, inside, slows).counts(more, block.more)
+        return at.least(slows)
 
     def _elsewhere(self, number: int, inside: NDArray[np.bool_]) -> bool:
         """Whether what is gathered is read by another part, which then gathers it."""
