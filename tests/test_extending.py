@@ -34,6 +34,9 @@ from triosim.interop.astra.network import AstraNetwork
 from triosim.interop.astra.play import play
 from triosim.interop.astra.system import read as read_system
 from triosim.operators import KINDS, _names
+from triosim.serving.deployment import Deployment
+from triosim.serving.deployment import serve as serve_fleet
+from triosim.serving.pool import Pool
 from triosim.serving.request_files import read as read_requests
 from triosim.serving.requests import RequestTable
 from triosim.trace.builder import TraceBuilder
@@ -324,6 +327,13 @@ def test_shortest_first_serves_the_shortest_of_those_that_wait(outside: Path) ->
     table = RequestTable.of([0, 0, 0], [50, 50, 50], [5, 3, 1])
     served = serve(table, replica("shortest-first", max_running=1, times=Linear(base=MS, token=0, key=0)))
     assert (served.finished / MS).tolist() == [9, 4, 1]
+
+
+def test_fewest_steps_makes_the_image_with_fewest_steps_first(outside: Path) -> None:
+    pool = Pool("dit-s-2", triosim.system(device="H100", devices=1), engine="fewest-steps")
+    table = RequestTable.of([0.0, 0.0, 0.0], [1, 1, 1], [9, 2, 4])
+    found = serve_fleet(Deployment((pool,)), table, interval=False).served
+    assert np.argsort(found.finished).tolist() == [1, 2, 0]
 
 
 def test_long_apart_keeps_long_prompts_to_the_last_replica(outside: Path) -> None:

@@ -149,8 +149,8 @@ def test_a_tied_weight_has_a_gradient_on_each_stage(schedule: str) -> None:
 def test_a_stage_that_only_views_what_arrives_holds_it_while_it_arrives() -> None:
     """Cut within a feed-forward part, a stage receives a shard of which it reads views only."""
     sizes = {
-        "hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 32,
-        "num_hidden_layers": 8, "vocab_size": 4096,
+        "hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 8, "num_key_value_heads": 8,
+        "head_dim": 32, "num_hidden_layers": 8, "vocab_size": 4096,
     }  # fmt: skip
     trace = triosim.model("llama-3.2-1b", sequence_length=2048, configuration=sizes)
     plan = triosim.Plan(
