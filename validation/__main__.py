@@ -30,7 +30,7 @@ READS = {
     "vtrain": ("training/measured.csv",),
 }
 """What judges that take ``--data`` read of a folder of data, one run for each file."""
-ALONE = ("astra", "chunks", "images", "interference", "memory", "recorder", "roads", "scenarios")
+ALONE = ("astra", "chunks", "deep_learning_examples", "interference", "memory", "recorder", "roads", "scenarios")
 """Judges that need no data: they compare with kept runs, with closed forms or with this machine."""
 
 
