@@ -19,11 +19,12 @@ from triosim.prediction.simulate import simulate
 from triosim.schedule._stage import StageFacts
 from triosim.schedule.actions import Pass
 from triosim.schedule.gathering import Missing
+from triosim.search.block_step import NoBlocks
 from triosim.search.contracted import Aside, ReducedFlag, StageContraction
 from triosim.search.evaluate import NotEvaluated
 from triosim.search.evaluated_figures import outlined_figures
 from triosim.search.outcome import figures
-from triosim.search.outline import _Outline, outlined
+from triosim.search.outline import _Outline, in_blocks, outlined
 
 WITHIN = 1e-3
 """What outlined times may differ where transfers share links, or collectives slow down what computes beside them."""
@@ -144,3 +145,14 @@ def test_a_sweep_takes_it(workload: triosim.Trace, machine: triosim.System) -> N
     plans = [{"tp": 2, "zero": zero, "micro_batches": 2, "batch_size": 16, "host": "none"} for zero in (0, 3)]
     found = triosim.sweep(workload, machine, plans)
     assert [one.figures.way for one in found if one.figures] == ["outlined"] * 2
+
+
+def test_parts_of_less_than_a_block_are_outlined_operator_by_operator() -> None:
+    """16 parts of 12 blocks that are run again: some parts hold no whole block, and memory is that of the whole."""
+    trace = triosim.model("gpt2", sequence_length=256)
+    machine = triosim.system("dgx-a100", 1)
+    plan = triosim.Plan(pp=8, schedule="interleaved-1f1b", recompute="full", micro_batches=16, batch_size=16)
+    with pytest.raises(NoBlocks, match="parts of less than a block"):
+        in_blocks(trace, machine, plan, triosim.Fidelity())
+    found = outlined(trace, machine, plan)
+    assert found.reserved == simulate(trace, machine, plan, fit=False).memory.reserved_bytes

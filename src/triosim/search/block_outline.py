@@ -201,6 +201,8 @@ class BlockJob:
         self.replication: Replication = replication(rules, mesh)
         if not self.schedule.looped(mesh.stages) or self.schedule.splits_backward or self.schedule.times_matter:
             raise NoBlocks("a schedule that does not loop, or splits the backward")
+        if mesh.stages * self.schedule.chunks_per_stage > blocks_of(workload):
+            raise NoBlocks("parts of less than a block, of which some hold nothing that repeats")
         check(mesh, self.schedule, self.replication)
         self.workload = workload
         self.shared = shared_step(workload, system, plan, fidelity, mesh, self._padding())
