@@ -59,7 +59,7 @@ def _compared(options: Options, training: bool, progress: Any) -> Comparison:
     for label, changes in asked.items():
         progress(f"predicting {label}")
         try:
-            plan, models = asked_of(base, fidelity, changes, system.devices)
+            plan, models = asked_of(base, fidelity, changes)
             found = simulate(trace, system, plan, models, progress=progress, other_recordings=also, energy=told)
         except InputError as error:
             raise InputError(f"--compare {label}: {error}" if changes else str(error)) from error

@@ -61,7 +61,8 @@ from triosim.trace.tables import Trace
 from triosim.transform.optimizing import needs_whole_tensors, optimized
 from triosim.transform.recompute import recomputed
 
-OF_ITS_OWN = ("pp", "dp", "schedule", "schedule_options", "micro_batches", "batch_size", "global_batch_size", "zero")
+OF_ITS_OWN = ("pp", "dp", "schedule", "schedule_options", "micro_batches", "micro_batch_size",
+              "batch_size", "global_batch_size", "zero")  # fmt: skip
 """Fields of a plan that steps of one micro-batch do not depend on, or that are told apart otherwise."""
 SUMMED = (1 << 30, 4)
 """Micro-batches for which passes are written, those of other numbers between them: in the first of them gradients are
