@@ -418,10 +418,14 @@ def _named(pairs: Iterable[tuple[str, str]], key: Callable[[str], str] = _typed)
 
 
 def _resolve(text: str, names: dict[str, str], what: str) -> str | None:
-    """What ``text`` stands for: a whole name, or the one name that begins with it up to a hyphen."""
+    """What ``text`` stands for: a whole name, the one name that has the same letters and digits, or the one that begins
+    with it up to a hyphen."""
     wanted = _typed(text)
     if wanted in names:
         return names[wanted]
+    alike = {name for typed, name in names.items() if wanted and typed.replace("-", "") == wanted.replace("-", "")}
+    if len(alike) == 1:
+        return alike.pop()
     begun = {name for typed, name in names.items() if wanted and typed.startswith(wanted + "-")}
     if len(begun) > 1:
         raise InputError(f"{what} {text!r} could be {', '.join(sorted(begun))}: say which")
