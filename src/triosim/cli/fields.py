@@ -7,7 +7,7 @@ Some of them are fields of a plan or a fidelity: :func:`with_fields_of` takes th
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -86,6 +86,13 @@ def _how(said: Mapping[str, Any]) -> Any:
     if "names" not in said:
         return typer.Argument(**common)
     return typer.Option(*said["names"], rich_help_panel=said["group"], **common)
+
+
+def given(options: Any) -> Iterator[tuple[str, str]]:
+    """Field and name of each option that says something else than it does by default."""
+    for own in fields(options):
+        if "names" in own.metadata and getattr(options, own.name) != own.default:
+            yield own.name, own.metadata["names"][0].partition("/")[0]
 
 
 def named(texts: Sequence[str] | None, option: str, example: str) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from triosim.core.errors import InputError, printable
@@ -30,7 +30,7 @@ def request(options: InferOptions) -> None:
     """
     from triosim.cli.command import say, wants_summary
     from triosim.cli.energy_options import limits, slowdown_of
-    from triosim.cli.fields import named
+    from triosim.cli.fields import given, named
     from triosim.cli.streams import written
     from triosim.core.outputs import text_output
     from triosim.hardware import machine
@@ -40,9 +40,8 @@ def request(options: InferOptions) -> None:
 
     if options.prompt is None or options.output is None:
         raise InputError("a request needs both its prompt and its output: give --prompt and --output")
-    for own in fields(options):
-        if own.name not in TAKEN and getattr(options, own.name) != own.default:
-            option = own.metadata["names"][0].partition("/")[0]
+    for name, option in given(options):
+        if name not in TAKEN:
             raise InputError(
                 f"{option} has no meaning for one request with its cache: leave it out, or --prompt and --output"
             )
