@@ -170,6 +170,31 @@ def with_fields_of(*parts: type[Checked], groups: Sequence[str]) -> Callable[[ty
     return add
 
 
+def with_options_of(source: type, names: Sequence[str], groups: Sequence[str]) -> Callable[[type[O]], type[O]]:
+    """A decorator that adds options to a class that is to become a dataclass: some of another command's.
+
+    Args:
+        source: that command's options.
+        names: of their fields.
+        groups: in the order in which help lists them; in each the added options come before the class's own.
+    """
+
+    def add(options: type[O]) -> type[O]:
+        there, hints = {own.name: own for own in fields(source)}, get_type_hints(source)
+        own, place = dict(options.__annotations__), dict[str, tuple[int, bool]]()
+        for name in own:
+            said = getattr(options, name).metadata
+            place[name] = (groups.index(said["group"]) if "group" in said else -1, True)
+        for name in names:
+            own[name] = hints[name]
+            setattr(options, name, field(default=there[name].default, metadata=there[name].metadata))
+            place[name] = (groups.index(there[name].metadata["group"]), False)
+        options.__annotations__ = {name: own[name] for name in sorted(own, key=place.__getitem__)}
+        return options
+
+    return add
+
+
 def answers(part: type[Checked], options: object, read: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
     """Fields of a plan or a fidelity, as they were typed; those that were not are left out.
 
