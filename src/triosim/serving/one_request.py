@@ -198,5 +198,7 @@ def _breakdown(times: ModelTimes, step: StepShape) -> dict[str, float]:
         found["send"] = (times.stages - 1) * times.communication.send(2.0 * step.tokens * kernels.model.width)
     found["embedding"] = float(kernels.embedding(tokens)[0])
     found["sampling"] = float(kernels.sampling([step.sampled])[0])
-    found["host"] = max(0.0, times.stages * times.host_ticks / PICOSECONDS_PER_SECOND - sum(found.values()))
+    device = round(sum(found.values()) * PICOSECONDS_PER_SECOND / times.stages)
+    beyond = times.with_host(device, step.decodes + len(step.chunks)) - device
+    found["host"] = times.stages * beyond / PICOSECONDS_PER_SECOND
     return found

@@ -8,7 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from triosim.composition.host import issue_seconds
+from triosim.composition.host import collective_seconds, issue_seconds
 from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_BYTES
 from triosim.core.errors import InputError, quoted
@@ -26,7 +26,7 @@ from triosim.serving.model_times import ModelTimes
 from triosim.serving.pim import ATTENTION, OFF, PimKernels
 from triosim.serving.policy import ENGINES, IMAGE_ENGINES, Policy
 from triosim.serving.replica import Replica
-from triosim.serving.step_times import NO_HOST, StepHost, StepTimes
+from triosim.serving.step_times import NO_HOST, StepHost, StepTimes, eager_host
 from triosim.serving.swap import SWAP_BYTES, HostCopies, SwappingCache
 
 if TYPE_CHECKING:
@@ -554,9 +554,12 @@ def step_times(
 
         between = ReplicaCommunication(own.system, own.tensor_parallel, own.stages, first, moved.network)
     issue = issue_seconds(own.host)
+    if issue and host == NO_HOST:
+        host = eager_host(own.tensor_parallel * own.stages)
     return ModelTimes(
-        kernels, between, own.stages, graphs=issue == 0, host_s=own.host_s, issue_s=issue, engine_host=host
-    )
+        kernels, between, own.stages, graphs=issue == 0, host_s=own.host_s, issue_s=issue,
+        collective_s=collective_seconds(own.host), engine_host=host,
+    )  # fmt: skip
 
 
 def kernels_of(own: Pool, model: ServedModel, first: int = 0, moved: Moved = NOTHING_MOVED) -> ServingKernels:
