@@ -179,8 +179,10 @@ nb::object play(nb::object requests, nb::list py_replicas, nb::object py_routing
         }
         const std::int64_t blocks = whole(from.attr("blocks"));
         if (blocks < 1) throw Refused("a cache has no block");
-        auto cache = std::make_unique<Cache>(blocks, keys.size, field<bool>(from, "reuses"), field<bool>(from, "radix"),
-                                             field<bool>(from, "by_use"), keys);
+        const std::int64_t windowed = whole(from.attr("windowed")), window = whole(from.attr("window"));
+        if (windowed < 0 || windowed > 1 << 20 || window < 0) throw Refused("a cache has no such groups of layers");
+        auto cache = std::make_unique<Cache>(blocks, keys.size, windowed, window, field<bool>(from, "reuses"),
+                                             field<bool>(from, "radix"), field<bool>(from, "by_use"), keys);
         auto policy = policy_of(from, *cache);
         const auto most_exact = static_cast<std::size_t>(whole(from.attr("most_exact")));
         replicas.emplace_back(std::move(cache), std::move(policy), times[at],

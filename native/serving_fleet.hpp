@@ -269,9 +269,10 @@ private:
         if (unused_.empty()) return requests_.emplace_back();
         Request* request = unused_.back();
         unused_.pop_back();
-        std::vector<std::int32_t> held = std::move(request->held);
+        std::vector<std::int32_t> held = std::move(request->held), windowed = std::move(request->held_windowed);
         *request = Request{};
         request->held = std::move(held);
+        request->held_windowed = std::move(windowed);
         return *request;
     }
 

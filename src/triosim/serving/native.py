@@ -78,6 +78,8 @@ class _Replica:
     steady: bool
     times: _Times
     blocks: int
+    windowed: int
+    window: int
     reuses: bool
     radix: bool
     by_use: bool
@@ -224,9 +226,11 @@ def _replica(replica: Replica, kinds: dict[int, _Times]) -> _Replica:
         max_running=policy.max_running,
         max_tokens=-1 if policy.max_tokens is None else policy.max_tokens,
         longest=policy.longest,
-        steady=bool(policy.steady),
+        steady=bool(policy.steady and not cache.windowed),
         times=kinds[id(times)],
         blocks=cache.blocks,
+        windowed=cache.windowed,
+        window=cache.window,
         reuses=cache.reuses,
         radix=isinstance(cache, PrefixCache) and cache.radix,
         by_use=isinstance(cache, PrefixCache) and cache.by_use,

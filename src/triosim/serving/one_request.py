@@ -129,7 +129,7 @@ def one_request(
         utilisation=UTILISATION if own.utilisation is None else own.utilisation,
     )  # fmt: skip
     tpot = float(np.mean(decodes)) if decodes else None
-    held = batch * (whole - 1) * kept.block
+    held = batch * model.kv_kept_bytes(whole - 1, kv_type_of(own.kv_cache), own.tensor_parallel, own.stages)
     pim = energy = None
     if not isinstance(times.kernels, PimKernels):
         priced = list(zip(steps, (ttft, *decodes), strict=True))

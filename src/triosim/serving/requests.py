@@ -161,6 +161,8 @@ class Request:
         blocks: of the cache that it holds.
         keys: hashes of its full blocks, for a cache that reuses prefixes; empty otherwise.
         held, stored: its blocks by name, and how many of them, from the first, have keys; of such a cache.
+        behind: how many of its blocks, from the first, layers with a window have given back.
+        held_windowed: blocks of these layers by name, of a cache that names them.
         cached: prompt tokens that it found in the cache when it was last admitted.
         asked: restarts, and one, when other tiers of KV cache were last asked for its blocks.
         away: tokens that it had computed when it gave way and whose blocks are on the host.
@@ -173,9 +175,9 @@ class Request:
     """
 
     __slots__ = (
-        "arrived", "asked", "away", "blocks", "busy", "cached", "computed", "end", "finished", "first_token", "held",
-        "keys", "known", "last_end", "last_token", "number", "prefill", "priority", "prompt", "restarts", "row",
-        "scheduled", "session", "stored", "waited",
+        "arrived", "asked", "away", "behind", "blocks", "busy", "cached", "computed", "end", "finished", "first_token",
+        "held", "held_windowed", "keys", "known", "last_end", "last_token", "number", "prefill", "priority", "prompt",
+        "restarts", "row", "scheduled", "session", "stored", "waited",
     )  # fmt: skip
 
     def __init__(
@@ -191,7 +193,8 @@ class Request:
         self.keys = keys
         self.priority = priority
         self.held: list[int] = []
-        self.computed = self.blocks = self.stored = self.cached = self.waited = self.restarts = 0
+        self.held_windowed: list[int] = []
+        self.computed = self.blocks = self.behind = self.stored = self.cached = self.waited = self.restarts = 0
         self.away = self.asked = 0
         self.scheduled = self.first_token = self.finished = self.last_end = self.last_token = -1
         self.busy = False
@@ -216,15 +219,16 @@ class Request:
         if self.computed or self.busy:
             self.restarts += 1
         self.prefill = self.known
-        self.computed = self.blocks = self.stored = self.cached = self.away = self.asked = 0
-        self.held = []
+        self.computed = self.blocks = self.behind = self.stored = self.cached = self.away = self.asked = 0
+        self.held, self.held_windowed = [], []
         self.busy = False
 
     def without_blocks(self) -> Request:
         """Another that holds the blocks that this one held."""
         other = Request(self.row, self.number, self.arrived, self.prompt, self.end - self.prompt, keys=self.keys)
         other.blocks, other.held, other.stored = self.blocks, self.held, self.stored
-        self.blocks, self.held, self.stored = 0, [], 0
+        other.behind, other.held_windowed = self.behind, self.held_windowed
+        self.blocks, self.held, self.stored, self.behind, self.held_windowed = 0, [], 0, 0, []
         return other
 
     def handed_over(self, output: int) -> Request:
