@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from typing import Any
 
 import numpy as np
 import pytest
@@ -328,7 +327,7 @@ def test_blocks_are_of_groups_of_layers() -> None:
 
 
 def test_windows_leave_room_for_more_requests() -> None:
-    traffic = "--arrivals burst:30 --requests 30 --interval off --json -".split()
+    traffic = ["--arrivals", "burst:30", "--requests", "30", "--interval", "off", "--json", "-"]
     lengths = ("--lengths", "prompt=fixed:4000;output=fixed:40")
 
     def mean(*more: str) -> float:
