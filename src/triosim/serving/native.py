@@ -156,6 +156,8 @@ def play(
     if found is None:
         return None
     rows, counts = found
+    rows.setdefault("arrived", table.arrived)
+    rows.setdefault("replica", np.broadcast_to(np.int64(0), table.arrived.shape))
     for replica, counted in zip(replicas, counts, strict=True):
         _write_back(replica, counted)
     return NativeRun(rows)

@@ -104,19 +104,16 @@ class RequestTable:
         if not seconds.size:
             raise InputError("there is no request: give at least one")
         arrived = picoseconds(seconds, lambda row: f"{place(row)}: the arrival time", MOST_TICKS)
-        counts = [
-            _counts(np.asarray(column, np.float64), what, place)
-            for column, what in ((prompt, "prompt"), (output, "output"))
-        ]  # fmt: skip
+        counts = [_counts(np.asarray(column), what, place) for column, what in ((prompt, "prompt"), (output, "output"))]
         session_of, after = (
-            np.full(len(arrived), -1, np.int64) if column is None else np.asarray(column, np.int64)
+            np.broadcast_to(np.int64(-1), arrived.shape) if column is None else np.asarray(column, np.int64)
             for column in (session, follows)
         )
         models = tuple(dict.fromkeys(model)) if model is not None else ()
         asked = None if model is None else np.array([models.index(name) for name in model], np.int64)
         ranks = None if priority is None else np.asarray(priority, np.int64)
-        first = np.flatnonzero(after < 0)
-        falls = np.flatnonzero(np.diff(arrived[first]) < 0)
+        first = np.arange(len(arrived)) if follows is None else np.flatnonzero(after < 0)
+        falls = np.flatnonzero(np.diff(arrived if follows is None else arrived[first]) < 0)
         if falls.size and not sort:
             row, above = int(first[falls[0] + 1]), int(first[falls[0]])
             raise InputError(
@@ -136,14 +133,17 @@ class RequestTable:
         return RequestTable(arrived, counts[0], counts[1], session_of, after, hashes, asked, models, ranks)
 
 
-def _counts(column: NDArray[np.float64], what: str, place: Callable[[int], str]) -> NDArray[np.int64]:
-    wrong = ~((column >= 1) & (column <= MOST_TOKENS) & (column == np.floor(column)))
+def _counts(column: NDArray, what: str, place: Callable[[int], str]) -> NDArray[np.int64]:
+    wrong = ~((column >= 1) & (column <= MOST_TOKENS))
+    if column.dtype.kind != "i":
+        column = column.astype(np.float64)
+        wrong |= column != np.floor(column)
     if wrong.any():
         row = int(np.argmax(wrong))
         raise InputError(
             f"{place(row)}: the {what} has {column[row]:g} tokens: give a whole number from 1 to {MOST_TOKENS}"
         )
-    return column.astype(np.int64)
+    return column.astype(np.int64, copy=False)
 
 
 class Request:
