@@ -60,7 +60,19 @@ def test_an_eager_host_binds_decoding() -> None:
     eager = found("--host", "large-model")
     assert eager["breakdown_s"]["decode"]["host"] > 0
     assert eager["tpot_s"] > found()["tpot_s"]
-    assert eager["tpot_s"] == pytest.approx((32 * 10 + 5) * 55e-6)
+    launching, waiting = (32 * 10 + 5) * 55e-6, 1.28e-3 + 0.106e-3
+    assert eager["tpot_s"] == pytest.approx(launching + waiting)
+    assert sum(eager["breakdown_s"]["decode"].values()) == pytest.approx(launching + waiting)
+
+
+def test_an_eager_host_launches_collectives_without_a_framework() -> None:
+    def token(parallel: str) -> float:
+        words = ("--system", "dgx-h100", "--tp", parallel, "--idle-ok", "--prompt", "9", "--output", "2")
+        done = run("infer", "llama-3-8b", *words, "--host", "large-model", "--json", "-")
+        return float(json.loads(done.stdout)["tpot_s"])
+
+    launching, reducing, waiting = (32 * 10 + 5) * 55e-6, 2 * 32 * 20e-6, 3.84e-3 + 0.216e-3
+    assert token("2") == token("8") == pytest.approx(launching + reducing + waiting)
 
 
 def test_tensor_parallelism_and_stages() -> None:

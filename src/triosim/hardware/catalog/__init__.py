@@ -204,10 +204,16 @@ def link_facts(name: str) -> LinkFacts:
         InputError: no link has that name.
     """
     known = _links()
-    found = _resolve(name, _named((n, n) for n in known), "link")
+    found = _resolve(name, _link_names(), "link")
     if found is None:
         raise unknown("link", name, known, "(or give a bandwidth such as 50GB/s)")
     return known[found]
+
+
+@lru_cache(maxsize=1)
+def _link_names() -> dict[str, str]:
+    """Names of links, by how they are typed."""
+    return _named((name, name) for name in _links())
 
 
 def link_rows() -> list[dict[str, Any]]:
