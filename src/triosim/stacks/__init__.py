@@ -55,6 +55,8 @@ class Stack:
         clip: whether the norm of all gradients is found and they are scaled by it.
         loss_scale: whether 16-bit floats (not bfloat16) are trained with a scaled loss, so that gradients are checked
             and unscaled.
+        copied_gradients: whether 16-bit floats' gradients (not bfloat16's) are copied to float32 before they are checked,
+            clipped and given to the optimizer.
         overlap_gradients: whether gradients are reduced beside the backward; otherwise all at once after it, or, where
             parameters are sharded too, each while the backward waits for it.
         gathers: what is gathered at once where parameters are sharded (:data:`GATHERS`); modules are gathered one ahead
@@ -83,6 +85,7 @@ class Stack:
     reduce: str = "gradient"
     clip: bool = False
     loss_scale: bool = False
+    copied_gradients: bool = False
     overlap_gradients: bool = True
     gathers: str = "block"
     blocking_launches: bool = False
