@@ -239,9 +239,7 @@ class _Edit:
         read = [latest[p] for p in order]
         written = []
         for parameter, value in zip(order, read, strict=True):
-            written.append(
-                self.value(self._origin(value), self.storages, 0, single, parameter, Category.TEMPORARY)
-            )
+            written.append(self.value(self._origin(value), self.storages, 0, single, parameter, Category.TEMPORARY))
             self.storages += 1
         self._before_optimizer("aten::_foreach_copy_", read, written, role="src")
         for parameter, before, after in zip(order, read, written, strict=True):
