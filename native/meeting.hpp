@@ -7,8 +7,11 @@
 #include <cstdint>
 #include <queue>
 #include <span>
+#include <stdexcept>
 #include <tuple>
 #include <vector>
+
+#include "queue.hpp"
 
 namespace triosim {
 
@@ -48,6 +51,7 @@ class MeetingPlayer {
 public:
     enum : std::int8_t { WORK = 0, MOVE = 1, SENDS = 2, RECEIVES = 3 };
     static constexpr std::int64_t NEVER = -1;
+    static constexpr std::int64_t FAR = std::int64_t{1} << 61;  // ticks: what comes after this is not played
 
     MeetingPlayer(const MeetingPieces& pieces, const MeetingTurns& turns, const MeetingWays& ways, std::size_t streams,
                   std::size_t messages, std::size_t labels, std::span<const std::int64_t> host)
@@ -78,6 +82,7 @@ public:
         while (!events_.empty()) {
             const auto [at, what, which, version] = events_.top();
             events_.pop();
+            if (at > FAR) throw std::invalid_argument(TOO_LONG);
             if (what == TRANSFER) {
                 if (transfers_[which].version != version) continue;
                 now_ = at;
@@ -286,7 +291,9 @@ private:
     }
 
     static std::int64_t ticks(double left, double rate) {
-        return left <= 0 ? 0 : static_cast<std::int64_t>(std::ceil(left / rate - 1e-6));
+        if (left <= 0) return 0;
+        const double whole = std::ceil(left / rate - 1e-6);
+        return whole < static_cast<double>(FAR) ? static_cast<std::int64_t>(whole) : FAR + 1;
     }
 
     double rate(const Transfer& t) const {
@@ -386,6 +393,9 @@ inline const char* why_wrong(const MeetingPieces& p, const MeetingTurns& t, cons
         if (resource < 0 || static_cast<std::size_t>(resource) >= w.resources) return "no such resource";
     for (const auto way : w.own)
         if (way < 0 || way >= ways) return "no such class of transfers";
+    const auto far = [](std::int64_t tick) { return tick < -Player::FAR || tick > Player::FAR; };
+    if (std::ranges::any_of(t.release, far) || std::ranges::any_of(p.held, far) || std::ranges::any_of(host, far))
+        return TOO_LONG;
     for (std::size_t piece = 0; piece + 1 < p.first.size(); ++piece)
         for (auto row = p.first[piece]; row < p.first[piece + 1]; ++row) {
             const bool receives = p.kind[row] == Player::RECEIVES;
@@ -437,6 +447,20 @@ struct Chained {
     std::vector<std::int64_t> call_begin, call_end;      // of each collective, -1 for those that were not called
     std::int64_t host = 0, end = 0;
 };
+
+// No row of a pass is worked on, and none of its collectives under way, later than this, in ticks.
+inline double lasts(const Chain& c, std::span<const std::int32_t> rows) {
+    double longest = 0, sum = 0;
+    for (const std::int64_t call : c.call) longest = std::max(longest, std::abs(static_cast<double>(call)));
+    for (const std::int32_t number : rows) {
+        const auto row = static_cast<std::size_t>(number);
+        const auto called = c.after_first[row + 1] - c.after_first[row] + c.before_first[row + 1] - c.before_first[row];
+        sum += std::abs(static_cast<double>(c.ticks[row])) * c.slowdown + std::abs(static_cast<double>(c.gap[row])) +
+               std::abs(static_cast<double>(c.issue[row])) +
+               static_cast<double>(called) * (longest + std::abs(static_cast<double>(c.call_issue)));
+    }
+    return sum;
+}
 
 // Plays rows twice, so that the second time follows upon one like it, and counts from its begin.
 inline Chained chain(const Chain& c, std::span<const std::int32_t> rows, std::span<const std::int8_t> calls,
