@@ -46,9 +46,9 @@ from triosim.schedule.actions import SCHEDULES, Action, Pass, Schedule
 from triosim.schedule.costs import ScheduleCosts
 from triosim.schedule.gathering import Missing, missing
 from triosim.schedule.stages import Stages, cut
-from triosim.search.block_passes import StretchFacts, StretchPasses
+from triosim.search.block_passes import BoundPass, StretchFacts, StretchPasses
 from triosim.search.block_step import BLOCKS, BlockStep, BlockStretch, NoBlocks, blocks_of, of_few_blocks
-from triosim.search.contracted import WORKS, ContractedPass, Leads, ReducedFlag, Tied
+from triosim.search.contracted import WORKS, Aside, ContractedPass, Leads, ReducedFlag, Tied, WrittenPass
 from triosim.search.evaluate import means_of
 from triosim.search.memory_of import reserved_by
 from triosim.search.order import Order, Turn, order_of
@@ -302,7 +302,7 @@ class BlockJob:
         turns = [turn.after_backward, turn.what is not Pass.FORWARD]
         return missing(turns, 0 if turn.first else 1, self.replication.regathers, True)
 
-    def written(self, stage: int, turn: Turn | None) -> tuple[Hashable, Callable[[], ContractedPass]]:
+    def written(self, stage: int, turn: Turn | None) -> tuple[Hashable, Callable[[], WrittenPass]]:
         """A pass of a stage, or what ends its iteration, and what tells it apart."""
         if turn is None:
             key = (*(self.stretches[part] for part in self._parts(stage)), None)
@@ -310,16 +310,16 @@ class BlockJob:
         part = turn.chunk * self.stages + stage
         place = self.stretches[part], turn.what, turn.final, self._needs(turn, part), self._leads[stage]
         sent = self._sends[part][turn.what is not Pass.FORWARD]
-        tied = turn.final and tuple(self.tied(part, parameter) for parameter, _ in self.known[part].tied)
-        return (place, sent, tied), lambda: self._bound(part, place)
+        return (place, sent), lambda: self._bound(part, place)
 
-    def _bound(self, part: int, place: tuple[BlockStretch, Pass, bool, Missing, bool]) -> ContractedPass:
+    def _bound(self, part: int, place: tuple[BlockStretch, Pass, bool, Missing, bool]) -> BoundPass:
         one, other = (self.passes.pass_of(which, *place) for which in range(len(SUMMED)))
         # in the first of the micro-batches gradients are made, in the others they are added to
         much = SUMMED[1] / self.mesh.micro_batches if self.mesh.micro_batches > 1 else 0.0
-        return one.between(other, much).bound(
-            lambda label, port: self._ticks(part, label, port), lambda label, port: self._label(part, label, port)
-        )
+        return one.bound(
+            other, much, lambda label, port: self._ticks(part, label, port),
+            self._label,
+        )  # fmt: skip
 
     @cached_property
     def _leads(self) -> list[bool]:
@@ -341,9 +341,8 @@ class BlockJob:
     def _ticks(self, part: int, label: int, port: Leads | None) -> int:
         return self.ways.move(self.passes.ways.names[label]) if port is None else self._sent(part, port)
 
-    def _label(self, part: int, label: int, port: Leads | None) -> int:
-        what, size, axis = self.passes.ways.names[label]
-        return self.ways.label((what, self.tied(part, port.parameter).bytes if isinstance(port, Tied) else size, axis))
+    def _label(self, label: int) -> int:
+        return self.ways.label(self.passes.ways.names[label])
 
     def _sent(self, part: int, port: Leads) -> int:
         """Ticks of what is sent, 0 for what is received."""
@@ -352,9 +351,6 @@ class BlockJob:
                 return 0
             arriving = len(self.known[part].arriving)
             return self._sends[part][port.back][port.boundary - (0 if port.back else arriving)]
-        if isinstance(port, Tied):
-            tied = self.tied(part, port.parameter)
-            return self.ways.send(tied.source, tied.target, tied.bytes)[0]
         return 0
 
     def messages(self, pairs: dict[tuple[int, int], int], alone: int) -> BlockMessages:
@@ -370,8 +366,8 @@ class BlockJob:
             waits.append(made.add(Row.RECEIVES, -1, 0, port=ReducedFlag(chunk)))
             for parameter, _ in self.known[part].tied:
                 own = self.tied(part, parameter)
-                there = own._replace(source=own.target, target=own.source)
-                waits.append(made.add(Row.RECEIVES, -1, 0, port=there))
+                back = own._replace(source=own.target, target=own.source)
+                waits.append(made.exchange(chunk, own, back, *self.ways.send(*own[1:]), chain))
         share = sum(np.array(self.known[part].share) for part in parts) / self._all_share
         ticks = picoseconds(self._optimizer_s * share, "the optimizer") + chain.gaps[rows]
         ticks, issue = ticks[share > 0], chain.issue[rows][share > 0]
@@ -542,13 +538,12 @@ class BlockMessages:
                 to = pair[1] if lead.sends else pair[0]
                 found.append(MeetingPort((2 * number + lead.back) * of.mesh.micro_batches, self.pairs[pair], to))
             elif isinstance(lead, Tied):
-                own = lead if turn is None else of.tied(part, lead.parameter)
-                pair = (own.source, own.target)
-                found.append(MeetingPort(self._once(own), self.pairs[pair], pair[stage == pair[0]]))
+                pair = (lead.source, lead.target)
+                found.append(MeetingPort(self._once(lead), self.pairs[pair], pair[stage == pair[0]]))
             else:
-                chunk = lead.chunk if turn is None and isinstance(lead, ReducedFlag) else turn and turn.chunk
-                key = (stage, chunk if isinstance(lead, ReducedFlag) else "aside")
-                found.append(MeetingPort(self._once(key), self.alone, stage))
+                if turn is not None and not isinstance(lead, Aside):  # written for a stage of one chunk
+                    lead = lead._replace(chunk=turn.chunk)
+                found.append(MeetingPort(self._once((stage, lead)), self.alone, stage))
         return tuple(found)
 
     def _once(self, key: Hashable) -> int:

@@ -45,7 +45,7 @@ from triosim.schedule.costs import ScheduleCosts
 from triosim.search.block_outline import BlockJob
 from triosim.search.block_step import NoBlocks
 from triosim.search.chain import StepChain
-from triosim.search.contracted import STREAMS, Aside, ContractedPass, Leads, ReducedFlag, StageContraction, Tied
+from triosim.search.contracted import STREAMS, Aside, Leads, ReducedFlag, StageContraction, Tied, TiedFlag, WrittenPass
 from triosim.search.evaluate import GATHERED, NotEvaluated, means_of, why_not
 from triosim.search.memory_of import fullest, needed_by
 from triosim.search.order import Turn, order_of
@@ -212,7 +212,7 @@ class _Outline:
         """Write, play, and see what memory it needs."""
         return _played(self, self.made, self._reserved())
 
-    def written(self, stage: int, turn: Turn | None) -> tuple[Hashable, Callable[[], ContractedPass]]:
+    def written(self, stage: int, turn: Turn | None) -> tuple[Hashable, Callable[[], WrittenPass]]:
         """A pass of a stage, or what ends its iteration, and what tells it apart."""
         kind = self.kind[stage]
         if kind not in self._contractions:
@@ -253,7 +253,7 @@ class PassWriter(Protocol):
     launching: HostCosts
     ways: JobWays
 
-    def written(self, stage: int, turn: Turn | None) -> tuple[Hashable, Callable[[], ContractedPass]]:
+    def written(self, stage: int, turn: Turn | None) -> tuple[Hashable, Callable[[], WrittenPass]]:
         """A pass of a stage, or what ends its iteration, and what tells it apart."""
         ...
 
@@ -284,7 +284,7 @@ def _played(of: PassWriter, made: Arranged, reserved: int) -> Outlined:
     mesh, launching, ways = of.mesh, of.launching, of.ways
     m, hosted = mesh.micro_batches, of.launching.mode != "none"
     pieces: list[MeetingPiece] = []
-    passes: list[ContractedPass] = []
+    passes: list[WrittenPass] = []
     casts: list[tuple[int, int, Turn | None]] = []  # piece, stage, turn
     known: dict[Hashable, int] = {}
     cast, number, release, host = [], [], [], []
@@ -366,8 +366,8 @@ class _Messages:
             elif isinstance(lead, Tied):
                 pair = (lead.source, lead.target)
                 found.append(Leading(self._once(lead), self.pairs[pair], pair[1] if stage == pair[0] else pair[0]))
-            elif isinstance(lead, ReducedFlag):
-                found.append(Leading(self._once((stage, lead.chunk)), self.alone, stage))
+            elif isinstance(lead, (ReducedFlag, TiedFlag)):
+                found.append(Leading(self._once((stage, lead)), self.alone, stage))
             elif isinstance(lead, Aside):
                 found.append(Leading(self._once((stage, "aside")), self.alone, stage))
         return tuple(found)
