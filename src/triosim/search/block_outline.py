@@ -88,6 +88,7 @@ class SharedStep:
             priced for.
         uncut: the step as one stage.
         passes: the passes of its stretches in the ways of :data:`SUMMED`, by what else they depend on.
+        updates: seconds of the rows of the optimizer for all parameters of a rank, by how many ranks share its states.
     """
 
     job: PricedJob
@@ -95,6 +96,7 @@ class SharedStep:
     once: NDArray[np.float64]
     uncut: Stages
     passes: dict[Hashable, StretchPasses]
+    updates: dict[int, NDArray[np.float64]]
 
     def of(self, micro_batches: int) -> BlockStep:
         """The step where there are so many micro-batches."""
@@ -106,6 +108,7 @@ class SharedStep:
 _STEPS = Latest[SharedStep](KEPT_STEPS, np.inf, lambda step: 1)
 _ROADS = Latest[ShortRoad](KEPT_STEPS, np.inf, lambda road: 1)
 _SHARES = Latest[Step](2 * KEPT_STEPS, np.inf, lambda step: 1)
+_WHOLES = Latest[Trace](4, np.inf, lambda trace: 1)
 
 
 def shared_step(
@@ -146,7 +149,7 @@ def shared_step(
         uncut = plan.recompute.startswith("full") or bool(job.step.replication.away)
         seconds = job.times[job.models[0]].seconds
         return SharedStep(
-            job, BlockStep(job.step, seconds, blocks, uncut), once, cut(job.step.trace, (), job.step.homes), {}
+            job, BlockStep(job.step, seconds, blocks, uncut), once, cut(job.step.trace, (), job.step.homes), {}, {}
         )
 
     return _STEPS.get(key, make)
@@ -390,24 +393,28 @@ class BlockJob:
     def _all_share(self) -> NDArray[np.float64]:
         return np.sum([self.known[part].share for part in range(self.parts)], axis=0)
 
-    @cached_property
+    @property
     def _optimizer_s(self) -> NDArray[np.float64]:
         """Seconds of the optimizer's rows for all parameters of a rank."""
-        rows, _ = self.passes.optimizer()
-        seconds = self.step.seconds
-        if self.replication.states:
-            job = self.priced.jobs[self.priced.models[0]]
-            job = replace(job, trace=sharded(self._share(BLOCKS), self.mesh, self.replication).trace)
-            found = priced_rows(job, self.priced.fidelity, np.array(rows)).seconds
-            return np.asarray(found * self.step.growth, np.float64)
-        return np.asarray(seconds[rows] * self.step.growth, np.float64)
+        shards, known = self.replication.shards(self.mesh) if self.replication.states else 1, self.shared.updates
+        if shards not in known:
+            rows, _ = self.passes.optimizer()
+            found = self.step.seconds[rows]
+            if self.replication.states:
+                job = self.priced.jobs[self.priced.models[0]]
+                job = replace(job, trace=sharded(self._share(BLOCKS), self.mesh, self.replication).trace)
+                found = priced_rows(job, self.priced.fidelity, np.array(rows)).seconds
+            known[shards] = np.asarray(found * self.step.growth, np.float64)
+        return known[shards]
 
     # --- what its figures are made of ---------------------------------------------------------------------------------
 
     def arranged(self) -> Arranged:
         """The job, but for the step of one micro-batch of a replica that of few blocks."""
         job, model = self.priced, self.priced.models[0]
-        whole = undivided(self.workload, self.rules, self.mesh, self.plan, self.replication)
+        whole = _WHOLES.get(
+            self._divides, lambda: undivided(self.workload, self.rules, self.mesh, self.plan, self.replication)
+        )
         return Arranged(
             whole, job.jobs[model], job.step, job.system, self.plan, job.fidelity, self.mesh, self.placement,
             job.times[model], self.facts.stages, self.launching, None, job.router, self.schedule, job.models, job.jobs,
@@ -463,13 +470,18 @@ class BlockJob:
         )  # fmt: skip
         return reserved_by(StageFacts(job, 0), order)
 
-    def _share(self, blocks: int) -> Step:
-        """The step of so many blocks, before replicas divide anything."""
-        mesh, plan, placed = self.mesh, self.plan, self.replication
+    @cached_property
+    def _divides(self) -> Hashable:
+        """Alike for plans that divide a micro-batch alike, whatever is divided among replicas."""
+        mesh, placed = self.mesh, self.replication
         scattered = placed.weights and placed.ranks(mesh) > 1
         names = tuple(name for name, _ in mesh.axes)
-        own = _asked(plan, mesh)
-        key = (Same(self.workload), own, mesh.micro_batch_size, mesh.micro_batches > 1, names, scattered, blocks)
+        asked = _asked(self.plan, mesh)
+        return Same(self.workload), asked, mesh.micro_batch_size, mesh.micro_batches > 1, names, scattered
+
+    def _share(self, blocks: int) -> Step:
+        """The step of so many blocks, before replicas divide anything."""
+        mesh, plan, placed, key = self.mesh, self.plan, self.replication, self._divides
 
         def road() -> ShortRoad:
             of = repeated(recomputed(optimized(self.workload, plan.optimizer), plan.recompute))
@@ -478,7 +490,7 @@ class BlockJob:
             return ShortRoad.along(of, self.rules, mesh, plan, placed, plan.stack or ASSUMED)
 
         try:
-            return _SHARES.get(key, lambda: _ROADS.get(key[:-1], road).step_of(blocks - KEPT, mesh, plan))
+            return _SHARES.get((key, blocks), lambda: _ROADS.get(key, road).step_of(blocks - KEPT, mesh, plan))
         except NotRepeating as error:
             raise NoBlocks(str(error)) from None
 

@@ -320,6 +320,8 @@ class StretchPasses:
         self.called, self.tensor = called, tensor
         self.costs = ScheduleCosts(step.seconds, copy_s_per_byte=copies)
         self.ways = NamedWays(job.mesh.pipeline_axis)
+        forward = step.step.trace.operators.phase == Phase.FORWARD
+        self._same_forward = all(np.array_equal(own[forward], seconds[0][forward]) for own in seconds)
         self._stages: dict[BlockStretch, tuple[list[StageContraction], PartFacts]] = {}
         self._few: dict[tuple[int, BlockStretch, Pass, bool, Missing, bool], BlockPass] = {}
         self._passes: dict[tuple[int, BlockStretch, Pass, bool, Missing, bool], BlockPass] = {}
@@ -337,6 +339,8 @@ class StretchPasses:
         Raises:
             NoBlocks: blocks do not add alike.
         """
+        if what is Pass.FORWARD and self._same_forward:
+            which = 0
         key = (which, stretch, what, final, needs, leads)
         if stretch.blocks <= LONGEST:
             return self._pass(*key)
