@@ -374,8 +374,8 @@ class BlockJob:
         share = sum(np.array(self.known[part].share) for part in parts) / self._all_share
         ticks = picoseconds(self._optimizer_s * share, "the optimizer") + chain.gaps[rows]
         ticks, issue = ticks[share > 0], chain.issue[rows][share > 0]
-        made.host = int(issue.sum())
-        held = int((np.cumsum(issue) + np.cumsum(ticks[::-1])[::-1]).max(initial=0)) - chain.launch
+        held = made.host + int((np.cumsum(issue) + np.cumsum(ticks[::-1])[::-1]).max(initial=0)) - chain.launch
+        made.host += int(issue.sum())
         made.add(Row.WORK, WORKS, int(ticks.sum()), waits, stretch=chain.slowdown, held=max(held, 0))
         if self.replication.states and not self.replication.weights and self.facts.sharing > 1:
             for part in parts:

@@ -123,7 +123,8 @@ class BlockPass:
         """Its rows; labels are numbers of :class:`NamedWays`."""
         first = len(self.runs[0])
         rows = [row for run in self.runs for row in run]
-        kind, stream, label, ticks, stretch, held = (list(column) for column in zip(*(row[:6] for row in rows)))
+        columns = zip(*(row[:6] for row in rows), strict=True)
+        kind, stream, label, ticks, stretch, held = (list(column) for column in columns)
         before = Ragged.of([sorted({b + run * first for run, b in row.before}) for row in rows], np.int32)
         return MeetingPiece(
             np.array(kind, np.int8), np.array(stream, np.int8), np.array(ticks, np.int64),

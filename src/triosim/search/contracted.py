@@ -197,19 +197,17 @@ class StageContraction:
         for part in facts.parts:
             waits.append(made.add(Row.RECEIVES, -1, 0, port=ReducedFlag(part.chunk)))
             for gradient in part.grads:
-                size = self.tied_bytes(gradient)
+                tied = self.tied_bytes(gradient)
                 for peer in facts.elsewhere(gradient):
-                    ticks, label = self.ways.send(facts.stage, peer, size)
+                    sent = self.ways.send(facts.stage, peer, tied)
                     there, back = ((gradient.parameter, *ends) for ends in ((facts.stage, peer), (peer, facts.stage)))
-                    waits.append(
-                        made.exchange(part.chunk, Tied(*there, size), Tied(*back, size), ticks, label, chain)
-                    )  # fmt: skip
+                    waits.append(made.exchange(part.chunk, Tied(*there, tied), Tied(*back, tied), *sent, chain))
         rows = [row for row in facts.optimizer if not job.skipped[row]]
         seconds = np.array([job.seconds[row] for row in rows]) * facts.share[rows]
         ticks = picoseconds(seconds, "the optimizer") + chain.gaps[rows]
-        made.host = int(chain.issue[facts.optimizer].sum())
         left = np.cumsum(ticks[::-1])[::-1]  # from each of them on
-        held = int((np.cumsum(chain.issue[rows]) + left).max(initial=0)) - chain.launch
+        held = made.host + int((np.cumsum(chain.issue[rows]) + left).max(initial=0)) - chain.launch
+        made.host += int(chain.issue[facts.optimizer].sum())
         made.add(Row.WORK, WORKS, int(ticks.sum()), waits, stretch=chain.slowdown, held=max(held, 0))
         if job.replication.states and not facts.sharded and job.sharing > 1:
             size = job.step.trace.values.bytes()
