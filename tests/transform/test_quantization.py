@@ -12,7 +12,15 @@ from triosim.core.errors import InputError, PlanError
 from triosim.operators import canonical
 from triosim.trace.tables import Category, Phase, Trace
 from triosim.transform.inference import forward_only
-from triosim.transform.quantization import GATHERED_FIRST, MAXIMUM, QUANTIZE, RECIPES, quantized, shares
+from triosim.transform.quantization import (
+    GATHERED_FIRST,
+    MAXIMUM,
+    QUANTIZE,
+    RECIPES,
+    quantized,
+    shares,
+    weights_in_8_bits,
+)
 from triosim.transform.recompute import recomputed
 
 LAYERS = 4
@@ -172,3 +180,20 @@ def test_what_cannot_be_quantised_is_a_sentence() -> None:
         simulate(llama(), system("dgx-h100"), Plan(quantize="mxfp8"))
     with pytest.raises(InputError, match="has no units for float8"):
         simulate(llama(), system("dgx-a100"), Plan(quantize="fp8-current"))
+
+
+def test_stored_weights_are_narrow_and_only_what_they_multiply_is_cast() -> None:
+    forward = forward_only(llama())
+    made = weights_in_8_bits(forward)
+    narrow = [row for row, _, types in products(made) if types == ("float8_e4m3fn",) * 2]
+    assert len(narrow) == 7 * LAYERS
+    operators, values = made.operators, made.values
+    casts = [row for row, name in enumerate(operators.name) if name == GATHERED_FIRST[0]]
+    read = [values.category[v] for row in casts for v in operators.inputs[row].tolist()]
+    assert read
+    assert Category.WEIGHT not in read
+    weights = values.category == Category.WEIGHT
+    assert sum(DTYPES[code] == "float8_e4m3fn" for code in values.dtype[weights].tolist()) >= 7 * LAYERS
+    float32 = triosim.model("llama", sequence_length=128, precision="float32", configuration=SIZES, training=False)
+    with pytest.raises(PlanError, match="16-bit weights"):
+        weights_in_8_bits(float32)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -233,6 +234,7 @@ class ModelTimes(StepTimes):
         host = self.host_ticks + self._host_sequence * sequences
         return max(ticks, host) + self._gap + self._gap_sequence * sequences
 
+    @cached_property
     def step_tables(self) -> StepTables:
         """What :mod:`triosim.serving.native` reads."""
         if not self._tokens:

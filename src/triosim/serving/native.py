@@ -219,7 +219,7 @@ def _replica(replica: Replica, kinds: dict[int, _Times]) -> _Replica:
     if id(times) not in kinds:
         if type(times) is ModelTimes:
             kinds[id(times)] = _Times(
-                times.step_tables(), times.ticks, times.padded, times.ends_of, times.decodes_but_attention
+                times.step_tables, times.ticks, times.padded, times.ends_of, times.decodes_but_attention
             )
         else:
             kinds[id(times)] = _Times(None, times.ticks, times.padded, _unasked, _unasked)
