@@ -93,7 +93,7 @@ def test_biases_are_added_and_heads_copied_where_a_stack_says_so() -> None:
     assert more[Phase.FORWARD] == Counter(mm=products, add=products + 2, clone=2 * 3, div=2)
     assert more[Phase.BACKWARD] == Counter(clone=2 * 4, div=2)
     assert not less[Phase.BACKWARD]
-    assert eager.operators.flop.sum() > plain.operators.flop.sum()
+    assert eager.operators.bytes.sum() > 1.1 * plain.operators.bytes.sum()
 
 
 def test_scores_follow_the_batch_where_the_mask_is_added() -> None:
