@@ -46,6 +46,8 @@ class Stack:
         attention: its kernels (:data:`ATTENTIONS`).
         fused: whether it calls fused operators (rotary positions, SwiGLU, cross entropy, the optimizer).
         fused_softmax: of an unfused attention: scale, mask and softmax are one kernel.
+        added_biases: biases of linear layers are added by kernels of their own, not by the products.
+        copied_heads: of an unfused attention: heads are copied to lie one after the other before its products.
         norms: how an RMS norm is run (:data:`NORMS`).
         loss: whether cross entropy is one kernel (:data:`FUSIONS`); ``""`` follows ``fused``.
         swiglu: the same of SwiGLU.
@@ -79,6 +81,8 @@ class Stack:
     attention: str = "auto"
     fused: bool = False
     fused_softmax: bool = True
+    added_biases: bool = False
+    copied_heads: bool = False
     norms: str = "one"
     loss: str = ""
     swiglu: str = ""
@@ -104,6 +108,7 @@ class Stack:
         return {
             "attention": self.attention, "fused": self.fused, "fused_softmax": self.fused_softmax, "norms": self.norms,
             "fused_loss": _FUSED[self.loss], "fused_gate": _FUSED[self.swiglu],
+            "added_biases": self.added_biases, "copied_heads": self.copied_heads,
         }  # fmt: skip
 
     def vocabulary(self, size: int, ranks: int = 1) -> int:

@@ -175,7 +175,7 @@ class Rewriting:
 
     def says(self, row: int, **more: Any) -> None:
         """A row of the step has further arguments."""
-        self._args[row] = with_arguments(self._args.get(row, self.trace.operators.args[row]) or "{}", **more)
+        self._args[row] = with_arguments(self._args.get(row, self.trace.operators.args[row]), **more)
 
     def writes(self, row: int, instead: Mapping[int, int]) -> None:
         """A row writes other values instead of some of its own."""
