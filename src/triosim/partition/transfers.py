@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import NamedTuple
 
@@ -69,6 +69,16 @@ class Transfers:
         columns = {f.name: np.concatenate([getattr(self, f.name), getattr(others, f.name)]) for f in fields(self)}
         order = np.lexsort((columns["before"], columns["after"]))
         return Transfers(**{name: column[order] for name, column in columns.items()})
+
+    def followed_by(self, rows: Sequence[Transfer]) -> Transfers:
+        """With more at the end, whatever their place, so that these keep their numbers."""
+        if not rows:
+            return self
+        columns = zip(fields(self), zip(*rows, strict=True), strict=True)
+        known = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Transfers(**{
+            f.name: np.concatenate([known[f.name], np.array(column, known[f.name].dtype)]) for f, column in columns
+        })  # fmt: skip
 
     @staticmethod
     def of(rows: Iterable[Transfer]) -> Transfers:

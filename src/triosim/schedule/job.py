@@ -279,6 +279,7 @@ class StageWriter:
         )
         at, arrivals = np.full(len(job.phase), -1, np.int64), {}
         previous, end = -1, 0
+        self.part = part
         waits = self._receive_gradients(part) if kind.what in (Pass.BACKWARD, Pass.INPUT_GRADIENT) else []
         rows = np.array(part.rows[kind.what], np.int64)
         marked = np.ones(len(rows), bool)
@@ -327,7 +328,8 @@ class StageWriter:
                 done = [self.done[n] for n in job.issued_after.get(row, ()) if n in self.done]
                 done += [previous] if previous >= 0 else []
                 for boundary in going:
-                    self._send(boundary, backward, done)
+                    scattered = part.scattered(boundary) if backward else ()
+                    self._send(boundary, backward, done + [self.done[n] for n in scattered if n in self.done])
         if units is not None:
             units.finish(at, alone if backward else job.replication.regathers)
         uses = recorder.build(job.storages.uses(part.rows[kind.what], at, arrivals))
@@ -359,7 +361,7 @@ class StageWriter:
             operator=b.returned if back else b.made,
             size=-(-b.bytes // self.scattered),
             axis=self.mesh.pipeline_axis,
-            peer=self.job.stage(b.source if back else b.target),
+            peer=self.part.stage_of(b.source if back else b.target),
             tag=self.job.tags("boundary", back, b.storage, b.made, b.target),
             before=before,
         )
@@ -373,7 +375,7 @@ class StageWriter:
             operator=operator,
             size=-(-b.bytes // self.scattered),
             axis=self.mesh.pipeline_axis,
-            peer=self.job.stage(b.target if back else b.source),
+            peer=self.part.stage_of(b.target if back else b.source),
             tag=self.job.tags("boundary", back, b.storage, b.made, b.target),
         )
         if self.scattered == 1:
