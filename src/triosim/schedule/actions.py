@@ -205,12 +205,14 @@ def numbered(passes: Iterable[tuple[Pass, int]]) -> list[Action]:
 
 
 def forward_only(schedule: Schedule, stage: int, stages: int, micro_batches: int) -> list[Action]:
-    """What a stage runs where there is no backward: ``stages`` micro-batches through each chunk in turn."""
+    """What a stage runs where there is no backward: ``stages`` micro-batches through each chunk in turn, of several
+    copies of the model first those that have come through fewer stages."""
     parts = [p for p in range(stages * schedule.chunks_per_stage) if schedule.stage_of(p, stages) == stage]
     own = [schedule.micro_batches_of(part, stages, micro_batches) for part in parts]
+    chunks = sorted(range(len(parts)), key=lambda chunk: parts[chunk] % (stages * schedule.model_parts))
     return [
         Action(Pass.FORWARD, m, chunk)
         for first in range(0, micro_batches // schedule.directions, stages)
-        for chunk, of_chunk in enumerate(own)
-        for m in of_chunk[first : first + stages]
+        for chunk in chunks
+        for m in own[chunk][first : first + stages]
     ]

@@ -167,4 +167,3 @@ def _sums(step: Step) -> list[tuple[int, int, tuple[int, ...]]]:
         if len(rows) > 1:
             found += [(number, row, tree[row]) for row in rows]
     return found
-
