@@ -641,6 +641,7 @@ def _costs(
         at_once = price(gathered_job, fidelity.operator_times, fidelity.operator_options).seconds
     placed = step.replication
     copied = placed.weights or placed.compression is not None or placed.outer is not None
+    copied = copied or bool(step.transfers.copied.any())
     copies = copy_s_per_byte(system.models[base]) if copied else 0.0
     update = update_s_per_byte(system, placement.devices) if step.replication.updates_on_host else 0.0
     return Costs(times[base].seconds, at_once, copy_s_per_byte=copies, update_s_per_byte=update)

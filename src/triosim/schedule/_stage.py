@@ -31,15 +31,15 @@ from triosim.partition.residence import HOST, GatheredModules
 from triosim.partition.resolve import JobMesh
 from triosim.partition.shards import resident
 from triosim.partition.step import Step
-from triosim.partition.transfers import ALL_GATHER
+from triosim.partition.transfers import ALL_GATHER, BESIDE_WEIGHTS
 from triosim.plan import Plan
 from triosim.schedule.actions import Action, Pass, Schedule, forward_only
-from triosim.schedule.backward import split_backward
+from triosim.schedule.backward import of_weights, split_backward
 from triosim.schedule.costs import ScheduleCosts
 from triosim.schedule.fragments import Tags
 from triosim.schedule.gathering import Gathering, Missing, UnitBlocks
 from triosim.schedule.host_copies import on_host
-from triosim.schedule.program import BESIDE, COMPUTE, TP, ProgramBuilder
+from triosim.schedule.program import BESIDE, COMPUTE, ENGINES, TP, ProgramBuilder
 from triosim.schedule.redistribution import redistribution
 from triosim.schedule.stages import Boundary, Stages
 from triosim.trace.tables import Category, Phase
@@ -95,10 +95,15 @@ class JobFacts:
         self.inputs = operators.inputs
         cut = redistribution(step, stages.of)
         transfers, self.returned = cut.transfers, cut.returned
+        overlaps = plan.overlap
+        self.pieces: list[int] = np.where(overlaps, transfers.pieces, 1).tolist()
+        self.copied: list[bool] = transfers.copied.tolist()
+        self.readers, self.sums = cut.readers if overlaps else {}, cut.summands
         self.exchanged = list(
             zip(transfers.bytes.tolist(), transfers.what.tolist(), transfers.axis.tolist(), strict=True)
         )
-        self.exchange_stream: list[int] = np.where(transfers.beside, BESIDE, TP).tolist()
+        streams = np.where(transfers.copied, ENGINES, np.where(transfers.beside, BESIDE, TP))
+        self.exchange_stream: list[int] = streams.tolist()
         self.storages = StepStorages(step.trace)
         self.trains = bool(np.any(operators.phase == Phase.BACKWARD))
         self.grads_of = self._grads_of()
@@ -165,6 +170,10 @@ class JobFacts:
         used = sorted(self.stages.parameters.get(parameter, ()))
         return [part + copy * self.stages.count for part in used for copy in range(self.schedule.directions)]
 
+    def summands(self, number: int) -> tuple[int, ...]:
+        """The operators that make what a transfer sends, or add it up."""
+        return self.sums.get(number, (self.after[number],))
+
     def stages_using(self, parameter: int) -> set[int]:
         """The stages that use a parameter."""
         return {self.stage(part) for part in self._users(parameter)}
@@ -204,6 +213,10 @@ class PartFacts:
         mine, phases = stages.of == number, trace.operators.phase
         self.forward = np.flatnonzero(mine & (phases == Phase.FORWARD)).tolist()
         self.backward = np.flatnonzero(mine & ((phases == Phase.BACKWARD) | (phases == Phase.RECOMPUTE))).tolist()
+        self.in_pieces: dict[int, tuple[int, tuple[int, ...]]] = {}
+        """First of some products -> the transfer that is gathered in pieces for them, and all of them."""
+        if any(pieces != 1 for pieces in job.pieces):
+            self._arrange_pieces()
         self.rows: dict[Pass, list[int]] = {Pass.FORWARD: self.forward, Pass.BACKWARD: self.backward}
         if job.schedule.splits_backward:
             halves = split_backward(job.step.homes, self.backward)
@@ -233,6 +246,27 @@ class PartFacts:
     def stage_of(self, number: int) -> int:
         """The stage that has a part of the same copy of the model."""
         return self.job.stage(self.copy + number)
+
+    def _arrange_pieces(self) -> None:
+        """Find the products for which something is gathered in pieces, and let weight gradients wait for what is done
+        beside or before them."""
+        job, mine = self.job, set(self.forward) | set(self.backward)
+        weights = of_weights(job.step.homes, self.backward)
+        forward = job.step.trace.operators.forward.tolist()
+        later: dict[int, int] = {}  # weight gradient -> the operator after which it is run
+        for number, readers in job.readers.items():
+            rows = tuple(row for row in readers if row in mine and row not in weights and not job.skipped[row])
+            if rows:
+                self.in_pieces[rows[0]] = (number, rows)
+                later.update({row: rows[-1] for row in weights if readers[0] <= row < rows[-1]})
+        of_parameter = {forward[row]: row for row in sorted(weights, reverse=True) if forward[row] >= 0}
+        for number, pieces in enumerate(job.pieces):
+            if pieces == BESIDE_WEIGHTS and job.after[number] in mine:
+                end = job.after[number]
+                first = [of_parameter[forward[row]] for row in job.summands(number) if forward[row] in of_parameter]
+                later.update({row: end for row in weights if min(first, default=end) <= row < end})
+        place = {row: (later.get(row, row), row in later, row) for row in self.backward}
+        self.backward = sorted(self.backward, key=place.__getitem__)
 
     def _summands(self) -> dict[int, int]:
         """Storages of gradients -> those of the summands that this part has of them.

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from triosim.core.caching import kept
 from triosim.core.dataclass import dataclass
 from triosim.operators import canonical
+from triosim.partition.copies import readers_of_copies
 from triosim.partition.step import Step
-from triosim.partition.transfers import REDUCE_SCATTER, Transfer, Transfers
+from triosim.partition.transfers import BESIDE_WEIGHTS, REDUCE_SCATTER, Transfer, Transfers
 from triosim.trace.tables import Phase
 
 _ADDS = ("add", "sub", "clone", "copy", "to", "_to_copy", "detach", "alias", "contiguous")
@@ -30,15 +31,19 @@ class Redistribution:
     Attributes:
         transfers: those of the whole step, in the same order, and after them what parts exchange for themselves.
         returned: part and storage of what it received -> those of ``transfers`` that scatter its gradient there.
+        readers: those of ``transfers`` that are gathered in pieces -> the operators of the same part that read them.
+        summands: those that are made beside weight gradients -> the operators that make, or add, what is sent.
     """
 
     transfers: Transfers
     returned: dict[tuple[int, int], tuple[int, ...]]
+    readers: dict[int, tuple[int, ...]]
+    summands: dict[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class _Shared:
-    """What has several readers, or several summands.
+    """Who reads what is gathered, and what has several summands.
 
     Attributes:
         copy: transfer, by the operators that read what it has made.
@@ -63,10 +68,12 @@ def redistribution(step: Step, of: NDArray[np.int32]) -> Redistribution:
         of: part of each operator, -1 for those of the optimizer.
     """
     sent = step.transfers
-    if not len(sent) or int(of.max(initial=0)) <= 0:
-        return Redistribution(sent, {})
+    whole, pieces = int(of.max(initial=0)) <= 0, bool((sent.pieces != 1).any())
+    if not len(sent) or (whole and not pieces):
+        return Redistribution(sent, {}, {}, {})
     shared = _shared(step)
-    more = _gathered_again(sent, shared, of)
+    again = _gathered_again(shared, sent.before, of)
+    more = [_again(sent, number, -1, row) for (number, _), row in again]
     numbers: dict[tuple[int, int], int] = {}  # transfer and part -> what scatters there
     apart = np.flatnonzero(of[shared.summand] != of[sent.after[shared.scatter]])
     ends: dict[tuple[int, int], int] = {}
@@ -80,62 +87,49 @@ def redistribution(step: Step, of: NDArray[np.int32]) -> Redistribution:
         number, part = int(shared.scatter[at]), int(of[shared.summand[at]])
         for storage in shared.received[at]:
             returned.setdefault((part, storage), set()).add(numbers.get((number, part), number))
-    return Redistribution(sent.followed_by(more), {key: tuple(sorted(own)) for key, own in returned.items()})
+    readers: dict[int, tuple[int, ...]] = {}
+    in_pieces = np.flatnonzero(sent.pieces > 1).tolist() if pieces else []
+    made = [(number, number, int(of[sent.before[number]])) for number in in_pieces if sent.before[number] < len(of)]
+    made += [(len(sent) + at, number, part) for at, ((number, part), _) in enumerate(again) if number in in_pieces]
+    for new, number, part in made:
+        rows = shared.reader[shared.copy == number]
+        readers[new] = tuple(rows[of[rows] == part].tolist())
+    ours = {key: tuple(sorted(own)) for key, own in returned.items()}
+    beside = np.flatnonzero(sent.pieces == BESIDE_WEIGHTS).tolist() if pieces else []
+    summands = {number: tuple(shared.summand[shared.scatter == number].tolist()) for number in beside}
+    return Redistribution(
+        sent.followed_by(more), ours, readers, {number: rows for number, rows in summands.items() if rows}
+    )
 
 
-def _gathered_again(sent: Transfers, shared: _Shared, of: NDArray[np.int32]) -> list[Transfer]:
-    """What makes a copy in each part that reads it, but for the one in which the step makes it."""
+def _gathered_again(
+    shared: _Shared, before: NDArray[np.int32], of: NDArray[np.int32]
+) -> list[tuple[tuple[int, int], int]]:
+    """Transfers and parts that read what is made in another part, with the first operator of each that does; ``before``
+    is the operator for which the step makes it."""
     found: dict[tuple[int, int], int] = {}
-    for at in np.flatnonzero(of[shared.reader] != of[sent.before[shared.copy]]).tolist():
+    for at in np.flatnonzero(of[shared.reader] != of[before[shared.copy]]).tolist():
         found.setdefault((int(shared.copy[at]), int(of[shared.reader[at]])), int(shared.reader[at]))
-    return [_again(sent, number, -1, row) for (number, _), row in sorted(found.items(), key=lambda item: item[::-1])]
+    return sorted(found.items(), key=lambda item: item[::-1])
 
 
 def _again(sent: Transfers, number: int, after: int, before: int) -> Transfer:
     """A transfer of the same, elsewhere."""
     what, axis, size, value = (int(column[number]) for column in (sent.what, sent.axis, sent.bytes, sent.value))
-    return Transfer(after, before, what, axis, size, value, bool(sent.beside[number]))
+    pieces, copied = int(sent.pieces[number]), bool(sent.copied[number])
+    return Transfer(after, before, what, axis, size, value, bool(sent.beside[number]), pieces, copied)
 
 
 @kept(8)
 def _shared(step: Step) -> _Shared:
     """The copies that several operators read, and the sums of several summands, of a step."""
-    copies = _copies(step)
+    copies = dict.fromkeys((number, row) for number, row, _ in readers_of_copies(step))
     sums = _sums(step)
     return _Shared(
         np.array([number for number, _ in copies], np.int64), np.array([row for _, row in copies], np.int64),
         np.array([number for number, _, _ in sums], np.int64), np.array([row for _, row, _ in sums], np.int64),
         tuple(received for _, _, received in sums),
     )  # fmt: skip
-
-
-def _copies(step: Step) -> list[tuple[int, int]]:
-    """Transfers, and operators that read what each has made, in the order of the operators; those of one are left out.
-
-    What a transfer has made is a value beside those of ``step.homes``, on a storage of its own that no operator writes,
-    and a copy, or a copy of a copy, of what was sent.
-    """
-    operators, storage, sent = step.trace.operators, step.trace.values.storage, step.transfers
-    own = len(step.homes.values)
-    value, row = operators.inputs.values, operators.inputs.rows()
-    extra = (value >= own) & (operators.phase[row] != Phase.OPTIMIZER)
-    written = storage[operators.outputs.values]
-    extra &= (storage[value] > step.homes.values.storage.max(initial=-1)) & ~np.isin(storage[value], written)
-    readers: dict[int, list[int]] = {}
-    read: dict[int, list[int]] = {}
-    for at in np.flatnonzero(extra).tolist():
-        readers.setdefault(int(storage[value[at]]), []).append(int(row[at]))
-        read.setdefault(int(row[at]), []).append(int(value[at]))
-    found: dict[tuple[int, int], None] = {}
-    for number, (before, what) in enumerate(zip(sent.before.tolist(), sent.value.tolist(), strict=True)):
-        for copy in read.get(before, ()):
-            origin = copy
-            while origin >= own and origin != what:
-                origin = step.origin[origin - own]
-            rows = readers[int(storage[copy])]
-            if origin == what and rows[0] != rows[-1]:
-                found.update(dict.fromkeys((number, reader) for reader in rows))
-    return list(found)
 
 
 def _sums(step: Step) -> list[tuple[int, int, tuple[int, ...]]]:
