@@ -240,7 +240,6 @@ def _lacks(line: Mapping[str, str]) -> str:
         "experts beside context parallel": experts and _int(line, "cp") > 1,
         f"products in {line['precision']}": not _recipe(line),
         f"recompute {line['recompute']}": line["recompute"] == "qkv_proj_offloaded",
-        "collectives within products (async TP)": bool(re.search("async ?TP", line["overlap"], re.I)),
         "a network between slices of TPUs": multi_slice,
         f"a system of {line['gpu']}": not (line["gpu"] in SYSTEMS or line["gpu"] in TPUS or "HBM2e" in line["gpu"]),
     }
@@ -320,6 +319,8 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
         plan["parallelism"] = ["sequence"]
         if "torchtitan" in line["source"]:  # as PyTorch, keeps what it gathered
             plan["parallelism_options"] = {"regather": False}
+        if re.search("async ?TP", line["overlap"], re.I):
+            plan["parallelism"] += ["async-tp"]
     for axis, rule, size in (("cp", "context", context), ("ep", "experts", experts)):
         if size > 1:
             plan["parallelism"] = [*plan.get("parallelism", []), rule]

@@ -98,7 +98,13 @@ class JobFacts:
         overlaps = plan.overlap
         self.pieces: list[int] = np.where(overlaps, transfers.pieces, 1).tolist()
         self.copied: list[bool] = transfers.copied.tolist()
-        self.readers, self.sums = cut.readers if overlaps else {}, cut.summands
+        self.sums = cut.summands
+        self.of_weights = of_weights(step.homes) if any(pieces != 1 for pieces in self.pieces) else set[int]()
+        skips = operators.view.tolist()
+        self.readers = {
+            number: [row for row in rows if not skips[row] and row not in self.of_weights]
+            for number, rows in cut.readers.items() if overlaps
+        }  # fmt: skip
         self.exchanged = list(
             zip(transfers.bytes.tolist(), transfers.what.tolist(), transfers.axis.tolist(), strict=True)
         )
@@ -108,12 +114,14 @@ class JobFacts:
         self.trains = bool(np.any(operators.phase == Phase.BACKWARD))
         self.grads_of = self._grads_of()
         self.after: list[int] = transfers.after.tolist()
+        self.first_read: list[int] = transfers.before.tolist()
         self.issued_after: dict[int, list[int]] = {}
         self.issued_before: dict[int, list[int]] = {}
         self.needed_before: dict[int, list[int]] = {}
         self.once: set[int] = set()
         pairs = zip(transfers.after.tolist(), transfers.before.tolist(), strict=True)
         for number, (after, before) in enumerate(pairs):
+            before = self.readers[number][0] if self.readers.get(number) else before
             gathers = self.exchanged[number][1] == ALL_GATHER
             if after < 0 or (gathers and before < len(self.phase) and stages.of[after] != stages.of[before]):
                 self.issued_before.setdefault(before, []).append(number)  # what another stage made crosses as it is
@@ -251,14 +259,14 @@ class PartFacts:
         """Find the products for which something is gathered in pieces, and let weight gradients wait for what is done
         beside or before them."""
         job, mine = self.job, set(self.forward) | set(self.backward)
-        weights = of_weights(job.step.homes, self.backward)
+        weights = job.of_weights & mine
         forward = job.step.trace.operators.forward.tolist()
         later: dict[int, int] = {}  # weight gradient -> the operator after which it is run
-        for number, readers in job.readers.items():
-            rows = tuple(row for row in readers if row in mine and row not in weights and not job.skipped[row])
-            if rows:
-                self.in_pieces[rows[0]] = (number, rows)
-                later.update({row: rows[-1] for row in weights if readers[0] <= row < rows[-1]})
+        for number, rows in job.readers.items():
+            if rows and rows[0] in mine:
+                self.in_pieces[rows[0]] = (number, tuple(rows))
+                first = job.first_read[number]
+                later.update({row: rows[-1] for row in weights if first <= row < rows[-1]})
         of_parameter = {forward[row]: row for row in sorted(weights, reverse=True) if forward[row] >= 0}
         for number, pieces in enumerate(job.pieces):
             if pieces == BESIDE_WEIGHTS and job.after[number] in mine:

@@ -94,24 +94,6 @@ def split_backward(trace: Trace, backward: Sequence[int]) -> Halves:
         backward: operators of the part in the order in which they run, recomputed ones included.
     """
     uses = _uses(trace)
-    weight, sent = _weight_half(uses, backward)
-    if not sent:
-        return Halves(tuple(backward), (), ())
-    first = tuple(row for row in backward if row not in weight)
-    fused = tuple(
-        row for row in first if uses.counted[row] and any(uses.of_parameter[value] for value in uses.outputs[row])
-    )
-    return Halves(first, tuple(row for row in backward if row in weight), fused)
-
-
-def of_weights(trace: Trace, backward: Sequence[int]) -> set[int]:
-    """The operators of a backward of which nothing but gradients of parameters comes; arguments as of
-    :func:`split_backward`."""
-    return _weight_half(_uses(trace), backward)[0]
-
-
-def _weight_half(uses: _Uses, backward: Sequence[int]) -> tuple[set[int], bool]:
-    """Those operators, and whether others make what operators elsewhere read."""
     inside = set(backward)
     weight: set[int] = set()
     sent = False
@@ -126,4 +108,15 @@ def _weight_half(uses: _Uses, backward: Sequence[int]) -> tuple[set[int], bool]:
                 weight.add(row)
             else:
                 sent = sent or not used <= inside
-    return weight, sent
+    if not sent:
+        return Halves(tuple(backward), (), ())
+    first = tuple(row for row in backward if row not in weight)
+    fused = tuple(
+        row for row in first if uses.counted[row] and any(uses.of_parameter[value] for value in uses.outputs[row])
+    )
+    return Halves(first, tuple(row for row in backward if row in weight), fused)
+
+
+def of_weights(trace: Trace) -> set[int]:
+    """The operators of a backward that make nothing but gradients of parameters or summands of them."""
+    return set(_uses(trace).complete)

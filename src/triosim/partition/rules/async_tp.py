@@ -69,8 +69,8 @@ class _Products:
         """Whether an operator is a product."""
         return self.counts(row) and self.calls[row].kind in _PRODUCTS
 
-    def reader(self, number: int) -> int:
-        """The first product that works on what is gathered row by row; -1 where something else needs all of it first.
+    def reads_pieces(self, number: int) -> bool:
+        """Whether a product works on what is gathered row by row, and nothing else needs all of it before.
 
         A product that adds up along what is gathered, the gradient of a weight, can wait.
         """
@@ -78,10 +78,10 @@ class _Products:
             if self.step.trace.operators.view[row]:
                 continue
             if not self.made_by_one(row):
-                return -1
+                return False
             if self._row_by_row(row, copy):
-                return row
-        return -1
+                return True
+        return False
 
     def _row_by_row(self, row: int, copy: int) -> bool:
         """Whether the dimension along which a copy was gathered is one of what an operator makes."""
@@ -127,19 +127,18 @@ class AsyncTp(Rule):
         if size == 1:
             return step
         sent, operators = step.transfers, step.trace.operators
-        pieces, copied, before = sent.pieces.copy(), sent.copied.copy(), sent.before.copy()
+        pieces, copied = sent.pieces.copy(), sent.copied.copy()
         torch = self.overlap_style == "torch"
         products = _Products(step, everywhere=torch)
         for number in np.flatnonzero((sent.axis == mesh.row("tp")) & ~sent.beside).tolist():
             row = int(sent.after[number])
             if sent.what[number] == ALL_GATHER:
-                first = products.reader(number)
-                if first >= 0:
-                    pieces[number], copied[number], before[number] = size, True, first
+                if products.reads_pieces(number):
+                    pieces[number], copied[number] = size, True
             elif sent.what[number] == REDUCE_SCATTER and row >= 0:
                 backward = operators.phase[row] == Phase.BACKWARD
                 if products.made_by_one(row) and (torch or not backward):
                     pieces[number], copied[number] = (size, True) if torch else (SPLITS, False)
                 elif products.counts(row) and backward and not torch:
                     pieces[number] = BESIDE_WEIGHTS
-        return replace(step, transfers=replace(sent, pieces=pieces, copied=copied, before=before))
+        return replace(step, transfers=replace(sent, pieces=pieces, copied=copied))
