@@ -36,9 +36,7 @@ def _plan(tp: int, style: str, **plan: Any) -> Plan:
 
 @lru_cache(None)
 def _step(tp: int, style: str, layers: int = 2) -> tuple[Step, JobMesh, Plan]:
-    trace = triosim.model(
-        "llama-3-8b", batch_size=1, sequence_length=64, configuration={"num_hidden_layers": layers}
-    )
+    trace = triosim.model("llama-3-8b", batch_size=1, sequence_length=64, configuration={"num_hidden_layers": layers})
     plan = _plan(tp, style)
     rules = rules_of(plan, False)
     mesh = JobMesh((("pp", 1), ("dp", 1), ("tp", tp)), tp, batch_size=1, micro_batches=1)
@@ -109,8 +107,8 @@ def test_what_is_scattered_leaves_beside_the_product_that_makes_it(n: int, down:
 
 
 def test_copies_take_the_memory_of_the_device() -> None:
-    """Beside torch's: a rank puts its part where others find it, and adds up what was brought: of a buffer of B bytes on
-    n ranks B / n is read and written before, B + B / n after."""
+    """Beside torch's: a rank puts its part where others find it, and adds up what was brought: of a buffer of B bytes
+    on n ranks B / n is read and written before, B + B / n after."""
     step, _, _ = _step(4, "torch")
     row = _layer(step, "mlp.down_proj", Phase.FORWARD)[0]
     size = int(step.transfers.bytes[(step.transfers.after == row).argmax()])
@@ -199,7 +197,9 @@ def test_it_goes_with_the_others(style: str) -> None:
     assert _seconds(style, "100GB/s", recompute="full") < _seconds("", "100GB/s", recompute="full")
     more = {"pp": 2, "micro_batches": 4, "batch_size": 4}
     for schedule in ("1f1b", "zb-h1"):
-        assert _seconds(style, "100GB/s", schedule=schedule, **more) < _seconds("", "100GB/s", schedule=schedule, **more)
+        assert _seconds(style, "100GB/s", schedule=schedule, **more) < _seconds(
+            "", "100GB/s", schedule=schedule, **more
+        )
     assert _seconds(style, "100GB/s", overlap=False) == pytest.approx(_seconds("", "100GB/s", overlap=False), rel=0.02)
 
 

@@ -305,6 +305,8 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
     each = _int(line, "micro_batch")
     if line["source"].startswith("MaxText"):  # per_device_batch_size counts every chip, tensor-parallel ones too
         each *= tp
+    if line["source"].startswith("torchtitan") and pp > 1:  # a local batch, by default cut into as many as stages
+        each = max(1, batch // replicas // (pp * max(_int(line, "vpp"), 1)))  # (``pipelining_utils.py``)
     shard = line["shard"]
     zero = int(shard[4]) if shard.startswith("zero") else 0
     recompute = POLICIES.get(line["recompute"], line["recompute"].split(" ")[0] or "none")

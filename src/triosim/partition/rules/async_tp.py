@@ -116,8 +116,8 @@ class AsyncTp(Rule):
         """
         if not placing.resting:
             raise PlanError(
-                "async-tp: it makes all-gathers and reduce-scatters of sequence parallelism beside products, and without "
-                "it tensor-parallel ranks all-reduce: give --sequence-parallel before it"
+                "async-tp: it makes all-gathers and reduce-scatters of sequence parallelism beside products, and "
+                "without it tensor-parallel ranks all-reduce: give --sequence-parallel before it"
             )
         return placing
 
