@@ -271,8 +271,8 @@ class PartFacts:
         for number, pieces in enumerate(job.pieces):
             if pieces == BESIDE_WEIGHTS and job.after[number] in mine:
                 end = job.after[number]
-                first = [of_parameter[forward[row]] for row in job.summands(number) if forward[row] in of_parameter]
-                later.update({row: end for row in weights if min(first, default=end) <= row < end})
+                own = [of_parameter[forward[row]] for row in job.summands(number) if forward[row] in of_parameter]
+                later.update({row: end for row in weights if min(own, default=end) <= row < end})
         place = {row: (later.get(row, row), row in later, row) for row in self.backward}
         self.backward = sorted(self.backward, key=place.__getitem__)
 
