@@ -251,7 +251,7 @@ WAYS: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", list(MODELS))
 @pytest.mark.parametrize("way", list(WAYS))
 def test_a_rank_keeps_parameters_and_moments_as_pytorch_does(name: str, way: str) -> None:
-    """Of AdamW both moments; ours are float32, PyTorch's of the parameters' type, so elements are compared, and ours has
+    """Of AdamW both moments; ours are float32, PyTorch's of the parameters' type, so elements are compared; ours has
     parameters in float32 beside them."""
     axes, plan = WAYS[way]
     with _mesh(**axes) as mesh:
