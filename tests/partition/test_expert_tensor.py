@@ -40,7 +40,7 @@ def _flop(job: Prepared) -> float:
 
 def _kept(job: Prepared, category: Category) -> int:
     values = job.step.trace.values
-    own = [p for p in sorted(job.step.apart)]
+    own = sorted(job.step.apart)
     of = np.isin(values.of, own) if category != Category.WEIGHT else np.isin(np.arange(len(values)), own)
     return int(values.elements()[of & (values.category == category) & (values.version == 0)].sum())
 

@@ -99,7 +99,7 @@ class ExpertPass:
 @kept(8)
 def spread(
     step: Step, dispatch: Dispatch, imbalance: float, routing: float | tuple[float, ...] = 0.0, etp: int = 1,
-    etp_axis: int = NONE,
+    etp_axis: int = NONE, capacity: float = 0.0,
 ) -> Step:  # fmt: skip
     """The step of a rank that has one part of the experts.
 
@@ -112,6 +112,7 @@ def spread(
         etp: ranks with tokens of their own that divide each expert: they gather what came to any of them, and scatter
             the sums of what they make of it.
         etp_axis: row of the mesh's axes along which they are.
+        capacity: rows that every expert has, over the mean, whatever tokens take; 0 for those that come.
 
     Raises:
         PlanError: there are no experts, they do not divide, or the routing is of other experts.
@@ -130,7 +131,7 @@ def spread(
         )
     parameters, held = _held(trace, passes)
     width = trace.values.bytes() / np.maximum(trace.values.elements(), 1)
-    fullest = [imbalance * _fullest(one, size, routing) for one in passes]
+    fullest = [capacity or imbalance * _fullest(one, size, routing) for one in passes]
     sent = []
     for one, more in zip(passes, fullest, strict=True) if size * etp > 1 else ():
         hops = dispatch.hops(one.experts, one.chosen) if size > 1 else []
@@ -146,7 +147,7 @@ def spread(
             Transfer(one.back_after, one.needed_before, hop.back, hop.axis, n, one.made, hop.beside) for hop, n in back
         ]
     values = _cut(trace.values, held, size)
-    if size * etp > 1 and max(fullest) * etp > 1:
+    if (size * etp > 1 or capacity) and any(more * etp != 1 for more in fullest):
         values = _crowded(values, trace, passes, [more * etp for more in fullest])
     count = len(step.homes.values)
     homes = replace(step.homes, values=_cut(step.homes.values, held[held < count], size))

@@ -12,7 +12,8 @@ takes its ranks from the tensor axis too: each of its ranks sorts the tokens of 
 scatter the sums of what they make of these, before they are sent back.
 
 Sources: Lepikhin et al., GShard (arXiv:2006.16668), section 3; Fedus et al., Switch Transformer (arXiv:2101.03961);
-Megatron-LM's ``--expert-model-parallel-size`` and ``--expert-tensor-parallel-size``; torchtitan's ``ParallelDims``.
+Megatron-LM's ``--expert-model-parallel-size`` and ``--expert-tensor-parallel-size``; torchtitan's ``ParallelDims``;
+capacities: GShard and Switch, DeepSpeed-MoE, Megatron-LM's ``--moe-pad-expert-input-to-capacity``.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class ExpertParallelism(Rule):
         imbalance: rows of the fullest rank over the mean, 1 or more; all wait for that rank.
         routing: ``uniform``, ``zipf:S`` or a file with a count of tokens for each expert; the rank with most of them
             sets the time, and has ``imbalance`` times that where both are given.
+        capacity: capacity factor: every expert works on so many times the mean of the rows, padded where fewer came and
+            without those that are too many; 0 for experts that take what comes (dropless).
         dispatch: how rows travel, see :mod:`triosim.partition.dispatch`.
         near: ranks of a group that are on one server; 0 for what the system says.
         node_limit: servers whose experts a token may take; 0 for any.
@@ -57,6 +60,7 @@ class ExpertParallelism(Rule):
     etp: Annotated[int, AtLeast(0)] = 0
     imbalance: float = 1.0
     routing: str = UNIFORM
+    capacity: Annotated[float, AtLeast(0)] = 0.0
     dispatch: Style = "alltoall"
     near: Annotated[int, AtLeast(0)] = 0
     node_limit: Annotated[int, AtLeast(0)] = 0
@@ -92,6 +96,11 @@ class ExpertParallelism(Rule):
                 f"experts: imbalance {self.imbalance:g} is no load of the fullest rank over the mean: give 1 or more"
             )
         inner = (("etp", own),) if own > 1 else ()
+        if self.capacity and (self.imbalance != 1 or self.routing != UNIFORM or self.capacity == math.inf):
+            raise PlanError(
+                "experts: with a capacity every expert has as many rows, whatever tokens take: give a number, without "
+                "imbalance and routing"
+            )
         mesh = mesh.resplit(base, (("edp", replicas // (self.ep * own)), ("ep", self.ep), *inner))
         if self.node_limit and self.dispatch != "deepep":
             raise PlanError(
@@ -150,4 +159,4 @@ class ExpertParallelism(Rule):
         near, size = mesh.size("ep_within"), mesh.size("ep")
         dispatch = Dispatch(self.dispatch, size, whole, within, between, near, self.node_limit)
         etp, own = mesh.size("etp"), mesh.row("etp") if "etp" in mesh.names else -1
-        return spread(step, dispatch, self.imbalance, routing_of(self.routing), etp, own)
+        return spread(step, dispatch, self.imbalance, routing_of(self.routing), etp, own, self.capacity)
