@@ -108,8 +108,10 @@ class JobFacts:
         self.exchanged = list(
             zip(transfers.bytes.tolist(), transfers.what.tolist(), transfers.axis.tolist(), strict=True)
         )
-        streams = np.where(transfers.copied, ENGINES, np.where(transfers.beside, BESIDE, TP))
-        self.exchange_stream: list[int] = streams.tolist()
+        streams = np.where(transfers.beside, BESIDE, TP)
+        if plan.stack is not None and not plan.stack.overlap_tensor:
+            streams[(transfers.axis == mesh.row("tp")) & (transfers.pieces == 1)] = COMPUTE
+        self.exchange_stream: list[int] = np.where(transfers.copied, ENGINES, streams).tolist()
         self.storages = StepStorages(step.trace)
         self.trains = bool(np.any(operators.phase == Phase.BACKWARD))
         self.grads_of = self._grads_of()

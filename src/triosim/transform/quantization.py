@@ -36,7 +36,7 @@ from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_CODE
 from triosim.core.errors import PlanError
 from triosim.hardware.accelerator import Accelerator
-from triosim.operators import canonical
+from triosim.operators import ROWS, SCALES, canonical
 from triosim.trace.blocks import blocks
 from triosim.trace.repeated import ROOM
 from triosim.trace.tables import NONE, PERSISTENT, Category, Phase, Trace
@@ -219,6 +219,7 @@ class _Quantized:
         weight = {self.edit.storage[v] for v in self._operands(row)} & self._lasting
         forward = {v: self._quantised(row, v, False) for v in self._operands(row)}
         self.edit.reads(row, forward)
+        self._by_rows(row)
         for later in self._later.get(row, ()):
             operands = self._operands(later)
             if len(operands) != 2:
@@ -229,6 +230,12 @@ class _Quantized:
                 later,
                 {v: self._quantised(later, v, not of_weight or self.edit.storage[v] in weight) for v in operands},
             )
+            self._by_rows(later)
+
+    def _by_rows(self, row: int) -> None:
+        """Says of a product that its scales are those of rows, where they are: other kernels multiply then."""
+        if self.recipe.apart:
+            self.edit.says(row, **{SCALES: ROWS})
 
     def _quantised(self, row: int, value: int, columns: bool) -> int:
         """The quantised value that ``row`` reads instead of one, with its shape."""
