@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from triosim.core.columns import Ragged
 from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_CODE, DTYPES
-from triosim.trace.calls import count_work
+from triosim.trace.calls import count_work, with_arguments
 from triosim.trace.tables import NONE, Category, Modules, Phase, Trace
 
 Shape = tuple[int, ...]
@@ -175,8 +175,7 @@ class Rewriting:
 
     def says(self, row: int, **more: Any) -> None:
         """A row of the step has further arguments."""
-        args = {**json.loads(self._args.get(row, self.trace.operators.args[row]) or "{}"), **more}
-        self._args[row] = json.dumps(args, sort_keys=True, separators=(",", ":"))
+        self._args[row] = with_arguments(self._args.get(row, self.trace.operators.args[row]) or "{}", **more)
 
     def writes(self, row: int, instead: Mapping[int, int]) -> None:
         """A row writes other values instead of some of its own."""
