@@ -155,6 +155,10 @@ def _check_kind(step: Step, schedule: Schedule, launching: HostCosts) -> None:
         raise NotEvaluated("gradients or parameters that travel as something else, or steps that are local")
     if schedule.combines or step.transfers.beside.any():
         raise NotEvaluated("passes that are run in turn, or exchanges beside each other")
+    if (step.transfers.pieces != 1).any():
+        raise NotEvaluated("collectives that are made beside products")
+    if schedule.directions > 1:
+        raise NotEvaluated("several copies of the model in one pipeline")
     if (
         launching.blocking
         or launching.mode == "graph"

@@ -64,7 +64,7 @@ class Candidate:
     def parts(self) -> int:
         """Stages times chunks."""
         pp = int(self.asked["pp"])
-        return pp * schedule_of(self.asked).chunks_per_stage if pp > 1 else 1
+        return pp * schedule_of(self.asked).model_parts if pp > 1 else 1
 
 
 def schedule_of(asked: Mapping[str, Any]) -> Schedule:
@@ -186,7 +186,7 @@ class PlanSpace:
             return
         for name in self._values("schedule", SCHEDULES):
             if name != CHUNKED:
-                if self.blocks % (pp * schedule_of({"schedule": name}).chunks_per_stage):
+                if self.blocks % (pp * schedule_of({"schedule": name}).model_parts):
                     self.illegal[f"pp x the chunks of {name} does not divide the {self.blocks} repeated blocks"] += 1
                 else:
                     yield {"schedule": name}
