@@ -44,7 +44,7 @@ ZERO = (0, 1, 2, 3)
 LEAST_TOKENS = 4096
 """Tokens of a sequence that each of the ranks that share it is left at least, where ``among`` does not say otherwise.
 Published recipes leave as many or more: Llama 3 has 131,072 among 16 (arXiv:2407.21783, section 3.3.2), Megatron Bridge
-8,192 among 2 (docs/performance-summary.md)."""
+8,192 among 2 (docs/performance-summary-archive.md, Llama 3.1 405B)."""
 MOST = 2_000_000
 """Plans beyond which nobody waits."""
 
