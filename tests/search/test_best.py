@@ -219,6 +219,16 @@ def test_products_are_never_faster_than_is_said(server: triosim.System) -> None:
             assert most(one, "bfloat16") <= fastest(one, "bfloat16") < one.peak("bfloat16")
 
 
+def test_plans_that_cannot_be_outlined_are_predicted(server: triosim.System) -> None:
+    small = {"n_positions": 256, "n_layer": 8, "n_embd": 256, "n_head": 8}
+    workload, base = triosim.model("gpt2", sequence_length=256, configuration=small), Plan(global_batch_size=32)
+    asked = {"tp": 2, "pp": 2, "dp": 2, "micro_batches": 8, "schedule": "looped-bfs"}
+    (outcome,) = sweep(workload, server, [asked], base=base)
+    assert outcome.figures
+    plan = base.replaced(tp=2, pp=2, dp=2, micro_batches=8, schedule="looped-bfs", training=True)
+    assert outcome.figures.iteration_time_s == triosim.simulate(workload, server, plan).iteration_time_s
+
+
 def test_what_is_known_is_not_predicted_again(
     gpt2: triosim.Trace, server: triosim.System, space: PlanSpace, every: _Memory
 ) -> None:
