@@ -39,7 +39,7 @@ def _workload(name: str, sequence: int) -> triosim.Trace:
 def _plans(name: str, sequence: int, servers: int) -> list[Candidate]:
     workload = _workload(name, sequence)
     space = PlanSpace(
-        [8 * servers], BATCH, len(blocks(workload)), sequence, "mixtral" in name, among=AMONG
+        [8 * servers], BATCH, len(blocks(workload)), sequence, 8 * ("mixtral" in name), among=AMONG
     )  # fmt: skip
     return space.candidates()
 

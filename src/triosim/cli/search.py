@@ -252,15 +252,13 @@ def _systems(each: list[Options], trace: Trace, under: Mapping[str, int]) -> dic
 
 
 def _space(options: SearchOptions, trace: Trace, devices: list[int], under: Mapping[str, int]) -> PlanSpace:
-    from triosim.partition.facts import Facts
+    from triosim.partition.experts import experts_of
     from triosim.search.grid import axes_of
     from triosim.search.space import PlanSpace
     from triosim.trace.blocks import blocks
 
-    calls = Facts(trace).calls
-    experts = any(calls[row].kind == "experts" for row in range(len(trace)))
     among = axes_of(options.among or (), "--among")
-    return PlanSpace(devices, under["batch"], len(blocks(trace)), trace.meta.sequence_length, experts, among)
+    return PlanSpace(devices, under["batch"], len(blocks(trace)), trace.meta.sequence_length, experts_of(trace), among)
 
 
 def _words(options: Options) -> list[str]:

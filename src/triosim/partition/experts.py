@@ -158,6 +158,11 @@ def spread(
     return replace(made, transfers=step.transfers.with_more(Transfers.of(sent)))
 
 
+def experts_of(trace: Trace) -> int:
+    """How many experts a layer has, 0 without any; of layers that differ the greatest common divisor."""
+    return math.gcd(*(one.experts for one in _passes(trace)))
+
+
 def routed(facts: Facts, seed: tuple[int, Shard]) -> tuple[frozenset[int], dict[int, Shard]]:
     """What ranks that share sequences do each with tokens of their own in layers of experts: sort and take rows.
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from triosim.core.errors import InputError
+from triosim.engine.graph import Stuck
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.plan import Plan
@@ -93,11 +94,11 @@ class PlanTask:
         """Figures without a full prediction; None where there is no other way."""
         try:
             return outlined_figures(outlined(self.workload, self.system, plan, fidelity, self.other_recordings))
-        except NotEvaluated:
+        except (NotEvaluated, Stuck):  # of looped-bfs outlines play turns that wait in a circle
             pass
         try:
             return evaluated_figures(evaluated(self.workload, self.system, plan, fidelity, self.other_recordings))
-        except NotEvaluated:
+        except (NotEvaluated, Stuck):
             return None
 
 
