@@ -1,4 +1,4 @@
-"""The timeline in Perfetto's own binary form (``.pftrace``): an eighth of the size of JSON, and written faster.
+"""The timeline in Perfetto's own binary form (``.pftrace``): a ninth of the size of JSON, and written faster.
 
 A track per rank, below it one per stream; slices with operator, phase, module and bytes; arrows from each send to its
 arrival; counters of memory and power.  https://ui.perfetto.dev opens it, and its trace processor reads it with SQL.
