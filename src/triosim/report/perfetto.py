@@ -43,7 +43,7 @@ from triosim.schedule.program import HOST, STREAMS, Op
 from triosim.trace.tables import Phase
 
 LIMIT = 10_000_000
-"""Slices above which only one rank of each class is written: about 400 MB."""
+"""Slices above which only one rank of each class is written: about 500 MB."""
 
 _PIECE = 1 << 16  # slices
 _RECEIVE = len(STREAMS)
