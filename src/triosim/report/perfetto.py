@@ -1,4 +1,4 @@
-"""The timeline in Perfetto's own binary form (``.pftrace``): an eighth of the size of JSON, and written faster.
+"""The timeline in Perfetto's own binary form (``.pftrace``): a ninth of the size of JSON, and written faster.
 
 A track per rank, below it one per stream; slices with operator, phase, module and bytes; arrows from each send to its
 arrival; counters of memory and power.  https://ui.perfetto.dev opens it, and its trace processor reads it with SQL.
@@ -43,7 +43,7 @@ from triosim.schedule.program import HOST, STREAMS, Op
 from triosim.trace.tables import Phase
 
 LIMIT = 10_000_000
-"""Slices above which only one rank of each class is written: about 400 MB."""
+"""Slices above which only one rank of each class is written: about 500 MB."""
 
 _PIECE = 1 << 16  # slices
 _RECEIVE = len(STREAMS)
