@@ -59,15 +59,15 @@ MOSTLY_COMPUTES = 0.25
 messages is left out, and counts where there is more of them."""
 
 
-FEWEST, FEWEST_GATHERED = 2, 4
+FEWEST, FEWEST_GATHERED = 2, 3
 """Micro-batches, and those of a pipeline whose parameters are gathered: of fewer a full prediction costs little, and
 what meets at the end is too much of the iteration to be said by rates (llama-3.2-1b, ZeRO 2, 2 on 4 stages: 1.1e-3)."""
 
 FEWEST_IN_TURN = 8
-"""Micro-batches of a pipeline that runs chunks in turn, of fewer stages than that as many if nothing is gathered, twice
-as many if parameters are gathered again in each pass: of fewer, most of the iteration is its begin and its end, where
-sends, gathers and reductions of all stages meet (GPT-3 175B on 1,024 GPUs, 6 micro-batches: 1.3e-3 early on 16 stages,
-with ZeRO 3 1.2e-3 on 2)."""
+"""Micro-batches of a pipeline that runs chunks in turn, if nothing is gathered (of fewer stages than that as many), and
+half of them if parameters are gathered again in each pass: of fewer, most of the iteration is its begin and its end,
+where sends, gathers and reductions of all stages meet (GPT-3 175B on 1,024 GPUs, 6 micro-batches: 1.3e-3 early on 16
+stages, with ZeRO 3 1.2e-3 on 2)."""
 
 
 @dataclass(frozen=True)
@@ -188,8 +188,8 @@ def _check(mesh: JobMesh, schedule: Schedule, placed: Replication) -> None:
         raise NotEvaluated("a backward in two halves")
     fewest = FEWEST_GATHERED if placed.weights and mesh.stages > 1 else FEWEST
     if schedule.chunks_per_stage > 1:
-        gathers = 2 if placed.regathers else 1
-        fewest = gathers * FEWEST_IN_TURN if placed.weights else min(mesh.stages, FEWEST_IN_TURN)
+        most = min(mesh.stages, FEWEST_IN_TURN) if not placed.weights else 2 * FEWEST_IN_TURN if placed.regathers else 0
+        fewest = max(fewest, most)
     if mesh.micro_batches < fewest:
         raise NotEvaluated("few micro-batches, of which nothing repeats")
 
