@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,13 +98,15 @@ class BlockRun:
         rows: Sequence[tuple], before: Sequence[Sequence[tuple[int, int]]], ports: Sequence[Leads | None]
     ) -> BlockRun:
         """From rows of kind, stream, label, ticks, stretch and what is held."""
-        columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(6)]
+        given = list(zip(*rows, strict=True)) or [()] * len(_COLUMNS)
+        columns: dict[str, NDArray[Any]] = {
+            name: np.array(column, np.float64 if name == "stretch" else np.int64)
+            for name, column in zip(_COLUMNS, given, strict=True)
+        }
         flat = [pair for own in before for pair in own]
         waits = np.array(flat, np.int64).reshape(len(flat), 2)
-        kinds = (np.int64, np.int64, np.int64, np.int64, np.float64, np.int64)
-        made = [np.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
         ends = np.cumsum([0, *map(len, before)], dtype=np.int64)
-        return BlockRun(*made, ends, waits[:, 0], waits[:, 1], tuple(ports))  # type: ignore[arg-type]
+        return BlockRun(**columns, ends=ends, run=waits[:, 0], before=waits[:, 1], ports=tuple(ports))
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -147,24 +150,25 @@ class BlockRun:
             held = held + factor * (new.held[at : at + count] - old.held[was : was + count])
             one, other = (run.before[run.ends[b] : run.ends[b + count]] for run, b in ((new, at), (old, was)))
             before = before + factor * (one - other)
-        same = [np.tile(getattr(self, name)[first:last], copies) for name in _SAME]
+        same: dict[str, NDArray[Any]] = {name: np.tile(getattr(self, name)[first:last], copies) for name in _SAME}
         ends = np.cumsum(np.append(0, np.tile(self.waits[first:last], copies)))
         return BlockRun(
-            *same, np.maximum(held, 0).reshape(-1), ends, np.tile(self.run[flat], copies), before.reshape(-1),
-            self.ports[first:last] * copies,
+            **same, held=np.maximum(held, 0).reshape(-1), ends=ends, run=np.tile(self.run[flat], copies),
+            before=before.reshape(-1), ports=self.ports[first:last] * copies,
         )  # fmt: skip
 
     @staticmethod
     def joined(runs: Sequence[BlockRun]) -> BlockRun:
         """One after another."""
-        columns = {
-            name: np.concatenate([getattr(run, name) for run in runs]) for name in (*_SAME, "held", "run", "before")
+        columns: dict[str, NDArray[Any]] = {
+            name: np.concatenate([getattr(run, name) for run in runs]) for name in (*_COLUMNS, "run", "before")
         }
         ends = np.cumsum(np.concatenate([[0], *(run.waits for run in runs)])).astype(np.int64)
         return BlockRun(**columns, ends=ends, ports=tuple(port for run in runs for port in run.ports))
 
 
 _SAME = ("kind", "stream", "label", "ticks", "stretch")
+_COLUMNS = (*_SAME, "held")
 _LIKE = (*_SAME, "waits")
 """What rows of a repeated block have in common, besides where they lead."""
 

@@ -27,8 +27,8 @@ from triosim.composition.interference import interference
 from triosim.core.dataclass import dataclass
 from triosim.core.units import picoseconds
 from triosim.engine import meeting
-from triosim.engine.meeting import MeetingPiece, MeetingTurns, Met, PortedPiece
 from triosim.engine.meeting import MeetingPort as Leading
+from triosim.engine.meeting import MeetingTurns, Met, PortedPiece
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.kernels.copying import copy_s_per_byte
@@ -286,8 +286,6 @@ def _played(of: PassWriter, made: Arranged, reserved: int) -> Outlined:
     """
     mesh, launching, ways = of.mesh, of.launching, of.ways
     m, hosted = mesh.micro_batches, launching.mode != "none"
-    pieces: list[MeetingPiece] = []
-    passes: list[WrittenPass] = []
     casts: list[tuple[int, int, Turn | None]] = []  # piece, stage, turn
     known: dict[Hashable, int] = {}
     cast, number, release, host = [], [], [], []
@@ -295,17 +293,20 @@ def _played(of: PassWriter, made: Arranged, reserved: int) -> Outlined:
     exposed = np.zeros(mesh.stages, np.int64)
     begin = picoseconds(launching.delay_s + launching.fixed_s, "launching") if hosted else 0
     launch = picoseconds(launching.launch_s, "launching") if hosted else 0
-    for stage in range(mesh.stages):
-        order = order_of(of.schedule, stage, mesh.stages, m)
-        first, own = len(casts), []
+    orders = [order_of(of.schedule, stage, mesh.stages, m) for stage in range(mesh.stages)]
+    writes: list[Callable[[], WrittenPass]] = []
+    for stage, order in enumerate(orders):
         for turn in (*order.turns, None):
             key, write = of.written(stage, turn)
             if key not in known:
-                known[key] = len(pieces)
-                passes.append(write())
-                pieces.append(passes[-1].piece())
-            own.append(known[key])
+                known[key] = len(writes)
+                writes.append(write)
             casts.append((known[key], stage, turn))
+    passes = [write() for write in writes]  # once all of them are known
+    pieces = [one.piece() for one in passes]
+    first = 0
+    for stage, order in enumerate(orders):
+        own = [piece for piece, *_ in casts[first : first + len(order.turns) + 1]]
         row, often, numbers = order.whole
         for piece, times in zip(own, often, strict=True):
             runs[piece] += times
@@ -316,6 +317,7 @@ def _played(of: PassWriter, made: Arranged, reserved: int) -> Outlined:
         number.append(numbers)
         release.append(after - issue + launch)
         host.append(int(after[-1]))
+        first += len(own)
     calls: Counter[Call] = Counter()
     for piece, times in runs.items():
         calls.update({call: count * times * ways.called[call] for call, count in passes[piece].calls.items()})
