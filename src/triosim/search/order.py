@@ -47,9 +47,9 @@ class Order:
         self._final = _last(what * self._base + self._chunk) & (what != Pass.FORWARD)
         self._ends = _last(self._chunk)
 
-    # Columns, and no lists: a deep pipeline has a hundred thousand actions.
+    # Columns, and lists for who asks for them: a deep pipeline has a hundred thousand actions.
 
-    @property
+    @cached_property
     def actions(self) -> list[Action]:
         """See the class."""
         rows = zip(self._what.tolist(), self.micro_batch.tolist(), self._chunk.tolist(), strict=True)
