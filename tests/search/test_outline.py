@@ -124,7 +124,7 @@ def test_collectives_of_the_next_pass_do_not_wait_for_reductions(
 
 
 FEW: list[dict[str, Any]] = [
-    {"pp": 4, "micro_batches": 2}, {"pp": 2, "micro_batches": 4, "zero": 2}, {"pp": 2, "micro_batches": 12, "zero": 3}
+    {"pp": 4, "micro_batches": 2}, {"pp": 2, "micro_batches": 2, "zero": 2}, {"pp": 2, "micro_batches": 12, "zero": 3}
 ]  # fmt: skip
 
 

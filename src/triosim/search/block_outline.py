@@ -46,7 +46,7 @@ from triosim.schedule.actions import SCHEDULES, Action, Pass, Schedule
 from triosim.schedule.costs import ScheduleCosts
 from triosim.schedule.gathering import Missing, missing
 from triosim.schedule.stages import Stages, cut
-from triosim.search.block_passes import BoundPass, StretchFacts, StretchPasses
+from triosim.search.block_passes import BlockPass, BoundPass, StretchFacts, StretchPasses
 from triosim.search.block_step import BLOCKS, BlockStep, BlockStretch, NoBlocks, blocks_of, of_few_blocks
 from triosim.search.contracted import WORKS, Aside, ContractedPass, Leads, ReducedFlag, Tied, WrittenPass
 from triosim.search.evaluate import means_of
@@ -54,7 +54,7 @@ from triosim.search.memory_of import reserved_by
 from triosim.search.order import Order, Turn, order_of
 from triosim.search.stage_kinds import Port
 from triosim.search.undisturbed import Call
-from triosim.search.ways import JobWays
+from triosim.search.ways import SEND, JobWays
 from triosim.stacks import ASSUMED
 from triosim.trace.repeated import KEPT, repeated
 from triosim.trace.tables import Trace
@@ -74,6 +74,7 @@ SPARE = 7
 KEPT_STEPS = 24
 """Steps of few blocks that are kept."""
 
+_Place = tuple[BlockStretch, Pass, bool, Missing, bool]
 Check = Callable[[JobMesh, Schedule, Replication], None]
 CheckKind = Callable[[Step, Schedule, HostCosts], None]
 
@@ -226,6 +227,7 @@ class BlockJob:
         self.ways = JobWays(self.facts, system, self.placement, common.router, how, means_of)
         self.slowdown = interference(system.models[common.models[0]], fidelity.slowdown).slowdown
         self.passes = self._passes()
+        self._places: set[_Place] = set()  # of passes that are to be written
         self.known: list[StretchFacts] = [self.passes.facts(stretch) for stretch in self.stretches]
         self._sends: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
             self._sends_of(part) for part in range(self.parts)
@@ -314,16 +316,25 @@ class BlockJob:
         part = turn.chunk * self.stages + stage
         place = self.stretches[part], turn.what, turn.final, self._needs(turn, part), self._leads[stage]
         sent = self._sends[part][turn.what is not Pass.FORWARD]
+        self._places.add(place)
         return (place, sent), lambda: self._bound(part, place)
 
-    def _bound(self, part: int, place: tuple[BlockStretch, Pass, bool, Missing, bool]) -> BoundPass:
-        one, other = (self.passes.pass_of(which, *place) for which in range(len(SUMMED)))
+    def _bound(self, part: int, place: _Place) -> BoundPass:
+        if self._places:
+            for known in self._places:
+                self._in_both_ways(known)
+            self._places.clear()
+            self.ways.know(call for call in self.passes.ways.names if call[0] != SEND)
+        one, other = self._in_both_ways(place)
         # in the first of the micro-batches gradients are made, in the others they are added to
         much = SUMMED[1] / self.mesh.micro_batches if self.mesh.micro_batches > 1 else 0.0
         return one.bound(
             other, much, lambda label, port: self._ticks(part, label, port),
             self._label,
         )  # fmt: skip
+
+    def _in_both_ways(self, place: _Place) -> list[BlockPass]:
+        return [self.passes.pass_of(which, *place) for which in range(len(SUMMED))]
 
     @cached_property
     def _leads(self) -> list[bool]:
@@ -379,6 +390,8 @@ class BlockJob:
         made.host += int(issue.sum())
         made.add(Row.WORK, WORKS, int(ticks.sum()), waits, stretch=chain.slowdown, held=max(held, 0))
         if self.replication.states and not self.replication.weights and self.facts.sharing > 1:
+            groups = [group for part in parts for group in self.known[part].groups]
+            self.ways.know((ALL_GATHER, *group) for group in groups if self.mesh.size(self.mesh.names[group[1]]) > 1)
             for part in parts:
                 for size, axis in reversed(self.known[part].groups):
                     if self.mesh.size(self.mesh.names[axis]) > 1:

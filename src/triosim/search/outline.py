@@ -27,8 +27,8 @@ from triosim.composition.interference import interference
 from triosim.core.dataclass import dataclass
 from triosim.core.units import picoseconds
 from triosim.engine import meeting
-from triosim.engine.meeting import MeetingPiece, MeetingTurns, Met, PortedPiece
 from triosim.engine.meeting import MeetingPort as Leading
+from triosim.engine.meeting import MeetingTurns, Met, PortedPiece
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.kernels.copying import copy_s_per_byte
@@ -59,15 +59,15 @@ MOSTLY_COMPUTES = 0.25
 messages is left out, and counts where there is more of them."""
 
 
-FEWEST, FEWEST_GATHERED = 2, 4
+FEWEST, FEWEST_GATHERED = 2, 3
 """Micro-batches, and those of a pipeline whose parameters are gathered: of fewer a full prediction costs little, and
 what meets at the end is too much of the iteration to be said by rates (llama-3.2-1b, ZeRO 2, 2 on 4 stages: 1.1e-3)."""
 
 FEWEST_IN_TURN = 8
-"""Micro-batches of a pipeline that runs chunks in turn, of fewer stages than that as many if nothing is gathered, twice
-as many if parameters are gathered again in each pass: of fewer, most of the iteration is its begin and its end, where
-sends, gathers and reductions of all stages meet (GPT-3 175B on 1,024 GPUs, 6 micro-batches: 1.3e-3 early on 16 stages,
-with ZeRO 3 1.2e-3 on 2)."""
+"""Micro-batches of a pipeline that runs chunks in turn, if nothing is gathered (of fewer stages than that as many), and
+half of them if parameters are gathered again in each pass: of fewer, most of the iteration is its begin and its end,
+where sends, gathers and reductions of all stages meet (GPT-3 175B on 1,024 GPUs, 6 micro-batches: 1.3e-3 early on 16
+stages, with ZeRO 3 1.2e-3 on 2)."""
 
 
 @dataclass(frozen=True)
@@ -192,8 +192,8 @@ def _check(mesh: JobMesh, schedule: Schedule, placed: Replication) -> None:
         raise NotEvaluated("a backward in two halves")
     fewest = FEWEST_GATHERED if placed.weights and mesh.stages > 1 else FEWEST
     if schedule.chunks_per_stage > 1:
-        gathers = 2 if placed.regathers else 1
-        fewest = gathers * FEWEST_IN_TURN if placed.weights else min(mesh.stages, FEWEST_IN_TURN)
+        most = min(mesh.stages, FEWEST_IN_TURN) if not placed.weights else 2 * FEWEST_IN_TURN if placed.regathers else 0
+        fewest = max(fewest, most)
     if mesh.micro_batches < fewest:
         raise NotEvaluated("few micro-batches, of which nothing repeats")
 
@@ -290,8 +290,6 @@ def _played(of: PassWriter, made: Arranged, reserved: int) -> Outlined:
     """
     mesh, launching, ways = of.mesh, of.launching, of.ways
     m, hosted = mesh.micro_batches, launching.mode != "none"
-    pieces: list[MeetingPiece] = []
-    passes: list[WrittenPass] = []
     casts: list[tuple[int, int, Turn | None]] = []  # piece, stage, turn
     known: dict[Hashable, int] = {}
     cast, number, release, host = [], [], [], []
@@ -299,17 +297,20 @@ def _played(of: PassWriter, made: Arranged, reserved: int) -> Outlined:
     exposed = np.zeros(mesh.stages, np.int64)
     begin = picoseconds(launching.delay_s + launching.fixed_s, "launching") if hosted else 0
     launch = picoseconds(launching.launch_s, "launching") if hosted else 0
-    for stage in range(mesh.stages):
-        order = order_of(of.schedule, stage, mesh.stages, m)
-        first, own = len(casts), []
+    orders = [order_of(of.schedule, stage, mesh.stages, m) for stage in range(mesh.stages)]
+    writes: list[Callable[[], WrittenPass]] = []
+    for stage, order in enumerate(orders):
         for turn in (*order.turns, None):
             key, write = of.written(stage, turn)
             if key not in known:
-                known[key] = len(pieces)
-                passes.append(write())
-                pieces.append(passes[-1].piece())
-            own.append(known[key])
+                known[key] = len(writes)
+                writes.append(write)
             casts.append((known[key], stage, turn))
+    passes = [write() for write in writes]  # once all of them are known
+    pieces = [one.piece() for one in passes]
+    first = 0
+    for stage, order in enumerate(orders):
+        own = [piece for piece, *_ in casts[first : first + len(order.turns) + 1]]
         row, often, numbers = order.whole
         for piece, times in zip(own, often, strict=True):
             runs[piece] += times
@@ -320,6 +321,7 @@ def _played(of: PassWriter, made: Arranged, reserved: int) -> Outlined:
         number.append(numbers)
         release.append(after - issue + launch)
         host.append(int(after[-1]))
+        first += len(own)
     calls: Counter[Call] = Counter()
     for piece, times in runs.items():
         calls.update({call: count * times * ways.called[call] for call, count in passes[piece].calls.items()})

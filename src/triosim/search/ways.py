@@ -7,7 +7,7 @@ on which two classes together would fill more than all are what they share (:mod
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 
 import numpy as np
@@ -47,12 +47,8 @@ StageLoad = tuple[NDArray[np.int64], NDArray[np.float64], int, int, int]
 """As of :meth:`MeshWays.load`."""
 
 
-@kept(4096)
-def _alone(system: System, devices: bytes, what: int, size: int, how: How, make: Callable[..., CollectiveMeans]) -> int:
-    """Ticks of a collective of one group on these devices (int64)."""
-    order = tuple(np.frombuffer(devices, np.int64).tolist())
-    call = (what, size, 0)
-    return undisturbed(system, Mesh((("pp", 1), ("dp", len(order)))), order, (call,), (), how, make).calls[call]
+_ALONE = Latest[dict[tuple[int, int], int]](512, np.inf, len)
+"""Ticks of collectives by kind and bytes, for the devices of a group on a system."""
 
 
 class MeshWays:
@@ -81,13 +77,34 @@ class MeshWays:
         Raises:
             Uneven: groups that lie differently do not take equally long.
         """
+        self.know([call])
         if call not in self._called:
-            what, size, axis = call
-            found = {_alone(self.system, group, what, size, self.how, self.make) for group in self._groups_of(axis)}
-            if len(found) > 1:
-                raise Uneven("groups of an axis are not alike")
-            self._called[call] = found.pop()
+            raise Uneven("groups of an axis are not alike")
         return self._called[call]
+
+    def know(self, calls: Iterable[Call]) -> None:
+        """Work out what some collectives take that are asked for later: all at once takes little more than one."""
+        new: dict[int, list[tuple[int, int]]] = {}
+        for what, size, axis in dict.fromkeys(calls):
+            if (what, size, axis) not in self._called:
+                new.setdefault(axis, []).append((what, size))
+        for axis, own in new.items():
+            found = [self._of_group(group, own) for group in self._groups_of(axis)]
+            for what, size in own:
+                ticks = {known[what, size] for known in found}
+                if len(ticks) == 1:
+                    self._called[what, size, axis] = ticks.pop()
+
+    def _of_group(self, group: bytes, calls: list[tuple[int, int]]) -> dict[tuple[int, int], int]:
+        """Ticks of collectives of one group on these devices (int64), some of them those asked for."""
+        known = _ALONE.get((Same(self.system), group, self.how, self.make), dict)
+        new = tuple((what, size, 0) for what, size in calls if (what, size) not in known)
+        if new:
+            order = tuple(np.frombuffer(group, np.int64).tolist())
+            mesh = Mesh((("pp", 1), ("dp", len(order))))
+            found = undisturbed(self.system, mesh, order, new, (), self.how, self.make)
+            known.update(((what, size), ticks) for (what, size, _), ticks in found.calls.items())
+        return known
 
     def sent(self, source: int, target: int, size: int) -> int:
         """Ticks of what one stage sends to another."""
@@ -170,6 +187,7 @@ class JobWays:
         self.labels: dict[Call, int] = {}
         self._sizes: dict[tuple[int, int], int] = {}
         calls = dict.fromkeys((what, size, axis) for size, what, axis in job.exchanged)
+        self.of.know(calls)
         self.called = {call: self.alone(call) for call in calls}
 
     def alone(self, call: Call) -> int:
@@ -179,6 +197,10 @@ class JobWays:
             Uneven: groups that lie differently do not take equally long.
         """
         return self.of.alone(call)
+
+    def know(self, calls: Iterable[Call]) -> None:
+        """Work out what some collectives take that are asked for later."""
+        self.of.know(calls)
 
     def move(self, call: Call) -> int:
         """Ticks of a collective along the axis of the replicas."""
