@@ -7,10 +7,11 @@ Some of them are fields of a plan or a fidelity: :func:`with_fields_of` takes th
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import typer
 
@@ -58,10 +59,10 @@ def command(options: type, run: Callable[[Any], None], summary: str) -> Callable
         summary: the docstring of the function, which help shows.
     """
 
-    def called(**given: Any) -> None:
+    def called(**given):  # type: ignore[no-untyped-def]  # typer would look at annotations too, and evaluate them
         run(options(**given))
 
-    types = get_type_hints(options)
+    types = _types(options)
     parameters = [
         inspect.Parameter(
             own.name,
@@ -72,9 +73,23 @@ def command(options: type, run: Callable[[Any], None], summary: str) -> Callable
         for own in fields(options)
     ]
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     called.__doc__ = summary
     return called
+
+
+def _types(options: type) -> dict[str, Any]:
+    """Annotations of fields: as :func:`typing.get_type_hints`, but the same words are evaluated once."""
+    found: dict[str, Any] = {}
+    for base in reversed(options.__mro__):
+        scope = vars(sys.modules[base.__module__])
+        known: dict[str, Any] = {}
+        for name, kind in inspect.get_annotations(base).items():
+            if isinstance(kind, str):
+                if kind not in known:
+                    known[kind] = eval(kind, scope)
+                kind = known[kind]
+            found[name] = kind
+    return found
 
 
 def _how(said: Mapping[str, Any]) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from triosim.cli.arguments import InferOptions, Options, TrainOptions
-from triosim.cli.command import command, note, progress_bar, say, wants_summary
+from triosim.cli.command import command, import_numpy, note, progress_bar, say, wants_summary
 from triosim.cli.energy_options import best_of, energy_options, held_back
 from triosim.cli.fields import answers, named
 from triosim.cli.fields import command as function_of
@@ -29,12 +29,16 @@ if TYPE_CHECKING:
     from triosim.trace.tables import Trace
 
 
-def register(app: typer.Typer) -> None:
-    """Add the two commands."""
-    train = "Predict a training step: time, memory, where the time goes."
-    infer = "Predict an inference step (a forward pass), or with --prompt and --output one request with its cache."
-    command(app, "train", cls=SweepCommand)(function_of(TrainOptions, _train, train))
-    command(app, "infer", cls=SweepCommand)(function_of(InferOptions, _infer, infer))
+def register_train(app: typer.Typer) -> None:
+    """Add ``train``."""
+    about = "Predict a training step: time, memory, where the time goes."
+    command(app, "train", cls=SweepCommand)(function_of(TrainOptions, _train, about))
+
+
+def register_infer(app: typer.Typer) -> None:
+    """Add ``infer``."""
+    about = "Predict an inference step (a forward pass), or with --prompt and --output one request with its cache."
+    command(app, "infer", cls=SweepCommand)(function_of(InferOptions, _infer, about))
 
 
 def _train(options: TrainOptions) -> None:
@@ -59,6 +63,7 @@ def _infer(options: InferOptions) -> None:
 
 
 def _predict(options: Options, training: bool) -> None:
+    import_numpy()
     _check_outputs(options)
     if options.compare:
         from triosim.cli.compared_plans import compare_plans
@@ -181,9 +186,11 @@ def packed_as(options: Options, trace: Trace) -> Trace:
 
 def _runs_unused(operator_times: str | None) -> bool:
     """Whether these operator times are of a runtime that runs operators of which nobody reads the result."""
+    if not str(operator_times).lower().endswith(".json"):
+        return False
     from triosim.kernels.pack import is_calibration_file
 
-    if not str(operator_times).lower().endswith(".json") or not is_calibration_file(str(operator_times)):
+    if not is_calibration_file(str(operator_times)):
         return False
     from triosim.kernels.calibration.pack import load
 

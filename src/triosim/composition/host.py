@@ -14,7 +14,7 @@ import functools
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from importlib import resources
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -65,7 +65,7 @@ class HostCosts:
 
 @functools.cache
 def _table() -> dict:
-    return json.loads(resources.files("triosim.composition").joinpath("host.json").read_text())
+    return json.loads((Path(__file__).parent / "host.json").read_text())
 
 
 def issue_seconds(mode: str) -> float:

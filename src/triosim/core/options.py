@@ -85,6 +85,8 @@ def options_of(part: Any) -> dict[str, Option] | None:
     Args:
         part: its class, or a function that makes it.
     """
+    if isinstance(part, type) and part.__init__ is object.__init__ and part.__new__ is object.__new__:  # type: ignore[misc]
+        return {}
     try:
         parameters = list(inspect.signature(part).parameters.values())
     except (TypeError, ValueError):  # a class written in C says nothing of its parameters

@@ -19,11 +19,12 @@ from triosim.hardware.describe import SystemDescription
 from triosim.memory.holders import Holder
 from triosim.plan import RunPlan
 from triosim.prediction.timeline import Timeline
-from triosim.prediction.variation import VariedTime
 
 if TYPE_CHECKING:
     import pandas
     import pyarrow
+
+    from triosim.prediction.variation import VariedTime
 
 FIELDS = (
     "iteration_time_s", "interval_s", "confidence", "active_time_s", "throughput", "efficiency", "breakdown_s",
