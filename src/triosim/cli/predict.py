@@ -136,9 +136,11 @@ def job(options: Options, training: bool) -> tuple[Trace, System, Plan, Fidelity
 
 def variation_of(options: Options) -> Variation | None:
     """What the options say that varies from iteration to iteration."""
+    if options.variation is None:
+        return None
     from triosim.prediction.variation import parse_variation
 
-    return None if options.variation is None else parse_variation(options.variation)
+    return parse_variation(options.variation)
 
 
 def step(options: Options, training: bool) -> Trace:
@@ -222,16 +224,9 @@ def plan_of(options: Options, training: bool) -> Plan:
     """The plan that the options ask for."""
     from triosim.core import guarded
     from triosim.core.units import parse_bytes
-    from triosim.plan import Plan
+    from triosim.plan import NamedRules, Plan
 
-    sizes = {name: getattr(options, axis) for name, axis in (("context", "cp"), ("experts", "ep"))}
-    wanted = [name for name, size in sizes.items() if size != 1 or (name == "experts" and options.etp)]
-    rules = [*(["sequence"] if options.sequence_parallel else []), *(options.parallelism or ()), *wanted]
-    of_rules = {
-        **{axis: str(sizes[name]) for name, axis in (("context", "cp"), ("experts", "ep")) if name in wanted},
-        **({"cp-style": options.cp_style} if options.cp != 1 else {}),
-        **({"etp": str(options.etp)} if options.etp else {}),
-    }
+    named_rules = NamedRules(**answers(NamedRules, options, {}))
     fields = answers(Plan, options, {
         "bucket_bytes": lambda: parse_bytes(options.bucket_size, "--bucket-size"),
         "tp_plan": lambda: guarded.document(Path(options.tp_plan), "a table of modules and styles"),
@@ -241,8 +236,8 @@ def plan_of(options: Options, training: bool) -> Plan:
     })  # fmt: skip
     return Plan(**{
         **fields,
-        "parallelism": tuple(dict.fromkeys(rules)),
-        "parallelism_options": {**of_rules, **fields.get("parallelism_options", {})},
+        "parallelism": named_rules.among(options.parallelism or ()),
+        "parallelism_options": {**named_rules.options, **fields.get("parallelism_options", {})},
         "training": training,
     })  # fmt: skip
 
