@@ -85,13 +85,13 @@ def _predict(options: Options, training: bool) -> None:
 
             keep = chakra_writer(options.chakra, traces)
         also = [load_workload(name, step=options.step) for name in options.also or ()]
-        told = energy_options(options)
+        energy = energy_options(options)
         varies = variation_of(options)
 
         def predict(machine: System) -> Result:
             return simulate(
                 trace, machine, plan, fidelity, progress=progress, on_finished=keep, fit=options.fit or None,
-                other_recordings=also, energy=told, at_once=True, variation=varies,
+                other_recordings=also, energy=energy, at_once=True, variation=varies,
             )  # fmt: skip
 
         found = best_of(options, predict, system)

@@ -164,7 +164,7 @@ def as_described() -> CollectiveConstants:
     )
 
 
-def told(name: str, used: CollectiveConstants) -> str:
+def describe(name: str, used: CollectiveConstants) -> str:
     """Where the costs of a link are from, in words."""
     if used is as_described():
         return f"{name or 'links inside servers'}: as described"

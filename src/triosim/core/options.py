@@ -85,7 +85,7 @@ def options_of(part: Any) -> dict[str, Option] | None:
     Args:
         part: its class, or a function that makes it.
     """
-    if isinstance(part, type) and part.__init__ is object.__init__ and part.__new__ is object.__new__:  # type: ignore[misc]
+    if isinstance(part, type) and part.__init__ is object.__init__ and part.__new__ is object.__new__:  # type: ignore[misc, comparison-overlap]
         return {}
     try:
         parameters = list(inspect.signature(part).parameters.values())

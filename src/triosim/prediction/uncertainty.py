@@ -291,8 +291,8 @@ def _weights(
     column: NDArray[np.int32], of: NDArray[np.int64], reach: NDArray[np.float64], amount: NDArray[np.int64], causes: int
 ) -> NDArray[np.float64]:
     """Each cause's part of all ticks that can be off, each counting with its spread."""
-    told = column >= 0
-    ticks = np.bincount(column[told], amount[told].astype(np.float64), len(of)) * reach
+    caused = column >= 0
+    ticks = np.bincount(column[caused], amount[caused].astype(np.float64), len(of)) * reach
     found = np.bincount(of, ticks, causes)
     return np.asarray(found / max(float(found.sum()), 1e-300))
 

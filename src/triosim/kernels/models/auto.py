@@ -63,10 +63,10 @@ class Auto(OperatorModel):
         now = self.basis.predict(job.trace, job.device, launches(recordings[0].trace))
         source = np.full(len(job.trace), now.source)
         found = combined([transferred(job.trace, job.device, one, self.basis, now) for one in recordings])
-        told = np.isfinite(found.seconds)
-        seconds = np.where(told, found.seconds, now.seconds)
-        spread = np.where(told, found.spread, now.spread)
-        source = np.where(told, found.source, source)
+        known = np.isfinite(found.seconds)
+        seconds = np.where(known, found.seconds, now.seconds)
+        spread = np.where(known, found.spread, now.spread)
+        source = np.where(known, found.source, source)
         return _undecided(job, _estimates(seconds, spread, source, now.limit, now.notes))
 
 

@@ -244,13 +244,13 @@ class Cause:
         name: what it is.
         share: its part of the variance.
         without: by what factor the interval would be as wide without it.
-        cure: what would make it surer, as the end of a sentence; ``""`` where nothing would.
+        suggestion: what would make it surer, as the end of a sentence; ``""`` where nothing would.
     """
 
     name: str
     share: float
     without: float
-    cure: str
+    suggestion: str
 
 
 @dataclass(frozen=True)
