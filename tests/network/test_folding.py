@@ -203,7 +203,7 @@ def test_cells_are_of_what_cannot_be_told_apart(data: st.DataObject) -> None:
     waits = Ragged.of(needs)
     traffic = Traffic(
         endpoint_like=np.array(like), source=np.array([w[0] for w in routes]), target=np.array([w[1] for w in routes]),
-        begun_by=np.array([w[2] or w[0] for w in routes]), route_like=np.zeros(len(routes), np.int64), needs=waits,
+        begun_by=np.array([w[2] or w[0] for w in routes]), way_like=np.zeros(len(routes), np.int64), needs=waits,
         lag=np.array([data.draw(st.integers(0, 1)) for _ in waits.values], np.int64),
         routes=Ragged.of([w[3] for w in routes]), link_like=np.zeros(links, np.int64), members=Ragged.of(groups),
     )  # fmt: skip

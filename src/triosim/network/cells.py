@@ -42,7 +42,7 @@ class Traffic:
             ranks, then whatever else sends or receives.
         source, target: endpoints of each route, shape ``(w,)``.
         begun_by: the endpoint that begins each route, or -1 - g where group g does together, shape ``(w,)``, int64.
-        route_like: routes with different numbers are never alike, shape ``(w,)``, int64.
+        way_like: routes with different numbers are never alike, shape ``(w,)``, int64.
         needs: routes that each route waits for.
         lag: by how many transfers those are ahead, one for each entry of ``needs``, int64.
         routes: links of each route, in order.
@@ -54,7 +54,7 @@ class Traffic:
     source: NDArray[np.int64]
     target: NDArray[np.int64]
     begun_by: NDArray[np.int64]
-    route_like: NDArray[np.int64]
+    way_like: NDArray[np.int64]
     needs: Ragged
     lag: NDArray[np.int64]
     routes: Ragged
@@ -98,7 +98,7 @@ def _fitted(t: Traffic) -> Traffic:
         for rows, dtype in ((t.needs, np.int64), (t.members, np.int64), (t.routes, np.int32))
     )
     return Traffic(
-        column(t.endpoint_like), column(t.source), column(t.target), column(t.begun_by), column(t.route_like), needs,
+        column(t.endpoint_like), column(t.source), column(t.target), column(t.begun_by), column(t.way_like), needs,
         column(t.lag), routes, column(t.link_like), members,
     )  # fmt: skip
 
@@ -123,7 +123,7 @@ class _Refinement:
         self.used = np.zeros(self.links, bool)
         self.used[t.routes.values] = True
         self.endpoint, self.link = _mixed(_plain(t.endpoint_like)), _mixed(_plain(t.link_like))
-        self.kind = _mixed(_plain(t.route_like))
+        self.kind = _mixed(_plain(t.way_like))
         self.route: Colours = self.kind
         self.group = np.zeros(self.groups, np.uint64)
 

@@ -291,7 +291,7 @@ class _Survey:
             source=np.concatenate([none, *table.source]),
             target=np.concatenate([none, *table.target]),
             begun_by=np.concatenate([none, *table.begun_by]),
-            route_like=np.concatenate([none, *table.like]),
+            way_like=np.concatenate([none, *table.like]),
             needs=Ragged.stacked([Ragged.empty(0), *table.needs]),
             lag=np.concatenate([none, *table.lag]),
             routes=routes,
