@@ -13,7 +13,6 @@ the fields are asked for.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import operator
@@ -207,20 +206,15 @@ def _listed(cls: Any, kw_only: bool) -> dict[str, dataclasses.Field[Any]]:
     for name, kind in cls.__annotations__.items():
         if str(kind).startswith(("ClassVar", "typing.ClassVar")):
             continue
-        default = getattr(cls, name, dataclasses.MISSING)
-        if isinstance(default, dataclasses.Field):
-            field: Any = default
-            field._field_type = _PLAIN._field_type  # type: ignore[attr-defined]
-            if field.kw_only is dataclasses.MISSING:
-                field.kw_only = kw_only
-            if field.default is not dataclasses.MISSING:
-                setattr(cls, name, field.default)
-            elif name in cls.__dict__:
-                delattr(cls, name)
-        else:
-            field = copy.copy(_PLAIN)
-            field.default, field.kw_only = default, kw_only
-        field.name, field.type = name, kind
+        given: Any = getattr(cls, name, dataclasses.MISSING)
+        field: Any = given if isinstance(given, dataclasses.Field) else dataclasses.field(default=given)
+        field.name, field.type, field._field_type = name, kind, _PLAIN._field_type  # type: ignore[attr-defined]
+        if field.kw_only is dataclasses.MISSING:
+            field.kw_only = kw_only
+        if field is given and field.default is not dataclasses.MISSING:
+            setattr(cls, name, field.default)
+        elif field is given and name in cls.__dict__:
+            delattr(cls, name)
         if field.default.__class__.__hash__ is None:
             raise ValueError(
                 f"mutable default {type(field.default)} for field {name} is not allowed: use default_factory"

@@ -113,6 +113,11 @@ def configured(part: Callable[..., P], options: Mapping[str, Any], what: str) ->
     Raises:
         InputError: the part has no such option, needs one that is not given, or an option has no such value.
     """
+    if not options:
+        try:
+            return part()
+        except TypeError:  # it may need an option: which one is said below
+            pass
     known = options_of(part)
     given: dict[str, Any] = {}
     for key, value in options.items():
