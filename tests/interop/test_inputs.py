@@ -115,11 +115,11 @@ def test_a_way_through_two_dimensions() -> None:
 
 def test_a_system_file(tmp_path: Path) -> None:
     found = read_system(tmp_path, peak_perf=900, all_to_all_implementation=["direct3"])
-    assert (found.splits, found.active, found.endpoint_ns) == (4, 2, 10)
+    assert (found.splits, found.active, found.costs.endpoint_ns) == (4, 2, 10)
     assert found.choices["all_to_all"] == (system.DimensionAlgorithm("direct", 3),)
     assert found.choices["all_reduce"] == (system.DimensionAlgorithm("ring"),)
     assert found.local_bandwidth_aware
-    assert found.reduction_ns(32768) == 27
+    assert found.costs.reduction_ns(32768) == 27
     assert any("boost-mode" in note for note in found.notes)
     assert any("scheduling-policy" in note for note in found.notes)
 

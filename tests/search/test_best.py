@@ -164,6 +164,25 @@ def test_stages_of_a_short_model_are_those_of_the_whole(name: str, axes: dict[st
         assert short.bytes == pytest.approx(whole.bytes, rel=1e-9), one.asked
 
 
+@pytest.mark.parametrize(
+    ("fields", "lora"),
+    [({"quantize": "fp8-delayed", "optimizer": "adam8bit"}, None), ({"optimizer": "muon", "overlap": False}, "16")],
+)
+def test_pruning_changes_nothing_of_what_all_plans_have_in_common(fields: dict[str, Any], lora: str | None) -> None:
+    workload, machine = load_workload("gpt2", seq_len=128, training=True, lora=lora), triosim.system("dgx-h100", 1)
+    among = {"tp": (1, 2), "pp": (1, 2), "micro-batch-size": (1,), "schedule": ("1f1b",), "recompute": ("none", "full"),
+             "zero": (0, 1, 2), "sequence-parallel": (False,)}  # fmt: skip
+    space = PlanSpace([8], BATCH, len(blocks(workload)), 128, among=among)
+    known = _Memory()
+    for objective in ("memory", "time"):
+        how = {"objective": objective, "count": 3, "known": known}
+        pruned, whole = (
+            best_plans(workload, {8: machine}, space, Plan(**fields), prune=prune, **how) for prune in (True, False)
+        )
+        assert pruned.best == whole.best
+    assert known.asked == len(space.candidates())
+
+
 @pytest.mark.parametrize("objective", ["time", "memory", "tokens-per-dollar"])
 @pytest.mark.parametrize("whole_front", [False, True])
 def test_pruning_changes_nothing(

@@ -20,7 +20,7 @@ GIB = 2.0**30
 
 STACKS = {
     "Megatron-LM SC'21 Table 1": "megatron-2021", "Megatron-LM SC'21 Table 2": "megatron-2021",
-    "Megatron-LM README 2020 scaling": "megatron-2021", "Korthikanti et al. MLSys 2023 Table 5": "megatron-2021",
+    "Megatron-LM README 2020 scaling": "megatron-2021", "Korthikanti et al. MLSys 2023 Table 5": "megatron-2022",
     "MosaicML llm-foundry benchmarks": "llm-foundry", "NVIDIA Megatron-Bridge performance summary": "megatron-core",
     "vTrain measured set (single-node)": "megatron-deepspeed", "vTrain measured set (multi-node)": "megatron-deepspeed",
     "SimuMax B200 real benchmark": "megatron-core", "torchtitan benchmarks": "torchtitan",

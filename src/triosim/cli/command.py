@@ -20,6 +20,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from triosim.cli.other_names import our_name
 from triosim.cli.plain_values import read_plainly
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, printable
@@ -151,6 +152,11 @@ def _sentence(ctx: Any) -> Iterator[None]:
         if ctx.resilient_parsing or not hasattr(error, "format_message") or type(error).__name__ == "NoArgsIsHelpError":
             raise
         words = error.format_message().rstrip(".").replace(_NO_NUMBER, "it must be a whole number")
+        typed = getattr(error, "option_name", None) if type(error).__name__ == "NoSuchOption" else None
+        if typed is not None:
+            known = frozenset(option for parameter in ctx.command.params for option in parameter.opts)
+            ours = our_name(typed, known)
+            words = words if ours is None else f"no such option: {typed}, here it is {ours}"
         raise InputError(f"{words[:1].lower()}{words[1:]} ({ctx.command_path} -h says what there is)") from error
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -100,6 +100,13 @@ def _how(said: Mapping[str, Any]) -> Any:
     return typer.Option(*said["names"], rich_help_panel=said["group"], **common)
 
 
+def given(options: Any) -> Iterator[tuple[str, str]]:
+    """Field and name of each option that says something else than it does by default."""
+    for own in fields(options):
+        if "names" in own.metadata and getattr(options, own.name) != own.default:
+            yield own.name, own.metadata["names"][0].partition("/")[0]
+
+
 def named(texts: Sequence[str] | None, option: str, example: str) -> dict[str, str]:
     """What a repeatable option of the form ``NAME=VALUE`` was given, by name.
 
@@ -170,6 +177,31 @@ def with_fields_of(*parts: type[Checked], groups: Sequence[str]) -> Callable[[ty
                 order.append((groups.index(asked.group), False, option_))
         order.sort(key=lambda place: place[:2])
         options.__annotations__ = {name: own[name] for *_, name in order}
+        return options
+
+    return add
+
+
+def with_options_of(source: type, names: Sequence[str], groups: Sequence[str]) -> Callable[[type[O]], type[O]]:
+    """A decorator that adds options to a class that is to become a dataclass: some of another command's.
+
+    Args:
+        source: that command's options.
+        names: of their fields.
+        groups: in the order in which help lists them; in each the added options come before the class's own.
+    """
+
+    def add(options: type[O]) -> type[O]:
+        there, hints = {own.name: own for own in fields(source)}, get_type_hints(source)
+        own, place = dict(options.__annotations__), dict[str, tuple[int, bool]]()
+        for name in own:
+            said = getattr(options, name).metadata
+            place[name] = (groups.index(said["group"]) if "group" in said else -1, True)
+        for name in names:
+            own[name] = hints[name]
+            setattr(options, name, field(default=there[name].default, metadata=there[name].metadata))
+            place[name] = (groups.index(there[name].metadata["group"]), False)
+        options.__annotations__ = {name: own[name] for name in sorted(own, key=place.__getitem__)}
         return options
 
     return add

@@ -12,7 +12,7 @@ import typer
 from triosim.cli.arguments import InferOptions, Options, TrainOptions
 from triosim.cli.command import command, import_numpy, note, progress_bar, say, wants_summary
 from triosim.cli.energy_options import best_of, energy_options, held_back
-from triosim.cli.fields import answers, named
+from triosim.cli.fields import answers, given, named
 from triosim.cli.fields import command as function_of
 from triosim.cli.sweep import SweepCommand, check_alone, sweep
 from triosim.core.errors import InputError
@@ -53,8 +53,9 @@ def _train(options: TrainOptions) -> None:
 
 def _infer(options: InferOptions) -> None:
     if (options.prompt, options.output) == (None, None):
-        if options.pim is not None:
-            raise InputError("--pim is of one request with its cache: give --prompt and --output as well")
+        for name, option in given(options):
+            if name in ("pim", "context", "weights", "kv_cache"):
+                raise InputError(f"{option} is of one request with its cache: give --prompt and --output as well")
         return _predict(options, False)
     from triosim.cli.request import request
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from triosim.cli.arguments import Options
 from triosim.cli.command import Command, progress_bar, say, wants_summary
+from triosim.cli.fields import given
 from triosim.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -40,19 +41,22 @@ def _spelled_out(words: list[str]) -> Iterator[str]:
         yield word
 
 
+OF_ONE = frozenset({
+    "timeline", "report", "chakra", "stats", "fit", "variation", "find", "slowdown", "tokens", "at", "grid", "pue",
+    "price", "pay", "constant", "energy",
+})  # fmt: skip
+"""Options of one prediction: a sweep says nothing that they change."""
+
+
 def check_alone(options: Options) -> None:
     """Refuse what only a sweep has.
 
     Raises:
         InputError: it was asked of a single prediction.
     """
-    ours = (
-        ("--csv", options.csv is not None), ("--workers", options.workers != 1),
-        ("--executor", options.executor != "local"),
-    )  # fmt: skip
-    for name, given in ours:
-        if given:
-            raise InputError(f"{name} is for many plans: give --sweep as well, for example --sweep tp=1,2,4")
+    for name, option in given(options):
+        if name in ("csv", "workers", "executor"):
+            raise InputError(f"{option} is for many plans: give --sweep as well, for example --sweep tp=1,2,4")
 
 
 def sweep(options: Options, training: bool) -> None:
@@ -100,9 +104,9 @@ def sweep(options: Options, training: bool) -> None:
 
 def _check(options: Options) -> None:
     """Refuse options of one prediction alone."""
-    for name in ("timeline", "report", "chakra", "stats", "fit", "variation"):
-        if getattr(options, name):
-            raise InputError(f"--{name} is of one prediction and does not go with --sweep: run the plan you want alone")
+    for name, option in given(options):
+        if name in OF_ONE:
+            raise InputError(f"{option} is of one prediction and does not go with --sweep: run the plan you want alone")
     if options.workers < 1:
         raise InputError(f"--workers must be at least 1, got {options.workers}")
 

@@ -85,6 +85,18 @@ def issue_seconds(mode: str) -> float:
     return float(modes[mode]["issue_s"])
 
 
+def collective_seconds(mode: str) -> float:
+    """Host seconds to launch one collective, where nothing is recorded: no framework's Python is above it.
+
+    Args:
+        mode: as of :func:`issue_seconds`.
+
+    Raises:
+        InputError: there is no such mode.
+    """
+    return min(issue_seconds(mode), float(_table()["collective_s"]["seconds"]))
+
+
 class HostDefault(NamedTuple):
     """How the cost of launching is taken into account where nobody says.
 

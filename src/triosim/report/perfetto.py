@@ -139,7 +139,8 @@ def _pieces(timeline: Timeline, ranks: Sequence[int]) -> Iterator[bytes]:
         yield track(uuid, name + (f" {lane + 1}" if lane else ""), parents[rank], place)
         yield upon(uuid)
         for begin in range(first, last, _PIECE):
-            yield _slices(timeline, made, slice(begin, min(begin + _PIECE, last)))
+            since = int(made.end[begin - 1]) if begin > first else 0
+            yield _slices(timeline, made, slice(begin, min(begin + _PIECE, last)), since)
     for rank, parent in parents.items():
         yield from _counters(timeline, rank, parent, numbered)
 
@@ -159,14 +160,14 @@ def _steps(timeline: Timeline, made: _Shown, rank: int, parent: int, uuid: int) 
     which = np.unique(iteration).tolist()
     starts = [int(made.start[mine[iteration == n]].min()) for n in which]
     ends = [*starts[1:], int(made.end[mine].max(initial=0))]
-    for n, start, end in zip(which, starts, ends, strict=True):
+    for n, since, start, end in zip(which, [0, *ends], starts, ends, strict=False):
         begin = message((Event.type, Type.begin), (23, f"iteration {n}"))
-        yield packet((Packet.timestamp, start), (Packet.event, begin))
-        yield packet((Packet.timestamp, end), (Packet.event, message((Event.type, Type.end))))
+        yield packet((Packet.timestamp, start - since), (Packet.event, begin))
+        yield packet((Packet.timestamp, end - start), (Packet.event, message((Event.type, Type.end))))
 
 
-def _slices(timeline: Timeline, made: _Shown, which: slice) -> bytes:
-    """Slices of one track, each with its beginning and its end."""
+def _slices(timeline: Timeline, made: _Shown, which: slice, since: int) -> bytes:
+    """Slices of one track, each with its beginning and its end; ``since``: the end of the one before them."""
     s, rows = timeline.slices, made.rows[which]
     name, phase, module = s.name[rows].astype(np.int64) + 1, s.phase[rows].astype(np.int64), s.module[rows] + 1
     moves = (s.bytes[rows] > 0) & (s.op[rows] != Op.COMPUTE) & (s.op[rows] != Op.ISSUE)
@@ -190,7 +191,7 @@ def _slices(timeline: Timeline, made: _Shown, which: slice) -> bytes:
         arrival = s.op[rows] == Op.RECEIVE
         event.append(fixed(Event.flow, pair + 1, (pair >= 0) & ~arrival))
         event.append(fixed(Event.flow_end, pair + 1, (pair >= 0) & arrival))
-    return slices(made.start[which], made.end[which], event)
+    return slices(made.start[which], made.end[which], event, since)
 
 
 def _counters(timeline: Timeline, rank: int, parent: int, numbered: Iterator[int]) -> Iterator[bytes]:

@@ -95,7 +95,10 @@ class JobFacts:
         self.exchanged = list(
             zip(transfers.bytes.tolist(), transfers.what.tolist(), transfers.axis.tolist(), strict=True)
         )
-        self.exchange_stream: list[int] = np.where(transfers.beside, BESIDE, TP).tolist()
+        stream = np.where(transfers.beside, BESIDE, TP)
+        if plan.stack is not None and not plan.stack.overlap_tensor:
+            stream[transfers.axis == mesh.row("tp")] = COMPUTE
+        self.exchange_stream: list[int] = stream.tolist()
         self.storages = StepStorages(step.trace)
         self.trains = bool(np.any(operators.phase == Phase.BACKWARD))
         self.grads_of = self._grads_of()

@@ -9,16 +9,18 @@ the stretch is refused.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.composition.host import HostCosts
+from triosim.core.columns import Ragged, distinct
 from triosim.core.dataclass import dataclass
-from triosim.engine.meeting import Row
+from triosim.engine.meeting import MeetingPiece, Row
 from triosim.prediction.prepare import PricedJob
 from triosim.schedule._stage import JobFacts, PartFacts, StageFacts
 from triosim.schedule.actions import SCHEDULES, Pass
@@ -116,68 +118,96 @@ class BlockPass:
             rows.append(_BlockRow(*columns, before, port))
         return BlockPass((rows[:split], rows[split:]), Counter(made.calls), made.exposed, made.host)
 
-    @property
-    def ports(self) -> list[Leads]:
+    @cached_property
+    def columns(self) -> MeetingPiece:
+        """Its rows; labels are numbers of :class:`NamedWays`."""
+        first = len(self.runs[0])
+        rows = [row for run in self.runs for row in run]
+        columns = zip(*(row[:6] for row in rows), strict=True)
+        kind, stream, label, ticks, stretch, held = (list(column) for column in columns)
+        before = Ragged.of([sorted({b + run * first for run, b in row.before}) for row in rows], np.int32)
+        return MeetingPiece(
+            np.array(kind, np.int8), np.array(stream, np.int8), np.array(ticks, np.int64),
+            np.array(stretch, np.float64), np.array(label, np.int32), before, np.array(held, np.int64),
+        )  # fmt: skip
+
+    @cached_property
+    def ports(self) -> tuple[Leads, ...]:
         """Where its rows lead, in order."""
-        return [row.port for rows in self.runs for row in rows if row.port is not None]
-
-    def between(self, other: BlockPass, part: float) -> BlockPass:
-        """A pass that lies between two, from this one ``part`` of the way to the other.
-
-        Raises:
-            NoBlocks: the two are not made of the same rows.
-        """
-        if not part:
-            return self
-        runs = tuple([_mixed(a, b, part) for a, b in _pairs(*own)] for own in zip(self.runs, other.runs, strict=True))
-        host = round(self.host + part * (other.host - self.host))
-        exposed = round(self.exposed + part * (other.exposed - self.exposed))
-        return BlockPass(runs, self.calls, exposed, host)  # type: ignore[arg-type]
+        return tuple(row.port for rows in self.runs for row in rows if row.port is not None)
 
     def bound(
-        self, ticks: Callable[[int, Leads | None], int], label: Callable[[int, Leads | None], int]
-    ) -> ContractedPass:
-        """The pass on a mesh.
+        self, other: BlockPass, part: float, ticks: Callable[[int, Leads | None], int],
+        label: Callable[[int], int],
+    ) -> BoundPass:  # fmt: skip
+        """The pass on a mesh, one that lies between two, from this one ``part`` of the way to the other.
 
         Args:
             ticks: of what moves, by its number of :class:`NamedWays` and where it leads.
             label: the number of the mesh for those.
+
+        Raises:
+            NoBlocks: the two are not made of the same rows.
         """
-        made = ContractedPass(calls=self.calls, exposed=self.exposed)
-        first = len(self.runs[0])
-        for rows in self.runs:
-            for row in rows:
-                own = row.ticks + (ticks(row.label, row.port) if row.label >= 0 else 0)
-                made.add(
-                    Row(row.kind), row.stream, own, [b + run * first for run, b in row.before], row.stretch,
-                    label(row.label, row.port) if row.label >= 0 else -1, row.port, row.held,
-                )  # fmt: skip
-        made.host = self.host
-        return made
+        one = self.columns
+        took, held, stretch, host, exposed = one.ticks.copy(), one.held, one.stretch, self.host, self.exposed
+        if part:
+            two = other.columns
+            if not _same_rows(one, two) or self.ports != other.ports:
+                raise NoBlocks("passes of other rows where gradients are made")
+            took = np.rint(took + part * (two.ticks - took)).astype(np.int64)
+            held = np.rint(held + part * (two.held - held)).astype(np.int64)
+            stretch = stretch + part * (two.stretch - stretch)
+            host, exposed = round(host + part * (other.host - host)), round(exposed + part * (other.exposed - exposed))
+        named = np.full(len(one), -1, np.int32)
+        leads = one.kind >= Row.SENDS
+        moves = np.where(leads, -1, one.label)
+        for number in distinct(moves).tolist():
+            if number >= 0:
+                rows = moves == number
+                took[rows] += ticks(number, None)
+                named[rows] = label(number)
+        for row, port in zip(np.flatnonzero(leads).tolist(), self.ports, strict=True):
+            if (number := int(one.label[row])) >= 0:
+                took[row] += ticks(number, port)
+                named[row] = label(number)
+        piece = MeetingPiece(one.kind, one.stream, took, stretch, named, one.before, held)
+        return BoundPass(piece, self.ports, self.calls, exposed, host)
+
+
+@dataclass(frozen=True)
+class BoundPass:
+    """A pass of a stretch on a mesh.
+
+    Attributes:
+        rows: of the pass.
+        ports, calls, exposed, host: as of :class:`triosim.search.contracted.ContractedPass`.
+    """
+
+    rows: MeetingPiece
+    ports: tuple[Leads, ...]
+    calls: Counter[Call]
+    exposed: int
+    host: int
+
+    def piece(self) -> MeetingPiece:
+        """Its rows."""
+        return self.rows
+
+
+def _same_rows(one: MeetingPiece, other: MeetingPiece) -> bool:
+    """Whether two passes differ in times only."""
+    columns = ("kind", "stream", "label")
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in columns) and (
+        np.array_equal(one.before.offsets, other.before.offsets)
+        and np.array_equal(one.before.values, other.before.values)
+    )
 
 
 def _last(made: ContractedPass, before: list[int]) -> list[int]:
     """Of what a row waits for the last of each stream, which are in order."""
     of_stream = {made.stream[b]: b for b in before if made.kind[b] != Row.RECEIVES}
     return sorted({*of_stream.values(), *(b for b in before if made.kind[b] == Row.RECEIVES)})
-
-
-def _pairs(one: list[_BlockRow], other: list[_BlockRow]) -> Iterable[tuple[_BlockRow, _BlockRow]]:
-    if len(one) != len(other):
-        raise NoBlocks("passes of other rows where gradients are made")
-    return zip(one, other, strict=True)
-
-
-def _mixed(one: _BlockRow, other: _BlockRow, part: float) -> _BlockRow:
-    if (one.kind, one.stream, one.label, one.before, one.port) != (
-        other.kind, other.stream, other.label, other.before, other.port,
-    ):  # fmt: skip
-        raise NoBlocks("passes of other rows where gradients are made")
-    return one._replace(
-        ticks=round(one.ticks + part * (other.ticks - one.ticks)),
-        held=round(one.held + part * (other.held - one.held)),
-        stretch=one.stretch + part * (other.stretch - one.stretch),
-    )  # fmt: skip
 
 
 def longer(few: tuple[BlockPass, BlockPass, BlockPass], blocks: int) -> BlockPass:
@@ -291,6 +321,8 @@ class StretchPasses:
         self.called, self.tensor = called, tensor
         self.costs = ScheduleCosts(step.seconds, copy_s_per_byte=copies)
         self.ways = NamedWays(job.mesh.pipeline_axis)
+        forward = step.step.trace.operators.phase == Phase.FORWARD
+        self._same_forward = all(np.array_equal(own[forward], seconds[0][forward]) for own in seconds)
         self._stages: dict[BlockStretch, tuple[list[StageContraction], PartFacts]] = {}
         self._few: dict[tuple[int, BlockStretch, Pass, bool, Missing, bool], BlockPass] = {}
         self._passes: dict[tuple[int, BlockStretch, Pass, bool, Missing, bool], BlockPass] = {}
@@ -308,6 +340,8 @@ class StretchPasses:
         Raises:
             NoBlocks: blocks do not add alike.
         """
+        if what is Pass.FORWARD and self._same_forward:
+            which = 0
         key = (which, stretch, what, final, needs, leads)
         if stretch.blocks <= LONGEST:
             return self._pass(*key)

@@ -261,7 +261,7 @@ class Bounds:
         """What replicas exchange at the end of an iteration, as far as it is known."""
         key = tuple(int(asked[name]) for name in ("tp", "cp", "ep", "pp", "zero"))
         if key not in self._exchanges:
-            plan, fidelity = asked_of(self._base, self.fidelity, asked, self.system.devices)
+            plan, fidelity = asked_of(self._base, self.fidelity, asked)
             self._exchanges[key] = least_exchange(self.workload, self.system, plan, fidelity)
         return self._exchanges[key]
 
@@ -269,7 +269,7 @@ class Bounds:
         """What a byte costs from each stage of a plan to the next, shape ``(stages - 1,)``."""
         key = tuple(int(asked[name]) for name in ("tp", "cp", "ep", "pp"))
         if key not in self._per_byte:
-            plan, _ = asked_of(self._base, self.fidelity, asked, self.system.devices)
+            plan, _ = asked_of(self._base, self.fidelity, asked)
             self._per_byte[key] = seconds_per_byte(self.workload, self.system, plan)
         return self._per_byte[key]
 
@@ -328,7 +328,7 @@ class Bounds:
         fields = {name: asked[name] for name in SHAPE}
         whole = {"dp": axis, "pp": 1, "zero": asked["zero"] if scatters else 0, "idle_ok": True,
                  "micro_batches": micro_batches, "global_batch_size": size * micro_batches * replicas}  # fmt: skip
-        plan, fidelity = asked_of(self._base, self.fidelity, {**fields, **whole}, self.system.devices)
+        plan, fidelity = asked_of(self._base, self.fidelity, {**fields, **whole})
         found = None
         if self.repeats is not None:
             with suppress(NotRepeating):

@@ -80,6 +80,14 @@ class Order:
         return self._turned[1]
 
     @cached_property
+    def whole(self) -> tuple[NDArray[np.int32], list[int], NDArray[np.int32]]:
+        """All of an iteration: row of :attr:`turns` of each action, with one more for what ends it; how often each of
+        these is run; the micro-batch of each action, and once more of the last."""
+        row = np.append(self.turn, np.int32(len(self.turns)))
+        often = np.bincount(row, minlength=len(self.turns) + 1).tolist()
+        return row, often, np.append(self.micro_batch, self.micro_batch.max(initial=0))
+
+    @cached_property
     def depth(self) -> int:
         """Most passes whose backward has not ended, of all chunks together."""
         ends = (self._what == Pass.BACKWARD) | (self._what == Pass.WEIGHT_GRADIENT)

@@ -29,7 +29,7 @@ def _shares(formed: Formed | str, devices: int) -> str:
     plan, _ = formed
     replicas = plan.dp or max(devices // plan.replica_ranks, 1)
     batch = plan.batch_size or (plan.global_batch_size or 0) / replicas
-    size = batch / (plan.micro_batches or 1)
+    size = plan.micro_batch_size or batch / (plan.micro_batches or 1)
     step = (plan.tp, plan.parallelism, plan.recompute, plan.sequence_length, size)
     return repr((*step, plan.zero, plan.pp, plan.schedule))
 
@@ -58,7 +58,7 @@ class PlanTask:
         try:
             if isinstance(plan, Plan):
                 return plan, self.fidelity
-            return asked_of(self.base, self.fidelity, plan, self.system.devices)
+            return asked_of(self.base, self.fidelity, plan)
         except InputError as error:
             return str(error)
 

@@ -123,9 +123,20 @@ def _by_plain_name() -> Mapping[str, str]:
     return {_plain(name): name for name in presets()}
 
 
+_TUNED = re.compile(r"^meta-|-(?:instruct|chat|hf|it|base|pt|v\d(?:\.\d)?)(?=-|$)", re.IGNORECASE)
+"""What a hub's name says of a model beside its sizes: what its weights were trained for, and in which form they are."""
+
+
 def preset(name: str) -> Preset | None:
-    """The named model that a text stands for, whatever its case and separators; None for no such model."""
-    return presets().get(name) or presets().get(_by_plain_name().get(_plain(name), ""))
+    """The named model that a text stands for, whatever its case and separators; None for no such model.
+
+    A hub's name (``meta-llama/Meta-Llama-3-8B-Instruct``) stands for the model of those sizes.
+    """
+    owner, slash, own = name.rpartition("/")
+    of_hub = slash and owner.strip(".~") and "/" not in owner
+    tries = (name, own, own.removesuffix("-uncased"), _TUNED.sub("", own)) if of_hub else (name,)
+    plain = _by_plain_name()
+    return next((presets()[plain[_plain(one)]] for one in tries if _plain(one) in plain), None)
 
 
 def names() -> list[str]:

@@ -206,10 +206,16 @@ def link_facts(name: str) -> LinkFacts:
         InputError: no link has that name.
     """
     known = _links()
-    found = _resolve(name, _named((n, n) for n in known), "link")
+    found = _resolve(name, _link_names(), "link")
     if found is None:
         raise unknown("link", name, known, "(or give a bandwidth such as 50GB/s)")
     return known[found]
+
+
+@lru_cache(maxsize=1)
+def _link_names() -> dict[str, str]:
+    """Names of links, by how they are typed."""
+    return _named((name, name) for name in _links())
 
 
 def link_rows() -> list[dict[str, Any]]:
@@ -417,10 +423,14 @@ def _named(pairs: Iterable[tuple[str, str]], key: Callable[[str], str] = _typed)
 
 
 def _resolve(text: str, names: dict[str, str], what: str) -> str | None:
-    """What ``text`` stands for: a whole name, or the one name that begins with it up to a hyphen."""
+    """What ``text`` stands for: a whole name, the one name that has the same letters and digits, or the one that begins
+    with it up to a hyphen."""
     wanted = _typed(text)
     if wanted in names:
         return names[wanted]
+    alike = {name for typed, name in names.items() if wanted and typed.replace("-", "") == wanted.replace("-", "")}
+    if len(alike) == 1:
+        return alike.pop()
     begun = {name for typed, name in names.items() if wanted and typed.startswith(wanted + "-")}
     if len(begun) > 1:
         raise InputError(f"{what} {text!r} could be {', '.join(sorted(begun))}: say which")

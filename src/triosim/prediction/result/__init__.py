@@ -334,7 +334,7 @@ class Result:
     tasks: int
     flows: int
     make_energy: Callable[[], Energy | None] = field(compare=False)
-    make_cost: Callable[[Energy], Cost] = field(compare=False)
+    make_cost: Callable[[Energy, tuple[float, float]], Cost] = field(compare=False)
     make_interval: Callable[[], Interval] = field(compare=False)
     make_layers: Callable[[], tuple[LayerRow, ...]] = field(compare=False)
     make_timeline: Callable[[], Timeline] = field(compare=False)
@@ -368,7 +368,7 @@ class Result:
     @cached_property
     def cost(self) -> Cost | None:
         """Dollars, grams and litres of an iteration, a job and a token; None where its energy is not known."""
-        return None if self.energy is None else self.make_cost(self.energy)
+        return None if self.energy is None else self.make_cost(self.energy, self.interval_s)
 
     @cached_property
     def layers(self) -> tuple[LayerRow, ...]:
