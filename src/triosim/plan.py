@@ -250,6 +250,51 @@ class Plan(Checked):
         return super().unknown(name, known)
 
 
+@dataclass(frozen=True, init=False)
+class NamedRules(Checked):
+    """Rules of parallelism that are asked for so often that the command line has options for them beside a plan's.
+
+    In a plan they are :attr:`Plan.parallelism` and :attr:`Plan.parallelism_options`; the fields are those of the rules
+    (:mod:`triosim.partition.rules`).
+
+    Attributes:
+        sequence_parallel: whether the rule ``sequence`` applies.
+        cp, cp_style: of ``context``, which applies where ``cp`` is not 1.
+        ep, etp: of ``experts``, which applies where ``ep`` is not 1 or ``etp`` not 0.
+    """
+
+    error: ClassVar[type[InputError]] = PlanError
+    noun: ClassVar[str] = "a plan"
+
+    sequence_parallel: bool = asked(
+        False, DIVISION, None, "Also divide what is between the layers that --tp divides, along the sequence."
+    )
+    cp: Count = asked(1, DIVISION, "N", "Ranks of the data axis that share each sequence (context parallelism).")
+    cp_style: Literal["gather", "ring", "ulysses", "usp"] = asked(
+        "gather", DIVISION, "STYLE",
+        "How attention gets what other ranks have: gather, ring, ulysses or usp, both of these (default gather).",
+    )  # fmt: skip
+    ep: Count = asked(1, DIVISION, "N", "Ranks of the data axis that have the experts of each layer among them.")
+    etp: Annotated[int, Within(0, MOST)] = asked(
+        0, DIVISION, "N",
+        "Ranks that divide each expert: --tp, or 1 for whole experts, which --ep then divides over --tp too "
+        "(default --tp).",
+    )  # fmt: skip
+
+    def among(self, others: Iterable[str]) -> tuple[str, ...]:
+        """Names of all rules in the order in which they are applied, ``others`` with them."""
+        last = {"context": self.cp != 1, "experts": self.ep != 1 or self.etp != 0}
+        first = ["sequence"] if self.sequence_parallel else []
+        return tuple(dict.fromkeys([*first, *others, *(name for name, applies in last.items() if applies)]))
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What the rules that apply are given, as it is typed."""
+        rules = self.among(())
+        asked = {"cp": "context", "ep": "experts", "cp_style": "context", "etp": "experts" if self.etp else ""}
+        return {name.replace("_", "-"): str(getattr(self, name)) for name, rule in asked.items() if rule in rules}
+
+
 @dataclass(frozen=True, init=False, kw_only=True)
 class RunPlan(Plan):
     """A plan as it was run: every size known.
@@ -301,4 +346,6 @@ def closest(values: Iterable[int], to: int, n: int = 2) -> list[int]:
     return sorted(sorted(values, key=lambda v: (abs(v - to), v))[:n])
 
 
-__all__ = ["AXES", "Plan", "RunPlan", "closest", "divisors", "micro_batch_conflict", "micro_batch_size_conflict"]
+__all__ = [
+    "AXES", "NamedRules", "Plan", "RunPlan", "closest", "divisors", "micro_batch_conflict", "micro_batch_size_conflict",
+]  # fmt: skip

@@ -102,15 +102,15 @@ def test_routes_are_shortest(topologies: tuple[str, ...]) -> None:
 
 def test_a_ring_goes_the_shorter_way_and_upwards_where_both_are_as_long() -> None:
     ring = AstraNetwork("n", (dimension("Ring", 6, 1, 1),))
-    assert ring.way(0, 2, {}) == [0, 1, 2]
-    assert ring.way(0, 4, {}) == [0, 5, 4]
-    assert ring.way(0, 3, {}) == [0, 1, 2, 3]
-    assert ring.way(3, 0, {}) == [3, 4, 5, 0]
+    assert ring.route(0, 2, {}) == [0, 1, 2]
+    assert ring.route(0, 4, {}) == [0, 5, 4]
+    assert ring.route(0, 3, {}) == [0, 1, 2, 3]
+    assert ring.route(3, 0, {}) == [3, 4, 5, 0]
 
 
 def test_a_way_through_two_dimensions() -> None:
     grid = AstraNetwork("n", (dimension("FullyConnected", 3, 1, 1), dimension("Ring", 4, 1, 1)))
-    assert grid.way(0, 2 + 3 * 2, {}) == [0, 2, 5, 8]
+    assert grid.route(0, 2 + 3 * 2, {}) == [0, 2, 5, 8]
 
 
 def test_a_system_file(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def command(app: typer.Typer, name: str, **settings: Any) -> Callable[[F], F]:
 
         parameters = [*own, *common]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        run.__annotations__ = {}  # all are in the signature; typer would evaluate them again, twice
         app.command(name, **{"cls": Command, **settings})(run)
         return function
 
@@ -255,6 +255,22 @@ def _limited(size: str | None) -> Iterator[None]:
         raise InputError(f"--max-memory {size}: nothing can be done in no memory: give a size such as 8GB")
     with memory_limit(limit):
         yield
+
+
+def import_numpy() -> None:
+    """Import numpy without the threads of its linear algebra (OpenBLAS), of which a prediction uses none.
+
+    There is one for each processor: starting them takes a fifth of the import on two processors, and more on many.
+    Other programs that the command may start do not see the setting.
+    """
+    setting = "OPENBLAS_NUM_THREADS"
+    if "numpy" in sys.modules or setting in os.environ:
+        return
+    os.environ[setting] = "1"
+    try:
+        import numpy  # noqa: F401
+    finally:
+        del os.environ[setting]
 
 
 def _show(error: Exception) -> None:

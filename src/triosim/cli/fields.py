@@ -7,9 +7,10 @@ Some of them are fields of a plan or a fidelity: :func:`with_fields_of` takes th
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
-from types import NoneType, UnionType
+from types import NoneType, SimpleNamespace, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import typer
@@ -58,10 +59,10 @@ def command(options: type, run: Callable[[Any], None], summary: str) -> Callable
         summary: the docstring of the function, which help shows.
     """
 
-    def called(**given: Any) -> None:
+    def called(**given):  # type: ignore[no-untyped-def]  # typer would look at annotations too, and evaluate them
         run(options(**given))
 
-    types = get_type_hints(options)
+    types = _types(options)
     parameters = [
         inspect.Parameter(
             own.name,
@@ -72,9 +73,20 @@ def command(options: type, run: Callable[[Any], None], summary: str) -> Callable
         for own in fields(options)
     ]
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     called.__doc__ = summary
     return called
+
+
+def _types(options: type) -> dict[str, Any]:
+    """Annotations of fields, as :func:`typing.get_type_hints` has them; of a hundred fields few are of different types,
+    and each is evaluated once."""
+    found: dict[str, Any] = {}
+    for base in reversed(options.__mro__):
+        own = inspect.get_annotations(base)
+        texts = SimpleNamespace(__annotations__={kind: kind for kind in own.values() if isinstance(kind, str)})
+        types = get_type_hints(texts, vars(sys.modules[base.__module__]))
+        found |= {name: types[kind] if isinstance(kind, str) else kind for name, kind in own.items()}
+    return found
 
 
 def _how(said: Mapping[str, Any]) -> Any:

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 from triosim.cli.arguments import Options
 from triosim.cli.command import Command, progress_bar, say, wants_summary
 from triosim.cli.fields import given
-from triosim.cli.outputs import write_json
-from triosim.cli.resuming import KnownOutcomes
 from triosim.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -69,6 +67,7 @@ def sweep(options: Options, training: bool) -> None:
     """
     _check(options)
     from triosim.cli.predict import fidelity_of, machine, plan_of, step
+    from triosim.cli.resuming import KnownOutcomes
     from triosim.cli.workloads import load_workload
     from triosim.report import ranking
     from triosim.search import grid
@@ -135,6 +134,7 @@ def _texts(base: Plan, fidelity: Fidelity, axes: dict[str, tuple[Any, ...]]) -> 
 
 def _write(outcomes: list[PlanOutcome], workload: str, system: str, options: Options) -> list[str]:
     """Write the files asked for; returns a line for each."""
+    from triosim.cli.outputs import write_json
     from triosim.cli.streams import written
     from triosim.core.outputs import text_output
     from triosim.report import ranking

@@ -18,7 +18,6 @@ from triosim.partition.mesh import Digit, Mesh
 from triosim.partition.replication import Replication
 from triosim.partition.rule import RULES, M, Rule
 from triosim.partition.rules.by_module import ByModule
-from triosim.partition.rules.dataparallel import DataParallel
 from triosim.partition.rules.ddp import Ddp
 from triosim.partition.rules.offload import Offload
 from triosim.partition.rules.zero import Zero
@@ -208,6 +207,8 @@ def rules_of(plan: Plan, named: bool) -> list[Rule]:
     if plan.zero != 0:
         rules.append(Zero(plan.zero))
     if plan.dp_style == "dataparallel":
+        from triosim.partition.rules.dataparallel import DataParallel
+
         rules.append(DataParallel())
     if plan.offload:
         rules.append(Offload(plan.offload))

@@ -54,15 +54,12 @@ from triosim.schedule.actions import SCHEDULES, Schedule, check
 from triosim.schedule.backward import split_backward
 from triosim.schedule.deadlock import check_circles
 from triosim.schedule.job import Costs, each_program
-from triosim.schedule.pass_times import pass_times
 from triosim.schedule.program import Op, Program
 from triosim.schedule.stages import Stages, split
 from triosim.stacks import ASSUMED
 from triosim.trace.blocks import blocks
 from triosim.trace.tables import Phase, Trace
 from triosim.transform import quantization
-from triosim.transform.alignment import aligned
-from triosim.transform.inference import forward_only
 from triosim.transform.layout import laid_out
 from triosim.transform.optimizing import needs_whole_tensors, optimized
 from triosim.transform.recompute import recomputed
@@ -318,6 +315,8 @@ def price_job(
     """
     fidelity = fidelity or Fidelity()
     if not plan.training or not np.any(workload.operators.phase):
+        from triosim.transform.inference import forward_only
+
         plan = plan.replaced(training=False)
         workload = forward_only(workload)
         if plan.recompute != "none":
@@ -401,6 +400,8 @@ def arrange(
     costs = of_copies.max(axis=0)  # (parts of the model, operators): where it runs on two devices, on the slower one
     stages = split(step.trace, costs, count, plan.stages, per_byte, together, step.homes)
     if schedule.times_matter and plan.training:
+        from triosim.schedule.pass_times import pass_times
+
         schedule = schedule.timed(pass_times(step, stages, costs, per_byte))
     if schedule.splits_backward:
         step = replace(step, notes=(*step.notes, *_unsplit(step.homes, stages, times[slowest].seconds, plan.schedule)))
@@ -552,6 +553,8 @@ def _recording(workload: Trace, other: Trace) -> MeasuredTrace:
         raise InputError(
             f"{other.meta.workload or 'the other recording'} {what}: give a trace recorded on a device of the catalog"
         )
+    from triosim.transform.alignment import aligned
+
     return MeasuredTrace(aligned(workload, other), accelerator(known))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,9 +37,11 @@ from triosim.prediction.result import Result
 from triosim.prediction.steady import NotSteady, ShortJob, SteadyRun, regular, shortened
 from triosim.prediction.summary import Summary
 from triosim.prediction.uncertainty import Uncertainty, steady_uncertainty, uncertainty
-from triosim.prediction.variation import Variation, VariedTime, varied
 from triosim.schedule.program import Op
 from triosim.trace.tables import Trace
+
+if TYPE_CHECKING:
+    from triosim.prediction.variation import Variation, VariedTime
 
 OnFinished = Callable[[tally.Run, Placement, System, Trace], None]
 """Given the played job, where its ranks are, on which system, and the step of one rank."""
@@ -316,6 +318,8 @@ def _varied(
     job: Prepared, means: CollectiveMeans, model: NetworkModel, variation: Variation, seconds: float
 ) -> VariedTime:
     """Iteration times where something varies, with every rank played by itself."""
+    from triosim.prediction.variation import varied
+
     lowered, _ = _lowered(job, means, fold=False)
     played, amount = settled([(job, lowered)], lowered.graph, lowered.wires, model)
     graph = replace(lowered.graph, amount=amount)

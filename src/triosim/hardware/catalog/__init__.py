@@ -24,7 +24,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,7 +123,7 @@ class LinkFacts:
 
 def accelerators() -> list[str]:
     """Names of all accelerators, as in the file."""
-    return list(_accelerators())
+    return list(_device_rows())
 
 
 def accelerator(name: str) -> Accelerator:
@@ -135,7 +135,9 @@ def accelerator(name: str) -> Accelerator:
     Raises:
         InputError: nothing or more than one thing answers to the name.
     """
-    return _accelerators()[_resolve(name, _device_names(), "device") or _unidentified(name)]
+    if name in _device_rows():
+        return _accelerator(name)
+    return _accelerator(_resolve(name, _device_names(), "device") or _unidentified(name))
 
 
 def has_accelerator(name: str) -> bool:
@@ -294,11 +296,6 @@ def _device_rows() -> dict[str, dict[str, str]]:
 
 
 @lru_cache(maxsize=1)
-def _accelerators() -> dict[str, Accelerator]:
-    return {name: _accelerator(row) for name, row in _device_rows().items()}
-
-
-@lru_cache(maxsize=1)
 def _links() -> dict[str, LinkFacts]:
     return {name: _link_facts(row) for name, row in _table("links.csv").items()}
 
@@ -320,7 +317,9 @@ def _table(file: str) -> dict[str, dict[str, str]]:
         return {row["name"]: row for row in csv.DictReader(lines)}
 
 
-def _accelerator(row: dict[str, str]) -> Accelerator:
+@cache
+def _accelerator(name: str) -> Accelerator:
+    row = _device_rows()[name]
     peaks = {
         dtype: max(known)
         for dtype, columns in _PEAKS.items()

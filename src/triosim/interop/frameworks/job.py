@@ -124,9 +124,9 @@ class ConfiguredJob:
                 raise cannot(framework, f"the rule of parallelism {rule}", "leave it out")
 
 
-def cannot(framework: str, what: str, cure: str) -> InputError:
+def cannot(framework: str, what: str, suggestion: str) -> InputError:
     """The sentence that a framework has no words for a part of a plan."""
-    return InputError(f"{framework} cannot say {what}: {cure}")
+    return InputError(f"{framework} cannot say {what}: {suggestion}")
 
 
 def configuration(framework: str, job: ConfiguredJob) -> str:

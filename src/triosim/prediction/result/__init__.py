@@ -19,11 +19,12 @@ from triosim.hardware.describe import SystemDescription
 from triosim.memory.holders import Holder
 from triosim.plan import RunPlan
 from triosim.prediction.timeline import Timeline
-from triosim.prediction.variation import VariedTime
 
 if TYPE_CHECKING:
     import pandas
     import pyarrow
+
+    from triosim.prediction.variation import VariedTime
 
 FIELDS = (
     "iteration_time_s", "interval_s", "confidence", "active_time_s", "throughput", "efficiency", "breakdown_s",
@@ -243,13 +244,13 @@ class Cause:
         name: what it is.
         share: its part of the variance.
         without: by what factor the interval would be as wide without it.
-        cure: what would make it surer, as the end of a sentence; ``""`` where nothing would.
+        suggestion: what would make it surer, as the end of a sentence; ``""`` where nothing would.
     """
 
     name: str
     share: float
     without: float
-    cure: str
+    suggestion: str
 
 
 @dataclass(frozen=True)
