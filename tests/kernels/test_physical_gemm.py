@@ -203,7 +203,9 @@ def test_the_script_finds_the_shipped_constants_again():
     shared("kernels/gemm.parquet")
     from validation.fit import physical_gemm as fitting
 
-    found = fitting.fit_constants(fitting.even(fitting.served("bfloat16")), fitting.TENSOR, fitting.FREE["tensor"])
+    found = fitting.fit_constants(
+        fitting.even(fitting.served("bfloat16")), fitting.TENSOR, fitting.FREE["tensor"], engine="tensor"
+    )
     for name in fitting.FREE["tensor"]:
         assert getattr(found, name) == pytest.approx(getattr(load().constants["tensor"], name), rel=0.01), name
 
