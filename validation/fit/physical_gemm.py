@@ -278,15 +278,13 @@ def fit_constants(
         values = np.exp(x).tolist()
         found = dict(zip(names, values, strict=False))
         factors = dict(zip(extra, values[len(names) :], strict=True))
-        each = tuple(
-            (one, tuple((name, factors[one, name]) for name in apart)) for one in generations
-        )
+        each = tuple((one, tuple((name, factors[one, name]) for name in apart)) for one in generations)
         return replace(prior, generations=each, **found)
 
     def residuals(x: NDArray) -> NDArray:
         return np.concatenate([-errors(rows, constants(x)), weight * (x - start) / widths])
 
-    return constants(least(residuals, start, start - 2.5, start + 2.5, 1e-5))
+    return constants(least(residuals, start, start - 2.5, start + 2.5, 1e-7))
 
 
 @dataclass(frozen=True)
@@ -308,6 +306,31 @@ def measured(count: int = ROWS_PER_DEVICE, seed: int = 0) -> Data:
     return Data(sixteen, eight, blocks, four, join(*floats))
 
 
+PUBLISHED = ("RTX-PRO-6000-Server", 4096.0, 399.93e12)
+"""FLOP/s of ``torch.mm`` of square matrices in bfloat16 (zzc0721/torch-performance-test-data, issue 162): all that there
+is of workstations of compute capability 12, whose matrix units draw less than those of L40S."""
+
+
+def newer(found: dict[str, GemmConstants]) -> dict[str, GemmConstants]:
+    """With ``sync12 GDDR``: the factors of ``sync GDDR``, and the joules with which :data:`PUBLISHED` comes out."""
+    name, side, flops = PUBLISHED
+    device, work = catalog.accelerator(name), gemm(*np.full((3, 1), side), "bfloat16")
+
+    def having(engine: str, ratio: float) -> GemmConstants:
+        own = dict(found[engine].generations)
+        factors = dict(own["sync GDDR"]) if "sync GDDR" in own else {}
+        factors["joule"] = factors.get("joule", 1.0) * ratio
+        own["sync12 GDDR"] = tuple(factors.items())
+        return replace(found[engine], generations=tuple(own.items()))
+
+    low, high = 0.1, 1.0
+    for _ in range(40):
+        middle = math.sqrt(low * high)
+        seconds = predict(work, device, {"tensor": having("tensor", middle)}).seconds
+        low, high = (middle, high) if float(work.flop()[0] / seconds[0]) > flops else (low, middle)
+    return {**found, **{engine: having(engine, low) for engine in ("tensor", "narrow", "fourbit")}}
+
+
 def fit(data: Data, without: str | None = None) -> dict[str, GemmConstants]:
     """Constants of every engine from the rows of all devices but ``without``."""
     return {"simt": fit_vector(data, without), **fit_matrix(data, without)}
@@ -319,17 +342,26 @@ def fit_vector(data: Data, without: str | None = None) -> GemmConstants:
     return fit_constants(vector, simt(np.unique(vector.device).tolist()), FREE["simt"], SIMT_WIDTH)
 
 
+def begin(engine: str, wider: GemmConstants) -> GemmConstants:
+    """Where the fit of a narrower engine begins, and what it is drawn towards: the constants of ``wider``."""
+    joule = wider.joule * (1.0 if engine == "tuned" else HALF)
+    steps = (("wgmma", _SGLANG), ("tcgen05", _SGLANG)) if engine == "narrow" else ()
+    return replace(wider, joule=joule, generations=(), by_rows=steps)
+
+
+def how(engine: str) -> dict[str, Any]:
+    """The further arguments of :func:`fit_constants` for an engine on matrix units."""
+    part = NARROW_WIDTH if engine in ("narrow", "fourbit") else 1.0
+    return {"names": FREE[engine], "part": part, "engine": engine}
+
+
 def fit_matrix(data: Data, without: str | None = None) -> dict[str, GemmConstants]:
     """Constants of the engines on matrix units; a fit of narrower types begins with the wider one's."""
-    tensor = fit_constants(data.tensor.without(without), TENSOR, FREE["tensor"], engine="tensor")
-    halved = replace(
-        tensor, joule=HALF * tensor.joule, generations=(), by_rows=(("wgmma", _SGLANG), ("tcgen05", _SGLANG))
-    )
-    narrow = fit_constants(data.narrow.without(without), halved, FREE["narrow"], NARROW_WIDTH, "narrow")
-    tuned = fit_constants(data.tuned.without(without), replace(narrow, generations=(), by_rows=()), FREE["tuned"], 1.0, "tuned")
-    four = data.fourbit.without(without)
-    quarter = replace(narrow, joule=HALF * narrow.joule, generations=(), by_rows=())
-    fourbit = fit_constants(four, quarter, FREE["fourbit"], NARROW_WIDTH) if len(four) else quarter
+    tensor = fit_constants(data.tensor.without(without), TENSOR, **how("tensor"))
+    narrow = fit_constants(data.narrow.without(without), begin("narrow", tensor), **how("narrow"))
+    tuned = fit_constants(data.tuned.without(without), begin("tuned", narrow), **how("tuned"))
+    four, first = data.fourbit.without(without), begin("fourbit", narrow)
+    fourbit = fit_constants(four, first, **how("fourbit")) if len(four) else first
     return {"tensor": tensor, "narrow": narrow, "tuned": tuned, "fourbit": fourbit}
 
 
@@ -376,17 +408,16 @@ def judge(data: Data, test: Data) -> dict[str, dict[str, Judged]]:
 
 def _by_shapes(engine: str, known: Rows, test: Rows, narrow: GemmConstants) -> dict[str, Judged]:
     """A part of the shapes left out in turn, on each device."""
-    begin = replace(narrow, joule=(HALF if engine == "fourbit" else 1.0) * narrow.joule, generations=(), by_rows=())
-    part = NARROW_WIDTH if engine == "fourbit" else 1.0
+    first = begin(engine, narrow)
     parts: dict[str, list[Judged]] = {}
     for fold in range(FOLDS):
-        constants = fit_constants(known.take(np.flatnonzero(_fold(known) != fold)), begin, FREE[engine], part, engine)
+        constants = fit_constants(known.take(np.flatnonzero(_fold(known) != fold)), first, **how(engine))
         for name, rows in test.take(np.flatnonzero(_fold(test) == fold)).by_device().items():
             parts.setdefault(name, []).append(_judged(rows, constants))
     return {
         name: Judged(
             join(*(one.rows for one in each)), np.concatenate([one.errors for one in each]),
-            np.concatenate([one.limit for one in each]), begin,
+            np.concatenate([one.limit for one in each]), first,
         )
         for name, each in parts.items()
     }  # fmt: skip
@@ -560,9 +591,11 @@ def main() -> None:
     data = measured()
     judged = judge(data, measured(TEST_ROWS, 1))
     print(table(judged))
-    constants = fit(data)
+    constants = newer(fit(data))
     for engine, c in constants.items():
         print(f"{engine:9s}" + " ".join(f"{name} {getattr(c, name):.3g}" for name in MEANING))
+        for generation, factors in c.generations:
+            print(f"  {generation:12s} " + " ".join(f"{name} x {factor:.3g}" for name, factor in factors))
     if arguments.write:
         TARGET.write_text(json.dumps(document(constants, judged), indent=1) + "\n", encoding="utf-8")
         print(f"wrote {TARGET.name}")

@@ -187,7 +187,9 @@ def silicon(device: Accelerator, dtype: str) -> Silicon:
         min(max(device.sparsity_factor, 1.0), 2.0),
         how.rate,
         how.unit,
-        2.0 if device.vendor == "NVIDIA" and device.major >= 8 and device.memory_type.upper().startswith("HBM") else 1.0,
+        2.0
+        if device.vendor == "NVIDIA" and device.major >= 8 and device.memory_type.upper().startswith("HBM")
+        else 1.0,
     )
 
 
@@ -196,22 +198,28 @@ def family_of(device: Accelerator) -> str:
     return device.architecture.split(" ")[0] if device.vendor == "NVIDIA" else ""
 
 
-def generation_of(device: Accelerator) -> str:
-    """Instructions of an NVIDIA GPU's matrix units, ``sync``, ``wgmma`` or ``tcgen05``; empty for other devices.
+_INSTRUCTIONS = {8: "sync", 9: "wgmma", 10: "tcgen05", 11: "tcgen05", 12: "sync12"}
+"""By compute capability before the point, which instructions multiply (NVIDIA, PTX ISA, "Target ISA Notes" of
+``mma``, ``wgmma.mma_async`` and ``tcgen05.mma``); those of Volta and Turing have no asynchronous copies beside them."""
 
-    Compute capability tells: 9.0 has ``wgmma``, 10.x and 11.x have ``tcgen05``, and all others, of workstations too,
-    ``mma.sync`` (NVIDIA, PTX ISA, "Target ISA Notes" of the three).
+
+def generation_of(device: Accelerator) -> str:
+    """Generation of an NVIDIA GPU's matrix units since Ampere, and whether it is a server's or a workstation's.
+
+    A word of ``sync``, ``wgmma`` and ``tcgen05``, ``sync12`` those
+    of compute capability 12, with ``GDDR`` behind it on devices without HBM; empty for others.
     """
-    if device.vendor != "NVIDIA" or device.major < 7:
-        return ""
-    found = {9: "wgmma", 10: "tcgen05", 11: "tcgen05"}.get(device.major, "sync")
-    return found if device.memory_type.upper().startswith("HBM") else f"{found} GDDR"
+    found = _INSTRUCTIONS.get(device.major, "") if device.vendor == "NVIDIA" else ""
+    return found if not found or device.memory_type.upper().startswith("HBM") else f"{found} GDDR"
 
 
 REFERENCE_NM = 7.0
 REFERENCE_HZ = 1.41e9
+"""Clock of the peak at which ``joule`` holds: that of A100."""
 HALVED = 0.5
+"""Least width of matrix units since Volta, over the reference's: 1,024 FLOP per cycle in 16 bits."""
 CYCLE = 3.0
+"""How sharply operands of a repeated call leave a cache that is too small for them; used in turn, none stays."""
 REFERENCE_WIDTH = {"simt": 128.0, "tensor": 2048.0, "narrow": 4096.0, "fourbit": 8192.0}
 """FLOP per cycle and unit at which ``joule`` holds: one multiply-add per lane of 64, A100's matrix unit in 16 bits."""
 
@@ -221,10 +229,22 @@ def engine(dtype: int) -> str:
     return unit_of(DTYPES[dtype])
 
 
+def halved(chip: Silicon, reference: float) -> bool:
+    """Whether the device does half of what its matrix units could, as cards of the GeForce kind that sum in 32 bits.
+
+    A compute unit has 1,024 FLOP per cycle in 16 bits since Volta, and twice as many in 8; these have half of it.  What
+    feeds the units is as fast as on other cards and neither it nor the power binds: cuBLAS reaches 105 to 115 of the 119.5
+    TFLOP/s of an L20 (DefTruth/CUDA-Learn-Notes, HGEMM), at 275 W, and 47.0 of the 47.4 of an RTX 5060 Ti, at
+    180 W (QuantumDrizzy/BLACKWALL, README).
+    """
+    return chip.unit != "simt" and chip.family != "" and chip.width < 0.75 * HALVED * reference
+
+
 def sustained(chip: Silicon, c: GemmConstants, reference: float) -> float:
     """FLOP/s that large products reach in a burst, under the peak and under the power limit."""
-    wide = max(chip.width / reference, HALVED)
-    joule = c.joule * (chip.nm / REFERENCE_NM) ** c.process * wide**-c.width
+    if halved(chip, reference):
+        return c.reach * chip.peak
+    joule = c.joule * (chip.nm / REFERENCE_NM) ** c.process * (chip.width / reference) ** -c.width
     joule *= (chip.peak_clock / REFERENCE_HZ) ** c.growth
     full = joule * c.reach * chip.peak  # watts at the full clock and voltage
     law = power.constants()
@@ -336,6 +356,7 @@ class _Call:
 
     rate: float  # FLOP/s of one unit
     tile: float  # tm tn / (tm + tn) at which a tile reaches half
+    best: float  # what a tile can reach at best
     sparsity: float  # how much faster products are of which two elements in four are left out
     a: NDArray
     b: NDArray
@@ -354,8 +375,11 @@ def _call(work: Gemm, chip: Silicon, c: GemmConstants, reference: float) -> _Cal
     miss = miss + (1.0 - miss) / _CACHE_OVER_MEMORY
     rate = sustained(chip, c, reference) * chip.part / chip.units
     tile = c.tile * float(np.clip(chip.width / reference, 1.0, _WIDEST)) ** c.banks
+    best = _SATURATED
+    if halved(chip, reference):
+        tile, best = tile * chip.width / (HALVED * reference), 1.0
     lose_a, lose_b = _gone(a / (work.batch * chip.cache)), _gone(b / (work.batch * chip.cache))
-    return _Call(rate, tile, chip.sparsity, a, b, out, miss, lose_a, lose_b)
+    return _Call(rate, tile, best, chip.sparsity, a, b, out, miss, lose_a, lose_b)
 
 
 def _kept(item: NDArray) -> NDArray:
@@ -424,7 +448,7 @@ def _step(call: _Call, c: GemmConstants, tm: int, tn: int, faster: float) -> flo
     """Seconds of one step along k.  A rate that is ``faster`` asks for operands so much faster."""
     intensity = tm * tn / (tm + tn)
     eff = intensity / (intensity + faster * call.tile) * (64.0 + c.tile) / 64.0
-    return 2.0 * tm * tn / (faster * call.rate * min(eff, _SATURATED))
+    return 2.0 * tm * tn / (faster * call.rate * min(eff, call.best))
 
 
 @dataclass(frozen=True)
@@ -459,7 +483,12 @@ def load() -> Fitted:
         RuntimeError: the file has another schema.
     """
     found = _constants.document("gemm")
-    constants = {name: constants_of(row, found["menus"][name], found["generations"].get(name, {}), found["by_rows"].get(name, {})) for name, row in found["constants"].items()}
+    constants = {
+        name: constants_of(
+            row, found["menus"][name], found["generations"].get(name, {}), found["by_rows"].get(name, {})
+        )
+        for name, row in found["constants"].items()
+    }
     spread = {
         name: Spread(_by_limit(row["seen"]), _by_limit(row["unseen"]), tuple(row["families"]))
         for name, row in found["spread"].items()
@@ -468,7 +497,9 @@ def load() -> Fitted:
 
 
 def constants_of(
-    row: Mapping[str, float], menus: Mapping[str, Any], generations: Mapping[str, Mapping[str, float]],
+    row: Mapping[str, float],
+    menus: Mapping[str, Any],
+    generations: Mapping[str, Mapping[str, float]],
     by_rows: Mapping[str, list[Any]],
 ) -> GemmConstants:
     """Constants from their rows in the file."""
