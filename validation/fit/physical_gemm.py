@@ -165,16 +165,20 @@ _MAJOR = {"Pascal": 6, "Volta": 7, "Turing": 7, "Ampere": 8, "Ada": 8, "Hopper":
 """Compute capability, before the point.  Kernels run on all devices of one, so that they share their library."""
 
 TENSOR = GemmConstants(
-    launch_s=2.4e-6, pace=1.0, prologue_s=0.25e-6, reach=0.9, joule=2.4e-12, process=0.7, width=0.4, growth=1.0, scales=1.0, knee=6.0, tile=30.0,
-    banks=0.0, step=0.0, resident=0.0, memory=0.82, concurrency=1.17, cache=0.1667, latency_s=1.1e-9, stream=1.0,
-    epilogue=1.3, split_s=2e-6, split_under=1.0, cast_s=2e-6, cast_rate=0.55, host_s=0.0, host_batched_s=0.0,
-    menus=(_TENSOR_MENU,), menus_batched=(_TENSOR_MENU,),
+    launch_s=2.4e-6, pace=1.0, prologue_s=0.25e-6, reach=0.9, joule=2.4e-12, process=0.7, width=0.4, growth=1.0,
+    scales=1.0, knee=6.0, tile=30.0, banks=0.0, step=0.0, resident=0.0, memory=0.82, concurrency=1.17, cache=0.1667,
+    latency_s=1.1e-9, stream=1.0, epilogue=1.3, split_s=2e-6, split_under=1.0, cast_s=2e-6, cast_rate=0.55,
+    host_s=0.0, host_batched_s=0.0, menus=(_TENSOR_MENU,), menus_batched=(_TENSOR_MENU,),
 )  # fmt: skip
-"""Where the fit of 16-bit products begins, and what it is drawn towards."""
+"""Where the fit of 16-bit products begins, and what it is drawn towards.
+
+Every measured product runs on six sets of operands in turn (aiconfigurator, collector/sglang/collect_gemm.py,
+``outside_loop_count``), hence a sixth of the cache for each.  Voltage rises about as the clock, joules with the square
+of the one, hence ``growth``; ``process`` is that of the vector units."""
 SIMT = replace(
-    TENSOR, prologue_s=0.5e-6, reach=0.9, joule=14e-12, process=0.7, width=0.01, growth=0.0, scales=0.0, knee=16.0, tile=8.0, banks=1.0,
-    step=25.0, resident=2.0, memory=0.65, host_s=5e-5, host_batched_s=3e-5, cache=1.0, stream=3.0, epilogue=0.8,
-    split_under=0.125, menus=(_SIMT_MENU,),
+    TENSOR, prologue_s=0.5e-6, reach=0.9, joule=14e-12, process=0.7, width=0.01, growth=0.0, scales=0.0, knee=16.0,
+    tile=8.0, banks=1.0, step=25.0, resident=2.0, memory=0.65, host_s=5e-5, host_batched_s=3e-5, cache=1.0,
+    stream=3.0, epilogue=0.8, split_under=0.125, menus=(_SIMT_MENU,),
 )  # fmt: skip
 """The same for float32.  A round 14 pJ per operation at 7 nm keeps T4 at its 70 W and V100 near its peak; from one
 process to the next it falls less than the logic's energy (16 to 10 to 7 nm by 40 % each, 7 to 5 nm by 30 %, TSMC), as
@@ -307,8 +311,8 @@ def measured(count: int = ROWS_PER_DEVICE, seed: int = 0) -> Data:
 
 
 PUBLISHED = ("RTX-PRO-6000-Server", 4096.0, 399.93e12)
-"""FLOP/s of ``torch.mm`` of square matrices in bfloat16 (zzc0721/torch-performance-test-data, issue 162): all that there
-is of workstations of compute capability 12, whose matrix units draw less than those of L40S."""
+"""FLOP/s of ``torch.mm`` of square matrices in bfloat16 (zzc0721/torch-performance-test-data, issue 162), all there is
+of workstations of compute capability 12, whose matrix units draw less than those of L40S."""
 
 
 def newer(found: dict[str, GemmConstants]) -> dict[str, GemmConstants]:

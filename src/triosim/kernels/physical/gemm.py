@@ -13,14 +13,23 @@ summed dimension (split-K)::
     chain    e = (k/s) latency                                   steps along k follow one another
     seconds    = launch + (l^4 + d^4 + e^4)^(1/4) + q prologue + w epilogue (+ partial sums, where s > 1)
 
-and the library is taken to choose the tile and the split that are fastest.  Some libraries have few tiles for products
-in batches, and split the sum only where few blocks would run otherwise (``split_under``).  Large products are bound by
-power, not by the peak: ``sustained = (peak_part^-knee + power_part^-knee)^(-1/knee)`` with ``peak_part = reach * peak``
-and ``power_part = tdp / joule_per_flop``.  The energy of an operation falls with the process and with the operations
-that a unit does in a cycle, since a wider matrix unit uses an operand more often: ``joule_per_flop = joule
-(nm / 7)^process (flop per cycle and unit / reference)^-width``.  Vector units read operands from a memory of the
-compute unit that is as wide for 128 lanes as for 64: what a tile needs to be efficient grows with the lanes to the
-power ``banks``.
+and the library is taken to choose the tile and the split that are fastest, unless it is known to take a tile by the
+rows alone (``by_rows``).  Some libraries have few tiles for products in batches, and split the sum only where few
+blocks would run otherwise (``split_under``).  Large products are bound by power, not by the peak: clock and voltage
+fall by the law of :mod:`triosim.hardware.power` until the matrix units fit what is left of the TDP::
+
+    watts     = joule reach peak                          at the full clock; joules per FLOP as below
+    clock     = law.free_clock((limit TDP - static) / watts)
+    sustained = reach peak (1 + clock^-knee)^(-1/knee)    with a knee between the peak and the power
+
+Vector units (``scales`` 0) keep their voltage: T4, which runs at half of its clock, is at its lowest.  The energy of an
+operation falls with the process and with the operations that a unit does in a cycle, since a wider matrix unit uses an
+operand more often, and rises with the clock: ``joule (nm / 7)^process (flop per cycle and unit / reference)^-width
+(clock / 1.41 GHz)^growth``.  Generations of matrix units (:func:`generation_of`) have factors on some constants, drawn
+towards 1; one that was not measured has none.  A call repeated on the same operands finds them in a cache that holds
+them; one of two partitions holds copies, so that half is left (NVIDIA, A100 whitepaper, "L2 cache").  Vector units read
+operands from a memory of the compute unit that is as wide for 128 lanes as for 64: what a tile needs to be efficient
+grows with the lanes to the power ``banks``.
 
 Few constants hold for all devices; everything about a device is from its datasheet.
 """
@@ -233,9 +242,9 @@ def halved(chip: Silicon, reference: float) -> bool:
     """Whether the device does half of what its matrix units could, as cards of the GeForce kind that sum in 32 bits.
 
     A compute unit has 1,024 FLOP per cycle in 16 bits since Volta, and twice as many in 8; these have half of it.  What
-    feeds the units is as fast as on other cards and neither it nor the power binds: cuBLAS reaches 105 to 115 of the 119.5
-    TFLOP/s of an L20 (DefTruth/CUDA-Learn-Notes, HGEMM), at 275 W, and 47.0 of the 47.4 of an RTX 5060 Ti, at
-    180 W (QuantumDrizzy/BLACKWALL, README).
+    feeds the units is as fast as on other cards, and power does not bind: cuBLAS reaches 105 to 115 of the 119.5
+    TFLOP/s of an L20, at 275 W (DefTruth/CUDA-Learn-Notes, HGEMM), and 47.0 of the 47.4 of an RTX 5060 Ti, at 180 W
+    (QuantumDrizzy/BLACKWALL, README).
     """
     return chip.unit != "simt" and chip.family != "" and chip.width < 0.75 * HALVED * reference
 
