@@ -512,7 +512,7 @@ def constants_of(
     by_rows: Mapping[str, list[Any]],
 ) -> GemmConstants:
     """Constants from their rows in the file."""
-    numbers = {field.name: float(row[field.name]) for field in fields(GemmConstants) if field.name in row}
+    numbers: dict[str, Any] = {f.name: float(row[f.name]) for f in fields(GemmConstants) if f.name in row}
     one, many = (tuple(tuple((int(m), int(n)) for m, n in menu) for menu in menus[k]) for k in ("single", "batched"))
     families = tuple((str(name), int(at)) for name, at in menus["families"].items())
     factors = tuple((str(name), tuple(sorted(each.items()))) for name, each in generations.items())
