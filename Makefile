@@ -5,7 +5,7 @@
 # make check    - both, as continuous integration does
 # make minimum  - run the tests with the oldest versions of the dependencies that are declared to work
 # make docs     - build the pages of the documentation
-# make sanitize - run the tests of the engine on a native engine built with sanitizers
+# make sanitize - run tests on native code built with sanitizers: of memory, then of threads
 # make lock     - choose the versions of all dependencies anew
 PYTHON ?= python3
 VENV := .venv
@@ -77,6 +77,7 @@ minimum: $(STAMP)
 
 sanitize: $(TEST_STAMP)
 	$(BIN)/python native/sanitize.py --cases 20000
+	$(BIN)/python native/sanitize.py --cases 500 --of threads
 
 clean:
 	rm -rf $(VENV) $(VENV)-minimum out build dist src/*.egg-info

@@ -122,9 +122,7 @@ def swept(given: argparse.Namespace) -> dict[str, Any]:
     errors = []
     compared = draw.sample(valid, min(given.compared, len(valid)))
     for one in compared:
-        alone = figures(
-            simulate(trace, machine, *asked_of(BASE, Fidelity(), asked[one.number], machine.devices), fit=False)
-        )
+        alone = figures(simulate(trace, machine, *asked_of(BASE, Fidelity(), asked[one.number]), fit=False))
         assert one.figures is not None
         errors.append(abs(one.figures.iteration_time_s / alone.iteration_time_s - 1))
         if one.figures.reserved_bytes != alone.reserved_bytes or one.figures.binds != alone.binds:
@@ -168,7 +166,7 @@ def _kind(kind: Kind, data: Path) -> list[dict[str, float]]:
     asked, base = dict(kind.asked), Plan()
     if "global-batch-size" in asked:
         base = Plan(global_batch_size=asked.pop("global-batch-size"))
-    plan = asked_of(base, Fidelity(), asked, machine.devices)[0] if asked else base
+    plan = asked_of(base, Fidelity(), asked)[0] if asked else base
     return [_one(trace, machine, plan) for _ in range(4)]
 
 

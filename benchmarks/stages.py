@@ -73,8 +73,8 @@ WHERE = {
     "meeting": [("network.lowering", "_meeting")],
     "lowering": [("prediction.simulate", "lower")],
     "playing": [("prediction.simulate", "play")],
-    "settling": [("prediction.simulate", "_settled")],
-    "adding up": [("prediction.simulate", "_result")],
+    "settling": [("prediction.simulate", "settled")],
+    "adding up": [("prediction.simulate", "result_of")],
 }
 """Functions of each stage; what is called within one and belongs to another counts there."""
 AFTER = {"interval": lambda result: result.interval_s, "layers": lambda result: result.layers}
@@ -134,7 +134,7 @@ def _one(case: dict[str, Any], runs: int) -> dict[str, Any]:
     prepare = import_module("triosim.prediction.prepare")
 
     def run() -> dict[str, float]:
-        for kept in (prepare._WRITTEN, simulate._LOWERED, simulate._PLAYED):
+        for kept in (prepare._WRITTEN, simulate._LOWERED, simulate._PLAYED, simulate._SHORT):
             kept.forget()
         clock.taken()
         result = clock.timed("rest", triosim.simulate)(workload, system, plan)

@@ -470,6 +470,7 @@ nb::tuple chained(nb::tuple step, nb::handle rows, nb::handle calls, bool hosted
         !lists(c.need_first, c.need) || !(c.slowdown >= 1) ||
         !std::ranges::all_of(which, [&](std::int32_t row) { return row >= 0 && row < count; }))
         throw Refused("columns of a step make no sense together");
+    if (!(lasts(c, which) <= MOST_TICKS)) throw Refused(TOO_LONG);
     Chained out = chain(c, which, called, hosted);
     return nb::make_tuple(array(std::move(out.begin)), array(std::move(out.done)), array(std::move(out.issued)),
                           array(std::move(out.call_begin)), array(std::move(out.call_end)), out.host, out.end);

@@ -56,7 +56,7 @@ public:
                 if (column.size() != rows) throw Refused("columns of lines are of one length");
         if (forms_.empty()) kinds_ = KindTable(by.size());
         if (by.size() != kinds_.columns()) throw Refused("lines have as many keys as those before them");
-        LineBuffer buffer;
+        buffer_.clear();
         std::vector<std::int64_t> key(by.size());
         for (std::size_t row = 0; row < rows; ++row) {
             for (std::size_t i = 0; i < by.size(); ++i) key[i] = by[i][row];
@@ -67,9 +67,9 @@ public:
                 kinds_.add(key.data());
             }
             if (forms_[kind].places() != of.size()) throw Refused("a line has a place for each number");
-            buffer.add(forms_[kind], of, row, between);
+            buffer_.add(forms_[kind], of, row, between);
         }
-        const std::string_view text = buffer.text();
+        const std::string_view text = buffer_.text();
         return nb::str(text.data(), text.size());
     }
 
@@ -93,6 +93,7 @@ private:
 
     KindTable kinds_{0};
     std::vector<LineForm> forms_;
+    LineBuffer buffer_;
 };
 
 }  // namespace

@@ -115,10 +115,11 @@ Routing routing_of(Columns& columns, nb::handle from, std::size_t requests, std:
     return out;
 }
 
-nb::object array(std::vector<std::int64_t>&& values) {
-    auto* kept = new std::vector<std::int64_t>(std::move(values));
-    nb::capsule owner(kept, [](void* what) noexcept { delete static_cast<std::vector<std::int64_t>*>(what); });
-    return nb::cast(nb::ndarray<nb::numpy, std::int64_t, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
+template <class Number>
+nb::object array(std::vector<Number>&& values) {
+    auto* kept = new std::vector<Number>(std::move(values));
+    nb::capsule owner(kept, [](void* what) noexcept { delete static_cast<std::vector<Number>*>(what); });
+    return nb::cast(nb::ndarray<nb::numpy, Number, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
 }
 
 nb::dict counted(const Replica& replica) {
@@ -179,8 +180,10 @@ nb::object play(nb::object requests, nb::list py_replicas, nb::object py_routing
         }
         const std::int64_t blocks = whole(from.attr("blocks"));
         if (blocks < 1) throw Refused("a cache has no block");
-        auto cache = std::make_unique<Cache>(blocks, keys.size, field<bool>(from, "reuses"), field<bool>(from, "radix"),
-                                             field<bool>(from, "by_use"), keys);
+        const std::int64_t windowed = whole(from.attr("windowed")), window = whole(from.attr("window"));
+        if (windowed < 0 || windowed > 1 << 20 || window < 0) throw Refused("a cache has no such groups of layers");
+        auto cache = std::make_unique<Cache>(blocks, keys.size, windowed, window, field<bool>(from, "reuses"),
+                                             field<bool>(from, "radix"), field<bool>(from, "by_use"), keys);
         auto policy = policy_of(from, *cache);
         const auto most_exact = static_cast<std::size_t>(whole(from.attr("most_exact")));
         replicas.emplace_back(std::move(cache), std::move(policy), times[at],
@@ -189,16 +192,24 @@ nb::object play(nb::object requests, nb::list py_replicas, nb::object py_routing
     if (replicas.empty()) throw Refused("there is no replica");
     const Routing routing = routing_of(columns, py_routing, count, replicas.size());
 
-    constexpr const char* names[] = {"replica", "arrived", "scheduled", "first_token", "finished", "waited", "restarts", "cached"};
-    std::vector<std::vector<std::int64_t>> out(std::size(names), std::vector<std::int64_t>(count));
-    const Outcome found{out[0], out[1], out[2], out[3], out[4], out[5], out[6], out[7]};
+    // Columns of millions of rows: as few and as narrow as they can be.
+    std::vector<std::int32_t> replica(replicas.size() > 1 ? count : 0), restarts(count), cached(count);
+    std::vector<std::int64_t> came(follows.empty() ? 0 : count), scheduled(count), first(count), finished(count), waited(count);
+    const Outcome found{replica, restarts, cached, came, scheduled, first, finished, waited};
     const auto told = [&](std::int64_t number) {
         if (number >= 0 && !progress.is_none()) progress(number, count);
         if (PyErr_CheckSignals()) throw nb::python_error();
     };
     Fleet(replicas, routing, keys, found).play(arrived, prompt, output, follows, told);
     nb::dict rows;
-    for (std::size_t at = 0; at < std::size(names); ++at) rows[names[at]] = array(std::move(out[at]));
+    if (!replica.empty()) rows["replica"] = array(std::move(replica));
+    if (!came.empty()) rows["arrived"] = array(std::move(came));
+    rows["restarts"] = array(std::move(restarts));
+    rows["cached"] = array(std::move(cached));
+    rows["scheduled"] = array(std::move(scheduled));
+    rows["first_token"] = array(std::move(first));
+    rows["finished"] = array(std::move(finished));
+    rows["waited"] = array(std::move(waited));
     nb::list counts;
     for (const Replica& replica : replicas) counts.append(counted(replica));
     return nb::make_tuple(rows, counts);

@@ -74,6 +74,7 @@ public:
 
 private:
     static constexpr std::int32_t NONE = -1;
+    static constexpr std::int32_t UNSEEN = -1;  // in waiting_, until the task has been looked at
 
     enum class What : std::uint64_t { due, end, count, join, step, begin, wake, put, take, next };
 
@@ -81,6 +82,10 @@ private:
         std::int32_t route, task, instance, edge;
     };
     using Taker = std::pair<Tick, std::int32_t>;  // tick of being ready, row
+    struct Stop {  // a task whose predecessors are being placed: the one on its stream, and the next of the others
+        std::int32_t task, held;
+        std::int64_t entry;
+    };
 
     void schedule(Tick tick, What what, std::int32_t who, std::int32_t edge = 0) {
         queue_.push(tick, static_cast<std::uint64_t>(what) << 60 | static_cast<std::uint64_t>(edge) << 30 |
@@ -121,41 +126,21 @@ private:
 
     // --------------------------------------------------------------------------------------- tasks
 
-    // Settle in row order all that waits for nothing but tasks before it; what is left waits in `after_`.
+    // Settle all that waits for nothing but tasks that can be settled; what is left waits in `after_`.  Row by row, as long
+    // as few rows wait for rows after them; else each after all that it waits for.
     void sweep() {
         std::ranges::fill(finish_, NEVER);
-        std::vector<std::int32_t> last(static_cast<std::size_t>(graph_.streams), NONE);
         std::vector<Successors::Edge> edges;
-        for (std::int32_t task = 0; task < static_cast<std::int32_t>(graph_.size()); ++task) {
-            const auto at = static_cast<std::size_t>(task);
-            const bool counts = graph_.counts(at);
-            Tick ready = 0;
-            std::int32_t waiting = counts;
-            auto wait_for = [&](std::int32_t other) {  // whether it has not been settled yet
-                const Tick end = finish_[static_cast<std::size_t>(other)];
-                if (end != NEVER) ready = std::max(ready, end);
-                else ++waiting;
-                return end == NEVER;
-            };
-            if (const std::int32_t stream = graph_.stream[at]; stream >= 0) {
-                const std::int32_t before = std::exchange(last[static_cast<std::size_t>(stream)], task);
-                if (before != NONE && wait_for(before)) next_[static_cast<std::size_t>(before)] = task;
+        if (in_any_order()) {
+            std::ranges::fill(waiting_, UNSEEN);
+            const std::vector<std::int32_t> held = held_by_stream();
+            for (std::int32_t task = 0; task < static_cast<std::int32_t>(graph_.size()); ++task) go_to(task, held, edges);
+        } else {
+            std::vector<std::int32_t> last(static_cast<std::size_t>(graph_.streams), NONE);
+            for (std::int32_t task = 0; task < static_cast<std::int32_t>(graph_.size()); ++task) {
+                const std::int32_t stream = graph_.stream[static_cast<std::size_t>(task)];
+                place(task, stream < 0 ? NONE : std::exchange(last[static_cast<std::size_t>(stream)], task), edges);
             }
-            if (!counts) {
-                for (const std::int32_t other : graph_.before[at]) {
-                    if (wait_for(other)) edges.push_back({other, task});
-                }
-            } else {
-                for (const std::int32_t other : graph_.before[at]) {
-                    const Tick end = finish_[static_cast<std::size_t>(other)];
-                    if (end != NEVER) schedule(end, What::count, task);
-                    else edges.push_back({other, ~task});
-                }
-            }
-            start_[at] = ready;
-            waiting_[at] = waiting;
-            if (waiting == 0) begin(task);
-            ahead_.clear();
         }
         after_ = Successors(graph_.size(), edges);
         for (std::int32_t task = 0; task < static_cast<std::int32_t>(graph_.size()); ++task) {
@@ -164,6 +149,95 @@ private:
             if (finish_[at] != NEVER && (next_[at] != NONE || !after_[task].empty())) ahead_.push_back(task);
         }
         proceed();
+    }
+
+    // Whether a quarter of the rows, of some that are looked at, wait for rows after them.
+    bool in_any_order() const {
+        const std::size_t rows = graph_.size(), looked_at = std::min<std::size_t>(rows, 1024);
+        std::size_t found = 0;
+        for (std::size_t i = 0; i < looked_at; ++i) {
+            const std::size_t row = i * rows / looked_at;
+            const auto last = static_cast<std::int32_t>(row);
+            found += std::ranges::any_of(graph_.before[row], [last](std::int32_t other) { return other > last; });
+        }
+        return 4 * found > looked_at;
+    }
+
+    // The task before each on its stream.
+    std::vector<std::int32_t> held_by_stream() const {
+        std::vector<std::int32_t> held(graph_.size(), NONE), last(static_cast<std::size_t>(graph_.streams), NONE);
+        for (std::size_t at = 0; at < held.size(); ++at) {
+            const std::int32_t stream = graph_.stream[at];
+            if (stream < 0) continue;
+            held[at] = std::exchange(last[static_cast<std::size_t>(stream)], static_cast<std::int32_t>(at));
+        }
+        return held;
+    }
+
+    // Place a task after all that it waits for, and so on; of a circle some task is placed too early, and never ends.
+    void go_to(std::int32_t task, const std::vector<std::int32_t>& held, std::vector<Successors::Edge>& edges) {
+        const auto unseen = [&](std::int32_t other) {
+            return other != NONE && waiting_[static_cast<std::size_t>(other)] == UNSEEN;
+        };
+        const auto note = [&](std::int32_t other) {  // what place() will read is fetched meanwhile
+            const auto at = static_cast<std::size_t>(other);
+            __builtin_prefetch(&graph_.kind[at]);
+            __builtin_prefetch(&graph_.amount[at]);
+            __builtin_prefetch(&graph_.what[at]);
+            __builtin_prefetch(&start_[at], 1);
+            __builtin_prefetch(&finish_[at], 1);
+            waiting_[at] = 0;
+            road_.push_back({other, held[at], graph_.before.offsets[at]});
+            __builtin_prefetch(graph_.before.values.data() + road_.back().entry);
+        };
+        if (unseen(task)) note(task);
+        while (!road_.empty()) {
+            Stop& here = road_.back();
+            if (unseen(here.held)) {
+                note(here.held);
+                continue;
+            }
+            const std::int64_t end = graph_.before.offsets[static_cast<std::size_t>(here.task) + 1];
+            while (here.entry < end && !unseen(graph_.before.values[static_cast<std::size_t>(here.entry)])) ++here.entry;
+            if (here.entry < end) {
+                note(graph_.before.values[static_cast<std::size_t>(here.entry)]);
+                continue;
+            }
+            const Stop done = here;
+            road_.pop_back();
+            place(done.task, done.held, edges);
+        }
+    }
+
+    // Settle a task if all that it waits for has been, `held` before it on its stream among them; else note what it waits
+    // for.
+    void place(std::int32_t task, std::int32_t held, std::vector<Successors::Edge>& edges) {
+        const auto at = static_cast<std::size_t>(task);
+        const bool counts = graph_.counts(at);
+        Tick ready = 0;
+        std::int32_t waiting = counts;
+        auto wait_for = [&](std::int32_t other) {  // whether it has not been settled yet
+            const Tick end = finish_[static_cast<std::size_t>(other)];
+            if (end != NEVER) ready = std::max(ready, end);
+            else ++waiting;
+            return end == NEVER;
+        };
+        if (held != NONE && wait_for(held)) next_[static_cast<std::size_t>(held)] = task;
+        if (!counts) {
+            for (const std::int32_t other : graph_.before[at]) {
+                if (wait_for(other)) edges.push_back({other, task});
+            }
+        } else {
+            for (const std::int32_t other : graph_.before[at]) {
+                const Tick end = finish_[static_cast<std::size_t>(other)];
+                if (end != NEVER) schedule(end, What::count, task);
+                else edges.push_back({other, ~task});
+            }
+        }
+        start_[at] = ready;
+        waiting_[at] = waiting;
+        if (waiting == 0) begin(task);
+        ahead_.clear();
     }
 
     // A task is ready and starts; its end may lie in the future, or not be known yet.
@@ -335,6 +409,7 @@ private:
     std::vector<std::int32_t> next_;            // that waits for each task on its stream
     Successors after_;                          // others that wait; those that count their predecessors as ~task
     std::vector<std::int32_t> ahead_;           // settled, not yet told to those that wait for them
+    std::vector<Stop> road_;                    // of go_to()
     std::priority_queue<std::int32_t, std::vector<std::int32_t>, std::greater<>> begins_;  // collectives, now
 
     std::vector<Moving> moving_;  // by slot

@@ -56,10 +56,10 @@ public:
     char* put(const std::vector<std::span<const std::int64_t>>& numbers, std::size_t row, char* to) const {
         for (std::size_t i = 0; i < places_.size(); ++i) {
             const Place& place = places_[i];
-            to = std::copy(place.before.begin(), place.before.end(), to);
+            to = copied(place.before, to);
             if (place.shown) to = number(numbers[i][row], place.width, to);
         }
-        return std::copy(after_.begin(), after_.end(), to);
+        return copied(after_, to);
     }
 
 private:
@@ -71,7 +71,13 @@ private:
         bool shown = true;
     };
 
+    static char* copied(const std::string& text, char* to) {
+        std::memcpy(to, text.data(), text.size());
+        return to + text.size();
+    }
+
     static char* number(std::int64_t value, std::size_t width, char* to) {
+        if (width == 6 && value >= 0 && value < 1'000'000) return six(static_cast<std::uint32_t>(value), to);
         if (width) {
             char digits[WIDEST];
             const bool below = value < 0;
@@ -85,20 +91,28 @@ private:
         return std::to_chars(to, to + WIDEST, value).ptr;
     }
 
+    // Parts of a microsecond, which every time has.
+    static char* six(std::uint32_t value, char* to) {
+        for (int i = 5; i >= 0; --i, value /= 10) to[i] = static_cast<char>('0' + value % 10);
+        return to + 6;
+    }
+
     std::vector<Place> places_;
     std::string after_;
     std::size_t most_ = 0;
 };
 
-// Text that grows.
+// Text that grows, and keeps its room when it begins anew.
 class LineBuffer {
 public:
+    void clear() { used_ = 0; }
+
     void add(const LineForm& form, const std::vector<std::span<const std::int64_t>>& numbers, std::size_t row,
              std::string_view between) {
         if (used_ + form.most() + between.size() > text_.size())
             text_.resize(2 * text_.size() + form.most() + between.size());
         char* to = text_.data() + used_;
-        if (used_) to = std::copy(between.begin(), between.end(), to);
+        if (used_) to += between.copy(to, between.size());
         used_ = static_cast<std::size_t>(form.put(numbers, row, to) - text_.data());
     }
 

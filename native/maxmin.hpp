@@ -109,7 +109,8 @@ private:
         for (const std::int32_t slot : left) choose_held(traffic_.hops(slot));
         for (const Joining& flow : joined) choose_held(traffic_.hops(flow.slot));
         std::size_t asked = joined.size(), settled = 0;  // of chosen_: on whose links all that are held are chosen
-        for (int reach = 2; settled < chosen_.size(); reach *= 2) {
+        // 3 at first: the fastest of 1, 2 and 3 where links are saturated, and no slower where few flows meet (measured).
+        for (int reach = 3; settled < chosen_.size(); reach *= 2) {
             for (int i = 0; i < reach && asked < chosen_.size(); ++i) asked = choose_neighbours(asked);
             settled = chosen_.size();
             if (effort_ > limit && enter_levels()) return levels_->fill();

@@ -3,12 +3,16 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <compare>
 #include <cstdint>
 #include <queue>
 #include <span>
-#include <tuple>
+#include <stdexcept>
 #include <vector>
+
+#include "queue.hpp"
 
 namespace triosim {
 
@@ -48,12 +52,13 @@ class MeetingPlayer {
 public:
     enum : std::int8_t { WORK = 0, MOVE = 1, SENDS = 2, RECEIVES = 3 };
     static constexpr std::int64_t NEVER = -1;
+    static constexpr std::int64_t FAR = std::int64_t{1} << 61;  // ticks: what comes after this is not played
 
     MeetingPlayer(const MeetingPieces& pieces, const MeetingTurns& turns, const MeetingWays& ways, std::size_t streams,
                   std::size_t messages, std::size_t labels, std::span<const std::int64_t> host)
         : work(turns.first.size() - 1, 0), talk(work.size(), 0), hosted(work.size(), 0), spent(labels * work.size(), 0),
           p_(pieces), t_(turns), w_(ways), host_(host), streams_(streams), labels_(labels), arrived_(messages, NEVER),
-          workers_(work.size()), heads_(workers_.size() * streams), done_(turns.cast.size()), left_(turns.cast.size(), 0),
+          workers_(work.size()), heads_(workers_.size() * streams), done_(turns.cast.size(), NEVER),
           on_(ways.resources), load_(ways.resources, 0.0) {
         for (std::size_t w = 0; w < workers_.size(); ++w)
             for (std::size_t s = 0; s < streams; ++s) heads_[w * streams + s].turn = t_.first[w];
@@ -71,13 +76,25 @@ public:
             for (auto row = p_.first[piece]; row < p_.first[piece + 1]; ++row)
                 if (p_.kind[row] >= SENDS) port_of_[row] = port++;
         }
+        frees_.assign(p_.kind.size(), 0);
+        for (std::size_t piece = 0; piece < count; ++piece)
+            for (auto row = p_.first[piece]; row < p_.first[piece + 1]; ++row) {
+                if (p_.stream[row] < 0) continue;
+                const auto own = std::uint64_t{1} << p_.stream[row];
+                frees_[row] |= own;
+                for (auto k = p_.offsets[row]; k < p_.offsets[row + 1]; ++k) {
+                    const auto other = p_.first[piece] + p_.before[k];
+                    (p_.kind[other] == RECEIVES ? fed_ : frees_[other]) |= own;
+                }
+            }
     }
 
     bool play() {
-        for (std::size_t w = 0; w < workers_.size(); ++w) begin(w);
+        for (std::size_t w = 0; w < workers_.size(); ++w) begin(w, ~std::uint64_t{0} >> (64 - streams_));
         while (!events_.empty()) {
             const auto [at, what, which, version] = events_.top();
             events_.pop();
+            if (at > FAR) throw std::invalid_argument(TOO_LONG);
             if (what == TRANSFER) {
                 if (transfers_[which].version != version) continue;
                 now_ = at;
@@ -88,7 +105,7 @@ public:
                 worked(which);
             } else {
                 now_ = at;
-                begin(which);
+                begin(which, std::uint64_t{1} << version);
             }
         }
         for (std::size_t w = 0; w < workers_.size(); ++w) {
@@ -122,7 +139,13 @@ private:
         std::uint32_t version = 0;
         std::int32_t way = 0;
     };
-    using Event = std::tuple<std::int64_t, std::int8_t, std::size_t, std::uint32_t>;
+    struct Event {
+        std::int64_t at;
+        std::int8_t what;
+        std::size_t which;
+        std::uint32_t version;  // of a stream that wakes its number
+        auto operator<=>(const Event&) const = default;
+    };
 
     const MeetingPieces& p_;
     const MeetingTurns& t_;
@@ -132,8 +155,15 @@ private:
     std::vector<std::int64_t> arrived_;
     std::vector<Worker> workers_;
     std::vector<Head> heads_;
-    std::vector<std::vector<char>> done_;
-    std::vector<std::int64_t> left_;
+    struct UnderWay {  // a turn
+        std::vector<char> ended;  // of its rows, which
+        std::int64_t left = 0;    // rows that have not ended
+    };
+    std::vector<std::int32_t> done_;  // of each turn: where it is in what is under way, NEVER
+    std::vector<UnderWay> under_way_;
+    std::vector<std::int32_t> spare_;
+    std::vector<std::uint64_t> frees_;  // of each row: streams on which something may begin when it has ended
+    std::uint64_t fed_ = 0;             // streams with rows that wait for what is received
     std::vector<std::vector<std::size_t>> on_;
     std::vector<double> load_;
     std::vector<std::int64_t> rows_first_, rows_;
@@ -165,12 +195,12 @@ private:
 
     bool ready(std::int64_t turn, std::int64_t row) const {
         const auto first = p_.first[piece(turn)];
-        const auto& done = done_[turn];
+        const char* const ended = done_[turn] < 0 ? nullptr : under_way_[static_cast<std::size_t>(done_[turn])].ended.data();
         for (auto k = p_.offsets[row]; k < p_.offsets[row + 1]; ++k) {
             const auto other = first + p_.before[k];
             if (p_.kind[other] == RECEIVES) {
                 if (arrived_[message(turn, other)] == NEVER) return false;
-            } else if (done.empty() || !done[p_.before[k]]) {
+            } else if (!ended || !ended[p_.before[k]]) {
                 return false;
             }
         }
@@ -189,25 +219,22 @@ private:
         me.seen = now_;
     }
 
-    void begin(std::size_t w) {
-        bool again = true;
-        while (again) {
-            again = false;
-            for (std::size_t s = 0; s < streams_; ++s) {
-                if (heads_[w * streams_ + s].busy) continue;
-                const auto row = head(w, s);
-                if (row < 0) continue;
-                const auto turn = heads_[w * streams_ + s].turn;
-                if (!ready(turn, row)) continue;
-                const auto held = p_.kind[row] == WORK ? 0 : p_.held[row];
-                if (const auto issued = t_.release[turn] + held; (p_.kind[row] == WORK || held) && issued > now_) {
-                    auto& woken = heads_[w * streams_ + s].woken;
-                    if (woken < issued) events_.emplace(woken = issued, WAKES, w, 0);
-                    continue;
-                }
-                start(w, s, turn, row);
-                again = true;
+    // Begins what can begin on some streams of a worker: those that something has become free for.
+    void begin(std::size_t w, std::uint64_t streams) {
+        for (; streams; streams &= streams - 1) {
+            const auto s = static_cast<std::size_t>(std::countr_zero(streams));
+            if (heads_[w * streams_ + s].busy) continue;
+            const auto row = head(w, s);
+            if (row < 0) continue;
+            const auto turn = heads_[w * streams_ + s].turn;
+            if (!ready(turn, row)) continue;
+            const auto held = p_.kind[row] == WORK ? 0 : p_.held[row];
+            if (const auto issued = t_.release[turn] + held; (p_.kind[row] == WORK || held) && issued > now_) {
+                auto& woken = heads_[w * streams_ + s].woken;
+                if (woken < issued) events_.push({woken = issued, WAKES, w, static_cast<std::uint32_t>(s)});
+                continue;
             }
+            start(w, s, turn, row);
         }
     }
 
@@ -215,10 +242,18 @@ private:
         Head& h = heads_[w * streams_ + s];
         h.busy = true;
         ++h.at;
-        if (done_[turn].empty()) {
-            const auto first = p_.first[piece(turn)], end = p_.first[piece(turn) + 1];
-            done_[turn].assign(static_cast<std::size_t>(end - first), 0);
-            for (auto r = first; r < end; ++r) left_[turn] += p_.kind[r] != RECEIVES;
+        if (done_[turn] < 0) {
+            const auto which = static_cast<std::size_t>(piece(turn));
+            if (spare_.empty()) {
+                done_[turn] = static_cast<std::int32_t>(under_way_.size());
+                under_way_.emplace_back();
+            } else {
+                done_[turn] = spare_.back();
+                spare_.pop_back();
+            }
+            auto& own = under_way_[static_cast<std::size_t>(done_[turn])];
+            own.ended.assign(static_cast<std::size_t>(p_.first[which + 1] - p_.first[which]), 0);
+            own.left = rows_first_[(which + 1) * streams_] - rows_first_[which * streams_];
         }
         if (p_.kind[row] == WORK) {
             account(w);
@@ -282,11 +317,13 @@ private:
 
     void expect(std::size_t w) {
         Worker& me = workers_[w];
-        events_.emplace(now_ + ticks(me.left, me.rate), WORKING, w, ++me.version);
+        events_.push({now_ + ticks(me.left, me.rate), WORKING, w, ++me.version});
     }
 
     static std::int64_t ticks(double left, double rate) {
-        return left <= 0 ? 0 : static_cast<std::int64_t>(std::ceil(left / rate - 1e-6));
+        if (left <= 0) return 0;
+        const double whole = std::ceil(left / rate - 1e-6);
+        return whole < static_cast<double>(FAR) ? static_cast<std::int64_t>(whole) : FAR + 1;
     }
 
     double rate(const Transfer& t) const {
@@ -310,15 +347,21 @@ private:
             t.left -= static_cast<double>(now_ - t.last) * t.rate;
             t.last = now_;
             t.rate = now;
-            events_.emplace(now_ + ticks(t.left, t.rate), TRANSFER, one, ++t.version);
+            events_.push({now_ + ticks(t.left, t.rate), TRANSFER, one, ++t.version});
         }
     }
 
-    void finished(std::size_t w, std::int64_t turn, std::int64_t row, std::int64_t begun) {
+    // Streams on which something may begin now.
+    std::uint64_t finished(std::size_t w, std::int64_t turn, std::int64_t row, std::int64_t begun) {
         heads_[w * streams_ + static_cast<std::size_t>(p_.stream[row])].busy = false;
-        done_[turn][row - p_.first[piece(turn)]] = 1;
-        if (!--left_[turn]) std::vector<char>().swap(done_[turn]);
+        auto& own = under_way_[static_cast<std::size_t>(done_[turn])];
+        own.ended[static_cast<std::size_t>(row - p_.first[piece(turn)])] = 1;
+        if (!--own.left) {  // nothing asks for it any more
+            spare_.push_back(done_[turn]);
+            done_[turn] = NEVER;
+        }
         if (p_.label[row] >= 0) spent[w * labels_ + static_cast<std::size_t>(p_.label[row])] += now_ - begun;
+        return frees_[row];
     }
 
     void worked(std::size_t w) {
@@ -328,11 +371,10 @@ private:
         me.row = me.held = NEVER;
         if (const auto until = t_.release[me.turn] + p_.held[row]; until > now_) {  // its host is not that far
             me.held = row;
-            events_.emplace(until, HELD, w, ++me.version);
+            events_.push({until, HELD, w, ++me.version});
             return;
         }
-        finished(w, me.turn, row, me.begun);
-        begin(w);
+        begin(w, finished(w, me.turn, row, me.begun));
     }
 
     void delivered(std::size_t id) {
@@ -356,9 +398,9 @@ private:
         if (t.to != t.worker) talking(t.to, -1);
         if (t.to == t.worker) moving(t.worker, -1);
         if (t.message != NEVER) arrived_[t.message] = now_;
-        finished(t.worker, t.turn, t.row, t.begun);
-        begin(t.worker);
-        if (t.to != t.worker) begin(t.to);
+        const auto freed = finished(t.worker, t.turn, t.row, t.begun);
+        begin(t.worker, t.to == t.worker && t.message != NEVER ? freed | fed_ : freed);
+        if (t.to != t.worker) begin(t.to, fed_);
     }
 };
 
@@ -374,6 +416,7 @@ inline const char* why_wrong(const MeetingPieces& p, const MeetingTurns& t, cons
     if (!rising(p.first, rows) || p.stream.size() != rows || p.ticks.size() != rows || p.stretch.size() != rows ||
         p.label.size() != rows || p.held.size() != rows || p.offsets.size() != rows + 1 || !rising(p.offsets, p.before.size()))
         return "columns of pieces must be of one length";
+    if (streams == 0 || streams > 64) return "there are 1 to 64 streams";
     if (!rising(t.first, t.cast.size()) || t.number.size() != t.cast.size() || t.release.size() != t.cast.size() ||
         !rising(t.port_first, t.message.size()) || t.way.size() != t.message.size() ||
         t.to.size() != t.message.size() || t.port_first.size() != t.piece.size() + 1)
@@ -386,6 +429,9 @@ inline const char* why_wrong(const MeetingPieces& p, const MeetingTurns& t, cons
         if (resource < 0 || static_cast<std::size_t>(resource) >= w.resources) return "no such resource";
     for (const auto way : w.own)
         if (way < 0 || way >= ways) return "no such class of transfers";
+    const auto far = [](std::int64_t tick) { return tick < -Player::FAR || tick > Player::FAR; };
+    if (std::ranges::any_of(t.release, far) || std::ranges::any_of(p.held, far) || std::ranges::any_of(host, far))
+        return TOO_LONG;
     for (std::size_t piece = 0; piece + 1 < p.first.size(); ++piece)
         for (auto row = p.first[piece]; row < p.first[piece + 1]; ++row) {
             const bool receives = p.kind[row] == Player::RECEIVES;
@@ -437,6 +483,20 @@ struct Chained {
     std::vector<std::int64_t> call_begin, call_end;      // of each collective, -1 for those that were not called
     std::int64_t host = 0, end = 0;
 };
+
+// No row of a pass is worked on, and none of its collectives under way, later than this, in ticks.
+inline double lasts(const Chain& c, std::span<const std::int32_t> rows) {
+    double longest = 0, sum = 0;
+    for (const std::int64_t call : c.call) longest = std::max(longest, std::abs(static_cast<double>(call)));
+    for (const std::int32_t number : rows) {
+        const auto row = static_cast<std::size_t>(number);
+        const auto called = c.after_first[row + 1] - c.after_first[row] + c.before_first[row + 1] - c.before_first[row];
+        sum += std::abs(static_cast<double>(c.ticks[row])) * c.slowdown + std::abs(static_cast<double>(c.gap[row])) +
+               std::abs(static_cast<double>(c.issue[row])) +
+               static_cast<double>(called) * (longest + std::abs(static_cast<double>(c.call_issue)));
+    }
+    return sum;
+}
 
 // Plays rows twice, so that the second time follows upon one like it, and counts from its begin.
 inline Chained chain(const Chain& c, std::span<const std::int32_t> rows, std::span<const std::int8_t> calls,

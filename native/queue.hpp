@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
 namespace triosim {
@@ -16,6 +18,17 @@ using Tick = std::int64_t;  // picoseconds
 
 constexpr Tick NEVER = -1;
 constexpr Tick BEYOND = std::numeric_limits<Tick>::max();  // later than can be counted
+
+// Sums of durations that are compared with what can be counted; a bit less than that, for they are rounded.
+constexpr double MOST_TICKS = 9.2e18;
+constexpr const char* TOO_LONG = "all durations together are longer than can be counted";
+
+// How long durations are one after another, whatever their signs.
+inline double all_together(std::span<const std::int64_t> ticks) {
+    double sum = 0;
+    for (const std::int64_t each : ticks) sum += std::abs(static_cast<double>(each));
+    return sum;
+}
 
 struct Event {
     Tick tick;

@@ -94,10 +94,13 @@ private:
 
 class Cache {
 public:
-    Cache(std::int64_t blocks, std::int64_t size, bool reuses, bool radix, bool by_use, const BlockKeys& keys)
-        : blocks(blocks), size(size), reuses(reuses), free(blocks), radix_(radix), by_use_(by_use), keys_(keys) {}
+    // windowed: groups of layers that see so many positions, window.
+    Cache(std::int64_t blocks, std::int64_t size, std::int64_t windowed, std::int64_t window, bool reuses, bool radix,
+          bool by_use, const BlockKeys& keys)
+        : blocks(blocks), size(size), windowed(windowed), window(window), reuses(reuses), free(blocks), radix_(radix),
+          by_use_(by_use), keys_(keys) {}
 
-    const std::int64_t blocks, size;
+    const std::int64_t blocks, size, windowed, window;
     const bool reuses;
     std::int64_t free, peak = 0, hit_tokens = 0, looked_up_tokens = 0;
 
@@ -105,13 +108,17 @@ public:
     std::int64_t needs(const Request& request, std::int64_t tokens) const { return of(tokens) - request.blocks; }
 
     bool hold(Request& request, std::int64_t tokens) {
+        if (windowed) give_back(request);
         const std::int64_t more = needs(request, tokens);
         if (more <= 0) return true;
-        if (more > free) return false;
-        free -= more;
+        const std::int64_t taken = more + more * windowed;
+        if (taken > free) return false;
+        free -= taken;
         request.blocks += more;
         peak = std::max(peak, blocks - free);
-        if (reuses) take(request, more);
+        if (!reuses) return true;
+        take(request.held, more);
+        if (windowed) take(request.held_windowed, more * windowed);
         return true;
     }
 
@@ -147,7 +154,7 @@ public:
     }
 
     void release(Request& request) {
-        if (!reuses) free += request.blocks;
+        if (!reuses) free += request.blocks + windowed * (request.blocks - request.behind);
         for (auto block = request.held.rbegin(); block != request.held.rend(); ++block) {
             if (all_[*block].others) {
                 --all_[*block].others;
@@ -155,8 +162,10 @@ public:
                 let_go(*block);
             }
         }
+        for (auto block = request.held_windowed.rbegin(); block != request.held_windowed.rend(); ++block) let_go(*block);
         request.held.clear();
-        request.blocks = request.stored = 0;
+        request.held_windowed.clear();
+        request.blocks = request.behind = request.stored = 0;
     }
 
 private:
@@ -185,17 +194,42 @@ private:
             idle += all_[found_.back()].idle;
         }
         const std::int64_t more = std::max(of(tokens) - found, std::int64_t{0});
-        if (more + idle > free) return false;
+        const std::int64_t behind = windowed ? std::min(behind_of(found * size), found) : 0;
+        const std::int64_t own = windowed * (found - behind);
+        if (more + more * windowed + own + idle > free) return false;
         for (const std::int32_t block : found_) share(block);
         request.held.assign(found_.begin(), found_.end());
         request.blocks = request.stored = found;
+        if (own) {
+            free -= own;
+            take(request.held_windowed, own);
+        }
+        request.behind = behind;
         return hold(request, tokens);
     }
 
-    void take(Request& request, std::int64_t more) {
+    std::int64_t behind_of(std::int64_t computed) const {
+        return std::max(computed - window + 1, std::int64_t{0}) / size;
+    }
+
+    void give_back(Request& request) {
+        const std::int64_t behind = std::min(behind_of(request.computed), request.blocks);
+        if (behind <= request.behind) return;
+        const std::int64_t gone = (behind - request.behind) * windowed;
+        request.behind = behind;
+        if (!reuses) {
+            free += gone;
+            return;
+        }
+        const auto first = request.held_windowed.begin();
+        for (auto block = first; block != first + gone; ++block) let_go(*block);
+        request.held_windowed.erase(first, first + gone);
+    }
+
+    void take(std::vector<std::int32_t>& held, std::int64_t more) {
         for (; more && static_cast<std::int64_t>(all_.size()) < blocks; --more) {
             if (all_.size() >= std::size_t{1} << 30) throw GiveUp("too many blocks to name");
-            request.held.push_back(static_cast<std::int32_t>(all_.size()));
+            held.push_back(static_cast<std::int32_t>(all_.size()));
             all_.emplace_back();
         }
         for (; more; --more) {
@@ -205,7 +239,7 @@ private:
                 stored_.erase(all_[block].key);
                 all_[block].keyed = false;
             }
-            request.held.push_back(block);
+            held.push_back(block);
         }
     }
 

@@ -20,9 +20,11 @@ namespace triosim::serving {
 constexpr std::int64_t never = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t most_time = never - 1023;  // triosim.core.units.MOST_SUM
 
-// What becomes of each request, one place a row; see triosim.serving.fleet.Served.
+// What becomes of each request, one place a row; see triosim.serving.fleet.Served.  There is no replica where there is
+// only one, and no arrival where it is as said.
 struct Outcome {
-    std::span<std::int64_t> replica, arrived, scheduled, first_token, finished, waited, restarts, cached;
+    std::span<std::int32_t> replica, restarts, cached;
+    std::span<std::int64_t> arrived, scheduled, first_token, finished, waited;
 };
 
 class Replica {
@@ -241,7 +243,7 @@ public:
                 request.keys = request.end / keys_.size;
                 request.shared = std::min(keys_.shared(request), request.keys);
                 const std::int64_t at = route(request);
-                out_.replica[row] = at;
+                if (!out_.replica.empty()) out_.replica[row] = static_cast<std::int32_t>(at);
                 ++replicas_[at].outstanding;
                 replicas_[at].policy->waiting.push_back(&request);
                 touch(at);
@@ -269,21 +271,22 @@ private:
         if (unused_.empty()) return requests_.emplace_back();
         Request* request = unused_.back();
         unused_.pop_back();
-        std::vector<std::int32_t> held = std::move(request->held);
+        std::vector<std::int32_t> held = std::move(request->held), windowed = std::move(request->held_windowed);
         *request = Request{};
         request->held = std::move(held);
+        request->held_windowed = std::move(windowed);
         return *request;
     }
 
     void finish(Request& request, std::int64_t now) {
         const std::int64_t row = request.row;
-        out_.arrived[row] = request.arrived;
+        if (!out_.arrived.empty()) out_.arrived[row] = request.arrived;
         out_.scheduled[row] = request.scheduled;
         out_.first_token[row] = request.first_token;
         out_.finished[row] = now;
         out_.waited[row] = request.waited;
-        out_.restarts[row] = request.restarts;
-        out_.cached[row] = request.cached;
+        out_.restarts[row] = static_cast<std::int32_t>(request.restarts);
+        out_.cached[row] = static_cast<std::int32_t>(request.cached);
         unused_.push_back(&request);
     }
 

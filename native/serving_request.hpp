@@ -13,10 +13,11 @@ struct Request {
     std::int64_t prompt = 0, end = 0;
     std::int64_t known = 0, computed = 0, prefill = 0;
     std::int64_t blocks = 0, stored = 0, cached = 0;
+    std::int64_t behind = 0;  // of the blocks, from the first, that layers with a window have given back
     std::int64_t keys = 0, shared = 0;  // full blocks with a key, and how many of these come from the prompt's hashes
     std::int64_t scheduled = -1, first_token = -1, last_end = -1, last_token = -1;
     std::int64_t waited = 0, restarts = 0;
-    std::vector<std::int32_t> held;
+    std::vector<std::int32_t> held, held_windowed;
 
     std::int64_t lacks() const { return known - computed; }
     std::int64_t remaining() const { return end - known; }

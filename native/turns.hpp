@@ -7,6 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "queue.hpp"
+
 namespace triosim {
 
 struct Pieces {
@@ -148,6 +150,20 @@ inline void steady(const Pieces& piece, std::size_t streams, std::vector<std::in
         }
 }
 
+// No turn ends later than this, in ticks.
+inline double lasts(const Pieces& p, const Turns& t) {
+    std::vector<double> each(p.first.size() - 1);
+    double most = 0;
+    for (std::size_t piece = 0; piece < each.size(); ++piece) {
+        const auto first = static_cast<std::size_t>(p.first[piece]), end = static_cast<std::size_t>(p.first[piece + 1]);
+        each[piece] = all_together(p.ticks.subspan(first, end - first));
+        most = std::max(most, 2 * each[piece]);  // one after another like it
+    }
+    double sum = all_together(t.longer);
+    for (const std::int32_t cast : t.cast) sum += each[static_cast<std::size_t>(t.piece[static_cast<std::size_t>(cast)])];
+    return std::max(sum, most) + all_together(p.gap);
+}
+
 // What is wrong with columns that would make the player read where nothing is, nullptr where nothing is.
 inline const char* why_wrong(const Pieces& p, const Turns& t, std::size_t streams, std::size_t messages) {
     const auto rising = [](std::span<const std::int64_t> ends, std::size_t last) {
@@ -193,7 +209,7 @@ inline const char* why_wrong(const Pieces& p, const Turns& t, std::size_t stream
                       static_cast<std::uint64_t>(largest[cast] + t.number[turn]) >= messages))
             return "no such message";
     }
-    return nullptr;
+    return lasts(p, t) > MOST_TICKS ? TOO_LONG : nullptr;
 }
 
 }  // namespace triosim

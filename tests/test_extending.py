@@ -317,7 +317,7 @@ def test_hub_sends_two_messages_one_after_the_other(outside: Path, tmp_path: Pat
     ranks = play(job(network, layer, lambda rank: collective("all_reduce", size))).ranks
     (found,) = {rank.cycles for rank in ranks[1:]}
     message = 500 + size / (50 * BYTES_PER_GB) * 1e9
-    assert found == pytest.approx(2 * message + 3 * 10 + layer.reduction_ns(size), abs=3)
+    assert found == pytest.approx(2 * message + 3 * 10 + layer.costs.reduction_ns(size), abs=3)
     file.write_text(json.dumps({"all-reduce-implementation": ["hob"]}))
     with pytest.raises(InputError, match="did you mean hub"):
         read_system(file)

@@ -61,6 +61,25 @@ def test_batch_sizes() -> None:
 
 
 @pytest.mark.parametrize(
+    ("fields", "parts", "batch"),
+    [
+        ({"global_batch_size": 64}, 8, 16),
+        ({"batch_size": 6}, 3, 6),
+        ({}, 16, 32),  # the recorded batch
+        ({"micro_batches": 5}, 5, 10),
+        ({"micro_batches": 8, "global_batch_size": 64}, 8, 16),
+    ],
+)
+def test_the_size_of_micro_batches_says_how_many_they_are(fields: dict, parts: int, batch: int) -> None:
+    mesh = resolve(Plan(micro_batch_size=2, **fields), 4, 32)
+    assert (mesh.micro_batches, mesh.batch_size, mesh.micro_batch_size) == (parts, batch, 2)
+
+
+def test_a_model_by_name_has_one_micro_batch_of_the_size_that_is_given() -> None:
+    assert resolve(Plan(micro_batch_size=4), 1, None).batch_size == 4
+
+
+@pytest.mark.parametrize(
     ("fields", "devices", "words"),
     [
         ({"dp": 3}, 2, "nearest that work on 2 devices: --dp 2"),

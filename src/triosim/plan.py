@@ -43,6 +43,7 @@ class Plan(Checked):
         sequence_length: tokens per sample (default: the workload's).
         micro_batches: parts of a replica's batch; gradient accumulation when ``pp`` is 1.  Unset takes as many as the
             recorded step accumulates the gradients of, 1 where it does not.
+        micro_batch_size: samples that go through the model at once, given instead of ``micro_batches``.
         iterations: iterations played one after the other.
         schedule: pipeline schedule by name, as ``"1f1b"`` or ``"gpipe"`` (:mod:`triosim.schedule.schedules`).
         schedule_options: what that schedule takes, by name.
@@ -95,6 +96,9 @@ class Plan(Checked):
     )
     micro_batches: Count | None = asked(
         None, BATCH, "N", "Parts of a replica's batch (default: those of the recorded step, else 1)."
+    )
+    micro_batch_size: Count | None = asked(
+        None, BATCH, "N", "Samples that go through the model at once, instead of --micro-batches."
     )
     iterations: Count = asked(1, BATCH, "N", "Iterations to play (default 1).")
     schedule: str = asked(
@@ -220,6 +224,8 @@ class Plan(Checked):
             )
         if self.batch_size is not None and self.micro_batches and self.batch_size % self.micro_batches:
             raise PlanError(micro_batch_conflict(self.batch_size, self.micro_batches))
+        if self.batch_size is not None and self.micro_batch_size and self.batch_size % self.micro_batch_size:
+            raise PlanError(micro_batch_size_conflict(self.batch_size, self.micro_batch_size))
 
     def _places_exist(self) -> None:
         categories = ("weight", "buffer", "input", "label", "optimizer_state")
@@ -242,6 +248,51 @@ class Plan(Checked):
                 f"Fidelity({name}=...), which triosim.simulate takes beside the plan"
             )
         return super().unknown(name, known)
+
+
+@dataclass(frozen=True, init=False)
+class NamedRules(Checked):
+    """Rules of parallelism that are asked for so often that the command line has options for them beside a plan's.
+
+    In a plan they are :attr:`Plan.parallelism` and :attr:`Plan.parallelism_options`; the fields are those of the rules
+    (:mod:`triosim.partition.rules`).
+
+    Attributes:
+        sequence_parallel: whether the rule ``sequence`` applies.
+        cp, cp_style: of ``context``, which applies where ``cp`` is not 1.
+        ep, etp: of ``experts``, which applies where ``ep`` is not 1 or ``etp`` not 0.
+    """
+
+    error: ClassVar[type[InputError]] = PlanError
+    noun: ClassVar[str] = "a plan"
+
+    sequence_parallel: bool = asked(
+        False, DIVISION, None, "Also divide what is between the layers that --tp divides, along the sequence."
+    )
+    cp: Count = asked(1, DIVISION, "N", "Ranks of the data axis that share each sequence (context parallelism).")
+    cp_style: Literal["gather", "ring", "ulysses", "usp"] = asked(
+        "gather", DIVISION, "STYLE",
+        "How attention gets what other ranks have: gather, ring, ulysses or usp, both of these (default gather).",
+    )  # fmt: skip
+    ep: Count = asked(1, DIVISION, "N", "Ranks of the data axis that have the experts of each layer among them.")
+    etp: Annotated[int, Within(0, MOST)] = asked(
+        0, DIVISION, "N",
+        "Ranks that divide each expert: --tp, or 1 for whole experts, which --ep then divides over --tp too "
+        "(default --tp).",
+    )  # fmt: skip
+
+    def among(self, others: Iterable[str]) -> tuple[str, ...]:
+        """Names of all rules in the order in which they are applied, ``others`` with them."""
+        last = {"context": self.cp != 1, "experts": self.ep != 1 or self.etp != 0}
+        first = ["sequence"] if self.sequence_parallel else []
+        return tuple(dict.fromkeys([*first, *others, *(name for name, applies in last.items() if applies)]))
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What the rules that apply are given, as it is typed."""
+        rules = self.among(())
+        asked = {"cp": "context", "ep": "experts", "cp_style": "context", "etp": "experts" if self.etp else ""}
+        return {name.replace("_", "-"): str(getattr(self, name)) for name, rule in asked.items() if rule in rules}
 
 
 @dataclass(frozen=True, init=False, kw_only=True)
@@ -281,9 +332,20 @@ def micro_batch_conflict(batch: int, parts: int, recorded: bool = False) -> str:
     )
 
 
+def micro_batch_size_conflict(batch: int, size: int) -> str:
+    """The sentence that a batch is not made of whole micro-batches, with the sizes that it could be made of."""
+    near = closest(divisors(batch), size)
+    return (
+        f"micro-batch-size {size} does not divide the replica's batch size {batch}: nearest that do are "
+        f"{' or '.join(map(str, near))}, or batch size {-(-batch // size) * size}"
+    )
+
+
 def closest(values: Iterable[int], to: int, n: int = 2) -> list[int]:
     """The ``n`` values that are closest to one, in ascending order."""
     return sorted(sorted(values, key=lambda v: (abs(v - to), v))[:n])
 
 
-__all__ = ["AXES", "Plan", "RunPlan", "closest", "divisors", "micro_batch_conflict"]
+__all__ = [
+    "AXES", "NamedRules", "Plan", "RunPlan", "closest", "divisors", "micro_batch_conflict", "micro_batch_size_conflict",
+]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
@@ -14,7 +14,8 @@ from triosim.cli.predict import fidelity_of, plan_of
 from triosim.core.checked import Checked, FrozenDict, Within, asked
 from triosim.core.errors import InputError
 from triosim.fidelity import Fidelity
-from triosim.plan import Plan
+from triosim.partition.rule import RULES
+from triosim.plan import NamedRules, Plan
 
 
 @pytest.mark.parametrize("part", [Plan, Fidelity])
@@ -27,7 +28,7 @@ def test_every_field_has_an_option_or_is_known_to_have_none() -> None:
     assert set(Plan.names()) - Plan.asked().keys() == {"first_bucket_bytes", "training"}
     assert set(Fidelity.names()) == Fidelity.asked().keys()
     names = {f.name for f in fields(Options)}
-    for part in (Plan, Fidelity):
+    for part in (Plan, NamedRules, Fidelity):
         assert {option_name(name, said) for name, said in part.asked().items()} <= names
 
 
@@ -55,6 +56,17 @@ def test_what_is_typed_becomes_a_field(typed: dict[str, Any], field: str, value:
 ])  # fmt: skip
 def test_what_is_typed_says_how_it_is_predicted(typed: dict[str, Any], field: str, value: Any) -> None:
     assert getattr(fidelity_of(Options("gpt2", **typed)), field) == value
+
+
+def test_named_options_of_rules_are_fields_of_theirs() -> None:
+    of = {"cp": "context", "cp_style": "context", "ep": "experts", "etp": "experts"}
+    assert {"sequence_parallel", *of} == set(NamedRules.names())
+    for name, rule in of.items():
+        hint = get_type_hints(RULES.get(rule), include_extras=True)[name]
+        if get_origin(hint) is Literal:
+            assert set(get_args(hint)) == set(get_args(NamedRules.hint(name)))
+        else:
+            assert int in (hint, *get_args(hint))
 
 
 @dataclass(frozen=True, init=False)

@@ -122,8 +122,9 @@ def test_plans_are_predicted_and_compared_at_once(tmp_path: Path) -> None:
 
 
 def test_different_batches_are_compared_by_the_sample() -> None:
-    done = run("infer", *JOB, "--batch-size", "2", "--compare", "batch-size=4", "--json", "-")
-    assert json.loads(done.stdout)["per"] == "sample"
+    words = ("infer", *JOB, "--batch-size", "2", "--compare", "batch-size=4")
+    assert json.loads(run(*words, "--json", "-").stdout)["per"] == "sample"
+    assert "Times are those of a sample." in run(*words).stdout
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,11 @@ def test_different_batches_are_compared_by_the_sample() -> None:
         (("--compare", ","), "--compare gives no values"),
         (("--compare", "tp=2", "--sweep", "tp=2"), "do not go together"),
         (("--compare", "tp=2", "--timeline", "x.json"), "--timeline does not go with --compare"),
+        (("--compare", "tp=2", "--slowdown", "5%"), "--slowdown does not go with --compare"),
         (("--compare", "tp=2", "--post", "dpo"), "--compare is of one iteration"),
+        (("--workers", "2", "--post", "dpo"), "--workers is of one iteration"),
+        (("--sweep", "tp=2", "--tokens", "1e9"), "--tokens is of one prediction"),
+        (("--sweep", "tp=2", "--find", "clock"), "--find is of one prediction"),
         (("--executor", "ray"), "--executor is for many plans"),
     ],
 )

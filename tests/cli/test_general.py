@@ -6,9 +6,12 @@ import json
 import os
 import subprocess
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import typer
 
 import triosim
 from tests.command import Done, run
@@ -84,8 +87,36 @@ def test_a_prediction_loads_nothing_heavy_that_it_does_not_use() -> None:
     code += "from triosim.__main__ import main\ntry:\n    main()\nfinally:\n    print(*sys.modules, file=sys.stderr)"
     loaded = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr.split())
     assert "triosim.report.terminal" in loaded
-    heavy = {"pydantic", "yaml", "torch", "pandas", "triosim.accelerator.designs", "triosim.kernels.calibration.pack"}
-    assert not loaded & {"triosim.search.clock", "triosim.hardware.description", *heavy}
+    heavy = {"pydantic", "yaml", "torch", "pandas", "pyarrow", "tempfile", "importlib.resources"}
+    assert not loaded & heavy
+    others = {
+        "accelerator.designs", "cli.resuming", "engine.reference", "hardware.description",
+        "kernels.calibration.pack", "kernels.models.roofline", "kernels.pack", "kernels.transfer", "network.hops",
+        "partition.rules.context", "partition.rules.dataparallel", "partition.rules.experts", "prediction.variation",
+        "schedule.pass_times", "search.clock", "search.sweep", "trace.store", "transform.alignment",
+        "transform.recompute_regions",
+    }  # fmt: skip
+    for name in sorted(others):  # each is there, and not loaded
+        assert find_spec(f"triosim.{name}") is not None
+        assert f"triosim.{name}" not in loaded
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_only_the_command_that_is_asked_for_is_made(name: str) -> None:
+    holder = typer.Typer()
+    module, _, function = COMMANDS[name].module.partition(":")
+    getattr(import_module(f"triosim.cli.{module}"), function or "register")(holder)
+    assert [made.name for made in (*holder.registered_commands, *holder.registered_groups)] == [name]
+
+
+def test_a_prediction_starts_no_threads_of_linear_algebra() -> None:
+    code = "import os; from triosim.cli.command import import_numpy; import_numpy(); import numpy\n"
+    code += "print(len(os.listdir('/proc/self/task')), 'OPENBLAS_NUM_THREADS' in os.environ)"
+    if not os.path.isdir("/proc/self/task"):
+        pytest.skip("threads are counted on Linux only")
+    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment).stdout
+    assert said == "1 False\n"
 
 
 @pytest.mark.parametrize(

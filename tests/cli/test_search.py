@@ -58,9 +58,8 @@ def test_a_search_that_was_killed_goes_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--under", "batch=0"), "give --under batch=N"),
-        (("--under", "memory=1GB"), "give --under batch=N"),
-        (("--under", "batch=8,speed=1"), "unknown name after --under"),
+        (("--under", "batch=9"), "--under gives batch twice"),
+        (("--under", "speed=1"), "unknown name after --under"),
         (("--objective", "speed"), "unknown objective"),
         (("--among", "dp=1"), "unknown name after --among"),
         (("--best", "0"), "--best must be at least 1"),
@@ -68,12 +67,39 @@ def test_a_search_that_was_killed_goes_on(tmp_path: Path) -> None:
         (("--export", "nemo"), "unknown framework"),
         (("--export", "megatron="), "give the file a name"),
         (("--nodes", "1,x"), "--nodes must be whole numbers"),
+        (("--devices", "16"), "--system and --devices describe the machine twice"),
     ],
 )
 def test_what_makes_no_sense_is_one_sentence(words: tuple[str, ...], said: str) -> None:
     done = run(*JOB, *words, code=2)
     assert said in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--nodes", "1", "--under", "batch=0"), "give --under batch=N"),
+        (("--nodes", "1", "--under", "memory=1GB"), "give --under batch=N"),
+        (
+            ("--devices", "12", "--under", "batch=8"),
+            "--devices 12 are no whole servers of 8: nearest that are: 8 or 16",
+        ),
+        (("--under", "batch=8"), "how many devices there are is not known"),
+    ],
+)
+def test_what_is_lacking_is_one_sentence(words: tuple[str, ...], said: str) -> None:
+    assert said in run("search", "gpt2", "--system", "dgx-a100", *words, code=2).stderr
+
+
+def test_what_all_plans_have_in_common_stands_in_the_command() -> None:
+    common = ("--optimizer", "adam8bit", "--interference", "off", "--lora", "16")
+    words = ("search", "gpt2", "--seq-len", "128", "--system", "dgx-a100", "--devices", "8", "--under", "batch=8")
+    found = json.loads(run(*words, *common, *FEW, "--under", "memory=30GB", "--best", "1", "--json", "-").stdout)
+    (best,) = found["plans"]
+    assert all(word in shlex.split(best["command"]) for word in common)
+    alone = json.loads(run(*shlex.split(best["command"])[1:], "--json", "-").stdout)
+    assert alone["iteration_time_s"] == pytest.approx(best["figures"]["iteration_time_s"], rel=1e-3)
 
 
 def test_the_best_plan_is_written_for_a_framework(tmp_path: Path) -> None:

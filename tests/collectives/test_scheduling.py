@@ -135,12 +135,12 @@ def test_unknown_words_are_refused() -> None:
 
 
 def test_constants_are_found_by_name_then_by_generation() -> None:
-    assert constants.told("NVLink4", known(NVLINK4)) == "NVLink4: measured"
+    assert constants.describe("NVLink4", known(NVLINK4)) == "NVLink4: measured"
     for name, nearest in (("NVLink2", "NVLink3"), ("NVLink6", "NVLink5"), ("NVLink3-bridge", "NVLink3")):
         found = constants.of_link(name, "NVLink")
         assert found is not None
         assert found.name == nearest
-        assert f"constants of {nearest}" in constants.told(name, found)
+        assert f"constants of {nearest}" in constants.describe(name, found)
     assert constants.of_link("xGMI-MI300", "xGMI") is None
     own = replace(known(NVLINK4), name="mine")
     assert constants.of_link("mine", "NVLink", (own,)) is own

@@ -33,7 +33,7 @@ def test_an_interval_holds_what_releases_differ_by_and_names_the_stack_where_non
     assert named.iteration_time_s == unnamed.iteration_time_s
     widths = [math.log(result.interval_s[1] / result.interval_s[0]) / 2 for result in (named, unnamed)]
     assert software.spreads()["dense"] < widths[0] < widths[1]
-    causes = [{cause.name: cause.cure for cause in result.uncertainty} for result in (named, unnamed)]
+    causes = [{cause.name: cause.suggestion for cause in result.uncertainty} for result in (named, unnamed)]
     assert causes[0]["the software"] == ""
     assert causes[1]["the software"] == "name it (--stack)"
 

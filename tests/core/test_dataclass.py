@@ -154,9 +154,20 @@ def test_they_mix_with_those_of_the_standard_library() -> None:
 def test_nothing_is_written_before_it_is_used() -> None:
     cls: Any = _classes(own.dataclass)["Point"]
     methods = ("__init__", "__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__")
+    made = [cls(1, y=number) for number in range(own.FIRST)]
     assert not any(inspect.isfunction(cls.__dict__[name]) for name in methods)
-    cls(1)
+    made.append(cls(1, y=own.FIRST))
     assert [name for name in methods if inspect.isfunction(cls.__dict__[name])] == ["__init__"]
+    assert [(one.x, one.y) for one in made] == [(1, number) for number in range(own.FIRST + 1)]
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_the_first_objects_are_made_as_all_others(name: str) -> None:
+    first, later = _classes(own.dataclass)[name], _classes(own.dataclass)[name]
+    assert inspect.isfunction(later.__init__)  # asked for, and so written
+    assert not inspect.isfunction(first.__dict__.get("__init__"))
+    made = [[repr(_told(cls, *args, **words)) for args, words in MADE[name]] for cls in (first, later)]
+    assert made[0] == made[1]
 
 
 DESCRIBE = """

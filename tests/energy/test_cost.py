@@ -203,3 +203,31 @@ def test_places_and_companies_by_name() -> None:
     assert facility_pue("Google") == 1.1
     with pytest.raises(InputError, match="unknown PUE"):
         facility_pue("nobody")
+
+
+def test_intervals_share_what_their_figures_share() -> None:
+    sure = cost(replace(USAGE, pue=1.2), CostOptions(grid_g_per_kwh=(400.0,), pue=1.2)).rows[0].interval
+    assert sure["usd"][0] == sure["usd"][1]
+    assert sure["location_kg"][0] == sure["location_kg"][1]
+    slow = replace(USAGE, hours_spread=math.log(1.5), it_spread=math.log(1.2), timed=0.25)
+    options = CostOptions(grid_g_per_kwh=(400.0,), pue=1.2, tokens=1e12)
+    for row in cost(slow, options).rows:
+        assert row.usd is not None
+        assert row.interval["usd"] == pytest.approx((row.usd / 1.5, row.usd * 1.5))  # the hours alone
+        longer = math.hypot(math.log(1 + 0.25 * 0.5), math.log(1.2))
+        assert row.interval["location_kg"][1] == pytest.approx(row.location_kg * math.exp(longer))
+        low, high = row.interval["facility_kwh"]
+        assert row.interval["location_kg"] == pytest.approx((0.4 * low, 0.4 * high))
+
+
+def test_intervals_are_of_constants_until_somebody_gives_them() -> None:
+    usual = cost(replace(USAGE, pue=None)).rows[0]
+    assert usual.interval["facility_kwh"] == pytest.approx(
+        (usual.facility_kwh / 1.56 * 1.08, usual.facility_kwh / 1.56 * 1.6)
+    )
+    given = cost(replace(USAGE, pue=None), CostOptions(overrides=(("facility.pue", 1.56), ("facility.wue", 1.8))))
+    assert given.rows[0].interval["water_l"][0] == given.rows[0].interval["water_l"][1]
+    assert "facility_kwh" in given.rows[0].interval
+    own = cost(USAGE, CostOptions(mode="own")).rows[0]
+    assert own.usd is not None
+    assert own.interval["usd"][0] < 0.9 * own.usd < 1.1 * own.usd < own.interval["usd"][1]

@@ -3,8 +3,9 @@
     python -m tests.engine.compare [CASES] [--first SEED]
 
 runs that many small networks on both engines, each under several network models: in turn any graph, collectives that
-are broken into, crowds of flows whose rates differ by a few units of rounding, graphs with a defect, numbers that
-leave 64 bits, and exchanges over trees; the second finds max-min fair rates in every way that it can.
+are broken into (of both some with rows in any order), crowds of flows whose rates differ by a few units of rounding,
+graphs with a defect, numbers that leave 64 bits, and exchanges over trees; the second finds max-min fair rates in every
+way that it can.
 """
 
 from __future__ import annotations
@@ -32,9 +33,13 @@ from tests.engine.graphs import (
     wires,
 )
 from triosim.collectives import uneven
+from triosim.core.columns import Ragged
 from triosim.core.registry import of_file
-from triosim.engine.graph import EngineNetwork, Graph, Played, Stuck
+from triosim.engine.graph import UNLIMITED, EngineNetwork, Graph, Played, Stuck, Task
+from triosim.engine.many import scaled
 from triosim.engine.solver import SOLVERS, NetworkModel
+from triosim.engine.solvers.equal_split import EqualSplit
+from triosim.engine.solvers.max_min import MaxMin
 
 Player = Callable[..., Played]
 Outcome = tuple[object, ...]
@@ -222,6 +227,25 @@ def exchanges(draw: Random) -> Case:
     return b.graph(), network
 
 
+def shuffled(draw: Random, graph: Graph) -> Graph:
+    """The same tasks in other rows, so that they also wait for rows after them; what a stream runs keeps its order, or
+    else, now and then, comes in any, and may be stuck."""
+    n = len(graph)
+    new = np.array(draw.sample(range(n), n), np.int64)  # row of each task
+    if draw.random() < 0.8:
+        for stream in range(graph.streams):
+            own = np.flatnonzero(graph.stream == stream)
+            new[own] = np.sort(new[own])
+    old = np.argsort(new)
+    before = graph.before.take(old)
+    return replace(
+        graph,
+        **{name: getattr(graph, name)[old] for name in ("kind", "stream", "amount", "what", "member")},
+        need=None if graph.need is None else graph.need[old],
+        before=Ragged(new[before.values].astype(np.int32), before.offsets),
+    )
+
+
 def case(number: int) -> tuple[Case, str]:
     """The case of a seed, and a network model for it besides the two that are built in ("" for none)."""
     draw = Random(number)
@@ -229,7 +253,8 @@ def case(number: int) -> tuple[Case, str]:
     if kind >= 2:
         return [crowd, defective, extreme, exchanges][kind - 2](draw), ""
     name = draw.choice(list(MODELS))
-    return (any_graph if kind == 0 else any_interruption)(draw, on=on(name)), name
+    graph, network = (any_graph if kind == 0 else any_interruption)(draw, on=on(name))
+    return (shuffled(draw, graph) if draw.random() < 0.5 else graph, network), name
 
 
 def compare(
@@ -256,6 +281,38 @@ def compare(
             raise AssertionError(f"case({number}) differs: {error}") from None
         if progress is not None:
             progress(number)
+
+
+def compare_draws(cases: int, first: int, draws: int = 8) -> None:
+    """Draws that the native engine plays side by side end when each of them ends alone.
+
+    Args:
+        cases: graphs.
+        first: seed of the first, the next has the next.
+        draws: of each graph.
+
+    Raises:
+        AssertionError: they do not; the message names the seed.
+    """
+    from triosim.engine import native
+
+    for number in range(first, first + cases):
+        draw, rng = Random(number), np.random.default_rng(number)
+        graph, network = draw.choice([any_graph, crowd, exchanges])(draw)
+        kind = np.where(graph.kind == Task.COMPUTE, rng.integers(-1, 3, len(graph)), -1).astype(np.int32)
+        factors, links = rng.uniform(0.5, 2.0, (draws, 3)), rng.uniform(0.5, 2.0, draws)
+        for model in (MaxMin, EqualSplit):
+            ends = native.play_many(graph, network, model(), kind, factors, links).tolist()
+            for row, link, end in zip(factors, links, ends, strict=True):
+                amount = scaled(graph.amount, np.append(row, 1.0)[kind])
+                capacity = np.maximum(scaled(network.capacity, np.full(len(network.capacity), link)), 1)
+                capacity = np.where(network.capacity == UNLIMITED, UNLIMITED, capacity)
+                try:
+                    alone = native.play(replace(graph, amount=amount), replace(network, capacity=capacity), model())
+                    expected = int(alone.finish.max(initial=0))
+                except Stuck:
+                    expected = -1
+                assert end == expected, f"draws of graph {number} under {model.__name__}: {end}, alone {expected}"
 
 
 def main() -> None:

@@ -397,3 +397,12 @@ def test_these_are_all_that_is_bound() -> None:
 
     assert functions(_native) == {"chained", "meeting", "play", "play_many", "refine", "replay", "steady", "turns"}
     assert functions(_allocator) == {"reserved"}
+
+
+@pytest.mark.parametrize("ticks", [2**63 - 1, 2**62, -(2**63)])
+def test_turns_that_last_longer_than_can_be_counted(ticks: int) -> None:
+    long = (*PIECES[:4], np.full(5, ticks), *PIECES[5:])
+    with pytest.raises(ValueError, match="longer than can be counted"):
+        _native.turns(long, PLAYED, 3, 2)
+    with pytest.raises(ValueError, match="longer than can be counted"):
+        _native.steady((np.array([0, 2]), *(c[:2] for c in long[1:6]), np.array([0, 0, 1]), PIECES[7][:1]), 3)

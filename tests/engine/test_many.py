@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import triosim
+from tests.engine.compare import compare_draws
 from tests.engine.graphs import GB_PER_S, US, Builder, wires
 from triosim.engine.graph import BEYOND
 from triosim.engine.many import play_many, scaled
@@ -45,6 +46,11 @@ def test_each_draw_ends_when_it_ends_alone(model):
         assert alone.finish.max() == end
     assert play(graph, wires, model()).finish.max() == ends[0]
     assert ends[2] > ends[0]
+
+
+@pytest.mark.skipif("native" not in ENGINES, reason="no compiler was there at installation")
+def test_draws_of_any_graph_end_when_they_end_alone():
+    compare_draws(60, first=500)
 
 
 def test_the_python_engine_gives_the_same(monkeypatch):

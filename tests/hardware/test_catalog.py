@@ -92,6 +92,7 @@ def test_h100_by_hand():
         ("MI300X", "MI300X"),
         ("tpu_v5p", "TPU-v5p"),
         ("rtx 4090", "RTX-4090"),
+        ("rtx4090", "RTX-4090"),
         ("GTX", "GTX-1080Ti"),
         ("NVIDIA A100-SXM4-80GB", "A100-SXM4-80GB"),
     ],

@@ -102,24 +102,24 @@ def test_routes_are_shortest(topologies: tuple[str, ...]) -> None:
 
 def test_a_ring_goes_the_shorter_way_and_upwards_where_both_are_as_long() -> None:
     ring = AstraNetwork("n", (dimension("Ring", 6, 1, 1),))
-    assert ring.way(0, 2, {}) == [0, 1, 2]
-    assert ring.way(0, 4, {}) == [0, 5, 4]
-    assert ring.way(0, 3, {}) == [0, 1, 2, 3]
-    assert ring.way(3, 0, {}) == [3, 4, 5, 0]
+    assert ring.route(0, 2, {}) == [0, 1, 2]
+    assert ring.route(0, 4, {}) == [0, 5, 4]
+    assert ring.route(0, 3, {}) == [0, 1, 2, 3]
+    assert ring.route(3, 0, {}) == [3, 4, 5, 0]
 
 
 def test_a_way_through_two_dimensions() -> None:
     grid = AstraNetwork("n", (dimension("FullyConnected", 3, 1, 1), dimension("Ring", 4, 1, 1)))
-    assert grid.way(0, 2 + 3 * 2, {}) == [0, 2, 5, 8]
+    assert grid.route(0, 2 + 3 * 2, {}) == [0, 2, 5, 8]
 
 
 def test_a_system_file(tmp_path: Path) -> None:
     found = read_system(tmp_path, peak_perf=900, all_to_all_implementation=["direct3"])
-    assert (found.splits, found.active, found.endpoint_ns) == (4, 2, 10)
+    assert (found.splits, found.active, found.costs.endpoint_ns) == (4, 2, 10)
     assert found.choices["all_to_all"] == (system.DimensionAlgorithm("direct", 3),)
     assert found.choices["all_reduce"] == (system.DimensionAlgorithm("ring"),)
     assert found.local_bandwidth_aware
-    assert found.reduction_ns(32768) == 27
+    assert found.costs.reduction_ns(32768) == 27
     assert any("boost-mode" in note for note in found.notes)
     assert any("scheduling-policy" in note for note in found.notes)
 

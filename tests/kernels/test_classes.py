@@ -64,6 +64,9 @@ def test_the_widest_operand_counts_but_not_biases_and_scales():
         out_dtype="bfloat16",
     )  # fmt: skip
     assert found(scaled, MANY_TYPES)[1:] == ("narrow", "float8_e4m3fn")
+    shapes, types = [(32,), (8, 64), (64, 32)], ["bfloat16", "float8_e4m3fn", "float8_e4m3fn"]
+    added = one("aten::addmm", shapes, out, types, ["self", "mat1", "mat2"], out_dtype="bfloat16")
+    assert found(added, MANY_TYPES)[1:] == ("narrow", "float8_e4m3fn")
 
 
 def test_autocast_shows_in_the_result():

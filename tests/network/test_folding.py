@@ -191,44 +191,44 @@ def test_ranks_of_trees_are_alike_whose_subtrees_and_ways_to_the_root_are() -> N
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_cells_are_of_what_cannot_be_told_apart(data: st.DataObject) -> None:
-    """Members of a cell begin alike, and links of a cell are crossed by equally many ways of each cell."""
+    """Members of a cell begin alike, and links of a cell are crossed by equally many routes of each cell."""
     endpoints, links = data.draw(st.integers(2, 8)), data.draw(st.integers(1, 6))
     groups = data.draw(st.lists(st.lists(st.integers(0, endpoints - 1), min_size=1, unique=True), max_size=3))
     ends = st.integers(0, endpoints - 1)
-    ways = data.draw(st.lists(st.tuples(ends, ends, st.integers(-len(groups), 0),
+    routes = data.draw(st.lists(st.tuples(ends, ends, st.integers(-len(groups), 0),
                                         st.lists(st.integers(0, links - 1), unique=True, max_size=3)),
                               min_size=1, max_size=14))  # fmt: skip
     like = data.draw(st.lists(st.integers(0, 1), min_size=endpoints, max_size=endpoints))
-    needs = [data.draw(st.lists(st.integers(0, len(ways) - 1), unique=True, max_size=2)) for _ in ways]
+    needs = [data.draw(st.lists(st.integers(0, len(routes) - 1), unique=True, max_size=2)) for _ in routes]
     waits = Ragged.of(needs)
     traffic = Traffic(
-        endpoint_like=np.array(like), source=np.array([w[0] for w in ways]), target=np.array([w[1] for w in ways]),
-        begun_by=np.array([w[2] or w[0] for w in ways]), way_like=np.zeros(len(ways), np.int64), needs=waits,
+        endpoint_like=np.array(like), source=np.array([w[0] for w in routes]), target=np.array([w[1] for w in routes]),
+        begun_by=np.array([w[2] or w[0] for w in routes]), way_like=np.zeros(len(routes), np.int64), needs=waits,
         lag=np.array([data.draw(st.integers(0, 1)) for _ in waits.values], np.int64),
-        routes=Ragged.of([w[3] for w in ways]), link_like=np.zeros(links, np.int64), members=Ragged.of(groups),
+        routes=Ragged.of([w[3] for w in routes]), link_like=np.zeros(links, np.int64), members=Ragged.of(groups),
     )  # fmt: skip
     cells, python = refine(traffic), refined(traffic)
-    for column in ("endpoint", "way", "link", "group"):
+    for column in ("endpoint", "route", "link", "group"):
         assert np.array_equal(getattr(cells, column), getattr(python, column))
     began: dict[tuple[str, int], list[int]] = {}
     for endpoint in range(endpoints):
-        own = sorted(cells.way[traffic.begun_by == endpoint].tolist())
+        own = sorted(cells.route[traffic.begun_by == endpoint].tolist())
         assert began.setdefault(("endpoint", int(cells.endpoint[endpoint])), own) == own
         assert {like[p] for p in range(endpoints) if cells.endpoint[p] == cells.endpoint[endpoint]} == {like[endpoint]}
     for group, members in enumerate(groups):
-        own = sorted(cells.way[traffic.begun_by == -1 - group].tolist())
+        own = sorted(cells.route[traffic.begun_by == -1 - group].tolist())
         assert began.setdefault(("group", int(cells.group[group])), own) == own
         met = sorted(cells.endpoint[members].tolist())
         assert began.setdefault(("met", int(cells.group[group])), met) == met
     rows = traffic.routes.rows()
     by_link: dict[int, list[int]] = {}
     for link in set(traffic.routes.values.tolist()):
-        crossing = sorted(cells.way[rows[traffic.routes.values == link]].tolist())
+        crossing = sorted(cells.route[rows[traffic.routes.values == link]].tolist())
         assert by_link.setdefault(int(cells.link[link]), crossing) == crossing
-    by_way: dict[int, list[int]] = {}
-    for way, route in enumerate(traffic.routes.lists()):
-        over = cells.link[route].tolist()
-        assert by_way.setdefault(int(cells.way[way]), over) == over
+    by_route: dict[int, list[int]] = {}
+    for number, crossed_links in enumerate(traffic.routes.lists()):
+        over = cells.link[crossed_links].tolist()
+        assert by_route.setdefault(int(cells.route[number]), over) == over
     routes, weight = weights(traffic, cells)
     crossed = np.zeros(int(cells.link.max(initial=-1)) + 1)
     np.add.at(crossed, routes.values, weight)

@@ -141,7 +141,7 @@ def test_experts_work_on_as_many_rows_whoever_divides_them() -> None:
         ({"dispatch": "2dh"}, {"placement": tuple(range(16))}, "which of them are on one server is not known"),
         ({"node_limit": 2}, {}, "which dispatch alltoall does for each expert: give dispatch=deepep"),
         ({"dispatch": "deepep", "near": 1, "node_limit": 1}, {}, "node-limit 1 leaves a token 1 experts"),
-        ({"etp": 3}, {"tp": 2}, "etp 3 is neither 1 nor tp 2"),
+        ({"etp": 3}, {"tp": 2}, "etp 3 does not divide tp 2: sizes that do are 1, 2"),
         ({"etp": 1}, {"tp": 2}, "with etp 1 ranks of the tensor axis have tokens of their own"),
         ({"etp": 1}, {"tp": 16, "parallelism": ("sequence", "experts")}, "are to have different experts: give ep 16"),
     ],

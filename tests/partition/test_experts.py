@@ -17,6 +17,7 @@ from triosim.partition.routing import expert_shares, rank_shares
 from triosim.partition.shards import resident
 from triosim.partition.transfers import COLLECTIVES
 from triosim.prediction.prepare import Prepared, prepare
+from triosim.trace.calls import calls_of
 from triosim.trace.tables import Category, Phase
 
 LAYERS, LENGTH, HIDDEN, INNER, EXPERTS, CHOSEN, BATCH, BF16 = 2, 64, 256, 512, 8, 2, 3, 2
@@ -53,6 +54,23 @@ def test_tokens_go_to_their_experts_and_come_back_in_each_pass() -> None:
     assert again[("ep", "all_to_all", Phase.RECOMPUTE, one)] + again[("ep", "all_to_all", Phase.BACKWARD, one)] == (
         4 * LAYERS
     )
+
+
+@pytest.mark.parametrize("ep", [1, 4])
+@pytest.mark.parametrize("capacity", [0.5, 1.0, 1.25])
+def test_a_capacity_gives_every_expert_as_many_rows(ep: int, capacity: float) -> None:
+    """Padded or dropped: rows of products, and what is sent, are the mean times the capacity factor."""
+    mean, job = _job(ep), _job(ep, options={"capacity": capacity})
+    of_experts = [
+        float(np.nansum([
+            flop for flop, call in zip(one.step.trace.operators.flop, calls_of(one.step.trace), strict=True)
+            if call.kind == "experts"
+        ]))
+        for one in (mean, job)
+    ]  # fmt: skip
+    assert of_experts[1] == pytest.approx(capacity * of_experts[0])
+    sent = [{size for axis, *_, size in _sent(one) if axis == "ep"} for one in (mean, job)]
+    assert sent[1] == {capacity * size for size in sent[0]}
 
 
 @pytest.mark.parametrize("ep", [2, 4, 8])
@@ -323,6 +341,7 @@ def test_both_ways_of_dividing_experts_go_together() -> None:
         ),
         ({"ep": 2, "parallelism": ("experts", "hsdp"), "options": {"dp_replicate": 4}, "zero": 3}, "name it before"),
         ({"ep": 4, "options": {"imbalance": 0.5}}, "imbalance 0.5 is no load"),
+        ({"ep": 4, "options": {"capacity": 1.25, "routing": "zipf:1"}}, "without imbalance and routing"),
         ({"ep": 4, "name": "gpt2", "sizes": {"n_layer": 1}}, "has no layer of experts: leave ep out"),
     ],
 )

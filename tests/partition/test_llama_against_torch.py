@@ -19,7 +19,7 @@ from tests.asked import asked
 from triosim.partition.shards import resident
 from triosim.prediction.prepare import Prepared, prepare
 from triosim.schedule.program import COLLECTIVES, Op
-from triosim.trace.tables import Phase
+from triosim.trace.tables import Category, Phase
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -236,6 +236,41 @@ def test_what_tensor_and_sequence_parallelism_send_with_fully_shard(name: str) -
     assert [one for one in sent.found if one != norms] == [one for needs, one in ours if needs != Phase.OPTIMIZER]
     assert [one for needs, one in ours if needs == Phase.OPTIMIZER] == [norms] * (2 * LAYERS + 1)
     assert sent.found.count(norms) == 2 * (2 * LAYERS + 1)
+
+
+WAYS: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
+    "fsdp": ({"dp": 64}, {"zero": 3}),
+    "hsdp": (
+        {"dp_replicate": 8, "dp_shard": 8},
+        {"zero": 3, "rules": ("hsdp",), "parallelism_options": {"dp_replicate": 8}},
+    ),
+    "tp": ({"dp": 8, "tp": 8}, {"zero": 3, "tp": 8, "rules": ("sequence",)}),
+}
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize("way", list(WAYS))
+def test_a_rank_keeps_parameters_and_moments_as_pytorch_does(name: str, way: str) -> None:
+    """Of AdamW both moments; ours are float32, PyTorch's of the parameters' type, so elements are compared; ours has
+    parameters in float32 beside them."""
+    axes, plan = WAYS[way]
+    with _mesh(**axes) as mesh:
+        model = _tensor_parallel(name, mesh) if way == "tp" else _sharded(name, mesh)
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+        optimizer.step()
+        kept = sum(p.to_local().numel() * p.element_size() for p in model.parameters())
+        moments = sum(
+            state[which].to_local().numel() for state in optimizer.state.values() for which in ("exp_avg", "exp_avg_sq")
+        )
+    job = _prepared(name, 64, **plan)
+    shards = job.step.replication.shards(job.mesh)
+    assert int(resident(job.step.trace, shards)[1].sum()) == kept
+    values = job.step.trace.values
+    states = (values.category == Category.OPTIMIZER_STATE) & (values.version == 0)
+    elements = {int(s): int(n) for s, n in zip(values.storage[states], values.elements()[states], strict=True)}
+    assert 2 * sum(elements.values()) == 3 * moments
 
 
 def test_the_buckets_of_ddp_are_those_that_its_hook_is_given() -> None:

@@ -55,7 +55,7 @@ def test_the_host_is_named_where_it_binds():
     first = result.uncertainty[0]
     assert first.name == "the host"
     assert first.share > 0.9
-    assert first.cure.startswith("record a trace on H100")
+    assert first.suggestion.startswith("record a trace on H100")
     assert result.to_dict()["uncertainty"][0]["name"] == "the host"
 
 

@@ -252,8 +252,8 @@ def _energy(period, ranks):  # type: ignore[no-untyped-def]
     return Energy(
         operators_j=0.6 * node, idle_j=0.1 * node, links_j=0.05 * node, host_j=0.25 * node, node_j=node, pue=1.25,
         facility_j=1.25 * node, devices_j=0.75 * node, mean_w=700.0 * ranks, peak_w=900.0 * ranks,
-        device_mean_w=525.0, per_sample_j=2.0, per_token_j=0.01, interval_j=(0.8 * node, 1.3 * node),
-        parts_j={"static": 0.2 * node, "bfloat16 FLOP": 0.4 * node},
+        device_mean_w=525.0, per_sample_j=2.0, per_token_j=0.01, timed_j=0.5 * node,
+        interval_j=(0.8 * node, 1.3 * node), parts_j={"static": 0.2 * node, "bfloat16 FLOP": 0.4 * node},
         devices=(DeviceEnergyRow(0, ranks, 525.0 * period, 525.0, 1.0),), curve=curve, sources=("energy: made up",),
     )  # fmt: skip
 
@@ -357,7 +357,7 @@ def _result(world, end, stages, replicas, micro_batches, layers, iterations, sta
             f"The plan needs {needed / GIB:.1f} GiB on device 0, more than the device has: it does not fit.",
         ),
         tasks=len(slices), flows=640, make_energy=lambda: _energy(period, ranks),
-        make_cost=lambda energy: cost(
+        make_cost=lambda energy, interval: cost(
             Usage((("H100-SXM5-80GB", float(ranks)),), period / 3600, energy.node_j), CostOptions()
         ),
         make_interval=lambda: Interval(period * 0.93, period * 1.08, (), 200, "links shared anew"),

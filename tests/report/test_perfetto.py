@@ -71,7 +71,7 @@ class Decoded:
         self.counters: dict[int, list[tuple[int, float]]] = defaultdict(list)
         texts: dict[int, dict[int, str]] = defaultdict(dict)
         opened: dict[int, list[dict[str, Any]]] = defaultdict(list)
-        track = 0
+        track = now = 0
         for field, text in fields(path.read_bytes()):
             assert field == 1
             packet = of(text)
@@ -82,11 +82,17 @@ class Decoded:
                     texts[kind][entry[1][0]] = entry[2][0].decode()
             for defaults in packet[59]:
                 track = of(of(defaults)[11][0])[11][0]
+                assert of(defaults)[58] == [64]
+            for snapshot in packet[6]:
+                boot, own = (of(clock) for _, clock in fields(snapshot))
+                assert (boot[1], boot[2], boot[3]) == ([6], [0], [])
+                assert (own[1], own[2], own[3]) == ([64], [0], [1])
+                now = 0
             for descriptor in packet[60]:
                 entry = of(descriptor)
                 self.tracks[entry[1][0]] = (entry[2][0].decode(), entry[5][0] if entry[5] else 0)
             for event in packet[11]:
-                entry, now = of(event), packet[8][0]
+                entry, now = of(event), now + packet[8][0]
                 if entry[9] == [4]:
                     value = entry[30][0] if entry[30] else struct.unpack("<d", entry[44][0])[0]
                     self.counters[track].append((now, value))

@@ -29,9 +29,17 @@ EACH = [
     ("zb-h2", {}),
     ("zb-v", {}),
     ("dualpipe-v", {}),
+    ("dualpipe", {}),
 ]
-FEWEST = {"dualpipe-v": 2}
+FEWEST = {"dualpipe-v": 2, "dualpipe": 2}
 """Micro-batches for each stage that a schedule needs."""
+DUAL = ("dualpipe-v", "dualpipe")
+"""Schedules whose backwards are whole or in halves."""
+
+
+def _fitting(name: str, stages: int) -> int:
+    """So many stages, or the next number that a schedule can have."""
+    return stages + stages % 2 if name == "dualpipe" else stages
 
 
 def _made(name: str, options: dict[str, int]) -> Any:
@@ -40,24 +48,25 @@ def _made(name: str, options: dict[str, int]) -> Any:
 
 @given(st.sampled_from(EACH), st.integers(1, 6), st.integers(1, 4))
 def test_every_micro_batch_goes_once_each_way_through_every_chunk(which: Any, stages: int, rounds: int) -> None:
-    schedule = _made(*which)
+    schedule, stages = _made(*which), _fitting(which[0], stages)
     micro_batches = rounds * stages * FEWEST.get(which[0], 1)
     check(schedule, which[0], stages, micro_batches)
+    placed = [schedule.stage_of(part, stages) for part in range(stages * schedule.chunks_per_stage)]
     for stage in range(stages):
         actions = schedule.actions(stage, stages, micro_batches)
         assert len(set(actions)) == len(actions)
-        for m in range(micro_batches):
-            for chunk in range(schedule.chunks_per_stage):
+        for chunk, part in enumerate(part for part, own in enumerate(placed) if own == stage):
+            for m in schedule.micro_batches_of(part, stages, micro_batches):
                 passes = [a.what for a in actions if (a.micro_batch, a.chunk) == (m, chunk)]
                 halves = schedule.splits_backward and len(passes) == 3
-                whole = [Pass.BACKWARD] * (schedule.splits_backward in (False, which[0] == "dualpipe-v"))
+                whole = [Pass.BACKWARD] * (schedule.splits_backward in (False, which[0] in DUAL))
                 assert passes == [Pass.FORWARD, *([Pass.INPUT_GRADIENT, Pass.WEIGHT_GRADIENT] if halves else whole)]
 
 
 @given(st.sampled_from(EACH), st.integers(1, 6), st.integers(1, 4))
 def test_no_schedule_deadlocks(which: Any, stages: int, rounds: int) -> None:
     """Its actions, and what a pass needs of the parts before and after it, have no cycle."""
-    schedule = _made(*which)
+    schedule, stages = _made(*which), _fitting(which[0], stages)
     assert _time(schedule, stages, rounds * stages * FEWEST.get(which[0], 1), 6, 6, 6) > 0
 
 
@@ -70,7 +79,7 @@ def _spans(
     schedule: Any, stages: int, micro_batches: int, forward: int, input_s: int, weight_s: int
 ) -> list[tuple[int, int]]:
     """When each stage begins and ends."""
-    chunks = schedule.chunks_per_stage
+    chunks, last = schedule.chunks_per_stage, stages * schedule.model_parts - 1
     cost = {
         Pass.FORWARD: forward, Pass.BACKWARD: input_s + weight_s, Pass.INPUT_GRADIENT: input_s,
         Pass.WEIGHT_GRADIENT: weight_s,
@@ -86,15 +95,15 @@ def _spans(
                 what, m, chunk = order[at[stage]]
                 part = parts[stage][chunk]
                 if what is Pass.FORWARD:
-                    need = (False, m, part - 1) if part else None
+                    need = (False, m, part - 1) if part % (last + 1) else None
                 elif what is Pass.WEIGHT_GRADIENT:
                     need = (True, m, part)
                 else:
-                    need = (True, m, part + 1) if part + 1 < stages * chunks else (False, m, part)
+                    need = (True, m, part + 1) if part % (last + 1) < last else (False, m, part)
                 if need is not None and need not in ended:
                     break
                 begin = max(free[stage], ended[need] if need else 0)
-                free[stage] = begin + cost[what] // chunks
+                free[stage] = begin + cost[what] // schedule.model_parts
                 first[stage] = begin if first[stage] < 0 else first[stage]
                 if what is not Pass.WEIGHT_GRADIENT:
                     ended[what is not Pass.FORWARD, m, part] = free[stage]
@@ -112,8 +121,14 @@ BUBBLE = {
     "zb-h2": lambda p, f, b, w, v: (p - 1) * max(f, f + b - 2 * w),  # the last stage begins (p - 1) f after the first
     "zb-v": lambda p, f, b, w, v: (p - 1) * max(f, f + b - 2 * w) // 2,  # as ZB-H2 in passes of half the length
     "dualpipe-v": lambda p, f, b, w, v: (p - 1) * (f + b - w) // 2,
+    "dualpipe": lambda p, f, b, w, v: (p // 2 - 1) * (f + b - w),
 }
-LEAST = {"zb-h2": lambda p: 2 * p - 1, "zb-v": lambda p: 2 * p, "dualpipe-v": lambda p: 2 * p}
+LEAST = {
+    "zb-h2": lambda p: 2 * p - 1,
+    "zb-v": lambda p: 2 * p,
+    "dualpipe-v": lambda p: 2 * p,
+    "dualpipe": lambda p: 2 * p,
+}
 """Micro-batches from which a schedule has its bubble, where those of one round are too few."""
 
 
@@ -425,4 +440,5 @@ def test_stages_that_wait_for_each_other_are_named(tmp_path: Path) -> None:
 
 @given(st.sampled_from(EACH), st.integers(1, 6), st.integers(1, 4))
 def test_ours_are_found_to_go_in_no_circles(which: Any, stages: int, rounds: int) -> None:
+    stages = _fitting(which[0], stages)
     check_circles(_made(*which), which[0], stages, rounds * stages * FEWEST.get(which[0], 1))

@@ -7,12 +7,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import triosim
 from triosim.cli.workloads import load_workload
 from triosim.core.errors import InputError
 from triosim.fidelity import Fidelity
+from triosim.hardware.catalog import accelerator
+from triosim.kernels.physical.gemm import load, predict
+from triosim.kernels.physical.gemm import most as fastest
+from triosim.kernels.sustained import most
+from triosim.kernels.work.gemm import gemm
+from triosim.partition.experts import experts_of
 from triosim.plan import Plan
 from triosim.search.best import BestPlans, best_plans
 from triosim.search.bounds import Bounds
@@ -153,7 +160,7 @@ def test_stages_of_a_short_model_are_those_of_the_whole(name: str, axes: dict[st
     bounds = [Bounds(workload, triosim.system("dgx-a100", 2), Plan(global_batch_size=64), Fidelity()) for _ in range(2)]
     assert bounds[0].repeats is not None
     bounds[1].repeats = None
-    plans = PlanSpace([16], 64, len(blocks(workload)), 128, "mixtral" in name, among=among).candidates()
+    plans = PlanSpace([16], 64, len(blocks(workload)), 128, 8 * ("mixtral" in name), among=among).candidates()
     plans = [one for one in plans if one.asked["pp"] > 1][::5]
     assert len(plans) > 4
     for one in plans:
@@ -162,6 +169,25 @@ def test_stages_of_a_short_model_are_those_of_the_whole(name: str, axes: dict[st
         assert not isinstance(whole, str)
         assert short.seconds == pytest.approx(whole.seconds, rel=1e-9), one.asked
         assert short.bytes == pytest.approx(whole.bytes, rel=1e-9), one.asked
+
+
+@pytest.mark.parametrize(
+    ("fields", "lora"),
+    [({"quantize": "fp8-delayed", "optimizer": "adam8bit"}, None), ({"optimizer": "muon", "overlap": False}, "16")],
+)
+def test_pruning_changes_nothing_of_what_all_plans_have_in_common(fields: dict[str, Any], lora: str | None) -> None:
+    workload, machine = load_workload("gpt2", seq_len=128, training=True, lora=lora), triosim.system("dgx-h100", 1)
+    among = {"tp": (1, 2), "pp": (1, 2), "micro-batch-size": (1,), "schedule": ("1f1b",), "recompute": ("none", "full"),
+             "zero": (0, 1, 2), "sequence-parallel": (False,)}  # fmt: skip
+    space = PlanSpace([8], BATCH, len(blocks(workload)), 128, among=among)
+    known = _Memory()
+    for objective in ("memory", "time"):
+        how = {"objective": objective, "count": 3, "known": known}
+        pruned, whole = (
+            best_plans(workload, {8: machine}, space, Plan(**fields), prune=prune, **how) for prune in (True, False)
+        )
+        assert pruned.best == whole.best
+    assert known.asked == len(space.candidates())
 
 
 @pytest.mark.parametrize("objective", ["time", "memory", "tokens-per-dollar"])
@@ -183,6 +209,43 @@ def test_pruning_changes_nothing(
     if pruned.front is not None:
         costs = [one.costs for one in pruned.front]
         assert not any(dominates(a, b) for a in costs for b in costs if a is not b)
+
+
+def test_experts_are_searched_exactly(server: triosim.System) -> None:
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 8, "num_key_value_heads": 8}
+    small = {**sizes, "num_hidden_layers": 8, "vocab_size": 4096}
+    workload = triosim.model("mixtral-8x7b", sequence_length=256, configuration=small)
+    among = {"tp": (1, 2), "pp": (1, 2), "micro-batch-size": (1, 4), "recompute": ("none",), "zero": (0, 1),
+             "schedule": ("1f1b", "zb-h1"), "sequence-parallel": (False,)}  # fmt: skip
+    space, memory = PlanSpace([8], 32, len(blocks(workload)), 256, experts_of(workload), among), _Memory()
+    assert {one.asked["ep"] for one in space.candidates()} == {1, 2, 4, 8}
+    whole, pruned = (_best(workload, server, space, count=3, known=memory, prune=prune) for prune in (False, True))
+    assert pruned.best == whole.best
+    assert whole.predicted == whole.legal
+    assert pruned.predicted < whole.predicted
+
+
+def test_products_are_never_faster_than_is_said(server: triosim.System) -> None:
+    device = accelerator("h100")
+    size = np.array([512.0, 8192.0, 65536.0])
+    m, n, k = (one.ravel() for one in np.meshgrid(size, size, size))
+    for one in (server.models[0], device):
+        for batch in (1.0, 8.0):
+            work = gemm(m, n, k, "bfloat16", batch)
+            rate = work.flop() / predict(work, one, load().constants).seconds
+            assert rate.max() <= fastest(one, "bfloat16")
+            assert rate.max() > 0.9 * fastest(one, "bfloat16")
+            assert most(one, "bfloat16") <= fastest(one, "bfloat16") < one.peak("bfloat16")
+
+
+def test_plans_that_cannot_be_outlined_are_predicted(server: triosim.System) -> None:
+    small = {"n_positions": 256, "n_layer": 8, "n_embd": 256, "n_head": 8}
+    workload, base = triosim.model("gpt2", sequence_length=256, configuration=small), Plan(global_batch_size=32)
+    asked = {"tp": 2, "pp": 2, "dp": 2, "micro_batches": 8, "schedule": "looped-bfs"}
+    (outcome,) = sweep(workload, server, [asked], base=base)
+    assert outcome.figures
+    plan = base.replaced(tp=2, pp=2, dp=2, micro_batches=8, schedule="looped-bfs", training=True)
+    assert outcome.figures.iteration_time_s == triosim.simulate(workload, server, plan).iteration_time_s
 
 
 def test_what_is_known_is_not_predicted_again(
@@ -266,8 +329,12 @@ def test_the_space_has_each_plan_once_and_only_legal_ones() -> None:
         if asked.get("schedule") == "interleaved-1f1b":
             assert asked["micro_batches"] % asked["pp"] == 0
     assert {one.asked["cp"] for one in found} == {one.asked["ep"] for one in found} == {1}
-    assert {one.asked["cp"] for one in PlanSpace([8], 8, 12, 8192).candidates()} == {1, 2, 4, 8}
-    assert {one.asked["ep"] for one in PlanSpace([8], 8, 12, 2048, experts=True).candidates()} == {1, 2, 4, 8}
+    assert {one.asked["cp"] for one in PlanSpace([8], 8, 12, 32768).candidates()} == {1, 2, 4, 8}
+    assert {one.asked["cp"] for one in PlanSpace([8], 8, 12, 8192).candidates()} == {1, 2}
+    assert {one.asked["ep"] for one in PlanSpace([8], 8, 12, 2048, experts=8).candidates()} == {1, 2, 4, 8}
+    odd = PlanSpace([8], 8, 12, 2048, experts=6)
+    assert {one.asked["ep"] for one in odd.candidates()} == {1, 2}
+    assert odd.illegal["ep does not divide the 6 experts of a layer"]
 
 
 def test_what_makes_no_sense_is_said() -> None:

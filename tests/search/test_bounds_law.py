@@ -39,7 +39,7 @@ def _workload(name: str, sequence: int) -> triosim.Trace:
 def _plans(name: str, sequence: int, servers: int) -> list[Candidate]:
     workload = _workload(name, sequence)
     space = PlanSpace(
-        [8 * servers], BATCH, len(blocks(workload)), sequence, "mixtral" in name, among=AMONG
+        [8 * servers], BATCH, len(blocks(workload)), sequence, 8 * ("mixtral" in name), among=AMONG
     )  # fmt: skip
     return space.candidates()
 
@@ -55,7 +55,7 @@ def _bounds(name: str, sequence: int, servers: int) -> Bounds:
 def test_no_plan_takes_less_than_is_said(name: str, sequence: int, servers: int, place: float) -> None:
     plans = _plans(name, sequence, servers)
     one, bounds = plans[min(int(place * len(plans)), len(plans) - 1)], _bounds(name, sequence, servers)
-    plan, fidelity = asked_of(bounds._base, Fidelity(), one.asked, 8 * servers)
+    plan, fidelity = asked_of(bounds._base, Fidelity(), one.asked)
     try:
         result = triosim.simulate(bounds.workload, bounds.system, plan, fidelity)
     except InputError:

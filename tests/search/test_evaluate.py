@@ -97,7 +97,7 @@ def test_with_interference_times_are_within_a_thousandth(
 @pytest.mark.parametrize("name", ["llama-3.2-1b", "bert-base"])
 def test_other_models(name: str, machine: triosim.System) -> None:
     asked = {"tp": 4, "pp": 2, "micro-batch-size": 1, "recompute": "full", "interference": "off"}
-    run = asked_of(Plan(global_batch_size=16, sequence_length=256), Fidelity(), asked, machine.devices)
+    run = asked_of(Plan(global_batch_size=16, sequence_length=256), Fidelity(), asked)
     found, whole = both(load_workload(name, training=True), machine, run)
     assert found.iteration_time_s == whole.iteration_time_s
     assert found.binds == whole.binds

@@ -4,17 +4,18 @@ import pytest
 
 from triosim.core.errors import InputError, PlanError
 from triosim.fidelity import Fidelity
+from triosim.partition.resolve import resolve, rules_of
 from triosim.plan import Plan
 from triosim.search.grid import asked_of, axes_of, grid
 
 
-def plan_of(base: Plan, asked: dict, devices: int) -> Plan:
-    return asked_of(base, Fidelity(), asked, devices)[0]
+def plan_of(base: Plan, asked: dict) -> Plan:
+    return asked_of(base, Fidelity(), asked)[0]
 
 
 def test_fields_go_to_the_plan_or_to_what_predicts_it() -> None:
     axes = axes_of(["tp=2", "host=none", "solver.setup=80us"])
-    plan, fidelity = asked_of(Plan(dp=4), Fidelity(solver="circuit"), next(grid(axes)), 8)
+    plan, fidelity = asked_of(Plan(dp=4), Fidelity(solver="circuit"), next(grid(axes)))
     assert plan == Plan(dp=4, tp=2)
     assert fidelity == Fidelity(solver="circuit", solver_options={"setup": "80us"}, host="none")
     assert hash(fidelity) == hash(Fidelity(solver="circuit", solver_options={"setup": "80us"}, host="none"))
@@ -60,33 +61,38 @@ def test_too_many_combinations_are_refused() -> None:
 
 def test_a_micro_batch_size_is_a_number_of_micro_batches() -> None:
     base = Plan(global_batch_size=96)
-    found = plan_of(base, {"tp": 2, "pp": 2, "micro-batch-size": 3}, 16)  # 4 replicas of 24 samples
-    assert (found.micro_batches, found.global_batch_size) == (8, 96)
+    mesh = resolve(plan_of(base, {"tp": 2, "pp": 2, "micro-batch-size": 3}), 16, None)  # 4 replicas of 24 samples
+    assert (mesh.micro_batches, mesh.global_batch_size) == (8, 96)
+
+
+def test_a_micro_batch_size_is_of_the_ranks_that_have_samples_of_their_own() -> None:
+    plan = plan_of(Plan(global_batch_size=96), {"cp": 2, "micro-batch-size": 3})
+    mesh = resolve(plan, 16, None, rules=rules_of(plan, named=True))  # 8 pairs of ranks share 12 samples each
+    assert (mesh.micro_batches, mesh.micro_batch_size, mesh.replicas) == (4, 3, 8)
 
 
 @pytest.mark.parametrize(
     ("base", "asked", "said"),
     [
         (Plan(), {"micro-batch-size": 1}, "give --batch-size"),
-        (Plan(batch_size=8), {"micro-batch-size": 3}, "nearest are 2 or 4"),
-        (Plan(global_batch_size=9), {"micro-batch-size": 1}, "nearest dp is 3 or 9"),
+        (Plan(batch_size=8), {"micro-batch-size": 3}, "nearest that do are 2 or 4"),
         (Plan(batch_size=8), {"micro_batches": 3}, "nearest that do are"),
         (Plan(), {"tp": "x"}, "tp must be a whole number"),
     ],
 )
 def test_a_plan_that_cannot_be_formed_is_an_error(base: Plan, asked: dict, said: str) -> None:
     with pytest.raises(PlanError, match=said):
-        plan_of(base, asked, 8)
+        plan_of(base, asked)
 
 
 def test_options_of_parts_and_sequence_parallel() -> None:
     base = Plan(schedule="interleaved-1f1b", parallelism=("hsdp",))
-    found = plan_of(base, {"schedule.chunks": "4", "sequence-parallel": True, "parallelism.groups": "2"}, 8)
+    found = plan_of(base, {"schedule.chunks": "4", "sequence-parallel": True, "parallelism.groups": "2"})
     assert found.schedule_options == {"chunks": "4"}
     assert found.parallelism == ("sequence", "hsdp")
     assert found.parallelism_options == {"groups": "2"}
-    assert plan_of(found, {"sequence-parallel": False}, 8).parallelism == ("hsdp",)
+    assert plan_of(found, {"sequence-parallel": False}).parallelism == ("hsdp",)
 
 
 def test_one_kind_of_batch_replaces_the_other() -> None:
-    assert plan_of(Plan(batch_size=4), {"global_batch_size": 32}, 8).batch_size is None
+    assert plan_of(Plan(batch_size=4), {"global_batch_size": 32}).batch_size is None

@@ -38,6 +38,9 @@ PLANS: list[dict[str, Any]] = [
     {"tp": 2, "pp": 2, "micro_batches": 16, "schedule": "interleaved-1f1b", "zero": 3},
     {"tp": 2, "pp": 4, "micro_batches": 8, "schedule": "gpipe"},
     {"tp": 1, "pp": 4, "micro_batches": 8},
+    {"tp": 2, "pp": 2, "micro_batches": 4, "schedule": "interleaved-1f1b"},
+    {"tp": 2, "pp": 4, "micro_batches": 2, "zero": 1},
+    {"tp": 1, "pp": 2, "micro_batches": 4, "zero": 3},
 ]
 
 
@@ -120,10 +123,29 @@ def test_collectives_of_the_next_pass_do_not_wait_for_reductions(
     assert found.run().met.end * 1e-12 == pytest.approx(end, rel=WITHIN)
 
 
-def test_pipelines_of_few_micro_batches_are_left_to_others(workload: triosim.Trace, machine: triosim.System) -> None:
-    run = both_of(tp=2, pp=2, micro_batches=4, batch_size=32, schedule="interleaved-1f1b", host="none")
+FEW: list[dict[str, Any]] = [
+    {"pp": 4, "micro_batches": 2}, {"pp": 2, "micro_batches": 2, "zero": 2}, {"pp": 2, "micro_batches": 12, "zero": 3}
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("asked", FEW, ids=str)
+def test_chunks_in_turn_of_few_micro_batches_are_left_to_others(
+    workload: triosim.Trace, machine: triosim.System, asked: dict[str, Any]
+) -> None:
+    run = both_of(tp=2, batch_size=48, schedule="interleaved-1f1b", host="none", **asked)
     with pytest.raises(NotEvaluated, match="few micro-batches"):
         outlined(workload, machine, *run)
+
+
+def test_what_one_end_sends_the_other_of_the_embedding_holds_up_no_pass() -> None:
+    """The gradients of a tied embedding are exchanged after all passes, however early they are there: with chunks in
+    turn those of one are reduced for most of the iteration while the others are still run."""
+    trace, machine = load_workload("gpt3-175b", training=True), triosim.system("dgx-a100", 16)
+    run = both_of(
+        tp=4, pp=2, micro_batches=12, batch_size=12, schedule="interleaved-1f1b", parallelism=("sequence",), host="none"
+    )
+    found, whole = outlined(trace, machine, *run), simulate(trace, machine, *run, fit=False)
+    assert found.met.end * 1e-12 == pytest.approx(whole.iteration_time_s, rel=2e-4)
 
 
 HOST_BOUND: list[dict[str, Any]] = [

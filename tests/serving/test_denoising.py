@@ -19,7 +19,7 @@ from triosim.serving.deployment import Deployment, ServingResult, serve
 from triosim.serving.fleet_file import fleet_file
 from triosim.serving.forward_passes import ForwardPasses
 from triosim.serving.kernel_times import NOTHING_MOVED
-from triosim.serving.pool import Pool, PricedPools, checked_any, replicas_of
+from triosim.serving.pool import Pool, PricedPools, checked_any, replicas_of, weight_bytes
 from triosim.serving.request_files import read
 from triosim.serving.requests import RequestTable
 from triosim.sources import modelling
@@ -169,6 +169,19 @@ def test_times_have_an_interval_and_devices_an_energy(machine: triosim.System) -
     assert used.per_request_j == used.node_j > used.work_j
 
 
+def test_weights_in_8_bits_are_quicker_and_smaller_where_devices_multiply_them(machine: triosim.System) -> None:
+    def found(weights: str, on: triosim.System = machine) -> tuple[float, float]:
+        own = Pool("dit-xl-2", on, engine="continuous", weights=weights)
+        denoising = times(own)
+        return denoising.denoiser.of(64).seconds, weight_bytes(own, checked_any(own))
+
+    (seconds, size), (narrow_seconds, narrow_size) = found("bf16"), found("fp8")
+    assert narrow_seconds < 0.9 * seconds
+    assert narrow_size < 0.95 * size
+    with pytest.raises(InputError, match="no units for float8"):
+        found("fp8", triosim.system(device="A100", devices=1))
+
+
 def test_memory_holds_as_many_images_as_fit(machine: triosim.System) -> None:
     made, kept = replicas_of(pool(machine), checked_any(pool(machine)), 0, NOTHING_MOVED, PRICED)
     assert kept is not None
@@ -204,7 +217,7 @@ def test_a_fleet_serves_images_beside_tokens(tmp_path: Path) -> None:
         ("", "there is no traffic"),
         ("--steps 30 --pp 2", "--pp is of models that write tokens"),
         ("--steps 30 --speculate ngram,acceptance=0.8", "--speculate"),
-        ("--steps 30 --weights fp8", "bf16, fp16"),
+        ("--steps 30 --weights int8", "bf16, fp16, fp8"),
         ("--steps 30 --step-cache 3", "share=0.3"),
         ("--steps 30 --step-cache 3,share=2", "share=0.3"),
         ("--steps 30 --image-size 100", "positions for images of 256"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 
 import numpy as np
@@ -16,7 +17,8 @@ from tests.serving.test_laws import conserved
 from triosim.core.columns import Ragged
 from triosim.core.errors import InputError
 from triosim.serving.fleet import block_keys
-from triosim.serving.kv_cache import KVCache, PrefixCache
+from triosim.serving.kv_cache import KVCache, LayerGroups, PrefixCache
+from triosim.serving.model import served_model
 from triosim.serving.policy import ENGINES
 from triosim.serving.replica import Replica
 from triosim.serving.request_files import read
@@ -262,3 +264,74 @@ def test_an_unknown_eviction_is_refused() -> None:
     assert "eviction 'mru' is not known" in run(*words, "--eviction", "mru", code=2).stderr
     done = run(*words, "--eviction", "lfu", "--prefix-caching", "off", code=2)
     assert "eviction 'lfu' is of prefix caching" in done.stderr
+
+
+def test_layers_with_a_window_give_back_what_they_see_no_more() -> None:
+    cache = KVCache(100, 4, LayerGroups(6, 3, window=10))
+    one = request(0, (), 40)
+    for computed in range(0, 60, 2):
+        one.computed = computed
+        assert cache.hold(one, computed + 2)
+        far = -(-(computed + 2) // 4)
+        near = far - max(computed - 9, 0) // 4  # the next token sees the 9 before it
+        assert 100 - cache.free == far + 3 * near
+    cache.release(one)
+    assert cache.free == 100
+
+
+@pytest.mark.parametrize("step", [8, 40])
+def test_the_longest_request_is_one_that_runs(step: int) -> None:
+    cache = KVCache(100, 4, LayerGroups(6, 3, window=10))
+    longest = cache.longest(step)
+    assert longest > cache.tokens
+
+    def runs(tokens: int) -> bool:
+        one, other = request(0, (), tokens), KVCache(100, 4, LayerGroups(6, 3, window=10))
+        while one.computed < tokens:
+            end = min(one.computed + step, tokens)
+            if not other.hold(one, end):
+                return False
+            one.computed = end
+        return True
+
+    assert runs(longest)
+    assert not runs(longest + 10 * 4)  # whose steps begin in the middle of blocks as they please
+
+
+def test_prefixes_are_found_beside_layers_with_a_window() -> None:
+    cache = PrefixCache(60, 4, groups=LayerGroups(6, 2, window=6))
+    one, two = request(0, tuple(range(8))), request(1, (*range(8), 99))
+    for end in (16, 33):
+        assert cache.hold(one, end) if one.blocks else cache.start(one, end)
+        one.computed = end
+        cache.store(one)
+    assert 60 - cache.free == 9 + 2 * (9 - 11 // 4)
+    assert cache.start(two, two.known)
+    assert two.computed == 32
+    assert two.behind == 27 // 4
+    assert len(two.held_windowed) == 2 * (10 - two.behind)
+    cache.release(one)
+    cache.release(two)
+    assert cache.free == 60
+    assert cache.match(two) == 32
+
+
+def test_blocks_are_of_groups_of_layers() -> None:
+    gemma, oss = served_model("gemma-3-27b"), served_model("gpt-oss-120b")
+    assert gemma.layer_groups() == LayerGroups(10, 6, 1024)
+    assert oss.layer_groups() == LayerGroups(18, 1, 128)
+    assert served_model("llama-3-8b").layer_groups() is None
+    all_ = gemma.kv_bytes("bfloat16")
+    assert gemma.kv_kept_bytes(1000, "bfloat16") == 1000 * all_
+    assert gemma.kv_kept_bytes(10_240, "bfloat16") == pytest.approx((10 * 10_240 + 52 * 1024) / 62 * all_)
+
+
+def test_windows_leave_room_for_more_requests() -> None:
+    traffic = ["--arrivals", "burst:30", "--requests", "30", "--interval", "off", "--json", "-"]
+    lengths = ("--lengths", "prompt=fixed:4000;output=fixed:40")
+
+    def mean(*more: str) -> float:
+        found = json.loads(run("serve", "gemma-3-27b", "--device", "H100", *traffic, *lengths, *more).stdout)
+        return float(found["latency_s"]["ttft"]["mean"])
+
+    assert mean() < 0.9 * mean("--engine-option", "hybrid_kv_cache=off")

@@ -19,7 +19,7 @@ from triosim.serving import native, quantiles
 from triosim.serving.engines.vllm import Vllm
 from triosim.serving.fleet import Served, play
 from triosim.serving.kernel_times import ServingKernels
-from triosim.serving.kv_cache import EVICTIONS, KVCache, PrefixCache
+from triosim.serving.kv_cache import EVICTIONS, KVCache, LayerGroups, PrefixCache
 from triosim.serving.model import PRECISIONS, served_model
 from triosim.serving.model_times import ModelTimes
 from triosim.serving.policy import ENGINES
@@ -103,6 +103,7 @@ class Case:
     replicas: int
     router: str
     steady: bool
+    groups: LayerGroups | None
 
     def fleet(self) -> list[Replica]:
         """As :func:`triosim.serving.pool.replicas_of` makes it."""
@@ -112,8 +113,8 @@ class Case:
             if not self.steady:
                 policy.steady = False  # type: ignore[misc]
             kind = self.caching
-            kv = KVCache(self.blocks, self.tokens) if kind == "none" else None
-            kv = kv or PrefixCache(self.blocks, self.tokens, kind.startswith("radix"), kind[-3:])
+            kv = KVCache(self.blocks, self.tokens, self.groups) if kind == "none" else None
+            kv = kv or PrefixCache(self.blocks, self.tokens, kind.startswith("radix"), kind[-3:], self.groups)
             made.append(Replica(number, policy, kv, self.times, 200))
         return made
 
@@ -126,9 +127,11 @@ def cases(draw: st.DrawFn) -> Case:
     caching = draw(st.sampled_from(["none", *(f"{how} {which}" for how in ("hash", "radix") for which in EVICTIONS)]))
     times = draw(st.sampled_from([Linear(), Linear(MS, 0, 0), model_times(), model_times("A100-SXM4-80GB", 8.0)]))
     running = draw(st.sampled_from([1, 3, 200]))
+    windows = [LayerGroups(2, 1, 30), LayerGroups(1, 3, 16), LayerGroups(1, 2, 1)]
+    groups = draw(st.sampled_from([None, *windows])) if engine == "vllm" else None
     return Case(
         engine, options | {"max_running": running}, -(-room // tokens), tokens, caching, times,
-        draw(st.sampled_from([1, 1, 2, 3])), draw(st.sampled_from(ROUTERS.names())), draw(st.booleans()),
+        draw(st.sampled_from([1, 1, 2, 3])), draw(st.sampled_from(ROUTERS.names())), draw(st.booleans()), groups,
     )  # fmt: skip
 
 

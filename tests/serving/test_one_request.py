@@ -60,7 +60,19 @@ def test_an_eager_host_binds_decoding() -> None:
     eager = found("--host", "large-model")
     assert eager["breakdown_s"]["decode"]["host"] > 0
     assert eager["tpot_s"] > found()["tpot_s"]
-    assert eager["tpot_s"] == pytest.approx((32 * 10 + 5) * 55e-6)
+    launching, waiting = (32 * 10 + 5) * 55e-6, 1.28e-3 + 0.106e-3
+    assert eager["tpot_s"] == pytest.approx(launching + waiting)
+    assert sum(eager["breakdown_s"]["decode"].values()) == pytest.approx(launching + waiting)
+
+
+def test_an_eager_host_launches_collectives_without_a_framework() -> None:
+    def token(parallel: str) -> float:
+        words = ("--system", "dgx-h100", "--tp", parallel, "--idle-ok", "--prompt", "9", "--output", "2")
+        done = run("infer", "llama-3-8b", *words, "--host", "large-model", "--json", "-")
+        return float(json.loads(done.stdout)["tpot_s"])
+
+    launching, reducing, waiting = (32 * 10 + 5) * 55e-6, 2 * 32 * 20e-6, 3.84e-3 + 0.216e-3
+    assert token("2") == token("8") == pytest.approx(launching + reducing + waiting)
 
 
 def test_tensor_parallelism_and_stages() -> None:
@@ -89,6 +101,10 @@ def test_tensor_parallelism_and_stages() -> None:
         (("--prompt", "1", "--output", "0"), "--output must be at least 1"),
         (("--prompt", "9000", "--output", "1"), "more than the 8192 that llama-3-8b was made for"),
         (("--prompt", "9", "--output", "1", "--seq-len", "8"), "--seq-len has no meaning"),
+        (("--prompt", "9", "--output", "1", "--quantize", "mxfp8"), "--quantize has no meaning"),
+        (("--prompt", "9", "--output", "1", "--sweep", "tp=1,2"), "--sweep has no meaning"),
+        (("--prompt", "9", "--output", "1", "--ep", "8"), "--ep has no meaning"),
+        (("--prompt", "9", "--output", "1", "--topology-option", "oversubscription=2"), "has no options"),
         (("--prompt", "9", "--output", "1", "--weights", "int3"), "precision of weights"),
         (("--prompt", "9", "--output", "1", "--host", "lazy"), "host mode"),
     ],

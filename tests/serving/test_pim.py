@@ -179,6 +179,7 @@ def test_what_cannot_be_is_one_sentence() -> None:
         ((*REQUEST, "--device", "A100+attacc", "--pim", "most"), "unknown --pim 'most'"),
         ((*REQUEST, "--device", "A100+nothing"), "A100+nothing"),
         (("infer", "llama-2-7b", "--device", "A100+attacc", "--pim", "all"), "--pim is of one request"),
+        (("infer", "llama-2-7b", "--device", "A100", "--weights", "fp8"), "--weights is of one request"),
     ):  # fmt: skip
         done = run(*words, code=2)
         assert said in done.stderr

@@ -83,6 +83,14 @@ def test_the_highest_rate_keeps_its_goals() -> None:
     assert "no rate keeps them" in run(*strict).stdout
 
 
+def test_a_rate_that_too_few_requests_keep_up_is_said() -> None:
+    few = (*H100, *TRAFFIC, "--slo", "ttft=p99:9s", "--find", "rate")
+    assert "give more --requests for a rate that lasts" in run(*few).stdout
+    assert json.loads(run(*few, "--json", "-").stdout)["lasting"] is False
+    lasting = (*H100, *TRAFFIC, "--slo", "ttft=p99:20ms", "--find", "rate")
+    assert json.loads(run(*lasting, "--json", "-").stdout)["lasting"] is True
+
+
 def test_tensor_parallel_replicas_and_routers() -> None:
     for router in ("least-outstanding", "two-choices", "session", "random"):
         done = run("serve", "llama-3-8b", "--system", "dgx-h100", "--tp", "2", "--replicas", "3", "--router", router,

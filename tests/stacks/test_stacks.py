@@ -11,18 +11,21 @@ import pytest
 import triosim
 from triosim import Fidelity, Plan
 from triosim.composition.host import _exchanges
+from triosim.core.dtypes import DTYPE_CODE, DTYPES
 from triosim.core.errors import InputError
 from triosim.energy.options import EnergyOptions
+from triosim.partition.gradients import gradients
+from triosim.partition.main_gradients import with_main_gradients
 from triosim.prediction.prepare import arrange
 from triosim.prediction.simulate import written
 from triosim.schedule.program import Op
 from triosim.stacks import FOLDER, Stack, load, names
-from triosim.trace.tables import Phase
+from triosim.trace.tables import PERSISTENT, Category, Phase
 
 WANTED = (
     "megatron-2021", "megatron-core", "megatron-deepspeed", "deepspeed-zero3", "llm-foundry", "torch-eager",
     "torch-compile", "torchtitan", "internevo", "maxtext", "apex-o2", "nemo", "megatron-2023", "bigscience",
-    "deepspeed-2021", "nemo-2024", "torchtitan-compile",
+    "deepspeed-2021", "nemo-2024", "torchtitan-compile", "megatron-2022",
 )  # fmt: skip
 
 
@@ -174,6 +177,48 @@ def test_gradients_may_be_reduced_after_the_backward() -> None:
     assert sum(row.count for row in after.collectives) == 1
     assert sum(row.bytes * row.count for row in after.collectives) == sum(r.bytes * r.count for r in beside.collectives)
     assert after.breakdown_s.exposed_communication > beside.breakdown_s.exposed_communication
+
+
+def test_nothing_may_compute_beside_transfers_of_tensor_parallelism() -> None:
+    """Beside the backward's all-reduces of input gradients run the products of weight gradients, or nothing does."""
+    trace = triosim.model("gpt2", batch_size=1, sequence_length=1024)
+    system = triosim.system("dgx-a100")
+    beside, alone = (
+        triosim.simulate(
+            trace, system, Plan(tp=4, dp=1, batch_size=8, idle_ok=True, stack=Stack(overlap_tensor=o)),
+            Fidelity(host="none"), fit=False,
+        )
+        for o in (True, False)
+    )  # fmt: skip
+    parts = alone.breakdown_s
+    assert parts.exposed_communication == pytest.approx(parts.communication)
+    assert beside.breakdown_s.exposed_communication < 0.9 * parts.exposed_communication
+    assert [row.count for row in alone.collectives] == [row.count for row in beside.collectives]
+    assert alone.iteration_time_s > beside.iteration_time_s
+    assert "nothing computed beside" in " ".join(alone.sources)
+
+
+def test_float16_gradients_may_be_copied_before_the_optimizer() -> None:
+    """Copies are made once, the optimizer and what comes before it read them, and none outlives the step."""
+    stack = load("megatron-2021")
+    for precision, copies in (("float16", True), ("bfloat16", False)):
+        trace = triosim.model("gpt2", batch_size=1, sequence_length=64, precision=precision)
+        made = with_main_gradients(trace, stack, 2, sharded=False)
+        operators, values = made.operators, made.values
+        rows = [
+            row for row, name in enumerate(operators.name)
+            if name == "aten::_foreach_copy_" and values.dtype[operators.outputs[row][0]] == DTYPE_CODE["float32"]
+        ]  # fmt: skip
+        assert len(rows) == copies
+        found = gradients(made)
+        (adam,) = (row for row, name in enumerate(operators.name) if "adam" in name)
+        own = {DTYPES[values.dtype[v]] for v in operators.inputs[adam].tolist() if values.category[v] not in PERSISTENT}
+        assert own == {"float32"} if copies else {precision}
+        if copies:
+            assert len(operators.outputs[rows[0]]) == len(found)
+            assert set(values.category[operators.outputs[rows[0]]].tolist()) == {int(Category.TEMPORARY)}
+            fresh = values.bytes()[operators.outputs[rows[0]]].sum()
+            assert fresh == 4 * sum(int(values.bytes()[g.parameter]) // 2 for g in found)
 
 
 def test_sharded_parameters_may_be_gathered_module_by_module() -> None:

@@ -198,6 +198,7 @@ def test_policies_by_operator_keep_less_and_run_less_again_than_whole_blocks() -
         for which, one in found.items()
     }  # fmt: skip
     assert "mm" not in again["pointwise"]
+    assert recomputed(trace, "minimal").operators.name == found["pointwise"].operators.name
     assert again["operators"].count("mm") == 3 * LAYERS
     assert again["full"].count("mm") == 7 * LAYERS
     assert not any("attention" in name for name in again["operators"])

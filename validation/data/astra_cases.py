@@ -6,6 +6,7 @@ import csv
 from collections.abc import Callable
 from pathlib import Path
 
+from triosim.interop.astra.implementation import MessageCosts
 from triosim.interop.astra.job import Job
 from triosim.interop.astra.network import BYTES_PER_GB, AstraNetwork, Dimension
 from triosim.interop.astra.system import KINDS, AstraSystem, DimensionAlgorithm
@@ -36,7 +37,7 @@ def system(
     choices = tuple(DimensionAlgorithm(name) for name in names)
     return AstraSystem(
         choices=dict.fromkeys(KINDS, choices), flat=dict.fromkeys(KINDS, False), policy="LIFO",
-        local_bandwidth_aware=aware, splits=splits, active=active, endpoint_ns=endpoint, memory_bandwidth=memory,
+        local_bandwidth_aware=aware, splits=splits, active=active, costs=MessageCosts(endpoint, memory),
         peak_flops=0.0, roofline=False, replay=False,
     )  # fmt: skip
 

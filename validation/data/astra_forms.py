@@ -27,7 +27,7 @@ def closed_form(kind: str, size: int, line: Dimension, layer: AstraSystem, aware
     rate, latency = Fraction(line.bandwidth) / 10**9, Fraction(round(line.latency * 1e12), 1000)
     c = size // layer.splits
     m = c if kind == "all_gather" else c // n
-    e, r = layer.endpoint_ns, layer.reduction_ns(m)
+    e, r = layer.costs.endpoint_ns, layer.costs.reduction_ns(m)
 
     def serve(x: int) -> int:
         return floor(latency + x / rate)

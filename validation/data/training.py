@@ -20,7 +20,7 @@ GIB = 2.0**30
 
 STACKS = {
     "Megatron-LM SC'21 Table 1": "megatron-2021", "Megatron-LM SC'21 Table 2": "megatron-2021",
-    "Megatron-LM README 2020 scaling": "megatron-2021", "Korthikanti et al. MLSys 2023 Table 5": "megatron-2021",
+    "Megatron-LM README 2020 scaling": "megatron-2021", "Korthikanti et al. MLSys 2023 Table 5": "megatron-2022",
     "MosaicML llm-foundry benchmarks": "llm-foundry", "NVIDIA Megatron-Bridge performance summary": "megatron-core",
     "vTrain measured set (single-node)": "megatron-deepspeed", "vTrain measured set (multi-node)": "megatron-deepspeed",
     "SimuMax B200 real benchmark": "megatron-core", "torchtitan benchmarks": "torchtitan",
@@ -240,7 +240,6 @@ def _lacks(line: Mapping[str, str]) -> str:
         "experts beside context parallel": experts and _int(line, "cp") > 1,
         f"products in {line['precision']}": not _recipe(line),
         f"recompute {line['recompute']}": line["recompute"] == "qkv_proj_offloaded",
-        "collectives within products (async TP)": bool(re.search("async ?TP", line["overlap"], re.I)),
         "a network between slices of TPUs": multi_slice,
         f"a system of {line['gpu']}": not (line["gpu"] in SYSTEMS or line["gpu"] in TPUS or "HBM2e" in line["gpu"]),
     }
@@ -306,6 +305,8 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
     each = _int(line, "micro_batch")
     if line["source"].startswith("MaxText"):  # per_device_batch_size counts every chip, tensor-parallel ones too
         each *= tp
+    if line["source"].startswith("torchtitan") and pp > 1:  # a local batch, by default cut into as many as stages
+        each = max(1, batch // replicas // (pp * max(_int(line, "vpp"), 1)))  # (``pipelining_utils.py``)
     shard = line["shard"]
     zero = int(shard[4]) if shard.startswith("zero") else 0
     recompute = POLICIES.get(line["recompute"], line["recompute"].split(" ")[0] or "none")
@@ -320,6 +321,8 @@ def _plan(line: Mapping[str, str]) -> dict[str, Any]:
         plan["parallelism"] = ["sequence"]
         if "torchtitan" in line["source"]:  # as PyTorch, keeps what it gathered
             plan["parallelism_options"] = {"regather": False}
+        if re.search("async ?TP", line["overlap"], re.I):
+            plan["parallelism"] += ["async-tp"]
     for axis, rule, size in (("cp", "context", context), ("ep", "experts", experts)):
         if size > 1:
             plan["parallelism"] = [*plan.get("parallelism", []), rule]

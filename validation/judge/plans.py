@@ -251,7 +251,7 @@ def plans_of(row: Row, study: Study) -> tuple[Plan, list[Candidate], Callable[[C
     space = PlanSpace([devices], batch_of(row), layers + 2 * short, row.sequence, among=study.among(row))
 
     def formed(one: Candidate) -> Plan:
-        plan, _ = asked_of(base, Fidelity(), one.asked, devices)
+        plan, _ = asked_of(base, Fidelity(), one.asked)
         return plan.replaced(stages=cuts(row.family, layers, one.parts, short)) if one.parts > 1 else plan
 
     return own, [one for one in space.candidates() if study.legal(one)], formed

@@ -107,7 +107,7 @@ def efficiency(large: int, small: int) -> Callable[[Sequence[Document]], float]:
 
 LLAMA_2 = "arXiv:2307.09288, table 2: GPU hours for 2e12 tokens, an average"
 KORTHIKANTI = "arXiv:2205.05198, table 5"
-A100 = "--stack megatron-2021 --precision float16 --seq-len 2048"
+A100 = "--stack megatron-2022 --precision float16 --seq-len 2048"
 
 SCENARIOS = (
     Scenario(

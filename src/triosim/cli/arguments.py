@@ -1,4 +1,4 @@
-"""What ``triosim train`` and ``infer`` take: the fields of a plan and of a fidelity, and other options.
+"""What ``triosim train`` and ``infer`` take: the fields of a plan, of rules and of a fidelity, and other options.
 
 What help says of the former, and how they are typed, stands beside them in :mod:`triosim.plan` and
 :mod:`triosim.fidelity`.
@@ -16,7 +16,7 @@ from triosim.cli.fields import argument, option, with_fields_of
 from triosim.cli.outputs import OUTPUT
 from triosim.core.dataclass import dataclass
 from triosim.fidelity import NETWORK, PREDICTION, Fidelity
-from triosim.plan import BATCH, DIVISION, MEMORY, WORKLOAD, Plan
+from triosim.plan import BATCH, DIVISION, MEMORY, WORKLOAD, NamedRules, Plan
 
 MACHINE, SEARCH, REQUEST, POST = "Machine", "Many plans", "One request with its cache", "Post-training"
 GROUPS = (WORKLOAD, MACHINE, DIVISION, BATCH, MEMORY, NETWORK, PREDICTION, SEARCH, OUTPUT)
@@ -29,7 +29,7 @@ def _option(
 
 
 @dataclass(frozen=True)
-@with_fields_of(Plan, Fidelity, groups=GROUPS)
+@with_fields_of(Plan, NamedRules, Fidelity, groups=GROUPS)
 class StepOptions:
     """What ``train`` and ``infer`` take but of power and energy."""
 
@@ -132,27 +132,6 @@ class StepOptions:
     routing_option: list[str] | None = _option(
         MACHINE, "--routing-option", "NAME=VALUE", "Of the routing, as seed=7 of ecmp; repeatable."
     )
-    sequence_parallel: bool = _option(
-        DIVISION, "--sequence-parallel", None,
-        "Also divide what is between the layers that --tp divides, along the sequence.", default=False,
-    )  # fmt: skip
-    cp: int = _option(
-        DIVISION, "--cp", "N", "Ranks of the data axis that share each sequence (context parallelism).", default=1
-    )
-    cp_style: str = _option(
-        DIVISION, "--cp-style", "STYLE",
-        "How attention gets what other ranks have: gather, ring, ulysses or usp, both of these (default gather).",
-        default="gather", complete=choices("gather", "ring", "ulysses", "usp"),
-    )  # fmt: skip
-    ep: int = _option(
-        DIVISION, "--ep", "N", "Ranks of the data axis that have the experts of each layer among them.", default=1
-    )
-    etp: int = _option(
-        DIVISION, "--etp", "N",
-        "Ranks that divide each expert: --tp, or 1 for whole experts, which --ep then divides over --tp too "
-        "(default --tp).",
-        default=0,
-    )  # fmt: skip
     fit: bool = _option(MEMORY, "--fit", None, "Also find the largest batch that fits in memory.", default=False)
     sweep: list[str] | None = _option(
         SEARCH, "--sweep", "NAME=A,B,...",

@@ -19,10 +19,18 @@ Device = Annotated[str | None, _name(completion.devices)]
 Model = Annotated[str | None, _name(completion.models)]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the three commands."""
+def register_systems(app: typer.Typer) -> None:
+    """Add ``systems``."""
     command(app, "systems")(systems)
+
+
+def register_devices(app: typer.Typer) -> None:
+    """Add ``devices``."""
     command(app, "devices")(devices)
+
+
+def register_models(app: typer.Typer) -> None:
+    """Add ``models``."""
     command(app, "models")(models)
 
 

@@ -20,6 +20,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from triosim.cli.other_names import our_name
 from triosim.cli.plain_values import read_plainly
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, printable
@@ -118,7 +119,7 @@ def command(app: typer.Typer, name: str, **settings: Any) -> Callable[[F], F]:
 
         parameters = [*own, *common]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        run.__annotations__ = {}  # all are in the signature; typer would evaluate them again, twice
         app.command(name, **{"cls": Command, **settings})(run)
         return function
 
@@ -151,6 +152,11 @@ def _sentence(ctx: Any) -> Iterator[None]:
         if ctx.resilient_parsing or not hasattr(error, "format_message") or type(error).__name__ == "NoArgsIsHelpError":
             raise
         words = error.format_message().rstrip(".").replace(_NO_NUMBER, "it must be a whole number")
+        typed = getattr(error, "option_name", None) if type(error).__name__ == "NoSuchOption" else None
+        if typed is not None:
+            known = frozenset(option for parameter in ctx.command.params for option in parameter.opts)
+            ours = our_name(typed, known)
+            words = words if ours is None else f"no such option: {typed}, here it is {ours}"
         raise InputError(f"{words[:1].lower()}{words[1:]} ({ctx.command_path} -h says what there is)") from error
 
 
@@ -249,6 +255,22 @@ def _limited(size: str | None) -> Iterator[None]:
         raise InputError(f"--max-memory {size}: nothing can be done in no memory: give a size such as 8GB")
     with memory_limit(limit):
         yield
+
+
+def import_numpy() -> None:
+    """Import numpy without the threads of its linear algebra (OpenBLAS), of which a prediction uses none.
+
+    There is one for each processor: starting them takes a fifth of the import on two processors, and more on many.
+    Other programs that the command may start do not see the setting.
+    """
+    setting = "OPENBLAS_NUM_THREADS"
+    if "numpy" in sys.modules or setting in os.environ:
+        return
+    os.environ[setting] = "1"
+    try:
+        import numpy  # noqa: F401
+    finally:
+        del os.environ[setting]
 
 
 def _show(error: Exception) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from triosim.cli.arguments import Options
 from triosim.cli.command import progress_bar, say
+from triosim.cli.fields import given
 from triosim.cli.outputs import present
 from triosim.core.errors import InputError
 
@@ -59,7 +60,7 @@ def _compared(options: Options, training: bool, progress: Any) -> Comparison:
     for label, changes in asked.items():
         progress(f"predicting {label}")
         try:
-            plan, models = asked_of(base, fidelity, changes, system.devices)
+            plan, models = asked_of(base, fidelity, changes)
             found = simulate(trace, system, plan, models, progress=progress, other_recordings=also, energy=told)
         except InputError as error:
             raise InputError(f"--compare {label}: {error}" if changes else str(error)) from error
@@ -98,6 +99,6 @@ def _check(options: Options) -> None:
     if options.sweep:
         raise InputError("--compare and --sweep do not go together: a sweep ranks plans, --compare explains some")
     check_alone(options)
-    for name in ("timeline", "chakra", "stats", "fit", "find", "variation"):
-        if getattr(options, name):
-            raise InputError(f"--{name} does not go with --compare: run the plan that you want alone")
+    for name, option in given(options):
+        if name in ("timeline", "chakra", "stats", "fit", "find", "slowdown", "variation"):
+            raise InputError(f"{option} does not go with --compare: run the plan that you want alone")

@@ -5,12 +5,14 @@ Each function takes what has been typed so far, and answers with what begins so.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterable
 
 Complete = Callable[[str], list[str]]
 
 
+@functools.cache
 def wanted() -> bool:
     """Whether it is a shell that runs the program, to be told what to offer."""
     return any(name.startswith("_") and name.endswith("_COMPLETE") for name in os.environ)

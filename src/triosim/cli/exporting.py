@@ -97,7 +97,7 @@ def _job(
     from triosim.search.grid import asked_of
     from triosim.sources.modelling import configured as configuration_of
 
-    plan, _ = asked_of(base.replaced(global_batch_size=space.batch), fidelity, candidate.asked, system.devices)
+    plan, _ = asked_of(base.replaced(global_batch_size=space.batch), fidelity, candidate.asked)
     sizes = configuration_of(workload) if trace.meta.made_by == "triosim.model" else None
     return ConfiguredJob(
         plan=plan, workload=workload, devices=system.devices, servers=len(set(system.device_server.tolist())),

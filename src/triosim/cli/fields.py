@@ -7,9 +7,10 @@ Some of them are fields of a plan or a fidelity: :func:`with_fields_of` takes th
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
-from types import NoneType, UnionType
+from types import NoneType, SimpleNamespace, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import typer
@@ -58,10 +59,10 @@ def command(options: type, run: Callable[[Any], None], summary: str) -> Callable
         summary: the docstring of the function, which help shows.
     """
 
-    def called(**given: Any) -> None:
+    def called(**given):  # type: ignore[no-untyped-def]  # typer would look at annotations too, and evaluate them
         run(options(**given))
 
-    types = get_type_hints(options)
+    types = _types(options)
     parameters = [
         inspect.Parameter(
             own.name,
@@ -72,9 +73,20 @@ def command(options: type, run: Callable[[Any], None], summary: str) -> Callable
         for own in fields(options)
     ]
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     called.__doc__ = summary
     return called
+
+
+def _types(options: type) -> dict[str, Any]:
+    """Annotations of fields, as :func:`typing.get_type_hints` has them; of a hundred fields few are of different types,
+    and each is evaluated once."""
+    found: dict[str, Any] = {}
+    for base in reversed(options.__mro__):
+        own = inspect.get_annotations(base)
+        texts = SimpleNamespace(__annotations__={kind: kind for kind in own.values() if isinstance(kind, str)})
+        types = get_type_hints(texts, vars(sys.modules[base.__module__]))
+        found |= {name: types[kind] if isinstance(kind, str) else kind for name, kind in own.items()}
+    return found
 
 
 def _how(said: Mapping[str, Any]) -> Any:
@@ -86,6 +98,13 @@ def _how(said: Mapping[str, Any]) -> Any:
     if "names" not in said:
         return typer.Argument(**common)
     return typer.Option(*said["names"], rich_help_panel=said["group"], **common)
+
+
+def given(options: Any) -> Iterator[tuple[str, str]]:
+    """Field and name of each option that says something else than it does by default."""
+    for own in fields(options):
+        if "names" in own.metadata and getattr(options, own.name) != own.default:
+            yield own.name, own.metadata["names"][0].partition("/")[0]
 
 
 def named(texts: Sequence[str] | None, option: str, example: str) -> dict[str, str]:
@@ -158,6 +177,31 @@ def with_fields_of(*parts: type[Checked], groups: Sequence[str]) -> Callable[[ty
                 order.append((groups.index(asked.group), False, option_))
         order.sort(key=lambda place: place[:2])
         options.__annotations__ = {name: own[name] for *_, name in order}
+        return options
+
+    return add
+
+
+def with_options_of(source: type, names: Sequence[str], groups: Sequence[str]) -> Callable[[type[O]], type[O]]:
+    """A decorator that adds options to a class that is to become a dataclass: some of another command's.
+
+    Args:
+        source: that command's options.
+        names: of their fields.
+        groups: in the order in which help lists them; in each the added options come before the class's own.
+    """
+
+    def add(options: type[O]) -> type[O]:
+        there, hints = {own.name: own for own in fields(source)}, get_type_hints(source)
+        own, place = dict(options.__annotations__), dict[str, tuple[int, bool]]()
+        for name in own:
+            said = getattr(options, name).metadata
+            place[name] = (groups.index(said["group"]) if "group" in said else -1, True)
+        for name in names:
+            own[name] = hints[name]
+            setattr(options, name, field(default=there[name].default, metadata=there[name].metadata))
+            place[name] = (groups.index(there[name].metadata["group"]), False)
+        options.__annotations__ = {name: own[name] for name in sorted(own, key=place.__getitem__)}
         return options
 
     return add

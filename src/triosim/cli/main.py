@@ -19,7 +19,8 @@ class _Command(NamedTuple):
 
     Attributes:
         group: under which.
-        module: in :mod:`triosim.cli`; its ``register`` adds the command to a typer application.
+        module: in :mod:`triosim.cli`; its ``register`` adds the command to a typer application, or where the module has
+            several, ``MODULE:FUNCTION`` does.
         about: what it does, in a line of at most 65 characters.
     """
 
@@ -29,8 +30,8 @@ class _Command(NamedTuple):
 
 
 COMMANDS = {
-    "train": _Command("Predictions", "predict", "A training step: time, memory, where the time goes."),
-    "infer": _Command("Predictions", "predict", "An inference step (a forward pass)."),
+    "train": _Command("Predictions", "predict:register_train", "A training step: time, memory, where the time goes."),
+    "infer": _Command("Predictions", "predict:register_infer", "An inference step (a forward pass)."),
     "search": _Command("Predictions", "search", "The best ways to train a model on a machine."),
     "serve": _Command("Predictions", "serve", "A fleet of model replicas under traffic: latency and rate."),
     "astra": _Command("Predictions", "astra", "What is ready for ASTRA-sim: Chakra traces and its files."),
@@ -40,9 +41,11 @@ COMMANDS = {
     "compare": _Command("Predictions", "compare", "What makes the difference between predictions."),
     "together": _Command("Predictions", "together", "Several jobs on one network, arriving and leaving."),
     "job": _Command("Predictions", "job", "A whole job of a prediction: failures, checkpoints, days."),
-    "systems": _Command("What is known by name", "catalog", "Ready systems: all of them, or one in full."),
-    "devices": _Command("What is known by name", "catalog", "Devices: all of them, or one in full."),
-    "models": _Command("What is known by name", "catalog", "Models: all of them, or one in full."),
+    "systems": _Command(
+        "What is known by name", "catalog:register_systems", "Ready systems: all of them, or one in full."
+    ),
+    "devices": _Command("What is known by name", "catalog:register_devices", "Devices: all of them, or one in full."),
+    "models": _Command("What is known by name", "catalog:register_models", "Models: all of them, or one in full."),
     "trace": _Command("Measurements", "traces", "Record, import and look at traces."),
     "calibrate": _Command("Measurements", "calibrate", "Fit operator times, or composition, to what was measured."),
     "validate": _Command("Measurements", "validate", "Predict jobs of this machine, run them, and compare."),
@@ -76,7 +79,8 @@ class _Commands(CommandGroup):
 def _loaded(name: str) -> Any:
     holder = typer.Typer(cls=CommandGroup, context_settings=HELP, add_completion=False, rich_markup_mode=None)
     holder.callback()(lambda: None)
-    import_module(f"triosim.cli.{COMMANDS[name].module}").register(holder)
+    module, _, function = COMMANDS[name].module.partition(":")
+    getattr(import_module(f"triosim.cli.{module}"), function or "register")(holder)
     group: Any = typer.main.get_group(holder)
     return group.commands[name]
 

@@ -12,14 +12,11 @@ if TYPE_CHECKING:
     from triosim.posttraining.recipe import StepModel
     from triosim.trace.tables import Trace
 
-LEFT_OUT = {
-    "--timeline": "timeline", "--report": "report", "--chakra": "chakra", "--stats": "stats", "--fit": "fit",
-    "--sweep": "sweep", "--compare": "compare", "--csv": "csv", "--also": "also", "--batch-trace": "batch_trace",
-    "--power-cap": "power_cap", "--clock": "clock", "--find": "find", "--slowdown": "slowdown",
-    "--constant": "constant", "--tokens": "tokens", "--energy": "energy", "--at": "at", "--grid": "grid",
-    "--pue": "pue",
-    "--price": "price", "--pay": "pay", "--input-shape": "input_shape", "--variation": "variation",
-}  # fmt: skip
+LEFT_OUT = frozenset({
+    "timeline", "report", "chakra", "stats", "fit", "sweep", "compare", "csv", "workers", "executor", "also",
+    "batch_trace", "power_cap", "clock", "find", "slowdown", "constant", "tokens", "energy", "at", "grid", "pue",
+    "price", "pay", "input_shape", "variation", "iterations",
+})  # fmt: skip
 """Options of one iteration that a step of several phases does not read."""
 SERVED = "triosim/serving/1"
 """Schema of what ``triosim serve --json`` writes."""
@@ -32,6 +29,7 @@ def post_training(options: TrainOptions) -> None:
         InputError: an option makes no sense here, or something that it names does not exist.
     """
     from triosim.cli.command import progress_bar
+    from triosim.cli.fields import given
     from triosim.cli.outputs import present
     from triosim.cli.predict import fidelity_of, machine, plan_of, step
     from triosim.core.outputs import check_distinct
@@ -41,11 +39,9 @@ def post_training(options: TrainOptions) -> None:
     from triosim.sources.reading import recognised
 
     assert options.post is not None
-    for option, name in LEFT_OUT.items():
-        if getattr(options, name, None):
+    for name, option in given(options):
+        if name in LEFT_OUT:
             raise InputError(f"{option} is of one iteration, and --post has several phases: leave out one of them")
-    if options.iterations != 1:
-        raise InputError("--iterations is of one iteration's prediction, and --post has several phases: leave it out")
     inputs = [("WORKLOAD", options.workload), ("--rollout", options.rollout)]
     check_distinct({"--json": options.json}, inputs, recognised)
     name = options.post.partition(",")[0].strip()

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from triosim.cli.arguments import InferOptions, Options, TrainOptions
-from triosim.cli.command import command, note, progress_bar, say, wants_summary
+from triosim.cli.command import command, import_numpy, note, progress_bar, say, wants_summary
 from triosim.cli.energy_options import best_of, energy_options, held_back
-from triosim.cli.fields import answers, named
+from triosim.cli.fields import answers, given, named
 from triosim.cli.fields import command as function_of
 from triosim.cli.sweep import SweepCommand, check_alone, sweep
 from triosim.core.errors import InputError
@@ -29,12 +29,16 @@ if TYPE_CHECKING:
     from triosim.trace.tables import Trace
 
 
-def register(app: typer.Typer) -> None:
-    """Add the two commands."""
-    train = "Predict a training step: time, memory, where the time goes."
-    infer = "Predict an inference step (a forward pass), or with --prompt and --output one request with its cache."
-    command(app, "train", cls=SweepCommand)(function_of(TrainOptions, _train, train))
-    command(app, "infer", cls=SweepCommand)(function_of(InferOptions, _infer, infer))
+def register_train(app: typer.Typer) -> None:
+    """Add ``train``."""
+    about = "Predict a training step: time, memory, where the time goes."
+    command(app, "train", cls=SweepCommand)(function_of(TrainOptions, _train, about))
+
+
+def register_infer(app: typer.Typer) -> None:
+    """Add ``infer``."""
+    about = "Predict an inference step (a forward pass), or with --prompt and --output one request with its cache."
+    command(app, "infer", cls=SweepCommand)(function_of(InferOptions, _infer, about))
 
 
 def _train(options: TrainOptions) -> None:
@@ -49,8 +53,9 @@ def _train(options: TrainOptions) -> None:
 
 def _infer(options: InferOptions) -> None:
     if (options.prompt, options.output) == (None, None):
-        if options.pim is not None:
-            raise InputError("--pim is of one request with its cache: give --prompt and --output as well")
+        for name, option in given(options):
+            if name in ("pim", "context", "weights", "kv_cache"):
+                raise InputError(f"{option} is of one request with its cache: give --prompt and --output as well")
         return _predict(options, False)
     from triosim.cli.request import request
 
@@ -59,6 +64,7 @@ def _infer(options: InferOptions) -> None:
 
 
 def _predict(options: Options, training: bool) -> None:
+    import_numpy()
     _check_outputs(options)
     if options.compare:
         from triosim.cli.compared_plans import compare_plans
@@ -80,13 +86,13 @@ def _predict(options: Options, training: bool) -> None:
 
             keep = chakra_writer(options.chakra, traces)
         also = [load_workload(name, step=options.step) for name in options.also or ()]
-        told = energy_options(options)
+        energy = energy_options(options)
         varies = variation_of(options)
 
         def predict(machine: System) -> Result:
             return simulate(
                 trace, machine, plan, fidelity, progress=progress, on_finished=keep, fit=options.fit or None,
-                other_recordings=also, energy=told, at_once=True, variation=varies,
+                other_recordings=also, energy=energy, at_once=True, variation=varies,
             )  # fmt: skip
 
         found = best_of(options, predict, system)
@@ -131,9 +137,11 @@ def job(options: Options, training: bool) -> tuple[Trace, System, Plan, Fidelity
 
 def variation_of(options: Options) -> Variation | None:
     """What the options say that varies from iteration to iteration."""
+    if options.variation is None:
+        return None
     from triosim.prediction.variation import parse_variation
 
-    return None if options.variation is None else parse_variation(options.variation)
+    return parse_variation(options.variation)
 
 
 def step(options: Options, training: bool) -> Trace:
@@ -181,9 +189,11 @@ def packed_as(options: Options, trace: Trace) -> Trace:
 
 def _runs_unused(operator_times: str | None) -> bool:
     """Whether these operator times are of a runtime that runs operators of which nobody reads the result."""
+    if not str(operator_times).lower().endswith(".json"):
+        return False
     from triosim.kernels.pack import is_calibration_file
 
-    if not str(operator_times).lower().endswith(".json") or not is_calibration_file(str(operator_times)):
+    if not is_calibration_file(str(operator_times)):
         return False
     from triosim.kernels.calibration.pack import load
 
@@ -215,16 +225,9 @@ def plan_of(options: Options, training: bool) -> Plan:
     """The plan that the options ask for."""
     from triosim.core import guarded
     from triosim.core.units import parse_bytes
-    from triosim.plan import Plan
+    from triosim.plan import NamedRules, Plan
 
-    sizes = {name: getattr(options, axis) for name, axis in (("context", "cp"), ("experts", "ep"))}
-    wanted = [name for name, size in sizes.items() if size != 1 or (name == "experts" and options.etp)]
-    rules = [*(["sequence"] if options.sequence_parallel else []), *(options.parallelism or ()), *wanted]
-    of_rules = {
-        **{axis: str(sizes[name]) for name, axis in (("context", "cp"), ("experts", "ep")) if name in wanted},
-        **({"cp-style": options.cp_style} if options.cp != 1 else {}),
-        **({"etp": str(options.etp)} if options.etp else {}),
-    }
+    named_rules = NamedRules(**answers(NamedRules, options, {}))
     fields = answers(Plan, options, {
         "bucket_bytes": lambda: parse_bytes(options.bucket_size, "--bucket-size"),
         "tp_plan": lambda: guarded.document(Path(options.tp_plan), "a table of modules and styles"),
@@ -234,8 +237,8 @@ def plan_of(options: Options, training: bool) -> Plan:
     })  # fmt: skip
     return Plan(**{
         **fields,
-        "parallelism": tuple(dict.fromkeys(rules)),
-        "parallelism_options": {**of_rules, **fields.get("parallelism_options", {})},
+        "parallelism": named_rules.among(options.parallelism or ()),
+        "parallelism_options": {**named_rules.options, **fields.get("parallelism_options", {})},
         "training": training,
     })  # fmt: skip
 

@@ -14,17 +14,12 @@ if TYPE_CHECKING:
     from triosim.serving.one_request import OneRequest, RequestClock
     from triosim.serving.pim import PimReport
 
-LEFT_OUT = {
-    "--timeline": "timeline", "--report": "report", "--chakra": "chakra", "--stats": "stats", "--fit": "fit",
-    "--dp": "dp", "--micro-batches": "micro_batches", "--global-batch-size": "global_batch_size",
-    "--seq-len": "seq_len", "--precision": "precision", "--placement": "placement", "--place": "place",
-    "--tp-plan": "tp_plan", "--composition": "composition", "--also": "also", "--batch-trace": "batch_trace",
-    "--compare": "compare", "--variation": "variation", "--straggler": "straggler",
-    "--constant": "constant", "--tokens": "tokens", "--energy": "energy", "--at": "at", "--grid": "grid",
-    "--pue": "pue", "--price": "price", "--pay": "pay",
-    "--stack": "stack", "--attention": "attention", "--lora": "lora", "--packing": "packing",
-}  # fmt: skip
-"""Options of a step that a request has no use for."""
+TAKEN = frozenset({
+    "workload", "prompt", "output", "context", "weights", "kv_cache", "pim", "batch_size", "tp", "pp", "host",
+    "idle_ok", "system", "nodes", "device", "devices", "topology", "topology_option", "shape", "link", "latency",
+    "host_link", "pool_link", "routing", "routing_option", "power_cap", "clock", "find", "slowdown", "json",
+})  # fmt: skip
+"""Fields of the options that a request reads; the others say something of a step."""
 
 
 def request(options: InferOptions) -> None:
@@ -35,6 +30,7 @@ def request(options: InferOptions) -> None:
     """
     from triosim.cli.command import say, wants_summary
     from triosim.cli.energy_options import limits, slowdown_of
+    from triosim.cli.fields import given, named
     from triosim.cli.streams import written
     from triosim.core.outputs import text_output
     from triosim.hardware import machine
@@ -44,8 +40,8 @@ def request(options: InferOptions) -> None:
 
     if options.prompt is None or options.output is None:
         raise InputError("a request needs both its prompt and its output: give --prompt and --output")
-    for option, name in LEFT_OUT.items():
-        if getattr(options, name, None):
+    for name, option in given(options):
+        if name not in TAKEN:
             raise InputError(
                 f"{option} has no meaning for one request with its cache: leave it out, or --prompt and --output"
             )
@@ -60,6 +56,12 @@ def request(options: InferOptions) -> None:
         topology=options.topology,
         link=options.link,
         latency=options.latency,
+        shape=options.shape,
+        topology_options=named(options.topology_option, "--topology-option", "oversubscription=2") or None,
+        host_link=options.host_link,
+        pool_link=options.pool_link,
+        routing=options.routing,
+        routing_options=named(options.routing_option, "--routing-option", "seed=7"),
         at_least=tensor_parallel * stages,
     )
     if options.pim is not None:
@@ -132,7 +134,7 @@ def check_pim(pim: str, system: System) -> None:
 
 def summary(found: OneRequest) -> list[str]:
     """Lines for the terminal."""
-    from triosim.core.units import format_bytes, format_time
+    from triosim.core.units import format_bytes, format_count, format_time
 
     own = found.pool
     devices = own.tensor_parallel * own.stages
@@ -154,11 +156,11 @@ def summary(found: OneRequest) -> list[str]:
     if found.pim is not None:
         lines += ["", *_pim_lines(found.pim)]
     if (used := found.energy) is not None:
-        low, high = used.interval_j
+        low, high = (f"{format_count(end)}J" for end in used.interval_j)
         lines += [
             "",
-            f"energy   {used.prompt_j + used.decode_j:.4g} J on devices (90 % between {low:.3g} and {high:.3g}), "
-            f"{used.per_token_j:.3g} J an output token, {used.mean_w:.0f} W a device",
+            f"energy   {format_count(used.prompt_j + used.decode_j)}J on devices (90 % between {low} and {high}),",
+            f"         {format_count(used.per_token_j)}J an output token, {used.mean_w:.0f} W a device",
         ]
     left = "fits" if found.fits else "DOES NOT FIT"
     lines += [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +12,14 @@ from triosim.cli import completion
 from triosim.cli.arguments import MACHINE, Options
 from triosim.cli.command import command, progress_bar
 from triosim.cli.completion import choices, parts
-from triosim.cli.fields import argument, option
+from triosim.cli.energy_options import ENERGY
+from triosim.cli.fields import argument, given, option, with_options_of
 from triosim.cli.fields import command as function_of
 from triosim.cli.outputs import OUTPUT, present
 from triosim.cli.resuming import KnownOutcomes
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted, unknown
+from triosim.fidelity import NETWORK, PREDICTION
 from triosim.plan import WORKLOAD
 
 if TYPE_CHECKING:
@@ -26,7 +28,15 @@ if TYPE_CHECKING:
     from triosim.trace.tables import Trace
 
 WANTED, RUN = "What is looked for", "How it is looked for"
+GROUPS = (WANTED, WORKLOAD, MACHINE, NETWORK, PREDICTION, ENERGY, RUN, OUTPUT)
 UNDER = ("batch", "memory")
+SHARED = (
+    "seq_len", "precision", "quantize", "optimizer", "attention", "lora", "packing",
+    "system", "device", "topology", "topology_option", "link", "latency", "routing", "routing_option",
+    "overlap", "interference", "algorithm", "protocol", "stack", "operator_times", "operator_option", "host",
+    "power_cap", "clock",
+)  # fmt: skip
+"""Options of ``train`` that all plans have in common."""
 
 
 def _option(group: str, name: str, metavar: str | None, help: str, default: Any = None, complete: Any = None) -> Any:
@@ -34,17 +44,22 @@ def _option(group: str, name: str, metavar: str | None, help: str, default: Any 
 
 
 @dataclass(frozen=True)
+@with_options_of(Options, SHARED, GROUPS)
 class SearchOptions:
-    """What ``search`` takes, in the order in which help lists it."""
+    """What ``search`` takes: of ``train`` what all plans have in common, and what is looked for."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """What ``train`` takes too."""
 
     workload: str = argument(
         "WORKLOAD", "A trace, a model's name (triosim models) or a model's configuration file.",
         complete=completion.workloads,
     )  # fmt: skip
-    under: str = _option(
+    under: list[str] | None = _option(
         WANTED, "--under", "batch=N,memory=SIZE",
         "Samples per iteration, of all replicas; and what a plan may need of each device (default: what it has).",
-        default="",
     )  # fmt: skip
     objective: str = _option(
         WANTED, "--objective", "WHAT", "time, tokens-per-dollar or memory (default time).", default="time",
@@ -63,28 +78,10 @@ class SearchOptions:
         "Only such values, as tp=1,2,4 or micro-batch-size=1,2; of tp, pp, cp, ep, micro-batch-size, schedule, "
         "schedule.chunks, recompute, zero, sequence-parallel; repeatable.",
     )  # fmt: skip
-    seq_len: int | None = _option(WORKLOAD, "--seq-len", "N", "Tokens per sample (default: the workload's).")
-    precision: str | None = _option(
-        WORKLOAD, "--precision", "TYPE", "Of a model by name: float32, bfloat16 or float16.",
-        complete=choices("float32", "bfloat16", "float16"),
-    )  # fmt: skip
-    stack: str | None = _option(
-        WORKLOAD, "--stack", "NAME|FILE.toml", "What the framework does around a model by name (docs/stacks.md).",
-        complete=completion.stacks,
-    )  # fmt: skip
-    system: str | None = _option(
-        MACHINE, "--system", "NAME|FILE", "Ready system (triosim systems) or a file that describes one.",
-        complete=completion.systems,
-    )  # fmt: skip
     nodes: str | None = _option(MACHINE, "--nodes", "N,...", "Servers of that system; several are compared.")
-    device: str | None = _option(
-        MACHINE, "--device", "NAME|FILE", "Device (triosim devices), instead of a system.", complete=completion.devices
-    )  # fmt: skip
-    devices: str | None = _option(MACHINE, "--devices", "N,...", "How many devices to use; several are compared.")
-    link: str | None = _option(
-        MACHINE, "--link", "BANDWIDTH", "Between devices that --device names, one direction, as 450GB/s.",
-        complete=completion.links,
-    )  # fmt: skip
+    devices: str | None = _option(
+        MACHINE, "--devices", "N,...", "How many devices to use, whole servers of a system; several are compared."
+    )
     workers: int = _option(RUN, "--workers", "N", "Processes that predict plans (default 1).", default=1)
     executor: str = _option(
         RUN, "--executor", "NAME",
@@ -128,7 +125,7 @@ def search(options: SearchOptions) -> None:
         raise unknown("objective", options.objective, OBJECTIVES)
     if options.workers < 1:
         raise InputError(f"--workers must be at least 1, got {options.workers}")
-    price, under = price_of(options.price), _under(options.under)
+    price, under = price_of(options.price), _under(options.under or ())
     files = [("WORKLOAD", options.workload), ("--system", options.system), ("--device", options.device)]
     framework, path = asked_for(options.export)
     check_distinct({"--json": options.json, "--export": path}, files)
@@ -165,8 +162,8 @@ def search(options: SearchOptions) -> None:
         write(report, path, options.json)
 
 
-def _under(text: str) -> dict[str, int]:
-    """Limits from ``batch=1536,memory=40GB``.
+def _under(texts: Sequence[str]) -> dict[str, int]:
+    """Limits from ``batch=1536,memory=40GB``, together or each by itself.
 
     Raises:
         InputError: it is none, or the batch is missing.
@@ -174,12 +171,14 @@ def _under(text: str) -> dict[str, int]:
     from triosim.core.units import parse_bytes
 
     found: dict[str, int] = {}
-    for word in filter(None, (part.strip() for part in text.split(","))):
+    for word in filter(None, (part.strip() for text in texts for part in text.split(","))):
         name, equals, value = (part.strip() for part in word.partition("="))
         if name not in UNDER:
             raise unknown("name after --under", name, UNDER)
         if not equals or (name == "batch" and not value.isdecimal()):
             raise InputError(f"--under {quoted(word)}: give a value, for example batch=512,memory=40GB")
+        if name in found:
+            raise InputError(f"--under gives {name} twice: keep one")
         found[name] = int(value) if name == "batch" else parse_bytes(value, "--under memory")
     if not found.get("batch"):
         raise InputError(
@@ -202,10 +201,35 @@ def _each(options: SearchOptions) -> list[Options]:
     """The options of ``train`` for each number of devices."""
     if options.nodes is None and options.devices is None:
         raise InputError("how many devices there are is not known: give --nodes N with --system, or --devices N")
-    shared = {name: getattr(options, name) for name in ("workload", "seq_len", "precision", "stack", "system",
-                                                        "device", "link")}  # fmt: skip
-    pairs = [(n, d) for n in _numbers(options.nodes, "--nodes") for d in _numbers(options.devices, "--devices")]
+    shared = {name: getattr(options, name) for name in ("workload", *SHARED)}
+    pairs: list[tuple[int | None, int | None]]
+    if options.system is not None and options.nodes is None:
+        each = _per_server(options.system)
+        pairs = [(_servers(devices, each), None) for devices in _numbers(options.devices, "--devices")]
+    else:
+        pairs = [(n, d) for n in _numbers(options.nodes, "--nodes") for d in _numbers(options.devices, "--devices")]
     return [Options(**shared, nodes=nodes, devices=devices) for nodes, devices in pairs]
+
+
+def _per_server(system: str) -> int:
+    """Devices of a server of a system."""
+    from triosim.hardware.machine import system as made
+
+    return made(system, 1).devices
+
+
+def _servers(devices: int | None, each: int) -> int:
+    """How many servers hold so many devices.
+
+    Raises:
+        InputError: some would be left over.
+    """
+    assert devices is not None
+    if devices % each:
+        lower = devices // each * each
+        near = " or ".join(str(n) for n in (lower, lower + each) if n)
+        raise InputError(f"--devices {devices} are no whole servers of {each}: nearest that are: {near}")
+    return devices // each
 
 
 def _systems(each: list[Options], trace: Trace, under: Mapping[str, int]) -> dict[int, System]:
@@ -228,19 +252,20 @@ def _systems(each: list[Options], trace: Trace, under: Mapping[str, int]) -> dic
 
 
 def _space(options: SearchOptions, trace: Trace, devices: list[int], under: Mapping[str, int]) -> PlanSpace:
-    from triosim.partition.facts import Facts
+    from triosim.partition.experts import experts_of
     from triosim.search.grid import axes_of
     from triosim.search.space import PlanSpace
     from triosim.trace.blocks import blocks
 
-    calls = Facts(trace).calls
-    experts = any(calls[row].kind == "experts" for row in range(len(trace)))
     among = axes_of(options.among or (), "--among")
-    return PlanSpace(devices, under["batch"], len(blocks(trace)), trace.meta.sequence_length, experts, among)
+    return PlanSpace(devices, under["batch"], len(blocks(trace)), trace.meta.sequence_length, experts_of(trace), among)
 
 
 def _words(options: Options) -> list[str]:
     """Words of a command line that all plans on a machine share."""
-    named = ("seq_len", "precision", "stack", "system", "nodes", "device", "devices", "link")
-    given = [(f"--{name.replace('_', '-')}", getattr(options, name)) for name in named]
-    return ["triosim", "train", options.workload, *(w for name, v in given if v is not None for w in (name, str(v)))]
+    words = ["triosim", "train", options.workload]
+    for name, typed in given(options):
+        value = getattr(options, name)
+        for one in value if isinstance(value, list) else [value]:
+            words += [typed, str(one)]
+    return words

@@ -96,6 +96,7 @@ def _draw(result: ServingResult, options: ServeOptions) -> list[str]:
 
 def _find(options: ServeOptions, deployment: Deployment, table: RequestTable, goals: Sequence[Slo]) -> None:
     from triosim.cli.streams import rich_console, written
+    from triosim.core.units import format_time
     from triosim.report.serving import summary
     from triosim.serving.find import highest_rate
 
@@ -107,12 +108,18 @@ def _find(options: ServeOptions, deployment: Deployment, table: RequestTable, go
         found = highest_rate(deployment, table, goals, options.tpot, progress)
     if options.json is not None:
         tried = [{"requests_per_s": rate, "kept": kept} for rate, kept in found.tried]
-        write_json({"rate": found.rate, "tried": tried, **found.result.table()}, options.json)
+        write_json({"rate": found.rate, "lasting": found.lasting, "tried": tried, **found.result.table()}, options.json)
     if wants_summary(options.json):
         words = (
             f"{found.rate:.4g} requests/s is the highest rate that keeps them" if found.rate else "no rate keeps them"
         )
-        print(f"goals           {', '.join(map(str, goals))}: {words}\n")
+        print(f"goals           {', '.join(map(str, goals))}: {words}")
+        if found.rate and not found.lasting:
+            print(
+                f"                but all {len(table):,} requests are there after {format_time(found.arriving_s)}, and "
+                "most of the run\n                comes after: give more --requests for a rate that lasts"
+            )
+        print()
         summary(found.result, rich_console())
     say(written("result", options.json), options.json)
 

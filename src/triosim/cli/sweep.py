@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from triosim.cli.arguments import Options
 from triosim.cli.command import Command, progress_bar, say, wants_summary
-from triosim.cli.outputs import write_json
-from triosim.cli.resuming import KnownOutcomes
+from triosim.cli.fields import given
 from triosim.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,19 +41,22 @@ def _spelled_out(words: list[str]) -> Iterator[str]:
         yield word
 
 
+OF_ONE = frozenset({
+    "timeline", "report", "chakra", "stats", "fit", "variation", "find", "slowdown", "tokens", "at", "grid", "pue",
+    "price", "pay", "constant", "energy",
+})  # fmt: skip
+"""Options of one prediction: a sweep says nothing that they change."""
+
+
 def check_alone(options: Options) -> None:
     """Refuse what only a sweep has.
 
     Raises:
         InputError: it was asked of a single prediction.
     """
-    ours = (
-        ("--csv", options.csv is not None), ("--workers", options.workers != 1),
-        ("--executor", options.executor != "local"),
-    )  # fmt: skip
-    for name, given in ours:
-        if given:
-            raise InputError(f"{name} is for many plans: give --sweep as well, for example --sweep tp=1,2,4")
+    for name, option in given(options):
+        if name in ("csv", "workers", "executor"):
+            raise InputError(f"{option} is for many plans: give --sweep as well, for example --sweep tp=1,2,4")
 
 
 def sweep(options: Options, training: bool) -> None:
@@ -65,6 +67,7 @@ def sweep(options: Options, training: bool) -> None:
     """
     _check(options)
     from triosim.cli.predict import fidelity_of, machine, plan_of, step
+    from triosim.cli.resuming import KnownOutcomes
     from triosim.cli.workloads import load_workload
     from triosim.report import ranking
     from triosim.search import grid
@@ -101,9 +104,9 @@ def sweep(options: Options, training: bool) -> None:
 
 def _check(options: Options) -> None:
     """Refuse options of one prediction alone."""
-    for name in ("timeline", "report", "chakra", "stats", "fit", "variation"):
-        if getattr(options, name):
-            raise InputError(f"--{name} is of one prediction and does not go with --sweep: run the plan you want alone")
+    for name, option in given(options):
+        if name in OF_ONE:
+            raise InputError(f"{option} is of one prediction and does not go with --sweep: run the plan you want alone")
     if options.workers < 1:
         raise InputError(f"--workers must be at least 1, got {options.workers}")
 
@@ -131,6 +134,7 @@ def _texts(base: Plan, fidelity: Fidelity, axes: dict[str, tuple[Any, ...]]) -> 
 
 def _write(outcomes: list[PlanOutcome], workload: str, system: str, options: Options) -> list[str]:
     """Write the files asked for; returns a line for each."""
+    from triosim.cli.outputs import write_json
     from triosim.cli.streams import written
     from triosim.core.outputs import text_output
     from triosim.report import ranking

@@ -21,7 +21,7 @@ import math
 import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from triosim.core.dataclass import dataclass
@@ -116,14 +116,14 @@ def names() -> list[str]:
 
 @functools.cache
 def _names() -> tuple[str, ...]:
-    folder = resources.files("triosim.collectives") / "data"
+    folder = Path(__file__).parent / "data"
     return tuple(sorted(f.name.removesuffix(".json") for f in folder.iterdir() if f.name.endswith(".json")))
 
 
 @functools.lru_cache(maxsize=32)
 def load(name: str) -> CollectiveConstants:
     """Constants of the class of that file name, without ``.json``."""
-    text = (resources.files("triosim.collectives") / "data" / f"{name}.json").read_text(encoding="utf-8")
+    text = (Path(__file__).parent / "data" / f"{name}.json").read_text(encoding="utf-8")
     return parse(json.loads(text))
 
 
@@ -164,7 +164,7 @@ def as_described() -> CollectiveConstants:
     )
 
 
-def told(name: str, used: CollectiveConstants) -> str:
+def describe(name: str, used: CollectiveConstants) -> str:
     """Where the costs of a link are from, in words."""
     if used is as_described():
         return f"{name or 'links inside servers'}: as described"

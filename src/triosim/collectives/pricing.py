@@ -94,7 +94,7 @@ class GroupLinks:
 
     def source(self) -> str:
         """Where the costs are from, in words."""
-        return "; ".join(constants.told(both.link.name, both.known) for both in self.each)
+        return "; ".join(constants.describe(both.link.name, both.known) for both in self.each)
 
 
 def in_steps(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from triosim.collectives.constants import PROTOCOLS
@@ -33,7 +33,7 @@ class TunerChoice:
 
 @functools.lru_cache(maxsize=1)
 def _constants() -> dict[str, Any]:
-    text = (resources.files("triosim.collectives") / "tuner.json").read_text(encoding="utf-8")
+    text = (Path(__file__).parent / "tuner.json").read_text(encoding="utf-8")
     return json.loads(text)
 
 

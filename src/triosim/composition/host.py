@@ -14,7 +14,7 @@ import functools
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from importlib import resources
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -65,7 +65,7 @@ class HostCosts:
 
 @functools.cache
 def _table() -> dict:
-    return json.loads(resources.files("triosim.composition").joinpath("host.json").read_text())
+    return json.loads((Path(__file__).parent / "host.json").read_text())
 
 
 def issue_seconds(mode: str) -> float:
@@ -83,6 +83,18 @@ def issue_seconds(mode: str) -> float:
     if mode not in modes:
         raise unknown("host mode", mode, [*modes, "none"])
     return float(modes[mode]["issue_s"])
+
+
+def collective_seconds(mode: str) -> float:
+    """Host seconds to launch one collective, where nothing is recorded: no framework's Python is above it.
+
+    Args:
+        mode: as of :func:`issue_seconds`.
+
+    Raises:
+        InputError: there is no such mode.
+    """
+    return min(issue_seconds(mode), float(_table()["collective_s"]["seconds"]))
 
 
 class HostDefault(NamedTuple):
@@ -279,16 +291,20 @@ def _issue(program: Program, trace: Trace, cost: HostCosts, folded: NDArray[np.f
     waits, following = waits[following < len(issue)], following[following < len(issue)]
     seconds[rows[distinct(np.append(following, 0)) if len(rows) else []]] += cost.delay_s
 
+    source = np.empty(size, np.int64)
+    source[old], source[issue] = np.arange(n), rows
+
     def widen(column: NDArray, fill: float) -> NDArray:
-        out = np.full(size, fill, column.dtype)
-        out[old] = column
+        out = column[source]
+        out[issue] = fill
         return out
 
     op, stream = widen(program.op, int(Op.ISSUE)), widen(program.stream, HOST)
-    operator, micro_batch = widen(program.operator, -1), widen(program.micro_batch, 0)
-    iteration, time = widen(program.iteration, 0), widen(program.seconds, 0.0)
-    operator[issue], micro_batch[issue] = program.operator[launched], program.micro_batch[launched]
-    iteration[issue], time[issue] = program.iteration[launched], seconds[launched]
+    operator, micro_batch, iteration = (
+        column[source] for column in (program.operator, program.micro_batch, program.iteration)
+    )  # of what is launched
+    time = program.seconds[source]
+    time[issue] = seconds[rows]
     before = _widened(program.before, old, issue, issue[following], old[waits], size)
     lifetimes = program.lifetimes
     if lifetimes is not None:

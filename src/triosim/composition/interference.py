@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable
-from importlib import resources
+from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -50,7 +50,7 @@ class Interference:
 
 @functools.cache
 def _table() -> dict:
-    return json.loads(resources.files("triosim.composition").joinpath("interference.json").read_text())
+    return json.loads((Path(__file__).parent / "interference.json").read_text())
 
 
 def interference(device: Accelerator, asked: float | None = None) -> Interference:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from importlib import resources
+from pathlib import Path
 
 from triosim.operators import kind
 from triosim.trace.tables import Trace
@@ -26,7 +26,7 @@ def spreads() -> dict[str, float]:
     Raises:
         RuntimeError: the file has another schema.
     """
-    found = json.loads(resources.files("triosim.composition").joinpath("software.json").read_text(encoding="utf-8"))
+    found = json.loads((Path(__file__).parent / "software.json").read_text(encoding="utf-8"))
     if found["schema"] != SCHEMA:
         raise RuntimeError(f"software.json has schema {found['schema']!r}, expected {SCHEMA!r}")
     return {name: float(row["spread"]) for name, row in found["spreads"].items()}

@@ -101,8 +101,10 @@ class Ragged:
 
     def take(self, rows: NDArray[Any]) -> Ragged:
         """The rows with these indices, in this order."""
-        lengths = self.lengths()[rows]
+        begins = self.offsets[:-1][rows]
+        lengths = self.offsets[1:][rows] - begins
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
-        within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
-        return Ragged(self.values[np.repeat(self.offsets[:-1][rows], lengths) + within], offsets)
+        at = np.repeat(begins - offsets[:-1], lengths)
+        at += np.arange(len(at))
+        return Ragged(self.values[at], offsets)

@@ -1,10 +1,10 @@
 """``dataclass``, whose methods are written when they are first called.
 
 The standard library writes up to six methods of every dataclass as text and compiles them: half a millisecond a class.
-A command imports some 250 of them and mostly calls ``__init__`` alone, so that writing the rest was a fifth of a short
-prediction.  Here a class gets placeholders.  The first call of ``__init__`` compiles that; equality, order, hash and
-representation need no text.  What :func:`dataclasses.fields`, ``replace`` and ``asdict`` ask is made by the standard
-library itself when one of them first asks.
+A command imports some 250 of them and mostly calls ``__init__`` alone, a few times, so that writing all was a fifth of
+a short prediction.  Here a class gets placeholders.  Its first objects are filled without an ``__init__``, which is
+compiled once there are many; equality, order, hash and representation need no text.  What :func:`dataclasses.fields`,
+``replace`` and ``asdict`` ask is made when one of them first asks.
 
 Such classes behave like those of the standard library and may be mixed with them; ``tests/core/test_dataclass.py``
 compares every one of the package.  There is no ``slots`` and no ``InitVar``, and a mutable default is refused only when
@@ -13,7 +13,6 @@ the fields are asked for.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import operator
@@ -27,6 +26,8 @@ _FIELDS = "__dataclass_fields__"
 _PARAMETERS = "__dataclass_params__"
 _WRITING = RLock()
 """Two threads may be the first to use a class."""
+FIRST = 32
+"""Objects of a class that are filled without its ``__init__``: compiling that takes as long as filling some forty."""
 
 
 class _Factory:
@@ -75,6 +76,52 @@ class _Placeholder:
         return found.__get__(instance, owner) if callable(found) else found
 
 
+class _FirstObjects(_Placeholder):
+    """Stands for ``__init__`` and fills the first objects of a class itself.
+
+    Of most classes a command makes so few that compiling a method takes longer.  A call that is not as it should be is
+    left to the method, which knows what to say.
+
+    Attributes:
+        made: how many it has filled.
+        set: how a value gets into an object.
+    """
+
+    def __init__(self, cls: type, frozen: bool) -> None:
+        super().__init__(cls, "__init__", _frozen_init if frozen else _init)
+        self.made = 0
+        self.set = object.__setattr__ if frozen else setattr
+        self.slots: list[_Slot] | None = None
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        if instance is None or self.made >= FIRST:
+            return super().__get__(instance, owner)
+        self.made += 1
+        return functools.partial(self._fill, instance)
+
+    def _fill(self, instance: object, /, *args: Any, **words: Any) -> None:
+        if self.slots is None:
+            self.slots = _in_order(_fields(self.cls))
+            self.positions = [slot.name for slot in self.slots if slot.init and slot.kw_only is not True]
+        given = dict(zip(self.positions, args))  # noqa: B905 - too many are seen below
+        given.update(words)
+        missing, values = dataclasses.MISSING, []
+        for slot in self.slots:
+            value = given.pop(slot.name, missing) if slot.init else missing
+            if value is missing:
+                value = slot.default if slot.default_factory is missing else slot.default_factory()
+                if value is missing:
+                    return super().__get__(instance, self.cls)(*args, **words)
+            values.append(value)
+        if given or len(args) > len(self.positions) or any(name in words for name in self.positions[: len(args)]):
+            return super().__get__(instance, self.cls)(*args, **words)
+        for slot, value in zip(self.slots, values, strict=True):
+            self.set(instance, slot.name, value)
+        if hasattr(self.cls, "__post_init__"):
+            instance.__post_init__()  # type: ignore[attr-defined]
+        return None
+
+
 def _prepared(
     cls: Any, init: bool = True, repr: bool = True, eq: bool = True, order: bool = False, frozen: bool = False,
     kw_only: bool = False,
@@ -83,8 +130,8 @@ def _prepared(
     own = cls.__dict__
     hashed = "__hash__" in own and not (own["__hash__"] is None and "__eq__" in own)
     methods: dict[str, Callable[[type], Any]] = {"__match_args__": _match_args}
-    if init:
-        methods["__init__"] = _frozen_init if frozen else _init
+    if init and "__init__" not in own:
+        _FirstObjects(cls, frozen)
     if repr:
         methods["__repr__"] = _repr
     if eq:
@@ -103,16 +150,19 @@ def _prepared(
         _Placeholder(cls, "__setattr__", _refused("assign to", object.__setattr__))
         _Placeholder(cls, "__delattr__", _refused("delete", object.__delattr__))
 
-    def by_the_library(name: str) -> Any:
-        if frozen:  # it writes its own, which refuse the same
+    def parameters(cls: Any) -> Any:
+        """Made by the library, which subclasses of its own make ask."""
+        listed = getattr(cls, _FIELDS)
+        if frozen:  # it writes its own methods, which refuse the same
             del cls.__setattr__, cls.__delattr__
         cls.__doc__ = cls.__doc__ or cls.__name__  # or it makes one of the signature
         dataclasses.dataclass(init=False, repr=False, eq=False, frozen=frozen, kw_only=kw_only)(cls)
-        return own[name]
+        setattr(cls, _FIELDS, listed)
+        return own[_PARAMETERS]
 
     plain = not kw_only and not any(isinstance(value, dataclasses.Field) for value in own.values())
-    _Placeholder(cls, _FIELDS, lambda cls: _listed(cls, plain, by_the_library), plain)
-    _Placeholder(cls, _PARAMETERS, lambda _: by_the_library(_PARAMETERS))
+    _Placeholder(cls, _FIELDS, functools.partial(_listed, kw_only=kw_only), plain)
+    _Placeholder(cls, _PARAMETERS, parameters)
     return cls
 
 
@@ -145,18 +195,38 @@ def _fields(cls: type) -> list[_Slot]:
     return list(found.values())
 
 
-def _listed(cls: Any, plain: bool, by_the_library: Callable[[str], Any]) -> Any:
-    """What :func:`dataclasses.fields` lists; without the library where all fields are plain."""
-    if not plain:
-        return by_the_library(_FIELDS)
+def _listed(cls: Any, kw_only: bool) -> dict[str, dataclasses.Field[Any]]:
+    """What :func:`dataclasses.fields` lists; class attributes become the defaults, as in the library.
+
+    Raises:
+        ValueError: a default can be changed.
+    """
     bases = cls.__mro__[-1:0:-1]
     found = {field.name: field for base in bases if hasattr(base, _FIELDS) for field in dataclasses.fields(base)}
     for name, kind in cls.__annotations__.items():
-        if not str(kind).startswith(("ClassVar", "typing.ClassVar")):
-            field = copy.copy(_PLAIN)
-            field.name, field.type, field.default = name, kind, cls.__dict__.get(name, dataclasses.MISSING)
-            found[name] = field
+        if str(kind).startswith(("ClassVar", "typing.ClassVar")):
+            continue
+        given: Any = getattr(cls, name, dataclasses.MISSING)
+        field: Any = given if isinstance(given, dataclasses.Field) else dataclasses.field(default=given)
+        field.name, field.type, field._field_type = name, kind, _PLAIN._field_type  # type: ignore[attr-defined]
+        if field.kw_only is dataclasses.MISSING:
+            field.kw_only = kw_only
+        if field is given and field.default is not dataclasses.MISSING:
+            setattr(cls, name, field.default)
+        elif field is given and name in cls.__dict__:
+            delattr(cls, name)
+        if field.default.__class__.__hash__ is None:
+            raise ValueError(
+                f"mutable default {type(field.default)} for field {name} is not allowed: use default_factory"
+            )
+        found[name] = field
     return found
+
+
+def _in_order(fields: list[_Slot]) -> list[_Slot]:
+    """Fields that ``__init__`` sets: those that it takes by position, those by keyword, and those that nobody gives."""
+    taken = sorted((field for field in fields if field.init), key=lambda field: field.kw_only is True)
+    return taken + [field for field in fields if not field.init and field.default_factory is not dataclasses.MISSING]
 
 
 def _frozen_init(cls: type) -> Callable[..., None]:
@@ -165,10 +235,9 @@ def _frozen_init(cls: type) -> Callable[..., None]:
 
 def _init(cls: type, frozen: bool = False) -> Callable[..., None]:
     """The method that takes every field, by position those that are not for keywords alone."""
-    fields = _fields(cls)
-    taken = sorted((field for field in fields if field.init), key=lambda field: field.kw_only is True)
+    slots = _in_order(_fields(cls))
+    taken, made = [slot for slot in slots if slot.init], [slot for slot in slots if not slot.init]
     by_keyword = sum(field.kw_only is True for field in taken)
-    made = [field for field in fields if not field.init and field.default_factory is not dataclasses.MISSING]
     factories = [field.default_factory for field in (*taken, *made)]
     code = _code(
         len(taken) - by_keyword, by_keyword, len(made), frozen, hasattr(cls, "__post_init__"),

@@ -39,7 +39,7 @@ class PlanError(InputError):
     """A plan that cannot be formed; the message names the conflict and the nearest plans that work."""
 
 
-def unknown(what: str, name: object, known: Iterable[str], cure: str = "") -> InputError:
+def unknown(what: str, name: object, known: Iterable[str], suggestion: str = "") -> InputError:
     """An :class:`InputError` for a name that nothing answers to, with the closest known names."""
     text = (name if isinstance(name, str) else quoted(name))[:LONGEST_VALUE]
     known = sorted(known)
@@ -47,7 +47,7 @@ def unknown(what: str, name: object, known: Iterable[str], cure: str = "") -> In
     near = [lower[k] for k in difflib.get_close_matches(text.lower(), lower, n=3, cutoff=0.5)]
     near = near or [k for k in known if text.lower() in k.lower()][:5]
     hint = f"did you mean {' or '.join(near)}?" if near else "known: " + ", ".join(known[:12])
-    return InputError(f"unknown {what} {quoted(name)}: {hint}{' ' + cure if cure else ''}")
+    return InputError(f"unknown {what} {quoted(name)}: {hint}{' ' + suggestion if suggestion else ''}")
 
 
 def no_such_file(path: str | os.PathLike[str]) -> InputError:

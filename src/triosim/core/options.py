@@ -85,6 +85,8 @@ def options_of(part: Any) -> dict[str, Option] | None:
     Args:
         part: its class, or a function that makes it.
     """
+    if isinstance(part, type) and part.__init__ is object.__init__ and part.__new__ is object.__new__:  # type: ignore[misc, comparison-overlap]
+        return {}
     try:
         parameters = list(inspect.signature(part).parameters.values())
     except (TypeError, ValueError):  # a class written in C says nothing of its parameters
@@ -111,6 +113,11 @@ def configured(part: Callable[..., P], options: Mapping[str, Any], what: str) ->
     Raises:
         InputError: the part has no such option, needs one that is not given, or an option has no such value.
     """
+    if not options:
+        try:
+            return part()
+        except TypeError:  # it may need an option: which one is said below
+            pass
     known = options_of(part)
     given: dict[str, Any] = {}
     for key, value in options.items():

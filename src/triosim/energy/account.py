@@ -106,6 +106,7 @@ class Energy:
         mean_w, peak_w: power of all nodes: over the iteration, and the highest.
         device_mean_w: power of a device, mean over all and over the iteration.
         per_sample_j, per_token_j: of the facility; None where samples or tokens are not known.
+        timed_j: of ``node_j`` what is drawn for as long as it takes: static and idle power, hosts, adapters, switches.
         interval_j: 90 % interval of ``node_j`` at the predicted times, from those of the constants.
         parts_j: what ``operators_j`` consists of: ``static``, ``memory``, ``cache``, and FLOP by element type.
         devices: a row for each rank class.
@@ -126,6 +127,7 @@ class Energy:
     device_mean_w: float
     per_sample_j: float | None
     per_token_j: float | None
+    timed_j: float
     interval_j: tuple[float, float]
     parts_j: Mapping[str, float]
     devices: tuple[DeviceEnergyRow, ...]
@@ -284,6 +286,7 @@ class Account:
             device_mean_w=self._joules(devices) / seconds / self.placement.ranks if seconds else 0.0,
             per_sample_j=facility / self.samples if self.samples else None,
             per_token_j=facility / self.tokens if self.tokens else None,
+            timed_j=self._joules(parts.get("static", 0) + idle + links - int(sent.sum()) + host),
             interval_j=self._interval(parts, idle, waiting, links, host, node),
             parts_j={name: self._joules(amount) for name, amount in parts.items() if amount},
             devices=self._devices(by_cell, sent, seconds),

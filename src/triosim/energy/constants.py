@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from importlib import resources
+from pathlib import Path
 
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted, unknown
@@ -59,7 +59,7 @@ class Constant:
 @functools.cache
 def table() -> dict[str, Constant]:
     """All rows by name."""
-    text = (resources.files("triosim.energy") / "constants.csv").read_text(encoding="utf-8")
+    text = (Path(__file__).parent / "constants.csv").read_text(encoding="utf-8")
     rows = csv.DictReader(text.splitlines())
     return {row["name"]: _constant(row) for row in rows}
 

@@ -12,14 +12,20 @@ market-based what is left when carbon-free electricity was bought.  Embodied car
     die = area / yield x (EPA x grid of the fab + GPA + MPA)
 
 or what a published life-cycle study has for the product.  Water is IT energy times the facility's WUE.
+
+Each figure has a 90 % interval.  Its causes are the time, what it takes at that time, and every constant of the table
+that has one; each is moved alone to the ends of its own interval, through all figures at once, and what that does to a
+figure's logarithm is added up in squares, upwards and downwards apart.  Prices of rent and what the user gives are
+taken at their word.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from itertools import islice
 
 from triosim.core.dataclass import dataclass
@@ -82,6 +88,9 @@ class Usage:
         samples, tokens: in one unit, None where not known.
         sample: what a sample is called: ``"sample"``, ``"image"`` or ``"request"``.
         token: what a million tokens are called.
+        hours_spread, it_spread: natural logarithm of the factor of the 90 % interval of the hours, and of the joules
+            at these hours.
+        timed: part of the joules that is drawn for as long as it takes.
     """
 
     devices: tuple[tuple[str, float], ...]
@@ -93,6 +102,9 @@ class Usage:
     tokens: float | None = None
     sample: str = "sample"
     token: str = "million tokens"
+    hours_spread: float = 0.0
+    it_spread: float = 0.0
+    timed: float = 1.0
 
     @property
     def count(self) -> float:
@@ -114,6 +126,7 @@ class CostRow:
         location_kg, market_kg: carbon dioxide equivalents of operation, by what the grid emits and what was bought.
         embodied_kg: its part of what making the hardware emitted.
         water_l: litres that cooling evaporates.
+        interval: ends of the 90 % interval of each of :data:`UNCERTAIN` that is above zero.
     """
 
     unit: str
@@ -127,6 +140,11 @@ class CostRow:
     market_kg: float
     embodied_kg: float
     water_l: float
+    interval: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+
+UNCERTAIN = ("facility_kwh", "usd", "location_kg", "market_kg", "embodied_kg", "water_l")
+"""Figures of a row that have an interval."""
 
 
 @dataclass(frozen=True)
@@ -187,13 +205,17 @@ class _Costing:
     options: CostOptions
     constants: EnergyConstants
     devices: list[tuple[Accelerator, float]] = field(default_factory=list)
+    pue: float = 1.0
 
     def run(self) -> Cost:
         self.devices = [(_device(name), count) for name, count in self.usage.devices]
         options, usage = self.options, self.usage
-        pue = options.pue if options.pue is not None else usage.pue
-        self.pue = self.constants.value("facility.pue") if pue is None else pue
+        given = options.pue if options.pue is not None else usage.pue
+        usual = given is None or (options.pue is None and given == table()["facility.pue"].value)
+        self.pue = self.constants.value("facility.pue") if usual or given is None else given
         rows = [self._row(name, factor) for name, factor in self._units()]
+        factors = self._interval()
+        rows = [replace(row, interval=_ends(row, factors)) for row in rows]
         place = options.grid_source or options.at
         return Cost(tuple(rows), options.mode, place, self.pue, self._sources())
 
@@ -210,6 +232,34 @@ class _Costing:
         if usage.samples:
             found.append((usage.sample, 1.0 / usage.samples))
         return found
+
+    def _interval(self) -> dict[str, tuple[float, float]]:
+        """By how much each figure may be below and above, as factors; they are those of all units."""
+        base = self._row(self.usage.unit, 1.0)
+        squares = {name: [0.0, 0.0] for name in UNCERTAIN if getattr(base, name)}
+        for other in self._moved():
+            row = other._row(self.usage.unit, 1.0)
+            for name, sides in squares.items():
+                off = math.log(getattr(row, name) / getattr(base, name))
+                sides[off > 0] += off**2
+        return {name: (math.exp(-math.sqrt(low)), math.exp(math.sqrt(high))) for name, (low, high) in squares.items()}
+
+    def _moved(self) -> Iterator[_Costing]:
+        """The same with one cause at an end of its interval."""
+        usage = self.usage
+        for sign in (-1, 1):
+            if usage.hours_spread:
+                longer = math.exp(sign * usage.hours_spread)
+                joules = usage.it_j * (1 + usage.timed * (longer - 1))
+                yield replace(self, usage=replace(usage, hours=usage.hours * longer, it_j=joules))
+            if usage.it_spread:
+                yield replace(self, usage=replace(usage, it_j=usage.it_j * math.exp(sign * usage.it_spread)))
+        for name, constant in list(self.constants.used.items()):
+            for value in {constant.low, constant.high} - {constant.value}:
+                moved = replace(self, constants=EnergyConstants({**self.constants.overrides, name: value}))
+                if name == "facility.pue":
+                    moved.pue = value
+                yield moved
 
     def _row(self, unit: str, factor: float) -> CostRow:
         hours = self.usage.hours * factor
@@ -326,10 +376,16 @@ class _Costing:
         return f"rent of {name}: {rent:g} USD/h, {where}"
 
 
+def _ends(row: CostRow, factors: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    """The intervals of a row."""
+    return {name: (getattr(row, name) * low, getattr(row, name) * high) for name, (low, high) in factors.items()}
+
+
 def _device(name: str) -> Accelerator:
     return catalog.accelerator(name) if name and catalog.has_accelerator(name) else Accelerator(name)
 
 
+@functools.lru_cache(1024)
 def _family(what: str, name: str) -> str | None:
     """The row of the table for a device: that of the longest beginning of its name which has one."""
     words = name.split("-")
@@ -352,12 +408,19 @@ def grid_name(place: str) -> str:
     Raises:
         InputError: there is none.
     """
-    known = {name.removeprefix("grid.").lower(): name for name in table() if name.startswith("grid.")}
-    known.pop("market", None)
+    known = _grids()
     found = known.get(place.strip().lower().replace(" ", "-").replace(".", ""))
     if found is None:
         raise unknown("place", place, known, "(or give --grid with g/kWh)")
     return found
+
+
+@functools.cache
+def _grids() -> dict[str, str]:
+    """Rows of grids by their places, as people may type them."""
+    known = {name.removeprefix("grid.").lower(): name for name in table() if name.startswith("grid.")}
+    known.pop("market", None)
+    return known
 
 
 def facility_pue(text: str, constants: Mapping[str, float] | None = None) -> float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ def _usage(found: Mapping[str, Any], where: str) -> Usage:
     speed = found["throughput"]
     samples, tokens = speed.get("samples_per_s"), speed.get("tokens_per_s")
     node_j, pue = float(energy["node_j"]), float(energy["pue"])
+    timed = float(energy.get("timed_j", node_j))
     if not (seconds > 0 and ranks > 0 and devices > 0 and 0 <= node_j < float("inf") and 1 <= pue < float("inf")):
         raise InputError(f"{where} is a damaged result: times, devices and energy must be above 0")
     return Usage(
@@ -43,7 +46,9 @@ def _usage(found: Mapping[str, Any], where: str) -> Usage:
         samples=float(samples) * seconds if samples else None,
         tokens=float(tokens) * seconds if tokens else None,
         sample=sample_name(bool(found["workload"]["training"]), found["workload"].get("sequence_length")),
-    )
+        hours_spread=half_width(*found["interval_s"]), it_spread=half_width(*energy["interval_j"]),
+        timed=timed / node_j if node_j else 1.0,
+    )  # fmt: skip
 
 
 def _energy(found: Mapping[str, Any], where: str) -> Any:
@@ -70,7 +75,14 @@ def _run(found: Mapping[str, Any], where: str) -> Usage:
         for pool in found["pools"]
     )
     counts = float(found["requests"]), float(found["output_tokens"])
-    return _served(where, devices, seconds, float(energy["node_j"]), float(energy["pue"]), "run", *counts)
+    node = float(energy["node_j"])
+    of_fleet = _served(where, devices, seconds, node, float(energy["pue"]), "run", *counts)
+    return replace(
+        of_fleet,
+        hours_spread=half_width(*found.get("interval", {}).get("duration", (0.0, 0.0))),
+        it_spread=half_width(*energy["interval_j"]),
+        timed=(float(energy["idle_j"]) + float(energy["host_j"])) / node if node else 1.0,
+    )
 
 
 def _request(found: Mapping[str, Any], where: str) -> Usage:
@@ -78,7 +90,8 @@ def _request(found: Mapping[str, Any], where: str) -> Usage:
     energy, plan, batch = _energy(found, where), found["plan"], float(found["batch_size"])
     devices = ((str(found["device"]), float(plan["tp"]) * float(plan["pp"])),)
     counts = batch, batch * float(found["output"])
-    return _served(where, devices, float(found["e2e_s"]), float(energy["request_j"]), None, "batch", *counts)
+    alone = _served(where, devices, float(found["e2e_s"]), float(energy["request_j"]), None, "batch", *counts)
+    return replace(alone, it_spread=half_width(*energy["interval_j"]))
 
 
 def _served(
@@ -96,6 +109,11 @@ SERVED: Mapping[str, Callable[[Mapping[str, Any], str], Usage]] = {
     "triosim/request/1": _request,
 }
 """Readers of what ``serve`` and ``infer --prompt`` write, by its schema."""
+
+
+def half_width(low: float, high: float) -> float:
+    """Natural logarithm of the factor of an interval; 0 where it has no width or reaches zero."""
+    return math.log(high / low) / 2 if 0 < low < high < math.inf else 0.0
 
 
 def sample_name(training: bool, sequence_length: int | None) -> str:

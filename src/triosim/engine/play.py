@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 
 from triosim.core.errors import InputError
-from triosim.engine import reference
 from triosim.engine.graph import EngineNetwork, Graph, Played
 from triosim.engine.solver import SOLVERS, NetworkModel
 
@@ -22,8 +21,14 @@ def _installed() -> dict[str, Engine]:
     except ImportError as error:
         if error.name != "triosim.engine._native":
             raise
-        return {"reference": reference.play}  # there was no compiler when TrioSim was installed
-    return {"native": native.play, "reference": reference.play}
+        return {"reference": _reference}  # there was no compiler when TrioSim was installed
+    return {"native": native.play, "reference": _reference}
+
+
+def _reference(graph: Graph, wires: EngineNetwork, model: NetworkModel | None) -> Played:
+    from triosim.engine import reference  # a thousand lines, which are seldom needed where the native engine is
+
+    return reference.play(graph, wires, model)
 
 
 ENGINES: dict[str, Engine] = _installed()

@@ -171,9 +171,9 @@ class _ReferenceRun:
         self.need = [] if graph.need is None else graph.need.tolist()
         self.after, self.waiting, counted = successors(graph)
         # What the end of a task is told to, in the order of time: those that need some of their predecessors, counters.
-        self.told = {task: [(_COUNT, row) for row in rows] for task, rows in counted.items()}
+        self.notified = {task: [(_COUNT, row) for row in rows] for task, rows in counted.items()}
         for task in np.flatnonzero(graph.kind == Task.PUT).tolist():
-            self.told.setdefault(task, []).append((_PUT, self.what[task]))
+            self.notified.setdefault(task, []).append((_PUT, self.what[task]))
         self.ready = [0] * n
         self.start = [NOT_YET] * n
         self.finish = [NOT_YET] * n
@@ -247,7 +247,7 @@ class _ReferenceRun:
         The ticks at which they start and end may lie in the future.
         """
         ready, waiting, lasts, after = self.ready, self.waiting, self.lasts, self.after
-        start, finish, told = self.start, self.finish, self.told
+        start, finish, notified = self.start, self.finish, self.notified
         while tasks:
             task = tasks.pop()
             start[task] = ready[task]
@@ -261,7 +261,7 @@ class _ReferenceRun:
                 waiting[following] -= 1
                 if not waiting[following]:
                     tasks.append(following)
-            for event in told.get(task, ()):
+            for event in notified.get(task, ()):
                 heappush(self.queue, (end, *event))
 
     def _launch(self, task: int) -> None:

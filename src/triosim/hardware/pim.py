@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from dataclasses import fields
 from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +90,7 @@ _COUNTS = ("banks", "vectors", "sub_batches")
 
 def names() -> tuple[str, ...]:
     """Of the ready ones."""
-    folder = resources.files("triosim.hardware") / "pim_memories"
+    folder = Path(__file__).parent / "pim_memories"
     return tuple(sorted(Path(one.name).stem for one in folder.iterdir() if one.name.endswith(".toml")))
 
 
@@ -105,7 +104,7 @@ def pim_memory(name: str) -> PimMemory:
     from triosim.core import guarded
 
     if name in names():
-        source = (resources.files("triosim.hardware") / "pim_memories" / f"{name}.toml").read_text(encoding="utf-8")
+        source = (Path(__file__).parent / "pim_memories" / f"{name}.toml").read_text(encoding="utf-8")
         return _parsed(guarded.parse_toml(source, name), name, name)
     if Path(name).suffix.lower() not in (".toml", ".json", ".yaml", ".yml"):
         raise unknown("computing memory", name, names(), "(nor is it a file that ends in .toml)")

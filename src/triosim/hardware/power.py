@@ -20,7 +20,7 @@ import functools
 import json
 import math
 from dataclasses import replace
-from importlib import resources
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,7 +109,7 @@ class PowerConstants:
 @functools.cache
 def constants() -> PowerConstants:
     """The constants of ``power.json``."""
-    found = json.loads((resources.files("triosim.hardware") / "power.json").read_text(encoding="utf-8"))
+    found = json.loads((Path(__file__).parent / "power.json").read_text(encoding="utf-8"))
     values = {name: float(value) for name, value in found["constants"].items()}
     return PowerConstants(**values, source=found["source"])
 

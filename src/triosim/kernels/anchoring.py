@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Sequence
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -90,7 +90,7 @@ class Anchoring:
 @functools.lru_cache(maxsize=1)
 def load() -> Anchoring:
     """The constants that come with the program."""
-    text = (resources.files("triosim.kernels") / "data" / "anchoring.json").read_text(encoding="utf-8")
+    text = (Path(__file__).parent / "data" / "anchoring.json").read_text(encoding="utf-8")
     document: dict[str, Any] = json.loads(text)
     if document["schema"] != SCHEMA:
         raise RuntimeError(f"anchoring.json has schema {document['schema']!r}, expected {SCHEMA!r}")

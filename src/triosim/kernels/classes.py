@@ -145,12 +145,19 @@ def group_of_name(name: str) -> int:
     return _BACKWARD.get(group, group) if is_backward(name) else group
 
 
+_ADDING = ("addmm", "baddbmm", "addbmm")
+
+
 def _operand_types(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.int8]:
     """Code of the element type that the operators in ``rows`` multiply; float32 where no operand is floating."""
     operators, types = trace.operators, trace.values.dtype
     inputs, roles = operators.inputs.take(rows), operators.roles.take(rows)
     is_operand = np.array([role in _OPERANDS for role in operators.role_names], bool)
-    reads = _widest(types[inputs.values], inputs.rows(), len(rows), is_operand[roles.values])
+    multiplied, row = is_operand[roles.values], inputs.rows()
+    if "self" in operators.role_names:  # which is what a product is added to where it is added to something
+        adds = by_name([operators.name[at] for at in rows.tolist()], lambda name: canonical(name)[0] in _ADDING)
+        multiplied &= ~(adds.astype(bool)[row] & (roles.values == operators.role_names.index("self")))
+    reads = _widest(types[inputs.values], row, len(rows), multiplied)
     outputs = operators.outputs.take(rows)
     writes = _widest(types[outputs.values], outputs.rows(), len(rows))
     reads = np.where(reads < 0, writes, reads)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +125,7 @@ def load(name: str = DEFAULT) -> Pack:
         InputError: the file is not there, or not a pack.
     """
     if not name.endswith(".json"):
-        source = resources.files("triosim.kernels") / "data" / f"{name}.json"
+        source = Path(__file__).parent / "data" / f"{name}.json"
         return _parse(json.loads(source.read_text(encoding="utf-8")), f"{name}.json")
     return _parse(guarded.values(Path(name), ".json"), name)
 

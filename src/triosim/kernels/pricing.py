@@ -21,7 +21,6 @@ from triosim.kernels.changes import growth, undecided
 from triosim.kernels.classes import ATTENTION, ATTENTION_BACKWARD, CONVOLUTION, CONVOLUTION_BACKWARD, classify
 from triosim.kernels.estimate import Estimates, Source, check
 from triosim.kernels.model import MODELS, OperatorModel, PricingJob
-from triosim.kernels.pack import is_calibration_file, load
 from triosim.trace.tables import Trace
 
 _NAMED = 5
@@ -104,7 +103,7 @@ _WITHOUT_KERNELS = (
 def _model(name: str, options: Mapping[str, Any]) -> OperatorModel:
     if name.lower().endswith(".py") or name in MODELS:
         return configured(MODELS.chosen(name), options, f"operator model {name}")
-    if name.lower().endswith(".json") and is_calibration_file(name):
+    if name.lower().endswith(".json") and _is_calibration(name):
         from triosim.kernels.calibration.model import AutoCalibrated, RangeOptions
 
         return AutoCalibrated(name, configured(RangeOptions, options, f"operator times of {name}").extrapolate)
@@ -114,6 +113,7 @@ def _model(name: str, options: Mapping[str, Any]) -> OperatorModel:
         from triosim.kernels.models.auto import Auto
         from triosim.kernels.models.roofline import Rooflines
         from triosim.kernels.models.table import TableModel, is_table_file
+        from triosim.kernels.pack import load
 
         return TableModel(name) if is_table_file(name) else Auto(Rooflines(load(name)))
     if _is_path(name):
@@ -121,6 +121,12 @@ def _model(name: str, options: Mapping[str, Any]) -> OperatorModel:
 
         return External(name)
     raise unknown("operator model", name, MODELS.names())
+
+
+def _is_calibration(name: str) -> bool:
+    from triosim.kernels.pack import is_calibration_file
+
+    return is_calibration_file(name)
 
 
 def _is_path(name: str) -> bool:
@@ -175,13 +181,15 @@ def _rooflined(estimates: Estimates, model: str) -> bool:
     """Whether the roofline carried recorded times over, or stood alone."""
     if bool(np.any(estimates.source == Source.ROOFLINE)):
         return True
-    return model.lower().endswith(".json") and not is_calibration_file(model)
+    return model.lower().endswith(".json") and not _is_calibration(model)
 
 
 def _pack_description(model: str) -> str:
     from triosim.kernels.models.table import is_table_file
 
     own = model.lower().endswith(".json") and not is_table_file(model)
+    from triosim.kernels.pack import load
+
     pack = load(model) if own else load()
     rows = sum(sum(one.get("rows", {}).values()) for one in pack.provenance.get("accuracy", {}).values())
     fitted = f", fitted to {rows:,} measured kernels" if rows else ""

@@ -139,3 +139,19 @@ def sustained(trace: Trace, device: Accelerator, times: Estimates) -> Estimates:
             slow = np.array([slowdown(device, how.dtype, float(rate), burst, part) for rate in found])
             seconds[rows] *= slow[back.ravel()]
     return replace(times, seconds=seconds)
+
+
+def most(device: Accelerator, dtype: str) -> float:
+    """FLOP/s of products of a type that the models of products never say more of, in minutes.
+
+    A step along the summed dimension takes its FLOP at the rate of the best tile at least.  A product that its
+    arithmetic binds falls to the clock that is sustained; of one that its memory binds, which takes as long by itself,
+    the two together take ``2^(1/4)`` times as long.
+    """
+    peak = device.peak(dtype)
+    how = multiplication(device, dtype)
+    if device.kind not in GPUS or device.design is not None or how.unit != "tensor" or how.rate != 1:
+        return peak
+    reached = gemm.most(device, how.dtype)
+    full = burst_clock(device, how.dtype)
+    return min(max(reached / slowdown(device, how.dtype, reached / full, full), reached / 2**0.25), peak)

@@ -183,18 +183,18 @@ def combined(several: list[TransferredTimes]) -> TransferredTimes:
     if len(several) == 1:
         return several[0]
     seconds, spread, source = (np.stack(columns) for columns in zip(*several, strict=True))
-    told = np.isfinite(seconds)
-    exact = told & (source == Source.RECORDED)
-    told = np.where(exact.any(0), exact, told)
-    nothing = told & (seconds <= 0)
-    weight = np.where(told, 1 / np.maximum(spread, 1e-6) ** 2, 0.0)
+    finite = np.isfinite(seconds)
+    exact = finite & (source == Source.RECORDED)
+    finite = np.where(exact.any(0), exact, finite)
+    nothing = finite & (seconds <= 0)
+    weight = np.where(finite, 1 / np.maximum(spread, 1e-6) ** 2, 0.0)
     total = weight.sum(0)
     share = np.divide(weight, total, out=np.zeros_like(weight), where=total > 0)
-    log = np.log(np.where(told & (seconds > 0), seconds, 1.0))
+    log = np.log(np.where(finite & (seconds > 0), seconds, 1.0))
     middle = (share * log).sum(0)
     differ = Z90 * np.sqrt((share * (log - middle) ** 2).sum(0))
-    alone = np.where(told, seconds, 0.0).sum(0)  # of the one that tells, to the last bit
-    found = np.where(nothing.any(0), 0.0, np.where(told.sum(0) == 1, alone, np.exp(middle)))
+    alone = np.where(finite, seconds, 0.0).sum(0)  # of the one that tells, to the last bit
+    found = np.where(nothing.any(0), 0.0, np.where(finite.sum(0) == 1, alone, np.exp(middle)))
     best = np.take_along_axis(source, np.argmax(share, 0)[None], 0)[0]
     return TransferredTimes(
         np.where(total > 0, found, np.nan), np.hypot((share * np.nan_to_num(spread)).sum(0), differ), best

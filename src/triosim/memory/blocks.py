@@ -52,11 +52,17 @@ class StepStorages:
     def touched(
         self, rows: Sequence[int] | NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Storages that some operators touch, and the first and last of them that does."""
+        """Storages that some operators touch, and the first and last of them that does, in the order of ``rows``."""
+        own = np.asarray(rows, np.int64)
         member = np.zeros(len(self.trace.operators), bool)
-        member[np.asarray(rows, np.int64)] = True
+        member[own] = True
         inside = member[self._row]
         row, storage = self._row[inside], self._storage[inside]
+        if len(own) > 1 and bool((own[1:] < own[:-1]).any()):  # what is run in another order than that of the step
+            place = np.empty(len(member), np.int64)
+            place[own] = np.arange(len(own))
+            order = np.argsort(place[row], kind="stable")
+            row, storage = row[order], storage[order]
         first, last = np.full(len(self.size), -1, np.int64), np.full(len(self.size), -1, np.int64)
         last[storage] = row  # the last of several counts
         first[storage[::-1]] = row[::-1]

@@ -23,6 +23,8 @@ CORE = -1
 """The part of a node that belongs to none."""
 
 _NEW = -2
+_FACTOR = np.int64(0x5851F42D4C957F2D)
+"""An odd number whose powers tell columns apart: the multiplier of Knuth's MMIX generator (TAOCP volume 2, 3.3.4)."""
 
 
 @dataclass(frozen=True)
@@ -276,8 +278,8 @@ def _kinds(nodes: NDArray[np.int64], edges: Ragged, columns: tuple[NDArray[np.in
 
 def _same_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The first of each distinct row, and for each row the number of its own among them."""
-    factors = np.random.default_rng(0).integers(1, 2**63, rows.shape[1], np.int64) | 1
-    _, first, same = np.unique(rows @ factors, return_index=True, return_inverse=True)  # wraps around
+    factors = np.cumprod(np.full(rows.shape[1], _FACTOR))  # wraps around, as the sums below
+    _, first, same = np.unique(rows @ factors, return_index=True, return_inverse=True)
     same = same.reshape(-1)
     if not all(np.array_equal(column, column[first[same]]) for column in rows.T):  # two rows with the same sum
         whole = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1])))[:, 0]

@@ -35,17 +35,17 @@ Colours = NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Traffic:
-    """Everything that can be sent in a job, each way once: ``w`` ways between ``p`` endpoints.
+    """Everything that can be sent in a job, each route once: ``w`` routes between ``p`` endpoints.
 
     Attributes:
         endpoint_like: endpoints with different numbers are never alike, shape ``(p,)``, int64.  They are the
             ranks, then whatever else sends or receives.
-        source, target: endpoints of each way, shape ``(w,)``.
-        begun_by: the endpoint that begins each way, or -1 - g where group g does together, shape ``(w,)``, int64.
-        way_like: ways with different numbers are never alike, shape ``(w,)``, int64.
-        needs: ways that each way waits for.
+        source, target: endpoints of each route, shape ``(w,)``.
+        begun_by: the endpoint that begins each route, or -1 - g where group g does together, shape ``(w,)``, int64.
+        way_like: routes with different numbers are never alike, shape ``(w,)``, int64.
+        needs: routes that each route waits for.
         lag: by how many transfers those are ahead, one for each entry of ``needs``, int64.
-        routes: links of each way, in order.
+        routes: links of each route, in order.
         link_like: links with different numbers are never alike, shape ``(links,)``, int64.
         members: endpoints of each group that acts together.
     """
@@ -67,11 +67,11 @@ class RankClasses:
     """Which cell everything is in; cells are numbered in the order of their first members.
 
     Attributes:
-        endpoint, way, link, group: cell of each; links that no way uses have cell -1.
+        endpoint, route, link, group: cell of each; links that no route uses have cell -1.
     """
 
     endpoint: NDArray[np.int64]
-    way: NDArray[np.int64]
+    route: NDArray[np.int64]
     link: NDArray[np.int64]
     group: NDArray[np.int64]
 
@@ -113,7 +113,7 @@ class _Refinement:
 
     def __init__(self, traffic: Traffic) -> None:
         t = self.traffic = traffic
-        self.endpoints, self.ways, self.links, self.groups = (
+        self.endpoints, self.route_count, self.links, self.groups = (
             len(column) for column in (t.endpoint_like, t.source, t.link_like, t.members)
         )
         self.route_of, self.need_of, self.group_of = t.routes.rows(), t.needs.rows(), t.members.rows()
@@ -124,13 +124,13 @@ class _Refinement:
         self.used[t.routes.values] = True
         self.endpoint, self.link = _mixed(_plain(t.endpoint_like)), _mixed(_plain(t.link_like))
         self.kind = _mixed(_plain(t.way_like))
-        self.way: Colours = self.kind
+        self.route: Colours = self.kind
         self.group = np.zeros(self.groups, np.uint64)
 
     def run(self) -> RankClasses:
         """Refine until nothing splits any more."""
         while True:
-            self.way = self.kind
+            self.route = self.kind
             self._until_stable(self._by_the_past)
             known, link = (_count(self.endpoint), _count(self.group)), self.link
             self._part()
@@ -139,7 +139,7 @@ class _Refinement:
             self.link = link  # how links were parted tells nothing of the past
         cell = np.full(self.links, -1, np.int64)
         cell[self.used] = _numbered(self.link[self.used])
-        return RankClasses(_numbered(self.endpoint), _numbered(self.way), cell, _numbered(self.group))
+        return RankClasses(_numbered(self.endpoint), _numbered(self.route), cell, _numbered(self.group))
 
     def _until_stable(self, refine: Callable[[], None]) -> None:
         known: tuple[int, ...] = ()
@@ -148,17 +148,17 @@ class _Refinement:
             refine()
 
     def _counts(self) -> tuple[int, ...]:
-        return tuple(map(_count, (self.endpoint, self.way, self.link[self.used], self.group)))
+        return tuple(map(_count, (self.endpoint, self.route, self.link[self.used], self.group)))
 
     def _by_the_past(self) -> None:
         """One round: every colour with those of what comes before, or shares links."""
         t = self.traffic
         self.group = _joined(self.group, _sums(self.group_of, self.endpoint[t.members.values], self.groups))
-        begun = np.empty(self.ways, np.uint64)
+        begun = np.empty(self.route_count, np.uint64)
         begun[self.alone] = self.endpoint[t.begun_by[self.alone]]
         begun[~self.alone] = self.group[-1 - t.begun_by[~self.alone]]
-        before = _sums(self.need_of, _mixed(self.way[t.needs.values] + _mixed(_plain(t.lag))), self.ways)
-        self.way = _joined(self.kind, begun, self._over(), before)
+        before = _sums(self.need_of, _mixed(self.route[t.needs.values] + _mixed(_plain(t.lag))), self.route_count)
+        self.route = _joined(self.kind, begun, self._over(), before)
         self.endpoint = _joined(
             self.endpoint, self._at(t.source), self._at(t.target),
             _sums(t.members.values, self.group[self.group_of], self.endpoints),
@@ -166,50 +166,51 @@ class _Refinement:
         self.link = self._crossed()
 
     def _part(self) -> None:
-        """Ways of groups by their ends, and links and ways by each other; groups and endpoints by what they begin."""
+        """Routes of groups by their ends, links and routes by each other; groups and endpoints by what they begin."""
         t = self.traffic
-        self.way = np.where(self.alone, self.way, _joined(self.way, self.endpoint[t.source], self.endpoint[t.target]))
+        ends = self.endpoint[t.source], self.endpoint[t.target]
+        self.route = np.where(self.alone, self.route, _joined(self.route, *ends))
         self._until_stable(self._by_links)
         together = -1 - t.begun_by[~self.alone]
-        self.group = _joined(self.group, _sums(together, self.way[~self.alone], self.groups))
-        begun = _sums(t.begun_by[self.alone], self.way[self.alone], self.endpoints)
+        self.group = _joined(self.group, _sums(together, self.route[~self.alone], self.groups))
+        begun = _sums(t.begun_by[self.alone], self.route[self.alone], self.endpoints)
         self.endpoint = _joined(
             self.endpoint, begun, _sums(t.members.values, self.group[self.group_of], self.endpoints)
         )  # fmt: skip
 
     def _by_links(self) -> None:
         self.link = self._crossed()
-        self.way = _joined(self.way, self._over())
+        self.route = _joined(self.route, self._over())
 
     def _at(self, ends: NDArray[np.int64]) -> Colours:
-        """A hash of the ways that each endpoint is at this end of."""
-        return _sums(ends, self.way, self.endpoints)
+        """A hash of the routes that each endpoint is at this end of."""
+        return _sums(ends, self.route, self.endpoints)
 
     def _over(self) -> Colours:
-        """A hash of the links that each way crosses."""
+        """A hash of the links that each route crosses."""
         links = self.link[self.traffic.routes.values]
-        return _sums(self.route_of, _mixed(links + _plain(self.place)), self.ways)
+        return _sums(self.route_of, _mixed(links + _plain(self.place)), self.route_count)
 
     def _crossed(self) -> Colours:
-        """Links with the ways that cross them."""
-        return _joined(self.link, _sums(self.traffic.routes.values, self.way[self.route_of], self.links))
+        """Links with the routes that cross them."""
+        return _joined(self.link, _sums(self.traffic.routes.values, self.route[self.route_of], self.links))
 
 
 def weights(traffic: Traffic, cells: RankClasses) -> tuple[Ragged, NDArray[np.int32]]:
-    """Routes of the ways' cells over the links' cells, and how often a flow of each counts on each.
+    """Cells of routes over cells of links, and how often a flow of each counts on each.
 
     A flow stands for all of its cell, a link for all of its: it counts as often as each link is crossed by them.
 
     Returns:
-        cells of links for each cell of ways, in the order of the route; and the weights, one for each entry.
+        cells of links for each cell of routes, in the order of the route; and the weights, one for each entry.
     """
-    ways = int(cells.way.max(initial=-1)) + 1
+    routes = int(cells.route.max(initial=-1)) + 1
     links = int(cells.link.max(initial=-1)) + 1
     crossed = cells.link[traffic.routes.values]
-    pair = cells.way[traffic.routes.rows()] * links + crossed
-    if ways * links <= len(pair):  # few cells: counting is faster than sorting
-        count = np.bincount(pair, minlength=ways * links)
-        first = np.empty(ways * links, np.int64)
+    pair = cells.route[traffic.routes.rows()] * links + crossed
+    if routes * links <= len(pair):  # few cells: counting is faster than sorting
+        count = np.bincount(pair, minlength=routes * links)
+        first = np.empty(routes * links, np.int64)
         first[pair[::-1]] = np.arange(len(pair))[::-1]  # what is written last stays: the first of each
         pairs = np.flatnonzero(count)
         first, count = first[pairs], count[pairs]
@@ -219,9 +220,9 @@ def weights(traffic: Traffic, cells: RankClasses) -> tuple[Ragged, NDArray[np.in
     weight, rest = np.divmod(count, size[pairs % links])
     if rest.any():
         raise AssertionError("cells are not equitable: links of one cell are crossed by different numbers of flows")
-    # The first entry of a pair is on the route of the first way of its cell, so this is the order of that route.
+    # The first entry of a pair is on the route of the first route of its cell, so this is the order of that route.
     order = np.lexsort((first, pairs // links))
-    lengths = np.bincount(pairs // links, minlength=ways)
+    lengths = np.bincount(pairs // links, minlength=routes)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     return Ragged((pairs[order] % links).astype(np.int32), offsets), weight[order].astype(np.int32)
 

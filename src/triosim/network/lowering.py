@@ -21,7 +21,7 @@ from triosim.engine.graph import Collective, EngineNetwork, Graph, Pattern, Play
 from triosim.network.cells import RankClasses, refine, separate, weights
 from triosim.network.placement import Placement
 from triosim.network.routes import Router
-from triosim.network.traffic import CommunicationModel, GroupClass, Routes, Shape, Talk, classes, talk, ways
+from triosim.network.traffic import CommunicationModel, GroupClass, Routes, Shape, Talk, classes, find_routes, talk
 from triosim.partition.mesh import Digit, Mesh
 from triosim.schedule.program import STREAMS, Op, Program
 
@@ -176,7 +176,7 @@ def _meeting(
         router, means, fold: as of :func:`lower`.
     """
     placement = Placement(Mesh(axes, derived=derived), np.frombuffer(devices, np.int32))
-    found = ways(talks, placement, router, means)
+    found = find_routes(talks, placement, router, means)
     cells = refine(found.traffic) if fold else separate(found.traffic)
     cell = cells.endpoint[: placement.ranks]
     order = np.argsort(cell, kind="stable")
@@ -189,10 +189,10 @@ def _meeting(
         folding.meet(sort)
 
     def routes(number: int, own: NDArray[np.int64]) -> NDArray[np.int64]:
-        """One for each cell of a program, from the ways of its ranks."""
+        """One for each cell of a program, from the routes of its ranks."""
         by_rank = np.argsort(members[number])
         mine = by_rank[np.searchsorted(members[number][by_rank], lowest[program == number])]
-        return cells.way[own[mine]]
+        return cells.route[own[mine]]
 
     return JobMeetings(
         {key: routes(key[0], own) for key, own in found.sends.items()},
@@ -212,14 +212,14 @@ def _wires(router: Router, found: Routes, cells: RankClasses, fold: bool) -> Eng
     routes, weight = weights(found.traffic, cells)
     used = np.flatnonzero(cells.link >= 0)
     link = used[_firsts(cells.link[used])]
-    return EngineNetwork(capacity[link], routes, found.latency[_firsts(cells.way)], weight, ends[link])
+    return EngineNetwork(capacity[link], routes, found.latency[_firsts(cells.route)], weight, ends[link])
 
 
 class _Folding:
     """Collects the collectives of cells of groups."""
 
     def __init__(self, found: Routes, cells: RankClasses, cell: NDArray[np.int64]) -> None:
-        self.ways, self.cells, self.cell = found, cells, cell
+        self.routes, self.cells, self.cell = found, cells, cell
         self.collectives: list[Collective] = []
         self.how: list[tuple[str, str]] = []
         self.groups: list[NDArray] = []
@@ -230,7 +230,7 @@ class _Folding:
         patterns: dict[tuple, Pattern] = {}
         for at in _firsts(self.cells.group[sort.number]).tolist():
             cells = _in_order(self.cell[sort.ranks[at]])
-            folds = [self._fold(shape, shape.ways[at], cells) for shape in sort.shapes]
+            folds = [self._fold(shape, shape.routes[at], cells) for shape in sort.shapes]
             begin = len(self.collectives)
             for call, (scheduled, row) in enumerate(zip(sort.scheduled, sort.shape, strict=True)):
                 key = (call, folds[row].key)
@@ -243,16 +243,17 @@ class _Folding:
             self.groups.append(sort.ranks[at])
 
     def _fold(self, shape: Shape, own: NDArray[np.int64], cells: NDArray[np.int64]) -> _Fold:
-        """The ways of one group as those of its cells."""
-        traffic = self.ways.traffic
-        route = self.cells.way[own]
+        """The routes of one group as those of its cells."""
+        traffic = self.routes.traffic
+        route = self.cells.route[own]
         edge = _firsts(route)
         ends = self.cells.endpoint[np.stack([traffic.source[own[edge]], traffic.target[own[edge]]])]
         others = _in_order(ends[~np.isin(ends, cells)])
         positions = np.concatenate([cells, others])
         sorter = np.argsort(positions)
         place = sorter[np.searchsorted(positions[sorter], ends)]
-        return _Fold(len(cells), len(positions), edge, _numbers(route), place[0], place[1], route[edge])
+        each = route[edge].astype(np.int32)
+        return _Fold(len(cells), len(positions), edge, _numbers(route), place[0], place[1], each)
 
 
 class _Lowering:
@@ -413,10 +414,10 @@ class _Fold:
 
     Attributes:
         members, places: positions that are cells of ranks, and all.
-        edge: the first edge of each cell of ways.
+        edge: the first edge of each cell of routes.
         into: for each edge its new number.
         source, target: positions of the new edges.
-        way: cell of ways of each new edge.
+        route: of each new edge, a cell of routes.
     """
 
     members: int
@@ -425,18 +426,13 @@ class _Fold:
     into: NDArray[np.int64]
     source: NDArray[np.int64]
     target: NDArray[np.int64]
-    way: NDArray[np.int64]
+    route: NDArray[np.int32]
 
     @property
     def key(self) -> tuple:
         """Equal for folds that make the same of a pattern."""
         columns = (self.edge, self.into, self.source, self.target)
         return (self.members, self.places, *(column.tobytes() for column in columns))
-
-    @property
-    def route(self) -> NDArray[np.int32]:
-        """Route of each new edge."""
-        return self.way.astype(np.int32)
 
     def pattern(self, whole: Pattern) -> Pattern:
         """What one of each cell does in a pattern."""

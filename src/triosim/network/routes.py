@@ -15,7 +15,6 @@ from triosim.core.units import MOST_TICKS, picoseconds, whole_ticks
 from triosim.engine.graph import CAPACITY_PER_BYTE, UNLIMITED, EngineNetwork
 from triosim.hardware.system import System, Tier
 from triosim.network.alike import SystemParts, levels
-from triosim.network.hops import Hops
 from triosim.network.neighbours import NextDoor
 from triosim.network.routing import Routing, routing_of
 from triosim.network.search import Onward, RouteSearch, lowest, numbered, numbers
@@ -186,6 +185,8 @@ class Router:
     @cached_property
     def _shortcuts(self) -> list[Shortcut]:
         """Ways to find the routes of some pairs together: rows of these pairs, and the walks between them."""
+        from triosim.network.hops import Hops
+
         hops = Hops.of(self.system)
         return [NextDoor(self.system).walks, *([hops.walks] if hops else [])]
 

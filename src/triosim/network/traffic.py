@@ -1,4 +1,4 @@
-"""Traffic: which ranks of a job can send to which, and over what: the ways, before any of them is used."""
+"""Traffic: which ranks of a job can send to which, and over what: the routes, before any of them is used."""
 
 from __future__ import annotations
 
@@ -65,17 +65,17 @@ class CommunicationModel(Protocol):
 
 @dataclass(frozen=True)
 class Shape:
-    """What the collectives of a group have in common that use the same ways.
+    """What the collectives of a group have in common that use the same routes.
 
     Attributes:
         pattern: one of them.
         order, places: as of :class:`RoutedCollective`.
-        ways: ways of each group, shape ``(groups, edges)``.
+        routes: routes of each group, shape ``(groups, edges)``.
     """
 
     pattern: Pattern
     order: NDArray[np.int64]
-    ways: NDArray[np.int64]
+    routes: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class GroupClass:
         ranks: members of each group, shape ``(groups, members)``.
         scheduled: the distinct collectives, ascending by kind, bytes and root.
         shape: for each of them its row in ``shapes``.
-        shapes: the distinct ways of sending.
+        shapes: the distinct shapes of sending.
     """
 
     axis: int
@@ -101,15 +101,15 @@ class GroupClass:
 
 @dataclass(frozen=True)
 class Routes:
-    """The ways of a job and where to find them.
+    """The routes of a job and where to find them.
 
     Attributes:
-        traffic: the ways.
-        latency: ticks that pass before a transfer on each way shares its links: latency, and what software adds to
-            one that is no part of a collective, shape ``(ways,)``.
+        traffic: the routes.
+        latency: ticks that pass before a transfer on each route shares its links: latency, and what software adds to
+            one that is no part of a collective, shape ``(routes,)``.
         sorts: the groups.
         groups: number of groups.
-        sends: (program, peer stage, bytes) -> way of each of its ranks, shape ``(ranks of the program,)``.
+        sends: (program, peer stage, bytes) -> route of each of its ranks, shape ``(ranks of the program,)``.
         fetches: (program, row of its places, whether it is a STORE) -> the same.
         sources: where the costs of the collectives are from, in words, in the order in which they were first used.
     """
@@ -123,7 +123,7 @@ class Routes:
 
 
 class Talk(NamedTuple):
-    """All that a rank class has to say to others, however often: what ways depend on.
+    """All that a rank class has to say to others, however often: what routes depend on.
 
     Plain values, so that equal talks are equal keys.
 
@@ -209,18 +209,18 @@ def distinct_rows(*columns: NDArray) -> tuple[NDArray[np.int64], NDArray[np.int6
 _MOST_CODES = 2**62
 
 
-def ways(talks: Sequence[Talk], placement: Placement, router: Router, means: CommunicationModel) -> Routes:
-    """All ways on which rank classes send.
+def find_routes(talks: Sequence[Talk], placement: Placement, router: Router, means: CommunicationModel) -> Routes:
+    """All routes on which rank classes send.
 
     Raises:
         InputError: the system has no such place to fetch from, or no route.
     """
-    return _Survey(talks, placement, router, means).ways()
+    return _Survey(talks, placement, router, means).routes()
 
 
 @dataclass
 class _RouteColumns:
-    """Columns of ways while they are collected; nodes are those of the system."""
+    """Columns of routes while they are collected; nodes are those of the system."""
 
     source: list[NDArray] = field(default_factory=list)
     target: list[NDArray] = field(default_factory=list)
@@ -244,7 +244,7 @@ class _RouteColumns:
         needs: Ragged | None = None,
         lag: NDArray | None = None,
     ) -> NDArray[np.int64]:
-        """Add ways to which software adds some ticks; ``like`` and ``needs`` count from 0.  Returns their numbers."""
+        """Add routes to which software adds some ticks; ``like`` and ``needs`` count from 0.  Returns their numbers."""
         n = len(ends[0])
         numbers = np.arange(self.count, self.count + n)
         for column, value in zip(
@@ -263,7 +263,7 @@ class _RouteColumns:
 
 
 class _Survey:
-    """Goes through what the classes say and notes every way once."""
+    """Goes through what the classes say and notes every route once."""
 
     def __init__(self, talks: Sequence[Talk], placement: Placement, router: Router, means: CommunicationModel) -> None:
         self.talks, self.placement, self.router, self.means = talks, placement, router, means
@@ -278,7 +278,7 @@ class _Survey:
         self._known: dict[tuple, RoutedCollective] = {}
         self._transfers: dict[tuple, int] = {}
 
-    def ways(self) -> Routes:
+    def routes(self) -> Routes:
         sends = self._sends()
         fetches = self._fetches()
         sorts = tuple(sort for axis in range(len(self.placement.mesh.names)) for sort in self._sorts(axis))
@@ -436,7 +436,7 @@ class _Survey:
         return self._known[key]
 
     def _shape(self, scheduled: list[RoutedCollective], ranks: NDArray[np.int64], number: NDArray[np.int64]) -> Shape:
-        """The ways of collectives that differ in sizes only, of groups of these ranks and numbers."""
+        """The routes of collectives that differ in sizes only, of groups of these ranks and numbers."""
         one = scheduled[0]
         pattern, order = one.pattern, np.array(one.order, np.int64)
         groups, edges = len(ranks), len(pattern)
@@ -489,7 +489,7 @@ def classes(members: Sequence[NDArray[np.int64]], ranks: int) -> NDArray[np.int3
 
 
 def _key(scheduled: RoutedCollective) -> tuple:
-    """Equal for collectives that use the same ways in the same way."""
+    """Equal for collectives that use the same routes alike."""
     p = scheduled.pattern
     columns = (p.source, p.target, p.needs.values, p.needs.offsets, p.lag)
     return (tuple(scheduled.order), tuple(scheduled.places), *(column.tobytes() for column in columns))

@@ -317,7 +317,7 @@ def numbers(call: Call, *names: str) -> tuple[int, ...] | None:
     return None
 
 
-def told(call: Call, name: str, rank: int) -> list[int] | None:
+def given_sizes(call: Call, name: str, rank: int) -> list[int] | None:
     """One number for each of ``rank`` dimensions from argument ``name``, None where it gives none."""
     found = sizes(call, name, rank, -1)
     return found if min(found, default=0) >= 0 else None

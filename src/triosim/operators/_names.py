@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import re
-import textwrap
 from dataclasses import field, replace
 
 from triosim.core.dataclass import dataclass
@@ -160,11 +159,15 @@ def _known() -> _Known:
 def _lines(text: str) -> list[tuple[str, tuple[str, ...]]]:
     """Every name in a table of names (see :class:`Kind`) with its arguments."""
     found: list[tuple[str, tuple[str, ...]]] = []
-    for line in re.sub(r"\n(?=\s)", " ", _dedented(text)).splitlines():
-        names, _, arguments = f"{line} ".partition(": ")
+    whole: list[str] = []
+    rows = [row for row in text.splitlines() if row.strip()]
+    indent = min((len(row) - len(row.lstrip()) for row in rows), default=0)
+    for row in rows:
+        if row[indent].isspace() and whole:  # goes on
+            whole[-1] += row
+        else:
+            whole.append(row)
+    for row in whole:
+        names, _, arguments = f"{row} ".partition(": ")
         found.extend((name, tuple(arguments.split())) for name in names.split())
     return found
-
-
-def _dedented(text: str) -> str:
-    return textwrap.dedent(text).strip("\n").rstrip()

@@ -66,6 +66,8 @@ class ConvolutionWork(NamedTuple):
         return ConvolutionWork(side, side, side, *ones, True, False, False, False, False)
 
 
+SCALES, ROWS = "scales", "rows"
+"""Argument of a product of 8 bits whose operands have a scale for each row (a token, a channel), and its value."""
 LAYOUT, CHANNELS_LAST = "memory_format", "channels_last"
 """Argument of a convolution that says how its images lie, and the value where the channels of a pixel lie side by side;
 without it they lie channel by channel."""

@@ -15,11 +15,11 @@ from triosim.operators._dims import (
     Window,
     at_once,
     bounded,
+    given_sizes,
     in_gradient,
     number,
     positions,
     sizes,
-    told,
     unknown,
 )
 from triosim.operators._kind import Kind, Need, unmet
@@ -96,7 +96,7 @@ class Convolution(Kind):
             return None
         x, w = call.inputs[source], call.inputs[weight]
         n = len(w) - 2
-        stride, padding = told(call, "stride", n), told(call, "padding", n)
+        stride, padding = given_sizes(call, "stride", n), given_sizes(call, "padding", n)
         if stride is None or padding is None:
             return None
         dilation = sizes(call, "dilation", n, 1)

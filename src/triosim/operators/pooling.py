@@ -13,12 +13,12 @@ from triosim.operators._dims import (
     Row,
     Window,
     bounded,
+    given_sizes,
     in_each,
     in_gradient,
     numbers,
     positions,
     sizes,
-    told,
     unknown,
 )
 from triosim.operators._kind import Kind, like
@@ -63,8 +63,8 @@ class Pooling(Kind):
         size = numbers(call, "output_size")
         n = len(size) if size else len(x) - 2
         if size is None:
-            kernel, padding = told(call, "kernel_size", n), sizes(call, "padding", n, 0)
-            stride = told(call, "stride", n) or kernel
+            kernel, padding = given_sizes(call, "kernel_size", n), sizes(call, "padding", n, 0)
+            stride = given_sizes(call, "stride", n) or kernel
             if kernel is None or stride is None or call.name.startswith("upsample"):
                 return None
             up = call.args.get("ceil_mode") is True

@@ -10,15 +10,17 @@ Shapes = Sequence[tuple[int, ...]]
 
 
 class CompressedCall(NamedTuple):
-    """An all-reduce of what a bucket was compressed to.
+    """A collective of what a bucket was compressed to.
 
     Attributes:
         touched: bytes that are read and written before it.
-        sent: bytes that are all-reduced; 0 for none.
+        sent: bytes that it moves, as of its kind; 0 for none.
+        what: kind of collective.
     """
 
     touched: int
     sent: int
+    what: str = "all_reduce"
 
 
 class GradientCompression(ABC):

@@ -38,6 +38,7 @@ class DispatchHop(NamedTuple):
         there, back: kinds of collective.
         times: what is sent, over one row for each token.
         beside: whether it runs beside the hop before it.
+        fills: whether it carries what came to a rank, more to the fullest.
     """
 
     axis: int
@@ -45,6 +46,7 @@ class DispatchHop(NamedTuple):
     back: int
     times: float
     beside: bool = False
+    fills: bool = False
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +16,15 @@ from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.operators import ExpertsWork
 from triosim.operators.experts import expert_sizes
-from triosim.partition.dispatch import Dispatch
+from triosim.partition.dispatch import Dispatch, DispatchHop
 from triosim.partition.facts import Facts
+from triosim.partition.partition import along_axis
 from triosim.partition.placements import Shard
 from triosim.partition.routing import rank_shares
-from triosim.partition.rule import Placing
+from triosim.partition.rule import Placing, Rule
+from triosim.partition.rules.megatron import Megatron
 from triosim.partition.step import Step
-from triosim.partition.transfers import ALL_GATHER, Transfer, Transfers
+from triosim.partition.transfers import ALL_GATHER, REDUCE_SCATTER, Transfer, Transfers
 from triosim.trace.calls import calls_of, count_work
 from triosim.trace.tables import NONE, Category, Phase, Trace, Values
 
@@ -30,6 +33,36 @@ _COUNTS = ("histc", "bincount")
 
 _CHOICES = ("topk",)
 """What takes the experts of each token."""
+
+
+@dataclass(frozen=True)
+class ExpertPairs(Rule):
+    """Divides the products of every expert in pairs, by column and then by row, and nothing else.
+
+    Attributes:
+        parameters: of the experts.
+    """
+
+    axis: ClassVar[str] = "etp"
+
+    parameters: frozenset[int]
+
+    def place(self, facts: Facts, placing: Placing) -> Placing:
+        """Their weights.
+
+        Raises:
+            PlanError: none of them can be divided so.
+        """
+        found = Megatron().place(facts, placing)
+        weights = {weight: dim for weight, dim in found.weights.items() if weight in self.parameters}
+        if not weights:
+            why = f": {found.refused[0]}" if found.refused else ""
+            raise PlanError(
+                f"experts: etp {placing.size} cannot divide the experts of {facts.trace.meta.workload or 'the trace'}"
+                f"{why}"
+            )
+        return replace(placing, weights=weights, chosen=True)
+
 
 FEW = 8
 """Inputs of an operator on one tensor, at most: a parameter, its gradient and states."""
@@ -65,7 +98,8 @@ class ExpertPass:
 
 @kept(8)
 def spread(
-    step: Step, dispatch: Dispatch, imbalance: float, routing: float | tuple[float, ...] = 0.0
+    step: Step, dispatch: Dispatch, imbalance: float, routing: float | tuple[float, ...] = 0.0, etp: int = 1,
+    etp_axis: int = NONE, capacity: float = 0.0,
 ) -> Step:  # fmt: skip
     """The step of a rank that has one part of the experts.
 
@@ -75,6 +109,10 @@ def spread(
         imbalance: rows of the fullest rank over the mean.
         routing: which experts tokens take, as :func:`~triosim.partition.routing.routing_of` gives it; its fullest rank
             multiplies the imbalance.
+        etp: ranks with tokens of their own that divide each expert: they gather what came to any of them, and scatter
+            the sums of what they make of it.
+        etp_axis: row of the mesh's axes along which they are.
+        capacity: rows that every expert has, over the mean, whatever tokens take; 0 for those that come.
 
     Raises:
         PlanError: there are no experts, they do not divide, or the routing is of other experts.
@@ -93,12 +131,14 @@ def spread(
         )
     parameters, held = _held(trace, passes)
     width = trace.values.bytes() / np.maximum(trace.values.elements(), 1)
-    fullest = [imbalance * _fullest(one, size, routing) for one in passes]
+    fullest = [capacity or imbalance * _fullest(one, size, routing) for one in passes]
     sent = []
-    for one, more in zip(passes, fullest, strict=True) if size > 1 else ():
-        hops = dispatch.hops(one.experts, one.chosen)
+    for one, more in zip(passes, fullest, strict=True) if size * etp > 1 else ():
+        hops = dispatch.hops(one.experts, one.chosen) if size > 1 else []
+        if etp > 1:
+            hops.append(DispatchHop(etp_axis, ALL_GATHER, REDUCE_SCATTER, etp * one.chosen, fills=True))
         row = one.elements * float(width[one.given]) / one.chosen
-        bytes_ = [math.ceil(row * hop.times * (1 if hop.there == ALL_GATHER else more)) for hop in hops]
+        bytes_ = [math.ceil(row * hop.times * (more if hop.there != ALL_GATHER or hop.fills else 1)) for hop in hops]
         there, back = list(zip(hops, bytes_, strict=True)), list(zip(hops, bytes_, strict=True))[::-1]
         sent += [
             Transfer(one.sent_after, one.rows[0], hop.there, hop.axis, n, one.given, hop.beside) for hop, n in there
@@ -107,14 +147,20 @@ def spread(
             Transfer(one.back_after, one.needed_before, hop.back, hop.axis, n, one.made, hop.beside) for hop, n in back
         ]
     values = _cut(trace.values, held, size)
-    if size > 1 and max(fullest) > 1:
-        values = _crowded(values, trace, passes, fullest)
+    if (size * etp > 1 or capacity) and any(more * etp != 1 for more in fullest):
+        values = _crowded(values, trace, passes, [more * etp for more in fullest])
     count = len(step.homes.values)
     homes = replace(step.homes, values=_cut(step.homes.values, held[held < count], size))
-    return replace(
-        step, trace=count_work(replace(trace, values=values)), homes=homes, apart=frozenset(parameters),
-        transfers=step.transfers.with_more(Transfers.of(sent)),
-    )  # fmt: skip
+    made = replace(step, trace=count_work(replace(trace, values=values)), homes=homes, apart=frozenset(parameters))
+    if etp > 1:  # what is added up is scattered where rows go back, and no later
+        made = along_axis(made, "etp", etp, [ExpertPairs(frozenset(parameters))], etp_axis, None)
+        made = replace(made, apart=frozenset(parameters), transfers=step.transfers)
+    return replace(made, transfers=step.transfers.with_more(Transfers.of(sent)))
+
+
+def experts_of(trace: Trace) -> int:
+    """How many experts a layer has, 0 without any; of layers that differ the greatest common divisor."""
+    return math.gcd(*(one.experts for one in _passes(trace)))
 
 
 def routed(facts: Facts, seed: tuple[int, Shard]) -> tuple[frozenset[int], dict[int, Shard]]:

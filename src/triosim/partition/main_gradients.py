@@ -7,8 +7,10 @@ The step becomes another step, with these operators in it; time and memory follo
   throughout: 4 bytes a parameter more, in exchange for the 16-bit gradients, which then live only until they are added
   (Megatron-LM's ``accumulate_allreduce_grads_in_fp32``, DeepSpeed's ``BF16_Optimizer``).  Megatron-LM's
   ``gradient_accumulation_fusion`` lets the product that makes a weight's gradient add it.
-* Before the optimizer, gradients are checked and unscaled (float16 with a scaled loss), their norm is found, and they
-  are scaled by it (``clip_grad_norm_``); main gradients are set to zero for the next iteration.
+* Before the optimizer, float16 gradients are copied to float32 by those who keep master weights of their own
+  (Megatron-LM's ``_copy_model_grads_to_main_grads``, Apex), which is what the rest works on; the copies are freed after
+  the step.  Gradients are checked and unscaled (float16 with a scaled loss), their norm is found, and they are
+  scaled by it (``clip_grad_norm_``); main gradients are set to zero for the next iteration.
 """
 
 from __future__ import annotations
@@ -66,6 +68,8 @@ def _with_main_gradients(trace: Trace, stack: Stack, several: bool, sharded: boo
                 edit.add_in_place(g, latest)
     order = [g.parameter for g in found]
     half = bool(np.any(trace.values.dtype[trace.weights()] == DTYPE_CODE["float16"]))
+    if stack.copied_gradients and half:
+        edit.copied(order, latest)
     if stack.loss_scale and half:
         edit.overwrite("aten::_amp_foreach_non_finite_check_and_unscale_", order, latest)
     if stack.clip:
@@ -229,6 +233,19 @@ class _Edit:
         for parameter, value in zip(order, written, strict=True):
             latest[parameter] = value
 
+    def copied(self, order: Sequence[int], latest: dict[int, int]) -> None:
+        """One operator that copies all gradients to float32, which the optimizer reads instead."""
+        single = DTYPE_CODE["float32"]
+        read = [latest[p] for p in order]
+        written = []
+        for parameter, value in zip(order, read, strict=True):
+            written.append(self.value(self._origin(value), self.storages, 0, single, parameter, Category.TEMPORARY))
+            self.storages += 1
+        self._before_optimizer("aten::_foreach_copy_", read, written, role="src")
+        for parameter, before, after in zip(order, read, written, strict=True):
+            self._read_instead(before, after)
+            latest[parameter] = after
+
     def norm(self, order: Sequence[int], latest: dict[int, int]) -> None:
         """One operator that reads all gradients; its results are a number each, which weigh nothing."""
         self._before_optimizer("aten::_foreach_norm", [latest[p] for p in order], [])
@@ -240,16 +257,19 @@ class _Edit:
         self.rows.append(_Row(last + 0.5, "aten::_foreach_zero_", Phase.OPTIMIZER, last, [], [], written))
         self.changed = True
 
-    def _before_optimizer(self, name: str, read: list[int], written: list[int]) -> None:
+    def _before_optimizer(self, name: str, read: list[int], written: list[int], role: str = "self") -> None:
         first = self.optimizer[0]
         place = first - 0.5 + 0.01 * len(self.rows) / (1 + len(self.rows))
-        self.rows.append(_Row(place, name, Phase.OPTIMIZER, first, read, ["self"] * len(read), written))
+        self.rows.append(_Row(place, name, Phase.OPTIMIZER, first, read, [role] * len(read), written))
         self.changed = True
 
     def _next(self, value: int, parameter: int) -> int:
         """The next version of a value."""
         storage, version, dtype = self._facts(value)
-        return self.value(self._origin(value), storage, version + 1, dtype, parameter, Category.GRADIENT)
+        count = len(self.trace.values)
+        copied = value >= count and self.categories[value - count] == Category.TEMPORARY
+        category = Category.TEMPORARY if copied else Category.GRADIENT
+        return self.value(self._origin(value), storage, version + 1, dtype, parameter, category)
 
     def _facts(self, value: int) -> tuple[int, int, int]:
         count = len(self.trace.values)

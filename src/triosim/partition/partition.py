@@ -45,7 +45,7 @@ def partition(trace: Trace, mesh: Mesh, rules: Sequence[Rule], of: Repeated | No
     step = _whole(trace)
     for name in dict.fromkeys(rule.axis for rule in sorted(placing, key=lambda rule: not rule.cuts_inputs)):
         own = [rule for rule in placing if rule.axis == name]
-        step = _divided(step, name, mesh.size(name), own, mesh.row(name) if name in mesh.names else -1, of)
+        step = along_axis(step, name, mesh.size(name), own, mesh.row(name) if name in mesh.names else -1, of)
     return step
 
 
@@ -56,8 +56,18 @@ def _whole(trace: Trace) -> Step:
 
 
 @kept(64, room=ROOM, size=lambda step: len(step.trace))
-def _divided(step: Step, name: str, size: int, rules: Sequence[Rule], axis: int, of: Repeated | None) -> Step:
-    """The share of a step, as other axes have divided it, on the axis ``name``, row ``axis`` of the mesh."""
+def along_axis(step: Step, name: str, size: int, rules: Sequence[Rule], axis: int, of: Repeated | None) -> Step:
+    """The share of a step, as other axes have divided it, on another axis.
+
+    Args:
+        step: as others have divided it.
+        name, size, axis: of the axis, ``axis`` its row of the mesh.
+        rules: what places values on it, in order.
+        of: as of :func:`partition`.
+
+    Raises:
+        PlanError, NotRepeating: as of :func:`partition`.
+    """
     trace = step.trace
     if size == 1:
         idle = [type(rule).__name__.lower() for rule in rules if rule.needs_ranks]

@@ -18,12 +18,11 @@ from triosim.partition.mesh import Digit, Mesh
 from triosim.partition.replication import Replication
 from triosim.partition.rule import RULES, M, Rule
 from triosim.partition.rules.by_module import ByModule
-from triosim.partition.rules.dataparallel import DataParallel
 from triosim.partition.rules.ddp import Ddp
 from triosim.partition.rules.offload import Offload
 from triosim.partition.rules.zero import Zero
 from triosim.partition.step import Step
-from triosim.plan import Plan, divisors, micro_batch_conflict
+from triosim.plan import Plan, divisors, micro_batch_conflict, micro_batch_size_conflict
 from triosim.trace.tables import Trace
 
 
@@ -127,15 +126,20 @@ def resolve(
                 f"{devices - ranks} of the system's {devices} devices idle: {_nearest(plan, devices)}, or a system of "
                 f"{ranks}, or --idle-ok (idle_ok of a Plan) to want it so"
             )
-    parts = plan.micro_batches or (1 if plan.dp_style == "dataparallel" else recorded_parts)
+    of_size = plan.dp_style == "dataparallel" or plan.micro_batch_size is not None
+    parts = plan.micro_batches or (1 if of_size else recorded_parts)
     sizes = {"dp": dp, "tp": plan.tp, "pp": plan.pp}
     axes = tuple((axis, sizes[axis]) for axis in plan.axis_order)
     here = server if plan.placement is None else 0
     mesh = arranged(rules, JobMesh(axes, devices, batch_size=parts, micro_batches=parts, server=here))
-    batch = _batch(plan, mesh.replicas, default_batch, parts)
+    if plan.micro_batch_size is not None:
+        batch = _batch(plan, mesh.replicas, default_batch if plan.micro_batches is None else None, parts)
+        parts = _parts(plan, batch, plan.micro_batch_size)
+    else:
+        batch = _batch(plan, mesh.replicas, default_batch, parts)
     if batch % parts:
         raise PlanError(micro_batch_conflict(batch, parts, recorded=plan.micro_batches is None))
-    return replace(mesh, batch_size=batch)
+    return replace(mesh, batch_size=batch, micro_batches=parts)
 
 
 def _batch(plan: Plan, dp: int, default: int | None, parts: int) -> int:
@@ -155,7 +159,19 @@ def _batch(plan: Plan, dp: int, default: int | None, parts: int) -> int:
         return batch
     if plan.batch_size is not None:
         return plan.batch_size
-    return default if default is not None else parts
+    return default if default is not None else parts * (plan.micro_batch_size or 1)
+
+
+def _parts(plan: Plan, batch: int, size: int) -> int:
+    """How many micro-batches of a size a replica's batch is."""
+    if batch % size:
+        raise PlanError(micro_batch_size_conflict(batch, size))
+    if plan.micro_batches not in (None, batch // size):
+        raise PlanError(
+            f"micro-batches {plan.micro_batches} and micro-batch-size {size} contradict each other: the replica's "
+            f"batch of {batch} is {batch // size} of that size; give only one of them"
+        )
+    return batch // size
 
 
 def _nearest(plan: Plan, devices: int) -> str:
@@ -191,6 +207,8 @@ def rules_of(plan: Plan, named: bool) -> list[Rule]:
     if plan.zero != 0:
         rules.append(Zero(plan.zero))
     if plan.dp_style == "dataparallel":
+        from triosim.partition.rules.dataparallel import DataParallel
+
         rules.append(DataParallel())
     if plan.offload:
         rules.append(Offload(plan.offload))

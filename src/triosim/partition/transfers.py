@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import NamedTuple
 
@@ -32,6 +32,12 @@ class Transfer(NamedTuple):
     bytes: int
     value: int
     beside: bool = False
+    pieces: int = 1
+    copied: bool = False
+
+
+BESIDE_WEIGHTS = 0
+"""Pieces of a transfer that is made at once, beside the weight gradients of the layers that made what is sent."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,11 @@ class Transfers:
         bytes: full buffer, int64.
         value: value of the undivided step that is sent, -1 for what is none (sums within a loss), int32.
         beside: whether it runs beside the others, on a communicator of its own, bool.
+        pieces: how it is made beside products: 1 not at all; several for as many pieces, each while the products that
+            read what is gathered, or the one that makes what is scattered, work on another; :data:`BESIDE_WEIGHTS` for
+            at once, beside the gradients of the layers' weights, int16.  Products that make weight gradients come after
+            those that are done in pieces.
+        copied: whether copy engines make it, which take no multiprocessors, bool.
     """
 
     after: NDArray[np.int32]
@@ -56,6 +67,8 @@ class Transfers:
     bytes: NDArray[np.int64]
     value: NDArray[np.int32]
     beside: NDArray[np.bool_]
+    pieces: NDArray[np.int16]
+    copied: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.after)
@@ -70,13 +83,24 @@ class Transfers:
         order = np.lexsort((columns["before"], columns["after"]))
         return Transfers(**{name: column[order] for name, column in columns.items()})
 
+    def followed_by(self, rows: Sequence[Transfer]) -> Transfers:
+        """With more at the end, whatever their place, so that these keep their numbers."""
+        if not rows:
+            return self
+        columns = zip(fields(self), zip(*rows, strict=True), strict=True)
+        known = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Transfers(**{
+            f.name: np.concatenate([known[f.name], np.array(column, known[f.name].dtype)]) for f, column in columns
+        })  # fmt: skip
+
     @staticmethod
     def of(rows: Iterable[Transfer]) -> Transfers:
         """From rows in any order; they are sorted by ``after``, then ``before``."""
         rows = sorted(rows, key=lambda row: (row.after, row.before))
         columns = list(zip(*rows, strict=True)) if rows else [()] * len(Transfer._fields)
-        after, before, what, axis, size, value, beside = columns
+        after, before, what, axis, size, value, beside, pieces, copied = columns
         return Transfers(
             np.array(after, np.int32), np.array(before, np.int32), np.array(what, np.int8), np.array(axis, np.int8),
-            np.array(size, np.int64), np.array(value, np.int32), np.array(beside, bool),
+            np.array(size, np.int64), np.array(value, np.int32), np.array(beside, bool), np.array(pieces, np.int16),
+            np.array(copied, bool),
         )  # fmt: skip

@@ -234,9 +234,9 @@ def _with_samples(plan: Plan, answers: int, updates: int) -> Plan:
     Raises:
         PlanError: they cannot be divided.
     """
-    parts = plan.micro_batches or 1
+    parts = plan.micro_batches or (None if plan.micro_batch_size else 1)
     name = "global_batch_size" if plan.global_batch_size else "batch_size"
-    prompts = getattr(plan, name) or parts * updates
+    prompts = getattr(plan, name) or (parts or 1) * (plan.micro_batch_size or 1) * updates
     if prompts * answers % updates:
         what = f"{prompts} prompt{'s' * (prompts > 1)}" + (f" x {answers} answers" if answers > 1 else "")
         near = [n for n in range(1, prompts * answers + 1) if prompts * answers % n == 0]
@@ -258,8 +258,9 @@ def _of_forward(plan: Plan, updates: int) -> Plan:
         for name in ("batch_size", "global_batch_size")
         if (size := getattr(plan, name)) is not None
     }
+    parts = plan.micro_batches or (None if plan.micro_batch_size else 1)
     return plan.replaced(
-        **whole, micro_batches=(plan.micro_batches or 1) * updates, zero=3 if plan.zero == 3 else 0, offload=(),
+        **whole, micro_batches=None if parts is None else parts * updates, zero=3 if plan.zero == 3 else 0, offload=(),
         recompute="none", optimizer="", training=False,
     )  # fmt: skip
 

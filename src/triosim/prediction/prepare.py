@@ -54,15 +54,12 @@ from triosim.schedule.actions import SCHEDULES, Schedule, check
 from triosim.schedule.backward import split_backward
 from triosim.schedule.deadlock import check_circles
 from triosim.schedule.job import Costs, each_program
-from triosim.schedule.pass_times import pass_times
 from triosim.schedule.program import Op, Program
 from triosim.schedule.stages import Stages, split
 from triosim.stacks import ASSUMED
 from triosim.trace.blocks import blocks
 from triosim.trace.tables import Phase, Trace
 from triosim.transform import quantization
-from triosim.transform.alignment import aligned
-from triosim.transform.inference import forward_only
 from triosim.transform.layout import laid_out
 from triosim.transform.optimizing import needs_whole_tensors, optimized
 from triosim.transform.recompute import recomputed
@@ -318,6 +315,8 @@ def price_job(
     """
     fidelity = fidelity or Fidelity()
     if not plan.training or not np.any(workload.operators.phase):
+        from triosim.transform.inference import forward_only
+
         plan = plan.replaced(training=False)
         workload = forward_only(workload)
         if plan.recompute != "none":
@@ -396,9 +395,13 @@ def arrange(
     schedule = schedule_of(plan, mesh)
     chunks = schedule.chunks_per_stage
     of_parts = [schedule.stage_of(part, mesh.stages) for part in range(mesh.stages * chunks)]
-    costs = _by_stage(times, job.system, job.placement, mesh)[of_parts]  # (parts, operators)
-    stages = split(step.trace, costs, mesh.stages * chunks, plan.stages, per_byte, together, step.homes)
+    count = mesh.stages * schedule.model_parts
+    of_copies = _by_stage(times, job.system, job.placement, mesh)[of_parts].reshape(schedule.directions, count, -1)
+    costs = of_copies.max(axis=0)  # (parts of the model, operators): where it runs on two devices, on the slower one
+    stages = split(step.trace, costs, count, plan.stages, per_byte, together, step.homes)
     if schedule.times_matter and plan.training:
+        from triosim.schedule.pass_times import pass_times
+
         schedule = schedule.timed(pass_times(step, stages, costs, per_byte))
     if schedule.splits_backward:
         step = replace(step, notes=(*step.notes, *_unsplit(step.homes, stages, times[slowest].seconds, plan.schedule)))
@@ -511,10 +514,11 @@ def schedule_of(plan: Plan, mesh: JobMesh) -> Schedule:
         raise PlanError(
             f"schedule {plan.schedule} runs {chunks} chunks in turn on each of several stages: use pp 2 or more"
         )
-    if plan.stages is not None and len(plan.stages) != mesh.stages * chunks - 1:
+    cuts = mesh.stages * schedule.model_parts - 1
+    if plan.stages is not None and len(plan.stages) != cuts:
         raise PlanError(
-            f"stages names {len(plan.stages)} cut(s) but pp {mesh.stages} x {chunks} chunk(s) needs "
-            f"{mesh.stages * chunks - 1}: name the module at which each part but the first begins"
+            f"stages names {len(plan.stages)} cut(s) but pp {mesh.stages} x {schedule.model_parts} chunk(s) needs "
+            f"{cuts}: name the module at which each part but the first begins"
         )
     if plan.training and not is_ours(part):
         check(schedule, plan.schedule, mesh.stages, mesh.micro_batches)
@@ -549,6 +553,8 @@ def _recording(workload: Trace, other: Trace) -> MeasuredTrace:
         raise InputError(
             f"{other.meta.workload or 'the other recording'} {what}: give a trace recorded on a device of the catalog"
         )
+    from triosim.transform.alignment import aligned
+
     return MeasuredTrace(aligned(workload, other), accelerator(known))
 
 
@@ -638,6 +644,7 @@ def _costs(
         at_once = price(gathered_job, fidelity.operator_times, fidelity.operator_options).seconds
     placed = step.replication
     copied = placed.weights or placed.compression is not None or placed.outer is not None
+    copied = copied or bool(step.transfers.copied.any())
     copies = copy_s_per_byte(system.models[base]) if copied else 0.0
     update = update_s_per_byte(system, placement.devices) if step.replication.updates_on_host else 0.0
     return Costs(times[base].seconds, at_once, copy_s_per_byte=copies, update_s_per_byte=update)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,9 +37,11 @@ from triosim.prediction.result import Result
 from triosim.prediction.steady import NotSteady, ShortJob, SteadyRun, regular, shortened
 from triosim.prediction.summary import Summary
 from triosim.prediction.uncertainty import Uncertainty, steady_uncertainty, uncertainty
-from triosim.prediction.variation import Variation, VariedTime, varied
 from triosim.schedule.program import Op
 from triosim.trace.tables import Trace
+
+if TYPE_CHECKING:
+    from triosim.prediction.variation import Variation, VariedTime
 
 OnFinished = Callable[[tally.Run, Placement, System, Trace], None]
 """Given the played job, where its ranks are, on which system, and the step of one rank."""
@@ -134,7 +136,7 @@ def simulate(
                 found,
                 make_interval=lambda: (found if unsure_by_turns() else whole()).make_interval(),
                 make_energy=lambda: whole().energy,
-                make_cost=lambda used: whole().make_cost(used), make_layers=lambda: whole().layers,
+                make_cost=lambda used, interval: whole().make_cost(used, interval), make_layers=lambda: whole().layers,
                 make_timeline=lambda: whole().timeline,
             )  # fmt: skip
     job = written(made, progress)
@@ -277,10 +279,11 @@ def settled(
     Raises:
         NotSteady: the one job is ``short`` and its turns are not alike.
     """
-    first, op, slowdown = [np.zeros(1, np.int64)], [], []
+    first, op, slowdown, holding = [np.zeros(1, np.int64)], [], [], []
     for job, lowered in parts:
         first.append(lowered.first[1:] + first[-1][-1])
         op += [job.programs[number].op for number in lowered.program.tolist()]
+        holding += [job.programs[number].holding for number in lowered.program.tolist()]
         slow = np.array([interferes.slowdown for interferes in job.interferes])
         slowdown.append(slow[lowered.program])
     ops = np.concatenate(op)
@@ -288,7 +291,7 @@ def settled(
         first=np.concatenate(first),
         slowdown=np.concatenate(slowdown),
         computes=ops == Op.COMPUTE,
-        moves=ops == Op.COLLECTIVE,
+        moves=np.concatenate(holding),
         amount=graph.amount,
         after=np.concatenate([lowered.gap for _, lowered in parts]),
         stands_for=None if short is None else short.stands_for(parts[0][0].programs, parts[0][1]),
@@ -315,6 +318,8 @@ def _varied(
     job: Prepared, means: CollectiveMeans, model: NetworkModel, variation: Variation, seconds: float
 ) -> VariedTime:
     """Iteration times where something varies, with every rank played by itself."""
+    from triosim.prediction.variation import varied
+
     lowered, _ = _lowered(job, means, fold=False)
     played, amount = settled([(job, lowered)], lowered.graph, lowered.wires, model)
     graph = replace(lowered.graph, amount=amount)

@@ -16,9 +16,10 @@ shifts from turn to turn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,8 @@ from triosim.prediction.prepare import Arranged
 from triosim.schedule.actions import Action, Pass, Schedule
 from triosim.schedule.program import Op, Program
 from triosim.trace.tables import Category, Phase
+
+T = TypeVar("T")
 
 MORE = 8
 """Micro-batches beyond two for each stage that a short job has: turns to settle in, and to compare."""
@@ -66,11 +69,31 @@ class ShortJob:
 
     def turns(self, program: Program) -> NDArray[np.int64]:
         """The row at which each turn of a program begins, and that at which the last ends."""
+        return self._once("turns", program, self._find_turns)
+
+    def _find_turns(self, program: Program) -> NDArray[np.int64]:
         newest = np.maximum.accumulate(program.micro_batch)
         first = np.flatnonzero(np.diff(newest, prepend=-1) > 0)  # of each micro-batch: its forward
         warm = self.warm[program.stage]
         turns: NDArray[np.int64] = first[warm : warm + self.last + 2]
         return turns
+
+    def rows_of_turns(self, program: Program) -> _Turns:
+        """Rows of the turns of a program.
+
+        Raises:
+            NotSteady: they differ from turn to turn.
+        """
+        return self._once("rows", program, lambda program: _Turns.of(self, program))
+
+    def _once(self, what: str, program: Program, make: Callable[[Program], T]) -> T:
+        """What is asked of a program time and again, found once for the same columns."""
+        columns = (program.micro_batch, program.op, program.seconds, program.before)
+        found: dict[tuple[object, ...], tuple[object, T]] = self.__dict__.setdefault("_found", {})
+        key = (what, program.stage, *map(id, columns))
+        if key not in found:
+            found[key] = columns, make(program)  # with the columns, whose ids no others can have meanwhile
+        return found[key][1]
 
     def whole(self, program: Program) -> Program:
         """A program of the short job with the lifetimes of that of the whole one.
@@ -88,10 +111,16 @@ class ShortJob:
         length, end = int(turns[-1] - turns[-2]), int(turns[-1])
         more = self.added * length
 
+        turn_of = np.searchsorted(turns, lived.start, side="right") - 1
+        order = np.argsort(turn_of, kind="stable")
+        bounds = np.searchsorted(turn_of[order], np.arange(len(turns) + 1)).tolist()
+        begins = turns[np.maximum(turn_of, 0)]
+        columns = (lived.bytes, lived.category, lived.start - begins, lived.end - begins, lived.storages())
+        table = np.stack([column[order].astype(np.int64) for column in columns])
+
         def of(turn: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-            rows = np.flatnonzero((lived.start >= turns[turn]) & (lived.start < turns[turn + 1]))
-            facts = (lived.bytes, lived.category, lived.start - turns[turn], lived.end - turns[turn], lived.storages())
-            return rows, np.stack([column[rows].astype(np.int64) for column in facts])
+            own = slice(bounds[turn], bounds[turn + 1])
+            return order[own], table[:, own]
 
         pattern, facts = of(place)
         ends = lived.end[pattern] < end
@@ -214,7 +243,7 @@ def regular(job: ShortJob, programs: Sequence[Program], lowered: Lowered, played
     found: list[tuple[Program, slice, _Turns]] = []
     for cell in range(lowered.cells):
         program, own = programs[lowered.program[cell]], slice(*lowered.first[cell : cell + 2].tolist())
-        turns = _Turns.of(job, program)
+        turns = job.rows_of_turns(program)
         found.append((program, own, turns))
         parts = np.stack([column[own][turns.device] for column in (played.start, played.begin, played.finish)])
         steps = np.diff(parts, axis=1)  # (start, begin, finish; turns; instructions)
@@ -391,7 +420,7 @@ class SteadyRun(tally.Run):
         found, span = [], self._span
         for cell in range(self.lowered.cells):
             program, first = self.program(cell), self.tasks(cell).start
-            turns = _Turns.of(self.job, program)
+            turns = self.job.rows_of_turns(program)
             before, last = turns.device[[-1 - span, -1], 0].tolist()
             host, free = turns.host, self.period.free[cell]
             paces = host[[-1 - span, -1], -1].tolist() if host.shape[1] else [before, before]

@@ -14,7 +14,7 @@ from triosim.energy.account import Account, Energy
 from triosim.energy.constants import EnergyConstants
 from triosim.energy.cost import SECONDS_PER_HOUR, Cost, Usage, cost
 from triosim.energy.options import EnergyOptions
-from triosim.energy.usage import sample_name
+from triosim.energy.usage import half_width, sample_name
 from triosim.engine.stats import Stats
 from triosim.fidelity import Fidelity
 from triosim.hardware.accelerator import Accelerator
@@ -94,7 +94,7 @@ class Summary:
             flows=run.flows,
             make_interval=lambda: self._interval(seconds),
             make_energy=account.energy,
-            make_cost=lambda energy: self._cost(energy, seconds, throughput),
+            make_cost=lambda energy, interval: self._cost(energy, seconds, throughput, interval),
             make_layers=lambda: tally.layer_rows(run, trace, account),
             make_timeline=lambda: tally.timeline(
                 run, trace, self.of.system, self.of.placement, self.of.footprints, account
@@ -102,7 +102,7 @@ class Summary:
             make_stats=self.stats,
         )
 
-    def _cost(self, energy: Energy, seconds: float, speed: Throughput) -> Cost:
+    def _cost(self, energy: Energy, seconds: float, speed: Throughput, interval: tuple[float, float]) -> Cost:
         """What the job costs, and emits."""
         system = self.of.system
         models = np.bincount(system.device_model[self.of.placement.devices], minlength=len(system.models)).tolist()
@@ -112,6 +112,8 @@ class Summary:
             samples=speed.samples_per_s * seconds if speed.samples_per_s else None,
             tokens=speed.tokens_per_s * seconds if speed.tokens_per_s else None,
             sample=sample_name(self.of.plan.training, self.of.whole.meta.sequence_length),
+            hours_spread=half_width(*interval), it_spread=half_width(*energy.interval_j),
+            timed=energy.timed_j / energy.node_j if energy.node_j else 1.0,
         )  # fmt: skip
         return cost(used, self.energy.cost)
 

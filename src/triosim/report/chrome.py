@@ -160,7 +160,9 @@ class _Events:
         self.thread = FIRST_STREAM + stream + _THREADS * lane
         self.launched, self.launcher = self._join()
         self.flow = len(rows) + 1  # correlations take the numbers below
-        self.of_rank = {rank: np.flatnonzero(self.rank == rank) for rank in ranks}
+        order = np.argsort(self.rank, kind="stable")
+        bounds = np.searchsorted(self.rank[order], [*sorted(ranks), len(timeline.rank_names)])
+        self.of_rank = dict(zip(sorted(ranks), np.split(order, bounds[1:-1]), strict=True))
         self._forms = LineForms(partial(_form, timeline))  # not a method, which would keep all of this alive
 
     def _join(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -172,11 +174,14 @@ class _Events:
         launched = np.full(len(rows), -1, np.int64)
         launcher = np.full(len(rows), -1, np.int64)
         order = np.argsort(self.rank, kind="stable")
-        host, device = rows[order[:-1]], rows[order[1:]]
-        joined = (s.op[host] == Op.ISSUE) & (s.op[device] != Op.ISSUE) & (s.op[device] != Op.RECEIVE)
+        ordered = rows[order]
+        op = s.op[ordered]
+        joined = (op[:-1] == Op.ISSUE) & (op[1:] != Op.ISSUE) & (op[1:] != Op.RECEIVE)
         for column in (s.rank, s.operator, s.micro_batch, s.iteration):
-            joined &= column[host] == column[device]
-        at = np.flatnonzero(joined & (self.end[order[:-1]] <= self.start[order[1:]]))
+            there = column[ordered]
+            joined &= there[:-1] == there[1:]
+        at = np.flatnonzero(joined)
+        at = at[self.end[order[at]] <= self.start[order[at + 1]]]
         launched[order[at]], launcher[order[at + 1]] = order[at + 1], order[at]
         return launched, launcher
 

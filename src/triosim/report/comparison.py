@@ -47,6 +47,8 @@ def show(found: Comparison, console: Console) -> None:
         change = "" if one is first else _relative(one.seconds, first.seconds)
         rows.add_row(Text(letter, "bold"), one.label, Text(one.name, "dim"), format_time(one.seconds), change)
     console.print(rows)
+    if found.per_sample:
+        console.print(Text("Times are those of a sample."))
     console.print()
     console.print(_asked(found, letters) if found.asked else Text("The same was asked of all."))
     for other in range(1, len(found.results)):

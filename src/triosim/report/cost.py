@@ -39,6 +39,10 @@ def show(found: Cost, console: Console, sources: bool = True) -> None:
     for row in found.rows:
         table.add_row(*_cells(row))
     console.print(table)
+    sides = ((words, _sides(found.rows[0], name)) for name, words in _UNSURE if name in found.rows[0].interval)
+    unsure = [f"{words} {low:+.0f} to {high:+.0f} %" for words, (low, high) in sides if max(-low, high) >= 0.5]
+    if unsure:
+        paragraph(console, Text(f"  90 %: {', '.join(unsure)}", style="dim"), indent=2, most=_MOST)
     money = next((row for row in found.rows if row.unit == "job"), found.rows[0])
     if money.usd and len(money.usd_parts) > 1:
         shares = (f"{name} {100 * part / money.usd:.0f} %" for name, part in money.usd_parts.items())
@@ -51,6 +55,18 @@ def show(found: Cost, console: Console, sources: bool = True) -> None:
         for sentence in found.sources:
             rows.add_row("-", sentence)
         console.print(rows)
+
+
+_UNSURE = (
+    ("facility_kwh", "energy"), ("usd", "USD"), ("location_kg", "CO2e there"), ("embodied_kg", "embodied"),
+    ("water_l", "water"),
+)  # fmt: skip
+
+
+def _sides(row: CostRow, name: str) -> tuple[float, float]:
+    """How far below and above an interval goes, in per cent."""
+    value, (low, high) = getattr(row, name), row.interval[name]
+    return 100 * (low / value - 1), 100 * (high / value - 1)
 
 
 def _cells(row: CostRow) -> tuple[str, ...]:

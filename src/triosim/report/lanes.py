@@ -11,7 +11,11 @@ def lanes(track: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.in
 
     An in-order stream needs one lane; arrivals, which are on no stream, may need more.
     """
-    order = np.lexsort((end, start, track))
+    order = np.argsort(track, kind="stable")
+    by_track, starts, ends = track[order], start[order], end[order]
+    earlier = (starts[1:] < starts[:-1]) | ((starts[1:] == starts[:-1]) & (ends[1:] < ends[:-1]))
+    if (earlier & (by_track[1:] == by_track[:-1])).any():  # not every track is in order, as streams are
+        order = np.lexsort((end, start, track))
     lane = np.empty(len(track), np.int64)
     lane[order] = lanes_in_order(track[order], start[order], end[order])
     return lane

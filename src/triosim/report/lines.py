@@ -19,8 +19,8 @@ except ImportError:  # there was no compiler when TrioSim was installed
     _native = None
 
 BETWEEN = ",\n"
-PIECE = 1 << 16
-"""Lines that are put together at a time."""
+PIECE = 1 << 11
+"""Lines that are put together at a time: about a megabyte, which stays close to the processor until it is written."""
 
 
 class LineForms:

@@ -1,4 +1,4 @@
-"""The timeline in Perfetto's own binary form (``.pftrace``): an eighth of the size of JSON, and written faster.
+"""The timeline in Perfetto's own binary form (``.pftrace``): a ninth of the size of JSON, and written faster.
 
 A track per rank, below it one per stream; slices with operator, phase, module and bytes; arrows from each send to its
 arrival; counters of memory and power.  https://ui.perfetto.dev opens it, and its trace processor reads it with SQL.
@@ -43,7 +43,7 @@ from triosim.schedule.program import HOST, STREAMS, Op
 from triosim.trace.tables import Phase
 
 LIMIT = 10_000_000
-"""Slices above which only one rank of each class is written: about 400 MB."""
+"""Slices above which only one rank of each class is written: about 500 MB."""
 
 _PIECE = 1 << 16  # slices
 _RECEIVE = len(STREAMS)
@@ -139,7 +139,8 @@ def _pieces(timeline: Timeline, ranks: Sequence[int]) -> Iterator[bytes]:
         yield track(uuid, name + (f" {lane + 1}" if lane else ""), parents[rank], place)
         yield upon(uuid)
         for begin in range(first, last, _PIECE):
-            yield _slices(timeline, made, slice(begin, min(begin + _PIECE, last)))
+            since = int(made.end[begin - 1]) if begin > first else 0
+            yield _slices(timeline, made, slice(begin, min(begin + _PIECE, last)), since)
     for rank, parent in parents.items():
         yield from _counters(timeline, rank, parent, numbered)
 
@@ -159,14 +160,14 @@ def _steps(timeline: Timeline, made: _Shown, rank: int, parent: int, uuid: int) 
     which = np.unique(iteration).tolist()
     starts = [int(made.start[mine[iteration == n]].min()) for n in which]
     ends = [*starts[1:], int(made.end[mine].max(initial=0))]
-    for n, start, end in zip(which, starts, ends, strict=True):
+    for n, since, start, end in zip(which, [0, *ends], starts, ends, strict=False):
         begin = message((Event.type, Type.begin), (23, f"iteration {n}"))
-        yield packet((Packet.timestamp, start), (Packet.event, begin))
-        yield packet((Packet.timestamp, end), (Packet.event, message((Event.type, Type.end))))
+        yield packet((Packet.timestamp, start - since), (Packet.event, begin))
+        yield packet((Packet.timestamp, end - start), (Packet.event, message((Event.type, Type.end))))
 
 
-def _slices(timeline: Timeline, made: _Shown, which: slice) -> bytes:
-    """Slices of one track, each with its beginning and its end."""
+def _slices(timeline: Timeline, made: _Shown, which: slice, since: int) -> bytes:
+    """Slices of one track, each with its beginning and its end; ``since``: the end of the one before them."""
     s, rows = timeline.slices, made.rows[which]
     name, phase, module = s.name[rows].astype(np.int64) + 1, s.phase[rows].astype(np.int64), s.module[rows] + 1
     moves = (s.bytes[rows] > 0) & (s.op[rows] != Op.COMPUTE) & (s.op[rows] != Op.ISSUE)
@@ -190,7 +191,7 @@ def _slices(timeline: Timeline, made: _Shown, which: slice) -> bytes:
         arrival = s.op[rows] == Op.RECEIVE
         event.append(fixed(Event.flow, pair + 1, (pair >= 0) & ~arrival))
         event.append(fixed(Event.flow_end, pair + 1, (pair >= 0) & arrival))
-    return slices(made.start[which], made.end[which], event)
+    return slices(made.start[which], made.end[which], event, since)
 
 
 def _counters(timeline: Timeline, rank: int, parent: int, numbered: Iterator[int]) -> Iterator[bytes]:

@@ -1,7 +1,9 @@
 """What Perfetto's binary form is made of: tracks, slices on them, counters, and texts that are named by number.
 
-Fields are those of Perfetto's ``TracePacket`` and ``TrackEvent`` (``protos/perfetto/trace`` of its repository).  Times
-are nanoseconds.
+Fields are those of Perfetto's ``TracePacket``, ``TrackEvent`` and ``ClockSnapshot`` (``protos/perfetto/trace`` of its
+repository).  Times are nanoseconds.  On a track each is written as what has passed since the one before, which takes a
+byte or two where a time takes five: a clock of the packets' sequence that counts so, and is set to 0 where a track
+begins.
 """
 
 from __future__ import annotations
@@ -17,14 +19,15 @@ from triosim.report.protobuf import Rows, constant, fixed, joined, message, nest
 
 _TRACE_PACKET = 1  # of the file
 _SEQUENCE = 1
-_NEEDS_STATE, _STATE_CLEARED = 2, 1
+_STATE_CLEARED = 1
+_BOOT_TIME, _SINCE_LAST = 6, 64  # clocks: the file's own, and that of the sequence, numbered from 64 to 127
 _EXPLICIT = 3  # order of tracks
 
 
 class Packet(IntEnum):
     """Fields of a packet."""
 
-    timestamp, sequence, event, interned, flags, defaults, track = 8, 10, 11, 12, 13, 59, 60
+    clocks, timestamp, sequence, event, interned, flags, clock, defaults, track = 6, 8, 10, 11, 12, 13, 58, 59, 60
 
 
 class Event(IntEnum):
@@ -39,6 +42,10 @@ class Type(IntEnum):
     begin, end, counter = 1, 2, 4
 
 
+class _Clock(IntEnum):
+    number, time, incremental = 1, 2, 3
+
+
 class _Interned(IntEnum):
     category, title, annotation_name, text = 1, 2, 3, 29
 
@@ -51,6 +58,13 @@ class Annotation(IntEnum):
 
 class _Track(IntEnum):
     uuid, title, parent, counter, ordering, place = 1, 2, 5, 8, 11, 12
+
+
+_AT_ZERO = message(
+    (1, message((_Clock.number, _BOOT_TIME), (_Clock.time, 0))),
+    (1, message((_Clock.number, _SINCE_LAST), (_Clock.time, 0), (_Clock.incremental, 1))),
+)
+"""Both clocks at 0.  Perfetto counts from there again, as often as that is said."""
 
 
 def packet(*fields: tuple[int, int | str | bytes]) -> bytes:
@@ -91,23 +105,29 @@ def track(uuid: int, name: str, parent: int = 0, place: int = 0, explicit: bool 
 
 
 def upon(uuid: int) -> bytes:
-    """What follows is on this track."""
-    return packet((Packet.defaults, message((11, message((11, uuid))))))
+    """What follows is on this track, from time 0 on."""
+    defaults = message((Packet.event, message((Event.track, uuid))), (Packet.clock, _SINCE_LAST))
+    return packet((Packet.defaults, defaults), (Packet.clocks, _AT_ZERO))
 
 
-def slices(start: NDArray[np.int64], end: NDArray[np.int64], event: Sequence[Rows]) -> bytes:
-    """Slices of one track, each with its beginning, of which ``event`` says more, and its end."""
+def slices(start: NDArray[np.int64], end: NDArray[np.int64], event: Sequence[Rows], since: int = 0) -> bytes:
+    """Slices of one track, each with its beginning, of which ``event`` says more, and its end.
+
+    Args:
+        start, end: of each; none begins before the one before it ends.
+        event: what else is known of them.
+        since: end of the slice before the first.
+    """
     many = len(start)
     begin = nested(
         _TRACE_PACKET,
-        numbers(Packet.timestamp, start),
+        numbers(Packet.timestamp, start - np.append(since, end[:-1])),
         constant(Packet.sequence, _SEQUENCE, many),
-        constant(Packet.flags, _NEEDS_STATE, many),
         nested(Packet.event, constant(Event.type, Type.begin, many), *event),
     )
     ends = nested(
         _TRACE_PACKET,
-        numbers(Packet.timestamp, end),
+        numbers(Packet.timestamp, end - start),
         constant(Packet.sequence, _SEQUENCE, many),
         nested(Packet.event, constant(Event.type, Type.end, many)),
     )
@@ -128,7 +148,7 @@ def note(name: int, kind: int, values: NDArray[np.integer], where: NDArray[np.bo
 
 
 def counter(time: NDArray[np.float64], values: NDArray[np.int64] | NDArray[np.float64]) -> bytes:
-    """A track's values, each from a time (s) on."""
+    """A track's values, each from a time (s) on, ascending."""
     when = (picoseconds(time, "a time of the timeline", MOST_SUM) + 500) // 1000
     last = np.append(when[1:] != when[:-1], True)  # of several changes at one instant the last holds
     when, values = when[last], values[last]
@@ -136,4 +156,4 @@ def counter(time: NDArray[np.float64], values: NDArray[np.int64] | NDArray[np.fl
     value = numbers(Event.counter, values) if whole else fixed(Event.double_counter, values)
     event = nested(Packet.event, constant(Event.type, Type.counter, len(when)), value)
     number = constant(Packet.sequence, _SEQUENCE, len(when))
-    return nested(_TRACE_PACKET, numbers(Packet.timestamp, when), number, event).tobytes()
+    return nested(_TRACE_PACKET, numbers(Packet.timestamp, np.diff(when, prepend=0)), number, event).tobytes()

@@ -7,6 +7,7 @@ Wire format: https://protobuf.dev/programming-guides/encoding.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -178,8 +179,13 @@ def _same(text: bytes, messages: int) -> _Spread:
 # --- one message -----------------------------------------------------------------------------------------------------
 
 
+_SHORT = tuple(bytes([value]) for value in range(128))
+
+
 def varint(value: int) -> bytes:
     """A whole number, 0 or more."""
+    if value < 128:
+        return _SHORT[value]
     made = bytearray()
     while value > 127:
         made.append(value & 127 | 128)
@@ -188,6 +194,7 @@ def varint(value: int) -> bytes:
     return bytes(made)
 
 
+@functools.cache
 def tag(field: int, wire: int) -> bytes:
     """What stands before a field."""
     return varint(field << 3 | wire)

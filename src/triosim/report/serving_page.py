@@ -124,7 +124,7 @@ def _latencies(result: ServingResult) -> str:
         )
     charts = []
     for name in ("ttft", "tpot", "e2e"):
-        values = np.sort(found.seconds[name])
+        values = np.sort(found.seconds(name))
         if len(values):
             goals = [(str(goal), goal.limit_s) for goal, _, _ in found.goals if goal.metric == name]
             charts.append(f"<div><h3>{titles(result)[name]}</h3>{_cumulative(values, goals)}</div>")

@@ -194,7 +194,7 @@ def _collectives(result: Result, console: Console, width: int) -> None:
     longest = sorted(rows.items(), key=lambda item: -item[1][2])
     for key, (count, size, seconds) in longest[:_COLLECTIVES]:
         kind, axis, members = key
-        cells = (str(count), format_bytes(size), format_time(seconds), _ways(list(how[key])) or "-")
+        cells = (str(count), format_bytes(size), format_time(seconds), _algorithms(list(how[key])) or "-")
         table.add_row(kind, f"{axis}, {members} ranks", *cells)
     console.print(table)
     _more(console, len(rows) - _COLLECTIVES, "kinds of communication")
@@ -238,11 +238,11 @@ def _sentences(head: str, sentences: tuple[str, ...], console: Console, width: i
     _more(console, len(sentences) - _SENTENCES)
 
 
-def _ways(ways: list[tuple[str, str]]) -> str:
+def _algorithms(used: list[tuple[str, str]]) -> str:
     """``ring/LL128, ring/Simple``; of more than two only the algorithms."""
-    named = ["/".join(filter(None, way)) for way in ways]
+    named = ["/".join(filter(None, pair)) for pair in used]
     if len(named) > 2:
-        named = list(dict.fromkeys(algorithm for algorithm, _ in ways))
+        named = list(dict.fromkeys(algorithm for algorithm, _ in used))
     return ", ".join(filter(None, named))
 
 

@@ -12,7 +12,7 @@ from triosim.memory.liveness import Recorder
 from triosim.partition.gradients import Gradient, total_bytes
 from triosim.partition.passes.sink import sink
 from triosim.partition.residence import HOST as HOST_PLACE
-from triosim.partition.transfers import ALL_GATHER, ALL_REDUCE
+from triosim.partition.transfers import ALL_GATHER, ALL_REDUCE, COLLECTIVES
 from triosim.schedule._stage import PartFacts, StageFacts
 from triosim.schedule.fragments import Fragment
 from triosim.schedule.gathering import Missing
@@ -104,14 +104,14 @@ def _compressed(of: StageFacts, builder: ProgramBuilder, group: list[Gradient], 
     """Compress the gradients of a group and add up what they are compressed to; the instruction that does so last."""
     job, row = of.job, -1
     assert job.replication.compression is not None
-    ((what, axis, _),) = job.reductions(group[0].parameter)
+    ((_, axis, _),) = job.reductions(group[0].parameter)
     for call in job.replication.compression.calls(*job.compressible(group)):
         for op, seconds, size in (
             (Op.COMPUTE, call.touched / 2 * job.copy_s_per_byte, 0), (Op.COLLECTIVE, 0.0, call.sent)
         ):  # fmt: skip
             if size or (op == Op.COMPUTE and call.touched):
                 row = builder.add(
-                    op, of.stream(DP), operator=last, seconds=seconds, size=size, what=what,
+                    op, of.stream(DP), operator=last, seconds=seconds, size=size, what=COLLECTIVES.index(call.what),
                     axis=axis if size else -1, before=before,
                 )  # fmt: skip
                 before = [row]

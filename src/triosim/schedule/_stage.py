@@ -31,15 +31,16 @@ from triosim.partition.residence import HOST, GatheredModules
 from triosim.partition.resolve import JobMesh
 from triosim.partition.shards import resident
 from triosim.partition.step import Step
-from triosim.partition.transfers import ALL_GATHER
+from triosim.partition.transfers import ALL_GATHER, BESIDE_WEIGHTS
 from triosim.plan import Plan
 from triosim.schedule.actions import Action, Pass, Schedule, forward_only
-from triosim.schedule.backward import split_backward
+from triosim.schedule.backward import of_weights, split_backward
 from triosim.schedule.costs import ScheduleCosts
 from triosim.schedule.fragments import Tags
 from triosim.schedule.gathering import Gathering, Missing, UnitBlocks
 from triosim.schedule.host_copies import on_host
-from triosim.schedule.program import BESIDE, COMPUTE, TP, ProgramBuilder
+from triosim.schedule.program import BESIDE, COMPUTE, ENGINES, TP, ProgramBuilder
+from triosim.schedule.redistribution import redistribution
 from triosim.schedule.stages import Boundary, Stages
 from triosim.trace.tables import Category, Phase
 
@@ -60,8 +61,9 @@ class JobFacts:
         self.step, self.stages, self.plan, self.mesh, self.grads = step, stages, plan, mesh, grads
         self.costs = costs
         self.schedule, self.pipeline = schedule, mesh.stages
-        self.chunks = stages.count // self.pipeline
-        self._placed = [schedule.stage_of(part, self.pipeline) for part in range(stages.count)]
+        parts = stages.count * schedule.directions
+        self.chunks = parts // self.pipeline
+        self._placed = [schedule.stage_of(part, self.pipeline) for part in range(parts)]
         operators, values = step.trace.operators, step.trace.values
         self.tags = Tags()
         self._parts: dict[int, PartFacts] = {}
@@ -91,20 +93,37 @@ class JobFacts:
         self.skipped = operators.view.tolist()
         self.storage = values.storage.tolist()
         self.inputs = operators.inputs
-        transfers = step.transfers
+        cut = redistribution(step, stages.of)
+        transfers, self.returned = cut.transfers, cut.returned
+        overlaps = plan.overlap
+        self.pieces: list[int] = np.where(overlaps, transfers.pieces, 1).tolist()
+        self.copied: list[bool] = transfers.copied.tolist()
+        self.sums = cut.summands
+        self.of_weights = of_weights(step.homes) if any(pieces != 1 for pieces in self.pieces) else set[int]()
+        skips = operators.view.tolist()
+        self.readers = {
+            number: [row for row in rows if not skips[row] and row not in self.of_weights]
+            for number, rows in cut.readers.items() if overlaps
+        }  # fmt: skip
         self.exchanged = list(
             zip(transfers.bytes.tolist(), transfers.what.tolist(), transfers.axis.tolist(), strict=True)
         )
-        self.exchange_stream: list[int] = np.where(transfers.beside, BESIDE, TP).tolist()
+        streams = np.where(transfers.beside, BESIDE, TP)
+        if plan.stack is not None and not plan.stack.overlap_tensor:
+            streams[(transfers.axis == mesh.row("tp")) & (transfers.pieces == 1)] = COMPUTE
+        self.exchange_stream: list[int] = np.where(transfers.copied, ENGINES, streams).tolist()
         self.storages = StepStorages(step.trace)
         self.trains = bool(np.any(operators.phase == Phase.BACKWARD))
         self.grads_of = self._grads_of()
+        self.after: list[int] = transfers.after.tolist()
+        self.first_read: list[int] = transfers.before.tolist()
         self.issued_after: dict[int, list[int]] = {}
         self.issued_before: dict[int, list[int]] = {}
         self.needed_before: dict[int, list[int]] = {}
         self.once: set[int] = set()
         pairs = zip(transfers.after.tolist(), transfers.before.tolist(), strict=True)
         for number, (after, before) in enumerate(pairs):
+            before = self.readers[number][0] if self.readers.get(number) else before
             gathers = self.exchanged[number][1] == ALL_GATHER
             if after < 0 or (gathers and before < len(self.phase) and stages.of[after] != stages.of[before]):
                 self.issued_before.setdefault(before, []).append(number)  # what another stage made crosses as it is
@@ -150,11 +169,24 @@ class JobFacts:
         found: dict[int, list[Gradient]] = {}
         for gradient in self.grads:
             first: dict[int, int] = {}
-            for part in sorted(self.stages.parameters.get(gradient.parameter, ())):
+            for part in self._users(gradient.parameter):
                 first.setdefault(self.stage(part), part)
             for part in first.values():
                 found.setdefault(part, []).append(gradient)
         return found
+
+    def _users(self, parameter: int) -> list[int]:
+        """The parts that use a parameter, in every copy of the model, by their place in it."""
+        used = sorted(self.stages.parameters.get(parameter, ()))
+        return [part + copy * self.stages.count for part in used for copy in range(self.schedule.directions)]
+
+    def summands(self, number: int) -> tuple[int, ...]:
+        """The operators that make what a transfer sends, or add it up."""
+        return self.sums.get(number, (self.after[number],))
+
+    def stages_using(self, parameter: int) -> set[int]:
+        """The stages that use a parameter."""
+        return {self.stage(part) for part in self._users(parameter)}
 
     def part(self, number: int) -> PartFacts:
         """A part of the model, worked out once for all who write it; its blocks of memory are their own."""
@@ -176,26 +208,37 @@ class JobFacts:
 
 
 class PartFacts:
-    """What a stage runs of one part of the model, and what crosses to and from other stages."""
+    """What a stage runs of one part of the model, and what crosses to and from other stages.
 
-    def __init__(self, job: JobFacts, number: int) -> None:
-        self.job, self.number, self.chunk, self.plan = job, number, job.chunk(number), job.plan
+    Attributes:
+        number: which part of the model.
+        copy: the first part of its copy of the model, 0 where there is one.
+    """
+
+    def __init__(self, job: JobFacts, part: int) -> None:
+        self.job, self.chunk, self.plan = job, job.chunk(part), job.plan
+        number = self.number = part % job.stages.count
+        self.copy = part - number
         trace, stages = job.step.trace, job.stages
         mine, phases = stages.of == number, trace.operators.phase
         self.forward = np.flatnonzero(mine & (phases == Phase.FORWARD)).tolist()
         self.backward = np.flatnonzero(mine & ((phases == Phase.BACKWARD) | (phases == Phase.RECOMPUTE))).tolist()
+        self.in_pieces: dict[int, tuple[int, tuple[int, ...]]] = {}
+        """First of some products -> the transfer that is gathered in pieces for them, and all of them."""
+        if any(pieces != 1 for pieces in job.pieces):
+            self._arrange_pieces()
         self.rows: dict[Pass, list[int]] = {Pass.FORWARD: self.forward, Pass.BACKWARD: self.backward}
         if job.schedule.splits_backward:
             halves = split_backward(job.step.homes, self.backward)
             self.rows[Pass.INPUT_GRADIENT] = list(halves.input_gradient)
             self.rows[Pass.WEIGHT_GRADIENT] = list(halves.weight_gradient)
-        self.grads = job.grads_of.get(number, [])
+        self.grads = job.grads_of.get(part, [])
         self.summands = self._summands()
         self.arriving: dict[int, list[Boundary]] = {}
         self.leaving: dict[int, list[Boundary]] = {}
         self.returning: dict[int, list[Boundary]] = {}
         for boundary in stages.boundaries:
-            if job.stage(boundary.source) == job.stage(boundary.target):
+            if self.stage_of(boundary.source) == self.stage_of(boundary.target):
                 continue
             if boundary.target == number:
                 self.arriving.setdefault(boundary.read, []).append(boundary)
@@ -209,6 +252,31 @@ class PartFacts:
             used = [p for p, users in stages.parameters.items() if number in users]
             self.units = job.modules.units(used, self.grads, self.forward, self.backward)
         self.host_copies = self._host_copies()
+
+    def stage_of(self, number: int) -> int:
+        """The stage that has a part of the same copy of the model."""
+        return self.job.stage(self.copy + number)
+
+    def _arrange_pieces(self) -> None:
+        """Find the products for which something is gathered in pieces, and let weight gradients wait for what is done
+        beside or before them."""
+        job, mine = self.job, set(self.forward) | set(self.backward)
+        weights = job.of_weights & mine
+        forward = job.step.trace.operators.forward.tolist()
+        later: dict[int, int] = {}  # weight gradient -> the operator after which it is run
+        for number, rows in job.readers.items():
+            if rows and rows[0] in mine:
+                self.in_pieces[rows[0]] = (number, tuple(rows))
+                first = job.first_read[number]
+                later.update({row: rows[-1] for row in weights if first <= row < rows[-1]})
+        of_parameter = {forward[row]: row for row in sorted(weights, reverse=True) if forward[row] >= 0}
+        for number, pieces in enumerate(job.pieces):
+            if pieces == BESIDE_WEIGHTS and job.after[number] in mine:
+                end = job.after[number]
+                own = [of_parameter[forward[row]] for row in job.summands(number) if forward[row] in of_parameter]
+                later.update({row: end for row in weights if min(own, default=end) <= row < end})
+        place = {row: (later.get(row, row), row in later, row) for row in self.backward}
+        self.backward = sorted(self.backward, key=place.__getitem__)
 
     def _summands(self) -> dict[int, int]:
         """Storages of gradients -> those of the summands that this part has of them.
@@ -229,7 +297,12 @@ class PartFacts:
     def _returned(self, boundary: Boundary) -> int:
         """Operator after which the gradient of what was received goes back: in the half that makes it."""
         rows = self.rows.get(Pass.INPUT_GRADIENT, self.backward)
-        return max((row for row in rows if row <= boundary.returned), default=boundary.returned)
+        last = max((row for row in rows if row <= boundary.returned), default=boundary.returned)
+        return max([last, *(self.job.after[number] for number in self.scattered(boundary))])
+
+    def scattered(self, boundary: Boundary) -> tuple[int, ...]:
+        """What scatters the gradient of what was received before it goes back."""
+        return self.job.returned.get((self.number, boundary.storage), ())
 
     def _host_copies(self) -> dict[bool, list[HostCopy]]:
         """What travels to the host and back in forwards (False) and backwards (True)."""
@@ -280,8 +353,9 @@ class StageFacts:
         if root is not None:
             self.ranks = self.ranks[:1] if root else self.ranks[1:]
         self.skipped = job.skipped if root is not False else job.skipped_elsewhere
-        numbers = job.parts(stage)
-        self.parts = [job.part(number) for number in numbers]
+        parts = job.parts(stage)
+        numbers = [part % job.stages.count for part in parts]
+        self.parts = [job.part(part) for part in parts]
         self.share = job.stages.share[:, numbers].sum(axis=1)
         updates = job.step.trace.operators.phase == Phase.OPTIMIZER
         own = np.flatnonzero(updates & (self.share > 0)).tolist()
@@ -303,7 +377,7 @@ class StageFacts:
         job = self.job
         if job.trains:
             return job.schedule.actions(self.stage, job.mesh.stages, job.mesh.micro_batches)
-        return forward_only(self.stage, job.mesh.stages, job.chunks, job.mesh.micro_batches)
+        return forward_only(job.schedule, self.stage, job.mesh.stages, job.mesh.micro_batches)
 
     def _copies_gradients(self) -> bool:
         """Whether gradients are copied to buckets; main gradients are reduced where they are (Megatron-LM's
@@ -316,7 +390,7 @@ class StageFacts:
     def blocks(self) -> RankBlocks:
         """What can occupy memory; worked out when somebody asks, as nobody does who only wants times."""
         job, trace = self.job, self.job.step.trace
-        numbers = job.parts(self.stage)
+        numbers = [part.number for part in self.parts]
         rows = np.flatnonzero(np.isin(job.stages.of, numbers))
         mine = {p: not set(users).isdisjoint(numbers) for p, users in job.stages.parameters.items()}
         blocks = RankBlocks(job.storages, mine, rows, 0 in numbers, self.mesh.micro_batches)
@@ -357,8 +431,7 @@ class StageFacts:
 
     def elsewhere(self, gradient: Gradient) -> list[int]:
         """The other stages that use the parameter of a gradient."""
-        users = {self.job.stage(part) for part in self.job.stages.parameters[gradient.parameter]}
-        return sorted(users - {self.stage})
+        return sorted(self.job.stages_using(gradient.parameter) - {self.stage})
 
     def groups(self) -> list[list[Gradient]]:
         """Gradients that are reduced together, the last chunk's first."""

@@ -3,6 +3,9 @@
 A model is cut into ``stages x chunks`` *parts* in the order of its forward.  :meth:`Schedule.stage_of` says which stage
 has a part, by default stage ``p % stages`` (a looped placement, Narayanan et al. 2021, section 2.2; with one chunk,
 parts are stages).  The parts of a stage are its chunks, in that order.
+
+A schedule of two :attr:`~Schedule.directions` has the model twice: half of its parts are those of one copy, the other
+half those of the other, and each micro-batch goes through one of the copies.
 """
 
 from __future__ import annotations
@@ -71,6 +74,22 @@ class Schedule(ABC):
         return 1
 
     @property
+    def directions(self) -> int:
+        """Copies of the model on the stages, each with micro-batches of its own (:meth:`micro_batches_of`)."""
+        return 1
+
+    @property
+    def model_parts(self) -> int:
+        """Parts into which the model is cut for each stage."""
+        return self.chunks_per_stage // self.directions
+
+    def micro_batches_of(self, part: int, stages: int, micro_batches: int) -> range:
+        """The micro-batches that go through a part, as many for each copy of the model."""
+        each = micro_batches // self.directions
+        copy = part // (stages * self.model_parts)
+        return range(copy * each, (copy + 1) * each)
+
+    @property
     def combines(self) -> bool:
         """Whether a forward and the backward of another micro-batch right after it are run in turn.
 
@@ -119,8 +138,16 @@ def check(schedule: Schedule, name: str, stages: int, micro_batches: int) -> Non
     allowed = " or ".join(", ".join(one.name.lower() for one in way) for way in ways)
     chunks = schedule.chunks_per_stage
     _check_placement(schedule, name, stages)
+    if stages * chunks % schedule.directions or micro_batches % schedule.directions:
+        raise PlanError(
+            f"schedule {name} has {schedule.directions} copies of the model for {stages} x {chunks} parts and "
+            f"{micro_batches} micro-batches: give numbers that divide by it"
+        )
+    placed = [schedule.stage_of(part, stages) for part in range(stages * chunks)]
     for stage in range(stages):
         where = f"schedule {name}: stage {stage} of {stages}"
+        parts = [part for part, own in enumerate(placed) if own == stage]
+        own = [schedule.micro_batches_of(part, stages, micro_batches) for part in parts]
         done: dict[tuple[int, int], tuple[Pass, ...]] = {}  # micro-batch and chunk -> passes that were run
         halved = Counter[int]()  # chunk -> micro-batches whose weight gradient is due
         answer = schedule.actions(stage, stages, micro_batches)
@@ -129,7 +156,7 @@ def check(schedule: Schedule, name: str, stages: int, micro_batches: int) -> Non
                 raise PlanError(f"{where} answers with {quoted(action)}, which is no Action: give a list of them")
             key = (action.micro_batch, action.chunk)
             place = f"micro-batch {quoted(key[0])}" + (f" of chunk {quoted(key[1])}" if key[1] else "")
-            if key[0] not in range(micro_batches) or key[1] not in range(chunks):
+            if key[1] not in range(chunks) or key[0] not in own[key[1]]:
                 raise PlanError(f"{where} runs {place}, which does not exist")
             before = done.get(key, ())
             after = (*before, action.what)
@@ -149,10 +176,8 @@ def check(schedule: Schedule, name: str, stages: int, micro_batches: int) -> Non
                     "or the backward in halves"
                 )
         finished = sum(passes in ways for passes in done.values())
-        if finished < micro_batches * chunks:
-            raise PlanError(
-                f"{where} runs {finished} of {micro_batches * chunks} micro-batches to the end: each needs {allowed}"
-            )
+        if finished < (due_in_all := sum(map(len, own))):
+            raise PlanError(f"{where} runs {finished} of {due_in_all} micro-batches to the end: each needs {allowed}")
 
 
 def _check_placement(schedule: Schedule, name: str, stages: int) -> None:
@@ -179,11 +204,15 @@ def numbered(passes: Iterable[tuple[Pass, int]]) -> list[Action]:
     return found
 
 
-def forward_only(stage: int, stages: int, chunks: int, micro_batches: int) -> list[Action]:
-    """What a stage runs where there is no backward: ``stages`` micro-batches through each chunk in turn."""
+def forward_only(schedule: Schedule, stage: int, stages: int, micro_batches: int) -> list[Action]:
+    """What a stage runs where there is no backward: ``stages`` micro-batches through each chunk in turn, of several
+    copies of the model first those that have come through fewer stages."""
+    parts = [p for p in range(stages * schedule.chunks_per_stage) if schedule.stage_of(p, stages) == stage]
+    own = [schedule.micro_batches_of(part, stages, micro_batches) for part in parts]
+    chunks = sorted(range(len(parts)), key=lambda chunk: parts[chunk] % (stages * schedule.model_parts))
     return [
         Action(Pass.FORWARD, m, chunk)
-        for first in range(0, micro_batches, stages)
-        for chunk in range(chunks)
-        for m in range(first, min(first + stages, micro_batches))
+        for first in range(0, micro_batches // schedule.directions, stages)
+        for chunk in chunks
+        for m in own[chunk][first : first + stages]
     ]

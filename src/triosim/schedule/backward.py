@@ -115,3 +115,8 @@ def split_backward(trace: Trace, backward: Sequence[int]) -> Halves:
         row for row in first if uses.counted[row] and any(uses.of_parameter[value] for value in uses.outputs[row])
     )
     return Halves(first, tuple(row for row in backward if row in weight), fused)
+
+
+def of_weights(trace: Trace) -> set[int]:
+    """The operators of a backward that make nothing but gradients of parameters or summands of them."""
+    return set(_uses(trace).complete)

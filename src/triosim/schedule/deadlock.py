@@ -25,6 +25,7 @@ class _Stages:
         placed = [schedule.stage_of(part, stages) for part in range(stages * schedule.chunks_per_stage)]
         self.parts = [[part for part, own in enumerate(placed) if own == stage] for stage in range(stages)]
         self.placed, self.at, self.done = placed, [0] * stages, set[_PassRun]()
+        self.last = stages * schedule.model_parts - 1  # of each copy of the model
 
     def makes(self, stage: int, action: Action) -> _PassRun:
         return _PassRun(action.what is not Pass.FORWARD, action.micro_batch, self.parts[stage][action.chunk])
@@ -34,9 +35,10 @@ class _Stages:
         backward, m, part = self.makes(stage, action)
         if action.what is Pass.WEIGHT_GRADIENT:
             return None
+        of_copy = part % (self.last + 1)
         if not backward:
-            return _PassRun(False, m, part - 1) if part else None
-        return _PassRun(True, m, part + 1) if part + 1 < len(self.placed) else _PassRun(False, m, part)
+            return _PassRun(False, m, part - 1) if of_copy else None
+        return _PassRun(True, m, part + 1) if of_copy < self.last else _PassRun(False, m, part)
 
     def run(self) -> None:
         """Run everything that does not wait."""

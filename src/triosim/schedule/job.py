@@ -24,7 +24,7 @@ from triosim.partition.gradients import Gradient, gradients
 from triosim.partition.residence import HOST as HOST_PLACE
 from triosim.partition.resolve import JobMesh
 from triosim.partition.step import Step
-from triosim.partition.transfers import ALL_GATHER
+from triosim.partition.transfers import ALL_GATHER, REDUCE_SCATTER
 from triosim.plan import Plan
 from triosim.schedule._epilogue import Final, reductions, update
 from triosim.schedule._stage import JobFacts, PartFacts, StageFacts
@@ -278,7 +278,8 @@ class StageWriter:
             self.of.stream(COPY),
         )
         at, arrivals = np.full(len(job.phase), -1, np.int64), {}
-        previous, end = -1, 0
+        previous, end, left = -1, 0, dict[int, float]()
+        self.part = part
         waits = self._receive_gradients(part) if kind.what in (Pass.BACKWARD, Pass.INPUT_GRADIENT) else []
         rows = np.array(part.rows[kind.what], np.int64)
         marked = np.ones(len(rows), bool)
@@ -297,13 +298,16 @@ class StageWriter:
             if place == len(rows):
                 break
             row = int(rows[place])
-            before = waits
+            before, share = waits, 1.0
             waits = []
             for boundary in part.arriving.get(row, ()):
                 arrivals[boundary.storage] = self._receive(boundary, False)
                 before = [*before, arrivals[boundary.storage]]
             for number in job.issued_before.get(row, ()):
                 self._exchange(number, row, [*before, previous])
+            if row in part.in_pieces and part.in_pieces[row][0] in self.done:
+                previous = self._begin_pieces(*part.in_pieces[row], before, left)
+                before = []
             if row in job.needed_before:
                 before = before + [self.done[n] for n in job.needed_before[row] if n in self.done]
             if self.fetches:
@@ -314,7 +318,9 @@ class StageWriter:
             if self.of.skipped[row]:
                 waits = before
             else:
-                previous = builder.add(Op.COMPUTE, COMPUTE, operator=row, seconds=job.seconds[row], before=before)
+                share = left.get(row, self._first_piece(row))
+                seconds = job.seconds[row] * share
+                previous = builder.add(Op.COMPUTE, COMPUTE, operator=row, seconds=seconds, before=before)
             at[row] = previous
             copy_writer.after(row, previous)
             if units is not None:
@@ -322,12 +328,15 @@ class StageWriter:
             for number in job.issued_after.get(row, ()):
                 if number not in job.once or kind.final:
                     self._exchange(number, row, [previous])
+                    if share < 1 and row not in left:
+                        at[row] = previous = self._end_pieces(number, row, 1 - share)
             going = (part.returning if backward else part.leaving).get(row, ())
             if going:
                 done = [self.done[n] for n in job.issued_after.get(row, ()) if n in self.done]
                 done += [previous] if previous >= 0 else []
                 for boundary in going:
-                    self._send(boundary, backward, done)
+                    scattered = part.scattered(boundary) if backward else ()
+                    self._send(boundary, backward, done + [self.done[n] for n in scattered if n in self.done])
         if units is not None:
             units.finish(at, alone if backward else job.replication.regathers)
         uses = recorder.build(job.storages.uses(part.rows[kind.what], at, arrivals))
@@ -339,14 +348,46 @@ class StageWriter:
         """Operators next to which something else than operators happens."""
         marked = self.job.around.copy()
         crossing = part.returning if backward else part.leaving
-        for rows in (part.arriving, crossing, gathers, *copy_writer.rows()):
+        products = [row for _, rows in part.in_pieces.values() for row in rows]
+        for rows in (part.arriving, crossing, gathers, products, *copy_writer.rows()):
             marked[list(rows)] = True
         return marked
+
+    def _begin_pieces(
+        self, number: int, rows: Sequence[int], before: list[int], left: dict[int, float]
+    ) -> int:  # fmt: skip
+        """Run the pieces of some products, beside which others are gathered; ``left`` is told what is left of each."""
+        share, last = 1 / self.job.pieces[number], -1
+        for row in rows:
+            seconds = self.job.seconds[row] * (1 - share)
+            last = self.builder.add(Op.COMPUTE, COMPUTE, operator=row, seconds=seconds, before=before)
+            left[row], before = share, []
+        return last
+
+    def _first_piece(self, row: int) -> float:
+        """The part of a product after which what it makes begins to be scattered, 1 for all of it."""
+        numbers = [n for n in self.job.issued_after.get(row, ()) if self.job.exchanged[n][1] == REDUCE_SCATTER]
+        return min((1 / self.job.pieces[n] for n in numbers if self.job.pieces[n] > 1), default=1.0)
+
+    def _end_pieces(self, number: int, row: int, share: float) -> int:
+        """Run the other pieces of a product beside their scattering; what copy engines bring is added up after it."""
+        last = self.builder.add(Op.COMPUTE, COMPUTE, operator=row, seconds=self.job.seconds[row] * share)
+        if self.job.copied[number]:
+            size, what, _ = self.job.exchanged[number]
+            touched = size * (1 + 1 / self.job.pieces[number])
+            last = self.done[number] = self.builder.add(
+                Op.COMPUTE, COMPUTE, operator=row, seconds=touched / 2 * self.job.copy_s_per_byte, what=what,
+                before=[self.done[number]],
+            )  # fmt: skip
+        return last
 
     def _exchange(self, number: int, row: int, after: list[int]) -> None:
         size, what, axis = self.job.exchanged[number]
         stream = self.of.stream(self.job.exchange_stream[number])
         before = [instruction for instruction in after if instruction >= 0]
+        if self.job.copied[number] and what == ALL_GATHER:  # each rank puts its part where the others find it
+            seconds = size / self.job.pieces[number] * self.job.copy_s_per_byte
+            before = [self.builder.add(Op.COMPUTE, COMPUTE, operator=row, seconds=seconds, what=what, before=before)]
         self.done[number] = self.builder.add(
             Op.COLLECTIVE, stream, operator=row, size=size, what=what, axis=axis, before=before
         )
@@ -359,7 +400,7 @@ class StageWriter:
             operator=b.returned if back else b.made,
             size=-(-b.bytes // self.scattered),
             axis=self.mesh.pipeline_axis,
-            peer=self.job.stage(b.source if back else b.target),
+            peer=self.part.stage_of(b.source if back else b.target),
             tag=self.job.tags("boundary", back, b.storage, b.made, b.target),
             before=before,
         )
@@ -373,7 +414,7 @@ class StageWriter:
             operator=operator,
             size=-(-b.bytes // self.scattered),
             axis=self.mesh.pipeline_axis,
-            peer=self.job.stage(b.target if back else b.source),
+            peer=self.part.stage_of(b.target if back else b.source),
             tag=self.job.tags("boundary", back, b.storage, b.made, b.target),
         )
         if self.scattered == 1:

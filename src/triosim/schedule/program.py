@@ -21,13 +21,13 @@ from triosim.partition.transfers import COLLECTIVES as COLLECTIVES
 if TYPE_CHECKING:
     from triosim.memory.lifetimes import Lifetimes
 
-STREAMS = ("compute", "tp", "dp", "send", "copy", "host", "replicas", "beside")
+STREAMS = ("compute", "tp", "dp", "send", "copy", "host", "replicas", "beside", "engines")
 """In-order queues of one rank.  ``tp`` and ``dp`` are the communicators of the axis that divides a step and of that on
 which the replicas divide what they keep; ``replicas`` is that between groups of replicas which have all of it;
 ``beside`` is that of what is exchanged within a step beside something else
-(:attr:`triosim.partition.transfers.Transfers.beside`)."""
+(:attr:`triosim.partition.transfers.Transfers.beside`); ``engines`` is what copy engines exchange within a step."""
 
-COMPUTE, TP, DP, SEND, COPY, HOST, REPLICAS, BESIDE = range(len(STREAMS))
+COMPUTE, TP, DP, SEND, COPY, HOST, REPLICAS, BESIDE, ENGINES = range(len(STREAMS))
 
 
 class Op(IntEnum):
@@ -109,6 +109,11 @@ class Program:
     def _rows(self) -> list[NDArray[np.int64]]:
         order = np.argsort(self.op, kind="stable")
         return np.split(order, np.cumsum(np.bincount(self.op, minlength=len(Op)))[:-1])
+
+    @cached_property
+    def holding(self) -> NDArray[np.bool_]:
+        """Which instructions are collectives that hold multiprocessors while they run."""
+        return (self.op == Op.COLLECTIVE) & (self.stream != ENGINES)
 
     def with_seconds(self, seconds: NDArray[np.float64]) -> Program:
         """The same program with other durations."""

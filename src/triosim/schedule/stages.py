@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.caching import kept
+from triosim.core.columns import distinct
 from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPES
 from triosim.core.errors import PlanError
@@ -517,9 +518,11 @@ def _stages_of_parameters(trace: Trace, of: NDArray[np.int32]) -> dict[int, tupl
     row = operators.inputs.rows()
     runs = ((operators.phase == Phase.FORWARD) & ~operators.view)[row]
     read = owner[storage[operators.inputs.values]]
-    used = np.unique(np.stack([read, of[row]])[:, runs & (read >= 0)], axis=1)  # by parameter, then by stage
+    here = np.flatnonzero(runs & (read >= 0))
+    least, span = int(of.min(initial=0)), int(of.max(initial=0)) - int(of.min(initial=0)) + 1
+    used = distinct(read[here] * span + (of[row[here]] - least))  # by parameter, then by stage
     stages: dict[int, list[int]] = {v: [] for v in dict.fromkeys(owner[storage[weights]].tolist())}
-    for parameter, stage in used.T.tolist():
+    for parameter, stage in zip((used // span).tolist(), (used % span + least).tolist(), strict=True):
         stages[parameter].append(stage)
     return {parameter: tuple(own) or (0,) for parameter, own in stages.items()}
 

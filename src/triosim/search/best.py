@@ -322,6 +322,8 @@ class _Opened(Iterator[Candidate]):
             self.of.fell[TOO_LARGE] += 1
         else:
             new = _costs(bound.seconds, bound.bytes, self.devices)
+            if known == 0:
+                self.bounds.expect(candidate)
             costs = tuple(max(pair) for pair in zip(before, new, strict=True))
             heapq.heappush(self.heap, _Open(self.of.key(costs), candidate.number, known, costs))
 

@@ -46,22 +46,23 @@ from triosim.schedule.actions import SCHEDULES, Action, Pass, Schedule
 from triosim.schedule.costs import ScheduleCosts
 from triosim.schedule.gathering import Missing, missing
 from triosim.schedule.stages import Stages, cut
-from triosim.search.block_passes import StretchFacts, StretchPasses
+from triosim.search.block_passes import BlockPass, BoundPass, StretchFacts, StretchPasses
 from triosim.search.block_step import BLOCKS, BlockStep, BlockStretch, NoBlocks, blocks_of, of_few_blocks
-from triosim.search.contracted import WORKS, ContractedPass, Leads, ReducedFlag, Tied
+from triosim.search.contracted import WORKS, Aside, ContractedPass, Leads, ReducedFlag, Tied, WrittenPass
 from triosim.search.evaluate import means_of
 from triosim.search.memory_of import reserved_by
 from triosim.search.order import Order, Turn, order_of
 from triosim.search.stage_kinds import Port
 from triosim.search.undisturbed import Call
-from triosim.search.ways import JobWays
+from triosim.search.ways import SEND, JobWays
 from triosim.stacks import ASSUMED
 from triosim.trace.repeated import KEPT, repeated
 from triosim.trace.tables import Trace
 from triosim.transform.optimizing import needs_whole_tensors, optimized
 from triosim.transform.recompute import recomputed
 
-OF_ITS_OWN = ("pp", "dp", "schedule", "schedule_options", "micro_batches", "batch_size", "global_batch_size", "zero")
+OF_ITS_OWN = ("pp", "dp", "schedule", "schedule_options", "micro_batches", "micro_batch_size",
+              "batch_size", "global_batch_size", "zero")  # fmt: skip
 """Fields of a plan that steps of one micro-batch do not depend on, or that are told apart otherwise."""
 SUMMED = (1 << 30, 4)
 """Micro-batches for which passes are written, those of other numbers between them: in the first of them gradients are
@@ -73,6 +74,7 @@ SPARE = 7
 KEPT_STEPS = 24
 """Steps of few blocks that are kept."""
 
+_Place = tuple[BlockStretch, Pass, bool, Missing, bool]
 Check = Callable[[JobMesh, Schedule, Replication], None]
 CheckKind = Callable[[Step, Schedule, HostCosts], None]
 
@@ -88,6 +90,7 @@ class SharedStep:
             priced for.
         uncut: the step as one stage.
         passes: the passes of its stretches in the ways of :data:`SUMMED`, by what else they depend on.
+        updates: seconds of the rows of the optimizer for all parameters of a rank, by how many ranks share its states.
     """
 
     job: PricedJob
@@ -95,6 +98,7 @@ class SharedStep:
     once: NDArray[np.float64]
     uncut: Stages
     passes: dict[Hashable, StretchPasses]
+    updates: dict[int, NDArray[np.float64]]
 
     def of(self, micro_batches: int) -> BlockStep:
         """The step where there are so many micro-batches."""
@@ -106,6 +110,7 @@ class SharedStep:
 _STEPS = Latest[SharedStep](KEPT_STEPS, np.inf, lambda step: 1)
 _ROADS = Latest[ShortRoad](KEPT_STEPS, np.inf, lambda road: 1)
 _SHARES = Latest[Step](2 * KEPT_STEPS, np.inf, lambda step: 1)
+_WHOLES = Latest[Trace](4, np.inf, lambda trace: 1)
 
 
 def shared_step(
@@ -146,7 +151,7 @@ def shared_step(
         uncut = plan.recompute.startswith("full") or bool(job.step.replication.away)
         seconds = job.times[job.models[0]].seconds
         return SharedStep(
-            job, BlockStep(job.step, seconds, blocks, uncut), once, cut(job.step.trace, (), job.step.homes), {}
+            job, BlockStep(job.step, seconds, blocks, uncut), once, cut(job.step.trace, (), job.step.homes), {}, {}
         )
 
     return _STEPS.get(key, make)
@@ -222,6 +227,7 @@ class BlockJob:
         self.ways = JobWays(self.facts, system, self.placement, common.router, how, means_of)
         self.slowdown = interference(system.models[common.models[0]], fidelity.slowdown).slowdown
         self.passes = self._passes()
+        self._places: set[_Place] = set()  # of passes that are to be written
         self.known: list[StretchFacts] = [self.passes.facts(stretch) for stretch in self.stretches]
         self._sends: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
             self._sends_of(part) for part in range(self.parts)
@@ -302,7 +308,7 @@ class BlockJob:
         turns = [turn.after_backward, turn.what is not Pass.FORWARD]
         return missing(turns, 0 if turn.first else 1, self.replication.regathers, True)
 
-    def written(self, stage: int, turn: Turn | None) -> tuple[Hashable, Callable[[], ContractedPass]]:
+    def written(self, stage: int, turn: Turn | None) -> tuple[Hashable, Callable[[], WrittenPass]]:
         """A pass of a stage, or what ends its iteration, and what tells it apart."""
         if turn is None:
             key = (*(self.stretches[part] for part in self._parts(stage)), None)
@@ -310,16 +316,25 @@ class BlockJob:
         part = turn.chunk * self.stages + stage
         place = self.stretches[part], turn.what, turn.final, self._needs(turn, part), self._leads[stage]
         sent = self._sends[part][turn.what is not Pass.FORWARD]
-        tied = turn.final and tuple(self.tied(part, parameter) for parameter, _ in self.known[part].tied)
-        return (place, sent, tied), lambda: self._bound(part, place)
+        self._places.add(place)
+        return (place, sent), lambda: self._bound(part, place)
 
-    def _bound(self, part: int, place: tuple[BlockStretch, Pass, bool, Missing, bool]) -> ContractedPass:
-        one, other = (self.passes.pass_of(which, *place) for which in range(len(SUMMED)))
+    def _bound(self, part: int, place: _Place) -> BoundPass:
+        if self._places:
+            for known in self._places:
+                self._in_both_ways(known)
+            self._places.clear()
+            self.ways.know(call for call in self.passes.ways.names if call[0] != SEND)
+        one, other = self._in_both_ways(place)
         # in the first of the micro-batches gradients are made, in the others they are added to
         much = SUMMED[1] / self.mesh.micro_batches if self.mesh.micro_batches > 1 else 0.0
-        return one.between(other, much).bound(
-            lambda label, port: self._ticks(part, label, port), lambda label, port: self._label(part, label, port)
-        )
+        return one.bound(
+            other, much, lambda label, port: self._ticks(part, label, port),
+            self._label,
+        )  # fmt: skip
+
+    def _in_both_ways(self, place: _Place) -> list[BlockPass]:
+        return [self.passes.pass_of(which, *place) for which in range(len(SUMMED))]
 
     @cached_property
     def _leads(self) -> list[bool]:
@@ -341,9 +356,8 @@ class BlockJob:
     def _ticks(self, part: int, label: int, port: Leads | None) -> int:
         return self.ways.move(self.passes.ways.names[label]) if port is None else self._sent(part, port)
 
-    def _label(self, part: int, label: int, port: Leads | None) -> int:
-        what, size, axis = self.passes.ways.names[label]
-        return self.ways.label((what, self.tied(part, port.parameter).bytes if isinstance(port, Tied) else size, axis))
+    def _label(self, label: int) -> int:
+        return self.ways.label(self.passes.ways.names[label])
 
     def _sent(self, part: int, port: Leads) -> int:
         """Ticks of what is sent, 0 for what is received."""
@@ -352,9 +366,6 @@ class BlockJob:
                 return 0
             arriving = len(self.known[part].arriving)
             return self._sends[part][port.back][port.boundary - (0 if port.back else arriving)]
-        if isinstance(port, Tied):
-            tied = self.tied(part, port.parameter)
-            return self.ways.send(tied.source, tied.target, tied.bytes)[0]
         return 0
 
     def messages(self, pairs: dict[tuple[int, int], int], alone: int) -> BlockMessages:
@@ -370,15 +381,17 @@ class BlockJob:
             waits.append(made.add(Row.RECEIVES, -1, 0, port=ReducedFlag(chunk)))
             for parameter, _ in self.known[part].tied:
                 own = self.tied(part, parameter)
-                there = own._replace(source=own.target, target=own.source)
-                waits.append(made.add(Row.RECEIVES, -1, 0, port=there))
+                back = own._replace(source=own.target, target=own.source)
+                waits.append(made.exchange(chunk, own, back, *self.ways.send(*own[1:]), chain))
         share = sum(np.array(self.known[part].share) for part in parts) / self._all_share
         ticks = picoseconds(self._optimizer_s * share, "the optimizer") + chain.gaps[rows]
         ticks, issue = ticks[share > 0], chain.issue[rows][share > 0]
-        made.host = int(issue.sum())
-        held = int((np.cumsum(issue) + np.cumsum(ticks[::-1])[::-1]).max(initial=0)) - chain.launch
+        held = made.host + int((np.cumsum(issue) + np.cumsum(ticks[::-1])[::-1]).max(initial=0)) - chain.launch
+        made.host += int(issue.sum())
         made.add(Row.WORK, WORKS, int(ticks.sum()), waits, stretch=chain.slowdown, held=max(held, 0))
         if self.replication.states and not self.replication.weights and self.facts.sharing > 1:
+            groups = [group for part in parts for group in self.known[part].groups]
+            self.ways.know((ALL_GATHER, *group) for group in groups if self.mesh.size(self.mesh.names[group[1]]) > 1)
             for part in parts:
                 for size, axis in reversed(self.known[part].groups):
                     if self.mesh.size(self.mesh.names[axis]) > 1:
@@ -394,24 +407,28 @@ class BlockJob:
     def _all_share(self) -> NDArray[np.float64]:
         return np.sum([self.known[part].share for part in range(self.parts)], axis=0)
 
-    @cached_property
+    @property
     def _optimizer_s(self) -> NDArray[np.float64]:
         """Seconds of the optimizer's rows for all parameters of a rank."""
-        rows, _ = self.passes.optimizer()
-        seconds = self.step.seconds
-        if self.replication.states:
-            job = self.priced.jobs[self.priced.models[0]]
-            job = replace(job, trace=sharded(self._share(BLOCKS), self.mesh, self.replication).trace)
-            found = priced_rows(job, self.priced.fidelity, np.array(rows)).seconds
-            return np.asarray(found * self.step.growth, np.float64)
-        return np.asarray(seconds[rows] * self.step.growth, np.float64)
+        shards, known = self.replication.shards(self.mesh) if self.replication.states else 1, self.shared.updates
+        if shards not in known:
+            rows, _ = self.passes.optimizer()
+            found = self.step.seconds[rows]
+            if self.replication.states:
+                job = self.priced.jobs[self.priced.models[0]]
+                job = replace(job, trace=sharded(self._share(BLOCKS), self.mesh, self.replication).trace)
+                found = priced_rows(job, self.priced.fidelity, np.array(rows)).seconds
+            known[shards] = np.asarray(found * self.step.growth, np.float64)
+        return known[shards]
 
     # --- what its figures are made of ---------------------------------------------------------------------------------
 
     def arranged(self) -> Arranged:
         """The job, but for the step of one micro-batch of a replica that of few blocks."""
         job, model = self.priced, self.priced.models[0]
-        whole = undivided(self.workload, self.rules, self.mesh, self.plan, self.replication)
+        whole = _WHOLES.get(
+            self._divides, lambda: undivided(self.workload, self.rules, self.mesh, self.plan, self.replication)
+        )
         return Arranged(
             whole, job.jobs[model], job.step, job.system, self.plan, job.fidelity, self.mesh, self.placement,
             job.times[model], self.facts.stages, self.launching, None, job.router, self.schedule, job.models, job.jobs,
@@ -467,13 +484,18 @@ class BlockJob:
         )  # fmt: skip
         return reserved_by(StageFacts(job, 0), order)
 
-    def _share(self, blocks: int) -> Step:
-        """The step of so many blocks, before replicas divide anything."""
-        mesh, plan, placed = self.mesh, self.plan, self.replication
+    @cached_property
+    def _divides(self) -> Hashable:
+        """Alike for plans that divide a micro-batch alike, whatever is divided among replicas."""
+        mesh, placed = self.mesh, self.replication
         scattered = placed.weights and placed.ranks(mesh) > 1
         names = tuple(name for name, _ in mesh.axes)
-        own = _asked(plan, mesh)
-        key = (Same(self.workload), own, mesh.micro_batch_size, mesh.micro_batches > 1, names, scattered, blocks)
+        asked = _asked(self.plan, mesh)
+        return Same(self.workload), asked, mesh.micro_batch_size, mesh.micro_batches > 1, names, scattered
+
+    def _share(self, blocks: int) -> Step:
+        """The step of so many blocks, before replicas divide anything."""
+        mesh, plan, placed, key = self.mesh, self.plan, self.replication, self._divides
 
         def road() -> ShortRoad:
             of = repeated(recomputed(optimized(self.workload, plan.optimizer), plan.recompute))
@@ -482,7 +504,7 @@ class BlockJob:
             return ShortRoad.along(of, self.rules, mesh, plan, placed, plan.stack or ASSUMED)
 
         try:
-            return _SHARES.get(key, lambda: _ROADS.get(key[:-1], road).step_of(blocks - KEPT, mesh, plan))
+            return _SHARES.get((key, blocks), lambda: _ROADS.get(key, road).step_of(blocks - KEPT, mesh, plan))
         except NotRepeating as error:
             raise NoBlocks(str(error)) from None
 
@@ -542,13 +564,12 @@ class BlockMessages:
                 to = pair[1] if lead.sends else pair[0]
                 found.append(MeetingPort((2 * number + lead.back) * of.mesh.micro_batches, self.pairs[pair], to))
             elif isinstance(lead, Tied):
-                own = lead if turn is None else of.tied(part, lead.parameter)
-                pair = (own.source, own.target)
-                found.append(MeetingPort(self._once(own), self.pairs[pair], pair[stage == pair[0]]))
+                pair = (lead.source, lead.target)
+                found.append(MeetingPort(self._once(lead), self.pairs[pair], pair[stage == pair[0]]))
             else:
-                chunk = lead.chunk if turn is None and isinstance(lead, ReducedFlag) else turn and turn.chunk
-                key = (stage, chunk if isinstance(lead, ReducedFlag) else "aside")
-                found.append(MeetingPort(self._once(key), self.alone, stage))
+                if turn is not None and not isinstance(lead, Aside):  # written for a stage of one chunk
+                    lead = lead._replace(chunk=turn.chunk)
+                found.append(MeetingPort(self._once((stage, lead)), self.alone, stage))
         return tuple(found)
 
     def _once(self, key: Hashable) -> int:

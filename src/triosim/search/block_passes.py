@@ -9,16 +9,18 @@ the stretch is refused.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.composition.host import HostCosts
+from triosim.core.columns import Ragged, distinct
 from triosim.core.dataclass import dataclass
-from triosim.engine.meeting import Row
+from triosim.engine.meeting import MeetingPiece, Row
 from triosim.prediction.prepare import PricedJob
 from triosim.schedule._stage import JobFacts, PartFacts, StageFacts
 from triosim.schedule.actions import SCHEDULES, Pass
@@ -68,25 +70,109 @@ class NamedWays:
         return 0, self.label((SEND, size, self.axis))
 
 
-class _BlockRow(NamedTuple):
-    """A row of a pass; ``before`` are rows of the pass, counted in two runs: of the pass, of what reduces after it."""
+@dataclass(frozen=True)
+class BlockRun:
+    """Rows of a pass, or of what reduces after it.
 
-    kind: int
-    stream: int
-    label: int
-    ticks: int
-    stretch: float
-    held: int
-    before: tuple[tuple[int, int], ...]
-    port: Leads | None
+    Attributes:
+        kind, stream, label, ticks, stretch, held: as of :class:`triosim.engine.meeting.MeetingPiece`, labels being
+            numbers of :class:`NamedWays`.
+        ends: how many rows all rows until and with each wait for, shape ``(rows + 1,)`` from 0.
+        run, before: what they wait for: which of the two runs, and which row of it.
+        ports: where rows lead that send or receive, None for others.
+    """
 
-    @property
-    def like(self) -> tuple[object, ...]:
-        """What rows of a repeated block have in common."""
-        return self.kind, self.stream, self.label, self.ticks, self.stretch, len(self.before), self.port
+    kind: NDArray[np.int64]
+    stream: NDArray[np.int64]
+    label: NDArray[np.int64]
+    ticks: NDArray[np.int64]
+    stretch: NDArray[np.float64]
+    held: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    run: NDArray[np.int64]
+    before: NDArray[np.int64]
+    ports: tuple[Leads | None, ...]
+
+    @staticmethod
+    def of(
+        rows: Sequence[tuple], before: Sequence[Sequence[tuple[int, int]]], ports: Sequence[Leads | None]
+    ) -> BlockRun:
+        """From rows of kind, stream, label, ticks, stretch and what is held."""
+        given = list(zip(*rows, strict=True)) or [()] * len(_COLUMNS)
+        columns: dict[str, NDArray[Any]] = {
+            name: np.array(column, np.float64 if name == "stretch" else np.int64)
+            for name, column in zip(_COLUMNS, given, strict=True)
+        }
+        flat = [pair for own in before for pair in own]
+        waits = np.array(flat, np.int64).reshape(len(flat), 2)
+        ends = np.cumsum([0, *map(len, before)], dtype=np.int64)
+        return BlockRun(**columns, ends=ends, run=waits[:, 0], before=waits[:, 1], ports=tuple(ports))
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    @cached_property
+    def waits(self) -> NDArray[np.int64]:
+        """How many rows each waits for."""
+        return np.diff(self.ends)
+
+    def first_other(self, other: BlockRun) -> int:
+        """The first row that is not like the one of another run, or their common length."""
+        length = min(len(self), len(other))
+        same = np.array([a == b for a, b in zip(self.ports, other.ports, strict=False)], bool)
+        for name in _LIKE:
+            same &= getattr(self, name)[:length] == getattr(other, name)[:length]
+        return int(np.argmin(same)) if not same.all() else length
+
+    def like(self, first: int, last: int, other: BlockRun, at: int) -> bool:
+        """Whether rows ``first .. last - 1`` are like as many of another run from row ``at`` on."""
+        here, there = slice(first, last), slice(at, at + last - first)
+        return self.ports[here] == other.ports[there] and all(
+            np.array_equal(getattr(self, name)[here], getattr(other, name)[there]) for name in _LIKE
+        )
+
+    def moved(
+        self, first: int, last: int, by: Sequence[tuple[BlockRun, int, BlockRun, int, int]], copies: int = 1
+    ) -> BlockRun:
+        """Rows ``first .. last - 1``, so many copies one after another.
+
+        Args:
+            by: runs and rows of two of them, and how often what is between them is added; -1 for as often as there are
+                copies before.
+        """
+        count = last - first
+        times = np.arange(copies)[:, None]
+        held = np.tile(self.held[first:last], (copies, 1))
+        flat = slice(self.ends[first], self.ends[last])
+        before = np.tile(self.before[flat], (copies, 1))
+        for new, at, old, was, often in by:
+            factor = times if often < 0 else often
+            held = held + factor * (new.held[at : at + count] - old.held[was : was + count])
+            one, other = (run.before[run.ends[b] : run.ends[b + count]] for run, b in ((new, at), (old, was)))
+            before = before + factor * (one - other)
+        same: dict[str, NDArray[Any]] = {name: np.tile(getattr(self, name)[first:last], copies) for name in _SAME}
+        ends = np.cumsum(np.append(0, np.tile(self.waits[first:last], copies)))
+        return BlockRun(
+            **same, held=np.maximum(held, 0).reshape(-1), ends=ends, run=np.tile(self.run[flat], copies),
+            before=before.reshape(-1), ports=self.ports[first:last] * copies,
+        )  # fmt: skip
+
+    @staticmethod
+    def joined(runs: Sequence[BlockRun]) -> BlockRun:
+        """One after another."""
+        columns: dict[str, NDArray[Any]] = {
+            name: np.concatenate([getattr(run, name) for run in runs]) for name in (*_COLUMNS, "run", "before")
+        }
+        ends = np.cumsum(np.concatenate([[0], *(run.waits for run in runs)])).astype(np.int64)
+        return BlockRun(**columns, ends=ends, ports=tuple(port for run in runs for port in run.ports))
 
 
-Runs = tuple[list[_BlockRow], list[_BlockRow]]
+_SAME = ("kind", "stream", "label", "ticks", "stretch")
+_COLUMNS = (*_SAME, "held")
+_LIKE = (*_SAME, "waits")
+"""What rows of a repeated block have in common, besides where they lead."""
+
+Runs = tuple[BlockRun, BlockRun]
 
 
 @dataclass(frozen=True)
@@ -106,78 +192,101 @@ class BlockPass:
     @staticmethod
     def of(made: ContractedPass) -> BlockPass:
         """A pass as it was written."""
-        ports = iter(made.ports)
+        given = iter(made.ports)
         split = len(made.kind) if made.reduces < 0 else made.reduces
-        rows = []
-        for row, kind in enumerate(made.kind):
-            before = tuple((int(b >= split), b - split if b >= split else b) for b in _last(made, made.before[row]))
-            port = next(ports) if kind >= Row.SENDS else None
-            columns = kind, made.stream[row], made.label[row], made.ticks[row], made.stretch[row], made.held[row]
-            rows.append(_BlockRow(*columns, before, port))
-        return BlockPass((rows[:split], rows[split:]), Counter(made.calls), made.exposed, made.host)
+        before = [[(int(b >= split), b - split if b >= split else b) for b in _last(made, own)] for own in made.before]
+        ports = [next(given) if kind >= Row.SENDS else None for kind in made.kind]
+        rows = list(zip(made.kind, made.stream, made.label, made.ticks, made.stretch, made.held, strict=True))
+        one, other = (BlockRun.of(rows[of], before[of], ports[of]) for of in (slice(split), slice(split, None)))
+        return BlockPass((one, other), Counter(made.calls), made.exposed, made.host)
 
-    @property
-    def ports(self) -> list[Leads]:
+    @cached_property
+    def columns(self) -> MeetingPiece:
+        """Its rows; labels are numbers of :class:`NamedWays`."""
+        all_of = BlockRun.joined(self.runs)
+        before = Ragged((all_of.before + all_of.run * len(self.runs[0])).astype(np.int32), all_of.ends)
+        return MeetingPiece(
+            all_of.kind.astype(np.int8), all_of.stream.astype(np.int8), all_of.ticks, all_of.stretch,
+            all_of.label.astype(np.int32), before, all_of.held,
+        )  # fmt: skip
+
+    @cached_property
+    def ports(self) -> tuple[Leads, ...]:
         """Where its rows lead, in order."""
-        return [row.port for rows in self.runs for row in rows if row.port is not None]
-
-    def between(self, other: BlockPass, part: float) -> BlockPass:
-        """A pass that lies between two, from this one ``part`` of the way to the other.
-
-        Raises:
-            NoBlocks: the two are not made of the same rows.
-        """
-        if not part:
-            return self
-        runs = tuple([_mixed(a, b, part) for a, b in _pairs(*own)] for own in zip(self.runs, other.runs, strict=True))
-        host = round(self.host + part * (other.host - self.host))
-        exposed = round(self.exposed + part * (other.exposed - self.exposed))
-        return BlockPass(runs, self.calls, exposed, host)  # type: ignore[arg-type]
+        return tuple(port for run in self.runs for port in run.ports if port is not None)
 
     def bound(
-        self, ticks: Callable[[int, Leads | None], int], label: Callable[[int, Leads | None], int]
-    ) -> ContractedPass:
-        """The pass on a mesh.
+        self, other: BlockPass, part: float, ticks: Callable[[int, Leads | None], int],
+        label: Callable[[int], int],
+    ) -> BoundPass:  # fmt: skip
+        """The pass on a mesh, one that lies between two, from this one ``part`` of the way to the other.
 
         Args:
             ticks: of what moves, by its number of :class:`NamedWays` and where it leads.
             label: the number of the mesh for those.
+
+        Raises:
+            NoBlocks: the two are not made of the same rows.
         """
-        made = ContractedPass(calls=self.calls, exposed=self.exposed)
-        first = len(self.runs[0])
-        for rows in self.runs:
-            for row in rows:
-                own = row.ticks + (ticks(row.label, row.port) if row.label >= 0 else 0)
-                made.add(
-                    Row(row.kind), row.stream, own, [b + run * first for run, b in row.before], row.stretch,
-                    label(row.label, row.port) if row.label >= 0 else -1, row.port, row.held,
-                )  # fmt: skip
-        made.host = self.host
-        return made
+        one = self.columns
+        took, held, stretch, host, exposed = one.ticks.copy(), one.held, one.stretch, self.host, self.exposed
+        if part:
+            two = other.columns
+            if not _same_rows(one, two) or self.ports != other.ports:
+                raise NoBlocks("passes of other rows where gradients are made")
+            took = np.rint(took + part * (two.ticks - took)).astype(np.int64)
+            held = np.rint(held + part * (two.held - held)).astype(np.int64)
+            stretch = stretch + part * (two.stretch - stretch)
+            host, exposed = round(host + part * (other.host - host)), round(exposed + part * (other.exposed - exposed))
+        named = np.full(len(one), -1, np.int32)
+        leads = one.kind >= Row.SENDS
+        moves = np.where(leads, -1, one.label)
+        for number in distinct(moves).tolist():
+            if number >= 0:
+                rows = moves == number
+                took[rows] += ticks(number, None)
+                named[rows] = label(number)
+        for row, port in zip(np.flatnonzero(leads).tolist(), self.ports, strict=True):
+            if (number := int(one.label[row])) >= 0:
+                took[row] += ticks(number, port)
+                named[row] = label(number)
+        piece = MeetingPiece(one.kind, one.stream, took, stretch, named, one.before, held)
+        return BoundPass(piece, self.ports, self.calls, exposed, host)
+
+
+@dataclass(frozen=True)
+class BoundPass:
+    """A pass of a stretch on a mesh.
+
+    Attributes:
+        rows: of the pass.
+        ports, calls, exposed, host: as of :class:`triosim.search.contracted.ContractedPass`.
+    """
+
+    rows: MeetingPiece
+    ports: tuple[Leads, ...]
+    calls: Counter[Call]
+    exposed: int
+    host: int
+
+    def piece(self) -> MeetingPiece:
+        """Its rows."""
+        return self.rows
+
+
+def _same_rows(one: MeetingPiece, other: MeetingPiece) -> bool:
+    """Whether two passes differ in times only."""
+    columns = ("kind", "stream", "label")
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in columns) and (
+        np.array_equal(one.before.offsets, other.before.offsets)
+        and np.array_equal(one.before.values, other.before.values)
+    )
 
 
 def _last(made: ContractedPass, before: list[int]) -> list[int]:
     """Of what a row waits for the last of each stream, which are in order."""
     of_stream = {made.stream[b]: b for b in before if made.kind[b] != Row.RECEIVES}
     return sorted({*of_stream.values(), *(b for b in before if made.kind[b] == Row.RECEIVES)})
-
-
-def _pairs(one: list[_BlockRow], other: list[_BlockRow]) -> Iterable[tuple[_BlockRow, _BlockRow]]:
-    if len(one) != len(other):
-        raise NoBlocks("passes of other rows where gradients are made")
-    return zip(one, other, strict=True)
-
-
-def _mixed(one: _BlockRow, other: _BlockRow, part: float) -> _BlockRow:
-    if (one.kind, one.stream, one.label, one.before, one.port) != (
-        other.kind, other.stream, other.label, other.before, other.port,
-    ):  # fmt: skip
-        raise NoBlocks("passes of other rows where gradients are made")
-    return one._replace(
-        ticks=round(one.ticks + part * (other.ticks - one.ticks)),
-        held=round(one.held + part * (other.held - one.held)),
-        stretch=one.stretch + part * (other.stretch - one.stretch),
-    )  # fmt: skip
 
 
 def longer(few: tuple[BlockPass, BlockPass, BlockPass], blocks: int) -> BlockPass:
@@ -199,49 +308,44 @@ def _on(few: list[int], blocks: int) -> int:
     return few[2] + (blocks - LONGEST) * (few[2] - few[1])
 
 
-def _longer_run(few: list[list[_BlockRow]], blocks: int) -> list[_BlockRow]:
-    period = len(few[1]) - len(few[0])
-    more = blocks - LONGEST
-    if not period and len(few[2]) == len(few[1]):
-        return [_grown(rows, more) for rows in zip(*few, strict=True)]
-    likes = [[row.like for row in rows] for rows in few]
-    same = (a == b for a, b in zip(likes[0], likes[1], strict=False))
-    first = next((place for place, equal in enumerate(same) if not equal), len(few[0]))
-    block = likes[1][first : first + period]
+def _longer_run(few: list[BlockRun], blocks: int) -> BlockRun:
+    least, old, new = few
+    period, more = len(old) - len(least), blocks - LONGEST
+    if not period and len(new) == len(old):
+        return _grown(few, more)
+    first = least.first_other(old)
+    rest = len(least) - first
     if (
-        likes[1] != likes[0][:first] + block + likes[0][first:]
-        or likes[2] != likes[0][:first] + 2 * block + likes[0][first:]
+        len(new) != len(old) + period
+        or not least.like(first, len(least), old, first + period)
+        or not old.like(0, first + period, new, 0)
+        or not old.like(first, first + period + rest, new, first + period)
     ):
         raise NoBlocks("rows that do not repeat")
-    old, new = few[1], few[2]
-    made = [_moved(new[at], [(new[at], old[at], more)]) for at in range(first)]
-    for copy in range(blocks - SHORTEST):
-        for at in range(first, first + period):
-            made.append(_moved(new[at], [(new[at + period], new[at], copy), (new[at], old[at], more)]))
-    return made + [_moved(new[at], [(new[at], old[at - period], more)]) for at in range(first + 2 * period, len(new))]
+    grows = (new, first, old, first, more)
+    return BlockRun.joined([
+        new.moved(0, first, [(new, 0, old, 0, more)]),
+        new.moved(first, first + period, [(new, first + period, new, first, -1), grows], blocks - SHORTEST),
+        new.moved(first + 2 * period, len(new), [(new, first + 2 * period, old, first + period, more)]),
+    ])  # fmt: skip
 
 
-def _moved(row: _BlockRow, by: list[tuple[_BlockRow, _BlockRow, int]]) -> _BlockRow:
-    """A row moved on as often as one says by what is between two others."""
-    before, held = [b for _, b in row.before], row.held
-    for new, old, times in by:
-        held += times * (new.held - old.held)
-        before = [b + times * (m - n) for b, (_, m), (_, n) in zip(before, new.before, old.before, strict=True)]
-    runs = (run for run, _ in row.before)
-    return row._replace(before=tuple(zip(runs, before, strict=True)), held=max(held, 0))
-
-
-def _grown(rows: tuple[_BlockRow, _BlockRow, _BlockRow], more: int) -> _BlockRow:
-    """A row that takes longer with each block."""
-    last = rows[-1]
-    if len({(row.kind, row.stream, row.label, row.before, row.port) for row in rows}) > 1:
-        raise NoBlocks("rows that are not alike")
-    ticks = _on([row.ticks for row in rows], LONGEST + more)
-    work = [row.ticks * row.stretch for row in rows]
-    stretch = (work[2] + more * (work[2] - work[1])) / ticks if ticks and last.stretch > 1 else last.stretch
-    return last._replace(
-        ticks=ticks, stretch=max(stretch, 1.0), held=max(last.held + more * (last.held - rows[1].held), 0)
-    )  # fmt: skip
+def _grown(few: list[BlockRun], more: int) -> BlockRun:
+    """Rows that take longer with each block."""
+    least, old, new = few
+    same = ("kind", "stream", "label", "run", "before", "ends")
+    for one in (least, old):
+        if one.ports != new.ports or not all(np.array_equal(getattr(one, n), getattr(new, n)) for n in same):
+            raise NoBlocks("rows that are not alike")
+    added = new.ticks - old.ticks
+    if (np.abs(added - (old.ticks - least.ticks)) > ROUNDED).any():
+        raise NoBlocks("blocks that do not add alike")
+    ticks = new.ticks + more * added
+    work = new.ticks * new.stretch
+    grown = work + more * (work - old.ticks * old.stretch)
+    stretch = np.where((ticks != 0) & (new.stretch > 1), grown / np.maximum(ticks, 1), new.stretch)
+    held = np.maximum(new.held + more * (new.held - old.held), 0)
+    return replace(new, ticks=ticks, stretch=np.maximum(stretch, 1.0), held=held)
 
 
 @dataclass(frozen=True)
@@ -291,6 +395,8 @@ class StretchPasses:
         self.called, self.tensor = called, tensor
         self.costs = ScheduleCosts(step.seconds, copy_s_per_byte=copies)
         self.ways = NamedWays(job.mesh.pipeline_axis)
+        forward = step.step.trace.operators.phase == Phase.FORWARD
+        self._same_forward = all(np.array_equal(own[forward], seconds[0][forward]) for own in seconds)
         self._stages: dict[BlockStretch, tuple[list[StageContraction], PartFacts]] = {}
         self._few: dict[tuple[int, BlockStretch, Pass, bool, Missing, bool], BlockPass] = {}
         self._passes: dict[tuple[int, BlockStretch, Pass, bool, Missing, bool], BlockPass] = {}
@@ -308,6 +414,8 @@ class StretchPasses:
         Raises:
             NoBlocks: blocks do not add alike.
         """
+        if what is Pass.FORWARD and self._same_forward:
+            which = 0
         key = (which, stretch, what, final, needs, leads)
         if stretch.blocks <= LONGEST:
             return self._pass(*key)
@@ -371,8 +479,12 @@ class StretchPasses:
         if any(one.arriving != last.arriving or one.leaving != last.leaving for one in few):
             raise NoBlocks("blocks that send differently")
         share = tuple(c + (stretch.blocks - LONGEST) * (c - b) for b, c in zip(few[1].share, last.share, strict=True))
-        rows = [[_BlockRow(axis, 0, 0, size, 1.0, 0, (), None) for size, axis in one.groups] for one in few]
-        groups = tuple((row.ticks, row.kind) for row in _longer_run(rows, stretch.blocks))
+        runs = [
+            BlockRun.of([(axis, 0, 0, size, 1.0, 0) for size, axis in one.groups], [()] * count, [None] * count)
+            for one in few for count in (len(one.groups),)
+        ]  # fmt: skip
+        longest = _longer_run(runs, stretch.blocks)
+        groups = tuple(zip(longest.ticks.tolist(), longest.kind.tolist(), strict=True))
         stays, held = (
             getattr(last, name) + (stretch.blocks - LONGEST) * (getattr(last, name) - getattr(few[1], name))
             for name in ("stays", "held")

@@ -26,7 +26,7 @@ operator a stage gathers what replicas have updated in parts (:mod:`triosim.sear
 all stages together, while it computes nothing: ``T >= (m W + G) / p``.
 
 The hosts of the stages issue operators one after another as well, though ahead of what arrives: with ``H`` seconds for
-a micro-batch ``T >= m H / p``.
+a micro-batch ``T >= m H / p``, and of a single one without what adds its gradients.
 
 **Memory.**  The stages together hold all parameters, gradients and optimizer states, each at least a ``dp``-th where
 ZeRO divides it; the fullest holds at least the mean.  When a stage ends the forward of a micro-batch, what its backward
@@ -40,14 +40,18 @@ plan are found as for its prediction, from the same times, but of a model of few
 (:mod:`triosim.search.pipeline_blocks`).  They are not known before where devices differ, or lower their clocks by what
 a whole iteration draws; then only the shape tells.
 
-**Without pricing the shape.**  No product is faster than the peak of the device, and no rank has less of the products
-than their part of ``tp ep cp``.  What collectives carry grows with the samples of a micro-batch, by as much for each as
-from one to two; that divided by what their links carry at most (:mod:`triosim.search.least_exchange`) they take at
-least, on one stream for each stage.
+**Without pricing the shape.**  No product is faster than the models of products say of the best tile
+(:func:`triosim.kernels.sustained.most`), and no rank has less of the products than their part of ``tp cp``: ranks that
+divide experts get the rows of one another.  What collectives carry grows with the samples of a micro-batch, by as much
+for each as from one to two; that divided by what their links carry at most (:mod:`triosim.search.least_exchange`) they
+take at least, on one stream for each stage.  Where no operator runs between the one that gives a collective its bytes
+and the one that reads what it brings, it hides behind nothing and adds to the products.  A cut between the two may put
+another pass there: each takes at most the longest of such collectives off.  What is run again may come between as well,
+and of a backward that is split the gradients of weights: there those of the forward count only.
 
-``tp`` and ``ep`` divide parameters, and with ``cp`` what the forward keeps; no value is divided by more than their
-product.  So the undivided step gives a least memory for every shape: its parameters divided by ``tp ep``, and what a
-sample more makes it keep, for the samples of a micro-batch, divided by ``tp ep cp``.
+``tp`` divides parameters, and with ``cp`` what the forward keeps; no value is divided by more than their product.  So
+the step of one rank with its part of the experts gives a least memory for every shape: its parameters divided by
+``tp``, and what a sample more makes it keep, for the samples of a micro-batch, divided by ``tp cp``.
 Recomputation only adds operators and collectives to the recurrence, so the shape without it gives a least time for
 those with it.
 """
@@ -68,11 +72,13 @@ from triosim.core.dtypes import DTYPES
 from triosim.core.errors import InputError
 from triosim.core.tiling import NotRepeating
 from triosim.fidelity import Fidelity
+from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.system import System
+from triosim.kernels.sustained import most
 from triosim.plan import Plan
 from triosim.prediction.prepare import Arranged, arrange, seconds_per_byte
 from triosim.search.grid import asked_of
-from triosim.search.least_exchange import LeastExchange, least_exchange
+from triosim.search.least_exchange import LeastCalls, LeastExchange, least_exchange
 from triosim.search.least_pass import LeastPass, alone_of, shape_of
 from triosim.search.least_stages import LeastStages, stages_of
 from triosim.search.pipeline_blocks import PipelineBlocks
@@ -97,8 +103,8 @@ WIDE = frozenset(("float16", "bfloat16", "tfloat32", "float32", "float64"))
 """Types in which products of a type of a step may be run."""
 BY_FLOP = ("auto", "physical", "roofline")
 """Operator models by which no product is faster than the device's peak."""
-UNDIVIDED = {"tp": 1, "cp": 1, "ep": 1, "sequence-parallel": False}
-"""A shape that one rank runs alone."""
+UNDIVIDED = {"tp": 1, "cp": 1, "sequence-parallel": False}
+"""A shape whose ranks divide nothing but experts."""
 
 
 @dataclass(frozen=True)
@@ -143,15 +149,23 @@ class Bounds:
         self.workload, self.system, self.fidelity = workload, system, fidelity
         self._base = base
         self._shapes: dict[tuple[Any, ...], LeastPass | str] = {}
+        self._experts: dict[tuple[Any, ...], set[int]] = {}
         self._recent: OrderedDict[tuple[Any, ...], _Shape] = OrderedDict()
         self._stages: dict[tuple[Any, ...], LeastStages | str] = {}
         self._per_byte: dict[tuple[int, ...], NDArray[np.float64]] = {}
         self._exchanges: dict[tuple[int, ...], LeastExchange] = {}
-        self._volumes: dict[tuple[Any, ...], float] = {}
+        self._volumes: dict[tuple[Any, ...], tuple[LeastCalls, float]] = {}
         self._peak = _peak(workload, system, base, fidelity)
         held_back = any(d.power_cap_w is not None or d.clock_limit_hz is not None for d in system.models)
         self._cuts_known = len(system.models) == 1 and not held_back and base.stages is None
         self.repeats = None if base.parallelism else repeated(workload)
+
+    def expect(self, candidate: Candidate) -> None:
+        """Be ready to be asked for a plan: shapes that differ in how they divide experts are priced together, for up
+        to these the step is divided once."""
+        asked = candidate.asked
+        for size in {1, 2, self._size(asked)}:
+            self._experts.setdefault(_but_experts(asked, size), set()).add(int(asked["ep"]))
 
     def of(self, candidate: Candidate) -> Bound | str:
         """What a plan takes at least, or the sentence why it cannot be formed."""
@@ -167,7 +181,7 @@ class Bounds:
         one, two = (self._of({**asked, **UNDIVIDED}, size) for size in (1, 2))
         if isinstance(one, str) or isinstance(two, str):
             return Bound(0.0, 0)
-        ranks, size = int(asked["tp"]) * int(asked["ep"]), self._size(asked)
+        ranks, size = int(asked["tp"]), self._size(asked)
         kept = max(two.kept - one.kept, 0) * size // (ranks * int(asked["cp"]))
         least = replace(
             one, weights=one.weights // ranks, gradients=one.gradients // ranks, states=one.states // ranks, kept=kept
@@ -175,15 +189,37 @@ class Bounds:
         return Bound(self._at_least(self._products(asked), candidate), self._bytes(least, asked))
 
     def by_volume(self, candidate: Candidate) -> Bound:
-        """What the collectives of a plan take at least, told from those of one sample and of two."""
-        asked = {**candidate.asked, "recompute": "none"}
+        """What the collectives of a plan take at least, told from those of one sample and of two, and the products."""
+        asked = candidate.asked
+        m, pp, size = int(asked["micro_batches"]), int(asked["pp"]), self._size(asked)
+        calls, flop = self._volume({**asked, "recompute": "none"})
+        alone = m * size * calls.all_s / pp
+        schedule = asked.get("schedule", "1f1b")
+        if schedule_of(asked).combines:  # beside another pass
+            return Bound(alone, 0)
+        split = pp > 1 and schedule not in UNSPLIT
+        waits = calls.forward_s + (0.0 if split or asked["recompute"] != "none" else calls.backward_s)
+        cuts = 2 * (candidate.parts - 1)
+        products = max(self._products(asked), size * flop / self._peak)
+        whole = products + size * max(waits - cuts * calls.longest_s, 0.0)
+        return Bound(max(alone, self._at_least(whole, candidate)), 0)
+
+    def _volume(self, asked: Mapping[str, Any]) -> tuple[LeastCalls, float]:
+        """What the collectives of a shape take at least for each sample, of the longest no less than it takes; and the
+        FLOP of its products for each, which what does not divide makes more than its part of all."""
         key = tuple(asked[name] for name in SHAPE)
         if key not in self._volumes:
             one, two = (self._of(asked, size) for size in (1, 2))
-            known = not isinstance(one, str) and not isinstance(two, str)
-            self._volumes[key] = max(two.called_s - one.called_s, 0.0) if known else 0.0  # type: ignore[union-attr]
-        called = self._volumes[key] * self._size(asked)
-        return Bound(int(asked["micro_batches"]) * called / int(asked["pp"]), 0)
+            found, flop = LeastCalls(), 0.0
+            if not isinstance(one, str) and not isinstance(two, str):
+                more = {
+                    name: max(getattr(two.calls, name) - getattr(one.calls, name), 0.0)
+                    for name in ("all_s", "forward_s", "backward_s")
+                }
+                found = LeastCalls(**more, longest_s=one.calls.longest_s)
+                flop = max(two.flop - one.flop, 0.0)
+            self._volumes[key] = found, flop
+        return self._volumes[key]
 
     def without_recomputation(self, candidate: Candidate) -> Bound:
         """What a plan takes at least, told from the shape that runs nothing again: its seconds, and no memory.
@@ -200,7 +236,7 @@ class Bounds:
         one, two = (self._of({**asked, **UNDIVIDED}, size) for size in (1, 2))
         if isinstance(one, str) or isinstance(two, str):
             return 0.0
-        ranks = int(asked["tp"]) * int(asked["ep"]) * int(asked["cp"])
+        ranks = int(asked["tp"]) * int(asked["cp"])
         return max(two.flop - one.flop, 0.0) * self._size(asked) / ranks / self._peak
 
     def of_stages(self, candidate: Candidate) -> Bound | str:
@@ -261,7 +297,7 @@ class Bounds:
         """What replicas exchange at the end of an iteration, as far as it is known."""
         key = tuple(int(asked[name]) for name in ("tp", "cp", "ep", "pp", "zero"))
         if key not in self._exchanges:
-            plan, fidelity = asked_of(self._base, self.fidelity, asked, self.system.devices)
+            plan, fidelity = asked_of(self._base, self.fidelity, asked)
             self._exchanges[key] = least_exchange(self.workload, self.system, plan, fidelity)
         return self._exchanges[key]
 
@@ -269,7 +305,7 @@ class Bounds:
         """What a byte costs from each stage of a plan to the next, shape ``(stages - 1,)``."""
         key = tuple(int(asked[name]) for name in ("tp", "cp", "ep", "pp"))
         if key not in self._per_byte:
-            plan, _ = asked_of(self._base, self.fidelity, asked, self.system.devices)
+            plan, _ = asked_of(self._base, self.fidelity, asked)
             self._per_byte[key] = seconds_per_byte(self.workload, self.system, plan)
         return self._per_byte[key]
 
@@ -286,6 +322,11 @@ class Bounds:
         key = self._key(asked, size)
         if key not in self._shapes:
             self._shapes[key] = self._priced(asked, size)
+            others = self._experts.get(_but_experts(asked, size), ()) if asked["recompute"] == "none" else ()
+            for ep in sorted(others):
+                other = {**asked, "ep": ep}
+                if self._key(other, size) not in self._shapes:
+                    self._shapes[self._key(other, size)] = self._priced(other, size)
         return self._shapes[key]
 
     def _key(self, asked: Mapping[str, Any], size: int) -> tuple[Any, ...]:
@@ -328,7 +369,7 @@ class Bounds:
         fields = {name: asked[name] for name in SHAPE}
         whole = {"dp": axis, "pp": 1, "zero": asked["zero"] if scatters else 0, "idle_ok": True,
                  "micro_batches": micro_batches, "global_batch_size": size * micro_batches * replicas}  # fmt: skip
-        plan, fidelity = asked_of(self._base, self.fidelity, {**fields, **whole}, self.system.devices)
+        plan, fidelity = asked_of(self._base, self.fidelity, {**fields, **whole})
         found = None
         if self.repeats is not None:
             with suppress(NotRepeating):
@@ -351,12 +392,13 @@ class Bounds:
         hides = schedule_of(asked).combines  # what collectives take, beside another pass
         alone += again
         whole = (alone if hides else max(whole - 2 * parts * shape.hidden_s, alone)) - shape.later_s * adds
+        host = shape.host_s - (shape.host_later_s if m == 1 else 0.0)
         exchange = self._exchange(asked)
         gathered, reduced = (np.dot(each, shape.updated) for each in (exchange.gathered, exchange.reduced))
         if exchange.each:
             again = float(np.dot(exchange.gathered, shape.repeated)) if exchange.again else 0.0
-            return m * max(whole, shape.host_s, float(gathered + reduced) + again)
-        steady = (m * max(whole, shape.host_s) + float(gathered)) / p
+            return m * max(whole, host, float(gathered + reduced) + again)
+        steady = (m * max(whole, host) + float(gathered)) / p
         return steady if parts > p or not unsplit else max(steady, whole / (1 - (1 - 1 / m) ** p))
 
     @staticmethod
@@ -386,11 +428,17 @@ class Bounds:
 
 
 def _peak(workload: Trace, system: System, base: Plan, fidelity: Fidelity) -> float:
-    """FLOP/s that no device has more of in matrix products, infinite where they are not priced by their FLOP."""
+    """FLOP/s of which no matrix product has more on any device, infinite where they are not priced by their FLOP."""
     by_flop = workload.meta.clock == "none" and fidelity.operator_times in BY_FLOP and fidelity.composition is None
     types = {DTYPES[code] for code in np.unique(workload.values.dtype).tolist()} | WIDE
-    peaks = [rate for device in system.models for name, rate in device.peak_flops.items() if name in types]
+    rate = Accelerator.peak if fidelity.operator_times == "roofline" else most
+    peaks = [rate(device, name) for device in system.models for name in device.peak_flops if name in types]
     return max(peaks) if by_flop and peaks and base.quantize == "none" else float("inf")
+
+
+def _but_experts(asked: Mapping[str, Any], size: int) -> tuple[Any, ...]:
+    """What a shape that runs nothing again depends on, but for how experts are divided."""
+    return (*(asked[name] for name in SHAPE if name not in ("ep", "recompute")), size)
 
 
 def _scatters(asked: Mapping[str, Any]) -> bool:

@@ -31,16 +31,24 @@ from triosim.search.chain import Chained, ChainSegment, StepChain
 from triosim.search.stage_kinds import Port
 from triosim.search.undisturbed import Call
 
-WORKS, MOVES, SENDS, REPLICAS, OWN, FLAGS = range(6)
-STREAMS = 6
+WORKS, MOVES, SENDS, REPLICAS, OWN, FLAGS, TIES = range(7)
+STREAMS = 7
 """Streams of a worker: what it computes, the data axis, its sends, between groups of replicas, collectives that begin
-before their pass, and what tells the update that gradients are there, which holds up none of them."""
+before their pass, and two that tell the update that gradients are there, and those that another stage has too: they
+hold up none of the others."""
 
 
 class ReducedFlag(NamedTuple):
     """What tells the update that the gradients of a chunk are there."""
 
     chunk: int
+
+
+class TiedFlag(NamedTuple):
+    """What tells the update that a gradient of a chunk is there that another stage has too."""
+
+    chunk: int
+    parameter: int
 
 
 class Tied(NamedTuple):
@@ -56,7 +64,7 @@ class Aside(NamedTuple):
     """What a stage does alone beside its passes."""
 
 
-Leads = Port | ReducedFlag | Tied | Aside
+Leads = Port | ReducedFlag | TiedFlag | Tied | Aside
 
 
 @dataclass
@@ -110,6 +118,14 @@ class ContractedPass:
             before = ()
         return row
 
+    def exchange(self, chunk: int, there: Tied, back: Tied, ticks: int, label: int, chain: StepChain) -> int:
+        """Sends the gradient of a parameter to a stage that has it too; returns the arrival of that of the other."""
+        ready = self.add(Row.RECEIVES, -1, 0, port=TiedFlag(chunk, there.parameter))
+        self.host += chain.send_launch
+        held = max(self.host - chain.launch, 0)
+        self.add(Row.SENDS, SENDS, ticks, [ready], label=label, port=there, held=held)
+        return self.add(Row.RECEIVES, -1, 0, port=back)
+
     def piece(self) -> MeetingPiece:
         """The rows as columns."""
         return MeetingPiece(
@@ -117,6 +133,23 @@ class ContractedPass:
             np.array(self.stretch, np.float64), np.array(self.label, np.int32), Ragged.of(self.before, np.int32),
             np.array(self.held, np.int64),
         )  # fmt: skip
+
+
+class WrittenPass(Protocol):
+    """A pass in rows; attributes as of :class:`ContractedPass`."""
+
+    @property
+    def ports(self) -> Sequence[Leads]: ...
+    @property
+    def calls(self) -> Counter[Call]: ...
+    @property
+    def exposed(self) -> int: ...
+    @property
+    def host(self) -> int: ...
+
+    def piece(self) -> MeetingPiece:
+        """The rows as columns."""
+        ...
 
 
 class TransferTimes(Protocol):
@@ -164,15 +197,17 @@ class StageContraction:
         for part in facts.parts:
             waits.append(made.add(Row.RECEIVES, -1, 0, port=ReducedFlag(part.chunk)))
             for gradient in part.grads:
+                tied = self.tied_bytes(gradient)
                 for peer in facts.elsewhere(gradient):
-                    tied = Tied(gradient.parameter, peer, facts.stage, self.tied_bytes(gradient))
-                    waits.append(made.add(Row.RECEIVES, -1, 0, port=tied))
+                    sent = self.ways.send(facts.stage, peer, tied)
+                    there, back = ((gradient.parameter, *ends) for ends in ((facts.stage, peer), (peer, facts.stage)))
+                    waits.append(made.exchange(part.chunk, Tied(*there, tied), Tied(*back, tied), *sent, chain))
         rows = [row for row in facts.optimizer if not job.skipped[row]]
         seconds = np.array([job.seconds[row] for row in rows]) * facts.share[rows]
         ticks = picoseconds(seconds, "the optimizer") + chain.gaps[rows]
-        made.host = int(chain.issue[facts.optimizer].sum())
         left = np.cumsum(ticks[::-1])[::-1]  # from each of them on
-        held = int((np.cumsum(chain.issue[rows]) + left).max(initial=0)) - chain.launch
+        held = made.host + int((np.cumsum(chain.issue[rows]) + left).max(initial=0)) - chain.launch
+        made.host += int(chain.issue[facts.optimizer].sum())
         made.add(Row.WORK, WORKS, int(ticks.sum()), waits, stretch=chain.slowdown, held=max(held, 0))
         if job.replication.states and not facts.sharded and job.sharing > 1:
             size = job.step.trace.values.bytes()
@@ -370,12 +405,9 @@ class _PassContraction:
         waits = [row for storage, row in reduced.items() if storage not in away]
         made.add(Row.SENDS, FLAGS, 0, [last, *waits], port=ReducedFlag(self.part.chunk))
         for gradient in self.part.grads:
-            for peer in facts.elsewhere(gradient):
-                tied = Tied(gradient.parameter, facts.stage, peer, of.tied_bytes(gradient))
-                ticks, label = of.ways.send(facts.stage, peer, tied.bytes)
-                made.host += of.chain.send_launch
-                held, before = made.host - of.chain.launch, [reduced.get(gradient.storage, last)]
-                made.add(Row.SENDS, SENDS, ticks, before, label=label, port=tied, held=max(held, 0))
+            if gradient.storage in away:
+                port = TiedFlag(self.part.chunk, gradient.parameter)
+                made.add(Row.SENDS, TIES, 0, [reduced.get(gradient.storage, last)], port=port)
 
     def _once(self) -> int | None:
         """Ticks after the last operator until complete gradients have been exchanged along the axis that divides

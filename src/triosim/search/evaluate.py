@@ -176,6 +176,8 @@ class _Evaluation:
             raise NotEvaluated("chunks that are not placed in turn")
         if made.schedule.combines or made.step.transfers.beside.any():
             raise NotEvaluated("passes that are run in turn, or exchanges beside each other")
+        if (made.step.transfers.pieces != 1).any():
+            raise NotEvaluated("collectives that are made beside products")
         if trace.operators.sync.any() and made.launching.mode != "none":
             raise NotEvaluated("operators at which the host waits")
         costs = ScheduleCosts(made.all_times[made.models[0]].seconds)

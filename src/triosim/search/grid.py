@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from triosim.core.errors import InputError, PlanError, quoted, unknown
 from triosim.core.units import parse_bytes
 from triosim.fidelity import Fidelity
-from triosim.plan import Plan, closest, divisors
+from triosim.plan import Plan
 
 MOST = 1_000_000
 """Combinations beyond which nobody waits."""
@@ -136,13 +136,12 @@ def grid(axes: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
         yield dict(zip(axes, values, strict=True))
 
 
-def asked_of(base: Plan, fidelity: Fidelity, asked: Mapping[str, Any], devices: int) -> tuple[Plan, Fidelity]:
+def asked_of(base: Plan, fidelity: Fidelity, asked: Mapping[str, Any]) -> tuple[Plan, Fidelity]:
     """A plan and how it is predicted, with some of their fields given anew.
 
     Args:
         base, fidelity: what the others are taken from.
         asked: axes as :func:`axes_of` names them.
-        devices: of the system; fills ``dp`` where ``micro-batch-size`` needs it.
 
     Raises:
         PlanError: the fields do not go together.
@@ -167,29 +166,12 @@ def asked_of(base: Plan, fidelity: Fidelity, asked: Mapping[str, Any], devices: 
         given.pop("global_batch_size", None)
     if "global_batch_size" in asked and "batch_size" not in asked:
         given.pop("batch_size", None)
+    if "micro_batches" in asked:
+        given.pop("micro_batch_size", None)
     if "micro-batch-size" in asked:
-        given["micro_batches"] = _micro_batches(given, asked["micro-batch-size"], devices)
+        if given.get("batch_size") is None and given.get("global_batch_size") is None:
+            raise PlanError("micro-batch-size is a part of the batch: give --batch-size or --global-batch-size as well")
+        given.pop("micro_batches", None)
+        given["micro_batch_size"] = asked["micro-batch-size"]
     models = {name: given.pop(name) for name in Fidelity.names() if name in given}
     return Plan(**given), Fidelity(**models)
-
-
-def _micro_batches(given: Mapping[str, Any], size: int, devices: int) -> int:
-    """How many micro-batches of a size a replica's batch is.
-
-    Raises:
-        PlanError: it is not known, or not a multiple of the size.
-    """
-    dp = given.get("dp") or max(devices // (given.get("tp", 1) * given.get("pp", 1)), 1)
-    batch, whole = given.get("batch_size"), given.get("global_batch_size")
-    if batch is None and whole is None:
-        raise PlanError("micro-batch-size is a part of the batch: give --batch-size or --global-batch-size as well")
-    if batch is None:
-        assert whole is not None
-        if whole % dp:
-            near = " or ".join(map(str, closest(divisors(whole), dp)))
-            raise PlanError(f"global batch size {whole} does not divide among {dp} replicas: nearest dp is {near}")
-        batch = whole // dp
-    if batch % size:
-        near = " or ".join(map(str, closest(divisors(batch), size)))
-        raise PlanError(f"micro-batch size {size} does not divide the replica's batch size {batch}: nearest are {near}")
-    return batch // size

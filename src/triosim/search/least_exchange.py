@@ -76,27 +76,53 @@ def least_exchange(workload: Trace, system: System, plan: Plan, fidelity: Fideli
     )
 
 
-def least_called(made: Arranged, often: NDArray[np.float64]) -> float:
+@dataclass(frozen=True)
+class LeastCalls:
     """Seconds that the collectives of a pass take at least by their bytes alone, latency left out.
+
+    Attributes:
+        all_s: all of them together.
+        forward_s, backward_s: those of either that nothing may hide: no operator runs between the one that gives them
+            their bytes and the one that reads what they bring.
+        longest_s: the longest of these, all between the same two operators together.
+    """
+
+    all_s: float = 0.0
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    longest_s: float = 0.0
+
+
+def least_calls(made: Arranged, often: NDArray[np.float64], runs: NDArray[np.bool_]) -> LeastCalls:
+    """The collectives of a pass.
 
     Args:
         made: a job on one stage.
         often: how many operators each operator stands for.
+        runs: which operators take any time.
     """
-    sent, how = made.step.transfers, (
-        made.fidelity.collective_algorithm, made.fidelity.collective_protocol, made.system.ideal
-    )  # fmt: skip
-    phase, found = made.step.trace.operators.phase, 0.0
+    sent, phase = made.step.transfers, made.step.trace.operators.phase
     if made.plan.placement is not None:
-        return found
+        return LeastCalls()
     at = np.where(sent.after >= 0, sent.after, sent.before)
     ends = np.append(phase, Phase.OPTIMIZER)[sent.before] == Phase.OPTIMIZER  # once an iteration, if anybody needs it
-    known = ~ends & ~sent.beside & np.isin(sent.what, (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER))
-    for number in np.flatnonzero(known).tolist():
-        kind = REDUCE_SCATTER if sent.what[number] == ALL_REDUCE else int(sent.what[number])
-        each = _of_byte(made.mesh, int(sent.axis[number]), kind, made.system, how)
-        found += float(sent.bytes[number] * often[at[number]]) * each
-    return found
+    known = np.flatnonzero(~ends & ~sent.beside & np.isin(sent.what, (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER)))
+    if not known.size:
+        return LeastCalls()
+    how = (made.fidelity.collective_algorithm, made.fidelity.collective_protocol, made.system.ideal)
+    kinds = np.where(sent.what == ALL_REDUCE, REDUCE_SCATTER, sent.what)[known]
+    pairs, back = np.unique(np.stack([sent.axis[known], kinds]), axis=1, return_inverse=True)
+    each = np.array([_of_byte(made.mesh, axis, kind, made.system, how) for axis, kind in pairs.T.tolist()])
+    once = sent.bytes[known] * each[back.ravel()]
+    whole, at = once * often[at[known]], at[known]
+    ran = np.append(0, np.cumsum(runs))
+    waits = (sent.after[known] >= 0) & (ran[sent.before[known]] == ran[sent.after[known] + 1])
+    waits &= phase[at] == np.append(phase, Phase.OPTIMIZER)[sent.before[known]]
+    forward = phase[at] == Phase.FORWARD
+    longest = np.bincount(at[waits], once[waits]).max(initial=0.0)
+    return LeastCalls(
+        float(whole.sum()), float(whole[waits & forward].sum()), float(whole[waits & ~forward].sum()), float(longest)
+    )
 
 
 def _reduced(placed: Replication, mesh: JobMesh, system: System, how: tuple[str, str, bool]) -> float:

@@ -22,14 +22,14 @@ from triosim.partition.gradients import gradients
 from triosim.partition.mesh import Mesh
 from triosim.prediction.prepare import Arranged
 from triosim.search.evaluate import means_of
-from triosim.search.least_exchange import least_called
+from triosim.search.least_exchange import LeastCalls, least_calls
 from triosim.search.recurrence import PassRecurrence, UnderWay
 from triosim.search.undisturbed import Uneven, undisturbed
 from triosim.trace.repeated import KEPT, PATTERN, Repeated, Units
 from triosim.trace.tables import Category, Phase, Trace
 
-PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "linear")
-"""Dense matrix products: no device runs them faster than its peak."""
+PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "linear", "grouped_mm", "_grouped_mm")
+"""Matrix products, dense or by experts: no device runs them faster than its peak."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class LeastPass:
         forward_s: seconds of its forward, collectives that are waited for included.
         pass_s: seconds of forward and backward, likewise.
         host_s: seconds in which the host issues forward and backward.
+        host_later_s: of these those of operators that do not run in the first micro-batch.
         hidden_s: longest that collectives are behind the computation.
         later_s: seconds of operators in all these that do not run in the first micro-batch.
         weights, gradients, states, kept: bytes of parameters, gradients, optimizer states, and of what the forward
@@ -48,7 +49,7 @@ class LeastPass:
         updated: bytes of parameters that have gradients: that all replicas have, and that only some have.
         repeated: bytes of those of them that are in blocks that repeat.
         flop: of its matrix products.
-        called_s: seconds of its collectives by their bytes alone.
+        calls: seconds of its collectives by their bytes alone.
     """
 
     forward_alone_s: float
@@ -56,6 +57,7 @@ class LeastPass:
     forward_s: float
     pass_s: float
     host_s: float
+    host_later_s: float
     hidden_s: float
     later_s: float
     weights: int
@@ -65,7 +67,7 @@ class LeastPass:
     updated: tuple[float, float]
     repeated: tuple[float, float]
     flop: float
-    called_s: float
+    calls: LeastCalls
 
 
 def shape_of(made: Arranged, recurrence: PassRecurrence, of: Repeated | None = None) -> LeastPass:
@@ -111,12 +113,13 @@ def shape_of(made: Arranged, recurrence: PassRecurrence, of: Repeated | None = N
     later = (rows * (2 * differs + np.where(differs > 0, recurrence.gap_s, 0.0)))[passes].sum()
     products = passes & by_name(trace.operators.name, _multiplies).astype(bool)
     alone = seconds[phase == Phase.FORWARD].sum(), seconds[_is_backward(trace)].sum()
-    issues = (issue_shares(trace, made.launching) * rows)[phase != Phase.OPTIMIZER].sum()
+    issues = np.where(phase != Phase.OPTIMIZER, issue_shares(trace, made.launching) * rows, 0.0)
     return LeastPass(
-        float(alone[0]), float(alone[1]), forward, whole, float(issues), hidden, float(later), **sums,
+        float(alone[0]), float(alone[1]), forward, whole, float(issues.sum()), float(issues[differs > 0].sum()), hidden,
+        float(later), **sums,
         updated=(every[0], every[1]), repeated=(inside[0], inside[1]),
-        flop=float((trace.operators.flop * rows)[products].sum()),
-        called_s=least_called(made, rows),
+        flop=float(np.nansum((trace.operators.flop * rows)[products])),
+        calls=least_calls(made, rows, ~trace.operators.view & (takes > 0)),
     )  # fmt: skip
 
 

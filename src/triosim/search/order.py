@@ -40,13 +40,32 @@ class Order:
     """
 
     def __init__(self, actions: list[Action]) -> None:
-        self.actions = actions
-        columns = np.array(actions, np.int64).reshape(len(actions), 3)
-        self._what, self._chunk = columns[:, 0], columns[:, 2]
-        self.micro_batch: NDArray[np.int32] = columns[:, 1].astype(np.int32)
+        columns = np.array(actions, np.int32).reshape(len(actions), 3)
+        self._what, self.micro_batch, self._chunk = (np.ascontiguousarray(column) for column in columns.T)
         self._base = max(len(Pass), int(self._chunk.max(initial=0)) + 1)
-        self.final: list[bool] = (_last(self._what * self._base + self._chunk) & (self._what != Pass.FORWARD)).tolist()
-        self.last: list[bool] = _last(self._chunk).tolist()
+        what = self._what.astype(np.int64)
+        self._final = _last(what * self._base + self._chunk) & (what != Pass.FORWARD)
+        self._ends = _last(self._chunk)
+
+    # Columns, and lists for who asks for them: a deep pipeline has a hundred thousand actions.
+
+    @cached_property
+    def actions(self) -> list[Action]:
+        """See the class."""
+        rows = zip(self._what.tolist(), self.micro_batch.tolist(), self._chunk.tolist(), strict=True)
+        return [Action(Pass(what), number, chunk) for what, number, chunk in rows]
+
+    @property
+    def final(self) -> list[bool]:
+        """See the class."""
+        found: list[bool] = self._final.tolist()
+        return found
+
+    @property
+    def last(self) -> list[bool]:
+        """See the class."""
+        found: list[bool] = self._ends.tolist()
+        return found
 
     @cached_property
     def _turned(self) -> tuple[tuple[Turn, ...], NDArray[np.int32]]:
@@ -57,7 +76,7 @@ class Order:
             own = np.flatnonzero(self._chunk == chunk)
             first[own[0]] = True
             after[own[1:]] = backward[own[:-1]]
-        facts = (self._what, self._chunk, np.array(self.final, bool), first, after)
+        facts = (self._what, self._chunk, self._final, first, after)
         code = np.zeros(len(backward), np.int64)
         for column in facts:
             code = code * self._base + column
@@ -78,6 +97,14 @@ class Order:
     def turn(self) -> NDArray[np.int32]:
         """Row of :attr:`turns` of each action."""
         return self._turned[1]
+
+    @cached_property
+    def whole(self) -> tuple[NDArray[np.int32], list[int], NDArray[np.int32]]:
+        """All of an iteration: row of :attr:`turns` of each action, with one more for what ends it; how often each of
+        these is run; the micro-batch of each action, and once more of the last."""
+        row = np.append(self.turn, np.int32(len(self.turns)))
+        often = np.bincount(row, minlength=len(self.turns) + 1).tolist()
+        return row, often, np.append(self.micro_batch, self.micro_batch.max(initial=0))
 
     @cached_property
     def depth(self) -> int:

@@ -27,8 +27,8 @@ from triosim.composition.interference import interference
 from triosim.core.dataclass import dataclass
 from triosim.core.units import picoseconds
 from triosim.engine import meeting
-from triosim.engine.meeting import MeetingPiece, MeetingTurns, Met, PortedPiece
 from triosim.engine.meeting import MeetingPort as Leading
+from triosim.engine.meeting import MeetingTurns, Met, PortedPiece
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.kernels.copying import copy_s_per_byte
@@ -45,7 +45,7 @@ from triosim.schedule.costs import ScheduleCosts
 from triosim.search.block_outline import BlockJob
 from triosim.search.block_step import NoBlocks
 from triosim.search.chain import StepChain
-from triosim.search.contracted import STREAMS, Aside, ContractedPass, Leads, ReducedFlag, StageContraction, Tied
+from triosim.search.contracted import STREAMS, Aside, Leads, ReducedFlag, StageContraction, Tied, TiedFlag, WrittenPass
 from triosim.search.evaluate import GATHERED, NotEvaluated, means_of, why_not
 from triosim.search.memory_of import fullest, needed_by
 from triosim.search.order import Turn, order_of
@@ -59,15 +59,15 @@ MOSTLY_COMPUTES = 0.25
 messages is left out, and counts where there is more of them."""
 
 
-FEWEST = 4
-"""Micro-batches of a pipeline for each chunk of a stage, twice as many where parameters are gathered: of fewer, what
-shares links at the end is too much of the iteration to be said by rates (with half as many up to 1.6e-3), and a full
-prediction costs little."""
+FEWEST, FEWEST_GATHERED = 2, 3
+"""Micro-batches, and those of a pipeline whose parameters are gathered: of fewer a full prediction costs little, and
+what meets at the end is too much of the iteration to be said by rates (llama-3.2-1b, ZeRO 2, 2 on 4 stages: 1.1e-3)."""
 
-MOSTLY_TALKS = 0.4
-"""Part of the iteration for which a stage of a pipeline may wait for what it gathers and is sent, if parameters are
-gathered: beyond it the order in which messages and gathers come to share links decides, and rates do not say it
-(GPT-3 175B, ZeRO 3: 4e-4 to 8e-4 early at 0.34 to 0.39, 6e-4 and 1e-3 at 0.44)."""
+FEWEST_IN_TURN = 8
+"""Micro-batches of a pipeline that runs chunks in turn, if nothing is gathered (of fewer stages than that as many), and
+half of them if parameters are gathered again in each pass: of fewer, most of the iteration is its begin and its end,
+where sends, gathers and reductions of all stages meet (GPT-3 175B on 1,024 GPUs, 6 micro-batches: 1.3e-3 early on 16
+stages, with ZeRO 3 1.2e-3 on 2)."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +155,10 @@ def _check_kind(step: Step, schedule: Schedule, launching: HostCosts) -> None:
         raise NotEvaluated("gradients or parameters that travel as something else, or steps that are local")
     if schedule.combines or step.transfers.beside.any():
         raise NotEvaluated("passes that are run in turn, or exchanges beside each other")
+    if (step.transfers.pieces != 1).any():
+        raise NotEvaluated("collectives that are made beside products")
+    if schedule.directions > 1:
+        raise NotEvaluated("several copies of the model in one pipeline")
     if (
         launching.blocking
         or launching.mode == "graph"
@@ -184,10 +188,13 @@ def _check(mesh: JobMesh, schedule: Schedule, placed: Replication) -> None:
     Raises:
         NotEvaluated: the backward is split, or there are few micro-batches.
     """
-    fewest = FEWEST * schedule.chunks_per_stage * (2 if placed.weights else 1)
     if schedule.splits_backward:
         raise NotEvaluated("a backward in two halves")
-    if mesh.micro_batches < (2 if mesh.stages == 1 else fewest):
+    fewest = FEWEST_GATHERED if placed.weights and mesh.stages > 1 else FEWEST
+    if schedule.chunks_per_stage > 1:
+        most = min(mesh.stages, FEWEST_IN_TURN) if not placed.weights else 2 * FEWEST_IN_TURN if placed.regathers else 0
+        fewest = max(fewest, most)
+    if mesh.micro_batches < fewest:
         raise NotEvaluated("few micro-batches, of which nothing repeats")
 
 
@@ -212,7 +219,7 @@ class _Outline:
         """Write, play, and see what memory it needs."""
         return _played(self, self.made, self._reserved())
 
-    def written(self, stage: int, turn: Turn | None) -> tuple[Hashable, Callable[[], ContractedPass]]:
+    def written(self, stage: int, turn: Turn | None) -> tuple[Hashable, Callable[[], WrittenPass]]:
         """A pass of a stage, or what ends its iteration, and what tells it apart."""
         kind = self.kind[stage]
         if kind not in self._contractions:
@@ -253,7 +260,7 @@ class PassWriter(Protocol):
     launching: HostCosts
     ways: JobWays
 
-    def written(self, stage: int, turn: Turn | None) -> tuple[Hashable, Callable[[], ContractedPass]]:
+    def written(self, stage: int, turn: Turn | None) -> tuple[Hashable, Callable[[], WrittenPass]]:
         """A pass of a stage, or what ends its iteration, and what tells it apart."""
         ...
 
@@ -282,39 +289,42 @@ def _played(of: PassWriter, made: Arranged, reserved: int) -> Outlined:
         NotEvaluated: it waits for what moves, so that rates do not say what it takes.
     """
     mesh, launching, ways = of.mesh, of.launching, of.ways
-    m, hosted = mesh.micro_batches, of.launching.mode != "none"
-    pieces: list[MeetingPiece] = []
-    passes: list[ContractedPass] = []
+    m, hosted = mesh.micro_batches, launching.mode != "none"
     casts: list[tuple[int, int, Turn | None]] = []  # piece, stage, turn
     known: dict[Hashable, int] = {}
     cast, number, release, host = [], [], [], []
-    calls: Counter[Call] = Counter()
+    runs: Counter[int] = Counter()  # of each piece, on all stages
     exposed = np.zeros(mesh.stages, np.int64)
     begin = picoseconds(launching.delay_s + launching.fixed_s, "launching") if hosted else 0
     launch = picoseconds(launching.launch_s, "launching") if hosted else 0
-    for stage in range(mesh.stages):
-        order = order_of(of.schedule, stage, mesh.stages, m)
-        table = []
+    orders = [order_of(of.schedule, stage, mesh.stages, m) for stage in range(mesh.stages)]
+    writes: list[Callable[[], WrittenPass]] = []
+    for stage, order in enumerate(orders):
         for turn in (*order.turns, None):
             key, write = of.written(stage, turn)
             if key not in known:
-                known[key] = len(pieces)
-                passes.append(write())
-                pieces.append(passes[-1].piece())
-            table.append(len(casts))
+                known[key] = len(writes)
+                writes.append(write)
             casts.append((known[key], stage, turn))
-        row = np.append(order.turn, len(order.turns))
-        used = [passes[casts[at][0]] for at in table]
-        times = np.bincount(row, minlength=len(table)).tolist()
-        for one, often in zip(used, times, strict=True):
-            exposed[stage] += one.exposed * often
-            calls.update({call: count * often * ways.called[call] for call, count in one.calls.items()})
-        issue = np.array([one.host for one in used], np.int64)[row]
+    passes = [write() for write in writes]  # once all of them are known
+    pieces = [one.piece() for one in passes]
+    first = 0
+    for stage, order in enumerate(orders):
+        own = [piece for piece, *_ in casts[first : first + len(order.turns) + 1]]
+        row, often, numbers = order.whole
+        for piece, times in zip(own, often, strict=True):
+            runs[piece] += times
+            exposed[stage] += passes[piece].exposed * times
+        issue = np.array([passes[piece].host for piece in own], np.int64)[row]
         after = begin + np.cumsum(issue)
-        cast.append(np.array(table, np.int32)[row])
-        number.append(np.append(order.micro_batch, m - 1).astype(np.int32))
+        cast.append(row + np.int32(first))
+        number.append(numbers)
         release.append(after - issue + launch)
         host.append(int(after[-1]))
+        first += len(own)
+    calls: Counter[Call] = Counter()
+    for piece, times in runs.items():
+        calls.update({call: count * times * ways.called[call] for call, count in passes[piece].calls.items()})
     shared, pairs, alone = ways.ways()
     messages = of.messages(pairs, alone)
     ported = [PortedPiece(piece, messages.ports(passes[piece].ports, stage, turn)) for piece, stage, turn in casts]
@@ -326,8 +336,6 @@ def _played(of: PassWriter, made: Arranged, reserved: int) -> Outlined:
     )  # fmt: skip
     if (exposed > MOSTLY_COMPUTES * met.work).any():
         raise NotEvaluated("passes that wait for their collectives most of the time")
-    if made.step.replication.weights and mesh.stages > 1 and (met.talk > MOSTLY_TALKS * met.end).any():
-        raise NotEvaluated("stages that wait most of the time for what they gather")
     return Outlined(made, met, ways.labels, dict(calls), exposed, reserved)
 
 
@@ -366,8 +374,8 @@ class _Messages:
             elif isinstance(lead, Tied):
                 pair = (lead.source, lead.target)
                 found.append(Leading(self._once(lead), self.pairs[pair], pair[1] if stage == pair[0] else pair[0]))
-            elif isinstance(lead, ReducedFlag):
-                found.append(Leading(self._once((stage, lead.chunk)), self.alone, stage))
+            elif isinstance(lead, (ReducedFlag, TiedFlag)):
+                found.append(Leading(self._once((stage, lead)), self.alone, stage))
             elif isinstance(lead, Aside):
                 found.append(Leading(self._once((stage, "aside")), self.alone, stage))
         return tuple(found)

@@ -7,7 +7,8 @@ A plan is legal where frameworks run it as it stands:
 * ``interleaved-1f1b`` gets micro-batches in whole rounds of ``pp``.
 * ZeRO 2 and 3 are without a pipeline, as they exchange gradients and parameters with each micro-batch: together they
   are tried where ``among`` names them.
-* ``cp`` and ``ep`` take ranks of the data axis; what a model does not divide by, its rules say (:mod:`.bounds`).
+* ``cp`` and ``ep`` take ranks of the data axis, and ``ep`` divides the experts; what else a model does not divide by,
+  its rules say (:mod:`.bounds`).
 
 What would be the same plan under another name is left out: ZeRO on one rank, sequence parallelism without ``tp``,
 a schedule without a pipeline.
@@ -40,8 +41,10 @@ CHUNKED = "interleaved-1f1b"
 """The schedule that takes chunks."""
 RECOMPUTE = ("none", "selective", "full")
 ZERO = (0, 1, 2, 3)
-LONG_SEQUENCE = 8192
-"""Tokens of a sequence from which on sharing it among ranks is tried; published recipes begin there or later."""
+LEAST_TOKENS = 4096
+"""Tokens of a sequence that each of the ranks that share it is left at least, where ``among`` does not say otherwise.
+Published recipes leave as many or more: Llama 3 has 131,072 among 16 (arXiv:2407.21783, section 3.3.2), Megatron Bridge
+8,192 among 2 (docs/performance-summary-archive.md, Llama 3.1 405B)."""
 MOST = 2_000_000
 """Plans beyond which nobody waits."""
 
@@ -64,7 +67,7 @@ class Candidate:
     def parts(self) -> int:
         """Stages times chunks."""
         pp = int(self.asked["pp"])
-        return pp * schedule_of(self.asked).chunks_per_stage if pp > 1 else 1
+        return pp * schedule_of(self.asked).model_parts if pp > 1 else 1
 
 
 def schedule_of(asked: Mapping[str, Any]) -> Schedule:
@@ -88,7 +91,7 @@ class PlanSpace:
         batch: samples per iteration, of all replicas.
         blocks: repeated blocks of the model, 0 where none are known.
         sequence: tokens per sample, None where not known.
-        experts: whether the model has layers of experts.
+        experts: how many experts a layer has, 0 without any; of layers that differ the greatest common divisor.
         among: values that an axis is to have, instead of all; of :data:`AXES`.
         illegal: why combinations are no plans, counted while :meth:`candidates` runs.
 
@@ -100,7 +103,7 @@ class PlanSpace:
     batch: int
     blocks: int
     sequence: int | None = None
-    experts: bool = False
+    experts: int = 0
     among: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     illegal: Counter[str] = field(default_factory=Counter)
 
@@ -135,8 +138,7 @@ class PlanSpace:
                 yield from self._replicas(tp, pp, devices // (tp * pp))
 
     def _replicas(self, tp: int, pp: int, dp: int) -> Iterator[dict[str, Any]]:
-        long = self.sequence is not None and self.sequence >= LONG_SEQUENCE
-        for cp in self._values("cp", divisors(dp) if long else [1]):
+        for cp in self._values("cp", [n for n in divisors(dp) if n == 1 or n * LEAST_TOKENS <= (self.sequence or 0)]):
             if dp % cp or (self.sequence or cp) % cp:
                 self.illegal["cp does not divide the replicas or the sequence"] += 1
                 continue
@@ -146,6 +148,9 @@ class PlanSpace:
             for ep in self._values("ep", divisors(dp) if self.experts else [1]):
                 if dp % ep:
                     self.illegal["ep does not divide the replicas"] += 1
+                    continue
+                if self.experts % ep:
+                    self.illegal[f"ep does not divide the {self.experts} experts of a layer"] += 1
                     continue
                 sizes = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, "ep": ep}
                 yield from self._batches(sizes, self.batch // (dp // cp))
@@ -186,7 +191,7 @@ class PlanSpace:
             return
         for name in self._values("schedule", SCHEDULES):
             if name != CHUNKED:
-                if self.blocks % (pp * schedule_of({"schedule": name}).chunks_per_stage):
+                if self.blocks % (pp * schedule_of({"schedule": name}).model_parts):
                     self.illegal[f"pp x the chunks of {name} does not divide the {self.blocks} repeated blocks"] += 1
                 else:
                     yield {"schedule": name}

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from triosim.core.errors import InputError
+from triosim.engine.graph import Stuck
 from triosim.fidelity import Fidelity
 from triosim.hardware.system import System
 from triosim.plan import Plan
@@ -29,7 +30,7 @@ def _shares(formed: Formed | str, devices: int) -> str:
     plan, _ = formed
     replicas = plan.dp or max(devices // plan.replica_ranks, 1)
     batch = plan.batch_size or (plan.global_batch_size or 0) / replicas
-    size = batch / (plan.micro_batches or 1)
+    size = plan.micro_batch_size or batch / (plan.micro_batches or 1)
     step = (plan.tp, plan.parallelism, plan.recompute, plan.sequence_length, size)
     return repr((*step, plan.zero, plan.pp, plan.schedule))
 
@@ -58,7 +59,7 @@ class PlanTask:
         try:
             if isinstance(plan, Plan):
                 return plan, self.fidelity
-            return asked_of(self.base, self.fidelity, plan, self.system.devices)
+            return asked_of(self.base, self.fidelity, plan)
         except InputError as error:
             return str(error)
 
@@ -93,11 +94,11 @@ class PlanTask:
         """Figures without a full prediction; None where there is no other way."""
         try:
             return outlined_figures(outlined(self.workload, self.system, plan, fidelity, self.other_recordings))
-        except NotEvaluated:
+        except (NotEvaluated, Stuck):  # of looped-bfs outlines play turns that wait in a circle
             pass
         try:
             return evaluated_figures(evaluated(self.workload, self.system, plan, fidelity, self.other_recordings))
-        except NotEvaluated:
+        except (NotEvaluated, Stuck):
             return None
 
 

@@ -1,7 +1,7 @@
 """What collectives and sends of a job take where nothing else moves on their links.
 
 Each is played once, by the engine and with all replicas at the same time, as they are in a job: the collectives of all
-stages one after another, then one send after another, far apart.
+stages one after another, then one send after another, all far apart.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from triosim.partition.mesh import Mesh
 from triosim.schedule.program import HOST, SEND, TP, Op, Program, ProgramBuilder
 
 APART_S = 1000.0
-"""Between one send and the next: more than any takes that is worth simulating."""
+"""Between one and the next: more than any takes that is worth simulating."""
 
 Call = tuple[int, int, int]
 """A collective: kind, bytes, axis."""
@@ -134,12 +134,13 @@ def _programs(mesh: Mesh, calls: Sequence[Call], sends: Sequence[Send]) -> list[
         own = ranks[mesh.position(ranks, "pp") == stage].astype(np.int32) if stages > 1 else ranks.astype(np.int32)
         builder = ProgramBuilder(stage, own)
         before: list[int] = []
-        for what, size, along in calls:
-            before = [builder.add(Op.COLLECTIVE, TP, size=size, what=what, axis=along, before=before)]
-        for number, (source, target, size) in enumerate(sends):
+        for number, (what, size, along) in enumerate(calls):
+            wait = [builder.add(Op.ISSUE, -1, seconds=number * APART_S)] if number else []
+            before = [builder.add(Op.COLLECTIVE, TP, size=size, what=what, axis=along, before=before + wait)]
+        for number, (source, target, size) in enumerate(sends, start=len(calls) + 1):
             if stage == source:
-                wait = builder.add(Op.ISSUE, -1, seconds=(number + 1) * APART_S)
-                builder.add(Op.SEND, SEND, size=size, axis=axis, peer=target, tag=number, before=[wait])
+                wait = [builder.add(Op.ISSUE, -1, seconds=number * APART_S)]
+                builder.add(Op.SEND, SEND, size=size, axis=axis, peer=target, tag=number, before=wait)
             elif stage == target:
                 builder.add(Op.RECEIVE, -1, size=size, axis=axis, peer=source, tag=number)
         builder.add(Op.ISSUE, HOST)

@@ -7,7 +7,8 @@ on which two classes together would fill more than all are what they share (:mod
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from triosim.engine.meeting import Ways
 from triosim.hardware.system import System
 from triosim.network.placement import Placement
 from triosim.network.routes import Router
-from triosim.partition.mesh import Digit, Mesh
+from triosim.partition.mesh import Mesh
 from triosim.schedule._stage import JobFacts
 from triosim.schedule.program import COLLECTIVES
 from triosim.schedule.stages import Boundary
@@ -36,58 +37,123 @@ MOST_USE = 0.05
 """Part of a link from which on collectives of the tensor axis are held up by what else moves there."""
 FILLED = 8_000_000
 """Parts of links that are kept, of all collectives together."""
+KEPT_MESHES = 32
+"""Meshes whose ways are kept."""
 SEND = -1
 """What stands for a kind of collective in the label of what is sent."""
 
 How = tuple[str, str, bool]
 StageLoad = tuple[NDArray[np.int64], NDArray[np.float64], int, int, int]
-"""As of :func:`_loads`."""
+"""As of :meth:`MeshWays.load`."""
 
 
-@kept(4096)
-def _alone(system: System, devices: bytes, what: int, size: int, how: How, make: Callable[..., CollectiveMeans]) -> int:
-    """Ticks of a collective of one group on these devices (int64)."""
-    order = tuple(np.frombuffer(devices, np.int64).tolist())
-    call = (what, size, 0)
-    return undisturbed(system, Mesh((("pp", 1), ("dp", len(order)))), order, (call,), (), how, make).calls[call]
+_ALONE = Latest[dict[tuple[int, int], int]](512, np.inf, len)
+"""Ticks of collectives by kind and bytes, for the devices of a group on a system."""
 
 
-@kept(64)
-def _groups(
-    axes: tuple[tuple[str, int], ...],
-    derived: tuple[tuple[str, tuple[Digit, ...]], ...],
-    devices: bytes,
-    axis: int,
-    system: System,
-) -> tuple[bytes, ...]:
-    """Devices of groups along an axis that lie differently on servers, one of each."""
-    mesh, device = Mesh(axes, derived=derived), np.frombuffer(devices, np.int64)
-    table = device[mesh.table(mesh.names[axis])]
-    server = system.device_server[table]
-    like = np.concatenate([server - server[:, :1], system.device_model[table]], axis=1)
-    _, first = np.unique(like, axis=0, return_index=True)
-    return tuple(table[row].tobytes() for row in np.sort(first).tolist())
+class MeshWays:
+    """What moves on a mesh of ranks and takes alone, worked out once for all jobs on it.
+
+    Args:
+        mesh, device: ranks, and the device of each.
+        system, router, how, make: as of :class:`JobWays`.
+    """
+
+    def __init__(
+        self, mesh: Mesh, device: NDArray[np.int64], system: System, router: Router, how: How,
+        make: Callable[[System, Router, How], CollectiveMeans],
+    ) -> None:  # fmt: skip
+        self.mesh, self.device, self.system, self.router, self.how, self.make = mesh, device, system, router, how, make
+        self.means: CollectiveMeans = make(system, router, how)
+        self._called: dict[Call, int] = {}
+        self._sent: dict[tuple[int, int, int], int] = {}
+        self._loads: dict[tuple[int, int], StageLoad] = {}
+        self._groups: dict[int, list[bytes]] = {}
+        self.slowed: dict[tuple[Call | None, Call | None], float] = {}
+
+    def alone(self, call: Call) -> int:
+        """Ticks of a collective.
+
+        Raises:
+            Uneven: groups that lie differently do not take equally long.
+        """
+        self.know([call])
+        if call not in self._called:
+            raise Uneven("groups of an axis are not alike")
+        return self._called[call]
+
+    def know(self, calls: Iterable[Call]) -> None:
+        """Work out what some collectives take that are asked for later: all at once takes little more than one."""
+        new: dict[int, list[tuple[int, int]]] = {}
+        for what, size, axis in dict.fromkeys(calls):
+            if (what, size, axis) not in self._called:
+                new.setdefault(axis, []).append((what, size))
+        for axis, own in new.items():
+            found = [self._of_group(group, own) for group in self._groups_of(axis)]
+            for what, size in own:
+                ticks = {known[what, size] for known in found}
+                if len(ticks) == 1:
+                    self._called[what, size, axis] = ticks.pop()
+
+    def _of_group(self, group: bytes, calls: list[tuple[int, int]]) -> dict[tuple[int, int], int]:
+        """Ticks of collectives of one group on these devices (int64), some of them those asked for."""
+        known = _ALONE.get((Same(self.system), group, self.how, self.make), dict)
+        new = tuple((what, size, 0) for what, size in calls if (what, size) not in known)
+        if new:
+            order = tuple(np.frombuffer(group, np.int64).tolist())
+            mesh = Mesh((("pp", 1), ("dp", len(order))))
+            found = undisturbed(self.system, mesh, order, new, (), self.how, self.make)
+            known.update(((what, size), ticks) for (what, size, _), ticks in found.calls.items())
+        return known
+
+    def sent(self, source: int, target: int, size: int) -> int:
+        """Ticks of what one stage sends to another."""
+        key = (source, target, size)
+        if key not in self._sent:
+            _, ticks, latency, one, other = self.load(source, target)
+            added = self.means.transfer(one, other, size)
+            self._sent[key] = latency + added + int(np.ceil(float(ticks.max(initial=0.0)) * size))
+        return self._sent[key]
+
+    def load(self, source: int, target: int) -> StageLoad:
+        """Links on which all ranks of a stage send to those of another, and ticks that a byte of each takes on them;
+        the latency, and the ends of the first."""
+        if (source, target) not in self._loads:
+            mesh, device, router = self.mesh, self.device, self.router
+            ranks = self._of_stage(source)
+            ends = device[ranks], device[mesh.moved(ranks, "pp", target)]
+            routes = router.routes(*ends)
+            links, count = np.unique(routes.values, return_counts=True)
+            latency = router.latency(routes)
+            self._loads[source, target] = (
+                links, count * _ticks_of_byte(router)[links], int(latency.max()), int(ends[0][0]), int(ends[1][0])
+            )  # fmt: skip
+        return self._loads[source, target]
+
+    def fills(self, call: Call) -> NDArray[np.float64]:
+        """Parts of the links that a collective of each stage fills, shape ``(stages, links)``."""
+        return _fills(Same(self), call)
+
+    def _of_stage(self, stage: int) -> NDArray[np.int64]:
+        return np.flatnonzero(self._stage == stage)
+
+    @cached_property
+    def _stage(self) -> NDArray[np.int64]:
+        """Stage of each rank."""
+        return np.asarray(self.mesh.position(np.arange(self.mesh.ranks), "pp"), np.int64)
+
+    def _groups_of(self, axis: int) -> list[bytes]:
+        """Devices of groups along an axis that lie differently on servers, one of each."""
+        if axis not in self._groups:
+            table = self.device[self.mesh.table(self.mesh.names[axis])]
+            server = self.system.device_server[table]
+            like = np.concatenate([server - server[:, :1], self.system.device_model[table]], axis=1)
+            _, first = np.unique(like, axis=0, return_index=True)
+            self._groups[axis] = [table[row].tobytes() for row in np.sort(first).tolist()]
+        return self._groups[axis]
 
 
-@kept(8192)
-def _loads(
-    axes: tuple[tuple[str, int], ...],
-    derived: tuple[tuple[str, tuple[Digit, ...]], ...],
-    devices: bytes,
-    router: Router,
-    source: int,
-    target: int,
-) -> StageLoad:
-    """Links on which all ranks of a stage send to those of another, and ticks that a byte of each takes on them; the
-    latency, and the ends of the first."""
-    mesh, device = Mesh(axes, derived=derived), np.frombuffer(devices, np.int64)
-    ranks = np.arange(mesh.ranks)
-    ranks = ranks[mesh.position(ranks, "pp") == source]
-    ends = device[ranks], device[mesh.moved(ranks, "pp", target)]
-    routes = router.routes(*ends)
-    links, count = np.unique(routes.values, return_counts=True)
-    latency = router.latency(routes)
-    return links, count * _ticks_of_byte(router)[links], int(latency.max()), int(ends[0][0]), int(ends[1][0])
+_MESHES = Latest[MeshWays](KEPT_MESHES, np.inf, lambda ways: 1)
 
 
 class JobWays:
@@ -113,15 +179,15 @@ class JobWays:
         how: How,
         make: Callable[[System, Router, How], CollectiveMeans],
     ) -> None:
-        self.job, self.mesh, self.system, self.router, self.how, self.make = job, job.mesh, system, router, how, make
-        self._devices = placement.devices.astype(np.int64).tobytes()
-        self.plain = Mesh(job.mesh.axes, derived=job.mesh.derived)
-        self.means: CollectiveMeans = make(system, router, how)
+        self.job, self.mesh, self.router = job, job.mesh, router
+        plain = Mesh(job.mesh.axes, derived=job.mesh.derived)
+        device = placement.devices.astype(np.int64)
+        key = (plain.axes, plain.derived, device.tobytes(), Same(system), Same(router), how, make)
+        self.of = _MESHES.get(key, lambda: MeshWays(plain, device, system, router, how, make))
         self.labels: dict[Call, int] = {}
-        self._sent: dict[tuple[int, int, int], int] = {}
-        self._loaded: dict[tuple[int, int], StageLoad] = {}
-        self._known: dict[Call, int] = {}
+        self._sizes: dict[tuple[int, int], int] = {}
         calls = dict.fromkeys((what, size, axis) for size, what, axis in job.exchanged)
+        self.of.know(calls)
         self.called = {call: self.alone(call) for call in calls}
 
     def alone(self, call: Call) -> int:
@@ -130,15 +196,11 @@ class JobWays:
         Raises:
             Uneven: groups that lie differently do not take equally long.
         """
-        if call in self._known:
-            return self._known[call]
-        what, size, axis = call
-        groups = _groups(self.plain.axes, self.plain.derived, self._devices, axis, self.system)
-        found = {_alone(self.system, group, what, size, self.how, self.make) for group in groups}
-        if len(found) > 1:
-            raise Uneven("groups of an axis are not alike")
-        self._known[call] = found.pop()
-        return self._known[call]
+        return self.of.alone(call)
+
+    def know(self, calls: Iterable[Call]) -> None:
+        """Work out what some collectives take that are asked for later."""
+        self.of.know(calls)
 
     def move(self, call: Call) -> int:
         """Ticks of a collective along the axis of the replicas."""
@@ -155,31 +217,11 @@ class JobWays:
 
     def send(self, source: int, target: int, size: int) -> tuple[int, int]:
         """Ticks and label of what one stage sends to another."""
-        key = (source, target, size)
-        if key not in self._sent:
-            _, ticks, latency, one, other = self._load(source, target)
-            added = self.means.transfer(one, other, size)
-            self._sent[key] = latency + added + int(np.ceil(float(ticks.max(initial=0.0)) * size))
-        return self._sent[key], self.label((SEND, size, self.mesh.pipeline_axis))
-
-    def _load(self, source: int, target: int) -> StageLoad:
-        if (source, target) not in self._loaded:
-            plain = self.plain
-            self._loaded[source, target] = _loads(
-                plain.axes, plain.derived, self._devices, self.router, source, target
-            )  # fmt: skip
-        return self._loaded[source, target]
+        if self._sizes.get((source, target), -1) < size:
+            self._sizes[source, target] = size
+        return self.of.sent(source, target, size), self.label((SEND, size, self.mesh.pipeline_axis))
 
     # --- what is shared -----------------------------------------------------------------------------------------------
-
-    def _fills(self, call: Call | None) -> NDArray[np.float64] | None:
-        """Parts of the links that a collective of each stage fills, shape ``(stages, links)``."""
-        if call is None:
-            return None
-        plain = self.plain
-        return _fills(
-            plain.axes, plain.derived, self._devices, self.router, self.means, call, self.alone(call)
-        )  # fmt: skip
 
     @property
     def _moving(self) -> Call | None:
@@ -202,35 +244,33 @@ class JobWays:
             Uneven: groups of an axis hold up each other.
         """
         largest = max(self.called, key=lambda call: (self.called[call], call), default=None)
-        own, tensor = self._fills(self._moving), self._fills(largest)
-        if any(part is not None and part.max(initial=0.0) > LEAST_SHARED for part in (own, tensor)):
-            raise Uneven("groups of an axis that share links")
-        if own is None or tensor is None:
-            return 1.0
-        return max(1.0, float(np.where(tensor > MOST_USE, tensor + own, 0.0).max(initial=1.0)))
+        key = (self._moving, largest)
+        if key not in self.of.slowed:
+            own, tensor = (None if call is None else self.of.fills(call) for call in key)
+            if any(part is not None and part.max(initial=0.0) > LEAST_SHARED for part in (own, tensor)):
+                raise Uneven("groups of an axis that share links")
+            beside = 1.0
+            if own is not None and tensor is not None:
+                beside = max(1.0, float(np.where(tensor > MOST_USE, tensor + own, 0.0).max(initial=1.0)))
+            self.of.slowed[key] = beside
+        return self.of.slowed[key]
 
     def ways(self) -> tuple[Ways, dict[tuple[int, int], int], int]:
         """What the classes use; classes of the pairs of stages that send; the class that shares nothing."""
-        sizes: dict[tuple[int, int], int] = {}
-        for source, target, size in self._sent:
-            sizes[source, target] = max(sizes.get((source, target), 0), size)
-        moving = self._moving
-        known = tuple((pair, sizes[pair], self._sent[pair[0], pair[1], sizes[pair]]) for pair in sorted(sizes))
-        key = (
-            self.plain, self._devices, Same(self.router), self.means, moving and (moving, self.alone(moving)), known,
-        )  # fmt: skip
-        uses, classes, first, shared = _SHARED.get(key, lambda: self._uses(sizes))
-        pairs = {pair: first + n for n, pair in enumerate(sorted(sizes))}
+        sizes, moving = dict(sorted(self._sizes.items())), self._moving
+        key = (Same(self.of), moving, tuple(sizes.items()))
+        uses, classes, first, shared = _SHARED.get(key, lambda: self._uses(sizes, moving))
+        pairs = {pair: first + n for n, pair in enumerate(sizes)}
         return Ways(uses, classes, shared), pairs, len(uses) - 1
 
-    def _uses(self, sizes: dict[tuple[int, int], int]) -> _Used:
+    def _uses(self, sizes: dict[tuple[int, int], int], moving: Call | None) -> _Used:
         """What classes use, the classes of what stages move, that of the first pair, and how much is shared."""
-        stages, own = self.mesh.stages, self._fills(self._moving)
+        stages, own = self.mesh.stages, None if moving is None else self.of.fills(moving)
         tables = [] if own is None else [own]
-        for pair, size in sorted(sizes.items()):
-            links, ticks, *_ = self._load(*pair)
+        for pair, size in sizes.items():
+            links, ticks, *_ = self.of.load(*pair)
             row = np.zeros((1, len(self.router.capacity)))
-            row[0, links] = ticks * size / max(self._sent[pair[0], pair[1], size], 1)
+            row[0, links] = ticks * size / max(self.of.sent(*pair, size), 1)
             tables.append(row)
         uses: list[list[tuple[int, float]]] = []
         shared = 0
@@ -262,20 +302,13 @@ def _different(columns: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @kept(128, room=FILLED, size=lambda filled: filled.size)
-def _fills(
-    axes: tuple[tuple[str, int], ...],
-    derived: tuple[tuple[str, tuple[Digit, ...]], ...],
-    devices: bytes,
-    router: Router,
-    means: CollectiveMeans,
-    call: Call,
-    ticks: int,
-) -> NDArray[np.float64]:
-    """See :meth:`JobWays._fills`; devices of the ranks are int64, ticks those of the collective."""
-    mesh, device, (what, size, axis) = Mesh(axes, derived=derived), np.frombuffer(devices, np.int64), call
+def _fills(ways: Same, call: Call) -> NDArray[np.float64]:
+    """See :meth:`MeshWays.fills`."""
+    of: MeshWays = ways.what  # type: ignore[assignment]
+    mesh, device, router, (what, size, axis) = of.mesh, of.device, of.router, call
     stages, links = mesh.size("pp"), len(router.capacity)
     table = mesh.table(mesh.names[axis])  # (groups, members)
-    made = means.collective(COLLECTIVES[what], device[table[0]], size, 0)
+    made = of.means.collective(COLLECTIVES[what], device[table[0]], size, 0)
     pattern, nodes = made.pattern, device[table[:, np.array(made.order, np.int64)]]
     inside = (pattern.source < pattern.members) & (pattern.target < pattern.members)
     source, target = nodes[:, pattern.source[inside]].ravel(), nodes[:, pattern.target[inside]].ravel()
@@ -284,7 +317,7 @@ def _fills(
     routes = router.routes(source, target)
     row = np.repeat(stage, routes.lengths()) * links + routes.values
     load = np.bincount(row, np.repeat(sent, routes.lengths()), stages * links)
-    return np.asarray(load.reshape(stages, -1) * _ticks_of_byte(router) / ticks, np.float64)
+    return np.asarray(load.reshape(stages, -1) * _ticks_of_byte(router) / of.alone(call), np.float64)
 
 
 def _ticks_of_byte(router: Router) -> NDArray[np.float64]:

@@ -67,19 +67,13 @@ def bindings(own: Deployment, served: Served, duration_s: float) -> tuple[PoolBi
         served: every request and replica.
         duration_s: of the run.
     """
-    queued = served.scheduled - served.arrived
-    took = np.maximum(served.finished - served.arrived, 1)
     found = []
     for pool, load, replicas in zip(own.pools, loads(own, served), replica_slices(own), strict=True):
         seconds = float(served.busy[replicas].sum()) / PICOSECONDS_PER_SECOND
         busy = seconds / max(present_s(pool, served, replicas, duration_s) or duration_s * pool.cores, 1e-12)
         full = float((served.peak_blocks[replicas] / served.blocks[replicas]).max())
-        mine = (served.replica >= replicas.start) & (served.replica < replicas.stop)
-        presses = bool(mine.any()) and (
-            bool(served.restarts[mine].any()) or float(queued[mine].sum() / took[mine].sum()) >= QUEUES
-        )
         shares = {} if pool.denoises or not seconds else _shares(pool, load, seconds)
-        if full >= FULL and presses and not pool.denoises:
+        if full >= FULL and not pool.denoises and _presses(served, replicas):
             resource = CACHE
         elif busy < BUSY:
             resource = REQUESTS
@@ -90,6 +84,16 @@ def bindings(own: Deployment, served: Served, duration_s: float) -> tuple[PoolBi
             resource, busy, named.get("compute"), named.get("memory_bandwidth"), named.get("links"), full,
         ))  # fmt: skip
     return tuple(found)
+
+
+def _presses(served: Served, replicas: slice) -> bool:
+    """Whether requests of these replicas gave way, or queued for long."""
+    mine = (served.replica >= replicas.start) & (served.replica < replicas.stop)
+    if not mine.any() or served.restarts[mine].any():
+        return bool(mine.any())
+    queued = (served.scheduled - served.arrived)[mine].sum()
+    took = np.maximum(served.finished - served.arrived, 1)[mine].sum()
+    return float(queued / took) >= QUEUES
 
 
 def _shares(pool: Pool, load: Load, seconds: float) -> dict[str, float]:

@@ -11,6 +11,7 @@ from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError
 from triosim.core.units import format_bytes
 from triosim.hardware.accelerator import Accelerator
+from triosim.serving.kv_cache import LayerGroups
 from triosim.serving.model import Precision, ServedModel
 
 UTILISATION = 0.9
@@ -66,6 +67,7 @@ def memory(
     model: ServedModel, device: Accelerator, precision: Precision, kv_type: str, *, block_tokens: int, tokens: int,
     sequences: int, tensor_parallel: int = 1, stages: int = 1, attention_ranks: int = 1,
     utilisation: float = UTILISATION, static: bool = False, beside: float = 0.0, kv_beside: float = 0.0,
+    groups: LayerGroups | None = None,
 ) -> ReplicaMemory:  # fmt: skip
     """How the memory of a replica's devices is divided.
 
@@ -80,6 +82,7 @@ def memory(
         static: whether that is of weights and cache alone.
         beside: bytes of other weights on each device.
         kv_beside: bytes of other caches for each token on each device.
+        groups: of layers, of one of which a block is; None where it is of all.
 
     Raises:
         InputError: the device's memory is not known, or not even a block is left.
@@ -97,7 +100,10 @@ def memory(
     if static:
         whole = device.memory_bytes - CONTEXT_BYTES
         left, activations = utilisation * whole - weights, (1 - utilisation) * whole
-    block = block_tokens * (model.kv_bytes(kv_type, tensor_parallel, stages) + kv_beside)
+    if groups is None:
+        block = block_tokens * (model.kv_bytes(kv_type, tensor_parallel, stages) + kv_beside)
+    else:
+        block = block_tokens * model.kv_block_bytes(kv_type, groups, tensor_parallel)
     if left < block:
         raise InputError(
             f"{model.name} leaves no memory for a KV cache on {device.name}: {format_bytes(weights)} of weights, "

@@ -16,8 +16,10 @@ from triosim.core.errors import InputError, quoted
 from triosim.sources import modelling
 from triosim.sources.models._family import PIXELS, Noise
 
-TYPES = {"bf16": "bfloat16", "fp16": "float16"}
-"""Types of weights that are served."""
+TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp8": "bfloat16"}
+"""Types of weights that are served, and what all is computed in but products by 8-bit weights."""
+IN_8_BITS = "fp8"
+"""The one whose denoiser has 8-bit weights in its blocks."""
 DECODES = {"decoder_only": True}
 """Of an autoencoder, what images are made with."""
 
@@ -72,7 +74,8 @@ class Denoiser:
 
     def weight_bytes(self, weights: str, tensor_parallel: int = 1) -> float:
         """On each device: its part of the denoiser, and all of encoders and decoder."""
-        return (self.parameters / tensor_parallel + self.around) * DTYPE_BYTES[TYPES[weights]]
+        own = 1 if weights == IN_8_BITS else DTYPE_BYTES[TYPES[weights]]
+        return self.parameters * own / tensor_parallel + self.around * DTYPE_BYTES[TYPES[weights]]
 
 
 def is_denoiser(name: str) -> bool:

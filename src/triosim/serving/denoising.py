@@ -21,7 +21,7 @@ from triosim.core.errors import InputError, quoted
 from triosim.core.units import format_bytes, picoseconds
 from triosim.hardware.power import held_back
 from triosim.serving.capacity import UTILISATION, ReplicaMemory
-from triosim.serving.denoiser import DECODES, TYPES, Denoiser, denoiser
+from triosim.serving.denoiser import DECODES, IN_8_BITS, TYPES, Denoiser, denoiser
 from triosim.serving.forward_passes import ForwardPasses, fitting
 from triosim.serving.kernel_times import Moved
 from triosim.serving.kv_cache import KVCache
@@ -32,6 +32,7 @@ from triosim.serving.requests import MOST_TOKENS, Request
 from triosim.serving.step_times import StepShape, StepTimes
 from triosim.sources import modelling
 from triosim.stacks import load as load_stack
+from triosim.transform.quantization import weights_in_8_bits
 
 if TYPE_CHECKING:
     from triosim.serving.pool import Pool, PricedPools
@@ -266,6 +267,8 @@ def _times(own: Pool, model: Denoiser, first: int, moved: Moved) -> DenoisingTim
         trace = modelling.model(
             name, precision=TYPES[own.weights], image_size=size, training=False, configuration=configuration, **more
         )
+        if own.weights == IN_8_BITS and name == model.name:
+            trace = weights_in_8_bits(trace)
         return ForwardPasses(trace, limited, first, devices, stack, moved)
 
     return DenoisingTimes(

@@ -40,11 +40,18 @@ class FoundRate:
         rate: highest requests per second that keep the goals, 0 where none does.
         result: at that rate; at the lowest that was tried where none is kept.
         tried: each rate and whether it is kept, in the order in which they were tried.
+        arriving_s: from the first request to the last, at that rate.
     """
 
     rate: float
     result: ServingResult
     tried: tuple[tuple[float, bool], ...]
+    arriving_s: float
+
+    @property
+    def lasting(self) -> bool:
+        """Whether the rate was there for most of the run: too few requests are over before they fill a fleet."""
+        return self.arriving_s > self.result.metrics.duration_s / 2
 
 
 def highest_rate(
@@ -80,6 +87,9 @@ def highest_rate(
     kept: dict[float, ServingResult] = {}
     priced: PricedPools = {}
 
+    def answer(factor: float, rate: float) -> FoundRate:
+        return FoundRate(rate, kept[factor], tuple(tried), span / 1e12 / factor)
+
     def keeps(factor: float) -> bool:
         progress(f"{first * factor:.4g} requests/s")
         result = serve(deployment, _stretched(requests, factor), slo, tpot, interval=False, priced=priced)
@@ -94,17 +104,17 @@ def highest_rate(
             high *= 2
         low, high = high, high * 2
         if low >= HIGHEST:
-            return FoundRate(first * low, kept[low], tuple(tried))
+            return answer(low, first * low)
     else:
         while low > LOWEST and not keeps(low / 2):
             low /= 2
         if low <= LOWEST:
-            return FoundRate(0.0, kept[low], tuple(tried))
+            return answer(low, 0.0)
         low, high = low / 2, low
     while high / low > 1 + PRECISION:
         middle = (low * high) ** 0.5
         low, high = (middle, high) if keeps(middle) else (low, middle)
-    return FoundRate(first * low, kept[low], tuple(tried))
+    return answer(low, first * low)
 
 
 MOST_REPLICAS = 4096

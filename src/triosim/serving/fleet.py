@@ -53,7 +53,8 @@ class ReplicaGroup:
 
 @dataclass(frozen=True)
 class Served:
-    """What became of each request, and what the replicas did.  Times are picoseconds, int64, one row a request.
+    """What became of each request, and what the replicas did.  Times are picoseconds, int64, one row a request; counts
+    are whole numbers of 32 bits or 64.
 
     Attributes:
         requests: what arrived.
@@ -432,7 +433,7 @@ def _served(
         blocks=np.array([cache.blocks for cache in caches], np.int64),
         hit_tokens=sum(cache.hit_tokens for cache in caches),
         looked_up_tokens=sum(cache.looked_up_tokens for cache in caches),
-        transfer=np.full(len(table), -1, np.int64) if transfer is None else transfer,
+        transfer=np.broadcast_to(np.int64(-1), table.arrived.shape) if transfer is None else transfer,
         sent_bytes=sent,
         drafted=sum(one.drafted for one in speculations),
         accepted=sum(one.accepted for one in speculations),

@@ -23,7 +23,7 @@ from triosim.energy.constants import EnergyConstants
 from triosim.energy.device import DeviceEnergy, device_energy
 from triosim.serving.pim import PimKernels
 from triosim.serving.pool import Pool, checked, device_of, kernels_of
-from triosim.serving.request_energy import JOULES, Load, joules
+from triosim.serving.request_energy import JOULES, Load, joules, rows_of
 
 if TYPE_CHECKING:
     from triosim.serving.deployment import Deployment
@@ -158,25 +158,28 @@ def loads(own: Deployment, served: Served) -> list[Load]:
     was computed again; prompts of a model are divided among its pools by these.
     """
     requests, places = served.requests, replica_slices(own)
-    prompt, output = requests.prompt.astype(np.float64), requests.output.astype(np.float64)
-    cached = np.minimum(served.cached.astype(np.float64), prompt)
-    after = max(float((output - 1).sum()), 1.0)
+    cached = np.minimum(served.cached, requests.prompt).astype(np.int32)
+    chunks = (requests.prompt - cached).astype(np.int32)
+    after = max(float(requests.output.sum() - len(requests)), 1.0)
     guessed, wrong = served.accepted / after, (served.drafted - served.accepted) / after  # for each token after prompts
     ended = [(served.replica >= one.start) & (served.replica < one.stop) for one in places]
     found = []
     for pool, replicas, mine in zip(own.pools, places, ended, strict=True):
-        decodes = (output[mine] - 1) if pool.role != "prefill" else np.zeros(0)
-        context = float((decodes * prompt[mine] + decodes * (decodes + 1) / 2).sum()) if len(decodes) else 0.0
-        decoded = float(decodes.sum()) * (1 + wrong)
+        decodes = context = 0.0
+        for at in rows_of(len(requests)) if pool.role != "prefill" else ():
+            more = (requests.output[at][mine[at]] - 1).astype(np.float64)
+            decodes += float(more.sum())
+            context += float((more * requests.prompt[at][mine[at]] + more * (more + 1) / 2).sum())
+        decoded = decodes * (1 + wrong)
         prompts = max(float(served.computed[replicas].sum()) - decoded, 0.0)
         of_model = np.any([rows for one, rows in zip(own.pools, ended, strict=True) if one.model == pool.model], axis=0)
-        chunks = (prompt - cached)[of_model]
-        share = prompts / max(float(chunks.sum()), 1.0)
-        first = share * len(chunks) if pool.role != "decode" else 0.0
+        own_chunks, own_cached = (chunks, cached) if of_model.all() else (chunks[of_model], cached[of_model])
+        share = prompts / max(float(own_chunks.sum()), 1.0)
+        first = share * len(own_chunks) if pool.role != "decode" else 0.0
         found.append(Load(
             steps=max(float(served.steps[replicas].sum()), 1.0),
             tokens=prompts + decoded + float(served.padding[replicas].sum()),
             decoded=decoded, context=context * (1 - guessed), sampled=decoded + first,
-            chunks=chunks, cached=cached[of_model], share=share,
+            chunks=own_chunks, cached=own_cached, share=share,
         ))  # fmt: skip
     return found

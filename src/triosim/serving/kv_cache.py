@@ -3,15 +3,35 @@
 :class:`KVCache` counts blocks.  :class:`PrefixCache` also knows what full blocks hold, so that a request finds the
 beginning of its prompt computed already.  A block's key is a hash of all tokens from the beginning of the prompt to its
 end (a chained hash), so equal keys mean equal prefixes.
+
+Where some layers see a window, their positions that no token will see again are given back, as vLLM's cache manager for
+hybrid models does (``vllm/v1/core/kv_cache_utils.py`` and ``single_type_kv_cache_manager.py``): layers that are alike
+form groups of equally many, a block is of one group, and all groups take their blocks from the same memory.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 from triosim.core.errors import InputError, quoted
 from triosim.serving.requests import Request
+
+
+class LayerGroups(NamedTuple):
+    """How the layers of a model share the blocks of a cache.
+
+    Attributes:
+        layers: of a group, and so of a block.
+        windowed: groups of layers with a window, beside the one of those that see all positions.
+        window: positions that such a layer sees, the token's own among them.
+    """
+
+    layers: int
+    windowed: int
+    window: int
+
 
 EVICTIONS = ("lru", "lfu")
 """Whose content is given up first: the least recently freed block's, or that of the one least often found."""
@@ -23,12 +43,14 @@ class KVCache:
     Args:
         blocks: all of them.
         block_tokens: tokens of a block.
+        groups: of layers, each of which has blocks of its own; None for one group of all.
 
     Attributes:
         free: blocks that nobody holds.
         peak: most blocks held at a time.
         hit_tokens, looked_up_tokens: prompt tokens found and looked for.
         moved: blocks copied to other memory and back.
+        windowed, window: of :class:`LayerGroups`; 0 where all layers see all positions.
         reuses: whether it finds prefixes.
         waits: whether steps may have to wait for copies of its blocks.
 
@@ -39,7 +61,7 @@ class KVCache:
     reuses: bool = False
     waits: bool = False
 
-    def __init__(self, blocks: int, block_tokens: int) -> None:
+    def __init__(self, blocks: int, block_tokens: int, groups: LayerGroups | None = None) -> None:
         if blocks < 1 or block_tokens < 1:
             raise InputError(
                 f"a KV cache of {blocks} blocks of {block_tokens} tokens holds nothing: give it more memory, or a "
@@ -47,12 +69,21 @@ class KVCache:
             )
         self.blocks = self.free = blocks
         self.block_tokens = block_tokens
+        self.windowed, self.window = (0, 0) if groups is None else (groups.windowed, groups.window)
         self.peak = self.hit_tokens = self.looked_up_tokens = self.moved = 0
 
     @property
     def tokens(self) -> int:
         """That fit into all blocks."""
-        return self.blocks * self.block_tokens
+        return self.longest(None)
+
+    def longest(self, step: int | None) -> int:
+        """Tokens of a request that all blocks hold, if steps compute at most so many (None: any number)."""
+        places = self.blocks // (1 + self.windowed)
+        if self.windowed and step is not None:
+            kept = -(-(self.window - 1 + step) // self.block_tokens) + 1
+            places = max(places, self.blocks - self.windowed * kept)
+        return places * self.block_tokens
 
     def needs(self, request: Request, tokens: int) -> int:
         """Blocks that a request lacks to hold so many tokens."""
@@ -60,16 +91,34 @@ class KVCache:
 
     def hold(self, request: Request, tokens: int) -> bool:
         """Give a request the blocks for its first ``tokens`` tokens; False, and nothing, where too few are free."""
+        if self.windowed:
+            self._give_back(request)
         more = -(-tokens // self.block_tokens) - request.blocks
         if more <= 0:
             return True
-        if more > self.free:
+        taken = more + more * self.windowed
+        if taken > self.free:
             return False
-        self.free -= more
+        self.free -= taken
         request.blocks += more
         if self.blocks - self.free > self.peak:
             self.peak = self.blocks - self.free
         return True
+
+    def _give_back(self, request: Request) -> None:
+        """Blocks of layers with a window whose positions the next token does not see any more."""
+        behind = min(self._behind(request.computed), request.blocks)
+        if behind > request.behind:
+            self._returned(request, (behind - request.behind) * self.windowed)
+            request.behind = behind
+
+    def _behind(self, computed: int) -> int:
+        """Blocks that lie before the window of the token after so many."""
+        return max(computed - self.window + 1, 0) // self.block_tokens
+
+    def _returned(self, request: Request, count: int) -> None:
+        """The first blocks that layers with a window hold of a request are free."""
+        self.free += count
 
     def match(self, request: Request) -> int:
         """Tokens of a request that need not be computed when it is admitted; changes nothing."""
@@ -97,8 +146,8 @@ class KVCache:
 
     def release(self, request: Request) -> None:
         """Take back all blocks of a request."""
-        self.free += request.blocks
-        request.blocks = 0
+        self.free += request.blocks + self.windowed * (request.blocks - request.behind)
+        request.blocks = request.behind = 0
 
     def forget(self) -> None:
         """The memory is lost, with all that requests hold of it."""
@@ -115,8 +164,11 @@ class PrefixCache(KVCache):
     only the first is found.  As a radix tree it gives one back at once, so that who holds a block holds all before it,
     and only leaves of the tree are ever given up.
 
+    Layers with a window find what they need wherever the others do, in blocks of the request's own: what a prefix holds
+    of their last positions is neither shared nor kept.
+
     Args:
-        blocks, block_tokens: as of any cache.
+        blocks, block_tokens, groups: as of any cache.
         radix: whether it is a radix tree.
         eviction: one of :data:`EVICTIONS`; of blocks found equally often the least recently freed one is given up.
 
@@ -129,8 +181,11 @@ class PrefixCache(KVCache):
 
     reuses = True
 
-    def __init__(self, blocks: int, block_tokens: int, radix: bool = False, eviction: str = "lru") -> None:
-        super().__init__(blocks, block_tokens)
+    def __init__(
+        self, blocks: int, block_tokens: int, radix: bool = False, eviction: str = "lru",
+        groups: LayerGroups | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(blocks, block_tokens, groups)
         if eviction not in EVICTIONS:
             raise InputError(f"eviction {quoted(eviction)} is not known: give {' or '.join(EVICTIONS)}")
         self.radix = radix
@@ -176,12 +231,18 @@ class PrefixCache(KVCache):
         shared = [self._block[key] for key in request.keys[:found]]
         idle = sum(block in self._idle for block in shared)
         more = max(-(-tokens // self.block_tokens) - found, 0)
-        if more + idle > self.free:
+        behind = min(self._behind(found * self.block_tokens), found) if self.windowed else 0
+        windowed = self.windowed * (found - behind)
+        if more + more * self.windowed + windowed + idle > self.free:
             return False
         for block in shared:
             self._share(block)
         request.held = shared
         request.blocks = request.stored = found
+        if windowed:
+            self.free -= windowed
+            self._take(request.held_windowed, windowed)
+        request.behind = behind
         return self.hold(request, tokens)
 
     def hold(self, request: Request, tokens: int) -> bool:
@@ -190,15 +251,27 @@ class PrefixCache(KVCache):
         if not super().hold(request, tokens):
             return False
         more = request.blocks - before
-        fresh = min(more, self.blocks - self._named)
-        request.held.extend(range(self._named, self._named + fresh))
+        if more:
+            self._take(request.held, more)
+            if self.windowed:
+                self._take(request.held_windowed, more * self.windowed)
+        return True
+
+    def _take(self, held: list[int], count: int) -> None:
+        """Add so many blocks that were free."""
+        fresh = min(count, self.blocks - self._named)
+        held.extend(range(self._named, self._named + fresh))
         self._named += fresh
-        for _ in range(more - fresh):
+        for _ in range(count - fresh):
             block, key = self._given_up() if self.by_use else self._idle.popitem(last=False)
             if key is not None:
                 del self._block[key]
-            request.held.append(block)
-        return True
+            held.append(block)
+
+    def _returned(self, request: Request, count: int) -> None:
+        for block in request.held_windowed[:count]:
+            self._free(block, None)
+        del request.held_windowed[:count]
 
     def _given_up(self) -> tuple[int, int | None]:
         """The block that was found least often, and its key."""
@@ -259,8 +332,10 @@ class PrefixCache(KVCache):
                     del others[block]
             else:
                 self._free(block, self._key.pop(block, None))
-        request.held = []
-        request.blocks = request.stored = 0
+        for block in reversed(request.held_windowed):
+            self._free(block, None)
+        request.held, request.held_windowed = [], []
+        request.blocks = request.behind = request.stored = 0
 
     def forget(self) -> None:
         """As of any cache; nothing will be found."""

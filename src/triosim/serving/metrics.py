@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from math import nan
 from typing import Any
 
@@ -18,7 +19,6 @@ from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted
 from triosim.core.units import PICOSECONDS_PER_SECOND, parse_time
 from triosim.serving.fleet import Served
-from triosim.serving.quantiles import of_array
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
 TPOT = ("standard", "vidur")
@@ -45,11 +45,12 @@ class Distribution:
 
     @staticmethod
     def of(values: NDArray[np.float64]) -> Distribution:
-        """Of an array, exactly."""
+        """Of an array, exactly; it is in another order afterwards, for millions are not copied."""
         if not len(values):
             return Distribution(0, nan, nan, nan, (nan,) * len(QUANTILES))
-        at = of_array(values, QUANTILES)
-        return Distribution(len(values), float(values.mean()), float(values.min()), float(values.max()), tuple(at))
+        mean, least, most = float(values.mean()), float(values.min()), float(values.max())
+        at = np.quantile(values, QUANTILES, overwrite_input=True).tolist()
+        return Distribution(len(values), mean, least, most, tuple(at))
 
     def table(self) -> dict[str, Any]:
         """For JSON: None stands for what is not a number."""
@@ -108,19 +109,26 @@ class ServingMetrics:
     """Figures of one run.
 
     Attributes:
-        seconds: of each request: ``ttft``, ``tpot`` (of those with two output tokens or more), ``e2e``, ``queueing``.
-        distributions: of these, of inter-token times (``itl``), and where KV caches were sent of the time from the
-            first token to their arrival (``transfer``).
+        served: the run.
+        tpot: one of :data:`TPOT`.
+        distributions: of ``ttft``, ``tpot`` (of requests of two output tokens or more), ``e2e`` and ``queueing``, of
+            inter-token times (``itl``), and where KV caches were sent of the time from the first token to their arrival
+            (``transfer``).
         duration_s: first arrival to last token.
         figures: all that is counted once, by name.
         goals: each goal with what was reached and whether it is met.
     """
 
-    seconds: Mapping[str, NDArray[np.float64]]
+    served: Served = field(repr=False)
+    tpot: str
     distributions: Mapping[str, Distribution]
     duration_s: float
     figures: Mapping[str, float | int | None]
     goals: tuple[tuple[Slo, float, bool], ...] = ()
+
+    def seconds(self, metric: str) -> NDArray[np.float64]:
+        """One of :data:`METRICS` of each request; made anew, for it takes as much memory as anything of the run."""
+        return _seconds(self.served, metric, self.tpot)
 
     def named(self) -> dict[str, float]:
         """Figures of time and throughput by name, as ``ttft.p99``."""
@@ -147,16 +155,18 @@ def measure(served: Served, slo: Sequence[Slo] = (), tpot: str = "standard") -> 
     if tpot not in TPOT:
         raise InputError(f"--tpot {quoted(tpot)} is not known: give {' or '.join(TPOT)}")
     second = float(PICOSECONDS_PER_SECOND)
-    output = served.requests.output
-    several = output > 1 if tpot == "standard" else output > 0
-    per = np.where(several, output - (tpot == "standard"), 1)
-    each = {
-        "ttft": (served.first_token - served.arrived) / second,
-        "tpot": ((served.finished - served.first_token) / second / per)[several],
-        "e2e": (served.finished - served.arrived) / second,
-        "queueing": (served.scheduled - served.arrived) / second,
-    }
-    distributions = {name: Distribution.of(values) for name, values in each.items()}
+    distributions, reached = {}, {}
+    good = np.ones(len(served.requests), bool)
+    for name in METRICS:
+        values = _seconds(served, name, tpot)
+        for goal in slo:
+            if goal.metric == name:
+                reached[goal] = _reached(goal, values)
+                if name == "tpot":
+                    good[_several(served, tpot)] &= values <= goal.limit_s
+                else:
+                    good &= values <= goal.limit_s
+        distributions[name] = Distribution.of(values)
     gaps = served.gaps
     between = tuple(value / second for value in gaps.quantiles(QUANTILES))
     distributions["itl"] = Distribution(
@@ -167,28 +177,40 @@ def measure(served: Served, slo: Sequence[Slo] = (), tpot: str = "standard") -> 
         distributions["transfer"] = Distribution.of(sent / second)
     begin, end = int(served.arrived.min()), int(served.finished.max())
     duration = (end - begin) / second
-    goals = tuple((goal, reached := _reached(goal, each), reached <= goal.limit_s) for goal in slo)
-    return ServingMetrics(each, distributions, duration, _figures(served, duration, each, slo, several), goals)
+    goals = tuple((goal, reached[goal], reached[goal] <= goal.limit_s) for goal in slo)
+    return ServingMetrics(
+        served, tpot, distributions, duration, _figures(served, duration, good if slo else None), goals
+    )  # fmt: skip
 
 
-def _reached(goal: Slo, each: Mapping[str, NDArray[np.float64]]) -> float:
-    values = each[goal.metric]
+def _several(served: Served, tpot: str) -> NDArray[np.bool_]:
+    """Requests that have a TPOT."""
+    return served.requests.output > (tpot == "standard")
+
+
+def _seconds(served: Served, metric: str, tpot: str) -> NDArray[np.float64]:
+    """One of :data:`METRICS` of each request."""
+    begin, end = {
+        "ttft": (served.arrived, served.first_token), "tpot": (served.first_token, served.finished),
+        "e2e": (served.arrived, served.finished), "queueing": (served.arrived, served.scheduled),
+    }[metric]  # fmt: skip
+    found = (end - begin) / float(PICOSECONDS_PER_SECOND)
+    if metric == "tpot":
+        several, output = _several(served, tpot), served.requests.output
+        found = found[several] / (output[several] - (tpot == "standard"))
+    return np.asarray(found, np.float64)
+
+
+def _reached(goal: Slo, values: NDArray[np.float64]) -> float:
     if not len(values):
         return 0.0
     return float(values.mean() if goal.quantile is None else np.quantile(values, goal.quantile))
 
 
-def _figures(
-    served: Served, duration: float, each: Mapping[str, NDArray[np.float64]], slo: Sequence[Slo], several: NDArray
-) -> dict[str, float | int | None]:
+def _figures(served: Served, duration: float, good: NDArray[np.bool_] | None) -> dict[str, float | int | None]:
+    """All that is counted once; ``good`` are requests that keep all goals, None where there is none."""
     requests = served.requests
     useful = int(requests.prompt.sum() + requests.output.sum())
-    good = np.ones(len(requests), bool)
-    for goal in slo:
-        if goal.metric == "tpot":
-            good[several] &= each["tpot"] <= goal.limit_s
-        else:
-            good &= each[goal.metric] <= goal.limit_s
     rejected = served.drafted - served.accepted
     computed = int(served.computed.sum())
     ticks = duration * PICOSECONDS_PER_SECOND
@@ -204,8 +226,8 @@ def _figures(
         "output_tokens": int(requests.output.sum()),
         "output_tokens_per_s": float(requests.output.sum()) / duration,
         "tokens_per_s": useful / duration,
-        "good_requests_per_s": float(good.sum()) / duration if slo else None,
-        "good_share": float(good.mean()) if slo else None,
+        "good_requests_per_s": None if good is None else float(good.sum()) / duration,
+        "good_share": None if good is None else float(good.mean()),
         "steps": int(served.steps.sum()),
         "utilisation": float(served.busy.sum()) / there
         if history is not None or served.sharing

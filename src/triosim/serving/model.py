@@ -8,6 +8,7 @@ from typing import Any
 from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_BYTES
 from triosim.core.errors import InputError, quoted, unknown
+from triosim.serving.kv_cache import LayerGroups
 from triosim.sources.modelling import configured
 
 
@@ -48,6 +49,10 @@ PRECISIONS = {
 }
 """Weights by name.  w4a16 has a 16-bit scale for 128 elements (AWQ and GPTQ), mxfp4 one of 8 bits for 32 (OCP
 MX), of experts alone where there are any, as GPT-OSS is published (OpenAI, arXiv:2508.10925, section 2.1)."""
+
+PADDED = 1.5
+"""How many times as many layers of one kind as of the other still make groups of the larger number (same file as
+:meth:`ServedModel.layer_groups`)."""
 
 KV_TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp8": "float8_e4m3fn", "int8": "int8"}
 """Types of the KV cache by name."""
@@ -279,11 +284,38 @@ class ServedModel:
     def kv_bytes(self, kv_type: str, tensor_parallel: int = 1, stages: int = 1) -> float:
         """Of one token on one device; heads of the cache fewer than devices are repeated.
 
-        All layers keep all positions, also those that see a window, as engines do without a cache manager of their own
-        for these.
+        All layers keep it, also those whose window it has left (:meth:`layer_groups` are of engines that do better).
         """
+        return self.layers / stages * self._kv_layer(kv_type, tensor_parallel)
+
+    def _kv_layer(self, kv_type: str, tensor_parallel: int) -> float:
+        """Bytes of one token in one layer."""
         heads, elements = self.cached
-        return self.layers / stages * max(heads / tensor_parallel, 1.0) * elements * DTYPE_BYTES[kv_type]
+        return max(heads / tensor_parallel, 1.0) * elements * DTYPE_BYTES[kv_type]
+
+    def kv_block_bytes(self, kv_type: str, groups: LayerGroups, tensor_parallel: int = 1) -> float:
+        """Of one token in the layers of a group, on one device."""
+        return groups.layers * self._kv_layer(kv_type, tensor_parallel)
+
+    def kv_kept_bytes(self, tokens: int, kv_type: str, tensor_parallel: int = 1, stages: int = 1) -> float:
+        """Of a request with so many tokens on one device, where layers with a window keep no more than that."""
+        places = sum(kind.count * min(tokens, kind.attention.window or tokens) for kind in self.kinds)
+        return places / stages * self._kv_layer(kv_type, tensor_parallel)
+
+    def layer_groups(self) -> LayerGroups | None:
+        """How a cache of groups of layers divides them; None where all layers are of one group.
+
+        As many layers are a group as there are of the rarer kind, of the other where it has less than half as many
+        more (vLLM, ``vllm/v1/core/kv_cache_utils.py``).  None also where windows differ, or more layers see all
+        positions than a window.
+        """
+        windows = {kind.attention.window for kind in self.kinds if kind.attention.window}
+        near = sum(kind.count for kind in self.kinds if kind.attention.window)
+        far = self.layers - near
+        if len(windows) != 1 or not far:
+            return None
+        size = max(near, far) if max(near, far) < PADDED * min(near, far) else min(near, far)
+        return LayerGroups(size, -(-near // size), windows.pop()) if far <= size else None
 
 
 def served_model(name: str) -> ServedModel:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -113,8 +114,8 @@ class ModelTimes(StepTimes):
         stages: of the pipeline.
         graphs: whether steps of few tokens run in captured graphs, whose sizes they are padded to.
         host_s: seconds that the host takes for a step, while the device runs.
-        issue_s: seconds that the host takes to launch one kernel of an eager engine, while the device runs; 0 where
-            graphs or compiled code launch them.
+        issue_s, collective_s: seconds that the host takes to launch one kernel, and one collective, of an eager engine,
+            while the device runs; 0 where graphs or compiled code launch them.
         gap_s: seconds between two steps that nothing hides.
         engine_host: what the engine's host does for each step, beside.
         host_ticks: picoseconds of the host in a step, launches included.
@@ -129,6 +130,7 @@ class ModelTimes(StepTimes):
     graphs: bool = True
     host_s: float = 0.0
     issue_s: float = 0.0
+    collective_s: float = 0.0
     gap_s: float = 0.0
     engine_host: StepHost = NO_HOST
     host_ticks: int = field(init=False, repr=False, default=0)
@@ -149,9 +151,10 @@ class ModelTimes(StepTimes):
         self._scale = self._own * float(PICOSECONDS_PER_SECOND)
         self._one_call = self.kernels.one_call
         reduces = self.kernels.reduces if self.kernels.tensor_parallel > 1 else 0
-        launched = self._own * (self.kernels.launches + 1 + reduces) + KERNELS_A_STEP
+        launched = self._own * (self.kernels.launches + 1) + KERNELS_A_STEP
+        launching = launched * self.issue_s + self._own * reduces * self.collective_s
         step, sequence, hidden = self.engine_host
-        host_s = self.host_s + launched * self.issue_s + (step if hidden else 0)
+        host_s = self.host_s + launching + (step if hidden else 0)
         self.host_ticks = picoseconds(host_s, "the host's time of a step")
         self._gap = picoseconds(self.gap_s + (0 if hidden else step), "the time between steps")
         of_sequence = picoseconds(sequence, "the host's time of a sequence")
@@ -231,6 +234,7 @@ class ModelTimes(StepTimes):
         host = self.host_ticks + self._host_sequence * sequences
         return max(ticks, host) + self._gap + self._gap_sequence * sequences
 
+    @cached_property
     def step_tables(self) -> StepTables:
         """What :mod:`triosim.serving.native` reads."""
         if not self._tokens:

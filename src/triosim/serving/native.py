@@ -78,6 +78,8 @@ class _Replica:
     steady: bool
     times: _Times
     blocks: int
+    windowed: int
+    window: int
     reuses: bool
     radix: bool
     by_use: bool
@@ -154,6 +156,8 @@ def play(
     if found is None:
         return None
     rows, counts = found
+    rows.setdefault("arrived", table.arrived)
+    rows.setdefault("replica", np.broadcast_to(np.int64(0), table.arrived.shape))
     for replica, counted in zip(replicas, counts, strict=True):
         _write_back(replica, counted)
     return NativeRun(rows)
@@ -215,7 +219,7 @@ def _replica(replica: Replica, kinds: dict[int, _Times]) -> _Replica:
     if id(times) not in kinds:
         if type(times) is ModelTimes:
             kinds[id(times)] = _Times(
-                times.step_tables(), times.ticks, times.padded, times.ends_of, times.decodes_but_attention
+                times.step_tables, times.ticks, times.padded, times.ends_of, times.decodes_but_attention
             )
         else:
             kinds[id(times)] = _Times(None, times.ticks, times.padded, _unasked, _unasked)
@@ -224,9 +228,11 @@ def _replica(replica: Replica, kinds: dict[int, _Times]) -> _Replica:
         max_running=policy.max_running,
         max_tokens=-1 if policy.max_tokens is None else policy.max_tokens,
         longest=policy.longest,
-        steady=bool(policy.steady),
+        steady=bool(policy.steady and not cache.windowed),
         times=kinds[id(times)],
         blocks=cache.blocks,
+        windowed=cache.windowed,
+        window=cache.window,
         reuses=cache.reuses,
         radix=isinstance(cache, PrefixCache) and cache.radix,
         by_use=isinstance(cache, PrefixCache) and cache.by_use,

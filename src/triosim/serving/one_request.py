@@ -129,7 +129,7 @@ def one_request(
         utilisation=UTILISATION if own.utilisation is None else own.utilisation,
     )  # fmt: skip
     tpot = float(np.mean(decodes)) if decodes else None
-    held = batch * (whole - 1) * kept.block
+    held = batch * model.kv_kept_bytes(whole - 1, kv_type_of(own.kv_cache), own.tensor_parallel, own.stages)
     pim = energy = None
     if not isinstance(times.kernels, PimKernels):
         priced = list(zip(steps, (ttft, *decodes), strict=True))
@@ -198,5 +198,7 @@ def _breakdown(times: ModelTimes, step: StepShape) -> dict[str, float]:
         found["send"] = (times.stages - 1) * times.communication.send(2.0 * step.tokens * kernels.model.width)
     found["embedding"] = float(kernels.embedding(tokens)[0])
     found["sampling"] = float(kernels.sampling([step.sampled])[0])
-    found["host"] = max(0.0, times.stages * times.host_ticks / PICOSECONDS_PER_SECOND - sum(found.values()))
+    device = round(sum(found.values()) * PICOSECONDS_PER_SECOND / times.stages)
+    beyond = times.with_host(device, step.decodes + len(step.chunks)) - device
+    found["host"] = times.stages * beyond / PICOSECONDS_PER_SECOND
     return found

@@ -42,6 +42,8 @@ class Policy(ABC):
             every step break it.
         swaps: whether what requests that give way have computed can be kept on the host.
         receives: whether the engine can go on with requests whose prompts were computed elsewhere.
+        hybrid_kv_cache: whether layers with a window give back what they see no more
+            (:class:`triosim.serving.kv_cache.LayerGroups`).
         static: whether the engine's share of the memory is of weights and KV cache alone, and steps use what is left.
         waiting: requests that hold nothing, first come first.
         running: admitted requests in order of arrival.
@@ -63,6 +65,7 @@ class Policy(ABC):
     swaps: ClassVar[bool] = False
     receives: ClassVar[bool] = True
     static: ClassVar[bool] = False
+    hybrid_kv_cache: bool = field(init=False, repr=False, default=False)
 
     waiting: deque[Request] = field(init=False, repr=False, default_factory=deque)
     running: list[Request] = field(init=False, repr=False, default_factory=list)
@@ -98,8 +101,8 @@ class Policy(ABC):
         """Why a request can never run, as the end of a sentence; empty if it can."""
         if request.end > self.longest:
             return f"is longer than the {self.longest} tokens that the model or --max-length allows"
-        if request.end - 1 > self.cache.tokens:
-            return f"is longer than the KV cache of {self.cache.tokens} tokens"
+        if request.end - 1 > (most := self.cache.longest(self.max_tokens)):
+            return f"is longer than the KV cache of {most} tokens"
         return ""
 
     def host(self) -> StepHost:

@@ -8,7 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from triosim.composition.host import issue_seconds
+from triosim.composition.host import collective_seconds, issue_seconds
 from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_BYTES
 from triosim.core.errors import InputError, quoted
@@ -20,13 +20,13 @@ from triosim.serving.adapters import AdaptedTimes, check_adapters, parse_adapter
 from triosim.serving.capacity import UTILISATION, ReplicaMemory, memory, static_share
 from triosim.serving.denoiser import Denoiser, is_denoiser
 from triosim.serving.kernel_times import NOTHING_MOVED, Moved, ServingKernels
-from triosim.serving.kv_cache import KVCache, PrefixCache
+from triosim.serving.kv_cache import KVCache, LayerGroups, PrefixCache
 from triosim.serving.model import ServedModel, kv_type_of, precision_of, served_model
 from triosim.serving.model_times import ModelTimes
 from triosim.serving.pim import ATTENTION, OFF, PimKernels
 from triosim.serving.policy import ENGINES, IMAGE_ENGINES, Policy
 from triosim.serving.replica import Replica
-from triosim.serving.step_times import NO_HOST, StepHost, StepTimes
+from triosim.serving.step_times import NO_HOST, StepHost, StepTimes, eager_host
 from triosim.serving.swap import SWAP_BYTES, HostCopies, SwappingCache
 
 if TYPE_CHECKING:
@@ -423,19 +423,26 @@ def _cache(own: Pool, model: ServedModel, first: int, policy: Policy, blocks: in
         if swaps or not (policy.finds_prefixes if own.prefix_caching is None else own.prefix_caching):
             raise InputError("tiers keep what prefix caching finds, which is off: turn it on, or leave tiers out")
         return TieredCache(blocks, policy.block_tokens, policy.radix, own.eviction)
+    groups = groups_of(own, model, policy)
     if not swaps and (policy.finds_prefixes if own.prefix_caching is None else own.prefix_caching):
-        return PrefixCache(blocks, policy.block_tokens, policy.radix, own.eviction)
+        return PrefixCache(blocks, policy.block_tokens, policy.radix, own.eviction, groups)
     if own.eviction != "lru":
         raise InputError(
             f"eviction {quoted(own.eviction)} is of prefix caching, which is off: turn it on, or leave eviction out"
         )
     if not swaps:
-        return KVCache(blocks, policy.block_tokens)
+        return KVCache(blocks, policy.block_tokens, groups)
     from triosim.serving.communication import link_factor  # which loads collectives
 
     block = own.block_bytes(model, policy.block_tokens)
     copies = HostCopies.of(own.system, first, link_factor(own.system, moved.network))
     return SwappingCache(blocks, policy.block_tokens, int(own.swap_bytes // block), block, copies)
+
+
+def groups_of(own: Pool, model: ServedModel, policy: Policy) -> LayerGroups | None:
+    """How layers share the blocks of a replica's cache: in groups, where nothing else reads or moves them."""
+    moved = own.role != "both" or own.tiers or own.preemption == "swap" or own.speculation is not None
+    return model.layer_groups() if policy.hybrid_kv_cache and own.stages == 1 and not moved else None
 
 
 def _drafter(
@@ -498,6 +505,7 @@ def _memory(
         tensor_parallel=own.tensor_parallel, stages=own.stages, attention_ranks=own.attention_ranks,
         utilisation=share_of(own, device, policy),
         static=policy.static, beside=beside, kv_beside=drafter.kv_token if drafter else 0.0,
+        groups=groups_of(own, model, policy),
     )  # fmt: skip
 
 
@@ -554,9 +562,12 @@ def step_times(
 
         between = ReplicaCommunication(own.system, own.tensor_parallel, own.stages, first, moved.network)
     issue = issue_seconds(own.host)
+    if issue and host == NO_HOST:
+        host = eager_host(own.tensor_parallel * own.stages)
     return ModelTimes(
-        kernels, between, own.stages, graphs=issue == 0, host_s=own.host_s, issue_s=issue, engine_host=host
-    )
+        kernels, between, own.stages, graphs=issue == 0, host_s=own.host_s, issue_s=issue,
+        collective_s=collective_seconds(own.host), engine_host=host,
+    )  # fmt: skip
 
 
 def kernels_of(own: Pool, model: ServedModel, first: int = 0, moved: Moved = NOTHING_MOVED) -> ServingKernels:

@@ -186,9 +186,3 @@ def _added(
     values, times = values[order], times[order]
     begins = np.flatnonzero(np.diff(values, prepend=values[0] - 1))
     return values[begins], np.add.reduceat(times, begins)
-
-
-def of_array(values: NDArray, at: Iterable[float]) -> list[float]:
-    """Exact quantiles of an array; not a number where it is empty."""
-    at = list(at)
-    return np.quantile(values, at).tolist() if len(values) else [math.nan] * len(at)

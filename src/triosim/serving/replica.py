@@ -97,7 +97,7 @@ class Replica:
         self.busy = [0] * self.stages
         self.gaps = Samples()
         policy.attach(cache, longest, self.stages)
-        self._steady = policy.steady and self.stages == 1
+        self._steady = policy.steady and self.stages == 1 and not cache.windowed  # whose blocks come back meanwhile
         self._name = type(policy).__name__
 
     def arrive(self, request: Request) -> None:

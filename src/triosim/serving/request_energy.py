@@ -68,7 +68,7 @@ class Load:
         decoded: of these, after prompts.
         context: keys that these attend to, each its own token included, summed.
         sampled: positions at which tokens are chosen.
-        chunks, cached: tokens of each part of a prompt, and tokens computed before; floats of equal shape.
+        chunks, cached: tokens of each part of a prompt, and tokens computed before, of equal shape.
         share: of these parts that is computed here.
     """
 
@@ -77,8 +77,8 @@ class Load:
     decoded: float
     context: float
     sampled: float
-    chunks: NDArray[np.float64]
-    cached: NDArray[np.float64]
+    chunks: NDArray
+    cached: NDArray
     share: float = 1.0
 
     @staticmethod
@@ -191,10 +191,22 @@ def _attended(own: ServedHeads | ServedLatent, load: Load) -> tuple[float, float
     context = load.context
     if own.window and load.decoded:
         context = load.decoded * min(context / load.decoded, float(own.window))
-    pairs = load.share * float(_pairs(load.chunks, load.cached, own.window).sum())
-    before = np.minimum(load.cached, own.window) if own.window else load.cached
-    held = load.share * float((load.chunks + before).sum())
+    pairs = held = 0.0
+    for at in rows_of(len(load.chunks)):
+        chunks, cached = load.chunks[at].astype(np.float64), load.cached[at].astype(np.float64)
+        pairs += load.share * float(_pairs(chunks, cached, own.window).sum())
+        before = np.minimum(cached, own.window) if own.window else cached
+        held += load.share * float((chunks + before).sum())
     return 2.0 * (decoding * context + prompting * pairs), context + held
+
+
+def rows_of(count: int) -> list[slice]:
+    """Rows a million at a time, so that what is made of them takes little memory."""
+    return [slice(first, first + ROWS) for first in range(0, count, ROWS)]
+
+
+ROWS = 1 << 20
+"""At a time."""
 
 
 def _pairs(count: NDArray[np.float64], cached: NDArray[np.float64], window: int) -> NDArray[np.float64]:

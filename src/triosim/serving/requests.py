@@ -104,19 +104,16 @@ class RequestTable:
         if not seconds.size:
             raise InputError("there is no request: give at least one")
         arrived = picoseconds(seconds, lambda row: f"{place(row)}: the arrival time", MOST_TICKS)
-        counts = [
-            _counts(np.asarray(column, np.float64), what, place)
-            for column, what in ((prompt, "prompt"), (output, "output"))
-        ]  # fmt: skip
+        counts = [_counts(np.asarray(column), what, place) for column, what in ((prompt, "prompt"), (output, "output"))]
         session_of, after = (
-            np.full(len(arrived), -1, np.int64) if column is None else np.asarray(column, np.int64)
+            np.broadcast_to(np.int64(-1), arrived.shape) if column is None else np.asarray(column, np.int64)
             for column in (session, follows)
         )
         models = tuple(dict.fromkeys(model)) if model is not None else ()
         asked = None if model is None else np.array([models.index(name) for name in model], np.int64)
         ranks = None if priority is None else np.asarray(priority, np.int64)
-        first = np.flatnonzero(after < 0)
-        falls = np.flatnonzero(np.diff(arrived[first]) < 0)
+        first = np.arange(len(arrived)) if follows is None else np.flatnonzero(after < 0)
+        falls = np.flatnonzero(np.diff(arrived if follows is None else arrived[first]) < 0)
         if falls.size and not sort:
             row, above = int(first[falls[0] + 1]), int(first[falls[0]])
             raise InputError(
@@ -136,14 +133,17 @@ class RequestTable:
         return RequestTable(arrived, counts[0], counts[1], session_of, after, hashes, asked, models, ranks)
 
 
-def _counts(column: NDArray[np.float64], what: str, place: Callable[[int], str]) -> NDArray[np.int64]:
-    wrong = ~((column >= 1) & (column <= MOST_TOKENS) & (column == np.floor(column)))
+def _counts(column: NDArray, what: str, place: Callable[[int], str]) -> NDArray[np.int64]:
+    wrong = ~((column >= 1) & (column <= MOST_TOKENS))
+    if column.dtype.kind != "i":
+        column = column.astype(np.float64)
+        wrong |= column != np.floor(column)
     if wrong.any():
         row = int(np.argmax(wrong))
         raise InputError(
             f"{place(row)}: the {what} has {column[row]:g} tokens: give a whole number from 1 to {MOST_TOKENS}"
         )
-    return column.astype(np.int64)
+    return column.astype(np.int64, copy=False)
 
 
 class Request:
@@ -161,6 +161,8 @@ class Request:
         blocks: of the cache that it holds.
         keys: hashes of its full blocks, for a cache that reuses prefixes; empty otherwise.
         held, stored: its blocks by name, and how many of them, from the first, have keys; of such a cache.
+        behind: how many of its blocks, from the first, layers with a window have given back.
+        held_windowed: blocks of these layers by name, of a cache that names them.
         cached: prompt tokens that it found in the cache when it was last admitted.
         asked: restarts, and one, when other tiers of KV cache were last asked for its blocks.
         away: tokens that it had computed when it gave way and whose blocks are on the host.
@@ -173,9 +175,9 @@ class Request:
     """
 
     __slots__ = (
-        "arrived", "asked", "away", "blocks", "busy", "cached", "computed", "end", "finished", "first_token", "held",
-        "keys", "known", "last_end", "last_token", "number", "prefill", "priority", "prompt", "restarts", "row",
-        "scheduled", "session", "stored", "waited",
+        "arrived", "asked", "away", "behind", "blocks", "busy", "cached", "computed", "end", "finished", "first_token",
+        "held", "held_windowed", "keys", "known", "last_end", "last_token", "number", "prefill", "priority", "prompt",
+        "restarts", "row", "scheduled", "session", "stored", "waited",
     )  # fmt: skip
 
     def __init__(
@@ -191,7 +193,8 @@ class Request:
         self.keys = keys
         self.priority = priority
         self.held: list[int] = []
-        self.computed = self.blocks = self.stored = self.cached = self.waited = self.restarts = 0
+        self.held_windowed: list[int] = []
+        self.computed = self.blocks = self.behind = self.stored = self.cached = self.waited = self.restarts = 0
         self.away = self.asked = 0
         self.scheduled = self.first_token = self.finished = self.last_end = self.last_token = -1
         self.busy = False
@@ -216,15 +219,16 @@ class Request:
         if self.computed or self.busy:
             self.restarts += 1
         self.prefill = self.known
-        self.computed = self.blocks = self.stored = self.cached = self.away = self.asked = 0
-        self.held = []
+        self.computed = self.blocks = self.behind = self.stored = self.cached = self.away = self.asked = 0
+        self.held, self.held_windowed = [], []
         self.busy = False
 
     def without_blocks(self) -> Request:
         """Another that holds the blocks that this one held."""
         other = Request(self.row, self.number, self.arrived, self.prompt, self.end - self.prompt, keys=self.keys)
         other.blocks, other.held, other.stored = self.blocks, self.held, self.stored
-        self.blocks, self.held, self.stored = 0, [], 0
+        other.behind, other.held_windowed = self.behind, self.held_windowed
+        self.blocks, self.held, self.stored, self.behind, self.held_windowed = 0, [], 0, 0, []
         return other
 
     def handed_over(self, output: int) -> Request:

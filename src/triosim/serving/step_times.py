@@ -51,6 +51,18 @@ class StepHost(NamedTuple):
 
 NO_HOST = StepHost()
 
+EAGER_ALONE = StepHost(1.28e-3, 0.106e-3, hidden=False)
+EAGER_SHARED = StepHost(3.84e-3, 0.216e-3, hidden=False)
+"""Of an engine of 2023 that launches its kernels from Python, on one device, and on several whose workers are processes
+of Ray: the line through 8 and 64 sequences of the medians that Vidur publishes of an A100 (its repository,
+``data/profiling/a100/cpu_overheads.csv``; schedule, inputs, sampler, outputs and, between processes, messages).  Alone
+Llama-2-7B: 2.13 and 8.05 ms; shared Llama-2-70B on four: 5.58 and 17.70 ms."""
+
+
+def eager_host(devices: int) -> StepHost:
+    """Of an engine that launches its kernels from Python, on so many devices."""
+    return EAGER_ALONE if devices == 1 else EAGER_SHARED
+
 
 class StepTimes(ABC):
     """Prices the steps of a replica of one model on given devices.

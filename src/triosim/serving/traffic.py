@@ -66,7 +66,8 @@ def traffic(
     each = talks.count if talks else 1
     seconds, follows = _arrivals(name, rate, options, -(-requests // each), draw, arrivals)
     prompt, output = _lengths(lengths, requests, draw)
-    table = RequestTable.of(np.repeat(seconds, each)[:requests], prompt, output, follows=follows)
+    seconds = np.repeat(seconds, each)[:requests] if talks else seconds
+    table = RequestTable.of(seconds, prompt, output, follows=follows)
     return table if shared is None and talks is None else repeated(table, shared, talks, draw)
 
 

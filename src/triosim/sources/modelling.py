@@ -123,9 +123,20 @@ def _by_plain_name() -> Mapping[str, str]:
     return {_plain(name): name for name in presets()}
 
 
+_TUNED = re.compile(r"^meta-|-(?:instruct|chat|hf|it|base|pt|v\d(?:\.\d)?)(?=-|$)", re.IGNORECASE)
+"""What a hub's name says of a model beside its sizes: what its weights were trained for, and in which form they are."""
+
+
 def preset(name: str) -> Preset | None:
-    """The named model that a text stands for, whatever its case and separators; None for no such model."""
-    return presets().get(name) or presets().get(_by_plain_name().get(_plain(name), ""))
+    """The named model that a text stands for, whatever its case and separators; None for no such model.
+
+    A hub's name (``meta-llama/Meta-Llama-3-8B-Instruct``) stands for the model of those sizes.
+    """
+    owner, slash, own = name.rpartition("/")
+    of_hub = slash and owner.strip(".~") and "/" not in owner
+    tries = (name, own, own.removesuffix("-uncased"), _TUNED.sub("", own)) if of_hub else (name,)
+    plain = _by_plain_name()
+    return next((presets()[plain[_plain(one)]] for one in tries if _plain(one) in plain), None)
 
 
 def names() -> list[str]:
@@ -157,6 +168,8 @@ def model(
     norms: str = "one",
     fused_loss: bool | None = None,
     fused_gate: bool | None = None,
+    added_biases: bool = False,
+    copied_heads: bool = False,
     vocabulary_multiple: int = 1,
     lora: str = "",
     adapters: bool = True,
@@ -194,6 +207,8 @@ def model(
         norms: how an RMS norm is run, one of :data:`~triosim.sources.models._norms.NORMS`.
         fused_loss: whether cross entropy is one kernel; by default with ``fused``.
         fused_gate: whether SwiGLU is one kernel; by default with ``fused``.
+        added_biases: biases of linear layers are added by kernels of their own, not by the products.
+        copied_heads: of an unfused attention: heads are copied to lie one after the other before its products.
         vocabulary_multiple: the vocabulary is padded to a multiple of it.
         lora: adapters of low rank beside frozen weights, as ``"16"`` or ``"16,targets=q_proj+v_proj,base=nf4"``
             (:class:`triosim.sources.models._lora.Lora`).
@@ -209,7 +224,8 @@ def model(
         "batch_size": batch_size, "sequence_length": sequence_length, "image_size": image_size, "precision": precision,
         "training": training, "optimizer": optimizer, "fused": fused, "fused_optimizer": fused_optimizer,
         "attention": attention, "fused_softmax": fused_softmax, "norms": norms, "fused_loss": fused_loss,
-        "fused_gate": fused_gate, "vocabulary_multiple": vocabulary_multiple,
+        "fused_gate": fused_gate, "added_biases": added_biases, "copied_heads": copied_heads,
+        "vocabulary_multiple": vocabulary_multiple,
         "lora": lora, "adapters": adapters, "scored": scored, "value_head": value_head,
     }  # fmt: skip
     if _is_file(name):
@@ -320,6 +336,8 @@ def _build(
     norms: str = "one",
     fused_loss: bool | None = None,
     fused_gate: bool | None = None,
+    added_biases: bool = False,
+    copied_heads: bool = False,
     vocabulary_multiple: int = 1,
     lora: str = "",
     adapters: bool = True,
@@ -365,7 +383,7 @@ def _build(
             narrow = [path for path in probe.linears if low_rank.meets(path)]
         net = Net(
             family.weights(), PRECISIONS[precision], training, fused, attention, fused_softmax, low_rank, narrow,
-            adapters, norms, fused_loss, fused_gate,
+            adapters, norms, fused_loss, fused_gate, added_biases, copied_heads,
         )  # fmt: skip
         x, labels = family.inputs(net, batch, size)
         scores = family.forward(net, x)

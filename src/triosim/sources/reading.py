@@ -21,8 +21,6 @@ from triosim.core.garbage import collection_paused
 from triosim.core.guarded import reading
 from triosim.core.registry import Registry
 from triosim.hardware.catalog import accelerator, accelerators, identify
-from triosim.trace.accumulation import one_micro_batch
-from triosim.trace.store import is_stored, load
 from triosim.trace.tables import Trace
 
 
@@ -87,9 +85,13 @@ def read(
     for given in (path, companion):
         if given is not None and not os.path.exists(given):
             raise no_such_file(given)
-    if is_stored(path):
+    from triosim.trace.accumulation import one_micro_batch
+
+    if _is_stored(path):
         if companion is not None:
             raise InputError(f"{path} is a stored trace and takes no execution trace; leave {companion} away")
+        from triosim.trace.store import load
+
         with reading(path):
             trace = one_micro_batch(possible(load(path)))
         if str(step) not in ("median", "all", trace.meta.step):
@@ -147,7 +149,13 @@ def recognised(path: str | os.PathLike[str]) -> bool:
     path = Path(path)
     if not os.path.exists(path):
         return False
-    return is_stored(path) or any(READERS.get(name)().recognises(path) for name in READERS.names())
+    return _is_stored(path) or any(READERS.get(name)().recognises(path) for name in READERS.names())
+
+
+def _is_stored(path: Path) -> bool:
+    from triosim.trace.store import is_stored  # which a prediction of a model by name does not need
+
+    return is_stored(path)
 
 
 def _not_recognised(path: Path) -> str:

@@ -46,6 +46,8 @@ class Stack:
         attention: its kernels (:data:`ATTENTIONS`).
         fused: whether it calls fused operators (rotary positions, SwiGLU, cross entropy, the optimizer).
         fused_softmax: of an unfused attention: scale, mask and softmax are one kernel.
+        added_biases: biases of linear layers are added by kernels of their own, not by the products.
+        copied_heads: of an unfused attention: heads are copied to lie one after the other before its products.
         norms: how an RMS norm is run (:data:`NORMS`).
         loss: whether cross entropy is one kernel (:data:`FUSIONS`); ``""`` follows ``fused``.
         swiglu: the same of SwiGLU.
@@ -55,8 +57,12 @@ class Stack:
         clip: whether the norm of all gradients is found and they are scaled by it.
         loss_scale: whether 16-bit floats (not bfloat16) are trained with a scaled loss, so that gradients are checked
             and unscaled.
+        copied_gradients: whether float16 gradients are copied to float32 before they are checked,
+            clipped and given to the optimizer.
         overlap_gradients: whether gradients are reduced beside the backward; otherwise all at once after it, or, where
             parameters are sharded too, each while the backward waits for it.
+        overlap_tensor: whether transfers among tensor-parallel ranks run beside the product that makes a weight's
+            gradient; otherwise nothing computes beside them.
         gathers: what is gathered at once where parameters are sharded (:data:`GATHERS`); modules are gathered one ahead
             of their use, and those of small parameters are kept.
         blocking_launches: whether the host waits for every kernel that it launches (``CUDA_LAUNCH_BLOCKING=1``).
@@ -75,6 +81,8 @@ class Stack:
     attention: str = "auto"
     fused: bool = False
     fused_softmax: bool = True
+    added_biases: bool = False
+    copied_heads: bool = False
     norms: str = "one"
     loss: str = ""
     swiglu: str = ""
@@ -83,7 +91,9 @@ class Stack:
     reduce: str = "gradient"
     clip: bool = False
     loss_scale: bool = False
+    copied_gradients: bool = False
     overlap_gradients: bool = True
+    overlap_tensor: bool = True
     gathers: str = "block"
     blocking_launches: bool = False
     blocking_transfers: bool = False
@@ -98,6 +108,7 @@ class Stack:
         return {
             "attention": self.attention, "fused": self.fused, "fused_softmax": self.fused_softmax, "norms": self.norms,
             "fused_loss": _FUSED[self.loss], "fused_gate": _FUSED[self.swiglu],
+            "added_biases": self.added_biases, "copied_heads": self.copied_heads,
         }  # fmt: skip
 
     def vocabulary(self, size: int, ranks: int = 1) -> int:
@@ -115,6 +126,7 @@ class Stack:
         clipped = ", clipped" if self.clip else ""
         reduced = "" if self.reduce == "gradient" else f", reduced in {self.reduce}"
         after = "" if self.overlap_gradients else ", reduced after the backward"
+        after += "" if self.overlap_tensor else ", nothing computed beside tensor-parallel transfers"
         waits = "; every launch waits for its kernel" if self.blocking_launches else ""
         waits += "; the host waits for every transfer between stages" if self.blocking_transfers else ""
         waits += "; parameters are gathered module by module" if self.gathers == "module" else ""

@@ -66,6 +66,6 @@ class _Guess:
 
 def moving(links: CoreLinks, source: int, target: int, size: int) -> float:
     """Cycles of a transfer that shares no link."""
-    crossed, latency = links.way(source, target)
+    crossed, latency = links.route(source, target)
     limits = [limit for limit in (links.bandwidth[link] for link in crossed) if limit is not None]
     return latency + (size / min(limits) if limits else 0.0)

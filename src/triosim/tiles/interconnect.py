@@ -16,21 +16,21 @@ class CoreLinks:
     Attributes:
         names: of the links; the first is the memory's.
         bandwidth: bytes in a cycle, None is unlimited.
-        ways: (links, cycles of latency) by the core that sends and the one that receives, :data:`MEMORY` for the
+        routes: (links, cycles of latency) by the core that sends and the one that receives, :data:`MEMORY` for the
             memory.
     """
 
     names: tuple[str, ...]
     bandwidth: tuple[float | None, ...]
-    ways: dict[tuple[int, int], tuple[tuple[int, ...], float]]
+    routes: dict[tuple[int, int], tuple[tuple[int, ...], float]]
 
-    def way(self, source: int, target: int) -> tuple[tuple[int, ...], float]:
+    def route(self, source: int, target: int) -> tuple[tuple[int, ...], float]:
         """Links from one core, or the memory, to another, and the cycles until the first byte."""
-        return self.ways[source, target]
+        return self.routes[source, target]
 
 
 def links(graph: TileGraph) -> CoreLinks:
-    """All links and the ways between any two cores, and between each and the memory."""
+    """All links and the routes between any two cores, and between each and the memory."""
     network, memory, count = graph.network, graph.memory, len(graph.cores)
     names, bandwidth = ["memory"], [memory.bandwidth]
     places = range(count)
@@ -43,7 +43,7 @@ def links(graph: TileGraph) -> CoreLinks:
 
     if network.topology == "bus":
         bus = link("bus")
-        return CoreLinks(tuple(names), tuple(bandwidth), _ways(graph, [[bus]] * count, [[]] * count, {}))
+        return CoreLinks(tuple(names), tuple(bandwidth), _routes(graph, [[bus]] * count, [[]] * count, {}))
     out = [[link(f"{name} out")] for name in graph.cores]
     into = [[link(f"{name} in")] for name in graph.cores]
     if network.topology == "mesh":
@@ -51,7 +51,7 @@ def links(graph: TileGraph) -> CoreLinks:
             (a, b): [link(f"{graph.cores[a]} > {graph.cores[b]}")]
             for a in places for b in _beside(a, network.columns, count)
         }  # fmt: skip
-    return CoreLinks(tuple(names), tuple(bandwidth), _ways(graph, out, into, inner))
+    return CoreLinks(tuple(names), tuple(bandwidth), _routes(graph, out, into, inner))
 
 
 def _beside(place: int, columns: int, count: int) -> list[int]:
@@ -76,10 +76,10 @@ def _steps(source: int, target: int, columns: int) -> list[tuple[int, int]]:
     return steps
 
 
-def _ways(
+def _routes(
     graph: TileGraph, out: list[list[int]], into: list[list[int]], inner: dict[tuple[int, int], list[int]]
 ) -> dict[tuple[int, int], tuple[tuple[int, ...], float]]:
-    network, ways = graph.network, {}
+    network, routes = graph.network, {}
     mesh = network.topology == "mesh"
     for source in range(MEMORY, len(graph.cores)):
         for target in range(MEMORY, len(graph.cores)):
@@ -93,5 +93,5 @@ def _ways(
             path += into[target] if target != MEMORY else []
             path += [0] if target == MEMORY else []
             latency = len(steps) * network.latency + (graph.memory.latency if 0 in path else 0.0)
-            ways[source, target] = tuple(dict.fromkeys(path)), latency
-    return ways
+            routes[source, target] = tuple(dict.fromkeys(path)), latency
+    return routes

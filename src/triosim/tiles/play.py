@@ -148,8 +148,8 @@ def play(graph: TileGraph) -> TileRun:
 class _Tasks:
     """Tasks of the engine, in an order in which each comes after all that it waits for."""
 
-    def __init__(self, graph: TileGraph, ways: CoreLinks) -> None:
-        self.tiles, self.links = graph, ways
+    def __init__(self, graph: TileGraph, links: CoreLinks) -> None:
+        self.tiles, self.links = graph, links
         self.kind: list[int] = []
         self.stream: list[int] = []
         self.amount: list[int] = []
@@ -227,9 +227,9 @@ class _Tasks:
         """Links and routes as the engine takes them."""
         scale = _PER_SECOND * CAPACITY_PER_BYTE
         capacity = [UNLIMITED if one is None else max(1, round(one * scale)) for one in self.links.bandwidth]
-        found = [self.links.way(*ends) for ends in self.routes]
+        found = [self.links.route(*ends) for ends in self.routes]
         return EngineNetwork(
-            np.array(capacity, np.int64), Ragged.of([way for way, _ in found], np.int32),
+            np.array(capacity, np.int64), Ragged.of([route for route, _ in found], np.int32),
             np.array([round(latency * TICKS) for _, latency in found], np.int64),
         )  # fmt: skip
 

@@ -53,15 +53,15 @@ def passes(phases: Sequence[int], keys: Sequence[Hashable]) -> list[range]:
             differentiated = False
         differentiated = differentiated or phase in (Phase.BACKWARD, Phase.RECOMPUTE)
     found: list[range] = []
-    told: list[tuple[Hashable, ...]] = []
+    of_passes: list[tuple[Hashable, ...]] = []
     for start, stop in zip(starts, [*starts[1:], backward[-1] + 1], strict=True):
         key = tuple(keys[r] for r in range(start, stop) if phases[r] == Phase.FORWARD and keys[r] is not None)
         if key or not found:
             found.append(range(start, stop))
-            told.append(key)
+            of_passes.append(key)
         else:  # a further backward of the same pass
             found[-1] = range(found[-1].start, stop)
-    alike = len(found) > 1 and told[0] and all(key == told[0] for key in told)
+    alike = len(found) > 1 and of_passes[0] and all(key == of_passes[0] for key in of_passes)
     return found if alike else []
 
 

@@ -36,7 +36,7 @@ from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_CODE
 from triosim.core.errors import PlanError
 from triosim.hardware.accelerator import Accelerator
-from triosim.operators import canonical
+from triosim.operators import ROWS, SCALES, canonical
 from triosim.trace.blocks import blocks
 from triosim.trace.repeated import ROOM
 from triosim.trace.tables import NONE, PERSISTENT, Category, Phase, Trace
@@ -135,6 +135,30 @@ def quantized(trace: Trace, which: str) -> Trace:
     return step.edit.build().noted(note)
 
 
+@kept(32, room=ROOM, size=len)
+def weights_in_8_bits(trace: Trace) -> Trace:
+    """A forward pass whose blocks multiply by weights that are stored in 8 bits, with scales of whole rows.
+
+    One kernel casts what they are multiplied by before each product, as torchao's ``float8_dynamic_activation_
+    float8_weight`` (``torchao/quantization/quant_api.py``) does; all else stays as it is.
+
+    Args:
+        trace: without a backward.
+
+    Raises:
+        PlanError: no product can be quantised.
+    """
+    step = _Quantized(trace, RECIPES["fp8-row"], stored=True)
+    if not step.products:
+        raise PlanError(
+            f"weights in 8 bits: no product in a repeated block of {trace.meta.workload!r} has 16-bit weights: give "
+            "other weights"
+        )
+    for row in step.products:
+        step.product(row)
+    return step.edit.build().noted(f"{len(step.products)} products of the blocks multiply by weights in 8 bits")
+
+
 def shares(trace: Trace, micro_batches: int, sharded: bool) -> NDArray[np.float64]:
     """Part of the micro-batches in which each operator runs, ``(operators,)``: weights are quantised in the first.
 
@@ -174,10 +198,14 @@ class _Quantized:
         edit: the step.
         products: rows of the forward's products.
         casts: tensors that were quantised.
+        stored: whether weights are kept in few bits and so need no cast.
     """
 
-    def __init__(self, trace: Trace, recipe: Recipe) -> None:
-        self.trace, self.recipe, self.edit, self.casts = trace, recipe, Rewriting(trace), 0
+    def __init__(self, trace: Trace, recipe: Recipe, stored: bool = False) -> None:
+        self.trace, self.recipe, self.edit, self.casts, self.stored = trace, recipe, Rewriting(trace), 0, stored
+        self._on: dict[int, list[int]] = {}
+        for value, storage in enumerate(self.edit.storage if stored else ()):
+            self._on.setdefault(storage, []).append(value)
         self._writers = {v: row for row, made in enumerate(trace.operators.outputs.lists()) for v in made}
         self._later: dict[int, list[int]] = {}
         operators = trace.operators
@@ -217,8 +245,12 @@ class _Quantized:
     def product(self, row: int) -> None:
         """Quantise what a product of the forward and those of its backward multiply."""
         weight = {self.edit.storage[v] for v in self._operands(row)} & self._lasting
+        if self.stored:
+            for value in (value for storage in weight for value in self._on[storage]):
+                self.edit.dtype[value] = DTYPE_CODE[self.recipe.dtype]
         forward = {v: self._quantised(row, v, False) for v in self._operands(row)}
         self.edit.reads(row, forward)
+        self._by_rows(row)
         for later in self._later.get(row, ()):
             operands = self._operands(later)
             if len(operands) != 2:
@@ -229,6 +261,12 @@ class _Quantized:
                 later,
                 {v: self._quantised(later, v, not of_weight or self.edit.storage[v] in weight) for v in operands},
             )
+            self._by_rows(later)
+
+    def _by_rows(self, row: int) -> None:
+        """Says of a product that its scales are those of rows, where they are: other kernels multiply then."""
+        if self.recipe.apart:
+            self.edit.says(row, **{SCALES: ROWS})
 
     def _quantised(self, row: int, value: int, columns: bool) -> int:
         """The quantised value that ``row`` reads instead of one, with its shape."""

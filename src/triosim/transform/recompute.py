@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +33,10 @@ from triosim.core.columns import Ragged
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import PlanError
 from triosim.trace.tables import NONE, Phase, Trace
-from triosim.transform.recompute_regions import Region, StepFacts, regions
 from triosim.transform.rewriting import categorised
+
+if TYPE_CHECKING:
+    from triosim.transform.recompute_regions import Region, StepFacts
 
 
 @kept(8)
@@ -50,6 +53,8 @@ def recomputed(trace: Trace, which: str) -> Trace:
     """
     if which == "none" or not np.any(trace.operators.phase == Phase.BACKWARD):
         return trace
+    from triosim.transform.recompute_regions import StepFacts, regions
+
     facts = StepFacts(trace)
     if np.any(trace.operators.phase == Phase.RECOMPUTE):
         raise PlanError(f"recompute {which}: {facts.name!r} already runs operators again: leave --recompute out")

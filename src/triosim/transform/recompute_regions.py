@@ -24,6 +24,8 @@ _CHEAP = ("view", "copy", "elementwise", "normalization", "create")
 """Kinds of operator that run again where products are kept."""
 _PRODUCTS = ("linear", "matmul")
 POLICIES = ("none", "full", "selective", "pointwise", "operators")
+SYNONYMS = {"minimal": "pointwise"}
+"""What MaxText calls a policy."""
 MODULES_TOLD = 12
 """Of a block, where one is not found."""
 
@@ -117,7 +119,7 @@ def regions(facts: StepFacts, which: str) -> list[Region]:
     policy, _, nth = which.partition("/")
     if nth and not (nth.isdecimal() and int(nth)):
         raise PlanError(f"recompute {which}: write full/N for every N-th block, N from 1 on")
-    every = int(nth or 1)
+    every, policy = int(nth or 1), SYNONYMS.get(policy, policy)
     chosen = _blocks(facts)[every - 1 :: every]  # the second, fourth, ... of full/2, as torchtitan counts
     if policy == "selective":
         found = [Region(rows, rows) for rows in _attention_cores(facts)[every - 1 :: every]]

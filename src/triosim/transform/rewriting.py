@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from triosim.core.columns import Ragged
 from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_CODE, DTYPES
-from triosim.trace.calls import count_work
+from triosim.trace.calls import count_work, with_arguments
 from triosim.trace.tables import NONE, Category, Modules, Phase, Trace
 
 Shape = tuple[int, ...]
@@ -66,6 +66,7 @@ class Rewriting:
         self._offset: list[int] = values.offset.tolist()
         self._name: list[str] = list(values.name)
         self._added: list[_Added] = []
+        self._args: dict[int, str] = {}
         self._storages = max(self.storage, default=NONE) + 1
         self._modules = dict(zip(trace.modules.path, range(len(trace.modules)), strict=True))
         self._kinds = list(trace.modules.kind)
@@ -172,6 +173,10 @@ class Rewriting:
         """A row reads other values instead of some of its own."""
         self.inputs[row] = [instead.get(value, value) for value in self.inputs[row]]
 
+    def says(self, row: int, **more: Any) -> None:
+        """A row of the step has further arguments."""
+        self._args[row] = with_arguments(self._args.get(row, self.trace.operators.args[row]), **more)
+
     def writes(self, row: int, instead: Mapping[int, int]) -> None:
         """A row writes other values instead of some of its own."""
         self.outputs[row] = [instead.get(value, value) for value in self.outputs[row]]
@@ -268,7 +273,10 @@ class Rewriting:
                 np.int16,
             ),
             role_names=tuple(names),
-            args=tuple([one.args if one else operators.args[row] for one, row in zip(added, order, strict=True)]),
+            args=tuple([
+                one.args if one else self._args.get(row, operators.args[row])
+                for one, row in zip(added, order, strict=True)
+            ]),
             forward=np.array([new_row[forward[row]] for row in order], np.int32),
             view=column(operators.view, [one.view for one in new]),
             sync=np.where(old, operators.sync[source], False),

@@ -114,6 +114,19 @@ def test_case_and_separators_do_not_matter(written, name):
     assert len(model(written, configuration=few, **size)) == len(model(name, configuration=few, **size))
 
 
+@pytest.mark.parametrize(
+    ("hub", "name"),
+    [
+        ("meta-llama/Meta-Llama-3-8B-Instruct", "llama-3-8b"), ("mistralai/Mixtral-8x7B-v0.1", "mixtral-8x7b"),
+        ("google-bert/bert-large-uncased", "bert-large"), ("openai-community/gpt2", "gpt2"),
+        ("google/gemma-2-9b-it", "gemma-2-9b"), ("a/folder/gpt2", None), ("./gpt2-xl.json", None),
+    ],
+)  # fmt: skip
+def test_a_hubs_name_stands_for_the_model_of_those_sizes(hub, name):
+    found = preset(hub)
+    assert (found and found.name) == name
+
+
 def test_no_two_names_differ_only_in_case_and_separators():
     plain = [name.lower().replace("-", "").replace("_", "") for name in presets()]
     assert len(set(plain)) == len(plain)

@@ -11,6 +11,7 @@ import triosim
 from tests.partition.divided import divided
 from triosim.operators import canonical, kind
 from triosim.trace.tables import Phase, check
+from triosim.transform.rescale import rescale
 
 SIZES = {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 128, "n_positions": 32, "attn_pdrop": 0.1}
 
@@ -68,3 +69,41 @@ def test_tensor_parallel_divides_the_heads(fused_softmax) -> None:
     plain = divided(_gpt(), 2, "megatron", None, vocabulary=True)
     assert len(step.transfers) == len(plain.transfers)
     assert sorted(step.transfers.bytes.tolist()) == sorted(plain.transfers.bytes.tolist())
+
+
+BERT = {
+    "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256, "vocab_size": 128,
+    "max_position_embeddings": 32,
+}  # fmt: skip
+
+
+def _bert(batch: int = 3, **more):
+    return triosim.model("bert", batch_size=batch, precision="float16", attention="unfused", configuration=BERT, **more)
+
+
+def test_biases_are_added_and_heads_copied_where_a_stack_says_so() -> None:
+    plain, eager = _bert(), _bert(added_biases=True, copied_heads=True, fused_softmax=False)
+    check(eager)
+    more, less = (
+        {phase: _calls(a, phase) - _calls(b, phase) for phase in (Phase.FORWARD, Phase.BACKWARD)}
+        for a, b in ((eager, plain), (plain, eager))
+    )
+    products = 2 * 6 + 2  # six linear layers a block, two that score
+    assert less[Phase.FORWARD] == Counter(addmm=products)
+    assert more[Phase.FORWARD] == Counter(mm=products, add=products + 2, clone=2 * 3, div=2)
+    assert more[Phase.BACKWARD] == Counter(clone=2 * 4, div=2)
+    assert not less[Phase.BACKWARD]
+    assert eager.operators.bytes.sum() > 1.1 * plain.operators.bytes.sum()
+
+
+def test_scores_follow_the_batch_where_the_mask_is_added() -> None:
+    options = {"added_biases": True, "copied_heads": True, "fused_softmax": False}
+    assert rescale(_bert(2, **options), 5).operators.bytes.tolist() == _bert(5, **options).operators.bytes.tolist()
+
+
+def test_tensor_parallel_reduces_before_a_bias_is_added() -> None:
+    plain, eager = (
+        divided(_bert(**more), 2, "megatron", None, vocabulary=True)
+        for more in ({}, {"added_biases": True, "copied_heads": True, "fused_softmax": False})
+    )
+    assert sorted(eager.transfers.bytes.tolist()) == sorted(plain.transfers.bytes.tolist())

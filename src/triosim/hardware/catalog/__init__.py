@@ -24,7 +24,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,7 +123,7 @@ class LinkFacts:
 
 def accelerators() -> list[str]:
     """Names of all accelerators, as in the file."""
-    return list(_accelerators())
+    return list(_device_rows())
 
 
 def accelerator(name: str) -> Accelerator:
@@ -135,7 +135,9 @@ def accelerator(name: str) -> Accelerator:
     Raises:
         InputError: nothing or more than one thing answers to the name.
     """
-    return _accelerators()[_resolve(name, _device_names(), "device") or _unidentified(name)]
+    if name in _device_rows():
+        return _accelerator(name)
+    return _accelerator(_resolve(name, _device_names(), "device") or _unidentified(name))
 
 
 def has_accelerator(name: str) -> bool:
@@ -204,10 +206,16 @@ def link_facts(name: str) -> LinkFacts:
         InputError: no link has that name.
     """
     known = _links()
-    found = _resolve(name, _named((n, n) for n in known), "link")
+    found = _resolve(name, _link_names(), "link")
     if found is None:
         raise unknown("link", name, known, "(or give a bandwidth such as 50GB/s)")
     return known[found]
+
+
+@lru_cache(maxsize=1)
+def _link_names() -> dict[str, str]:
+    """Names of links, by how they are typed."""
+    return _named((name, name) for name in _links())
 
 
 def link_rows() -> list[dict[str, Any]]:
@@ -288,11 +296,6 @@ def _device_rows() -> dict[str, dict[str, str]]:
 
 
 @lru_cache(maxsize=1)
-def _accelerators() -> dict[str, Accelerator]:
-    return {name: _accelerator(row) for name, row in _device_rows().items()}
-
-
-@lru_cache(maxsize=1)
 def _links() -> dict[str, LinkFacts]:
     return {name: _link_facts(row) for name, row in _table("links.csv").items()}
 
@@ -314,7 +317,9 @@ def _table(file: str) -> dict[str, dict[str, str]]:
         return {row["name"]: row for row in csv.DictReader(lines)}
 
 
-def _accelerator(row: dict[str, str]) -> Accelerator:
+@cache
+def _accelerator(name: str) -> Accelerator:
+    row = _device_rows()[name]
     peaks = {
         dtype: max(known)
         for dtype, columns in _PEAKS.items()
@@ -418,10 +423,14 @@ def _named(pairs: Iterable[tuple[str, str]], key: Callable[[str], str] = _typed)
 
 
 def _resolve(text: str, names: dict[str, str], what: str) -> str | None:
-    """What ``text`` stands for: a whole name, or the one name that begins with it up to a hyphen."""
+    """What ``text`` stands for: a whole name, the one name that has the same letters and digits, or the one that begins
+    with it up to a hyphen."""
     wanted = _typed(text)
     if wanted in names:
         return names[wanted]
+    alike = {name for typed, name in names.items() if wanted and typed.replace("-", "") == wanted.replace("-", "")}
+    if len(alike) == 1:
+        return alike.pop()
     begun = {name for typed, name in names.items() if wanted and typed.startswith(wanted + "-")}
     if len(begun) > 1:
         raise InputError(f"{what} {text!r} could be {', '.join(sorted(begun))}: say which")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
@@ -9,8 +10,25 @@ from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
 from triosim.core.registry import Registry
-from triosim.interop.astra.system import AstraSystem
 from triosim.interop.astra.weave import PER_NS, Needs, Rows, Weave
+
+
+@dataclass(frozen=True)
+class MessageCosts:
+    """What messages cost an NPU itself.
+
+    Attributes:
+        endpoint_ns: handing one over, or taking it.
+        memory_bandwidth: bytes per nanosecond of local memory (decimal GB/s), 0 where it is not given.
+    """
+
+    endpoint_ns: int
+    memory_bandwidth: float
+
+    def reduction_ns(self, size: int) -> int:
+        """Reducing a message of ``size`` bytes: two reads and a write of local memory, each rounded down to a
+        nanosecond (found from ASTRA-sim's runs: exact)."""
+        return 3 * math.floor(size / self.memory_bandwidth) if self.memory_bandwidth else 0
 
 
 @dataclass(frozen=True)
@@ -20,7 +38,7 @@ class Stage:
     Attributes:
         kind: one of :data:`triosim.interop.astra.system.KINDS`.
         size: bytes that one rank brings: its part for an all-gather, else its full buffer.
-        system: endpoint delay and local memory.
+        costs: of messages at each NPU.
         stagger_ps: picoseconds between messages that a rank sends at once, so that a network that serves one after
             the other takes them in the order in which they were sent; 0 where links are shared.
         turn: which of the chunks that begin together in this dimension it is, 0 for the first.
@@ -28,14 +46,14 @@ class Stage:
 
     kind: str
     size: int
-    system: AstraSystem
+    costs: MessageCosts
     stagger_ps: int = 0
     turn: int = 0
 
     @property
     def endpoint_ps(self) -> int:
         """Handing over one message."""
-        return self.system.endpoint_ns * PER_NS
+        return self.costs.endpoint_ns * PER_NS
 
     def behind_ps(self, message: int = 0, messages: int = 1) -> int:
         """How long after the first of the messages sent at once this one goes out, less than a nanosecond.
@@ -48,7 +66,7 @@ class Stage:
 
     def reduction_ps(self, size: int) -> int:
         """Reducing one message of ``size`` bytes."""
-        return self.system.reduction_ns(size) * PER_NS
+        return self.costs.reduction_ns(size) * PER_NS
 
 
 class Implementation(ABC):

@@ -213,7 +213,7 @@ class _AstraLowering:
             )
         if not moved:
             return 0
-        rate = min(system.peak_flops, system.memory_bandwidth * 1e9 * operations / moved)
+        rate = min(system.peak_flops, system.costs.memory_bandwidth * 1e9 * operations / moved)
         seconds = operations / rate if operations and rate else math.inf if operations else 0.0
         picoseconds(seconds, trace.where(row))  # refuses what cannot be counted
         return math.floor(seconds * 1e9) * _PS_PER_NS

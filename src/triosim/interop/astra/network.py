@@ -94,7 +94,7 @@ class AstraNetwork:
             np.full(self.npus // self.shape[0], -1), Edges.join(edges), topology=self.describe(),
         )  # fmt: skip
 
-    def way(self, source: int, target: int, switches: dict[tuple[int, int], int]) -> list[int]:
+    def route(self, source: int, target: int, switches: dict[tuple[int, int], int]) -> list[int]:
         """Nodes from one NPU to another, both included: dimension by dimension, around a ring the shorter way, and
         upwards where both ways are as long.
 

@@ -138,7 +138,7 @@ def pattern(plan: CollectivePlan, system: AstraSystem, stagger_ps: int) -> Patte
 
     def duration(dim: int, kind: str, size: int) -> float:
         hops, latency, bandwidth = plan.hop[dim]
-        messages, total = made[dim].steps(plan.shape[dim], Stage(kind, size, system))
+        messages, total = made[dim].steps(plan.shape[dim], Stage(kind, size, system.costs))
         return messages * hops * latency + total / bandwidth
 
     found = visits(plan.kind, plan.size, plan.shape, system, duration)
@@ -153,7 +153,7 @@ def pattern(plan: CollectivePlan, system: AstraSystem, stagger_ps: int) -> Patte
         lines = _lines(positions, plan.shape, visit.dimension)
         here = lines.reshape(-1)
         start = [all_of(done[at][here]) for at in (visit.previous, visit.slot) if at >= 0]
-        stage = Stage(visit.kind, visit.size, system, stagger_ps, begun[visit.dimension] % system.active)
+        stage = Stage(visit.kind, visit.size, system.costs, stagger_ps, begun[visit.dimension] % system.active)
         begun[visit.dimension] += 1
         ended = made[visit.dimension].weave(weave, lines, stage, start)
         own = np.empty_like(ended)
@@ -171,7 +171,7 @@ def _check_size(
     for visit in found:
         members, fan = plan.shape[visit.dimension], made[visit.dimension].fan_out(plan.shape[visit.dimension])
         edges += ranks * fan
-        messages += ranks * fan * made[visit.dimension].steps(members, Stage(visit.kind, visit.size, system))[0]
+        messages += ranks * fan * made[visit.dimension].steps(members, Stage(visit.kind, visit.size, system.costs))[0]
     for count, most, what in ((edges, MOST_AT_ONCE, "messages at once"), (messages, MOST_MESSAGES, "messages")):
         if count > most:
             raise InputError(

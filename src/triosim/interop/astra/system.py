@@ -6,13 +6,13 @@ refused by name.
 
 from __future__ import annotations
 
-import math
 import re
 from pathlib import Path
 from typing import Any
 
 from triosim.core.dataclass import dataclass
 from triosim.core.errors import InputError, quoted, unknown
+from triosim.interop.astra.implementation import IMPLEMENTATIONS, MessageCosts
 from triosim.interop.astra.tables import real, table
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -67,8 +67,7 @@ class AstraSystem:
             way back (``localBWAware``) or reduces in each dimension in turn (``baseline``).
         splits: chunks of a collective (``preferred-dataset-splits``).
         active: chunks under way at once in a dimension (``active-chunks-per-dimension``).
-        endpoint_ns: cost of handing a message over to or from an NPU.
-        memory_bandwidth: bytes per nanosecond of local memory (decimal GB/s), 0 where it is not given.
+        costs: of messages at an NPU (``endpoint-delay`` and ``local-mem-bw``).
         peak_flops: FLOP per second, 0 where it is not given.
         roofline: whether computations take what a roofline says, not what was recorded.
         replay: whether every node takes its recorded time.
@@ -81,17 +80,11 @@ class AstraSystem:
     local_bandwidth_aware: bool
     splits: int
     active: int
-    endpoint_ns: int
-    memory_bandwidth: float
+    costs: MessageCosts
     peak_flops: float
     roofline: bool
     replay: bool
     notes: tuple[str, ...] = ()
-
-    def reduction_ns(self, size: int) -> int:
-        """What reducing a message of ``size`` bytes costs at an NPU: two reads and a write of local memory, each
-        rounded down to a nanosecond (found from ASTRA-sim's runs: exact)."""
-        return 3 * math.floor(size / self.memory_bandwidth) if self.memory_bandwidth else 0
 
 
 def read(path: str | Path) -> AstraSystem:
@@ -127,14 +120,13 @@ def read(path: str | Path) -> AstraSystem:
         local_bandwidth_aware=take.one_of("collective-optimization", _OPTIMIZATIONS, "baseline") == "localBWAware",
         splits=take.whole("preferred-dataset-splits", 1, 1, _MOST_SPLITS),
         active=take.whole("active-chunks-per-dimension", 1, 1),
-        endpoint_ns=take.whole("endpoint-delay", 10, 0),
-        memory_bandwidth=take.real("local-mem-bw"),
+        costs=MessageCosts(take.whole("endpoint-delay", 10, 0), take.real("local-mem-bw")),
         peak_flops=take.real("peak-perf") * 1e12,
         roofline=take.flag("roofline-enabled"),
         replay=take.flag("replay-only"),
         notes=tuple(notes),
     )
-    if found.roofline and not (found.peak_flops and found.memory_bandwidth):
+    if found.roofline and not (found.peak_flops and found.costs.memory_bandwidth):
         raise InputError(f"{path}: roofline-enabled needs peak-perf (TFLOPS) and local-mem-bw (GB/s) above zero")
     return found
 
@@ -193,8 +185,6 @@ def _choice(where: str, name: str) -> tuple[DimensionAlgorithm, bool]:
         raise InputError(f"{where}: doubleBinaryTree is not supported: take ring, direct or halvingDoubling")
     match = re.fullmatch(r"(oneDirect|direct)(\d*)|(one)?([rR]ing|[hH]alvingDoubling)", name)
     if not match:
-        from triosim.interop.astra.implementation import IMPLEMENTATIONS  # whose stages hold what is read here
-
         if name not in IMPLEMENTATIONS:
             raise unknown(where, name, dict.fromkeys((*_IMPLEMENTATIONS, *IMPLEMENTATIONS)))
         return DimensionAlgorithm(name), False

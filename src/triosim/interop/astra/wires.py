@@ -26,8 +26,8 @@ def wires(network: AstraNetwork, pairs: Iterable[tuple[int, int]]) -> EngineNetw
     switches = _switches(network, system)
     rows = []
     for source, target in pairs:
-        way = network.way(source, target, switches)
-        rows.append([edge_of[ends] for ends in pairwise(way)])
+        route = network.route(source, target, switches)
+        rows.append([edge_of[ends] for ends in pairwise(route)])
     routes = Ragged.of(rows, np.int32)
     router = Router(system)
     ends = np.stack([system.edge_source, system.edge_target], axis=1)

@@ -15,8 +15,8 @@ FRAMEWORKS = ("torchtitan", "megatron")
 
 CHUNKS = "chunks"
 EVERYWHERE = (
-    "dp", "tp", "pp", "batch_size", "global_batch_size", "sequence_length", "micro_batches", "schedule",
-    "schedule_options", "zero", "parallelism", "parallelism_options", "recompute",
+    "dp", "tp", "pp", "batch_size", "global_batch_size", "sequence_length", "micro_batches", "micro_batch_size",
+    "schedule", "schedule_options", "zero", "parallelism", "parallelism_options", "recompute",
 )  # fmt: skip
 """Fields of a plan that each framework reads."""
 NO_MATTER = ("training", "stack", "iterations", "idle_ok")
@@ -81,7 +81,12 @@ class ConfiguredJob:
     @property
     def micro_batch(self) -> int:
         """Samples that go through the model at once."""
-        return self.global_batch // self.replicas // (self.plan.micro_batches or 1)
+        return self.plan.micro_batch_size or self.global_batch // self.replicas // (self.plan.micro_batches or 1)
+
+    @property
+    def pieces(self) -> int:
+        """Micro-batches of a replica."""
+        return self.global_batch // self.replicas // self.micro_batch
 
     @property
     def chunks(self) -> int:
@@ -119,9 +124,9 @@ class ConfiguredJob:
                 raise cannot(framework, f"the rule of parallelism {rule}", "leave it out")
 
 
-def cannot(framework: str, what: str, cure: str) -> InputError:
+def cannot(framework: str, what: str, suggestion: str) -> InputError:
     """The sentence that a framework has no words for a part of a plan."""
-    return InputError(f"{framework} cannot say {what}: {cure}")
+    return InputError(f"{framework} cannot say {what}: {suggestion}")
 
 
 def configuration(framework: str, job: ConfiguredJob) -> str:

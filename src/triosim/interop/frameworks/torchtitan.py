@@ -60,9 +60,9 @@ def write(job: ConfiguredJob) -> str:
 def _training(job: ConfiguredJob) -> dict[str, Any]:
     if job.precision not in PRECISION:
         raise cannot(NAME, f"precision {job.precision}", f"search with --precision {' or '.join(PRECISION)}")
-    pieces = job.plan.micro_batches or 1  # a pipeline cuts what a rank is given; without one it is given pieces
     table: dict[str, Any] = {
-        "local_batch_size": job.micro_batch * (pieces if job.plan.pp > 1 else 1),
+        # a pipeline cuts what a rank is given; without one it is given pieces
+        "local_batch_size": job.micro_batch * (job.pieces if job.plan.pp > 1 else 1),
         "global_batch_size": job.global_batch,
     }
     if job.sequence:

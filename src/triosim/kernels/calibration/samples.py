@@ -63,9 +63,9 @@ def samples(trace: Trace, device: Accelerator) -> TraceSamples:
     names = _kernel_names(trace, row)
     found: dict[str, MeasuredKernels] = {}
     used = np.zeros(len(calls), bool)
-    told = _shapes_known(calls, classified.group)
+    shapes_known = _shapes_known(calls, classified.group)
     for name, groups in GROUPS.items():
-        at = np.flatnonzero(np.isin(classified.group, groups) & (times > 0) & told)
+        at = np.flatnonzero(np.isin(classified.group, groups) & (times > 0) & shapes_known)
         if not at.size:
             continue
         of = BY_NAME[name]

@@ -7,14 +7,11 @@ from numpy.typing import NDArray
 
 from triosim.core.errors import InputError
 from triosim.core.registry import registered
-from triosim.kernels import anchoring
 from triosim.kernels.base_model import BaseOperatorModel
 from triosim.kernels.changes import changed, growth, same_device, undecided, work_ratio
 from triosim.kernels.estimate import Estimates, Limit, Source
 from triosim.kernels.model import OperatorModel, PricingJob
-from triosim.kernels.models._recording import nothing
 from triosim.kernels.models.physical import Physics
-from triosim.kernels.transfer import combined, launches, logarithm, transferred
 
 
 @registered
@@ -57,16 +54,19 @@ class Auto(OperatorModel):
 
     def _priced(self, job: PricingJob) -> Estimates:
         recordings = job.recordings()
-        counts = launches(recordings[0].trace) if recordings else None
-        now = self.basis.predict(job.trace, job.device, counts)
-        source = np.full(len(job.trace), now.source)
         if not recordings:
+            now = self.basis.predict(job.trace, job.device)
+            source = np.full(len(job.trace), now.source)
             return _undecided(job, _estimates(now.seconds, now.spread, source, now.limit, now.notes))
+        from triosim.kernels.transfer import combined, launches, transferred
+
+        now = self.basis.predict(job.trace, job.device, launches(recordings[0].trace))
+        source = np.full(len(job.trace), now.source)
         found = combined([transferred(job.trace, job.device, one, self.basis, now) for one in recordings])
-        told = np.isfinite(found.seconds)
-        seconds = np.where(told, found.seconds, now.seconds)
-        spread = np.where(told, found.spread, now.spread)
-        source = np.where(told, found.source, source)
+        known = np.isfinite(found.seconds)
+        seconds = np.where(known, found.seconds, now.seconds)
+        spread = np.where(known, found.spread, now.spread)
+        source = np.where(known, found.source, source)
         return _undecided(job, _estimates(seconds, spread, source, now.limit, now.notes))
 
 
@@ -87,6 +87,10 @@ def _proportional(job: PricingJob) -> Estimates:
     Raises:
         InputError: an operator was not recorded.
     """
+    from triosim.kernels import anchoring
+    from triosim.kernels.models._recording import nothing
+    from triosim.kernels.transfer import logarithm
+
     constants = anchoring.load()
     measured = np.where(nothing(job), 0.0, job.recorded.operators.device_s)
     missing = np.isnan(measured)
@@ -113,6 +117,8 @@ def _undecided(job: PricingJob, found: Estimates) -> Estimates:
     factor = growth(job.trace, job.recorded)
     if factor == 1:
         return found
+    from triosim.kernels.transfer import logarithm
+
     at = undecided(job.trace) & (found.seconds > 0)
     assumed = work_ratio(job.trace.operators, job.recorded.operators)
     reach = np.maximum(logarithm(assumed), logarithm(factor / np.maximum(assumed, 1e-12)))

@@ -54,14 +54,14 @@ class External(OperatorModel):
         if mapping.device and mapping.device != job.device.name:
             return replace(base, notes=(f"external times: those of {mapping.device}, not of {job.device.name}",))
         planned = (mapping.shapes or ("plan" if job.recorded_on is None else "trace")) == "plan"
-        told = base if planned else Auto().price(replace(job, trace=job.recorded))
+        reckoned = base if planned else Auto().price(replace(job, trace=job.recorded))
         shapes = job.trace if planned else job.recorded
-        target = Target(replace(shapes, kernels=job.recorded.kernels), _launches(job), told.seconds)
+        target = Target(replace(shapes, kernels=job.recorded.kernels), _launches(job), reckoned.seconds)
         found = match(mapping, tables, target)
         given = np.isfinite(found.seconds)
         if not given.any():
             raise InputError(_none_fits(self.path, found))
-        seconds = found.seconds + (1 - found.share) * told.seconds
+        seconds = found.seconds + (1 - found.share) * reckoned.seconds
         sources = ", ".join(table.source for table in tables)
         moved = np.zeros(len(job.trace), bool)
         if planned:
@@ -93,8 +93,8 @@ def _launches(job: PricingJob) -> NDArray[np.bool_]:
 def _carried(job: PricingJob, given: NDArray[np.bool_], seconds: NDArray[np.float64]) -> Estimates:
     """The job priced as if the external times had been recorded on its device."""
     operators = job.recorded.operators
-    told = replace(operators, device_s=np.where(given, seconds, operators.device_s))
-    return Auto().price(replace(job, recorded=replace(job.recorded, operators=told), recorded_on=job.device))
+    timed = replace(operators, device_s=np.where(given, seconds, operators.device_s))
+    return Auto().price(replace(job, recorded=replace(job.recorded, operators=timed), recorded_on=job.device))
 
 
 def _description(sources: str, estimates: Estimates, given: NDArray[np.bool_], moved: NDArray[np.bool_]) -> str:

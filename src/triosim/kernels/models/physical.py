@@ -35,7 +35,6 @@ from triosim.kernels.classes import (
 )
 from triosim.kernels.estimate import Estimates, Limit, Source
 from triosim.kernels.model import OperatorModel, PricingJob
-from triosim.kernels.models.roofline import Rooflines
 from triosim.kernels.physical.kinds import BY_NAME, KernelKind, KernelTimes, shipped
 from triosim.kernels.physical.stream import load as stream_constants
 from triosim.kernels.work import attention, convolution, gemm, moe, stream
@@ -77,6 +76,8 @@ class Physics:
             InputError: the device has no compute peak or no memory bandwidth.
         """
         if device.kind not in GPUS and self.priced is shipped:
+            from triosim.kernels.models.roofline import Rooflines
+
             return Rooflines().predict(trace, device, launches)
         bandwidth(device)
         count = np.ones(len(trace)) if launches is None else launches.astype(np.float64)

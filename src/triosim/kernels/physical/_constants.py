@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields, is_dataclass
-from importlib import resources
+from pathlib import Path
 from typing import Any, TypeVar
 
 from triosim.core.errors import InputError
@@ -21,7 +21,7 @@ def document(kind: str) -> dict[str, Any]:
     Raises:
         RuntimeError: it has another schema.
     """
-    source = resources.files("triosim.kernels") / "data" / "physical" / f"{kind}.json"
+    source = Path(__file__).parents[1] / "data" / "physical" / f"{kind}.json"
     found: dict[str, Any] = json.loads(source.read_text(encoding="utf-8"))
     if found["schema"] != SCHEMA:
         raise RuntimeError(f"{kind}.json has schema {found['schema']!r}, expected {SCHEMA!r}")

@@ -53,7 +53,7 @@ from triosim.kernels.arithmetic import UNITS, multiplication, unit_of
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical import _constants
 from triosim.kernels.physical.predicted import Predicted
-from triosim.kernels.work.gemm import Gemm
+from triosim.kernels.work.gemm import Gemm, gemm
 
 CHUNK = 8192
 """Rows at a time: what is at work stays in a core's cache."""
@@ -261,6 +261,15 @@ def sustained(chip: Silicon, c: GemmConstants, reference: float) -> float:
     least = min(clock, 1.0)  # taken out, so that a sharp knee does not underflow
     parts = least**c.knee + (least / clock) ** c.knee
     return c.reach * chip.peak * least * parts ** (-1 / c.knee)
+
+
+def most(device: Accelerator, dtype: str) -> float:
+    """FLOP/s of products of a type, none of them sparse, that :func:`predict` never says more of."""
+    chip = silicon(device, dtype)
+    own = load().constants[chip.unit]
+    one = _call(gemm(np.ones(1), np.ones(1), np.ones(1), dtype), chip, own, REFERENCE_WIDTH[chip.unit])
+    tiles = {tile for batched in (False, True) for menu in own.library(chip.family, batched) for tile in menu}
+    return max(2.0 * tm * tn / _step(one, own, tm, tn, 1.0) for tm, tn in tiles) * chip.units
 
 
 def predict(work: Gemm, device: Accelerator, constants: Mapping[str, GemmConstants]) -> Predicted:

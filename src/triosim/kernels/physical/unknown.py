@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Mapping
 from functools import lru_cache
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from triosim.hardware.accelerator import Accelerator
@@ -31,7 +31,7 @@ def spreads() -> dict[str, dict[str, float]]:
     Raises:
         RuntimeError: the file has another schema.
     """
-    source = resources.files("triosim.kernels") / "data" / "physical" / "unknown.json"
+    source = Path(__file__).parents[1] / "data" / "physical" / "unknown.json"
     found = json.loads(source.read_text(encoding="utf-8"))
     if found["schema"] != SCHEMA:
         raise RuntimeError(f"unknown.json has schema {found['schema']!r}, expected {SCHEMA!r}")

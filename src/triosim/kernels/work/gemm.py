@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_CODE
-from triosim.operators import ProductWork
+from triosim.operators import ROWS, SCALES, ProductWork
 from triosim.trace.calls import calls_of
 from triosim.trace.tables import ITEM_BYTES, Trace
 
@@ -107,12 +107,24 @@ def of(trace: Trace, rows: NDArray[np.int64], dtype: NDArray[np.int8]) -> tuple[
     item = ITEM_BYTES[dtype]
     no = np.zeros(len(rows), bool)
     stored = np.minimum(item, _stored(trace, rows))
-    tuned = np.isin(dtype, _EIGHT)  # what multiplies 8 bits in a trace is a training step's, and given them as they are
+    # what multiplies 8 bits in a trace is a training step's, and given them as they are; scales of rows take PyTorch
+    # to CUTLASS's kernels, as they do serving stacks (aten/src/ATen/native/cuda/RowwiseScaledMM.cu)
+    tuned = np.isin(dtype, _EIGHT) & ~_scaled_by_rows(trace, rows)
     return Gemm(m, n, k, batch, dtype.astype(np.int8), item, stored, np.maximum(item, 2.0), no, no, no, tuned), times
 
 
 _EIGHT = (DTYPE_CODE["float8_e4m3fn"], DTYPE_CODE["float8_e5m2"])
 _WEIGHTS = ("weight", "mat2", "other")
+_BY_ROWS = f'"{SCALES}":"{ROWS}"'
+
+
+def _scaled_by_rows(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether each operator multiplies what has a scale for each row."""
+    args = trace.operators.args
+    known = {text: _BY_ROWS in text for text in set(args)}
+    if not any(known.values()):
+        return np.zeros(len(rows), bool)
+    return np.array([known[args[row]] for row in rows.tolist()], bool)
 
 
 def _stored(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -53,7 +53,7 @@ class Static(Routing):
         found: dict[tuple[int, int], tuple[int, ...]] = {}
         for i, row in enumerate(rows):
             where = f"{path}: route #{i + 1}"
-            for names in _ways(row, where):
+            for names in _routes(row, where):
                 nodes = [_node(name, numbers, where) for name in names]
                 if len(set(nodes)) < len(nodes):
                     raise InputError(f"{where}: passes {quoted(_twice(names))} twice: name each node once")
@@ -63,7 +63,7 @@ class Static(Routing):
         return found
 
 
-def _ways(row: dict[str, Any], where: str) -> list[list[str]]:
+def _routes(row: dict[str, Any], where: str) -> list[list[str]]:
     """The nodes of a route by name, and of the way back if it is asked for."""
     for key in row:
         if key not in KEYS:

@@ -7,10 +7,13 @@ the backward sends gradients the same way, a recomputation sends again.  By whic
 those gradients are reduced along ``edp`` alone, the ranks that have the same experts.
 
 ``tp`` divides each expert as it divides other pairs of layers.  With ``etp 1`` experts are whole instead, and ``ep``
-takes its ranks from the tensor axis too: each of its ranks sorts the tokens of its part of the sequence.
+takes its ranks from the tensor axis too: each of its ranks sorts the tokens of its part of the sequence.  With an
+``etp`` between the two that many neighbours divide each expert: they gather the rows that came to any of them, and
+scatter the sums of what they make of these, before they are sent back.
 
 Sources: Lepikhin et al., GShard (arXiv:2006.16668), section 3; Fedus et al., Switch Transformer (arXiv:2101.03961);
-Megatron-LM's ``--expert-model-parallel-size`` and ``--expert-tensor-parallel-size``; torchtitan's ``ParallelDims``.
+Megatron-LM's ``--expert-model-parallel-size`` and ``--expert-tensor-parallel-size``; torchtitan's ``ParallelDims``;
+capacities: GShard and Switch, DeepSpeed-MoE, Megatron-LM's ``--moe-pad-expert-input-to-capacity``.
 """
 
 from __future__ import annotations
@@ -42,10 +45,12 @@ class ExpertParallelism(Rule):
 
     Attributes:
         ep: ranks that have all experts among them.
-        etp: ranks that divide each expert: those of the tensor axis (0 or ``tp``), or 1 for none.
+        etp: ranks that divide each expert: those of the tensor axis (0 or ``tp``), 1 for none, or a part of them.
         imbalance: rows of the fullest rank over the mean, 1 or more; all wait for that rank.
         routing: ``uniform``, ``zipf:S`` or a file with a count of tokens for each expert; the rank with most of them
             sets the time, and has ``imbalance`` times that where both are given.
+        capacity: capacity factor: every expert works on so many times the mean of the rows, padded where fewer came and
+            without those that are too many; 0 for experts that take what comes (dropless).
         dispatch: how rows travel, see :mod:`triosim.partition.dispatch`.
         near: ranks of a group that are on one server; 0 for what the system says.
         node_limit: servers whose experts a token may take; 0 for any.
@@ -55,6 +60,7 @@ class ExpertParallelism(Rule):
     etp: Annotated[int, AtLeast(0)] = 0
     imbalance: float = 1.0
     routing: str = UNIFORM
+    capacity: Annotated[float, AtLeast(0)] = 0.0
     dispatch: Style = "alltoall"
     near: Annotated[int, AtLeast(0)] = 0
     node_limit: Annotated[int, AtLeast(0)] = 0
@@ -67,24 +73,35 @@ class ExpertParallelism(Rule):
             PlanError: the replicas cannot be divided into groups of so many, or the groups into servers.
         """
         base = next(axes for axes in (("dp_shard",), ("dp", "cp"), ("dp",)) if set(axes) <= set(mesh.names))
-        if self.etp not in (0, 1, mesh.size("tp")):
-            raise PlanError(f"experts: etp {self.etp} is neither 1 nor tp {mesh.size('tp')}: give one of these")
-        base = (*base, "tp") if self.etp == 1 and mesh.size("tp") > 1 else base
+        tp = mesh.size("tp")
+        if self.etp and tp % self.etp:
+            fits = ", ".join(str(n) for n in range(1, tp + 1) if tp % n == 0)
+            raise PlanError(f"experts: etp {self.etp} does not divide tp {tp}: sizes that do are {fits}")
+        own, apart = (self.etp, tp > 1) if self._apart(mesh) else (1, False)
+        base = (*base, "tp") if apart else base
         replicas, about = prod(map(mesh.size, base)), " x ".join(f"{axis} {mesh.size(axis)}" for axis in base)
-        if self.ep < 1 or replicas % self.ep:
-            fits = ", ".join(str(n) for n in range(1, replicas + 1) if replicas % n == 0)
+        if self.ep < 1 or replicas % (self.ep * own):
+            fits = ", ".join(str(n) for n in range(1, replicas + 1) if replicas % (n * own) == 0)
+            each = f" with etp {own} ranks for each" if own > 1 else ""
             raise PlanError(
-                f"experts: {about} cannot be divided into groups of ep {self.ep}: sizes that fit are {fits}"
+                f"experts: {about} cannot be divided into groups of ep {self.ep}{each}: sizes that fit are {fits}"
             )
-        if "tp" in base and 1 == replicas // mesh.size("tp") < replicas // self.ep:
+        if apart and 1 == replicas // tp < replicas // (self.ep * own):
             raise PlanError(
-                f"experts: with etp 1 and one replica all ranks are to have different experts: give ep {replicas}"
+                f"experts: with etp {own} and one replica all ranks are to have different experts: give ep "
+                f"{replicas // own}"
             )
         if not 1 <= self.imbalance < math.inf:
             raise PlanError(
                 f"experts: imbalance {self.imbalance:g} is no load of the fullest rank over the mean: give 1 or more"
             )
-        mesh = mesh.resplit(base, (("edp", replicas // self.ep), ("ep", self.ep)))
+        inner = (("etp", own),) if own > 1 else ()
+        if self.capacity and (self.imbalance != 1 or self.routing != UNIFORM or self.capacity == math.inf):
+            raise PlanError(
+                "experts: with a capacity every expert has as many rows, whatever tokens take: give a number, without "
+                "imbalance and routing"
+            )
+        mesh = mesh.resplit(base, (("edp", replicas // (self.ep * own)), ("ep", self.ep), *inner))
         if self.node_limit and self.dispatch != "deepep":
             raise PlanError(
                 f"experts: node-limit says how often a row crosses to other servers, which dispatch {self.dispatch} "
@@ -97,6 +114,10 @@ class ExpertParallelism(Rule):
             said = f"{near} of them do not divide it" if near else "which of them are on one server is not known"
             raise PlanError(f"experts: dispatch {self.dispatch} of ep {self.ep} ranks: {said}: give near=N that does")
         return mesh.resplit(("ep",), (("ep_between", self.ep // near), ("ep_within", near)))
+
+    def _apart(self, mesh: Mesh) -> bool:
+        """Whether experts are divided among fewer ranks than other layers, which then have tokens of their own."""
+        return self.etp == 1 or 1 < self.etp < mesh.size("tp")
 
     def replicate(self, mesh: Mesh, placed: Replication) -> Replication:
         """Gradients of experts are reduced along ``edp``.
@@ -112,16 +133,17 @@ class ExpertParallelism(Rule):
         return replace(placed, apart="edp")
 
     def place(self, facts: Facts, placing: Placing) -> Placing:
-        """With ``etp 1`` experts that nothing divides, and tokens that stay where they rest.
+        """With an ``etp`` of its own experts that this axis does not divide, and tokens that stay where they rest.
 
         Raises:
             PlanError: tokens are not divided between the layers.
         """
-        if self.etp != 1:
+        if not self.etp or self.etp == placing.size > 1:
             return placing
         if not placing.resting:
             raise PlanError(
-                "experts: with etp 1 ranks of the tensor axis have tokens of their own: give --sequence-parallel before"
+                f"experts: with etp {self.etp} ranks of the tensor axis have tokens of their own: give "
+                "--sequence-parallel before"
             )
         seeds = sequence_of(facts, facts.trace.meta.sequence_length or 0)
         return with_whole_experts(facts, placing, *routed(facts, next(iter(seeds.items()))))
@@ -136,4 +158,5 @@ class ExpertParallelism(Rule):
         whole, within, between = (mesh.row(axis) if axis in mesh.names else -1 for axis in axes)
         near, size = mesh.size("ep_within"), mesh.size("ep")
         dispatch = Dispatch(self.dispatch, size, whole, within, between, near, self.node_limit)
-        return spread(step, dispatch, self.imbalance, routing_of(self.routing))
+        etp, own = mesh.size("etp"), mesh.row("etp") if "etp" in mesh.names else -1
+        return spread(step, dispatch, self.imbalance, routing_of(self.routing), etp, own, self.capacity)

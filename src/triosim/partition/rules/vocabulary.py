@@ -11,7 +11,7 @@ from triosim.partition.facts import Facts, WeightUse
 from triosim.partition.mesh import Mesh
 from triosim.partition.outcome import loss_reductions
 from triosim.partition.rule import Placing, Rule
-from triosim.trace.tables import Phase, Trace
+from triosim.trace.tables import Category, Phase, Trace
 from triosim.transform.rescale import padded_vocabulary
 
 
@@ -45,7 +45,7 @@ class Vocabulary(Rule):
 
 
 def _feeds_loss(facts: Facts, layer: WeightUse) -> bool:
-    """Whether nothing but a loss of classes (through views, casts and a softmax) reads the layer's output."""
+    """Whether nothing but a loss of classes (through views, casts, a bias and a softmax) reads the layer's output."""
     storages = {facts.storage[v] for v in facts.outputs[layer.row]}
     for row in range(layer.row + 1, len(facts.inputs)):
         if facts.phase[row] != Phase.FORWARD or not any(facts.storage[v] in storages for v in facts.inputs[row]):
@@ -53,7 +53,12 @@ def _feeds_loss(facts: Facts, layer: WeightUse) -> bool:
         call = facts.calls[row]
         if call.kind == "loss":
             return loss_reductions(facts, row) >= 0
-        if call.kind not in ("view", "softmax", "copy"):
+        if call.kind not in ("view", "softmax", "copy") and not _adds_bias(facts, row):
             return False
         storages.update(facts.storage[v] for v in facts.outputs[row])
     return False
+
+
+def _adds_bias(facts: Facts, row: int) -> bool:
+    """Whether an operator adds a parameter to what it reads."""
+    return facts.calls[row].name == "add" and any(facts.category[v] == Category.WEIGHT for v in facts.inputs[row])

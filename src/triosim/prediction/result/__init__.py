@@ -19,11 +19,12 @@ from triosim.hardware.describe import SystemDescription
 from triosim.memory.holders import Holder
 from triosim.plan import RunPlan
 from triosim.prediction.timeline import Timeline
-from triosim.prediction.variation import VariedTime
 
 if TYPE_CHECKING:
     import pandas
     import pyarrow
+
+    from triosim.prediction.variation import VariedTime
 
 FIELDS = (
     "iteration_time_s", "interval_s", "confidence", "active_time_s", "throughput", "efficiency", "breakdown_s",
@@ -243,13 +244,13 @@ class Cause:
         name: what it is.
         share: its part of the variance.
         without: by what factor the interval would be as wide without it.
-        cure: what would make it surer, as the end of a sentence; ``""`` where nothing would.
+        suggestion: what would make it surer, as the end of a sentence; ``""`` where nothing would.
     """
 
     name: str
     share: float
     without: float
-    cure: str
+    suggestion: str
 
 
 @dataclass(frozen=True)
@@ -333,7 +334,7 @@ class Result:
     tasks: int
     flows: int
     make_energy: Callable[[], Energy | None] = field(compare=False)
-    make_cost: Callable[[Energy], Cost] = field(compare=False)
+    make_cost: Callable[[Energy, tuple[float, float]], Cost] = field(compare=False)
     make_interval: Callable[[], Interval] = field(compare=False)
     make_layers: Callable[[], tuple[LayerRow, ...]] = field(compare=False)
     make_timeline: Callable[[], Timeline] = field(compare=False)
@@ -367,7 +368,7 @@ class Result:
     @cached_property
     def cost(self) -> Cost | None:
         """Dollars, grams and litres of an iteration, a job and a token; None where its energy is not known."""
-        return None if self.energy is None else self.make_cost(self.energy)
+        return None if self.energy is None else self.make_cost(self.energy, self.interval_s)
 
     @cached_property
     def layers(self) -> tuple[LayerRow, ...]:

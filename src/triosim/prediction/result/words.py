@@ -30,10 +30,10 @@ def title(result: Result) -> str:
 def unsure(cause: Cause) -> str:
     """What makes a prediction most unsure: ``"80 % of the uncertainty is the host: record a trace on H100 ..."``."""
     words = f"{100 * cause.share:.0f} % of the uncertainty is {cause.name}"
-    if not cause.cure:
+    if not cause.suggestion:
         return words
     narrower = round(100 * (1 - cause.without))
-    return f"{words}: {cause.cure}" + (f" and the interval narrows by up to {narrower} %" if narrower else "")
+    return f"{words}: {cause.suggestion}" + (f" and the interval narrows by up to {narrower} %" if narrower else "")
 
 
 def plan_words(plan: RunPlan, batch_known: bool = True) -> str:

@@ -7,7 +7,8 @@ Defaults are those of its OpenAI server on NVIDIA devices, versions 0.12 to 0.14
 * the order of requests: ``SchedulerConfig.policy`` (``"fcfs"``) of ``vllm/config/scheduler.py``;
 * scheduling ahead: on by default since 0.14.0 (pull request 27614), off before;
 * blocks of 16 tokens and finding prefixes: ``CacheConfig`` of ``vllm/config/cache.py`` (``block_size`` of CUDA,
-  ``enable_prefix_caching``, on since version 1).
+  ``enable_prefix_caching``, on since version 1);
+* layers with a window: ``disable_hybrid_kv_cache_manager`` of ``vllm/config/scheduler.py``, off.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ class Vllm(Policy):
     Attributes:
         max_running: requests that may run at a time (``max_num_seqs``); 256, on large devices 1,024.
         max_tokens: tokens of a step (``max_num_batched_tokens``); 2,048, on large devices 8,192.
-        priority: whether requests with the lowest priority go first (``scheduling_policy``); off.
-        async_scheduling: whether a step is scheduled while the one before runs, as newer versions do; else the device
-            waits for the host.
+        priority: whether requests with the lowest priority go first (``scheduling_policy``).
+        async_scheduling: whether a step is scheduled while the one before runs; else the device waits for the host.
     """
 
     max_running: int = 256
     max_tokens: int | None = 2048
     priority: bool = False
+    hybrid_kv_cache: bool = True
     async_scheduling: bool = True
 
     finds_prefixes: ClassVar[bool] = True

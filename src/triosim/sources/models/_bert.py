@@ -95,8 +95,12 @@ class BERTLike(Text):
     def _attention(self, net: Net, x: Tensor) -> Tensor:
         batch, length, width = x.shape
         shape = (batch, length, self.num_attention_heads, width // self.num_attention_heads)
-        q, k, v = (net.transpose(net.view(net.linear(name, x), shape), 1, 2) for name in ("query", "key", "value"))
-        y = net.attention(q, k, v, causal=False, dropout=self.attention_probs_dropout_prob)
+        copied = net.copied_heads and net.kernel == "unfused"
+        q, k, v = (
+            net.transpose(net.view(net.linear(name, x), shape, strided_gradient=copied), 1, 2)
+            for name in ("query", "key", "value")
+        )
+        y = net.attention(q, k, v, causal=False, dropout=self.attention_probs_dropout_prob, padded=True)
         return net.view(net.transpose(y, 1, 2), (batch, length, width))
 
     def _output(self, net: Net, kind: str, y: Tensor, x: Tensor) -> Tensor:

@@ -98,6 +98,9 @@ class Net(Tape):
         norms: how an RMS norm is run, one of :data:`~triosim.sources.models._norms.NORMS`.
         fused_loss: whether cross entropy is one kernel; by default with ``fused``.
         fused_gate: whether SwiGLU is; by default with ``fused``.
+        added_biases: biases of linear layers are added by kernels of their own.
+        copied_heads: of an unfused attention: heads are copied to lie one after the other before its products, and so
+            are their gradients afterwards.
         lora: adapters; the model's own weights are frozen then.
         narrow: paths of linear layers whose frozen weights lie in 4 bits.
         adapters: whether the adapters are called; without them the frozen weights alone work.
@@ -124,6 +127,8 @@ class Net(Tape):
         norms: str = "one",
         fused_loss: bool | None = None,
         fused_gate: bool | None = None,
+        added_biases: bool = False,
+        copied_heads: bool = False,
     ) -> None:
         super().__init__(training)
         self.adapters = adapters
@@ -137,6 +142,7 @@ class Net(Tape):
         self.norms = norms
         self.fused_loss = fused if fused_loss is None else fused_loss
         self.fused_gate = fused if fused_gate is None else fused_gate
+        self.added_biases, self.copied_heads = added_biases, copied_heads
         self.parameters: dict[str, Tensor] = {}
         self.buffers: dict[str, Tensor] = {}
         self.further: list[Tensor] = []
@@ -538,17 +544,36 @@ class Net(Tape):
             if len(x.shape) == 2:
                 y = self.mm(x, self.t(weight), added, column_major=True)
                 return adapted(self, x, y, lambda: weight, added)
-            flat_shape = (math.prod(x.shape[:-1]), x.shape[-1])
-            if added is None:
-                transposed = self.t(weight)
-                flat = self.view(x, flat_shape)
-            else:
-                flat = self.view(x, flat_shape)
-                transposed = self.t(weight)
-            y = self.mm(flat, transposed, added, column_major=True)
-            shape = (*x.shape[:-1], weight.shape[0])
-            y = self.view(y, shape, "aten::view" if added else "aten::_unsafe_view", strided_gradient)
-            return adapted(self, x, y, lambda: weight, added)
+            apart = added if self.added_biases else None
+            y = self._product_of(x, weight, None if apart else added, strided_gradient)
+            return adapted(self, x, self._with_bias(y, apart) if apart else y, lambda: weight, added)
+
+    def _product_of(self, x: Tensor, weight: Tensor, bias: Tensor | None, strided_gradient: bool) -> Tensor:
+        """``x`` [..., inputs] times a weight [outputs, inputs], plus a bias that the product adds."""
+        flat_shape = (math.prod(x.shape[:-1]), x.shape[-1])
+        if bias is None:
+            transposed = self.t(weight)
+            flat = self.view(x, flat_shape)
+        else:
+            flat = self.view(x, flat_shape)
+            transposed = self.t(weight)
+        y = self.mm(flat, transposed, bias, column_major=True)
+        shape = (*x.shape[:-1], weight.shape[0])
+        return self.view(y, shape, "aten::view" if bias else "aten::_unsafe_view", strided_gradient)
+
+    def _with_bias(self, x: Tensor, bias: Tensor) -> Tensor:
+        """A bias [outputs] added in place to what a product made."""
+        y = self.overwritten(x, x.needs_grad or bias.needs_grad)
+        row = self.operator("aten::add_", ("self", "other"), (x, bias), (y,))
+
+        def rule(g: Tensor) -> None:
+            if bias.needs_grad:
+                flat = self.view(g, (math.prod(g.shape[:-1]), g.shape[-1]))
+                self.give(bias, self.view(self._sum(flat, 0, (1, *bias.shape), keepdim=True), bias.shape))
+            self.give(x, g)
+
+        self.derivative(row, (y,), rule)
+        return y
 
     def _in_four_bits(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """A linear layer whose frozen weight lies in 4 bits, with its adapter."""
@@ -615,7 +640,9 @@ class Net(Tape):
 
     # --- attention ----------------------------------------------------------------------------------------------------
 
-    def attention(self, q: Tensor, k: Tensor, v: Tensor, causal: bool, dropout: float = 0.0, window: int = 0) -> Tensor:
+    def attention(
+        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, dropout: float = 0.0, window: int = 0, padded: bool = False
+    ) -> Tensor:
         """``scaled_dot_product_attention`` as PyTorch's CUDA dispatch chooses it.
 
         16-bit types take FlashAttention, which reads grouped keys and values as they are; float32 takes the
@@ -627,13 +654,15 @@ class Net(Tape):
             causal: each query sees the keys up to its own.
             dropout: probability within the kernel (no mask is kept).
             window: keys that a query sees, its own among them; 0 for all.  FlashAttention skips the others.
+            padded: a mask says which keys are padding; kernels that keep scores on the chip read it at no cost.
 
         With ``attention`` unfused scores and weights are tensors of their own instead, of which no window saves any;
         other kernels that are asked for are named in the operator's arguments.
         """
         if self.kernel == "unfused":
             k, v = (self._repeat_heads(x, q.shape[1]) if x.shape[1] != q.shape[1] else x for x in (k, v))
-            return self.transpose(unfused_attention(self, q, k, v, dropout, self.fused_softmax, causal), 1, 2)
+            mask = "causal" if causal else "padding" if padded else ""
+            return self.transpose(unfused_attention(self, q, k, v, dropout, self.fused_softmax, mask), 1, 2)
         flash = q.dtype in ("float16", "bfloat16")
         if not flash and k.shape[1] != q.shape[1]:
             k, v = (self._repeat_heads(x, q.shape[1]) for x in (k, v))

@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
 
 def unfused_attention(
-    net: Net, q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0, fused_softmax: bool = True, masked: bool = True
+    net: Net,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout: float = 0.0,
+    fused_softmax: bool = True,
+    mask: str = "causal",
 ) -> Tensor:
     """Attention of [batch, heads, tokens, size] in kernels of its own; the result is contiguous by token.
 
@@ -26,16 +32,24 @@ def unfused_attention(
         q, k, v: alike in shape, but that values may have another size.
         dropout: probability with which a weight is dropped.
         fused_softmax: scale, mask and softmax in one kernel.
-        masked: causal; what is not masked is not scaled and masked by operators of its own either.
+        mask: ``causal``; ``padding``, which is added to all scores of a key; or none, and then nothing is scaled apart.
     """
     batch, heads, length, size = v.shape
     flat = (batch * heads, length, size)
-    q, k, v = (net.view(x, (batch * heads, length, x.shape[3])) for x in (q, k, v))
+    if net.copied_heads:  # products want one stride from head to head: inputs are copied, and gradients come in copies
+        q, k, v = (net.view(net.clone(x), (batch * heads, length, x.shape[3])) for x in (q, k, v))
+    else:
+        q, k, v = (net.view(x, (batch * heads, length, x.shape[3])) for x in (q, k, v))
     scores = _product(net, q, k, (batch * heads, length, length), transposed=True)
-    weights = softmax(net, scores) if fused_softmax or not masked else _spelled_out(net, scores)
+    if fused_softmax or not mask:
+        weights = softmax(net, scores)
+    elif mask == "causal":
+        weights = _spelled_out(net, scores)
+    else:
+        weights = softmax(net, _padded(net, net.scaled(scores, "aten::div"), (batch, heads, length)))
     weights = net.dropout(weights, dropout)
     y = _product(net, weights, v, flat, transposed=False)
-    y = net.transpose(net.view(y, (batch, heads, length, size)), 1, 2)
+    y = net.transpose(net.view(y, (batch, heads, length, size), strided_gradient=net.copied_heads), 1, 2)
     return net.clone(y)
 
 
@@ -72,6 +86,18 @@ def softmax(net: Net, x: Tensor) -> Tensor:
 def _spelled_out(net: Net, x: Tensor) -> Tensor:
     """Scale, mask and softmax in float32, operator by operator."""
     return net.to(softmax(net, _masked(net, net.scaled(net.to(x, "float32")))), x.dtype)
+
+
+def _padded(net: Net, x: Tensor, sizes: tuple[int, int, int]) -> Tensor:
+    """Scores [batch * heads, tokens, keys] with a mask of keys added, which was made once for all layers."""
+    batch, heads, length = sizes
+    flat, whole = x.shape, (batch, heads, *x.shape[1:])
+    x = net.view(x, whole)
+    y = net.tensor(whole, x.dtype, needs_grad=x.needs_grad)
+    mask = net.tensor((batch, 1, 1, length), x.dtype)
+    row = net.operator("aten::add", ("self", "other"), (x, mask), (y,))
+    net.derivative(row, (y,), lambda g: net.give(x, g))
+    return net.view(y, flat)
 
 
 def _masked(net: Net, x: Tensor) -> Tensor:

@@ -61,6 +61,6 @@ def inference_runtime(name: str, threads: int) -> InferenceRuntime:
     raise unknown("runtime", name, RUNTIMES)
 
 
-def refuse_threads(runtime: str, threads: int, cure: str) -> InputError:
+def refuse_threads(runtime: str, threads: int, suggestion: str) -> InputError:
     """A runtime that cannot run with so many threads."""
-    return InputError(f"{runtime} cannot be told to use {threads} threads: {cure}")
+    return InputError(f"{runtime} cannot be told to use {threads} threads: {suggestion}")
