@@ -203,7 +203,7 @@ def test_the_script_finds_the_shipped_constants_again():
     shared("kernels/gemm.parquet")
     from validation.fit import physical_gemm as fitting
 
-    found = fitting.fit_constants(fitting.even(fitting.served("bfloat16")), fitting.TENSOR, fitting.FREE["tensor"])
+    found = fitting.fit_constants(fitting.even(fitting.served("bfloat16")), fitting.TENSOR, **fitting.how("tensor"))
     for name in fitting.FREE["tensor"]:
         assert getattr(found, name) == pytest.approx(getattr(load().constants["tensor"], name), rel=0.01), name
 
@@ -214,7 +214,7 @@ def test_the_script_finds_the_constants_of_narrow_types_again(name, kind, wider)
     from validation.fit import physical_gemm as fitting
 
     found = fitting.fit_constants(
-        fitting.even(fitting.served(kind)), load().constants[wider], fitting.FREE[name], fitting.NARROW_WIDTH
+        fitting.even(fitting.served(kind)), fitting.begin(name, load().constants[wider]), **fitting.how(name)
     )
     for constant in fitting.FREE[name]:
         assert getattr(found, constant) == pytest.approx(getattr(load().constants[name], constant), rel=0.01), constant

@@ -30,8 +30,13 @@ def test_a_recorded_step_is_as_sure_as_a_recorded_time():
 
 def test_independent_classes_add_in_quadrature():
     job = triosim.model("gpt2", batch_size=4)
-    result = triosim.simulate(job, triosim.system(device="H100", devices=1), fidelity=triosim.Fidelity(host="none"))
-    low, high = result.interval_s
+    system = triosim.system(device="H100", devices=1)
+    drawn = []  # the quantiles of one seed's draws scatter by a tenth
+    for seed in range(6):
+        result = triosim.simulate(job, system, fidelity=triosim.Fidelity(host="none", seed=seed))
+        low, high = result.interval_s
+        assert low < result.iteration_time_s < high
+        drawn.append(np.log(high / low) / 2)
     from triosim.hardware.catalog import accelerator
     from triosim.kernels.model import PricingJob
     from triosim.kernels.pricing import price
@@ -39,8 +44,7 @@ def test_independent_classes_add_in_quadrature():
 
     times = price(PricingJob(job, accelerator("H100"), job, None))
     width = np.hypot(half_width(*by_class(times, job)), software.spread(job, stack_named=False))
-    assert np.log(high / low) / 2 == pytest.approx(width, rel=0.15)
-    assert low < result.iteration_time_s < high
+    assert np.mean(drawn) == pytest.approx(width, rel=0.15)
 
 
 def test_the_host_is_named_where_it_binds():

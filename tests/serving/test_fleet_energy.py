@@ -205,7 +205,7 @@ def test_a_request_takes_limits_and_says_which_clock_is_best(tmp_path: Path) -> 
     path = tmp_path / "request.json"
     free, held = (json.loads(run(*asked, "--json", "-", *more).stdout) for more in ((), ("--power-cap", "300W")))
     assert held["ttft_s"] > free["ttft_s"]
-    assert held["energy"]["mean_w_per_device"] <= 300
+    assert held["energy"]["mean_w_per_device"] <= 300 * (1 + 1e-9)
     shown = run(*asked, "--find", "clock", "--slowdown", "10%", "--json", path).stdout
     assert "Least energy at" in shown
     best = json.loads(path.read_text())

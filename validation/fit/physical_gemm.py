@@ -35,7 +35,7 @@ from triosim.hardware import catalog
 from triosim.kernels.arithmetic import rate
 from triosim.kernels.estimate import Limit
 from triosim.kernels.physical._constants import SCHEMA
-from triosim.kernels.physical.gemm import ENGINES, GemmConstants, Menu, family_of, predict
+from triosim.kernels.physical.gemm import ENGINES, GemmConstants, Menu, Steps, family_of, generation_of, predict
 from triosim.kernels.work.gemm import Gemm, gemm
 
 TARGET = Path(__file__).resolve().parents[2] / "src" / "triosim" / "kernels" / "data" / "physical" / "gemm.json"
@@ -150,6 +150,9 @@ def even(rows: Rows, count: int = ROWS_PER_DEVICE, seed: int = 0) -> Rows:
 _TENSOR_MENU: Menu = (
     (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (16, 64), (64, 256),
 )  # fmt: skip
+_SGLANG: Steps = ((256.0, (64, 64)), (math.inf, (128, 128)))
+"""Tiles that SGLang's kernel for fp8 takes on compute capability 9.0 by the rows (sgl-kernel/csrc/gemm/
+fp8_gemm_kernel.cu, ``sm90_fp8_dispatch_shape``); taken to hold for 10.x too, whose tiles go by rows as well."""
 _SIMT_MENU: Menu = ((128, 128), (64, 128), (32, 128), (128, 32), (64, 64), (32, 64), (32, 32))
 """Tiles of float32 kernels of cuBLAS with one operand transposed, as linear layers call them: all that Volta's,
 Turing's and Ampere's libraries have."""
@@ -162,16 +165,20 @@ _MAJOR = {"Pascal": 6, "Volta": 7, "Turing": 7, "Ampere": 8, "Ada": 8, "Hopper":
 """Compute capability, before the point.  Kernels run on all devices of one, so that they share their library."""
 
 TENSOR = GemmConstants(
-    launch_s=2.4e-6, prologue_s=0.25e-6, reach=0.85, joule=1.5e-12, process=0.3, width=0.5, knee=6.0, tile=30.0,
-    banks=0.0, step=0.0, resident=0.0, memory=0.82, concurrency=1.17, cache=0.3, latency_s=1.1e-9, stream=1.0,
-    epilogue=1.3, split_s=2e-6, split_under=1.0, cast_s=2e-6, cast_rate=0.82, host_s=0.0, host_batched_s=0.0,
-    menus=(_TENSOR_MENU,), menus_batched=(_TENSOR_MENU,),
+    launch_s=2.4e-6, pace=1.0, prologue_s=0.25e-6, reach=0.9, joule=2.4e-12, process=0.7, width=0.4, growth=1.0,
+    scales=1.0, knee=6.0, tile=30.0, banks=0.0, step=0.0, resident=0.0, memory=0.82, concurrency=1.17, cache=0.1667,
+    latency_s=1.1e-9, stream=1.0, epilogue=1.3, split_s=2e-6, split_under=1.0, cast_s=2e-6, cast_rate=0.55,
+    host_s=0.0, host_batched_s=0.0, menus=(_TENSOR_MENU,), menus_batched=(_TENSOR_MENU,),
 )  # fmt: skip
-"""Where the fit of 16-bit products begins, and what it is drawn towards."""
+"""Where the fit of 16-bit products begins, and what it is drawn towards.
+
+Every measured product runs on six sets of operands in turn (aiconfigurator, collector/sglang/collect_gemm.py,
+``outside_loop_count``), hence a sixth of the cache for each.  Voltage rises about as the clock, joules with the square
+of the one, hence ``growth``; ``process`` is that of the vector units."""
 SIMT = replace(
-    TENSOR, prologue_s=0.5e-6, reach=0.9, joule=14e-12, process=0.7, width=0.01, knee=16.0, tile=8.0, banks=1.0,
-    step=25.0, resident=2.0, memory=0.65, host_s=5e-5, host_batched_s=3e-5, cache=1.0, stream=3.0, epilogue=0.8,
-    split_under=0.125, menus=(_SIMT_MENU,),
+    TENSOR, prologue_s=0.5e-6, reach=0.9, joule=14e-12, process=0.7, width=0.01, growth=0.0, scales=0.0, knee=16.0,
+    tile=8.0, banks=1.0, step=25.0, resident=2.0, memory=0.65, host_s=5e-5, host_batched_s=3e-5, cache=1.0,
+    stream=3.0, epilogue=0.8, split_under=0.125, menus=(_SIMT_MENU,),
 )  # fmt: skip
 """The same for float32.  A round 14 pJ per operation at 7 nm keeps T4 at its 70 W and V100 near its peak; from one
 process to the next it falls less than the logic's energy (16 to 10 to 7 nm by 40 % each, 7 to 5 nm by 30 %, TSMC), as
@@ -198,26 +205,36 @@ def simt(devices: Sequence[str]) -> GemmConstants:
 
 
 WIDTHS = {
-    "launch_s": 0.5, "prologue_s": 0.7, "reach": 0.1, "joule": 0.3, "width": 0.2, "tile": 0.7, "memory": 0.1,
+    "launch_s": 0.5, "prologue_s": 0.7, "reach": 0.03, "joule": 0.2, "width": 0.1, "tile": 0.7, "memory": 0.1,
     "concurrency": 0.5, "cache": 0.7, "latency_s": 0.5, "stream": 0.7, "epilogue": 0.7, "split_s": 0.7, "cast_s": 0.7,
     "cast_rate": 0.7, "host_s": 0.5, "host_batched_s": 0.5,
 }  # fmt: skip
 """Standard deviation of a constant's logarithm about its prior."""
-NARROW_WIDTH = 0.4
+NARROW_WIDTH = 0.7
 SIMT_WIDTH = 0.1
 """Parts of the widths: 8-bit products stay near the 16-bit constants, float32 ones near their priors, and only
 three of them are free: four devices with four libraries of kernels tell a library's quirks, not the physics."""
+HALF = 0.5
+"""Joules of a FLOP over those of one of twice the bits, where a fit begins: half the bits are moved."""
 STRENGTH = 0.005
 """Weight of the priors: one deviation costs as much as this logarithmic error in every row."""
 
 FREE = {
     "tensor": tuple(n for n in WIDTHS if n not in ("cast_s", "cast_rate", "host_s", "host_batched_s")),
-    "narrow": tuple(n for n in WIDTHS if n not in ("cast_rate", "host_s", "host_batched_s")),
+    "narrow": tuple(n for n in WIDTHS if n not in ("host_s", "host_batched_s")),
     "tuned": tuple(n for n in WIDTHS if n not in ("host_s", "host_batched_s")),
-    "fourbit": tuple(n for n in WIDTHS if n not in ("cast_rate", "host_s", "host_batched_s", "width")),
+    "fourbit": tuple(n for n in WIDTHS if n not in ("host_s", "host_batched_s", "width")),
     "simt": ("memory", "host_s", "host_batched_s"),
 }
 
+
+APART: dict[str, tuple[float, tuple[str, ...]]] = {
+    "tensor": (0.15, ("launch_s", "prologue_s", "latency_s", "tile", "joule", "memory")),
+    "narrow": (0.15, ("launch_s", "prologue_s", "latency_s", "tile", "joule", "memory", "cast_s", "cast_rate")),
+    "tuned": (0.7, ("launch_s", "latency_s", "tile", "joule", "memory", "cast_s", "cast_rate")),
+}
+"""Constants that each generation of matrix units has a factor for, and the standard deviation of its logarithm about 1.
+Of products with scales by block the generations run other libraries and casts, hence a wide one."""
 
 BURST, SETTLED_S = 1.4, 3e-3
 """Isolated measurements are the best of a few repetitions.  Short kernels draw this much more than the power limit
@@ -245,22 +262,33 @@ def errors(rows: Rows, constants: GemmConstants) -> NDArray[np.float64]:
     return np.log(rows.seconds / predicted(rows, constants))
 
 
-def fit_constants(rows: Rows, prior: GemmConstants, names: Sequence[str], part: float = 1.0) -> GemmConstants:
-    """Constants ``names`` that predict ``rows`` best, the others as in ``prior``."""
-    devices = rows.by_device().values()
-    rows = join(*devices)
-    start = np.log([getattr(prior, name) for name in names])
-    widths = part * np.array([WIDTHS[name] for name in names])
+def fit_constants(
+    rows: Rows, prior: GemmConstants, names: Sequence[str], part: float = 1.0, engine: str = ""
+) -> GemmConstants:
+    """Constants ``names`` that predict ``rows`` best, the others as in ``prior``.
+
+    Those of :data:`APART` have a factor for each generation of matrix units beside, drawn towards 1.
+    """
+    loose, apart = APART.get(engine, (1.0, ()))
+    devices = rows.by_device()
+    rows = join(*devices.values())
+    generations = sorted({generation_of(catalog.accelerator(name)) for name in devices}) if apart else []
+    extra = [(generation, name) for generation in generations for name in apart]
+    start = np.concatenate([np.log([getattr(prior, name) for name in names]), np.zeros(len(extra))])
+    widths = np.array([*(part * WIDTHS[name] for name in names), *(loose for _ in extra)])
     weight = STRENGTH * math.sqrt(len(rows))
 
     def constants(x: NDArray) -> GemmConstants:
-        found = dict(zip(names, np.exp(x).tolist(), strict=True))
-        return replace(prior, **{"cast_rate": found["memory"], **found})
+        values = np.exp(x).tolist()
+        found = dict(zip(names, values, strict=False))
+        factors = dict(zip(extra, values[len(names) :], strict=True))
+        each = tuple((one, tuple((name, factors[one, name]) for name in apart)) for one in generations)
+        return replace(prior, generations=each, **found)
 
     def residuals(x: NDArray) -> NDArray:
         return np.concatenate([-errors(rows, constants(x)), weight * (x - start) / widths])
 
-    return constants(least(residuals, start, start - 2.5, start + 2.5))
+    return constants(least(residuals, start, start - 2.5, start + 2.5, 1e-7))
 
 
 @dataclass(frozen=True)
@@ -282,16 +310,63 @@ def measured(count: int = ROWS_PER_DEVICE, seed: int = 0) -> Data:
     return Data(sixteen, eight, blocks, four, join(*floats))
 
 
+PUBLISHED = ("RTX-PRO-6000-Server", 4096.0, 399.93e12)
+"""FLOP/s of ``torch.mm`` of square matrices in bfloat16 (zzc0721/torch-performance-test-data, issue 162), all there is
+of workstations of compute capability 12, whose matrix units draw less than those of L40S."""
+
+
+def newer(found: dict[str, GemmConstants]) -> dict[str, GemmConstants]:
+    """With ``sync12 GDDR``: the factors of ``sync GDDR``, and the joules with which :data:`PUBLISHED` comes out."""
+    name, side, flops = PUBLISHED
+    device, work = catalog.accelerator(name), gemm(*np.full((3, 1), side), "bfloat16")
+
+    def having(engine: str, ratio: float) -> GemmConstants:
+        own = dict(found[engine].generations)
+        factors = dict(own["sync GDDR"]) if "sync GDDR" in own else {}
+        factors["joule"] = factors.get("joule", 1.0) * ratio
+        own["sync12 GDDR"] = tuple(factors.items())
+        return replace(found[engine], generations=tuple(own.items()))
+
+    low, high = 0.1, 1.0
+    for _ in range(40):
+        middle = math.sqrt(low * high)
+        seconds = predict(work, device, {"tensor": having("tensor", middle)}).seconds
+        low, high = (middle, high) if float(work.flop()[0] / seconds[0]) > flops else (low, middle)
+    return {**found, **{engine: having(engine, low) for engine in ("tensor", "narrow", "fourbit")}}
+
+
 def fit(data: Data, without: str | None = None) -> dict[str, GemmConstants]:
     """Constants of every engine from the rows of all devices but ``without``."""
-    tensor = fit_constants(data.tensor.without(without), TENSOR, FREE["tensor"])
-    narrow = fit_constants(data.narrow.without(without), tensor, FREE["narrow"], NARROW_WIDTH)
-    tuned = fit_constants(data.tuned.without(without), narrow, FREE["tuned"])
-    four = data.fourbit.without(without)
-    fourbit = fit_constants(four, narrow, FREE["fourbit"], NARROW_WIDTH) if len(four) else narrow
+    return {"simt": fit_vector(data, without), **fit_matrix(data, without)}
+
+
+def fit_vector(data: Data, without: str | None = None) -> GemmConstants:
+    """Constants of the vector units."""
     vector = data.simt.without(without)
-    fitted = fit_constants(vector, simt(np.unique(vector.device).tolist()), FREE["simt"], SIMT_WIDTH)
-    return {"simt": fitted, "tensor": tensor, "narrow": narrow, "tuned": tuned, "fourbit": fourbit}
+    return fit_constants(vector, simt(np.unique(vector.device).tolist()), FREE["simt"], SIMT_WIDTH)
+
+
+def begin(engine: str, wider: GemmConstants) -> GemmConstants:
+    """Where the fit of a narrower engine begins, and what it is drawn towards: the constants of ``wider``."""
+    joule = wider.joule * (1.0 if engine == "tuned" else HALF)
+    steps = (("wgmma", _SGLANG), ("tcgen05", _SGLANG)) if engine == "narrow" else ()
+    return replace(wider, joule=joule, generations=(), by_rows=steps)
+
+
+def how(engine: str) -> dict[str, Any]:
+    """The further arguments of :func:`fit_constants` for an engine on matrix units."""
+    part = NARROW_WIDTH if engine in ("narrow", "fourbit") else 1.0
+    return {"names": FREE[engine], "part": part, "engine": engine}
+
+
+def fit_matrix(data: Data, without: str | None = None) -> dict[str, GemmConstants]:
+    """Constants of the engines on matrix units; a fit of narrower types begins with the wider one's."""
+    tensor = fit_constants(data.tensor.without(without), TENSOR, **how("tensor"))
+    narrow = fit_constants(data.narrow.without(without), begin("narrow", tensor), **how("narrow"))
+    tuned = fit_constants(data.tuned.without(without), begin("tuned", narrow), **how("tuned"))
+    four, first = data.fourbit.without(without), begin("fourbit", narrow)
+    fourbit = fit_constants(four, first, **how("fourbit")) if len(four) else first
+    return {"tensor": tensor, "narrow": narrow, "tuned": tuned, "fourbit": fourbit}
 
 
 def mape(e: NDArray[np.float64]) -> float:
@@ -310,32 +385,46 @@ class Judged:
 
 
 FOLDS = 4
-"""Parts of the shapes left out in turn where an engine was measured on one device only."""
+"""Parts of the shapes left out in turn where an engine was measured on fewer than three devices."""
+FOLDED = ("tuned", "fourbit")
 
 
 def judge(data: Data, test: Data) -> dict[str, dict[str, Judged]]:
     """Each engine on each device, from constants fitted without the device.
 
-    Four-bit products were measured on one device: there it is a part of the shapes (n, k) that is left out.
+    Those with scales by block were measured on two devices and four-bit ones on one: there it is a part of the shapes
+    (n, k) that is left out.
     """
     found: dict[str, dict[str, Judged]] = {engine: {} for engine in FREE}
-    for name in sorted({str(d) for engine in FREE for d in getattr(test, engine).device}):
-        fitted = fit(data, name)
-        for engine in FREE:
-            rows = getattr(test, engine)
-            rows = rows.take(np.flatnonzero(rows.device == name))
-            if len(rows) and engine != "fourbit":
+    for name, rows in test.simt.by_device().items():
+        found["simt"][name] = _judged(rows, fit_vector(data, name))
+    for name in sorted({*test.tensor.device.tolist(), *test.narrow.device.tolist()}):
+        fitted = fit_matrix(data, name)
+        for engine in ("tensor", "narrow"):
+            rows = getattr(test, engine).by_device().get(name)
+            if rows is not None:
                 found[engine][name] = _judged(rows, fitted[engine])
-    narrow = fit(replace(data, fourbit=data.fourbit.take(np.arange(0))))["narrow"]
-    parts = []
-    for fold in range(FOLDS):
-        train = data.fourbit.take(np.flatnonzero(_fold(data.fourbit) != fold))
-        rows = test.fourbit.take(np.flatnonzero(_fold(test.fourbit) == fold))
-        parts.append(_judged(rows, fit_constants(train, narrow, FREE["fourbit"], NARROW_WIDTH)))
-    rows = join(*(part.rows for part in parts))
-    e, limit = np.concatenate([part.errors for part in parts]), np.concatenate([part.limit for part in parts])
-    found["fourbit"][str(rows.device[0])] = Judged(rows, e, limit, narrow)
+    narrow = fit_matrix(data)["narrow"]
+    for engine in FOLDED:
+        found[engine] = _by_shapes(engine, getattr(data, engine), getattr(test, engine), narrow)
     return found
+
+
+def _by_shapes(engine: str, known: Rows, test: Rows, narrow: GemmConstants) -> dict[str, Judged]:
+    """A part of the shapes left out in turn, on each device."""
+    first = begin(engine, narrow)
+    parts: dict[str, list[Judged]] = {}
+    for fold in range(FOLDS):
+        constants = fit_constants(known.take(np.flatnonzero(_fold(known) != fold)), first, **how(engine))
+        for name, rows in test.take(np.flatnonzero(_fold(test) == fold)).by_device().items():
+            parts.setdefault(name, []).append(_judged(rows, constants))
+    return {
+        name: Judged(
+            join(*(one.rows for one in each)), np.concatenate([one.errors for one in each]),
+            np.concatenate([one.limit for one in each]), first,
+        )
+        for name, each in parts.items()
+    }  # fmt: skip
 
 
 def _fold(rows: Rows) -> NDArray[np.int64]:
@@ -415,10 +504,13 @@ def _round(x: float) -> float:
 
 MEANING = {
     "launch_s": ("s at 1.8 GHz", "shortest kernel"),
+    "pace": ("1", "exponent of the clock in the constants in seconds"),
     "prologue_s": ("s at 1.8 GHz", "start of one wave of tiles"),
     "reach": ("1", "part of the peak that large tiles reach where power does not bind"),
     "joule": ("J/FLOP", "energy of an operation at 7 nm and the engine's reference width"),
     "process": ("1", "exponent of (nm / 7)"),
+    "growth": ("1", "exponent of the clock of the peak over 1.41 GHz"),
+    "scales": ("0 or 1", "whether the voltage falls with the clock"),
     "width": ("1", "exponent of the operations per cycle and unit, over the engine's reference"),
     "knee": ("1", "exponent that joins the peak and the power limit: how sharp the limit is"),
     "tile": ("rows", "tm tn / (tm + tn) at which a tile reaches half of what an infinite one would"),
@@ -445,9 +537,10 @@ def document(constants: dict[str, GemmConstants], judged: dict[str, dict[str, Ju
     spread = {}
     for engine, devices in judged.items():
         ones = list(devices.values())
-        families = sorted({family_of(catalog.accelerator(d)) for d in devices} | set(dict(constants[engine].families)))
+        of = family_of if engine == "simt" else generation_of
+        families = sorted({of(catalog.accelerator(d)) for d in devices} | set(dict(constants[engine].families)))
         unseen = spreads(ones, True, MARGIN.get(engine, 1.0))
-        if len(ones) < 2:  # nothing is known of other devices: no narrower than eight bits
+        if engine in FOLDED:  # nothing is known of other devices: no narrower than eight bits
             wider = spreads(list(judged["narrow"].values()), True)
             unseen = {name: max(value, wider[name]) for name, value in unseen.items()}
         seen = spreads(ones, False)
@@ -465,6 +558,16 @@ def document(constants: dict[str, GemmConstants], judged: dict[str, dict[str, Ju
         },
         "menus": {engine: {"single": constants[engine].menus, "batched": constants[engine].menus_batched,
                            "families": dict(constants[engine].families)} for engine in ENGINES},
+        "generations": {
+            engine: {one: {name: _round(factor) for name, factor in factors}
+                     for one, factors in constants[engine].generations}
+            for engine in ENGINES if constants[engine].generations
+        },
+        "by_rows": {
+            engine: {one: [[None if math.isinf(rows) else rows, tile] for rows, tile in steps]
+                     for one, steps in constants[engine].by_rows}
+            for engine in ENGINES if constants[engine].by_rows
+        },
         "spread": spread,
         "provenance": {
             "script": "validation/fit/physical_gemm.py",
@@ -473,7 +576,7 @@ def document(constants: dict[str, GemmConstants], judged: dict[str, dict[str, Ju
             "float32 linear and bmm, PyTorch 2.1 (MIT)",
             "form": "the formulas, the priors and the energy exponents were chosen with all devices in view, as were "
             "all constants of simt but memory and the two of the host; figures below come from constants fitted "
-            "without the device named (fourbit: without the shapes)",
+            "without the device named (tuned and fourbit: without the shapes)",
             "left_out": {
                 engine: {name: {"rows": len(one.rows), "mape": _round(mape(one.errors)),
                                 "covered": _round(float(covered(name, devices, MARGIN.get(engine, 1.0))[0].mean()))}
@@ -492,9 +595,11 @@ def main() -> None:
     data = measured()
     judged = judge(data, measured(TEST_ROWS, 1))
     print(table(judged))
-    constants = fit(data)
+    constants = newer(fit(data))
     for engine, c in constants.items():
         print(f"{engine:9s}" + " ".join(f"{name} {getattr(c, name):.3g}" for name in MEANING))
+        for generation, factors in c.generations:
+            print(f"  {generation:12s} " + " ".join(f"{name} x {factor:.3g}" for name, factor in factors))
     if arguments.write:
         TARGET.write_text(json.dumps(document(constants, judged), indent=1) + "\n", encoding="utf-8")
         print(f"wrote {TARGET.name}")

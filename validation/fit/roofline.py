@@ -136,8 +136,13 @@ def fit(sample: Sample, form: Form, overlap: float) -> Constants:
     return constants(least(residuals, start, lowest, highest))
 
 
-def least(residuals: Callable[[NDArray], NDArray], x: NDArray, lowest: NDArray, highest: NDArray) -> NDArray:
-    """Minimise sum of 2 KNEE^2 (sqrt(1 + (r / KNEE)^2) - 1) by damped Gauss-Newton steps within bounds."""
+def least(
+    residuals: Callable[[NDArray], NDArray], x: NDArray, lowest: NDArray, highest: NDArray, enough: float = 1e-10
+) -> NDArray:
+    """Minimise sum of 2 KNEE^2 (sqrt(1 + (r / KNEE)^2) - 1) by damped Gauss-Newton steps within bounds.
+
+    It ends with a step that gains less than ``enough`` of the sum.
+    """
 
     def cost(r: NDArray) -> float:
         return float(np.sum(np.sqrt(1 + (r / KNEE) ** 2) - 1))
@@ -161,7 +166,7 @@ def least(residuals: Callable[[NDArray], NDArray], x: NDArray, lowest: NDArray, 
             return x
         gain, best, x, r = best - cost(there), cost(there), trial, there
         damping = max(damping / 10, 1e-9)
-        if gain < 1e-10 * best:
+        if gain < enough * best:
             return x
     return x
 

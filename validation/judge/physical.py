@@ -50,11 +50,13 @@ class Kind:
 
     Attributes:
         fit: constants from the public measurements of a class, without those of some devices.
-        fold: constants from the rows given, for families of one device; None where there are none.
+        fold: constants from the rows given, for families of fewer devices; None where there are none.
+        least: other devices that it takes to leave one out.
     """
 
     fit: Callable[[str, frozenset[str]], Seconds]
     fold: Callable[[Rows], Seconds] | None = None
+    least: int = 1
 
 
 @lru_cache(maxsize=8)
@@ -350,7 +352,7 @@ def _issued(fit: Callable[[str, frozenset[str]], Seconds]) -> Callable[[str, fro
 # All of them ----------------------------------------------------------------------------------------------------------
 
 KINDS: dict[str, Kind] = {
-    "gemm/": Kind(_fit_gemm, _gemm_from), "bmm": Kind(_issued(_fit_gemm)), "linear": Kind(_issued(_fit_gemm)),
+    "gemm/": Kind(_fit_gemm, _gemm_from, 2), "bmm": Kind(_issued(_fit_gemm)), "linear": Kind(_issued(_fit_gemm)),
     "attention_": Kind(_fit_attention, _attention_from), "conv": Kind(_issued(_fit_convolution)),
     "moe/": Kind(_fit_experts, _experts_from), "elementwise": Kind(_issued(_fit_stream)),
     "softmax": Kind(_issued(_fit_stream)), "ln": Kind(_issued(_fit_stream)),
@@ -366,7 +368,7 @@ def predict(rows: Rows, device: str, everything: Rows) -> tuple[NDArray[np.float
     if kind is None or not available(rows.layout) or not _known(rows):
         return nothing, nothing
     others = _others(rows, device)
-    if len(others) > 0:
+    if len(others) >= kind.least:
         seconds = kind.fit(label, frozenset([device]))(rows)
         return seconds, np.full(len(rows), _spread(kind, rows, device, others))
     if kind.fold is None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,6 +80,15 @@ class PowerConstants:
             above = middle * (floor + middle**2) / (floor + 1) > share
             low, high = np.where(above, low, middle), np.where(above, middle, high)
         return np.where(share >= 1.0, 1.0, low)
+
+    def free_clock(self, share: float) -> float:
+        """As :meth:`clock`, of one share of any size: above 1 where the full clock leaves power over.
+
+        The root of ``c (floor^2 + c^2) = share (floor^2 + 1)``.
+        """
+        third, floor = self.voltage_floor**2 / 3, self.voltage_floor**2
+        sine = 0.5 * share * (floor + 1) / third**1.5
+        return 2.0 * math.sqrt(third) * math.sinh(math.asinh(sine) / 3)
 
     def relative_time(
         self, power_w: NDArray[np.float64], tdp_w: NDArray[np.float64], cap_w: NDArray[np.float64]

@@ -92,8 +92,8 @@ def slowdown(device: Accelerator, dtype: str, rate: float, burst: float = 1.0, p
         burst: clock over the full one at which it runs in a burst.
         part: joules of its FLOP over those of a product.
     """
-    static = power.static_w(device)
-    if static is None or device.tdp_w is None or not rate > 0:
+    static, chip = power.static_w(device), gemm.silicon(device, dtype)
+    if static is None or device.tdp_w is None or not rate > 0 or gemm.halved(chip, gemm.REFERENCE_WIDTH[chip.unit]):
         return 1.0
     c, law = load(), power.constants()
     joule = c.joule * (clock_of_peak(device) / REFERENCE_HZ) ** c.growth

@@ -13,14 +13,23 @@ summed dimension (split-K)::
     chain    e = (k/s) latency                                   steps along k follow one another
     seconds    = launch + (l^4 + d^4 + e^4)^(1/4) + q prologue + w epilogue (+ partial sums, where s > 1)
 
-and the library is taken to choose the tile and the split that are fastest.  Some libraries have few tiles for products
-in batches, and split the sum only where few blocks would run otherwise (``split_under``).  Large products are bound by
-power, not by the peak: ``sustained = (peak_part^-knee + power_part^-knee)^(-1/knee)`` with ``peak_part = reach * peak``
-and ``power_part = tdp / joule_per_flop``.  The energy of an operation falls with the process and with the operations
-that a unit does in a cycle, since a wider matrix unit uses an operand more often: ``joule_per_flop = joule
-(nm / 7)^process (flop per cycle and unit / reference)^-width``.  Vector units read operands from a memory of the
-compute unit that is as wide for 128 lanes as for 64: what a tile needs to be efficient grows with the lanes to the
-power ``banks``.
+and the library is taken to choose the tile and the split that are fastest, unless it is known to take a tile by the
+rows alone (``by_rows``).  Some libraries have few tiles for products in batches, and split the sum only where few
+blocks would run otherwise (``split_under``).  Large products are bound by power, not by the peak: clock and voltage
+fall by the law of :mod:`triosim.hardware.power` until the matrix units fit what is left of the TDP::
+
+    watts     = joule reach peak                          at the full clock; joules per FLOP as below
+    clock     = law.free_clock((limit TDP - static) / watts)
+    sustained = reach peak (1 + clock^-knee)^(-1/knee)    with a knee between the peak and the power
+
+Vector units (``scales`` 0) keep their voltage: T4, which runs at half of its clock, is at its lowest.  The energy of an
+operation falls with the process and with the operations that a unit does in a cycle, since a wider matrix unit uses an
+operand more often, and rises with the clock: ``joule (nm / 7)^process (flop per cycle and unit / reference)^-width
+(clock / 1.41 GHz)^growth``.  Generations of matrix units (:func:`generation_of`) have factors on some constants, drawn
+towards 1; one that was not measured has none.  A call repeated on the same operands finds them in a cache that holds
+them; one of two partitions holds copies, so that half is left (NVIDIA, A100 whitepaper, "L2 cache").  Vector units read
+operands from a memory of the compute unit that is as wide for 128 lanes as for 64: what a tile needs to be efficient
+grows with the lanes to the power ``banks``.
 
 Few constants hold for all devices; everything about a device is from its datasheet.
 """
@@ -30,7 +39,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +47,7 @@ from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_CODE, DTYPES
+from triosim.hardware import power
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.arithmetic import UNITS, multiplication, unit_of
 from triosim.kernels.estimate import Limit
@@ -60,6 +70,10 @@ Menu = tuple[tuple[int, int], ...]
 """Tiles, rows times columns of C, that a library has."""
 
 
+Steps = tuple[tuple[float, tuple[int, int]], ...]
+"""The tile that a library takes up to so many rows, without looking at anything else and without split-K."""
+
+
 @dataclass(frozen=True)
 class GemmConstants:
     """Of one engine; see the module's docstring and the units in ``data/physical/gemm.json``.
@@ -68,14 +82,20 @@ class GemmConstants:
     of every device.  Of several, ``families`` says which an architecture's library has; where it does not know, the
     library has some of their tiles, and the time is the mean of what each tile gives.  ``host_s`` and
     ``host_batched_s``, time of the host that isolated measurements hold, are left out by :func:`predict`.
+
+    ``generations`` has factors on constants by generation of matrix units (:func:`generation_of`), ``by_rows`` the
+    :data:`Steps` of those whose library has them, and ``steps`` those of the one in question (:meth:`on`).
     """
 
     launch_s: float
+    pace: float
     prologue_s: float
     reach: float
     joule: float
     process: float
     width: float
+    growth: float
+    scales: float
     knee: float
     tile: float
     banks: float
@@ -96,6 +116,15 @@ class GemmConstants:
     menus: tuple[Menu, ...]
     menus_batched: tuple[Menu, ...]
     families: tuple[tuple[str, int], ...] = ()
+    generations: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = ()
+    by_rows: tuple[tuple[str, Steps], ...] = ()
+    steps: Steps = ()
+
+    def on(self, generation: str) -> GemmConstants:
+        """The constants of a generation of matrix units, those of all where it was not measured."""
+        factors = dict(self.generations).get(generation, ())
+        found: dict[str, Any] = {name: getattr(self, name) * factor for name, factor in factors}
+        return replace(self, generations=(), steps=dict(self.by_rows).get(generation, ()), **found)
 
     def library(self, family: str, batched: bool) -> tuple[Menu, ...]:
         """Menus that the library of an architecture may have, each as likely as the others."""
@@ -123,6 +152,12 @@ class Silicon:
     sparsity: float = 1.0
     part: float = 1.0  # of what products of the type that stands in for an emulated one reach
     unit: str = "tensor"
+    partitions: float = 1.0
+
+    @property
+    def peak_clock(self) -> float:
+        """Clock in Hz at which the peak holds, since a unit does a power of two of FLOP in a cycle."""
+        return self.peak / (self.units * 2.0 ** round(math.log2(self.width)))
 
     @property
     def width(self) -> float:
@@ -161,6 +196,9 @@ def silicon(device: Accelerator, dtype: str) -> Silicon:
         min(max(device.sparsity_factor, 1.0), 2.0),
         how.rate,
         how.unit,
+        2.0
+        if device.vendor == "NVIDIA" and device.major >= 8 and device.memory_type.upper().startswith("HBM")
+        else 1.0,
     )
 
 
@@ -169,7 +207,28 @@ def family_of(device: Accelerator) -> str:
     return device.architecture.split(" ")[0] if device.vendor == "NVIDIA" else ""
 
 
+_INSTRUCTIONS = {8: "sync", 9: "wgmma", 10: "tcgen05", 11: "tcgen05", 12: "sync12"}
+"""By compute capability before the point, which instructions multiply (NVIDIA, PTX ISA, "Target ISA Notes" of
+``mma``, ``wgmma.mma_async`` and ``tcgen05.mma``); those of Volta and Turing have no asynchronous copies beside them."""
+
+
+def generation_of(device: Accelerator) -> str:
+    """Generation of an NVIDIA GPU's matrix units since Ampere, and whether it is a server's or a workstation's.
+
+    A word of ``sync``, ``wgmma`` and ``tcgen05``, ``sync12`` those
+    of compute capability 12, with ``GDDR`` behind it on devices without HBM; empty for others.
+    """
+    found = _INSTRUCTIONS.get(device.major, "") if device.vendor == "NVIDIA" else ""
+    return found if not found or device.memory_type.upper().startswith("HBM") else f"{found} GDDR"
+
+
 REFERENCE_NM = 7.0
+REFERENCE_HZ = 1.41e9
+"""Clock of the peak at which ``joule`` holds: that of A100."""
+HALVED = 0.5
+"""Least width of matrix units since Volta, over the reference's: 1,024 FLOP per cycle in 16 bits."""
+CYCLE = 3.0
+"""How sharply operands of a repeated call leave a cache that is too small for them; used in turn, none stays."""
 REFERENCE_WIDTH = {"simt": 128.0, "tensor": 2048.0, "narrow": 4096.0, "fourbit": 8192.0}
 """FLOP per cycle and unit at which ``joule`` holds: one multiply-add per lane of 64, A100's matrix unit in 16 bits."""
 
@@ -179,12 +238,29 @@ def engine(dtype: int) -> str:
     return unit_of(DTYPES[dtype])
 
 
+def halved(chip: Silicon, reference: float) -> bool:
+    """Whether the device does half of what its matrix units could, as cards of the GeForce kind that sum in 32 bits.
+
+    A compute unit has 1,024 FLOP per cycle in 16 bits since Volta, and twice as many in 8; these have half of it.  What
+    feeds the units is as fast as on other cards, and power does not bind: cuBLAS reaches 105 to 115 of the 119.5
+    TFLOP/s of an L20, at 275 W (DefTruth/CUDA-Learn-Notes, HGEMM), and 47.0 of the 47.4 of an RTX 5060 Ti, at 180 W
+    (QuantumDrizzy/BLACKWALL, README).
+    """
+    return chip.unit != "simt" and chip.family != "" and chip.width < 0.75 * HALVED * reference
+
+
 def sustained(chip: Silicon, c: GemmConstants, reference: float) -> float:
-    """FLOP/s that large products reach, under the peak and under the power limit."""
+    """FLOP/s that large products reach in a burst, under the peak and under the power limit."""
+    if halved(chip, reference):
+        return c.reach * chip.peak
     joule = c.joule * (chip.nm / REFERENCE_NM) ** c.process * (chip.width / reference) ** -c.width
-    least = min(c.reach * chip.peak, chip.tdp / joule)  # taken out, so that a sharp knee does not underflow
-    parts = (least / (c.reach * chip.peak)) ** c.knee + (least * joule / chip.tdp) ** c.knee
-    return float(least * parts ** (-1 / c.knee))
+    joule *= (chip.peak_clock / REFERENCE_HZ) ** c.growth
+    full = joule * c.reach * chip.peak  # watts at the full clock and voltage
+    law = power.constants()
+    clock = law.free_clock((law.limit - law.static_share) * chip.tdp / full) if c.scales else chip.tdp / full
+    least = min(clock, 1.0)  # taken out, so that a sharp knee does not underflow
+    parts = least**c.knee + (least / clock) ** c.knee
+    return c.reach * chip.peak * least * parts ** (-1 / c.knee)
 
 
 def most(device: Accelerator, dtype: str) -> float:
@@ -211,7 +287,7 @@ def predict(work: Gemm, device: Accelerator, constants: Mapping[str, GemmConstan
     loose = misaligned(work, device)
     for code, apart, tuned in _kinds(work, loose):
         chip = silicon(device, "float32" if apart else DTYPES[code])
-        own = constants[TUNED if tuned and chip.unit == "narrow" else chip.unit]
+        own = constants[TUNED if tuned and chip.unit == "narrow" else chip.unit].on(generation_of(device))
         rows = np.flatnonzero((work.dtype == code) & (loose == apart) & (work.tuned == tuned))
         for start in range(0, len(rows), CHUNK):
             at = rows[start : start + CHUNK]
@@ -246,12 +322,14 @@ def _seconds(work: Gemm, chip: Silicon, c: GemmConstants, reference: float) -> t
     """Time of each product, and what binds it."""
     call = _call(work, chip, c, reference)
     single, many = (c.library(chip.family, batched) for batched in (False, True))
+    if c.steps:
+        single = many = (tuple(tile for _, tile in c.steps),)
     best, compute, memory = _over_menus(work, chip, c, call, single)
     batched = work.batch > 1
     if batched.any() and many != single:
         others = _over_menus(work, chip, c, call, many)
         best, compute, memory = (np.where(batched, y, x) for x, y in zip((best, compute, memory), others, strict=True))
-    speed = CLOCK / chip.clock
+    speed = (CLOCK / chip.clock) ** c.pace
     seconds = best + c.launch_s * speed
     if work.casts.any():
         moved = (2.0 + work.a_bytes) * work.batch * work.m * work.k
@@ -277,9 +355,13 @@ def _fastest(work: Gemm, chip: Silicon, c: GemmConstants, call: _Call, menu: Men
     """Seconds without the launch, compute and memory alone, of the fastest tile and split."""
     best = np.full(len(work), np.inf)
     compute, memory = np.empty(len(work)), np.empty(len(work))
+    lowest = dict(zip((tile for _, tile in c.steps), (0.0, *(rows for rows, _ in c.steps)), strict=False))
+    highest = {tile: rows for rows, tile in c.steps}
     for tile in menu:
         for total, of_compute, of_memory in _tile(work, chip, c, call, *tile):
             better = total < best
+            if c.steps:
+                better &= (work.m > lowest[tile]) & (work.m <= highest[tile])
             np.copyto(best, total, where=better)
             np.copyto(compute, of_compute, where=better)
             np.copyto(memory, of_memory, where=better)
@@ -292,6 +374,7 @@ class _Call:
 
     rate: float  # FLOP/s of one unit
     tile: float  # tm tn / (tm + tn) at which a tile reaches half
+    best: float  # what a tile can reach at best
     sparsity: float  # how much faster products are of which two elements in four are left out
     a: NDArray
     b: NDArray
@@ -305,12 +388,16 @@ def _call(work: Gemm, chip: Silicon, c: GemmConstants, reference: float) -> _Cal
     a = work.batch * work.m * work.k * work.a_bytes
     b = work.batch * work.k * work.n * np.where(work.sparse & (chip.sparsity > 1), _kept(work.b_bytes), work.b_bytes)
     out = work.batch * work.m * work.n * work.c_bytes
-    kept = c.cache * chip.cache
-    miss = np.where(work.warm, _gone((a + b + out) / kept), 1.0)
+    kept = c.cache * chip.cache / chip.partitions
+    miss = np.where(work.warm, _gone(((a + b + out) / kept) ** CYCLE), 1.0)
+    miss = miss + (1.0 - miss) / _CACHE_OVER_MEMORY
     rate = sustained(chip, c, reference) * chip.part / chip.units
     tile = c.tile * float(np.clip(chip.width / reference, 1.0, _WIDEST)) ** c.banks
+    best = _SATURATED
+    if halved(chip, reference):
+        tile, best = tile * chip.width / (HALVED * reference), 1.0
     lose_a, lose_b = _gone(a / (work.batch * chip.cache)), _gone(b / (work.batch * chip.cache))
-    return _Call(rate, tile, chip.sparsity, a, b, out, miss, lose_a, lose_b)
+    return _Call(rate, tile, best, chip.sparsity, a, b, out, miss, lose_a, lose_b)
 
 
 def _kept(item: NDArray) -> NDArray:
@@ -340,7 +427,7 @@ def _tile(
     work: Gemm, chip: Silicon, c: GemmConstants, call: _Call, tm: int, tn: int
 ) -> Iterator[tuple[NDArray, NDArray, NDArray]]:
     """Seconds without the launch, and compute and memory alone, of one tile: unsplit, then with split-K."""
-    speed = CLOCK / chip.clock
+    speed = (CLOCK / chip.clock) ** c.pace
     down, across = np.ceil(work.m / tm), np.ceil(work.n / tn)
     blocks = down * across * work.batch
     of_tile: float | NDArray = _step(call, c, tm, tn, 1.0)
@@ -355,7 +442,7 @@ def _tile(
     room = max(c.resident, 1.0) * chip.units / blocks
     parts = np.exp2(np.floor(np.log2(np.clip(np.minimum(room, work.k / 64.0), 1.0, 32.0))))
     parts = np.where(blocks < c.split_under * chip.units, parts, 1.0)
-    for split in (None, parts):
+    for split in (None,) if c.steps else (None, parts):
         if split is None:
             u, k = blocks / chip.units, work.k
         else:
@@ -379,7 +466,7 @@ def _step(call: _Call, c: GemmConstants, tm: int, tn: int, faster: float) -> flo
     """Seconds of one step along k.  A rate that is ``faster`` asks for operands so much faster."""
     intensity = tm * tn / (tm + tn)
     eff = intensity / (intensity + faster * call.tile) * (64.0 + c.tile) / 64.0
-    return 2.0 * tm * tn / (faster * call.rate * min(eff, _SATURATED))
+    return 2.0 * tm * tn / (faster * call.rate * min(eff, call.best))
 
 
 @dataclass(frozen=True)
@@ -414,7 +501,12 @@ def load() -> Fitted:
         RuntimeError: the file has another schema.
     """
     found = _constants.document("gemm")
-    constants = {name: constants_of(row, found["menus"][name]) for name, row in found["constants"].items()}
+    constants = {
+        name: constants_of(
+            row, found["menus"][name], found["generations"].get(name, {}), found["by_rows"].get(name, {})
+        )
+        for name, row in found["constants"].items()
+    }
     spread = {
         name: Spread(_by_limit(row["seen"]), _by_limit(row["unseen"]), tuple(row["families"]))
         for name, row in found["spread"].items()
@@ -422,12 +514,24 @@ def load() -> Fitted:
     return Fitted(constants, spread, found["provenance"])
 
 
-def constants_of(row: Mapping[str, float], menus: Mapping[str, Any]) -> GemmConstants:
+def constants_of(
+    row: Mapping[str, float],
+    menus: Mapping[str, Any],
+    generations: Mapping[str, Mapping[str, float]],
+    by_rows: Mapping[str, list[Any]],
+) -> GemmConstants:
     """Constants from their rows in the file."""
-    numbers = {field.name: float(row[field.name]) for field in fields(GemmConstants) if field.name in row}
+    numbers: dict[str, Any] = {f.name: float(row[f.name]) for f in fields(GemmConstants) if f.name in row}
     one, many = (tuple(tuple((int(m), int(n)) for m, n in menu) for menu in menus[k]) for k in ("single", "batched"))
     families = tuple((str(name), int(at)) for name, at in menus["families"].items())
-    return GemmConstants(**numbers, menus=one, menus_batched=many, families=families)
+    factors = tuple((str(name), tuple(sorted(each.items()))) for name, each in generations.items())
+    steps = tuple(
+        (str(name), tuple((math.inf if rows is None else float(rows), (int(tm), int(tn))) for rows, (tm, tn) in each))
+        for name, each in by_rows.items()
+    )
+    return GemmConstants(
+        **numbers, menus=one, menus_batched=many, families=families, generations=factors, by_rows=steps
+    )
 
 
 def _by_limit(row: Mapping[str, float]) -> NDArray[np.float64]:
@@ -449,10 +553,11 @@ def spread(work: Gemm, limit: NDArray[np.int8], device: Accelerator, fitted: Fit
         fitted: the constants it was predicted with.
     """
     out = np.empty(len(work))
-    family, loose = family_of(device), misaligned(work, device)
+    family, generation, loose = family_of(device), generation_of(device), misaligned(work, device)
     for code, apart, tuned in _kinds(work, loose):
         unit = multiplication(device, "float32" if apart else DTYPES[code]).unit
         of = fitted.spread[TUNED if tuned and unit == "narrow" else unit]
         at = (work.dtype == code) & (loose == apart) & (work.tuned == tuned)
-        out[at] = (of.seen if family in of.families else of.unseen)[limit[at]]
+        known = family if unit == "simt" else generation
+        out[at] = (of.seen if known in of.families else of.unseen)[limit[at]]
     return np.where(work.sparse & (device.sparsity_factor > 1), np.hypot(out, _SPARSE), out)
