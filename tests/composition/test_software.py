@@ -31,7 +31,14 @@ def test_an_interval_holds_what_releases_differ_by_and_names_the_stack_where_non
     system = triosim.system(**SYSTEM)
     named, unnamed = (triosim.simulate(trace, system, triosim.Plan(stack=s)) for s in (load("torch-eager"), None))
     assert named.iteration_time_s == unnamed.iteration_time_s
-    widths = [math.log(result.interval_s[1] / result.interval_s[0]) / 2 for result in (named, unnamed)]
+    widths = [  # of 200 draws each: several seeds, as one is some 5 % off
+        np.mean([
+            math.log(high / low) / 2
+            for seed in range(8)
+            for low, high in [triosim.simulate(trace, system, plan, triosim.Fidelity(seed=seed)).interval_s]
+        ])
+        for plan in (triosim.Plan(stack=load("torch-eager")), triosim.Plan())
+    ]  # fmt: skip
     assert software.spreads()["dense"] < widths[0] < widths[1]
     causes = [{cause.name: cause.suggestion for cause in result.uncertainty} for result in (named, unnamed)]
     assert causes[0]["the software"] == ""

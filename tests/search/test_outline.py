@@ -35,7 +35,7 @@ PLANS: list[dict[str, Any]] = [
     {"tp": 2, "pp": 4, "micro_batches": 8, "zero": 3, "recompute": "full"},
     {"tp": 2, "pp": 4, "micro_batches": 8, "zero": 1, "recompute": "selective"},
     {"tp": 2, "pp": 4, "micro_batches": 8, "parallelism": ("sequence",)},
-    {"tp": 2, "pp": 2, "micro_batches": 16, "schedule": "interleaved-1f1b", "zero": 3},
+    {"tp": 2, "pp": 2, "micro_batches": 16, "schedule": "interleaved-1f1b", "zero": 2},
     {"tp": 2, "pp": 4, "micro_batches": 8, "schedule": "gpipe"},
     {"tp": 1, "pp": 4, "micro_batches": 8},
     {"tp": 2, "pp": 2, "micro_batches": 4, "schedule": "interleaved-1f1b"},
@@ -124,7 +124,8 @@ def test_collectives_of_the_next_pass_do_not_wait_for_reductions(
 
 
 FEW: list[dict[str, Any]] = [
-    {"pp": 4, "micro_batches": 2}, {"pp": 2, "micro_batches": 2, "zero": 2}, {"pp": 2, "micro_batches": 12, "zero": 3}
+    {"pp": 4, "micro_batches": 2}, {"pp": 2, "micro_batches": 2, "zero": 2}, {"pp": 4, "micro_batches": 6, "zero": 2},
+    {"pp": 2, "micro_batches": 12, "zero": 3},
 ]  # fmt: skip
 
 
@@ -133,7 +134,7 @@ def test_chunks_in_turn_of_few_micro_batches_are_left_to_others(
     workload: triosim.Trace, machine: triosim.System, asked: dict[str, Any]
 ) -> None:
     run = both_of(tp=2, batch_size=48, schedule="interleaved-1f1b", host="none", **asked)
-    with pytest.raises(NotEvaluated, match="few micro-batches"):
+    with pytest.raises(NotEvaluated, match="few micro-batches|rounds of chunks|gathered again in each pass"):
         outlined(workload, machine, *run)
 
 

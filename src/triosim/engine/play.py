@@ -25,10 +25,10 @@ def _installed() -> dict[str, Engine]:
     return {"native": native.play, "reference": _reference}
 
 
-def _reference(graph: Graph, wires: EngineNetwork, model: NetworkModel | None) -> Played:
+def _reference(graph: Graph, wires: EngineNetwork, model: NetworkModel | None = None, **how: bool) -> Played:
     from triosim.engine import reference  # a thousand lines, which are seldom needed where the native engine is
 
-    return reference.play(graph, wires, model)
+    return reference.play(graph, wires, model, **how)
 
 
 ENGINES: dict[str, Engine] = _installed()

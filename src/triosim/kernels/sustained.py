@@ -107,7 +107,7 @@ def burst_clock(device: Accelerator, dtype: str) -> float:
     """Clock over the full one at which long products run in a burst, as the model of products has it."""
     constants = gemm.load().constants
     chip = gemm.silicon(device, dtype)
-    own = constants[chip.unit]
+    own = constants[chip.unit].on(gemm.generation_of(device))
     return gemm.sustained(chip, own, gemm.REFERENCE_WIDTH[chip.unit]) / (own.reach * chip.peak)
 
 

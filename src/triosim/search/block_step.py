@@ -201,9 +201,14 @@ class BlockStep:
 
         Args:
             begin: block in which it begins, if it is not at the begin or the end of the model.
+
+        Raises:
+            NoBlocks: there is no room for it.
         """
         first = -1 if of.before else self.count - blocks if of.after else begin
         last = self.count if of.after else (0 if of.before else begin) + blocks
+        if max(first, last) > self.count:
+            raise NoBlocks("a stage of more parts than a short step has room for")
         ends = [(first, of.begin), (last, of.end)]
         return [
             offset + (int(self._begins[block]) if block >= 0 else 0) for block, offset in ends if offset is not None

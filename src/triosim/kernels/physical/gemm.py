@@ -265,11 +265,15 @@ def sustained(chip: Silicon, c: GemmConstants, reference: float) -> float:
 
 def most(device: Accelerator, dtype: str) -> float:
     """FLOP/s of products of a type, none of them sparse, that :func:`predict` never says more of."""
-    chip = silicon(device, dtype)
-    own = load().constants[chip.unit]
-    one = _call(gemm(np.ones(1), np.ones(1), np.ones(1), dtype), chip, own, REFERENCE_WIDTH[chip.unit])
-    tiles = {tile for batched in (False, True) for menu in own.library(chip.family, batched) for tile in menu}
-    return max(2.0 * tm * tn / _step(one, own, tm, tn, 1.0) for tm, tn in tiles) * chip.units
+    chip, constants = silicon(device, dtype), load().constants
+    most = 0.0
+    for engine in (chip.unit, TUNED) if chip.unit == "narrow" else (chip.unit,):
+        own = constants[engine].on(generation_of(device))
+        one = _call(gemm(np.ones(1), np.ones(1), np.ones(1), dtype), chip, own, REFERENCE_WIDTH[chip.unit])
+        tiles = {tile for batched in (False, True) for menu in own.library(chip.family, batched) for tile in menu}
+        tiles |= {tile for _, tile in own.steps}
+        most = max(most, *(2.0 * tm * tn / _step(one, own, tm, tn, 1.0) for tm, tn in tiles))
+    return most * chip.units
 
 
 def predict(work: Gemm, device: Accelerator, constants: Mapping[str, GemmConstants]) -> Predicted:
