@@ -134,7 +134,7 @@ def test_chunks_in_turn_of_few_micro_batches_are_left_to_others(
     workload: triosim.Trace, machine: triosim.System, asked: dict[str, Any]
 ) -> None:
     run = both_of(tp=2, batch_size=48, schedule="interleaved-1f1b", host="none", **asked)
-    with pytest.raises(NotEvaluated, match="few micro-batches|rounds of chunks|gathered again in each pass"):
+    with pytest.raises(NotEvaluated, match=r"few micro-batches|rounds of chunks|gathered again in each pass"):
         outlined(workload, machine, *run)
 
 
