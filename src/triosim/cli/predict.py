@@ -293,16 +293,11 @@ def _placement(options: Options) -> tuple[int, ...] | None:
     return tuple(map(int, words))
 
 
-def machine(options: Options, trace: Trace, at_least: int) -> System:
-    """The machine that the options name, of so many devices where they do not say how many."""
+def named_system(options: Options, device: str | Accelerator | None, at_least: int) -> System:
+    """The system that the options of hardware name, of a device that may be another than they say."""
     from triosim.hardware.machine import system
 
-    device: str | Accelerator | None = options.device
-    if options.system is None and device is None and trace.meta.clock == "none":
-        device = _calibrated(options.operator_times)
-        if device is None and trace.meta.made_by in ("triosim.model", "onnx", "nn-meter"):
-            raise InputError(f"{options.workload!r} is a model, without recorded times: name a --system or a --device")
-    made = system(
+    return system(
         options.system,
         options.nodes,
         device=device,
@@ -318,6 +313,16 @@ def machine(options: Options, trace: Trace, at_least: int) -> System:
         routing_options=named(options.routing_option, "--routing-option", "seed=7"),
         at_least=at_least,
     )
+
+
+def machine(options: Options, trace: Trace, at_least: int) -> System:
+    """The machine that the options name, of so many devices where they do not say how many."""
+    device: str | Accelerator | None = options.device
+    if options.system is None and device is None and trace.meta.clock == "none":
+        device = _calibrated(options.operator_times)
+        if device is None and trace.meta.made_by in ("triosim.model", "onnx", "nn-meter"):
+            raise InputError(f"{options.workload!r} is a model, without recorded times: name a --system or a --device")
+    made = named_system(options, device, at_least)
     if options.straggler:
         from triosim.hardware.stragglers import parse_stragglers, slowed
 

@@ -30,10 +30,10 @@ def request(options: InferOptions) -> None:
     """
     from triosim.cli.command import say, wants_summary
     from triosim.cli.energy_options import limits, slowdown_of
-    from triosim.cli.fields import given, named
+    from triosim.cli.fields import given
+    from triosim.cli.predict import named_system
     from triosim.cli.streams import written
     from triosim.core.outputs import text_output
-    from triosim.hardware import machine
     from triosim.serving.one_request import least_energy_request, one_request
     from triosim.serving.pim import ATTENTION
     from triosim.serving.pool import Pool
@@ -48,22 +48,7 @@ def request(options: InferOptions) -> None:
     if options.system is None and options.device is None:
         raise InputError(f"{options.workload!r} is a model, without recorded times: name a --system or a --device")
     tensor_parallel, stages = options.tp or 1, options.pp or 1
-    system = machine.system(
-        options.system,
-        options.nodes,
-        device=options.device,
-        devices=options.devices,
-        topology=options.topology,
-        link=options.link,
-        latency=options.latency,
-        shape=options.shape,
-        topology_options=named(options.topology_option, "--topology-option", "oversubscription=2") or None,
-        host_link=options.host_link,
-        pool_link=options.pool_link,
-        routing=options.routing,
-        routing_options=named(options.routing_option, "--routing-option", "seed=7"),
-        at_least=tensor_parallel * stages,
-    )
+    system = named_system(options, options.device, tensor_parallel * stages)
     if options.pim is not None:
         check_pim(options.pim, system)
     cap_w, clock_hz = limits(options)

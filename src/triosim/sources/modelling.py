@@ -152,6 +152,57 @@ def is_named(name: str) -> bool:
 # --- building ---------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class StepSpec:
+    """How one step of a model runs; what each attribute means is said at :func:`model`, whose arguments they are."""
+
+    batch_size: int = 1
+    sequence_length: int | None = None
+    image_size: int | None = None
+    precision: str | None = None
+    training: bool = True
+    optimizer: str | None = None
+    fused: bool = False
+    fused_optimizer: bool | None = None
+    attention: str = "auto"
+    fused_softmax: bool = True
+    norms: str = "one"
+    fused_loss: bool | None = None
+    fused_gate: bool | None = None
+    added_biases: bool = False
+    copied_heads: bool = False
+    vocabulary_multiple: int = 1
+    lora: str = ""
+    adapters: bool = True
+    scored: bool = False
+    value_head: bool = False
+
+    def check(self, title: str, family: Family) -> None:
+        """Refuse what makes no sense, or none for this family, before anything is built.
+
+        Raises:
+            InputError: it does.
+        """
+        for key in ("batch_size", "sequence_length", "image_size"):
+            value = getattr(self, key)
+            if value is not None and (type(value) is not int or value < 1):
+                raise InputError(
+                    f"{key} of model {quoted(title)} must be a whole number of at least 1, not {quoted(value)}"
+                )
+        for key in ("sequence_length", "image_size"):
+            if getattr(self, key) is not None and key != family.sized_by:
+                raise InputError(
+                    f"model {quoted(title)} reads {family.reads}: {key} has no meaning for it, leave it out"
+                )
+        if self.precision is not None and self.precision not in PRECISIONS:
+            raise unknown("precision", self.precision, PRECISIONS)
+        optimizer_of(self.optimizer or family.optimizer)
+        if self.attention not in ATTENTIONS:
+            raise unknown("attention", self.attention, ATTENTIONS)
+        if self.norms not in NORMS:
+            raise unknown("norms", self.norms, NORMS)
+
+
 def model(
     name: str,
     *,
@@ -220,17 +271,16 @@ def model(
     Raises:
         InputError: an unknown name or key, or a value that makes no sense.
     """
-    options: dict[str, Any] = {
-        "batch_size": batch_size, "sequence_length": sequence_length, "image_size": image_size, "precision": precision,
-        "training": training, "optimizer": optimizer, "fused": fused, "fused_optimizer": fused_optimizer,
-        "attention": attention, "fused_softmax": fused_softmax, "norms": norms, "fused_loss": fused_loss,
-        "fused_gate": fused_gate, "added_biases": added_biases, "copied_heads": copied_heads,
-        "vocabulary_multiple": vocabulary_multiple,
-        "lora": lora, "adapters": adapters, "scored": scored, "value_head": value_head,
-    }  # fmt: skip
+    spec = StepSpec(
+        batch_size=batch_size, sequence_length=sequence_length, image_size=image_size, precision=precision,
+        training=training, optimizer=optimizer, fused=fused, fused_optimizer=fused_optimizer, attention=attention,
+        fused_softmax=fused_softmax, norms=norms, fused_loss=fused_loss, fused_gate=fused_gate,
+        added_biases=added_biases, copied_heads=copied_heads, vocabulary_multiple=vocabulary_multiple, lora=lora,
+        adapters=adapters, scored=scored, value_head=value_head,
+    )  # fmt: skip
     if _is_file(name):
-        return from_file(name, configuration=configuration, **options)
-    return _build(name, configured(name, configuration), (), **options)
+        return _of_path(Path(name), configuration, spec)
+    return _build(name, configured(name, configuration), (), spec)
 
 
 def _is_file(name: str) -> bool:
@@ -273,8 +323,11 @@ def from_file(path: str | Path, *, configuration: Mapping[str, Any] | None = Non
     Raises:
         InputError: the file cannot be read, or does not describe a model.
     """
-    path = Path(path)
-    return _build(path.name if path.is_dir() else path.stem, *_of_file(path, configuration), **options)
+    return _of_path(Path(path), configuration, StepSpec(**options))
+
+
+def _of_path(path: Path, configuration: Mapping[str, Any] | None, spec: StepSpec) -> Trace:
+    return _build(path.name if path.is_dir() else path.stem, *_of_file(path, configuration), spec)
 
 
 def _of_file(path: Path, configuration: Mapping[str, Any] | None) -> tuple[Family, tuple[str, ...]]:
@@ -318,86 +371,45 @@ def _named(name: str) -> tuple[str, dict[str, Any]]:
     raise unknown("model", name, names())
 
 
-def _build(
-    title: str,
-    family: Family,
-    notes: tuple[str, ...],
-    *,
-    batch_size: int = 1,
-    sequence_length: int | None = None,
-    image_size: int | None = None,
-    precision: str | None = None,
-    training: bool = True,
-    optimizer: str | None = None,
-    fused: bool = False,
-    fused_optimizer: bool | None = None,
-    attention: str = "auto",
-    fused_softmax: bool = True,
-    norms: str = "one",
-    fused_loss: bool | None = None,
-    fused_gate: bool | None = None,
-    added_biases: bool = False,
-    copied_heads: bool = False,
-    vocabulary_multiple: int = 1,
-    lora: str = "",
-    adapters: bool = True,
-    scored: bool = False,
-    value_head: bool = False,
-) -> Trace:
-    if value_head:
+def _build(title: str, family: Family, notes: tuple[str, ...], spec: StepSpec) -> Trace:
+    if spec.value_head:
         from triosim.sources.models._value_head import valued
 
         family = valued(family, title)
-    for key, value in (("batch_size", batch_size), ("sequence_length", sequence_length), ("image_size", image_size)):
-        if value is not None and (type(value) is not int or value < 1):
-            raise InputError(
-                f"{key} of model {quoted(title)} must be a whole number of at least 1, not {quoted(value)}"
-            )
-    sizes = {"sequence_length": sequence_length, "image_size": image_size}
-    for key, value in sizes.items():
-        if value is not None and key != family.sized_by:
-            raise InputError(f"model {quoted(title)} reads {family.reads}: {key} has no meaning for it, leave it out")
-    precision = precision or family.precision
-    if precision not in PRECISIONS:
-        raise unknown("precision", precision, PRECISIONS)
-    optimizer = optimizer or family.optimizer
-    optimizer_of(optimizer)  # refused before anything is built
-
-    if attention not in ATTENTIONS:
-        raise unknown("attention", attention, ATTENTIONS)
-    if norms not in NORMS:
-        raise unknown("norms", norms, NORMS)
-
-    if vocabulary_multiple > 1 and isinstance(family, Text):
-        padded = -(-family.vocab_size // vocabulary_multiple) * vocabulary_multiple
+    spec.check(title, family)
+    precision = PRECISIONS[spec.precision or family.precision]
+    optimizer = spec.optimizer or family.optimizer
+    training, multiple = spec.training, spec.vocabulary_multiple
+    if multiple > 1 and isinstance(family, Text):
+        padded = -(-family.vocab_size // multiple) * multiple
         family = type(family)(**{**vars(family), "vocab_size": padded})
     family = family if training else family.untrained()
-    low_rank = lora_of(lora) if lora else None
-    batch, size = Dim(batch_size, BATCH), sizes.get(family.sized_by)
+    low_rank = lora_of(spec.lora) if spec.lora else None
+    batch, size = Dim(spec.batch_size, BATCH), getattr(spec, family.sized_by) if family.sized_by else None
 
     def step(family: Family) -> Trace:
         narrow: list[str] = []
         if low_rank is not None and low_rank.base == "nf4":  # which layers are linear is known once they are called
-            probe = Net(family.weights(), PRECISIONS[precision], False, fused, attention, fused_softmax, low_rank)
+            probe = Net(family.weights(), precision, False, spec.fused, spec.attention, spec.fused_softmax, low_rank)
             family.forward(probe, family.inputs(probe, batch, size)[0])
             narrow = [path for path in probe.linears if low_rank.meets(path)]
         net = Net(
-            family.weights(), PRECISIONS[precision], training, fused, attention, fused_softmax, low_rank, narrow,
-            adapters, norms, fused_loss, fused_gate, added_biases, copied_heads,
+            family.weights(), precision, training, spec.fused, spec.attention, spec.fused_softmax, low_rank, narrow,
+            spec.adapters, spec.norms, spec.fused_loss, spec.fused_gate, spec.added_biases, spec.copied_heads,
         )  # fmt: skip
         x, labels = family.inputs(net, batch, size)
         scores = family.forward(net, x)
         checked(net, title)
-        if not training and scored:
+        if not training and spec.scored:
             family.loss(net, scores, labels)
         if training:
             net.backward(family.loss(net, scores, labels), net.parameters.values())
-            optimize(net, optimizer, fused_optimizer)
-        said = (title, family.extent(x), net.precision, lora and f"LoRA {lora}")
+            optimize(net, optimizer, spec.fused_optimizer)
+        said = (title, family.extent(x), net.precision, spec.lora and f"LoRA {spec.lora}")
         meta = Meta(
             made_by="triosim.model",
             workload=", ".join(part for part in said if part),
-            batch_size=batch_size,
+            batch_size=spec.batch_size,
             sequence_length=int(x.shape[1]) if isinstance(family, Text) else None,
             symbols="model",
             notes=notes,
