@@ -121,6 +121,8 @@ def test_a_pipeline_serves() -> None:
         ((*TRAFFIC, "--requests", "0"), "--requests 0: give at least one"),
         ((*TRAFFIC, "--arrivals", "poison:8"), "did you mean poisson"),
         ((*TRAFFIC, "--arrivals", "poisson:-1"), "must be above zero"),
+        ((*TRAFFIC, "--lengths", "lognormal:1000,512"), "has no option '512'; it has sigma=, max=, ratio="),
+        ((*TRAFFIC, "--arrivals", "gamma:8,cv="), "cv has no value: write it as cv=value"),
         ((*TRAFFIC, "--arrivals", "gamma:8,cw=1"), "gamma has no option 'cw'"),
         ((*TRAFFIC, "--lengths", "uniform:512-128"), "swap them"),
         ((*TRAFFIC, "--lengths", "uniform:128"), "give the shortest and the longest"),

@@ -206,8 +206,8 @@ class ServeOptions:
     )  # fmt: skip
     lengths: str | None = option(
         "--lengths",
-        help="uniform:128-512, zipf:1,max=4096, lognormal:300,sigma=1, fixed:512, prompt=...;output=..., or a file of "
-        "requests.",
+        help="Of prompt and output together uniform:128-512, zipf:1,max=4096, lognormal:300,sigma=1 or fixed:512; of "
+        "each \"prompt=lognormal:1000;output=fixed:128\"; or a file of requests.",
         group=TRAFFIC, metavar="HOW|FILE",
     )  # fmt: skip
     steps: str | None = option(

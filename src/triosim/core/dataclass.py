@@ -94,7 +94,7 @@ class _FirstObjects(_Placeholder):
         self.slots: list[_Slot] | None = None
 
     def __get__(self, instance: object, owner: type) -> Any:
-        if instance is None or self.made >= FIRST:
+        if instance is None or self.made >= FIRST or isinstance(instance, type):  # inspect binds it to the class
             return super().__get__(instance, owner)
         self.made += 1
         return functools.partial(self._fill, instance)

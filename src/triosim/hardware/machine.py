@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from triosim.core.errors import InputError
-from triosim.hardware import build
+from triosim.hardware import build, catalog
 from triosim.hardware.accelerator import Accelerator
 from triosim.hardware.system import System
 
@@ -56,7 +56,7 @@ def system(
     }  # fmt: skip
     if name is None:
         if nodes is not None:
-            raise InputError("--nodes counts the servers of a --system: name one, or use --devices")
+            raise InputError(f"--nodes counts the servers of a --system: {_servers(device)}, or use --devices")
         count = devices if devices is not None else at_least
         made = build.flat(
             device, count, topology or "switch", link, latency, shape=shape, options=topology_options,
@@ -68,6 +68,16 @@ def system(
         raise InputError(f"--system and --{clash} describe the machine twice: give one of them")
     made = build.load(name, nodes, at_least)
     return _routed(made, routing, routing_options)
+
+
+def _servers(device: str | Accelerator | None) -> str:
+    """What to name as system, of servers of that device where the catalog has some."""
+    if isinstance(device, str) and catalog.has_accelerator(device):
+        model = catalog.accelerator(device).name
+        made = [row["name"] for row in catalog.system_rows() if row["model"] == model and row["scale_out"]]
+        if made:
+            return f"name one (of {model}: {', '.join(made)})"
+    return "name one"
 
 
 def _routed(made: System, routing: str | None, options: Mapping[str, Any] | None) -> System:

@@ -15,7 +15,7 @@ Draws come from one generator in a fixed order, so that a seed means the same re
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +28,10 @@ from triosim.serving.request_files import read
 from triosim.serving.requests import MOST_TOKENS, RequestTable
 from triosim.serving.shared_text import parse_shared_prefix, parse_turns, repeated
 
-ARRIVALS = ("poisson", "gamma", "constant", "burst", "users")
-LENGTHS = ("uniform", "zipf", "lognormal", "fixed")
+ARRIVALS = {"poisson": (), "gamma": ("cv",), "constant": (), "burst": ("every",), "users": ("think",)}
+"""Kinds of arrivals, and what may follow the value of each as ``name=value``."""
+LENGTHS = {"uniform": (), "zipf": ("min", "max"), "lognormal": ("sigma", "max"), "fixed": ()}
+"""Kinds of lengths, the same way."""
 RATIO = 20.0
 """Prompt tokens to an output token, as in Vidur's synthetic traffic."""
 
@@ -71,11 +73,16 @@ def traffic(
     return table if shared is None and talks is None else repeated(table, shared, talks, draw)
 
 
-def parse(text: str, option: str, known: tuple[str, ...]) -> tuple[str, str, dict[str, str]]:
+def parse(text: str, option: str, known: Mapping[str, tuple[str, ...]]) -> tuple[str, str, dict[str, str]]:
     """``NAME:VALUE,key=value`` as name, value and options.
 
+    Args:
+        text: what was given.
+        option: of the command line, for messages.
+        known: options that each name has.
+
     Raises:
-        InputError: no known name, or an option without a value.
+        InputError: no known name, an option that it has not, or one without a value.
     """
     name, _, rest = text.partition(":")
     name = name.strip().lower()
@@ -84,10 +91,14 @@ def parse(text: str, option: str, known: tuple[str, ...]) -> tuple[str, str, dic
     value, *more = rest.split(",")
     options = {}
     for part in more:
-        key, found, given = part.partition("=")
-        if not found:
-            raise InputError(f"{option} {quoted(text)}: {quoted(part)} has no value: write it as name=value")
-        options[key.strip().lower()] = given.strip()
+        key, given = (side.strip() for side in part.partition("=")[::2])
+        key = key.lower()
+        if key not in known[name]:
+            has = ", ".join(f"{one}=" for one in known[name]) or "none"
+            raise InputError(f"{option} {quoted(text)}: {name} has no option {quoted(key)}; it has {has}")
+        if not given:
+            raise InputError(f"{option} {quoted(text)}: {key} has no value: write it as {key}=value")
+        options[key] = given
     return name, value.strip(), options
 
 
@@ -95,9 +106,6 @@ def _arrivals(
     name: str, value: str, options: dict[str, str], requests: int, draw: np.random.Generator, text: str
 ) -> tuple[NDArray[np.float64], NDArray[np.int64] | None]:
     where = f"--arrivals {quoted(text)}"
-    allowed = {"gamma": {"cv"}, "burst": {"every"}, "users": {"think"}}.get(name, set())
-    if strange := sorted(set(options) - allowed):
-        raise InputError(f"{where}: {name} has no option {quoted(strange[0])}; it has {', '.join(allowed) or 'none'}")
     if name in ("burst", "users"):
         count = _whole(value, where)
         if name == "burst":
@@ -125,9 +133,9 @@ def _lengths(text: str, requests: int, draw: np.random.Generator) -> tuple[NDArr
         parts = dict(part.strip().partition("=")[::2] for part in text.split(";"))
         if set(parts) != {"prompt", "output"}:
             raise InputError(f"--lengths {quoted(text)}: give both, as prompt=uniform:64-512;output=fixed:128")
-        prompt, output = (_draws(parts[side], text, set())[0](requests, draw) for side in ("prompt", "output"))
+        prompt, output = (_draws(parts[side], text, LENGTHS)[0](requests, draw) for side in ("prompt", "output"))
         return prompt, output
-    found, options = _draws(text, text, {"ratio"})
+    found, options = _draws(text, text, {name: (*options, "ratio") for name, options in LENGTHS.items()})
     ratio = _positive(options.get("ratio", str(RATIO)), f"--lengths {quoted(text)}")
     total = np.maximum(found(requests, draw), 2)
     output = np.clip(np.ceil(total / (ratio + 1)).astype(np.int64), 1, total - 1)
@@ -135,14 +143,11 @@ def _lengths(text: str, requests: int, draw: np.random.Generator) -> tuple[NDArr
 
 
 def _draws(
-    text: str, whole: str, more: set[str]
+    text: str, whole: str, known: Mapping[str, tuple[str, ...]]
 ) -> tuple[Callable[[int, np.random.Generator], NDArray[np.int64]], dict[str, str]]:
-    """What draws lengths, and the options that are not its own."""
+    """What draws lengths, and all options that were given."""
     where = f"--lengths {quoted(whole)}"
-    name, value, options = parse(text, "--lengths", LENGTHS)
-    allowed = {"zipf": {"max", "min"}, "lognormal": {"sigma", "max"}}.get(name, set()) | more
-    if strange := sorted(set(options) - allowed):
-        raise InputError(f"{where}: {name} has no option {quoted(strange[0])}; it has {', '.join(allowed) or 'none'}")
+    name, value, options = parse(text, "--lengths", known)
     most = _whole(options["max"], where) if "max" in options else 4096 if name == "zipf" else MOST_TOKENS
     if name == "fixed":
         tokens = _whole(value, where)
