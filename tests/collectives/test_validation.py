@@ -13,6 +13,7 @@ from validation.judge import collectives
 
 from tests.data import shared
 from triosim.collectives import constants, cost
+from triosim.core.errors import InputError
 
 
 def csv_file(folder: Path, rows: list[str]) -> Path:
@@ -62,10 +63,10 @@ def test_a_file_of_another_shape_is_refused(tmp_path: Path, name: str) -> None:
     path = parquet_file(tmp_path, []) if name.endswith("parquet") else tmp_path / name
     if name.endswith("csv"):
         path.write_text("a,b\n1,2\n")
-        with pytest.raises(SystemExit, match="has no column 'source'"):
+        with pytest.raises(InputError, match="has no column 'source'"):
             collectives.main(["--data", str(path)])
     else:
-        with pytest.raises(SystemExit, match="nothing in it can be predicted"):
+        with pytest.raises(InputError, match="nothing in it can be predicted"):
             collectives.main(["--data", str(path)])
 
 

@@ -174,9 +174,8 @@ def test_a_gpu_that_the_file_has_not_and_a_model_that_there_is_not(tmp_path, mon
         (["--as", "x100"], "write NAME-IN-FILE=NAME-IN-CATALOG"),
     ):  # fmt: skip
         monkeypatch.setattr("sys.argv", ["kernels", "--data", str(path), *options])
-        with pytest.raises(SystemExit):
+        with pytest.raises(InputError, match=message):
             kernels.main()
-        assert message in capsys.readouterr().err
 
 
 def test_physical_constants_for_a_gpu_do_not_come_from_it(monkeypatch):

@@ -7,7 +7,6 @@ all other versions.
 
 from __future__ import annotations
 
-import csv
 import functools
 import re
 from collections import defaultdict
@@ -15,6 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+
+from validation import command
 
 from triosim.core.errors import InputError
 from triosim.hardware import build, catalog
@@ -72,7 +73,7 @@ def read(path: Path) -> list[Point]:
     """Points of a file, by GPU, kind, members and bytes.
 
     Raises:
-        SystemExit: the file has another shape.
+        InputError: the file has another shape.
     """
     rows = _parquet(path) if path.suffix == ".parquet" else _csv(path)
     times: defaultdict[tuple, list[float]] = defaultdict(list)
@@ -117,20 +118,23 @@ def _is_device(name: str) -> bool:
 
 
 def _parquet(path: Path) -> Iterable[tuple[tuple, float]]:
-    from pyarrow import parquet
+    from pyarrow import ArrowException, parquet
 
     columns = ("system", "nccl", "op_name", "nccl_dtype", "num_gpus", "message_size", "latency")
-    table = parquet.read_table(path)
+    try:
+        table = parquet.read_table(path)
+    except ArrowException as error:
+        raise InputError(f"{path}: cannot be read as Parquet ({error})") from None
     missing = [name for name in columns if name not in table.column_names]
     if missing:
-        raise SystemExit(f"{path}: has no column {missing[0]!r}: give a file of the shape of nccl.parquet")
+        raise InputError(f"{path}: has no column {missing[0]!r}: give a file of the shape of nccl.parquet")
     for row in table.select(columns).to_pylist():
         version = str(row["nccl"])
         if version.startswith(EXCLUDED):
             continue
         dtype = row["nccl_dtype"]
         if dtype not in ELEMENT_BYTES:
-            raise SystemExit(f"{path}: element type {dtype!r} is not known: use {', '.join(ELEMENT_BYTES)}")
+            raise InputError(f"{path}: element type {dtype!r} is not known: use {', '.join(ELEMENT_BYTES)}")
         kind = KINDS.get(row["op_name"], row["op_name"])
         size = int(row["message_size"]) * ELEMENT_BYTES[dtype]
         key = (row["system"], kind, int(row["num_gpus"]), 1, size, dtype, "NCCL table")
@@ -138,18 +142,13 @@ def _parquet(path: Path) -> Iterable[tuple[tuple, float]]:
 
 
 def _csv(path: Path) -> Iterable[tuple[tuple, float]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        needed = ("source", "collective", "gpu", "n_gpus", "n_nodes", "size_bytes", "time_us", "dtype", "algorithm")
-        missing = [name for name in needed if name not in (reader.fieldnames or ())]
-        if missing:
-            raise SystemExit(f"{path}: has no column {missing[0]!r}: give a file of the shape of measured.csv")
-        for row in reader:
-            kind = KINDS.get(row["collective"], row["collective"])
-            excluded = re.match(r"NCCL (2\.23)", row.get("library") or "")
-            if excluded or not row["time_us"] or not row["size_bytes"]:
-                continue
-            link = row.get("inter_node_link") or ""
-            key = (row["gpu"], kind, int(row["n_gpus"]), int(row["n_nodes"] or 1), int(float(row["size_bytes"])),
-                   row["dtype"], row["source"], row["algorithm"] or "auto", "" if link == "n/a" else link)  # fmt: skip
-            yield key, float(row["time_us"]) * 1e-6
+    needed = ("source", "collective", "gpu", "n_gpus", "n_nodes", "size_bytes", "time_us", "dtype", "algorithm")
+    for row in command.rows(path, *needed):
+        kind = KINDS.get(row["collective"], row["collective"])
+        excluded = re.match(r"NCCL (2\.23)", row.get("library") or "")
+        if excluded or not row["time_us"] or not row["size_bytes"]:
+            continue
+        link = row.get("inter_node_link") or ""
+        key = (row["gpu"], kind, int(row["n_gpus"]), int(row["n_nodes"] or 1), int(float(row["size_bytes"])),
+               row["dtype"], row["source"], row["algorithm"] or "auto", "" if link == "n/a" else link)  # fmt: skip
+        yield key, float(row["time_us"]) * 1e-6

@@ -6,7 +6,6 @@ in silence.  Everything here is read off the row or off what its source publishe
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections.abc import Mapping
@@ -14,7 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from validation import command
 from validation.data import bridge
+
+from triosim.core.errors import InputError
 
 GIB = 2.0**30
 
@@ -133,14 +135,17 @@ def read(path: Path) -> list[Row]:
     """The rows of a table of the shape of ``measured.csv``.
 
     Raises:
-        SystemExit: a column is missing.
+        InputError: a column is missing, or a cell cannot be read.
     """
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        missing = {"id", "source", "iter_time_s", "micro_batch"} - set(reader.fieldnames or ())
-        if missing:
-            raise SystemExit(f"{path}: has no column {min(missing)!r}: give a file of the shape of measured.csv")
-        return [_row(line) for line in reader]
+    found = []
+    for line in command.rows(path, "id", "source", "iter_time_s", "micro_batch"):
+        try:
+            found.append(_row(line))
+        except KeyError as error:
+            raise InputError(f"{path}: has no column {error}: give a table of the shape of measured.csv") from None
+        except ValueError as error:
+            raise InputError(f"{path}: row {line['id']}: {error}") from None
+    return found
 
 
 def _row(line: Mapping[str, str]) -> Row:

@@ -11,7 +11,6 @@ parts of what is aimed at (5 % on the V100, 7.5 % on the A40), is made as small 
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from validation import command
 
 from triosim.hardware.power import PowerConstants
 
@@ -59,10 +59,9 @@ def read(path: Path) -> dict[str, Caps]:
     """The rows of each GPU, by its name up to the first blank."""
     path = path / "power_caps.csv" if path.is_dir() else path
     jobs: dict[tuple[str, ...], list[dict[str, str]]] = defaultdict(list)
-    with path.open(newline="", encoding="utf-8") as lines:
-        for row in csv.DictReader(lines):
-            key = ("gpu", "dataset", "network", "batch_size", "optimizer")
-            jobs[tuple(row[name] for name in key)].append(row)
+    key = ("gpu", "dataset", "network", "batch_size", "optimizer")
+    for row in command.rows(path, *key, "power_limit_w", "average_power_w", "tdp_w", "epoch_s"):
+        jobs[tuple(row[name] for name in key)].append(row)
     found: dict[str, list[tuple[float, ...]]] = defaultdict(list)
     for (gpu, *_), rows in jobs.items():
         rows = sorted(rows, key=lambda row: float(row["power_limit_w"]))

@@ -15,15 +15,15 @@ DIR has the shape of ``../shared/data/accelerator``: a folder for each case, wit
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import math
 import re
-import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from validation import command
 
 from triosim.accelerator import mapper, sparse, systolic
 from triosim.accelerator.architecture import ACTIONS, Architecture, Compute, Energies, Store
@@ -34,7 +34,6 @@ from triosim.accelerator.problem import Problem, einsum
 from triosim.accelerator.reading import read
 from triosim.accelerator.sparse import Spared, Sparse, Stored
 from triosim.core.errors import InputError
-from triosim.core.outputs import text_output
 
 _COUNTS = ("tile", "instances", "reads", "fills", "updates")
 _FILES = ("arch.yaml", "problem.yaml", "mapping.yaml", "ERT.yaml")
@@ -244,37 +243,33 @@ def _text(value: Any) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print all tables; 1 where anything is not exact."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder of the shape of ../shared/data/accelerator")
-    parser.add_argument("--json", help="write all rows as JSON")
+    parser = command.parser(__doc__, "folder of cases (see above), or one with accelerator/")
     parser.add_argument("--budget", default="10s", help="of each search: mappings, or a time")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
-    found: dict[str, list[dict[str, Any]]] = {"counts": counts(given.data)}
+    data = command.find(given.data, "accelerator/")
+    if not any(data.glob("*/expected.json")):
+        raise InputError(f"{data}: has no case: a folder with expected.json")
+    found: dict[str, list[dict[str, Any]]] = {"counts": counts(data)}
     table("Counts", found["counts"], ("case", "counts", "energies", "cycles", "used", "energy_uj", "exact"))
-    if (given.data / "systolic.csv").exists():
-        found["systolic"] = arrays(given.data / "systolic.csv")
+    if (data / "systolic.csv").exists():
+        found["systolic"] = arrays(data / "systolic.csv")
         columns = ("array", "dataflow", "layer", "cycles", "cycles_expected", "exact")
         table("Systolic arrays", found["systolic"], columns)
-    if (given.data / "sparse.json").exists():
-        found["sparse"] = zeros(given.data / "sparse.json")
+    if (data / "sparse.json").exists():
+        found["sparse"] = zeros(data / "sparse.json")
         columns = ("case", "counts", "cycles", "computes", "energy_pj", "energy_pj_expected", "exact")
         table("Zeros", found["sparse"], columns)
-    found["mapper"] = searches(given.data, mapper.parse_budget(given.budget), given.seed)
+    found["mapper"] = searches(data, mapper.parse_budget(given.budget), given.seed)
     columns = ("case", "edp_ratio", "energy_uj", "cycles", "cpu_s", "mappings_per_cpu_s")
     table("Mapper, no worse than the mapping given", found["mapper"], columns)
     for version in sorted({row["version"] for row in found["mapper"]}):
         logs = [math.log(row["edp_ratio"]) for row in found["mapper"] if row["version"] == version]
         mean = math.exp(sum(logs) / len(logs))
         print(f"geometric mean of the ratios of {len(logs)} in version {version}: {mean:.4f}")
-    if given.json:
-        with text_output(given.json) as file:
-            json.dump(found, file, indent=1)
+    command.write(given.json, found)
     return 0 if all(row["exact"] for rows in found.values() for row in rows) else 1
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except InputError as error:
-        sys.exit(f"validation: {error}")
+    command.run(main)

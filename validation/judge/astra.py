@@ -10,11 +10,9 @@ everything agreed.
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from pathlib import Path
 
+from validation import command
 from validation.data import astra_cases as cases
 from validation.data.astra_forms import closed_form
 
@@ -30,9 +28,8 @@ MIB = 1 << 20
 
 def main() -> int:
     """Print the tables; the exit code tells whether everything agreed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.parser(__doc__)
     parser.add_argument("--most", type=int, default=64, help="NPUs up to which runs are played (default 64)")
-    parser.add_argument("--json", type=Path, help="also write the figures as JSON")
     parser.add_argument("--docs", type=Path, help="also put the tables between the markers of this page")
     options = parser.parse_args()
     figures = {
@@ -41,8 +38,7 @@ def main() -> int:
     }  # fmt: skip
     text = report(figures)
     print(text)
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    command.write(options.json, figures)
     if options.docs:
         page = options.docs.read_text(encoding="utf-8")
         head, _, rest = page.partition("<!-- tables -->\n")
@@ -165,4 +161,4 @@ def report(figures: dict) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.run(main)

@@ -1,12 +1,13 @@
 """What a few measured kernels of a device bring: error and coverage on the kernels that were not measured.
 
-    python -m validation.judge.calibration [--kernels 40] [--draws 50] [--device NAME]
+    python -m validation.judge.calibration [--data gemm.parquet] [--kernels 40] [--draws 50] [--device NAME]
     python -m validation.judge.calibration --pack PACK.json TRACE...
 
-The first judges bf16 matrix products of ``../shared/data/kernels/gemm.parquet``.  The constants that a calibration
-starts from were fitted without any row of the device; the kernels are drawn at random from its rows, the error is that
-on 1,460 others.  Prints, as means over the draws, the mean relative error without and
-with the calibration, how often the 90 % interval held, and its factor.
+The first judges bf16 matrix products of a table of the shape of ``../shared/data/kernels/gemm.parquet``, from the
+installed constants.  Without ``--data`` it is that table, and the constants that a calibration starts from are fitted
+anew without any row of the device.  The kernels are drawn at random from the device's rows, the error is that on up to
+1,460 others.  Prints, as means over the draws, the mean relative error without and with the calibration, how often the
+90 % interval held, and its factor.
 
 The second takes a calibration (``triosim calibrate --run``) and traces that were recorded on its device, predicts their
 operators from shapes alone, and prints how far the sums are off; beside them the same without the calibration: what the
@@ -15,14 +16,18 @@ program says of the device as the catalog has it (``--device``), and of one with
 
 from __future__ import annotations
 
-import argparse
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from validation import command
+from validation.data import kernel_rows
 from validation.fit import physical_gemm as fitting
+from validation.fit.physical_gemm import gemm
 
+from triosim.core.errors import InputError
 from triosim.hardware import catalog
 from triosim.hardware.accelerator import Accelerator
 from triosim.kernels.base_model import BaseOperatorModel
@@ -57,6 +62,21 @@ def left_out(device: str) -> tuple[KernelKind, fitting.Rows]:
     gemm = BY_NAME["gemm"]
     unseen = {**gemm.constants(), "tensor": constants}
     return replace(gemm, constants=lambda: unseen), rows.take(np.flatnonzero(rows.device == device))
+
+
+def of_file(path: Path) -> dict[str, tuple[KernelKind, fitting.Rows]]:
+    """Matrix products with the installed constants, and the rows of each device of a file.
+
+    Raises:
+        InputError: the file has no products of bfloat16.
+    """
+    found, _ = kernel_rows.read(path, {})
+    chosen = found.take(np.flatnonzero(found.label == "gemm/bfloat16"))
+    if found.layout != "gemm" or not len(chosen):
+        raise InputError(f"{path}: has no matrix products of bfloat16")
+    m, n, k = (chosen.columns[name].astype(float) for name in "mnk")
+    rows = fitting.Rows(chosen.device, gemm(m, n, k, "bfloat16", warm=True), chosen.seconds)
+    return {name: (BY_NAME["gemm"], one) for name, one in rows.by_device().items()}
 
 
 def judge(of: KernelKind, rows: fitting.Rows, device: Accelerator, kernels: int, draws: int) -> Judged:
@@ -107,7 +127,7 @@ def _mape(predicted: NDArray[np.float64], measured: NDArray[np.float64]) -> floa
 
 def main() -> None:
     """Judge every device and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.parser(__doc__, "measured matrix products, Parquet or CSV", required=False)
     parser.add_argument("--kernels", type=int, default=40)
     parser.add_argument("--draws", type=int, default=50)
     parser.add_argument("--device", help="only this one; with --pack what the catalog knows of the device")
@@ -117,17 +137,22 @@ def main() -> None:
     if arguments.pack:
         judge_pack(arguments.pack, arguments.traces, arguments.device)
         return
-    names = sorted(set(fitting.served("bfloat16").device.tolist()))
+    if arguments.data:
+        cases = of_file(command.find(arguments.data, "kernels/gemm.parquet"))
+    else:
+        cases = {name: left_out(name) for name in np.unique(fitting.served("bfloat16").device).tolist()}
+    figures = []
     print(f"{'left out':18s}  error without  with {arguments.kernels} kernels  90 % interval covers  factor")
-    for name in names:
+    for name, (products, rows) in cases.items():
         if arguments.device in (None, name):
-            products, rows = left_out(name)
             one = judge(products, rows, catalog.accelerator(name), arguments.kernels, arguments.draws)
+            figures.append(asdict(one))
             print(
                 f"{one.device:18s}{100 * one.without:13.1f} %{100 * one.error:15.1f} %{100 * one.covered:20.1f} %"
                 f"{one.factor:9.2f}", flush=True,
             )  # fmt: skip
+    command.write(arguments.json, figures)
 
 
 if __name__ == "__main__":
-    main()
+    command.run(main)

@@ -8,11 +8,9 @@ figure 10) measured that four micro-batches take about 1.4 times as long as two,
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from collections.abc import Sequence
-from pathlib import Path
+
+from validation import command
 
 import triosim
 from triosim import Fidelity, Plan
@@ -24,9 +22,8 @@ MICRO_BATCHES = (1, 2, 4, 8)
 
 def main() -> int:
     """Print a line for each host mode; the exit code tells whether the ratio is within its bounds."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.parser(__doc__)
     parser.add_argument("--model", default="densenet169")
-    parser.add_argument("--json", type=Path, help="also write the figures as JSON")
     options = parser.parse_args()
     found = {mode: times(mode, model=options.model) for mode in ("eager", "none")}
     print(f"{options.model}, batch 128, two stages on two A100, GPipe: ms an iteration by micro-batches")
@@ -36,8 +33,7 @@ def main() -> int:
         ratios[mode] = seconds[MICRO_BATCHES.index(4)] / seconds[MICRO_BATCHES.index(2)]
         print(f"{mode:8}" + "".join(f"{s * 1e3:10.2f}" for s in seconds) + f"{ratios[mode]:11.3f}")
     print(f"{'measured':8}" + " " * 10 * len(MICRO_BATCHES) + f"{f'about {MEASURED}':>11}")
-    if options.json:
-        options.json.write_text(json.dumps({"seconds": found, "ratio": ratios}, indent=1) + "\n", encoding="utf-8")
+    command.write(options.json, {"seconds": found, "ratio": ratios})
     return 0 if BOUNDS[0] <= ratios["eager"] <= BOUNDS[1] and ratios["none"] < 1 else 1
 
 
@@ -50,4 +46,4 @@ def times(mode: str, model: str = "densenet169", micro_batches: Sequence[int] = 
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.run(main)

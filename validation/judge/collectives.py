@@ -11,14 +11,13 @@ are judged.  Rows of NVLS, which is not fitted to small groups, are reported apa
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
 import numpy as np
+from validation import command
 from validation.data import collectives as collective_data
 from validation.data.collectives import Point
 from validation.fit import collectives as fit_collectives
@@ -38,6 +37,9 @@ from triosim.hardware.system import System
 from triosim.network.routes import Router
 
 LARGE, MIDDLE, SMALL = 16 * 2**20, 2**20, 2**10
+
+
+FILES = ("collectives/nccl.parquet", "collectives/measured.csv")
 
 
 @dataclass(frozen=True)
@@ -235,18 +237,14 @@ def summary(rows: Sequence[Row], least: int) -> dict[str, list[Row]]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the tables, and write them."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    default = collective_data.DATA / "nccl.parquet"
-    parser.add_argument("--data", type=Path, default=default, help="file of the shape of nccl.parquet or measured.csv")
-    parser.add_argument("--json", type=Path, help="write tables and rows here")
+    parser = command.parser(__doc__, "table of the shape of nccl.parquet or measured.csv", required=False)
     parser.add_argument("--fit", choices=("none", "small"), default="none", help="constants: shipped, or from the file")
     options = parser.parse_args(arguments)
-    if not options.data.exists():
-        raise SystemExit(f"{options.data} is not there")
+    options.data = command.find(options.data or collective_data.DATA, *FILES)
     points = collective_data.read(options.data)
     rows, left = predict_all(points, options.fit)
     if not rows:
-        raise SystemExit(
+        raise InputError(
             f"{options.data}: nothing in it can be predicted: {'; '.join(f'{k}: {v}' for k, v in left.items())}"
         )
     least = 5 if any(r.point.members > 4 for r in rows) else 2
@@ -262,8 +260,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print("\n" + "\n".join(verdict))
     for what, why in left.items():
         print(f"left out: {what}: {why}", file=sys.stderr)
-    if options.json:
-        options.json.write_text(json.dumps(_document(options, rows, pairs, verdict, left), indent=1) + "\n")
+    command.write(options.json, _document(options, rows, pairs, verdict, left))
 
 
 def _verdict(pairs: dict[str, list[Row]]) -> list[str]:
@@ -304,4 +301,4 @@ def _document(
 
 
 if __name__ == "__main__":
-    main()
+    command.run(main)

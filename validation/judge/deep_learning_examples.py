@@ -14,12 +14,10 @@ side are priced as matrix products, and that groups may be packed into one.  BER
 
 from __future__ import annotations
 
-import argparse
-import json
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
+from validation import command
 
 import triosim
 from triosim.cli.workloads import load_workload
@@ -98,8 +96,7 @@ def judged(row: Row) -> dict[str, float]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write the table to this file")
+    parser = command.parser(__doc__)
     options = parser.parse_args()
     found = [(row, judged(row)) for row in ROWS]
     print(f"{'samples/s':52}measured predicted    time   90 % interval")
@@ -118,8 +115,7 @@ def main() -> None:
         }  # fmt: skip
         print(f"{words}: {one['rows']} rows, {one['mean']:.1%} off in the mean, bias {one['bias']:+.1%}, the interval "
               f"holds {one['held']:.0%}")  # fmt: skip
-    if options.json:
-        options.json.write_text(json.dumps(sums, indent=1) + "\n", encoding="utf-8")
+    command.write(options.json, sums)
 
 
 def _group(row: Row) -> str:
@@ -128,4 +124,4 @@ def _group(row: Row) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    command.run(main)

@@ -17,8 +17,6 @@ without HELP's devices there is no pool.
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 from collections import Counter
 from pathlib import Path
@@ -26,8 +24,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from validation import command
 
 from triosim.core import guarded
+from triosim.core.errors import InputError
 from triosim.kernels.few_shot import device as few_shot
 from triosim.kernels.few_shot.networks import NetworkSet, parse
 from triosim.kernels.few_shot.pool import learn as learn_pool
@@ -133,26 +133,26 @@ def _here(budget: str, output: Path | None) -> None:
     for runtime in edge_here.RUNTIMES:
         found[runtime] = edge_here.table(runtime, budget)
         edge_here.show(runtime, found[runtime])
-    if output:
-        output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    command.write(output, found)
 
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder with the tables, or one that has edge/ in it")
+    parser = command.parser(__doc__, "folder with the tables", required=False)
     parser.add_argument("--here", action="store_true", help="measure this machine's processor instead")
     parser.add_argument("--budget", default="4m", help="with --here: time for the kernels of each runtime")
     parser.add_argument("--draws", type=int, default=30, help="choices of networks for each target and count")
     parser.add_argument("--seed", type=int, default=0, help="of the choices")
-    parser.add_argument("--json", type=Path, help="also write the figures as JSON")
     options = parser.parse_args()
     if options.here:
         _here(options.budget, options.json)
         return
     if options.data is None:
         parser.error("give --data FOLDER, or --here")
-    folder = options.data / "edge" if (options.data / "edge").is_dir() else options.data
+    folder = command.find(
+        options.data, "edge/", *(f"edge/{name}{end}" for name in TABLES.values() for end in ("", ".gz"))
+    )
+    folder = folder.parent if folder.is_file() else folder
     began, found = time.process_time(), {}
     for space, name in TABLES.items():
         path = next((one for one in (folder / name, folder / f"{name}.gz") if one.exists()), None)
@@ -160,11 +160,10 @@ def main() -> None:
             found[space] = table(space, path, options.draws, options.seed)
             show(space, found[space])
     if not found:
-        parser.error(f"{folder} has none of {', '.join(TABLES.values())}")
+        raise InputError(f"{options.data}: has none of {', '.join(TABLES.values())}: give a folder that has")
     print(f"{time.process_time() - began:.0f} CPU seconds")
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    command.write(options.json, found)
 
 
 if __name__ == "__main__":
-    main()
+    command.run(main)

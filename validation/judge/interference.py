@@ -11,9 +11,7 @@ interference over one with it.  Nothing was fitted to it: how many multiprocesso
 
 from __future__ import annotations
 
-import argparse
-import json
-from pathlib import Path
+from validation import command
 
 import triosim
 from triosim import Fidelity, Plan
@@ -37,17 +35,15 @@ def predicted() -> tuple[float, float]:
 
 def main() -> None:
     """Print both."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="also write the figures as JSON")
+    parser = command.parser(__doc__)
     options = parser.parse_args()
     rows = {"measured": MEASURED, "predicted": predicted()}
     print("Llama-3-8B, 8 x H100, FSDP2: tokens per second and device")
     print(f"{'':10}{'beside':>10}{'apart':>10}{'gain':>9}")
     for name, (beside, apart) in rows.items():
         print(f"{name:10}{beside:10,.0f}{apart:10,.0f}{apart / beside - 1:9.1%}")
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    command.write(options.json, rows)
 
 
 if __name__ == "__main__":
-    main()
+    command.run(main)

@@ -9,17 +9,20 @@ model's: Llama-2-7B's 2e12 tokens on A100 from predicted times and power, agains
 
 from __future__ import annotations
 
-import argparse
-import csv
-import json
 from dataclasses import dataclass
 from pathlib import Path
+
+from validation import command
 
 from triosim.energy.cost import Cost, CostOptions, cost
 from triosim.energy.usage import nominal
 
 IMPLIED = {"Llama-2": 423.5, "Llama-3.1": 413.7}
 """Intensity of the grid where the source states none, by the beginning of the job's name."""
+COLUMNS = (
+    "job", "device", "device_hours", "kw_per_device", "pue", "grid_g_per_kwh", "energy_mwh_published",
+    "co2e_t_published", "usd_published",
+)  # fmt: skip
 LLAMA_2_7B_MWH = 73.7
 """184,320 hours at 400 W."""
 
@@ -41,28 +44,27 @@ def _number(text: str) -> float | None:
 def lines(path: Path) -> list[Line]:
     """A line for each published figure of each job with hours."""
     found = []
-    with path.open(newline="", encoding="utf-8") as rows:
-        for row in csv.DictReader(rows):
-            hours = _number(row["device_hours"])
-            if hours is None:
-                continue
-            watts = 1000 * (_number(row["kw_per_device"]) or 0.0)
-            grid = _number(row["grid_g_per_kwh"])
-            if grid is None:
-                grid = next((value for name, value in IMPLIED.items() if row["job"].startswith(name)), 0.0)
-            dollars = _number(row["usd_published"])
-            price = 2.0 if "2 USD per hour" in row["job"] else None
-            options = CostOptions(
-                grid_g_per_kwh=(grid,), grid_source="the job's", pue=_number(row["pue"]) or 1.0, price_per_hour=price
-            )
-            job = _of(cost(nominal(row["device"].split("-")[0], hours, watts), options))
-            for what, predicted, published in (
-                ("MWh", job["MWh"], _number(row["energy_mwh_published"])),
-                ("t CO2e", job["t CO2e"], _number(row["co2e_t_published"])),
-                ("USD", job["USD"], dollars),
-            ):
-                if published is not None and predicted is not None:
-                    found.append(Line(row["job"], what, predicted, published))
+    for row in command.rows(path, *COLUMNS):
+        hours = _number(row["device_hours"])
+        if hours is None:
+            continue
+        watts = 1000 * (_number(row["kw_per_device"]) or 0.0)
+        grid = _number(row["grid_g_per_kwh"])
+        if grid is None:
+            grid = next((value for name, value in IMPLIED.items() if row["job"].startswith(name)), 0.0)
+        dollars = _number(row["usd_published"])
+        price = 2.0 if "2 USD per hour" in row["job"] else None
+        options = CostOptions(
+            grid_g_per_kwh=(grid,), grid_source="the job's", pue=_number(row["pue"]) or 1.0, price_per_hour=price
+        )
+        job = _of(cost(nominal(row["device"].split("-")[0], hours, watts), options))
+        for what, predicted, published in (
+            ("MWh", job["MWh"], _number(row["energy_mwh_published"])),
+            ("t CO2e", job["t CO2e"], _number(row["co2e_t_published"])),
+            ("USD", job["USD"], dollars),
+        ):
+            if published is not None and predicted is not None:
+                found.append(Line(row["job"], what, predicted, published))
     return found
 
 
@@ -90,21 +92,17 @@ def own() -> list[Line]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder with published_jobs.csv, or that file")
-    parser.add_argument("--json", type=Path, help="also write the figures as JSON")
+    parser = command.parser(__doc__, "published_jobs.csv, or a folder that has it")
     parser.add_argument("--no-own", action="store_true", help="leave out the training from predicted times")
     options = parser.parse_args()
-    names = (options.data, options.data / "published_jobs.csv", options.data / "energy" / "published_jobs.csv")
-    path = next(name for name in names if name.is_file())
+    path = command.find(options.data, "energy/published_jobs.csv")
     found = lines(path) + ([] if options.no_own else own())
     print(f"{'job':42}{'':8}{'predicted':>14}{'published':>14}{'ratio':>8}")
     for line in found:
         ratio = line.predicted / line.published
         print(f"{line.job[:41]:42}{line.what:8}{line.predicted:14,.2f}{line.published:14,.2f}{ratio:8.4f}")
-    if options.json:
-        options.json.write_text(json.dumps([vars(line) for line in found], indent=1) + "\n", encoding="utf-8")
+    command.write(options.json, [vars(line) for line in found])
 
 
 if __name__ == "__main__":
-    main()
+    command.run(main)

@@ -22,7 +22,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -31,6 +30,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from validation import command
 from validation.data import kernel_rows
 from validation.data.kernel_rows import Rows
 from validation.data.kernels import ABOVE_HOST, Sample
@@ -351,6 +351,11 @@ def run(arguments: argparse.Namespace) -> list[Score]:
     unknown = [m for m in arguments.model if m not in MODELS]
     if unknown:
         raise InputError(f"--model {unknown[0]!r}: there are {', '.join(MODELS)}")
+    if arguments.data.is_dir():
+        tables = sorted(p.name for p in arguments.data.glob("*") if p.suffix in (".parquet", ".csv"))
+        raise InputError(
+            f"{arguments.data}: is a folder: name one of its tables{': ' * bool(tables)}{', '.join(tables)}"
+        )
     rows, dropped = kernel_rows.read(arguments.data, _names(arguments.named))
     print(f"{arguments.data.name}: {len(rows)} kernels")
     for reason, count in dropped.items():
@@ -370,18 +375,12 @@ def run(arguments: argparse.Namespace) -> list[Score]:
 
 def main() -> None:
     """See the module's docstring."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="measured kernels, Parquet or CSV")
+    parser = command.parser(__doc__, "measured kernels, Parquet or CSV")
     parser.add_argument("--model", action="append", default=[], help=f"{', '.join(MODELS)}; repeatable (all)")
     parser.add_argument("--hold-out", action="append", default=[], help="GPU to judge; repeatable (each in turn)")
     parser.add_argument("--as", action="append", default=[], dest="named", help="NAME-IN-FILE=NAME-IN-CATALOG")
-    parser.add_argument("--json", type=Path, help="write the scores there")
-    try:
-        run(parser.parse_args())
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run(parser.parse_args())
 
 
 if __name__ == "__main__":
-    main()
+    command.run(main)

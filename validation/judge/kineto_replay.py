@@ -10,13 +10,12 @@ step of a file the longer of its mark and of the span of its kernels.  Files tha
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
+from validation import command
 
 import triosim
 from triosim.collectives.means import CollectiveMeans
@@ -40,13 +39,11 @@ TARGET = {"ns_resolution": 0.03}
 
 def main() -> int:
     """Print a line for each step; the exit code tells whether all are within their bounds."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder of torch.profiler traces")
-    parser.add_argument("--json", type=Path, help="also write the figures as JSON")
+    parser = command.parser(__doc__, "folder of torch.profiler traces")
     options = parser.parse_args()
     rows = []
     print(f"{'trace':28} {'step':>5} {'measured':>10} {'replayed':>10} {'error':>7} {'host':>10} {'device':>10}  binds")
-    for path in sorted(options.data.iterdir()):
+    for path in sorted(command.find(options.data, "kineto/").iterdir()):
         if ".json" not in path.name:
             continue
         real = measured(path)
@@ -68,11 +65,10 @@ def main() -> int:
             bound = next((b for name, b in TARGET.items() if path.name.startswith(name)), 0.1)
             rows.append({"trace": path.name, "step": step, "measured_s": seconds, "replayed_s": found, "bound": bound})
     if not rows:
-        return 1
+        raise InputError(f"{options.data}: holds no torch.profiler trace that marks a step")
     errors = [abs(r["replayed_s"] / r["measured_s"] - 1) for r in rows]
     print(f"{len(rows)} steps: mean {np.mean(errors):.2%}, worst {max(errors):.2%}")
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    command.write(options.json, rows)
     return 0 if all(error <= row["bound"] for error, row in zip(errors, rows, strict=True)) else 1
 
 
@@ -134,4 +130,4 @@ def measured(path: Path) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.run(main)

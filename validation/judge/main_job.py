@@ -8,12 +8,10 @@ buckets, and batch 128 -> 512 against the kernel sum measured at 512 on the same
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from pathlib import Path
 
 import numpy as np
+from validation import command
 
 import triosim
 from triosim import Fidelity, Plan
@@ -32,11 +30,9 @@ EXPECTED = {"vgg13": (94.038, 102.2256), "resnet50": (70.723, 72.2957)}
 
 def main() -> int:
     """Print the tables; the exit code tells whether the hand-checked values were met."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder with triosim-h100/")
-    parser.add_argument("--json", type=Path, help="also write the figures as JSON")
+    parser = command.parser(__doc__, "folder of the traces vgg13, resnet50 and vgg13-bs512-raw")
     options = parser.parse_args()
-    folder = options.data / "triosim-h100"
+    folder = command.find(options.data, "triosim-h100/")
     figures: dict = {}
     good = True
     print(f"{'':10} {'sum of operators':>18} {'standard DP, 8':>16} {'DDP, 8':>12}   buckets of DDP, bytes")
@@ -51,8 +47,7 @@ def main() -> int:
         good &= abs(alone - total) < 5e-4 and abs(standard / parallel - 1) < 1e-4
         figures[name] = {"sum_ms": alone, "standard_dp_ms": standard, "ddp_ms": ddp, "buckets": sizes}
     figures["batch"] = _batch(folder)
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    command.write(options.json, figures)
     return 0 if good else 1
 
 
@@ -112,4 +107,4 @@ def _by_group(trace: Trace, seconds: np.ndarray) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.run(main)

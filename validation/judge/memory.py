@@ -12,12 +12,13 @@ of a category or the total; what is less than 1 % of the total is judged by that
 
 from __future__ import annotations
 
-import argparse
 import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from validation import command
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
@@ -232,19 +233,23 @@ def worst(theirs: dict[str, int], ours: dict[str, int]) -> float:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command.parser(__doc__)
     parser.add_argument("--small", action="store_true", help="small models, a second each")
     options = parser.parse_args()
     names = ("Parameter", "Gradient", "Optstate", "Activation", "Temp", "Total")
     print(f"{'peak in MB':38}{'':10}" + "".join(f"{name:>11}" for name in names) + f"{'worst':>9}")
+    figures: dict[str, dict[str, dict[str, float]]] = {}
     for title, case in cases(options.small).items():
         theirs = tracked(case)
+        figures[title] = {"tracker": dict(theirs)}
         print(f"{title:38}{'tracker':10}" + "".join(f"{theirs[name] / 1e6:>11,.1f}" for name in names))
         for how in ("recorded", *(["named"] if case.named is not None else [])):
             ours = predicted(case, how == "named")
+            figures[title][how] = dict(ours)
             row = "".join(f"{ours[name] / 1e6:>11,.1f}" for name in names)
             print(f"{'':38}{how:10}{row}{worst(theirs, ours):>9.2%}", flush=True)
+    command.write(options.json, figures)
 
 
 if __name__ == "__main__":
-    main()
+    command.run(main)

@@ -17,18 +17,15 @@ The exit code is 1 where a plan is not in its first 5 %.  Nothing is fitted here
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from validation import command
 from validation.data.training import Row, cuts, read
 from validation.judge.training import predict, system, workload
 
@@ -175,17 +172,18 @@ class Ordered:
 
 def main() -> int:
     """Print both tables; the exit code tells whether every study's plan is among the first."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="table of measured training iterations")
+    parser = command.parser(__doc__, "table of measured training iterations")
     parser.add_argument("--source", default="", help="sources with these words in their name")
     parser.add_argument("--plans", type=int, default=100, help="plans to predict of each space (0: all; default 100)")
     parser.add_argument("--limit", type=int, default=12, help="rows of a group whose order is looked at (default 12)")
-    parser.add_argument("--json", type=Path, help="write the figures")
     options = parser.parse_args()
-    rows = [row for row in read(options.data) if options.source.lower() in row.source.lower()]
+    rows = [
+        row
+        for row in read(command.find(options.data, "training/measured.csv"))
+        if options.source.lower() in row.source.lower()
+    ]
     if not rows:
-        print(f"{options.data}: has no source with {options.source!r} in its name", file=sys.stderr)
-        return 2
+        raise InputError(f"{options.data}: has no source with {options.source!r} in its name")
     placed = []
     print(f"{'row':6} {'devices':>7} {'batch':>6} {'measured':>9} {'predicted':>9} {'legal':>6} {'drawn':>5} "
           f"{'fit':>5} {'faster':>6} {'in server':>9} {'CPU s':>6}  plan of the study")  # fmt: skip
@@ -200,7 +198,7 @@ def main() -> int:
     _print_orders(ordered)
     if options.json:
         found = {"placed": [asdict(one) for one in placed], "ordered": [asdict(one) for one in ordered]}
-        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        command.write(options.json, found)
     first = sum(one.among_first for one in placed)
     print(f"\n{first} of {len(placed)} plans of studies are in the first {FIRST:.0%} of the ranking")
     return 0 if first == len(placed) else 1
@@ -381,4 +379,4 @@ def _print_orders(found: Sequence[Ordered]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.run(main)

@@ -9,11 +9,8 @@ throttling at all and a time in proportion to power over cap.
 
 from __future__ import annotations
 
-import argparse
-import json
-from pathlib import Path
-
 import numpy as np
+from validation import command
 from validation.fit.power import Caps, fit, read
 
 from triosim.hardware.power import constants
@@ -37,20 +34,16 @@ def table(data: dict[str, Caps]) -> dict[str, dict[str, float]]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder with power_caps.csv, or that file")
-    parser.add_argument("--json", type=Path, help="also write the figures as JSON")
+    parser = command.parser(__doc__, "power_caps.csv, or a folder that has it")
     options = parser.parse_args()
-    path = options.data / "energy" if (options.data / "energy" / "power_caps.csv").exists() else options.data
-    found = table(read(path))
+    found = table(read(command.find(options.data, "energy/power_caps.csv")))
     names = list(next(iter(found.values())))
     print(f"{'':24}" + "".join(f"{gpu:>10}" for gpu in found))
     for name in names:
         cells = (rows[name] for rows in found.values())
         print(f"{name:24}" + "".join(f"{x:10.0f}" if name == "rows" else f"{x:10.1%}" for x in cells))
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    command.write(options.json, found)
 
 
 if __name__ == "__main__":
-    main()
+    command.run(main)

@@ -24,6 +24,8 @@ import sys
 import time
 from pathlib import Path
 
+from validation import command
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
 MEASURED = {"gpt-4x256": "GPT 4 x 256, 4 x 256 tokens", "resnet50": "ResNet-50, 4 images of 224 x 224"}
@@ -98,7 +100,7 @@ def apart(name: str, rounds: int) -> dict:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = command.parser(__doc__)
     parser.add_argument("--rounds", type=int, default=9, help="rounds whose median is taken (default 9)")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -107,8 +109,9 @@ def main() -> None:
         return
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; medians of {options.rounds} rounds\n")
     print(f"{'measured':34}{'fwd / bwd / opt':>19}{'linked':>9}{'plain s':>10}{'operators s':>13}{'ratio':>8}")
+    figures = {}
     for name, title in MEASURED.items():
-        r = apart(name, options.rounds)
+        r = figures[name] = apart(name, options.rounds)
         counts = " / ".join(map(str, r["operators"]))
         ratio = r["sum_s"] / r["plain_s"]
         print(f"{title:34}{counts:>19}{r['linked']:>9.1%}{r['plain_s']:>10.3f}{r['sum_s']:>13.3f}{ratio:>8.3f}")
@@ -116,13 +119,14 @@ def main() -> None:
         f"\n{'without hardware':34}{'fwd / bwd / opt':>19}{'linked':>9}{'wall s':>10}{'cpu s':>9}{'MB':>6}{'TFLOP':>9}"
     )
     for name, title in HARDWARE_FREE.items():
-        r = apart(name, 1)
+        r = figures[name] = apart(name, 1)
         counts = " / ".join(map(str, r["operators"]))
         print(
             f"{title:34}{counts:>19}{r['linked']:>9.1%}{r['wall_s']:>10.1f}{r['cpu_s']:>9.1f}{r['rss_mb']:>6.0f}"
             f"{r['tflop']:>9.2f}"
         )
+    command.write(options.json, figures)
 
 
 if __name__ == "__main__":
-    main()
+    command.run(main)

@@ -9,7 +9,6 @@ this CPU too, with the optimizer as it is there and with that of a GPU (``foreac
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import sys
 import warnings
@@ -17,6 +16,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from validation import command
 
 import triosim
 from triosim import Fidelity, Plan, Trace
@@ -128,13 +129,15 @@ def launched(trace: Trace) -> Counter[str]:
 
 def main() -> None:
     """Print the table of each model."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.parser(__doc__)
     parser.add_argument("--model", choices=[*CASES], action="append")
     parser.add_argument("--device", default="H100")
     parser.add_argument("--cpu", action="store_true", help="record on this CPU as well")
     parser.add_argument("--launches", action="store_true", help="what is launched more or less often than by name")
     options = parser.parse_args()
+    figures: dict[str, dict[str, dict[str, float]]] = {}
     for name in options.model or CASES:
+        figures[name] = {}
         case, batch = CASES[name], CASES[name].named["batch_size"]
         roads = {"by name": triosim.model(**case.named), "fake tensors": recorded(case, "fake")}
         if options.cpu:
@@ -155,11 +158,15 @@ def main() -> None:
                 f"  {road:18}{result.iteration_time_s * 1e3:9.3f} ms{result.iteration_time_s / first - 1:+11.1%}"
                 f"{alone * 1e3:10.3f} ms{result.devices[0].host_cpu_s * 1e3:8.2f} ms{counts.total():10}"
             )
+            figures[name][road] = {
+                "iteration_time_s": result.iteration_time_s, "without_host_s": alone, "launches": counts.total(),
+            }  # fmt: skip
             more, fewer = counts - usual, usual - counts
             for word, found in (("more", more), ("fewer", fewer)):
                 if found and options.launches:
                     print(f"    {word}: " + ", ".join(f"{count} {what}" for what, count in found.most_common(8)))
+    command.write(options.json, figures)
 
 
 if __name__ == "__main__":
-    main()
+    command.run(main)

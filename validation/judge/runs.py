@@ -5,18 +5,24 @@ python -m validation.judge.runs FIRST.json SECOND.json ...
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from validation import command
+
 
 def main() -> None:
     """Print one line for each mode."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.parser(__doc__)
     parser.add_argument("files", nargs="+", type=Path)
-    print(table([json.loads(path.read_text(encoding="utf-8")) for path in parser.parse_args().files]))
+    options = parser.parse_args()
+    runs = [json.loads(path.read_text(encoding="utf-8")) for path in options.files]
+    print(table(runs))
+    quantity = runs[0]["judged"]
+    found = {mode: [median(errors(run, mode, quantity)) for run in runs] for mode in runs[0]["median_absolute_error"]}
+    command.write(options.json, {"median_absolute_error": found})
 
 
 def table(runs: list[dict[str, Any]]) -> str:
@@ -43,4 +49,4 @@ def errors(run: dict[str, Any], mode: str, quantity: str) -> list[float]:
 
 
 if __name__ == "__main__":
-    main()
+    command.run(main)

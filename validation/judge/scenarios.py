@@ -9,7 +9,6 @@ published figures of Llama-2 and DeepSeek are averages over months with everythi
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import shlex
@@ -22,9 +21,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from validation import command
 from validation.judge.image_scenarios import IMAGES
 from validation.judge.served_scenarios import SERVED
 from validation.judge.survey import Document, Figure, Published, Scenario
+
+from triosim.core.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -336,22 +338,20 @@ def page_of(found: Sequence[Shown]) -> str:
 
 def main() -> int:
     """Run all scenarios, or those whose number begins so."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.parser(__doc__)
     parser.add_argument("--only", default="", help="those whose number begins so, as T3")
     parser.add_argument("--write", type=Path, help="write the page of the documentation")
-    parser.add_argument("--json", type=Path, help="write all figures")
     options = parser.parse_args()
     chosen = [one for one in SCENARIOS if one.id.startswith(options.only)]
     if not chosen:
-        raise SystemExit(f"no scenario begins with {options.only}: there are {', '.join(s.id for s in SCENARIOS)}")
+        raise InputError(f"no scenario begins with {options.only}: there are {', '.join(s.id for s in SCENARIOS)}")
     found = [run(one) for one in chosen]
     print(text_of(found))
-    if options.json is not None:
-        options.json.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n", encoding="utf-8")
+    command.write(options.json, [asdict(one) for one in found])
     if options.write is not None:
         options.write.write_text(re.sub(r" +\n", "\n", page_of(found)), encoding="utf-8")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.run(main)

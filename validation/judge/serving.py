@@ -22,12 +22,10 @@ Python, priced with the host of large eager models (``--host large-model``); not
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import math
 import re
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,6 +35,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from validation import command
 
 from triosim.core.errors import InputError
 from triosim.hardware import catalog
@@ -67,18 +66,15 @@ Figures = dict[str, Any]
 
 def main(argv: list[str] | None = None) -> int:
     """Print the tables that were asked for; the exit code tells whether all marks were met."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.parser(__doc__, "folder with vidur/, engines/ and the others, or one with serving/")
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="tables to print (default all)")
-    parser.add_argument("--data", type=Path, required=True, help="folder with serving/, or that folder")
-    parser.add_argument("--json", type=Path, help="also write the figures as JSON")
     options = parser.parse_args(argv)
-    folder = options.data / "serving" if (options.data / "serving").is_dir() else options.data
+    folder = command.find(options.data, "serving/")
     figures: dict[str, Figures] = {}
     for name in options.parts or PARTS:
         print(f"== {name}")
         figures[name] = PARTS[name](folder)
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    command.write(options.json, figures)
     return 0 if all(part.get("met", True) for part in figures.values()) else 1
 
 
@@ -709,4 +705,4 @@ PARTS: dict[str, Callable[[Path], Figures]] = {
 }
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.run(main)

@@ -11,12 +11,9 @@ measurements outside the 90 % interval, on either side; *hi/lo* is the median wi
 
 from __future__ import annotations
 
-import argparse
 import functools
-import json
 import math
 import re
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -27,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from validation import command
 from validation.data.training import Row, read
 
 import triosim
@@ -87,28 +85,24 @@ class Judged:
 
 def main() -> int:
     """Print the tables; the exit code tells whether the bias of every source is within its target."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="table of measured training iterations")
+    parser = command.parser(__doc__, "table of measured training iterations")
     parser.add_argument("--source", default="", help="sources with these words in their name")
     parser.add_argument("--limit", type=int, help="predict at most so many rows of a source, chosen at random")
     parser.add_argument("--processes", type=int, default=1, help="rows that are predicted at a time")
     parser.add_argument("--no-stack", action="store_true", help="leave the software to what is assumed without a name")
     parser.add_argument("--rows", action="store_true", help="also print every row")
-    parser.add_argument("--json", type=Path, help="write the rows")
     options = parser.parse_args()
     stacked = not options.no_stack
-    rows = _chosen(read(options.data), options.source, options.limit)
+    rows = _chosen(read(command.find(options.data, "training/measured.csv")), options.source, options.limit)
     if not rows:
-        print(f"{options.data}: has no source with {options.source!r} in its name", file=sys.stderr)
-        return 2
+        raise InputError(f"{options.data}: has no source with {options.source!r} in its name")
     judged = []
     for one in _each(rows, options.processes, stacked):
         judged.append(one)
         if options.rows and not one.lacks:
             print(f"{one.id} {one.source[:24]:24} {one.measured:9.4f} {one.predicted:9.4f} {one.error:+7.1%} "
                   f"[{one.low:.4f}, {one.high:.4f}] memory {one.memory:+.1%}", flush=True)  # fmt: skip
-    if options.json:
-        options.json.write_text(json.dumps([asdict(one) for one in judged], indent=1) + "\n", encoding="utf-8")
+    command.write(options.json, [asdict(one) for one in judged])
     _listed(judged)
     table([one for one in judged if not one.judges], "even rows, which may shape a stack")
     return 1 if table([one for one in judged if one.judges], "odd rows, which judge") else 0
@@ -261,4 +255,4 @@ def line(own: Sequence[Judged], title: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.run(main)

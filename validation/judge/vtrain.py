@@ -16,12 +16,9 @@ predicted by ``triosim.simulate`` as well and must come out the same.
 
 from __future__ import annotations
 
-import argparse
-import csv
 import functools
 import json
 import math
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +26,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from validation import command
 
 import triosim
 from triosim import Fidelity, Plan
@@ -37,6 +35,7 @@ from triosim.collectives.scheduling import Collectives
 from triosim.composition import residual
 from triosim.composition.host import host, launch
 from triosim.composition.residual import PRIOR, CalibratedOverhead, Coefficients, JobSizes
+from triosim.core.errors import InputError
 from triosim.hardware.system import System
 from triosim.kernels.estimate import Estimates
 from triosim.kernels.model import PricingJob
@@ -63,6 +62,11 @@ OPERATOR_TIMES = "auto"
 FITTED_TARGET, UNSEEN_TARGET, SMALL_S = 0.085, 0.15, 0.1
 FUSED_SOFTMAX_MULTIPLE = 4
 """Megatron-LM's fused softmax wants heads times samples of a device to be a multiple of this (``fused_softmax.py``)."""
+
+
+COLUMNS = (
+    "layers", "hidden", "heads", "vocab", "seq_len", "micro_batch", "tp", "pp", "dp", "global_batch", "iter_time_s",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -185,17 +189,17 @@ class Score:
 
 def main() -> int:
     """Print the tables; the exit code tells whether the targets were met."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="table of measured training iterations")
+    parser = command.parser(__doc__, "table of measured training iterations")
     parser.add_argument("--draws", type=int, default=5, help="random choices of rows to fit")
     parser.add_argument("--rows", type=int, default=60, help="rows to fit")
     parser.add_argument("--limit", type=int, help="use only so many rows of the table, chosen at random")
     parser.add_argument("--check", type=int, default=3, help="rows to predict with triosim.simulate as well")
     parser.add_argument("--held", type=int, default=24, help="rows whose interval is looked at without a residual")
     parser.add_argument("--write", type=Path, help="write the residual of the first draw")
-    parser.add_argument("--json", type=Path, help="write the figures")
     options = parser.parse_args()
-    rows = read(options.data)
+    rows = read(command.find(options.data, "training/measured.csv"))
+    if not rows:
+        raise InputError(f"{options.data}: has no row of {SOURCE}")
     rows = [rows[i] for i in np.random.default_rng(2024).permutation(len(rows))][: options.limit]
     workshop = Workshop(triosim.system(SYSTEM))
     cases = [workshop.iteration(row) for row in rows]
@@ -230,17 +234,14 @@ def main() -> int:
     same = first is not None and agree(rows[: options.check], cases, first)
     if options.write and first is not None:
         options.write.write_text(json.dumps(residual.document(first), indent=1) + "\n", encoding="utf-8")
-    if options.json:
-        figures = {"unseen": vars(without), "fitted": vars(mean), "draws": [vars(s) for s in scores]}
-        options.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    command.write(options.json, {"unseen": vars(without), "fitted": vars(mean), "draws": [vars(s) for s in scores]})
     met = mean.mean <= FITTED_TARGET and without.mean <= UNSEEN_TARGET and 0.85 <= mean.covered <= 0.95
     return 0 if met and same and mean.small <= 2 * mean.mean else 1
 
 
 def read(path: Path) -> list[Row]:
     """The rows of the table that count."""
-    with path.open(encoding="utf-8", newline="") as file:
-        return [Row.of(line) for line in csv.DictReader(file) if line["source"] == SOURCE]
+    return [Row.of(line) for line in command.rows(path, "source", *COLUMNS) if line["source"] == SOURCE]
 
 
 def unseen_terms(row: Row) -> tuple[Coefficients, str]:
@@ -291,4 +292,4 @@ def agree(rows: Sequence[Row], cases: Sequence[Iteration], found: CalibratedOver
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command.run(main)
