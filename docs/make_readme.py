@@ -20,8 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = ["train", "llama-3-8b", "--system", "dgx-h100", "--tp", "8"]
 PICTURE = [
-    "train", "examples/resnet50-cpu.triosim", "--dp", "2", "--tp", "2", "--pp", "2", "--micro-batches", "4",
-    "--link", "10GB/s",
+    "train", "llama-3-8b", "--system", "dgx-h100", "--dp", "2", "--tp", "2", "--pp", "2", "--global-batch-size", "16",
+    "--micro-batches", "8", "--zero", "1", "--stack", "megatron-core",
 ]  # fmt: skip
 WIDTH = "96"
 

@@ -112,7 +112,7 @@
       list.push(card("Each device reaches", bigUnit(flops(e.flop_per_s_per_device)), figure,
         [of, each === null ? "" : `; ${number(each)} tokens/s`]));
     }
-    const rest = [["waiting for communication", parts.exposed_communication], ["for the host", parts.host], ["idle", parts.idle]]
+    const rest = [["waiting for communication", parts.exposed_communication], ["with only the host at work", parts.host], ["idle", parts.idle]]
       .filter(([, s]) => s / total >= 0.0005);
     list.push(card(devices > 1 ? "Devices compute" : "The device computes", [percent(parts.compute / total), make("small", null, " of the time")], null,
       rest.map(([w, s]) => `${percent(s / total)} ${w}`).join(", ") || "all of it"));
@@ -134,7 +134,7 @@
 
   function breakdown() {
     const kinds = [["compute", "compute", "compute"], ["exposed_communication", "exposed communication", "communication"],
-      ["host", "waiting for the host", "host"], ["idle", "idle", "idle"]];
+      ["host", "only the host at work", "host"], ["idle", "idle", "idle"]];
     // Device rows do not tell the two apart; where the host plays a part, their common segment is striped.
     const striped = DATA.devices.length > 1 && parts.host / total >= 0.0005;
     const either = striped ? `repeating-linear-gradient(135deg, ${css("communication")} 0 7px, ${css("host")} 7px 11px)` : css("communication");
