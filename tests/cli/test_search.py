@@ -85,11 +85,18 @@ def test_what_makes_no_sense_is_one_sentence(words: tuple[str, ...], said: str) 
             ("--devices", "12", "--under", "batch=8"),
             "--devices 12 are no whole servers of 8: nearest that are: 8 or 16",
         ),
-        (("--under", "batch=8"), "how many devices there are is not known"),
     ],
 )
 def test_what_is_lacking_is_one_sentence(words: tuple[str, ...], said: str) -> None:
     assert said in run("search", "gpt2", "--system", "dgx-a100", *words, code=2).stderr
+
+
+def test_a_machine_that_is_not_told_is_asked_for() -> None:
+    for words, said in (
+        ((), "how many devices there are is not known: give --system, or --devices N"),
+        (("--device", "A100-SXM4-80GB", "--nodes", "2"), "name one (of A100-SXM4-80GB: "),
+    ):
+        assert said in run("search", "gpt2", *words, "--under", "batch=8", code=2).stderr
 
 
 def test_what_all_plans_have_in_common_stands_in_the_command() -> None:

@@ -78,7 +78,9 @@ class SearchOptions:
         "Only such values, as tp=1,2,4 or micro-batch-size=1,2; of tp, pp, cp, ep, micro-batch-size, schedule, "
         "schedule.chunks, recompute, zero, sequence-parallel; repeatable.",
     )  # fmt: skip
-    nodes: str | None = _option(MACHINE, "--nodes", "N,...", "Servers of that system; several are compared.")
+    nodes: str | None = _option(
+        MACHINE, "--nodes", "N,...", "Servers of that system, several are compared (default as many as its file says)."
+    )
     devices: str | None = _option(
         MACHINE, "--devices", "N,...", "How many devices to use, whole servers of a system; several are compared."
     )
@@ -199,11 +201,11 @@ def _numbers(text: str | None, name: str) -> list[int | None]:
 
 def _each(options: SearchOptions) -> list[Options]:
     """The options of ``train`` for each number of devices."""
-    if options.nodes is None and options.devices is None:
-        raise InputError("how many devices there are is not known: give --nodes N with --system, or --devices N")
+    if options.system is None and options.devices is None and options.nodes is None:
+        raise InputError("how many devices there are is not known: give --system, or --devices N")
     shared = {name: getattr(options, name) for name in ("workload", *SHARED)}
     pairs: list[tuple[int | None, int | None]]
-    if options.system is not None and options.nodes is None:
+    if options.system is not None and options.nodes is None and options.devices is not None:
         each = _per_server(options.system)
         pairs = [(_servers(devices, each), None) for devices in _numbers(options.devices, "--devices")]
     else:
