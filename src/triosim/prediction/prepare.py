@@ -7,7 +7,7 @@ Here the road goes from the workload through parallelism and kernels to priced p
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import field, fields, replace
+from dataclasses import fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,19 +74,25 @@ WORTH_TELLING = 0.01
 """Part of the backward from which on it is told that it cannot be split."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PricedJob:
     """A job that is divided and priced; it is not cut into stages yet.
 
     Attributes:
-        whole, step, system, plan, fidelity, mesh, placement, residual, router, full_clock, clocks: as of
-            :class:`Prepared`.
-        each_run: as of :class:`Arranged`.
+        whole: the step of one micro-batch of a replica, before it was divided among its ranks.
+        step: one rank's share of it.
+        system, plan, fidelity, mesh, placement: on what and how.
+        residual: what measured iterations taught of composition, None without any.
+        router: finds routes on the system.
         workload: the step that was divided, as the plan runs it.
         recorded_on: the device on which it was recorded, None if it holds no times.
-        models: kinds of device that take part, rows of the system's models.
-        jobs, times: what was priced and what it takes, for each kind of device.
         named: whether the workload is a model by name.
+        models: kinds of device that take part, rows of the system's models.
+        jobs, all_times: what was priced and what it takes, for each kind of device.
+        full_clock: operator times at the full clock, by row of ``system.models``.
+        each_run: the same where each operator runs.
+        clocks: clock over the boost clock, and how much the power cap stretches all beside, by the same; only of
+            devices that a cap or a clock holds back.
     """
 
     whole: Trace
@@ -100,20 +106,25 @@ class PricedJob:
     router: Router
     workload: Trace
     recorded_on: Accelerator | None
+    named: bool
     models: tuple[int, ...]
     jobs: dict[int, PricingJob]
-    times: dict[int, Estimates]
+    all_times: dict[int, Estimates]
     full_clock: Mapping[int, Estimates]
-    clocks: Mapping[int, tuple[float, float]]
     each_run: Mapping[int, Estimates]
-    named: bool
+    clocks: Mapping[int, tuple[float, float]]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is not as a user would expect of operator times, on any of the devices."""
+        return tuple(dict.fromkeys(word for model in self.models for word in self.all_times[model].warnings))
 
     @property
     def seconds_per_byte(self) -> float:
         """What a byte costs between neighbouring stages, for balancing them."""
         return _seconds_per_byte(self.router, self.placement, self.mesh)
 
-    def launching(self, chunks: int) -> HostCosts:
+    def launched(self, chunks: int) -> HostCosts:
         """What launching costs where each stage has so many chunks."""
         plan, placement, stack = self.plan, self.placement, self.plan.stack or ASSUMED
         asked = self.fidelity.host or (plan.stack.host if plan.stack and self.named and self.residual is None else "")
@@ -133,104 +144,55 @@ class PricedJob:
         return launching
 
 
-@dataclass(frozen=True)
-class Arranged:
+@dataclass(frozen=True, kw_only=True)
+class Arranged(PricedJob):
     """A job that is divided, priced and cut into stages; its programs are not written yet.
 
     Attributes:
-        whole, job, step, stages, launching, residual, system, plan, fidelity, mesh, placement, times, router,
-        warnings: as of :class:`Prepared`.
+        slowest: the slowest kind of device, row of the system's models.
+        stages, launching: how the step was cut and launched.
         schedule: in which order stages run micro-batches.
-        models: kinds of device that take part, rows of the system's models.
-        jobs, all_times: what was priced and what it takes, for each kind of device.
-        full_clock, clocks: see :class:`Prepared`.
-        each_run: operator times at the full clock where each operator runs, by row of the system's models.
     """
 
-    whole: Trace
-    job: PricingJob
-    step: Step
-    system: System
-    plan: Plan
-    fidelity: Fidelity
-    mesh: JobMesh
-    placement: Placement
-    times: Estimates
+    slowest: int
     stages: Stages
     launching: HostCosts
-    residual: CalibratedOverhead | None
-    router: Router
     schedule: Schedule
-    models: tuple[int, ...]
-    jobs: dict[int, PricingJob]
-    all_times: dict[int, Estimates]
-    warnings: tuple[str, ...] = ()
-    full_clock: Mapping[int, Estimates] = field(default_factory=dict)
-    clocks: Mapping[int, tuple[float, float]] = field(default_factory=dict)
-    each_run: Mapping[int, Estimates] = field(default_factory=dict)
+
+    @property
+    def job(self) -> PricingJob:
+        """What was priced, on the slowest device: the recorded step and one rank's share of it."""
+        return self.jobs[self.slowest]
+
+    @property
+    def times(self) -> Estimates:
+        """Operator times on the slowest device."""
+        return self.all_times[self.slowest]
 
     def mean_seconds(self, micro_batches: int) -> NDArray[np.float64]:
         """Seconds of each operator at the full clock in the mean of so many micro-batches, on the slowest device."""
-        model = next(m for m, job in self.jobs.items() if job is self.job)
-        seconds = self.each_run[model].seconds
-        named = self.whole.meta.made_by == NAMED
-        for share in run_shares(self.step, self.plan, self.mesh, micro_batches, named):
+        seconds = self.each_run[self.slowest].seconds
+        for share in run_shares(self.step, self.plan, self.mesh, micro_batches, self.named):
             seconds = seconds * share
-        if self.system.models[model].slowdown != 1:
-            seconds = seconds * self.system.models[model].slowdown
+        slowdown = self.system.models[self.slowest].slowdown
+        if slowdown != 1:
+            seconds = seconds * slowdown
         return seconds if self.residual is None else seconds * self.residual.terms.scale
 
-    def prepared(
-        self, programs: list[Program], footprints: list[Footprint], interferes: list[Interference]
-    ) -> Prepared:
-        """With its programs."""
-        return Prepared(
-            self.whole, self.job, self.step, self.system, self.plan, self.fidelity, self.mesh, self.placement,
-            self.times, self.stages, self.launching, self.residual, programs, footprints, self.router, interferes,
-            self.warnings, self.full_clock, self.clocks,
-        )  # fmt: skip
 
-
-@dataclass(frozen=True)
-class Prepared:
+@dataclass(frozen=True, kw_only=True)
+class Prepared(Arranged):
     """A job that is ready to be played.
 
     Attributes:
-        whole: the step of one micro-batch of a replica, before it was divided among its ranks.
-        job: what was priced, on the slowest device: the recorded step and one rank's share of it.
-        step, stages, launching: how the step was divided, cut and launched.
-        residual: what measured iterations taught of composition, None without any.
-        system, plan, fidelity, mesh, placement: on what and how.
-        times: operator times on the slowest device.
         programs: one for each rank class.
         footprints: memory of each program.
-        router: finds routes on the system.
         interferes: what collectives cost what computes beside them, for each program.
-        warnings: what is not as a user would expect of operator times, on any of the devices.
-        full_clock: operator times at the full clock, by row of ``system.models``.
-        clocks: clock over the boost clock, and how much the power cap stretches all beside, by the same; only of
-            devices that a cap or a clock holds back.
     """
 
-    whole: Trace
-    job: PricingJob
-    step: Step
-    system: System
-    plan: Plan
-    fidelity: Fidelity
-    mesh: JobMesh
-    placement: Placement
-    times: Estimates
-    stages: Stages
-    launching: HostCosts
-    residual: CalibratedOverhead | None
     programs: list[Program]
     footprints: list[Footprint]
-    router: Router
     interferes: list[Interference]
-    warnings: tuple[str, ...] = ()
-    full_clock: Mapping[int, Estimates] = field(default_factory=dict)
-    clocks: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
 
 def prepare(
@@ -270,25 +232,19 @@ def written(made: Arranged, progress: Progress = lambda words: None, memory: boo
     Raises:
         InputError: as of :func:`prepare`.
     """
-    step, mesh, system, placement, models = made.step, made.mesh, made.system, made.placement, made.models
     progress("writing the programs of the ranks")
-    chunks = made.schedule.chunks_per_stage
-    _check_length(step.trace, made.plan, mesh, chunks, made.launching.mode)
-    costs = _costs(
-        step, made.all_times, made.plan, mesh, system, placement, made.jobs[models[0]], made.fidelity
-    )  # fmt: skip
+    _check_length(made.step.trace, made.plan, made.mesh, made.schedule.chunks_per_stage, made.launching.mode)
+    costs = _costs(made)
 
     def write() -> tuple[list[Program], list[Footprint]]:
-        classes = _programs(
-            step, costs, made.all_times, made.stages, made.schedule, made.plan, mesh, system, placement,
-            made.launching,
-        )  # fmt: skip
+        classes = _programs(made, costs)
         return classes, footprints(classes) if memory else []
 
     key = (_what_is_written(made, costs), memory)
     classes, found = _WRITTEN.get(key, write) if is_ours(type(made.schedule)) else write()
-    devices = [system.model(int(placement.devices[p.ranks.min()])) for p in classes]
-    return made.prepared(classes, found, [interference(device, made.fidelity.slowdown) for device in devices])
+    devices = [made.system.model(int(made.placement.devices[p.ranks.min()])) for p in classes]
+    interferes = [interference(device, made.fidelity.slowdown) for device in devices]
+    return Prepared(**vars(made), programs=classes, footprints=found, interferes=interferes)
 
 
 def footprints(programs: Sequence[Program]) -> list[Footprint]:
@@ -364,8 +320,9 @@ def price_job(
     full_clock = times
     times, clocks = _held_back(times, jobs, mesh, drawn or {})
     return PricedJob(
-        whole, step, system, plan, fidelity, mesh, placement, residual, router, workload, recorded_on, tuple(models),
-        jobs, times, full_clock, clocks, each_run, named,
+        whole=whole, step=step, system=system, plan=plan, fidelity=fidelity, mesh=mesh, placement=placement,
+        residual=residual, router=router, workload=workload, recorded_on=recorded_on, named=named,
+        models=tuple(models), jobs=jobs, all_times=times, full_clock=full_clock, each_run=each_run, clocks=clocks,
     )  # fmt: skip
 
 
@@ -387,7 +344,7 @@ def arrange(
         InputError: as of :func:`prepare`.
     """
     job = price_job(workload, system, plan, fidelity, progress, other_recordings, drawn)
-    plan, mesh, step, times, models = job.plan, job.mesh, job.step, job.times, job.models
+    plan, mesh, step, times, models = job.plan, job.mesh, job.step, job.all_times, job.models
     slowest = max(models, key=lambda m: float(times[m].seconds.sum()))
     per_byte = job.seconds_per_byte
     block_wise = plan.recompute.startswith("full") or step.replication.away
@@ -405,12 +362,9 @@ def arrange(
         schedule = schedule.timed(pass_times(step, stages, costs, per_byte))
     if schedule.splits_backward:
         step = replace(step, notes=(*step.notes, *_unsplit(step.homes, stages, times[slowest].seconds, plan.schedule)))
-
     return Arranged(
-        job.whole, job.jobs[slowest], step, job.system, plan, job.fidelity, mesh, job.placement, times[slowest], stages,
-        job.launching(chunks), job.residual, job.router, schedule, models, job.jobs, times,
-        tuple(dict.fromkeys(w for m in models for w in times[m].warnings)), job.full_clock, job.clocks,
-        job.each_run,
+        **{**vars(job), "plan": plan, "step": step}, slowest=slowest, stages=stages, launching=job.launched(chunks),
+        schedule=schedule,
     )  # fmt: skip
 
 
@@ -625,29 +579,21 @@ def _by_stage(times: dict[int, Estimates], system: System, placement: Placement,
     return np.stack([times[max(own.tolist(), key=total.__getitem__)].seconds for own in models])
 
 
-def _costs(
-    step: Step,
-    times: dict[int, Estimates],
-    plan: Plan,
-    mesh: JobMesh,
-    system: System,
-    placement: Placement,
-    job: PricingJob,
-    fidelity: Fidelity,
-) -> Costs:
+def _costs(made: Arranged) -> Costs:
     """What programs need to know of times, on the first of the devices."""
-    base = next(iter(times))
+    step, mesh, system, base = made.step, made.mesh, made.system, made.models[0]
     at_once = None
     if step.root_only:
-        gathered = rescale(job.recorded, batch=mesh.global_batch_size, sequence=plan.sequence_length)
+        job, fidelity = made.jobs[base], made.fidelity
+        gathered = rescale(job.recorded, batch=mesh.global_batch_size, sequence=made.plan.sequence_length)
         gathered_job = replace(job, trace=gathered, device=system.models[base])
         at_once = price(gathered_job, fidelity.operator_times, fidelity.operator_options).seconds
     placed = step.replication
     copied = placed.weights or placed.compression is not None or placed.outer is not None
     copied = copied or bool(step.transfers.copied.any())
     copies = copy_s_per_byte(system.models[base]) if copied else 0.0
-    update = update_s_per_byte(system, placement.devices) if step.replication.updates_on_host else 0.0
-    return Costs(times[base].seconds, at_once, copy_s_per_byte=copies, update_s_per_byte=update)
+    update = update_s_per_byte(system, made.placement.devices) if placed.updates_on_host else 0.0
+    return Costs(made.all_times[base].seconds, at_once, copy_s_per_byte=copies, update_s_per_byte=update)
 
 
 MOST_KEPT = 2_000_000
@@ -674,25 +620,15 @@ def _what_is_written(made: Arranged, costs: Costs) -> Hashable:
     )  # fmt: skip
 
 
-def _programs(
-    step: Step,
-    costs: Costs,
-    times: dict[int, Estimates],
-    stages: Stages,
-    schedule: Schedule,
-    plan: Plan,
-    mesh: JobMesh,
-    system: System,
-    placement: Placement,
-    launching: HostCosts,
-) -> list[Program]:
+def _programs(made: Arranged, costs: Costs) -> list[Program]:
     """Programs of all rank classes; ranks of a class on different devices become classes of their own."""
-    base = next(iter(times))
-    made = each_program(step, costs, stages, schedule, plan, mesh)
+    step, system, placement, times = made.step, made.system, made.placement, made.all_times
+    base = made.models[0]
+    classes = each_program(step, costs, made.stages, made.schedule, made.plan, made.mesh)
     if len(times) == 1:
-        return launch(made, step.trace, launching)
+        return launch(classes, step.trace, made.launching)
     divided = []
-    for program in made:
+    for program in classes:
         models = system.device_model[placement.devices[program.ranks]]
         for model in distinct(models).tolist():
             ratio = np.divide(
@@ -701,4 +637,4 @@ def _programs(
             computes = program.op == Op.COMPUTE
             seconds = np.where(computes, program.seconds * ratio[np.maximum(program.operator, 0)], program.seconds)
             divided.append(replace(program, ranks=program.ranks[models == model], seconds=seconds))
-    return launch(divided, step.trace, launching)
+    return launch(divided, step.trace, made.launching)

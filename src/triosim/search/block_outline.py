@@ -149,7 +149,7 @@ def shared_step(
             raise NoBlocks("no gradients")
         once = often(job.step.trace, plan.stack or ASSUMED, job.mesh.micro_batches)
         uncut = plan.recompute.startswith("full") or bool(job.step.replication.away)
-        seconds = job.times[job.models[0]].seconds
+        seconds = job.all_times[job.models[0]].seconds
         return SharedStep(
             job, BlockStep(job.step, seconds, blocks, uncut), once, cut(job.step.trace, (), job.step.homes), {}, {}
         )
@@ -216,7 +216,7 @@ class BlockJob:
         self.placement: Placement = place(mesh, system.devices, None)
         placed = replace(common.step, replication=self.replication)
         self.priced: PricedJob = replace(common, step=placed, plan=plan, mesh=mesh, placement=self.placement)
-        self.launching: HostCosts = self.priced.launching(self.schedule.chunks_per_stage)
+        self.launching: HostCosts = self.priced.launched(self.schedule.chunks_per_stage)
         check_kind(placed, self.schedule, self.launching)
         self.parts = mesh.stages * self.schedule.chunks_per_stage
         cuts = self.step.cuts(self.parts, self.priced.seconds_per_byte)
@@ -430,9 +430,8 @@ class BlockJob:
             self._divides, lambda: undivided(self.workload, self.rules, self.mesh, self.plan, self.replication)
         )
         return Arranged(
-            whole, job.jobs[model], job.step, job.system, self.plan, job.fidelity, self.mesh, self.placement,
-            job.times[model], self.facts.stages, self.launching, None, job.router, self.schedule, job.models, job.jobs,
-            job.times, job.times[model].warnings,
+            **{**vars(job), "whole": whole}, slowest=model, stages=self.facts.stages, launching=self.launching,
+            schedule=self.schedule,
         )  # fmt: skip
 
     def reserved(self) -> int:
