@@ -27,8 +27,9 @@ class PlainValue:
         if value is None:
             return () if many else None
         about = param.type_descriptor
-        special = about.is_choice or about.is_ranged or about.is_file or about.is_path or about.parameter_info.parser
-        if many or param.nargs != 1 or special:
+        # In this order: of list[...] the others cannot be asked on Python 3.10.
+        special = many or param.nargs != 1 or about.is_choice or about.is_ranged or about.is_file or about.is_path
+        if special or about.parameter_info.parser:
             return self.typers().coerce(value, param=param, ctx=ctx)
         kind = about.annotation
         if kind in (str, int, float) and type(value) is kind:
