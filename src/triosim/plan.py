@@ -22,7 +22,7 @@ WORKLOAD, DIVISION, BATCH, MEMORY = "Workload", "How it is divided", "Batch", "M
 
 Count = Annotated[int, Within(1, MOST)]
 Options = Mapping[str, str | bool | int | float]
-PLACES = "host, pool or device:N"
+PLACES = "host, nvme, pool or device:N"
 
 
 @dataclass(frozen=True, init=False)
@@ -69,8 +69,8 @@ class Plan(Checked):
         optimizer: another optimizer than the step's own (:mod:`triosim.transform.optimizers`), perhaps with options, as
             ``"sgd,momentum=off"``; ``""`` leaves the step as it is.
         offload: what is in host memory until it is needed: ``"optimizer"`` states, which the host's processor updates,
-            ``"activations"`` and ``"parameters"`` of the repeated blocks.
-        places: value category -> where its values start: ``"host"``, ``"pool"`` or ``"device:N"``.
+            ``"activations"`` and ``"parameters"`` of the repeated blocks; with ``=nvme`` on the server's drives.
+        places: value category -> where its values start: ``"host"``, ``"nvme"``, ``"pool"`` or ``"device:N"``.
         placement: device of each rank; unset puts rank i on device i.
         training: whether gradients and the optimizer are part of the step.
         stack: what the framework does besides, see :mod:`triosim.stacks`; unset assumes plain PyTorch.
@@ -167,13 +167,16 @@ class Plan(Checked):
         "Instead of the step's own: adafactor, adagrad, adam, adam8bit, adamw, lion, muon or sgd, with options as "
         "sgd,momentum=off.",
     )  # fmt: skip
-    offload: tuple[Literal["optimizer", "activations", "parameters"], ...] = asked(
-        (), MEMORY, "WHAT", "Keep in host memory: optimizer, activations or parameters (of the blocks); repeatable.",
-        repeats=True,
+    offload: tuple[
+        Literal["optimizer", "activations", "parameters", "optimizer=nvme", "activations=nvme", "parameters=nvme"], ...
+    ] = asked(
+        (), MEMORY, "WHAT", "Keep in host memory: optimizer, activations or parameters (of the blocks), with =nvme on "
+        "the server's drives; repeatable.", repeats=True,
     )  # fmt: skip
     places: Mapping[str, str] = asked(
         FrozenDict(), MEMORY, "WHAT=WHERE",
-        "Where values start: CATEGORY=host|pool|device:N, as weight=host; repeatable.", option="place", repeats=True,
+        "Where values start: CATEGORY=host|nvme|pool|device:N, as weight=host; repeatable.", option="place",
+        repeats=True,
     )  # fmt: skip
     placement: tuple[Annotated[int, Within(0)], ...] | None = asked(
         None, DIVISION, "LIST",
@@ -215,7 +218,7 @@ class Plan(Checked):
                 f"on {self.places['weight']}: use zero 1 or 0, or leave weights where they are"
             )
         for name, category in (("optimizer", "optimizer_state"), ("parameters", "weight")):
-            if name in self.offload and category in self.places:
+            if any(one.partition("=")[0] == name for one in self.offload) and category in self.places:
                 raise PlanError(f"offload {name} and a place for {category} both say where they are: give only one")
         if self.stages is not None and (len(self.stages) + 1) % self.pp:
             raise PlanError(
@@ -235,7 +238,7 @@ class Plan(Checked):
                     f"{quoted(category)} cannot be placed; what can start elsewhere is {', '.join(categories)}"
                 )
             number = place.removeprefix("device:")
-            if place not in ("host", "pool") and not (place.startswith("device:") and number.isdigit()):
+            if place not in ("host", "nvme", "pool") and not (place.startswith("device:") and number.isdigit()):
                 raise PlanError(f"{quoted(place)} is no place; use {PLACES}")
 
     @classmethod

@@ -83,7 +83,7 @@ def test_pcie_servers_have_the_host_at_the_roots_of_both_sockets():
 
 def test_a_large_cluster_is_quick_to_count():
     s = ready("dgx-h100", 64)
-    assert (s.devices, s.servers, len(s.edge_name)) == (512, 64, 64 * (16 + 16 + 16 + 16))
+    assert (s.devices, s.servers, len(s.edge_name)) == (512, 64, 64 * (16 + 16 + 2 + 16 + 16))
 
 
 def test_description_is_plain():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import triosim
 from tests.traces import chain
 from triosim import Fidelity, Plan
-from triosim.memory.lifetimes import Lifetimes
+from triosim.memory.lifetimes import Home, Lifetimes
 from triosim.memory.liveness import NEVER, BlockLifetime, MemoryBlocks, Recorder, ScheduledFragment, Uses, liveness
 from triosim.prediction.prepare import prepare
 from triosim.schedule.actions import SCHEDULES, Pass
@@ -92,10 +92,10 @@ def test_what_is_only_freed_is_not_held() -> None:
 
 def test_host_memory_is_apart() -> None:
     blocks = _blocks([BlockLifetime.RESIDENT, BlockLifetime.ITERATION])
-    blocks.host[1] = True
+    blocks.home[1] = Home.HOST
     found = liveness(blocks, [ScheduledFragment(_recorded([(1, 0, False)]), 0, 0)], 1, 4)
-    assert found.on(host=False).bytes.tolist() == [100]
-    assert found.on(host=True).peak_bytes() == 200
+    assert found.at(Home.DEVICE).bytes.tolist() == [100]
+    assert found.at(Home.HOST).peak_bytes() == 200
 
 
 def _most_layers(schedule: str, stage: int, stages: int, micro_batches: int, layers: int) -> int:

@@ -58,7 +58,7 @@ def test_a_rule_by_name_is_the_same_as_its_option() -> None:
     [
         ({"parallelism": ("dataparallel",), "zero": 1}, "keeps everything whole"),
         ({"parallelism": ("dataparallel", "offload")}, "keeps everything on its devices"),
-        ({"parallelism": ("offload",), "parallelism_options": {"what": "weights"}}, "'weights' cannot be on the host"),
+        ({"parallelism": ("offload",), "parallelism_options": {"what": "weights"}}, "'weights' cannot be away"),
         ({"parallelism": ("offload",), "parallelism_options": {"what": "parameters"}}, "use offload optimizer as well"),
         ({"parallelism": ("zero",), "parallelism_options": {"level": 4}}, "level"),
     ],

@@ -12,7 +12,9 @@ from tests.asked import asked
 from tests.traces import chain
 from triosim import Fidelity, Plan
 from triosim.composition.update import EFFICIENCY
-from triosim.core.errors import PlanError
+from triosim.core.errors import InputError, PlanError
+from triosim.hardware.cluster import cluster
+from triosim.hardware.description import SystemFile
 from triosim.partition.passes.host_copies import update_of
 from triosim.prediction.prepare import prepare
 from triosim.prediction.result import Result
@@ -221,7 +223,7 @@ def test_the_next_iteration_waits_for_the_new_parameters() -> None:
         ({"offload": ("optimizer", "parameters"), "zero": 3}, "both say where parameters come from"),
         ({"offload": ("optimizer",), "dp_style": "dataparallel"}, "keeps everything on its devices"),
         ({"offload": ("optimizer",), "places": {"optimizer_state": "host"}}, "give only one"),
-        ({"offload": ("weights",)}, "^offload must be 'optimizer', 'activations' or 'parameters', got 'weights'"),
+        ({"offload": ("weights",)}, "^offload must be 'optimizer', .* or 'parameters=nvme', got 'weights'"),
     ],
 )
 def test_plans_that_contradict_themselves_are_refused(plan: dict, words: str) -> None:
@@ -240,3 +242,92 @@ def test_what_the_workload_or_the_system_does_not_allow_is_refused() -> None:
         run({"offload": ("activations",), "training": False})
     with pytest.raises(triosim.InputError, match="no host memory"):
         triosim.simulate(llama(), triosim.system(device="B200", devices=1), Plan(offload=("activations",)))
+
+
+# --- NVMe -------------------------------------------------------------------------------------------------------------
+
+
+def with_drives(read: str, write: str, drives: int = 2, capacity: str = "1TB", **host: object) -> triosim.System:
+    """Two H100 of one server with drives."""
+    table = {
+        "devices": {"model": "H100-SXM5-80GB", "count": 2}, "scale_up": {"topology": "switch", "link": "NVLink4"},
+        "host": {"cpu": "Xeon-8480+", "cores": 112, "bandwidth": "63GB/s", **host},
+        "nvme": {"drives": drives, "read": read, "write": write, "capacity": capacity, "latency": "0s"},
+    }  # fmt: skip
+    return cluster(SystemFile.model_validate(table), "a file", "own", 1)
+
+
+def on(system: triosim.System, trace: Trace | None = None, dp: int = 1, **plan: object) -> Result:
+    options = asked(dp=dp, idle_ok=True, host="none", interference="off", **plan)
+    return triosim.simulate(trace or llama(), system, *options, fit=False)
+
+
+def test_states_on_nvme_are_read_and_written_at_the_rate_of_the_drives() -> None:
+    """12 bytes a parameter each way; the ranks of a server share its drives, which do one after the other."""
+    trace = llama()
+    parameters = int(trace.values.elements()[trace.weights()].sum())
+    slow = with_drives("1GB/s", "0.5GB/s", latency="0s")
+    for dp in (1, 2):
+        program = prepare(
+            trace, slow, Plan(dp=dp, idle_ok=True, offload=("optimizer=nvme",)), Fidelity(host="none")
+        ).programs[0]
+        seconds = 12 * parameters * dp * (1 / 2e9 + 1 / 1e9)
+        assert program.seconds[program.op == Op.ISSUE].sum() == pytest.approx(seconds)
+    memory = on(slow, trace, offload=("optimizer=nvme",)).memory
+    assert (memory.nvme_bytes, memory.host_bytes) == (12 * parameters, 2 * parameters)
+
+
+@pytest.mark.parametrize("what", ["activations", "parameters", "optimizer"])
+def test_drives_that_never_limit_are_as_host_memory(what: str) -> None:
+    fast = with_drives("1000TB/s", "1000TB/s")
+    needed = ("optimizer",) if what == "parameters" else ()
+    host = on(fast, offload=(*needed, what))
+    drives = on(fast, offload=(*needed, f"{what}=nvme"))
+    assert drives.iteration_time_s == pytest.approx(host.iteration_time_s, rel=1e-6)
+    assert drives.memory.nvme_bytes + drives.memory.host_bytes == host.memory.host_bytes
+    assert drives.memory.allocated_bytes == host.memory.allocated_bytes
+
+
+def test_parameters_come_from_the_drives_as_fast_as_these_read() -> None:
+    """Both ranks fetch theirs in the forward and in the backward, and share the drives."""
+    trace, offload = llama(), ("optimizer", "parameters=nvme")
+    system = with_drives("0.5GB/s", "1000TB/s")
+    program = prepare(trace, system, *asked(dp=2, host="none", offload=offload)).programs[0]
+    nvme = program.places.index("nvme")
+    fetched = int(program.bytes[(program.op == Op.FETCH) & (program.peer == nvme)].sum())
+    blocks = sum(
+        size for name, size in zip(trace.values.name, trace.values.bytes().tolist(), strict=True)
+        if ".layers." in name and name.endswith("weight")
+    )  # fmt: skip
+    assert 0 < fetched <= 2 * blocks
+    assert on(system, trace, dp=2, offload=offload).iteration_time_s > 2 * fetched / 1e9
+
+
+def test_what_the_drives_do_not_hold_is_told() -> None:
+    result = on(with_drives("7GB/s", "3GB/s", capacity="100MB"), offload=("optimizer=nvme",))
+    assert any("do not hold" in warning for warning in result.warnings)
+    assert any(one.startswith("NVMe: the drives of a server read 14 GB/s and write 6 GB/s") for one in result.sources)
+    assert not any("do not hold" in one for one in on(triosim.system("dgx-h100"), offload=("optimizer=nvme",)).warnings)
+
+
+@pytest.mark.parametrize(
+    ("system", "offload", "said"),
+    [
+        ({"device": "H100", "devices": 1, "host_link": "63GB/s"}, ("activations=nvme",), "no drives"),
+        ({"name": "dgx-1v"}, ("optimizer=nvme",), "no drives"),
+        ({"name": "dgx-h100"}, ("optimizer", "optimizer=nvme"), "give it once"),
+        ({"name": "dgx-h100"}, ("parameters=nvme",), "use offload optimizer as well"),
+    ],
+)
+def test_what_cannot_be_on_nvme_is_refused(system: dict, offload: tuple[str, ...], said: str) -> None:
+    with pytest.raises(PlanError, match=said):
+        on(triosim.system(**system), offload=offload)
+
+
+def test_drives_without_a_host_are_refused() -> None:
+    table = {
+        "devices": {"model": "H100-SXM5-80GB", "count": 2}, "scale_up": {"topology": "switch", "link": "NVLink4"},
+        "nvme": {"read": "7GB/s", "write": "3GB/s"},
+    }  # fmt: skip
+    with pytest.raises(InputError, match=r"a file.*nvme.*add \[host\]"):
+        cluster(SystemFile.model_validate(table), "a file", "own", 1)

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.errors import PlanError
+from triosim.core.units import format_bandwidth, format_bytes
 from triosim.hardware.system import System
 
 EFFICIENCY = 0.45
@@ -41,6 +42,55 @@ def update_s_per_byte(system: System, devices: NDArray[np.int32]) -> float:
     sockets = max(round((system.server_cores or 0) / processor.compute_units), 1) if processor.compute_units else 1
     ranks = int(np.bincount(system.device_server[devices]).max(initial=1))
     return ranks / (processor.memory_bandwidth * sockets * EFFICIENCY)
+
+
+def nvme_s_per_byte(system: System, devices: NDArray[np.int32]) -> tuple[float, float]:
+    """Seconds that the drives of a server need for a byte which one rank reads from them, and for one that it writes.
+
+    The ranks of a server share its drives, and a drive that reads does not write at the same time: its flash is busy.
+
+    Args:
+        system: the machine.
+        devices: device of each rank.
+
+    Raises:
+        PlanError: the servers have no drives.
+    """
+    drives = system.server_nvme[system.server_nvme >= 0]
+    if not len(drives):
+        raise PlanError(
+            f"offload to NVMe: the servers of system {system.name!r} have no drives: take a --system that has some, or "
+            "describe them in its file ([nvme])"
+        )
+    ranks = int(np.bincount(system.device_server[devices]).max(initial=1))
+    reads = float(system.bandwidth[system.edge_source == drives[0]].min())
+    writes = float(system.bandwidth[system.edge_target == drives[0]].min())
+    return ranks / reads, ranks / writes
+
+
+def nvme_source(system: System) -> str:
+    """Where :func:`nvme_s_per_byte` is from, for people."""
+    row = int((system.edge_source == system.server_nvme.max()).argmax())
+    back = int((system.edge_target == system.server_nvme.max()).argmax())
+    rates = [format_bandwidth(float(system.bandwidth[one])) for one in (row, back)]
+    return f"NVMe: the drives of a server read {rates[0]} and write {rates[1]} at most, shared by its ranks"
+
+
+def too_much_on_nvme(system: System, devices: NDArray[np.int32], each: int) -> str:
+    """What to say where the drives of a server do not hold what its ranks keep on them; empty where they do.
+
+    Args:
+        system: the machine.
+        devices: device of each rank.
+        each: bytes of a rank, of the one with most.
+    """
+    whole = int(np.bincount(system.device_server[devices]).max(initial=1)) * each
+    if system.nvme_bytes is None or whole <= system.nvme_bytes:
+        return ""
+    return (
+        f"the {format_bytes(system.nvme_bytes)} of a server's NVMe drives do not hold the {format_bytes(whole)} of its "
+        "ranks: times are as if they did"
+    )
 
 
 def source(system: System) -> str:

@@ -314,9 +314,8 @@ class Account:
         carried = np.append(self.played.link_bytes, 0)[lowered.link]  # the last where there is no link
         ends = np.zeros(system.nodes, bool)
         ends[: system.devices] = True
-        ends[system.server_host[system.server_host >= 0]] = True
-        if system.pool >= 0:
-            ends[system.pool] = True
+        for nodes in (system.server_host, system.server_nvme, np.array([system.pool])):
+            ends[nodes[nodes >= 0]] = True
         found = np.zeros(len(carried), np.int64)
         rows = np.flatnonzero((carried > 0) & ends[system.edge_source])
         names = [system.edge_name[row] for row in rows.tolist()]

@@ -29,6 +29,8 @@ from triosim.hardware.wiring import UNLIMITED, join, own_host_link, table_link, 
 if TYPE_CHECKING:  # pydantic is loaded only where a file is read
     from triosim.hardware.description import DeviceTable, HostTable, LinkEdge, ScaleOut, SystemFile
 
+NVME_LATENCY_S = 100e-6
+"""Of a read from the flash of a drive for servers, as usual in their data sheets (Samsung PM1733: 100 us)."""
 MOST_DEVICES = 1_000_000
 """Beyond it a number is taken for a slip of the hand."""
 
@@ -42,6 +44,7 @@ class _Node:
         servers: server of each device, numbered within the node.
         names: of the nodes of the graph, devices first.
         hosts: host memory of each server, -1 for none.
+        nvme: NVMe drives of each server, none where there are none.
         nics: the NICs.
         edges: what joins them.
         roots: the switches on which a host hangs.
@@ -52,6 +55,7 @@ class _Node:
     servers: list[int]
     names: list[str]
     hosts: list[int]
+    nvme: list[int] = field(default_factory=list)
     nics: list[int] = field(default_factory=list)
     edges: list[Edges] = field(default_factory=list)
     roots: tuple[int, ...] = ()
@@ -83,6 +87,7 @@ def cluster(file: SystemFile, where: str, name: str, nodes: int) -> System:
     node = _devices(file, where)
     _join_devices(file, where, node)
     _add_hosts(file, where, node)
+    _add_nvme(file, where, node)
     with at(where):
         checked_count(nodes * node.devices, "devices")
         links = sum(len(edges) for edges in node.edges) // 2
@@ -126,6 +131,8 @@ def cluster(file: SystemFile, where: str, name: str, nodes: int) -> System:
             np.where(hosts >= 0, numbers[:, hosts], -1).reshape(-1),
             joined,
             pool=pool,
+            server_nvme=numbers[:, node.nvme].reshape(-1) if node.nvme else np.full(len(hosts) * nodes, -1),
+            nvme_bytes=file.nvme.drives * file.nvme.capacity if file.nvme and file.nvme.capacity else None,
             server_cpu=node.cpu,
             server_cores=None if isinstance(file.host, list) or file.host is None else file.host.cores,
             topology=topology,
@@ -272,6 +279,25 @@ def _add_hosts(file: SystemFile, where: str, node: _Node) -> None:
                 node.edges.append(Edges.both_ways(roots, np.full(len(roots), memory), wire, tier=Tier.HOST))
             else:
                 _link_host(host, memory, np.flatnonzero(np.array(node.servers) == server), node)
+
+
+def _add_nvme(file: SystemFile, where: str, node: _Node) -> None:
+    """What ``[nvme]`` asks for: the drives of each server as one, behind its host memory."""
+    table = file.nvme
+    if table is None:
+        return
+    with at(where, "nvme"):
+        if min(node.hosts) < 0:
+            raise InputError("drives are reached through host memory: add [host]")
+        latency = NVME_LATENCY_S if table.latency is None else table.latency
+        read, write = (
+            Link(table.drives * rate, latency, name=f"NVMe {what}", source=table.source)
+            for what, rate in (("reads", table.read), ("writes", table.write))
+        )
+        for server, memory in enumerate(node.hosts):
+            drives = node.add(f"nvme{server}")
+            node.nvme.append(drives)
+            node.edges.append(Edges.both_ways(np.array([drives]), np.array([memory]), read, write, Tier.HOST))
 
 
 def _link_host(host: HostTable, memory: int, members: NDArray[np.int64], node: _Node) -> None:

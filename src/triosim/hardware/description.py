@@ -298,6 +298,25 @@ class ScaleOut(LinkTable):
     nics: Count | None = None
 
 
+class NvmeTable(_DescriptionTable):
+    """``[nvme]``: the NVMe drives of each server, reached through its host memory.
+
+    Attributes:
+        drives: how many.
+        read, write: bytes per second of one drive, large sequential accesses.
+        capacity: bytes of one drive.
+        latency: of one access.
+        source: where the figures are from.
+    """
+
+    drives: Count = 1
+    read: Bandwidth
+    write: Bandwidth
+    capacity: Bytes | None = None
+    latency: Seconds | None = None
+    source: str = ""
+
+
 class PoolTable(LinkTable):
     """``[pool]``: a memory pool that every device of every node is linked to."""
 
@@ -346,6 +365,7 @@ class SystemFile(_DescriptionTable):
     link: list[LinkEdge] = []
     host: HostForm | None = None
     scale_out: ScaleOut | None = None
+    nvme: NvmeTable | None = None
     pool: PoolTable | None = None
     routing: RoutingTable | None = None
 

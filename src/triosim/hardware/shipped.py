@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from triosim.core import guarded
-from triosim.core.units import parse_bandwidth, parse_time
+from triosim.core.units import parse_bandwidth, parse_bytes, parse_time
 
 if TYPE_CHECKING:
     from triosim.hardware.description import SystemFile
@@ -21,17 +21,19 @@ if TYPE_CHECKING:
 _LINK = {"link": None, "links": None, "bandwidth": None, "latency": None, "overhead": None, "source": ""}
 _FILE = {
     "name": None, "about": "", "source": "", "confidence": "", "notes": "", "nodes": None, "devices": None,
-    "device": (), "scale_up": None, "switch": (), "link": (), "host": None, "scale_out": None, "pool": None,
-    "routing": None,
+    "device": (), "scale_up": None, "switch": (), "link": (), "host": None, "scale_out": None, "nvme": None,
+    "pool": None, "routing": None,
 }  # fmt: skip
 _TABLES: dict[str, dict[str, Any]] = {
     "devices": {"model": None, "count": 1, "source": ""},
     "scale_up": {**_LINK, "topology": None, "shape": None, "options": {}},
     "host": {**_LINK, "cpu": None, "cores": None, "devices_per_link": 1},
+    "nvme": {"drives": 1, "read": None, "write": None, "capacity": None, "latency": None, "source": ""},
     "scale_out": {**_LINK, "topology": "switch", "shape": None, "options": {}, "nics": None},
 }
 _QUANTITIES: dict[str, Callable[[Any, str], float]] = {
-    "bandwidth": parse_bandwidth, "latency": parse_time, "overhead": parse_time,
+    "bandwidth": parse_bandwidth, "latency": parse_time, "overhead": parse_time, "read": parse_bandwidth,
+    "write": parse_bandwidth, "capacity": parse_bytes,
 }  # fmt: skip
 
 

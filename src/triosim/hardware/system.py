@@ -213,6 +213,8 @@ class System:
         device_server: for each device the server it sits in (what one scale-up network joins: a DGX, a rack of 72).
         node_names: a name for each node of the graph, devices first.
         server_host: for each server the node of its host memory, -1 where it has none.
+        server_nvme: for each server the node of its NVMe drives, behind its host memory, -1 where it has none.
+        nvme_bytes: capacity of the drives of one server, None where not known.
         pool: node of a memory pool shared by all, -1 where there is none.
         server_cpu: CPU model of the servers, or None.
         server_cores: cores of one server, None where not known.
@@ -235,6 +237,7 @@ class System:
     device_server: NDArray[np.int32]
     node_names: Sequence[str]
     server_host: NDArray[np.int32]
+    server_nvme: NDArray[np.int32]
     edge_source: NDArray[np.int32]
     edge_target: NDArray[np.int32]
     edge_tier: NDArray[np.int8]
@@ -244,6 +247,7 @@ class System:
     rated: NDArray[np.float64]
     edge_name: Sequence[str]
     pool: int = -1
+    nvme_bytes: int | None = None
     server_cpu: Accelerator | None = None
     server_cores: int | None = None
     topology: str = ""
@@ -306,6 +310,8 @@ def assemble(
     edges: Sequence[Edge] | Edges,
     *,
     pool: int = -1,
+    server_nvme: Sequence[int] | NDArray[Any] | None = None,
+    nvme_bytes: int | None = None,
     server_cpu: Accelerator | None = None,
     server_cores: int | None = None,
     topology: str = "",
@@ -316,7 +322,7 @@ def assemble(
 
     Raises:
         InputError: there is no device, two nodes share a name, an edge names a node that does not exist, or some
-            device, host or pool cannot be reached from a device or cannot reach it.
+            device, host, drive or pool cannot be reached from a device or cannot reach it.
     """
     if not len(device_model):
         raise InputError(f"system {name!r} has no device")
@@ -336,6 +342,7 @@ def assemble(
         device_server=np.array(device_server, np.int32),
         node_names=names,
         server_host=np.array(server_host, np.int32),
+        server_nvme=np.full(len(server_host), -1, np.int32) if server_nvme is None else np.array(server_nvme, np.int32),
         edge_source=edges.source,
         edge_target=edges.target,
         edge_tier=edges.tier,
@@ -345,6 +352,7 @@ def assemble(
         rated=np.array([np.nan if k.rated is None else k.rated for k in edges.links], np.float64)[row],
         edge_name=Labels(tuple(k.name for k in edges.links), row),
         pool=pool,
+        nvme_bytes=nvme_bytes,
         server_cpu=server_cpu,
         server_cores=server_cores,
         topology=topology,
@@ -362,9 +370,9 @@ def _edges_at(ends: NDArray[np.int32], nodes: int) -> Ragged:
 
 
 def _check_reachable(system: System) -> None:
-    """Devices, hosts and pool must reach each other: walk forwards and backwards from device 0."""
-    hosts = system.server_host[system.server_host >= 0]
-    ends = np.concatenate([np.arange(system.devices), hosts, [system.pool] if system.pool >= 0 else []]).astype(int)
+    """Devices, hosts, drives and pool must reach each other: walk forwards and backwards from device 0."""
+    others = np.concatenate([system.server_host, system.server_nvme, [system.pool]])
+    ends = np.concatenate([np.arange(system.devices), others[others >= 0]]).astype(int)
     if len(ends) < 2 or _joined_both_ways(system, ends):
         return
     for edges, beyond, way in (

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
+from triosim.memory.lifetimes import Home
 from triosim.memory.liveness import BlockLifetime, MemoryBlocks, Uses
 from triosim.partition.gradients import gradients
 from triosim.trace.tables import NONE, PERSISTENT, Category, Phase, Trace
@@ -95,14 +96,14 @@ class Extra:
         category: what it is.
         storage: what it is made of, -1 for none.
         scope: how long it is held.
-        host: whether it is in host memory.
+        home: where it is.
     """
 
     size: int
     category: Category
     storage: int = NONE
     scope: BlockLifetime = BlockLifetime.ITERATION
-    host: bool = False
+    home: Home = Home.DEVICE
 
 
 class RankBlocks:
@@ -215,7 +216,7 @@ class RankBlocks:
             np.concatenate([self.category, np.array([one.category for one in extra], np.int8)]),
             np.concatenate([np.arange(count), np.array([one.storage for one in extra], np.int64)]).astype(np.int32),
             np.concatenate([self.scope, np.array([one.scope for one in extra], np.int8)]),
-            np.concatenate([np.zeros(count, bool), np.array([one.host for one in extra], bool)]),
+            np.concatenate([np.zeros(count, np.int8), np.array([one.home for one in extra], np.int8)]),
         )
 
 

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 import numpy as np
 from numpy.typing import NDArray
 
 from triosim.core.dataclass import dataclass
+
+
+class Home(IntEnum):
+    """Where something is: in the device's memory, in that of its host, on the NVMe drives of its server."""
+
+    DEVICE = 0
+    HOST = 1
+    NVME = 2
 
 
 @dataclass(frozen=True)
@@ -18,7 +28,7 @@ class Lifetimes:
         start: program row at whose start it is allocated; -1 when it is there before the iteration, int32.
         end: program row after whose end it is freed; the number of rows when it stays, int32.
         storage: storage of the step that it is or is made of, -1 for none, int32; None where nobody knows.
-        host: whether it is in host memory; None where nothing is.
+        home: :class:`Home` codes, int8; None where all is on the device.
     """
 
     bytes: NDArray[np.int64]
@@ -26,7 +36,7 @@ class Lifetimes:
     start: NDArray[np.int32]
     end: NDArray[np.int32]
     storage: NDArray[np.int32] | None = None
-    host: NDArray[np.bool_] | None = None
+    home: NDArray[np.int8] | None = None
 
     def __len__(self) -> int:
         return len(self.bytes)
@@ -35,10 +45,10 @@ class Lifetimes:
         """Storage of each allocation, -1 for none."""
         return self.storage if self.storage is not None else np.full(len(self), -1, np.int32)
 
-    def on(self, host: bool) -> Lifetimes:
-        """Those in host memory, or those on the device."""
-        there = self.host if self.host is not None else np.zeros(len(self), bool)
-        rows = np.flatnonzero(there == host)
+    def at(self, home: Home) -> Lifetimes:
+        """Those that are there."""
+        there = self.home if self.home is not None else np.zeros(len(self), np.int8)
+        rows = np.flatnonzero(there == home)
         if len(rows) == len(self):
             return self
         storage = self.storages()[rows]

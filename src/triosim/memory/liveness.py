@@ -47,14 +47,14 @@ class MemoryBlocks:
         category: :class:`triosim.trace.tables.Category` codes, int8.
         storage: storage of the step that it is or is made of, -1 for none, int32.
         scope: :class:`BlockLifetime` codes, int8.
-        host: whether it is in host memory instead of the device's.
+        home: :class:`Home` codes, int8.
     """
 
     size: NDArray[np.int64]
     category: NDArray[np.int8]
     storage: NDArray[np.int32]
     scope: NDArray[np.int8]
-    host: NDArray[np.bool_]
+    home: NDArray[np.int8]
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def liveness(blocks: MemoryBlocks, fragments: Sequence[ScheduledFragment], micro
     block = block[taken]
     return Lifetimes(
         size[taken], blocks.category[block], first[taken].astype(np.int32), last[taken].astype(np.int32),
-        blocks.storage[block], blocks.host[block],
+        blocks.storage[block], blocks.home[block],
     )  # fmt: skip
 
 

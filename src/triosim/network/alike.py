@@ -231,8 +231,10 @@ def _grouped(system: System, parts: SystemParts) -> NDArray[np.int64] | None:
     inside = ~(core[system.edge_source] | core[system.edge_target]) & (
         start[system.edge_source] != start[system.edge_target]
     )
-    joined = np.unique(np.stack([start[system.edge_source[inside]], start[system.edge_target[inside]]]), axis=1)
-    group = np.arange(len(parts.edges) + system.nodes)
+    count = len(parts.edges) + system.nodes
+    pairs = distinct(start[system.edge_source[inside]] * count + start[system.edge_target[inside]])
+    joined = np.stack(np.divmod(pairs, count))
+    group = np.arange(count)
     while True:
         lowest = group.copy()
         for a, b in (joined, joined[::-1]):
@@ -241,11 +243,12 @@ def _grouped(system: System, parts: SystemParts) -> NDArray[np.int64] | None:
         if (lowest == group).all():
             break
         group = lowest
-    names, grouped = np.unique(group[start[~core]], return_inverse=True)
+    own = group[start[~core]]
+    names = distinct(own)
     if len(names) < 2:
         return None
     found = np.full(system.nodes, CORE, np.int64)
-    found[~core] = grouped
+    found[~core] = np.searchsorted(names, own)
     return found
 
 

@@ -357,6 +357,14 @@ class _Survey:
                     f"system {system.name!r} has no host memory to fetch from: give --host-link, for example 32GB/s"
                 )
             return nodes
+        if name == "nvme":
+            nodes = system.server_nvme[system.device_server[devices]].astype(np.int64)
+            if (nodes < 0).any():
+                raise InputError(
+                    f"system {system.name!r} has no NVMe drives: take a --system whose servers have some, or describe "
+                    "them in its file ([nvme])"
+                )
+            return nodes
         if name == "pool":
             if system.pool < 0:
                 raise InputError(

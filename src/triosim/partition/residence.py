@@ -9,8 +9,8 @@ from __future__ import annotations
 from triosim.core.dataclass import dataclass
 from triosim.trace.tables import Category
 
-HOST = "host"
-"""Name of the place."""
+HOST, NVME = "host", "nvme"
+"""Names of the places: host memory, and the NVMe drives behind it."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class GatheredModules:
 
 @dataclass(frozen=True)
 class HostStay:
-    """What is in host memory until it is needed.
+    """What is in host memory, or on the server's NVMe drives, until it is needed.
 
     Attributes:
         category: activations kept for the backward and parameters travel block by block; optimizer states stay, and
@@ -43,9 +43,11 @@ class HostStay:
         ahead: blocks by which its way back is launched before its use.
         waiting: so many blocks, or groups of gradients, wait to leave before computing waits for the first of them;
             the last so many blocks of a stage keep their activations, for they are needed at once.
+        place: where it is, :data:`HOST` or :data:`NVME`.
     """
 
     category: Category
     name: str
     ahead: int = 1
     waiting: int = 2
+    place: str = HOST

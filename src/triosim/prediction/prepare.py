@@ -16,7 +16,7 @@ from triosim.composition.host import HostCosts, crowding, default_mode, host, la
 from triosim.composition.interference import Interference, interference
 from triosim.composition.residual import CalibratedOverhead
 from triosim.composition.residual import load as residual_of
-from triosim.composition.update import update_s_per_byte
+from triosim.composition.update import nvme_s_per_byte, update_s_per_byte
 from triosim.core.caching import Same
 from triosim.core.columns import distinct
 from triosim.core.dataclass import dataclass
@@ -43,6 +43,7 @@ from triosim.network.placement import Placement, place
 from triosim.network.routes import Router, router_of
 from triosim.partition.main_gradients import often
 from triosim.partition.replication import Replication
+from triosim.partition.residence import NVME
 from triosim.partition.resolve import JobMesh, replication, resolve, rules_of
 from triosim.partition.rule import Rule
 from triosim.partition.step import Step
@@ -593,7 +594,11 @@ def _costs(made: Arranged) -> Costs:
     copied = copied or bool(step.transfers.copied.any())
     copies = copy_s_per_byte(system.models[base]) if copied else 0.0
     update = update_s_per_byte(system, made.placement.devices) if placed.updates_on_host else 0.0
-    return Costs(made.all_times[base].seconds, at_once, copy_s_per_byte=copies, update_s_per_byte=update)
+    on_drives = any(stay.place == NVME for stay in placed.away)
+    drives = nvme_s_per_byte(system, made.placement.devices) if on_drives else (0.0, 0.0)
+    return Costs(
+        made.all_times[base].seconds, at_once, copy_s_per_byte=copies, update_s_per_byte=update, nvme_s_per_byte=drives
+    )
 
 
 MOST_KEPT = 2_000_000

@@ -105,7 +105,7 @@ class ShortJob:
         """
         lived, turns = program.lifetimes, self.turns(program)
         assert lived is not None
-        if len(turns) != self.last + 2 or (lived.host is not None and lived.host.any()):
+        if len(turns) != self.last + 2 or (lived.home is not None and lived.home.any()):
             raise NotSteady("memory of the host")
         place = self.last - self.warm[program.stage]  # what a forward of this turn makes is freed by the last
         length, end = int(turns[-1] - turns[-2]), int(turns[-1])
@@ -137,14 +137,14 @@ class ShortJob:
         start = lived.start[source] + later[source] + copy * length
         until = lived.end[source] + np.where(lived.end >= end, more, later)[source] + copy * length
         storage = None if lived.storage is None else lived.storage[source]
-        host = None if lived.host is None else lived.host[source]
+        home = None if lived.home is None else lived.home[source]
         few = self.made.mesh.micro_batches
         given = (lived.start < 0) & np.isin(lived.category, (Category.INPUT, Category.LABEL))  # of all micro-batches
         if (lived.bytes[given] % few).any():
             raise NotSteady("micro-batches are given different things")
         size = np.where(given, lived.bytes // few * (few + self.added), lived.bytes)
         made = Lifetimes(
-            size[source], lived.category[source], start.astype(np.int32), until.astype(np.int32), storage, host
+            size[source], lived.category[source], start.astype(np.int32), until.astype(np.int32), storage, home
         )
         return replace(program, lifetimes=made)
 

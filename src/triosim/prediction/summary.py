@@ -176,6 +176,7 @@ class Summary:
             holders=holders(program.lifetimes, footprint.peak_row, trace)[:HOLDERS],
             curve=tally.memory_curve(run, found.program, footprint),
             host_bytes=program.host_bytes,
+            nvme_bytes=program.nvme_bytes,
             largest_batch=self.largest_batch,
         )
 
@@ -240,6 +241,8 @@ class Summary:
             found.append(_held(self.of.system.models[m], clock, brake))
         if self.of.step.replication.updates_on_host:
             found.append(update.source(self.of.system))
+        if self._on_nvme():
+            found.append(update.nvme_source(self.of.system))
         found += [f"collectives: {source}" for source in self.network]
         slowed = {i for i in self.of.interferes if i.slowdown > 1} if self.of.mesh.ranks > 1 else set()
         found += [
@@ -289,6 +292,10 @@ class Summary:
             )
         return found
 
+    def _on_nvme(self) -> int:
+        """Bytes on the drives, of the rank that has most there."""
+        return max((program.nvme_bytes for program in self.of.programs), default=0)
+
     def warnings(self, fits: bool | None) -> tuple[str, ...]:
         """What the user should know, the job fitting in memory or not."""
         found = [*self.of.warnings, *self.of.step.notes, *self._strange()]
@@ -304,6 +311,8 @@ class Summary:
             )
         if fits is False:
             found.append(f"the job does not fit in memory: times are as if it did{self._largest()}")
+        if full := update.too_much_on_nvme(self.of.system, self.of.placement.devices, self._on_nvme()):
+            found.append(full)
         if self.of.mesh.ranks < self.of.mesh.devices:
             found.append(f"{self.of.mesh.ranks} of the system's {self.of.mesh.devices} devices are used")
         rows = undecided_rows(self.of.job)

@@ -81,6 +81,8 @@ def _headline(result: Result, console: Console, width: int) -> None:
         rows.add_row("", Text(f"{held}{_at(memory.peak)}", "dim"))
     if memory.host_bytes:
         rows.add_row("", Text(f"{format_bytes(memory.host_bytes)} of each rank in host memory", "dim"))
+    if memory.nvme_bytes:
+        rows.add_row("", Text(f"{format_bytes(memory.nvme_bytes)} of each rank on NVMe", "dim"))
     if memory.largest_batch is not None:
         per = " per replica" if result.plan.dp > 1 else ""
         rows.add_row("Largest batch", f"{memory.largest_batch}{per}" if memory.largest_batch else "none fits")

@@ -12,6 +12,7 @@ from triosim.memory.liveness import Recorder
 from triosim.partition.gradients import Gradient, total_bytes
 from triosim.partition.passes.sink import sink
 from triosim.partition.residence import HOST as HOST_PLACE
+from triosim.partition.residence import NVME
 from triosim.partition.transfers import ALL_GATHER, ALL_REDUCE, COLLECTIVES
 from triosim.schedule._stage import PartFacts, StageFacts
 from triosim.schedule.fragments import Fragment
@@ -27,6 +28,7 @@ from triosim.schedule.program import (
     ProgramBuilder,
     of_iteration,
 )
+from triosim.trace.tables import Category
 
 
 class Final:
@@ -256,8 +258,15 @@ class _Update:
             stays = sum(held[p] for p in held if storage[p] not in visiting)
             staying = stays / sum(held.values()) if stays else 0.0
         shares = [size / sum(sizes) for size in sizes if size] or [1.0]
+        away = sum(copy.bytes for copy in copies if copy.leaves < 0 and copy.place == NVME)
+        read_s, write_s = self.job.nvme_s_per_byte
+        states = self.job.replication.stay(Category.OPTIMIZER_STATE)
+        swapped = touched.states if states and states.place == NVME else 0
+        # The processor updates what has been read while the next is read and the last written (ZeRO-Infinity).
+        swaps_s = swapped * read_s + (swapped + away) * write_s
+        update_s = max(touched.touched_bytes * self.job.update_s_per_byte, swaps_s)
         for share in shares:
-            seconds = touched.touched_bytes * self.job.update_s_per_byte * share
+            seconds = update_s * share
             updated = self.builder.add(
                 Op.ISSUE, HOST, operator=last, seconds=seconds, peer=place, before=[of_iteration(row) for row in stored]
             )

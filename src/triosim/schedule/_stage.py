@@ -74,6 +74,7 @@ class JobFacts:
         self.seconds, self.copy_s_per_byte = self.takes_s.tolist(), costs.copy_s_per_byte
         self.skipped_elsewhere = (operators.view | root_only).tolist()
         self.update_s_per_byte = costs.update_s_per_byte
+        self.nvme_s_per_byte = costs.nvme_s_per_byte
         self.replication = step.replication
         self.sharing = self.replication.ranks(mesh)
         apart = self.replication.of_apart() if step.apart else self.replication
@@ -365,7 +366,8 @@ class StageFacts:
         self.sharded = any(part.units for part in self.parts)
         self.places: dict[str, int] = {}
         if job.replication.away:
-            self.places.setdefault(HOST, len(self.places))
+            for place in dict.fromkeys((HOST, *(stay.place for stay in job.replication.away))):
+                self.places.setdefault(place, len(self.places))
         self.sent = self._sent_gradients()
         if self.sharded:
             for part in self.parts:
@@ -416,7 +418,8 @@ class StageFacts:
             blocks.gradients_here(part.summands)
         if job.replication.away:
             copies = [copy for part in self.parts for copy in part.host_copies[False]]
-            on_host(blocks, copies, self.update() if job.replication.updates_on_host else None)
+            states = job.replication.stay(Category.OPTIMIZER_STATE)
+            on_host(blocks, copies, self.update() if states else None, states.place if states else HOST)
         return blocks
 
     def own_parameters(self) -> tuple[int, float]:

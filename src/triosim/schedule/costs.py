@@ -18,9 +18,11 @@ class ScheduleCosts:
             None where no plan needs it.
         copy_s_per_byte: of a copy within the device's memory (what is gathered or scattered goes through a buffer).
         update_s_per_byte: of the host's processor for what it reads and writes where it runs the optimizer.
+        nvme_s_per_byte: of reading from and of writing to the drives, where the optimizer's states are on them.
     """
 
     seconds: NDArray[np.float64]
     gathered_seconds: NDArray[np.float64] | None = None
     copy_s_per_byte: float = 0.0
     update_s_per_byte: float = 0.0
+    nvme_s_per_byte: tuple[float, float] = (0.0, 0.0)

@@ -1,16 +1,21 @@
-"""Copies between a device and host memory, written around the operators that need what they bring."""
+"""Copies between a device and host memory or drives, written around the operators that need what they bring."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from triosim.memory.blocks import Extra, RankBlocks
+from triosim.memory.lifetimes import Home
 from triosim.memory.liveness import BlockLifetime, Recorder
 from triosim.partition.passes.host_copies import HostCopy, Update
+from triosim.partition.residence import HOST, NVME
 from triosim.schedule.program import COPY, Op, ProgramBuilder
 from triosim.trace.tables import NONE, Category
+
+HOMES = {HOST: Home.HOST, NVME: Home.NVME}
+"""Where in memory the places are."""
 
 
 class CopyWriter:
@@ -21,7 +26,7 @@ class CopyWriter:
         backward: which of the two it is.
         builder, recorder: the fragment being written, and what it uses of memory.
         blocks: of the rank.
-        place: row of the host among the program's places.
+        places: names of places and their rows in the program.
         stream: of the copies.
 
     Attributes:
@@ -35,10 +40,10 @@ class CopyWriter:
         builder: ProgramBuilder,
         recorder: Recorder,
         blocks: RankBlocks,
-        place: int,
+        places: Mapping[str, int],
         stream: int = COPY,
     ) -> None:
-        self.backward, self.builder, self.place, self.stream = backward, builder, place, stream
+        self.backward, self.builder, self.places, self.stream = backward, builder, places, stream
         self.recorder, self.blocks, self.sent = recorder, blocks, dict[int, int]()
         leaving = [copy for copy in copies if copy.leaves >= 0 and (not backward or copy.called < 0)]
         coming = [copy for copy in copies if backward or copy.leaves < 0]
@@ -58,7 +63,7 @@ class CopyWriter:
             for storage in copy.storages:
                 self.recorder.free(storage, len(self.builder) - 1)
         for copy in self.called.get(row, ()):
-            self.copies[copy] = self._copy(Op.FETCH, copy.bytes, row, previous)
+            self.copies[copy] = self._copy(Op.FETCH, copy, row, previous)
             for storage in copy.storages:
                 self.recorder.use(storage if copy.dropped < 0 else self._visitor(storage), self.copies[copy])
             if copy.leaves >= 0:
@@ -68,7 +73,7 @@ class CopyWriter:
     def after(self, row: int, previous: int) -> None:
         """Send off what is due after operator ``row``, which is instruction ``previous``."""
         for copy in self.leaves.get(row, ()):
-            self.copies[copy] = self._copy(Op.STORE, copy.bytes, row, previous)
+            self.copies[copy] = self._copy(Op.STORE, copy, row, previous)
             if copy.called < 0:
                 self.sent.update(dict.fromkeys(copy.storages, self.copies[copy]))
             else:
@@ -85,12 +90,13 @@ class CopyWriter:
 
     def _away(self, copy: HostCopy) -> int:
         """The block on the host of what is away for a time."""
-        extra = Extra(copy.bytes, Category.ACTIVATION, copy.storages[0], BlockLifetime.MICRO_BATCH, host=True)
+        home = HOMES[copy.place]
+        extra = Extra(copy.bytes, Category.ACTIVATION, copy.storages[0], BlockLifetime.MICRO_BATCH, home)
         return self.blocks.add(("away", copy), extra)
 
-    def _copy(self, op: Op, size: int, row: int, previous: int) -> int:
-        before = [previous] if previous >= 0 else []
-        return self.builder.add(op, self.stream, operator=row, size=size, peer=self.place, before=before)
+    def _copy(self, op: Op, copy: HostCopy, row: int, previous: int) -> int:
+        before, place = [previous] if previous >= 0 else [], self.places[copy.place]
+        return self.builder.add(op, self.stream, operator=row, size=copy.bytes, peer=place, before=before)
 
 
 def _by(copies: Iterable[HostCopy], name: str) -> dict[int, list[HostCopy]]:
@@ -101,24 +107,27 @@ def _by(copies: Iterable[HostCopy], name: str) -> dict[int, list[HostCopy]]:
     return found
 
 
-def on_host(blocks: RankBlocks, copies: Iterable[HostCopy], update: Update | None) -> None:
+def on_host(blocks: RankBlocks, copies: Iterable[HostCopy], update: Update | None, states: str) -> None:
     """Put on the host what has no place of its own on the device: optimizer states, parameters that only visit.
 
     Args:
         blocks: of a rank.
         copies: of the forwards of the parts of its stage.
         update: what the host updates, if it does.
+        states: place of the optimizer states that it updates.
     """
     for copy in copies:
         if copy.leaves < 0:
             blocks.leaves(copy.storages)
             blocks.add(
-                ("home", copy), Extra(copy.bytes, Category.WEIGHT, copy.storages[0], BlockLifetime.RESIDENT, host=True)
+                ("home", copy),
+                Extra(copy.bytes, Category.WEIGHT, copy.storages[0], BlockLifetime.RESIDENT, HOMES[copy.place]),
             )
     if update is not None:
         values = blocks.storages.trace.values
         blocks.leaves(np.unique(values.storage[values.category == Category.OPTIMIZER_STATE]).tolist())
-        for category, size in (
-            (Category.OPTIMIZER_STATE, update.states), (Category.GRADIENT, sum(update.gradients.values())),
-        ):  # fmt: skip
-            blocks.add(("home", category), Extra(size, category, NONE, BlockLifetime.RESIDENT, host=True))
+        for category, size, place in (
+            (Category.OPTIMIZER_STATE, update.states, states),
+            (Category.GRADIENT, sum(update.gradients.values()), HOST),
+        ):
+            blocks.add(("home", category), Extra(size, category, NONE, BlockLifetime.RESIDENT, HOMES[place]))

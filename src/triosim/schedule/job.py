@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from triosim.core.dataclass import dataclass
 from triosim.core.dtypes import DTYPE_CODE
 from triosim.core.errors import PlanError
+from triosim.memory.lifetimes import Home
 from triosim.memory.liveness import Recorder, ScheduledFragment, Uses, liveness
 from triosim.partition.gradients import Gradient, gradients
-from triosim.partition.residence import HOST as HOST_PLACE
 from triosim.partition.resolve import JobMesh
 from triosim.partition.step import Step
 from triosim.partition.transfers import ALL_GATHER, REDUCE_SCATTER
@@ -207,7 +207,10 @@ class StageWriter:
             )
         held = liveness(self.of.blocks.build(), self.iterations[0].scheduled(), self.mesh.micro_batches, end)
         places = tuple(self.of.places)
-        return replace(made, places=places, lifetimes=held.on(host=False), host_bytes=held.on(host=True).peak_bytes())
+        return replace(
+            made, places=places, lifetimes=held.at(Home.DEVICE), host_bytes=held.at(Home.HOST).peak_bytes(),
+            nvme_bytes=held.at(Home.NVME).peak_bytes(),
+        )  # fmt: skip
 
     def _iteration(self, first: bool, reduces: bool) -> _FragmentedIteration:
         """One iteration: what is fetched, the schedule's actions, and the optimizer.
@@ -274,7 +277,7 @@ class StageWriter:
             builder,
             recorder,
             self.of.blocks,
-            self.of.places.get(HOST_PLACE, -1),
+            self.of.places,
             self.of.stream(COPY),
         )
         at, arrivals = np.full(len(job.phase), -1, np.int64), {}

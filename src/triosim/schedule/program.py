@@ -72,7 +72,7 @@ class Program:
         before: rows of this program that must have finished first.
         places: names of the places that FETCH refers to (``"host"``, ``"pool"``, ``"device:3"``).
         lifetimes: what occupies memory, from which row to which; None until memory has been laid out.
-        host_bytes: what each rank keeps in host memory.
+        host_bytes, nvme_bytes: what each rank keeps in host memory, and on the drives of its server.
         gap_s: seconds between the end of a COMPUTE and the start of the next on its stream, where that one waits for
             nothing else; not part of ``seconds``.
     """
@@ -95,6 +95,7 @@ class Program:
     places: tuple[str, ...] = ()
     lifetimes: Lifetimes | None = None
     host_bytes: int = 0
+    nvme_bytes: int = 0
     gap_s: float = 0.0
 
     def __len__(self) -> int:

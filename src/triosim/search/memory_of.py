@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from triosim.memory.footprint import reserved_bytes
+from triosim.memory.lifetimes import Home
 from triosim.memory.liveness import ScheduledFragment, liveness
 from triosim.schedule._stage import JobFacts, StageFacts
 from triosim.schedule.actions import Pass, Schedule
@@ -38,7 +39,7 @@ def reserved_by(facts: StageFacts, order: Order) -> int:
     """Bytes that the allocator of a stage reserves, whose turns are in that order."""
     scheduled, length = _scheduled(facts, order)
     held = liveness(facts.blocks.build(), scheduled, facts.mesh.micro_batches, length)
-    return reserved_bytes(held.on(host=False))
+    return reserved_bytes(held.at(Home.DEVICE))
 
 
 def needed_by(turn: Turn, of: StageFacts) -> Missing:

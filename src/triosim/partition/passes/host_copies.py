@@ -19,7 +19,7 @@ from triosim.core.errors import PlanError
 from triosim.partition.gradients import Gradient
 from triosim.partition.passes.hoist import hoist
 from triosim.partition.passes.sink import sink
-from triosim.partition.residence import HostStay
+from triosim.partition.residence import HOST, HostStay
 from triosim.trace.blocks import blocks
 from triosim.trace.tables import NONE, Category, Phase, Trace
 
@@ -35,6 +35,7 @@ class HostCopy(NamedTuple):
         called: operator at whose beginning they are called back, -1 if they only leave.
         needed: operator that waits for them, -1 likewise.
         dropped: operator after which they are dropped, -1 where their last reader decides.
+        place: where they are while they are away.
     """
 
     storages: tuple[int, ...]
@@ -44,6 +45,7 @@ class HostCopy(NamedTuple):
     called: int
     needed: int
     dropped: int = NONE
+    place: str = HOST
 
 
 class _Reach(NamedTuple):
@@ -92,7 +94,7 @@ def activation_copies(
         HostCopy(
             tuple(storages), int(size[storages].sum()), leaves=reach[at].forward[1],
             gone=reach[at + stay.waiting].forward[0], called=called[user],
-            needed=min(wanted[s] for s in storages),
+            needed=min(wanted[s] for s in storages), place=stay.place,
         )
         for (at, user), storages in sorted(found.items())
     ]  # fmt: skip
@@ -127,7 +129,8 @@ def parameter_copies(
         made = []
         for (first, last, block), (called, _, _) in zip(rows, hoist(rows, stay.ahead), strict=True):
             if block in mine:
-                made.append(HostCopy(tuple(mine[block]), int(size[mine[block]].sum()), NONE, NONE, called, first, last))
+                whole = int(size[mine[block]].sum())
+                made.append(HostCopy(tuple(mine[block]), whole, NONE, NONE, called, first, last, stay.place))
         return made
 
     return (

@@ -1,15 +1,18 @@
-"""Offload: optimizer states, activations or parameters are in host memory until they are needed.
+"""Offload: optimizer states, activations or parameters are in host memory, or on NVMe, until they are needed.
 
 * Activations (as in torch's ``save_on_cpu`` and torchtune's activation offloading): what a repeated block keeps for its
   backward goes to the host when the block's forward has ended, and comes back when the backward of the block after it
   begins.  At most two blocks wait to leave: the one after them does not begin before the first has left.  The last two
   blocks of a stage keep theirs, for they are needed at once.
-* Parameters (ZeRO-Infinity, Rajbhandari et al., arXiv:2104.07857, section 5; without its disk): those of a block arrive
-  while the block before it runs, forward and backward, and are dropped after it.  Parameters outside of blocks stay.
+* Parameters (ZeRO-Infinity, Rajbhandari et al., arXiv:2104.07857, section 5): those of a block arrive while the block
+  before it runs, forward and backward, and are dropped after it.  Parameters outside of blocks stay.
 * Optimizer (ZeRO-Offload, Ren et al., arXiv:2101.06840, section 4.1): states and master weights are on the host.
   Gradients go there when they are complete, in DDP's buckets (at most two wait to leave, as with activations), the
   host's processor updates, and the new parameters come back.  What is reduced over data-parallel ranks first leaves
   after the backward.
+
+Each may be on the server's NVMe drives instead (``optimizer=nvme``), as in ZeRO-Infinity: what travels passes through
+host memory.  Optimizer states are read while the processor updates, and written back; gradients stay in host memory.
 """
 
 from __future__ import annotations
@@ -21,19 +24,22 @@ from triosim.core.errors import PlanError, quoted
 from triosim.core.registry import registered
 from triosim.partition.mesh import Mesh
 from triosim.partition.replication import Replication
-from triosim.partition.residence import HostStay
+from triosim.partition.residence import HOST, NVME, HostStay
 from triosim.partition.rule import Rule
 from triosim.trace.tables import Category
 
-STAYS = {
-    what: HostStay(category, f"offload {what}")
-    for what, category in (
-        ("optimizer", Category.OPTIMIZER_STATE),
-        ("activations", Category.ACTIVATION),
-        ("parameters", Category.WEIGHT),
-    )
-}
-"""By what users call it, what stays on the host and when it travels."""
+CATEGORIES = {
+    "optimizer": Category.OPTIMIZER_STATE, "activations": Category.ACTIVATION, "parameters": Category.WEIGHT,
+}  # fmt: skip
+"""What can be away, by what users call it."""
+
+
+def stay(what: str) -> HostStay | None:
+    """What ``"optimizer"`` or ``"optimizer=nvme"`` says of where something is; None where it says nothing."""
+    name, given, place = what.partition("=")
+    if name not in CATEGORIES or (given and place not in (HOST, NVME)):
+        return None
+    return HostStay(CATEGORIES[name], f"offload {name}", place=place or HOST)
 
 
 @registered
@@ -43,7 +49,7 @@ class Offload(Rule):
 
     Attributes:
         what: ``"optimizer"`` states, which the host's processor updates, ``"activations"`` and ``"parameters"`` of the
-            repeated blocks.
+            repeated blocks; with ``=nvme`` those on the server's drives.
     """
 
     what: tuple[str, ...] = ("optimizer",)
@@ -54,10 +60,16 @@ class Offload(Rule):
         Raises:
             PlanError: it cannot be, or not together with what else is asked for.
         """
-        wrong = [one for one in self.what if one not in STAYS]
+        stays = {one: stay(one) for one in self.what}
+        wrong = [one for one, said in stays.items() if said is None]
         if wrong:
-            raise PlanError(f"offload: {quoted(wrong[0])} cannot be on the host; what can is {', '.join(STAYS)}")
-        away = tuple(dict.fromkeys((*placed.away, *(STAYS[one] for one in self.what))))
+            raise PlanError(
+                f"offload: {quoted(wrong[0])} cannot be away; what can is {', '.join(CATEGORIES)}, each on its own or "
+                f"with ={NVME}"
+            )
+        away = tuple(dict.fromkeys((*placed.away, *(said for said in stays.values() if said is not None))))
+        if len({said.category for said in away}) < len(away):
+            raise PlanError("offload names the same in host memory and on NVMe: give it once")
         if placed.rooted:
             raise PlanError("dp-style dataparallel keeps everything on its devices: use dp-style ddp, or no offload")
         placed = replace(placed, away=away)

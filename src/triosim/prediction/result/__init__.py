@@ -159,7 +159,7 @@ class Memory:
         peak: when it is.
         holders: who holds it, by category and module, the largest first.
         curve: memory over the run.
-        host_bytes: what the rank keeps in host memory (offload).
+        host_bytes, nvme_bytes: what the rank keeps in host memory, and on the drives of its server (offload).
         largest_batch: the largest batch per replica that fits (0: none does), None where it was not looked for.
     """
 
@@ -174,6 +174,7 @@ class Memory:
     holders: tuple[Holder, ...] = ()
     curve: MemoryCurve = MemoryCurve((), ())
     host_bytes: int = 0
+    nvme_bytes: int = 0
     largest_batch: int | None = None
 
 
