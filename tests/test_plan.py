@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from triosim import Plan, PlanError
 from triosim.partition.resolve import resolve
-from triosim.plan import divisors
+from triosim.plan import NamedRules, divisors, without_effect
 
 
 @given(st.integers(1, 10**6))
@@ -135,3 +135,19 @@ def test_the_nearest_plans_really_work(devices: int, tp: int, pp: int) -> None:
 def test_a_plan_does_not_change() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         Plan().dp = 3  # type: ignore[misc]
+
+
+def test_what_changes_nothing_is_told() -> None:
+    assert without_effect(Plan()) == without_effect(Plan(pp=2, tp=2, schedule="gpipe", tp_style="gather")) == []
+    assert without_effect(Plan(schedule="gpipe", tp_style="gather", bucket_bytes=1 << 20, zero=3)) == [
+        "schedule changes nothing without stages (pp 1)",
+        "tp-style changes nothing without tensor-parallel ranks (tp 1)",
+        "bucket-size changes nothing where blocks are reduced (zero 3)",
+    ]
+    assert "overlap off" in without_effect(Plan(bucket_bytes=1 << 20, overlap=False))[0]
+
+
+def test_a_style_without_ranks_that_share_sequences_is_refused() -> None:
+    assert NamedRules(cp=2, cp_style="ring").options["cp-style"] == "ring"
+    with pytest.raises(PlanError, match=r"cp-style ring .* cp is 1: give cp as well"):
+        NamedRules(cp_style="ring")

@@ -284,6 +284,15 @@ class NamedRules(Checked):
         "(default --tp).",
     )  # fmt: skip
 
+    def check(self) -> None:
+        """Refuse what says how something is done that is not asked for.
+
+        Raises:
+            PlanError: the option, and the one that it needs.
+        """
+        if self.cp == 1 and self.cp_style != "gather":
+            raise PlanError(f"cp-style {self.cp_style} says how ranks share sequences, and cp is 1: give cp as well")
+
     def among(self, others: Iterable[str]) -> tuple[str, ...]:
         """Names of all rules in the order in which they are applied, ``others`` with them."""
         last = {"context": self.cp != 1, "experts": self.ep != 1 or self.etp != 0}
@@ -317,6 +326,21 @@ class RunPlan(Plan):
 
     def check(self) -> None:
         """What was run was checked before."""
+
+
+def without_effect(plan: Plan) -> list[str]:
+    """What a plan asks for that changes nothing, one sentence each."""
+    default = type(plan).__dataclass_fields__
+    return [
+        f"{option} changes nothing {why}"
+        for name, option, idle, why in (
+            ("schedule", "schedule", plan.pp == 1, "without stages (pp 1)"),
+            ("tp_style", "tp-style", plan.tp == 1, "without tensor-parallel ranks (tp 1)"),
+            ("bucket_bytes", "bucket-size", plan.zero >= 2, f"where blocks are reduced (zero {plan.zero})"),
+            ("bucket_bytes", "bucket-size", not plan.overlap, "where gradients are reduced at once (overlap off)"),
+        )
+        if idle and getattr(plan, name) != default[name].default
+    ]
 
 
 def divisors(n: int) -> list[int]:

@@ -43,6 +43,7 @@ def trace(tmp_path_factory) -> Path:
         (("--device", "H1000"), "did you mean"),
         (("--system", "dgx-h1000"), "did you mean"),
         (("--system", "dgx-h100", "--devices", "4"), "give one of them"),
+        (("--cp-style", "ring"), "cp is 1: give cp as well"),
         (("--nodes", "2"), "--nodes counts the servers of a --system: name one, or use --devices"),
         (("--device", "MI300X", "--nodes", "2"), "of a --system: name one (of MI300X: mi300x-8), or use --devices"),
         (("--schedule", "zigzag"), "unknown pipeline schedule"),

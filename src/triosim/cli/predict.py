@@ -165,6 +165,8 @@ def step(options: Options, training: bool) -> Trace:
     if options.trace_batch_size is not None:
         if options.trace_batch_size < 1:
             raise InputError(f"--trace-batch-size must be at least 1, got {options.trace_batch_size}")
+        if trace.meta.made_by == "triosim.model":
+            raise InputError(f"--trace-batch-size says it of a trace; {options.workload} is a model: use --batch-size")
         trace = of_batch(trace, options.trace_batch_size)
     if options.batch_trace is not None:
         trace = symbols_from(trace, load_workload(options.batch_trace, step=options.step))

@@ -24,7 +24,7 @@ from triosim.kernels.estimate import CONFIDENCE
 from triosim.kernels.pricing import describe as describe_times
 from triosim.kernels.pricing import undecided_rows
 from triosim.memory.holders import holders
-from triosim.plan import AXES, RunPlan
+from triosim.plan import AXES, RunPlan, without_effect
 from triosim.prediction import metrics as tally
 from triosim.prediction.efficiency import efficiency
 from triosim.prediction.largest_batch import fullest
@@ -298,7 +298,7 @@ class Summary:
 
     def warnings(self, fits: bool | None) -> tuple[str, ...]:
         """What the user should know, the job fitting in memory or not."""
-        found = [*self.of.warnings, *self.of.step.notes, *self._strange()]
+        found = [*self.of.warnings, *self.of.step.notes, *self._strange(), *without_effect(self.of.plan)]
         recorded = self.of.job.recorded
         if recorded.meta.batch_guess not in ("", "operators"):
             found.append(guessed_batch(recorded))
