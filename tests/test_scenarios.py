@@ -9,6 +9,8 @@ from random import Random
 import pytest
 from validation.judge import scenarios
 
+from triosim.core.errors import InputError
+
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "scenarios.md"
 
 
@@ -62,5 +64,5 @@ def test_the_page_holds_every_scenario_of_the_survey() -> None:
 
 def test_an_unknown_scenario_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["scenarios", "--only", "X9"])
-    with pytest.raises(SystemExit, match="no scenario begins with X9"):
+    with pytest.raises(InputError, match="no scenario begins with X9"):
         scenarios.main()

@@ -85,6 +85,14 @@ def run(
     period = blocking + max(interval_s, background)
     first_safe = interval_s + blocking + background
     again = failures.detect_s + failures.restart_s + checkpoint.written_s
+    nowhere = (
+        f"the job fails every {failures.mtbf_s:.3g} s and gets nowhere: its checkpoints take {blocking:.3g} s, and "
+        f"{again:.3g} s pass until it works again"
+    )
+    # After a failure it must restart and reach a checkpoint: so many attempts as the mean of a geometric law.
+    reach = again + min(first_safe, last + blocking + background)
+    if reach > failures.mtbf_s * math.log(MOST_FAILURES):
+        raise InputError(nowhere)
 
     total, down, waiting = np.zeros(runs), np.full(runs, float(start_s)), np.zeros(runs)
     done, count = np.zeros(runs, np.int64), np.zeros(runs, np.int64)
@@ -118,10 +126,7 @@ def run(
         waiting[going] += wait
         count[going] += 1
         if count.max() > MOST_FAILURES:
-            raise InputError(
-                f"the job fails every {failures.mtbf_s:.3g} s and gets nowhere: its checkpoints take {blocking:.3g} s, "
-                f"and {again:.3g} s pass until it works again"
-            )
+            raise InputError(nowhere)
     writing = np.full(runs, (intervals - 1) * (period - interval_s) + blocking + background)
     lost = np.where(count > 0, np.maximum(total - work_s - down - writing, 0.0), 0.0)
     return Runs(total, down, waiting, writing, lost, count)
