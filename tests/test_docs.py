@@ -155,8 +155,6 @@ def test_files_and_scripts_that_a_page_names_are_there(page: Path) -> None:
         own = _taken(module, path)
         missing = [option for option in re.findall(r"--[a-z][a-z0-9-]+", rest) if f'"{option}"' not in own]
         assert not missing, f"{module or path} {rest}"
-            f"{module or path} {rest}"
-        )
     for path in re.findall(r"`((?:src|tests|validation|docs|examples|benchmarks|native)/[\w./-]*)`", text):
         assert (ROOT / path).exists() or "NAME" in path, path
     for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
