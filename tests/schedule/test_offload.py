@@ -16,6 +16,7 @@ from triosim.core.errors import InputError, PlanError
 from triosim.hardware.cluster import cluster
 from triosim.hardware.description import SystemFile
 from triosim.partition.passes.host_copies import update_of
+from triosim.partition.transfers import ALL_GATHER
 from triosim.prediction.prepare import prepare
 from triosim.prediction.result import Result
 from triosim.schedule.program import Op
@@ -220,7 +221,6 @@ def test_the_next_iteration_waits_for_the_new_parameters() -> None:
     ("plan", "words"),
     [
         ({"offload": ("parameters",)}, "use offload optimizer as well"),
-        ({"offload": ("optimizer", "parameters"), "zero": 3}, "both say where parameters come from"),
         ({"offload": ("optimizer",), "dp_style": "dataparallel"}, "keeps everything on its devices"),
         ({"offload": ("optimizer",), "places": {"optimizer_state": "host"}}, "give only one"),
         ({"offload": ("weights",)}, "^offload must be 'optimizer', .* or 'parameters=nvme', got 'weights'"),
@@ -242,6 +242,41 @@ def test_what_the_workload_or_the_system_does_not_allow_is_refused() -> None:
         run({"offload": ("activations",), "training": False})
     with pytest.raises(triosim.InputError, match="no host memory"):
         triosim.simulate(llama(), triosim.system(device="B200", devices=1), Plan(offload=("activations",)))
+
+
+# --- ZeRO 3 -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("zero", "times"), [(2, 1), (3, 2)])
+def test_each_rank_fetches_its_shard_before_a_gather(zero: int, times: int) -> None:
+    """DeepSpeed's ``offload_param``: a rank brings 1/N of what is gathered, as often as it is gathered, and no whole
+    parameter ever; what is updated on the host does not come back."""
+    trace, system = llama(), triosim.system("dgx-h100")
+    plain, away = (
+        prepare(trace, system, *asked(dp=8, zero=zero, host="none", offload=offload)).programs[0]
+        for offload in (("optimizer",), ("optimizer", "parameters"))
+    )
+    gathered = away.bytes[(away.op == Op.COLLECTIVE) & (away.what == ALL_GATHER)]
+    fetched = away.bytes[away.op == Op.FETCH]
+    assert gathered.tolist() == plain.bytes[(plain.op == Op.COLLECTIVE) & (plain.what == ALL_GATHER)].tolist()
+    assert np.sort(8 * fetched).tolist() == np.sort(gathered).tolist()
+    parameters = int(trace.values.bytes()[trace.weights()].sum())
+    again = int(gathered.sum()) - parameters  # of the blocks, for the backward
+    assert again == 0 if times == 1 else 0.7 * parameters < again < parameters
+    assert int(plain.bytes[plain.op == Op.FETCH].sum()) == parameters // 8  # updated, and back on the device
+    assert away.host_bytes - plain.host_bytes == parameters // 8
+
+
+def test_shards_that_come_over_a_slow_link_hold_up_the_step() -> None:
+    trace, plan = llama(), {"dp": 2, "zero": 3, "host": "none", "interference": "off"}
+    times = {}
+    for link in ("63GB/s", "0.1GB/s"):
+        system = with_drives("1GB/s", "1GB/s", bandwidth=link)
+        times[link] = triosim.simulate(
+            trace, system, *asked(**plan, offload=("optimizer", "parameters")), fit=False
+        ).iteration_time_s
+    parameters = int(trace.values.bytes()[trace.weights()].sum())
+    assert times["0.1GB/s"] - times["63GB/s"] > parameters / 2 / 0.1e9
 
 
 # --- NVMe -------------------------------------------------------------------------------------------------------------

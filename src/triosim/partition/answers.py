@@ -122,8 +122,8 @@ def _check_residence(where: str, placed: Replication) -> None:
             raise PlanError(f"{where}: {stay.name} waits at least 1 long and is launched 0 or more blocks ahead")
     if min(modules.forward_ahead, modules.backward_ahead) < 0:
         raise PlanError(f"{where}: parameters are gathered 0 or more modules ahead of their use")
-    if placed.stay(Category.WEIGHT) and (placed.weights or not placed.updates_on_host):
-        raise PlanError(f"{where}: parameters on the host need optimizer states there, and are not Shard themselves")
+    if placed.stay(Category.WEIGHT) and not placed.updates_on_host:
+        raise PlanError(f"{where}: parameters on the host need optimizer states there")
 
 
 def checked_step(rule: Rule, answer: Any, step: Step) -> Step:

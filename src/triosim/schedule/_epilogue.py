@@ -257,8 +257,11 @@ class _Update:
             held = {p: int(size_of[p]) for p in of.parameters}
             stays = sum(held[p] for p in held if storage[p] not in visiting)
             staying = stays / sum(held.values()) if stays else 0.0
+        elif self.job.replication.stay(Category.WEIGHT) is not None:  # shards are where they are updated
+            staying = 0.0
         shares = [size / sum(sizes) for size in sizes if size] or [1.0]
-        away = sum(copy.bytes for copy in copies if copy.leaves < 0 and copy.place == NVME)
+        weights = self.job.replication.stay(Category.WEIGHT)
+        away = touched.parameters if weights and weights.place == NVME else 0
         read_s, write_s = self.job.nvme_s_per_byte
         states = self.job.replication.stay(Category.OPTIMIZER_STATE)
         swapped = touched.states if states and states.place == NVME else 0

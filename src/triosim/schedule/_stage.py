@@ -38,11 +38,11 @@ from triosim.schedule.backward import of_weights, split_backward
 from triosim.schedule.costs import ScheduleCosts
 from triosim.schedule.fragments import Tags
 from triosim.schedule.gathering import Gathering, Missing, UnitBlocks
-from triosim.schedule.host_copies import on_host
+from triosim.schedule.host_copies import HOMES, on_host
 from triosim.schedule.program import BESIDE, COMPUTE, ENGINES, TP, ProgramBuilder
 from triosim.schedule.redistribution import redistribution
 from triosim.schedule.stages import Boundary, Stages
-from triosim.trace.tables import Category, Phase
+from triosim.trace.tables import NONE, Category, Phase
 
 
 class JobFacts:
@@ -314,7 +314,7 @@ class PartFacts:
             kept = activation_copies(trace, self.forward, self.backward, sent, stay)
             copies[False] += kept
             copies[True] += kept
-        if (stay := placed.stay(Category.WEIGHT)) is not None:
+        if (stay := placed.stay(Category.WEIGHT)) is not None and self.job.modules is None:
             mine = {p: users for p, users in self.job.stages.parameters.items() if self.number in users}
             for backward, own in zip(
                 (False, True), parameter_copies(trace, self.forward, self.backward, mine, stay), strict=True
@@ -398,7 +398,13 @@ class StageFacts:
         blocks = RankBlocks(job.storages, mine, rows, 0 in numbers, self.mesh.micro_batches)
         if job.modules is not None:
             shards, shards_apart = (shared.shards for shared in job.shared)
-            blocks.shrinks(*resident(trace, shards, job.step.apart, shards_apart))
+            sharded, sizes = resident(trace, shards, job.step.apart, shards_apart)
+            blocks.shrinks(sharded, sizes)
+            if (stay := job.replication.stay(Category.WEIGHT)) is not None:
+                own = np.isin(sharded, job.step.trace.values.storage[self.parameters])
+                blocks.leaves(sharded[own].tolist())
+                whole = Extra(int(sizes[own].sum()), Category.WEIGHT, NONE, BlockLifetime.RESIDENT, HOMES[stay.place])
+                blocks.add("shards", whole)
             blocks.stays([gradient.storage for gradient in self.grads if gradient.parameter in job.modules])
         elif self._copies_gradients():
             reduced = [gradient for gradient in self.grads if job.reductions(gradient.parameter)]
@@ -478,8 +484,9 @@ class StageFacts:
         start: int = -1,
     ) -> Gathering:
         """Writes what belongs to the units of a part into a fragment, see :class:`Gathering`."""
+        stay = self.job.replication.stay(Category.WEIGHT)
         return Gathering(
             part.units, part.blocks, self.blocks.stands_for, builder, recorder, backward, needs, scatters,
             self.plan.overlap, self.job.copy_s_per_byte, self.job.shared, self.job.gathered, start,
-            self.job.scatters_beside,
+            self.job.scatters_beside, -1 if stay is None else self.places[stay.place],
         )  # fmt: skip

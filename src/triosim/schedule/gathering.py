@@ -31,7 +31,7 @@ from triosim.partition.passes.hoist import hoist
 from triosim.partition.replication import GradientReduction, ReplicaSharing
 from triosim.partition.residence import GatheredModules
 from triosim.partition.transfers import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER
-from triosim.schedule.program import COMPUTE, DP, REPLICAS, Op, ProgramBuilder, of_iteration
+from triosim.schedule.program import COMPUTE, COPY, DP, REPLICAS, Op, ProgramBuilder, of_iteration
 from triosim.trace.tables import Category
 
 
@@ -111,6 +111,8 @@ class Gathering:
         start: row of the iteration at which the fragment begins, if rows of it are to be named by that
             (:class:`triosim.schedule.fragments.Fragment`); else -1.
         scatters_beside: whether gradients are reduced beside the backward; otherwise it waits for each.
+        shards_at: place (row of the program's places) from which a rank's shard of a unit is fetched before it is
+            gathered; -1 where shards are on the device.
     """
 
     def __init__(
@@ -129,10 +131,11 @@ class Gathering:
         modules: GatheredModules,
         start: int = -1,
         scatters_beside: bool = True,
+        shards_at: int = -1,
     ) -> None:
         self.units, self.builder, self.backward, self.overlap, self.start = units, builder, backward, overlap, start
         self.copy_s_per_byte, self.shared, self.waits = copy_s_per_byte, shared, not scatters_beside
-        self.blocks, self.recorder, self.stands_for = blocks, recorder, stands_for
+        self.blocks, self.recorder, self.stands_for, self.shards_at = blocks, recorder, stands_for, shards_at
         self.received = -1  # buffer of the last all-gather, to be freed
         self.sent = -1  # that of the last reduce-scatter
         reach = [unit.backward if backward else unit.forward for unit in units]
@@ -250,9 +253,19 @@ class Gathering:
             begun = [*self.launched.values()][-1:]
             blocks = not (before or begun)
             axis = of.again if self.backward and of.again >= 0 else of.axis
-            self.launched[n] = self._collective(ALL_GATHER, size, row, before + begun, blocks, axis, DP)
+            waits = before + begun
+            if self.shards_at >= 0:
+                waits = [self._fetch(self.units[n].gather_bytes // self.units[n].shards, row, waits, blocks)]
+            self.launched[n] = self._collective(ALL_GATHER, size, row, waits, blocks, axis, DP)
             self.recorder.use(self.blocks[n].received, self.launched[n])
         return self.launched[n]
+
+    def _fetch(self, size: int, row: int, before: list[int], blocks: bool) -> int:
+        """Bring a rank's shard from where it is; launched when its all-gather would be."""
+        stream = COMPUTE if blocks or not self.overlap else COPY
+        return self.builder.add(
+            Op.FETCH, stream, operator=row, size=size, peer=self.shards_at, before=self._named(before)
+        )
 
     def _collective(
         self, what: int, size: int, row: int, before: list[int], blocks: bool, axis: int, stream: int

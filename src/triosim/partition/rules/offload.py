@@ -5,7 +5,8 @@
   begins.  At most two blocks wait to leave: the one after them does not begin before the first has left.  The last two
   blocks of a stage keep theirs, for they are needed at once.
 * Parameters (ZeRO-Infinity, Rajbhandari et al., arXiv:2104.07857, section 5): those of a block arrive while the block
-  before it runs, forward and backward, and are dropped after it.  Parameters outside of blocks stay.
+  before it runs, forward and backward, and are dropped after it.  Parameters outside of blocks stay.  Those that are
+  Shard (ZeRO 3) come in shards: each rank fetches its own of a block before the block is gathered.
 * Optimizer (ZeRO-Offload, Ren et al., arXiv:2101.06840, section 4.1): states and master weights are on the host.
   Gradients go there when they are complete, in DDP's buckets (at most two wait to leave, as with activations), the
   host's processor updates, and the new parameters come back.  What is reduced over data-parallel ranks first leaves
@@ -76,10 +77,5 @@ class Offload(Rule):
         if placed.stay(Category.WEIGHT) and not placed.updates_on_host:
             raise PlanError(
                 "offload parameters needs them updated where they are: use offload optimizer as well, or not parameters"
-            )
-        if placed.stay(Category.WEIGHT) and placed.weights:
-            raise PlanError(
-                f"offload parameters and {placed.name} both say where parameters come from: use zero 1 or 0, or "
-                "offload optimizer only"
             )
         return placed
