@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ import triosim
 from triosim import Plan, simulate, system
 from triosim.core.dtypes import DTYPES
 from triosim.core.errors import InputError, PlanError
+from triosim.hardware import catalog
 from triosim.operators import canonical
 from triosim.trace.tables import Category, Phase, Trace
 from triosim.transform.inference import forward_only
@@ -17,6 +20,7 @@ from triosim.transform.quantization import (
     MAXIMUM,
     QUANTIZE,
     RECIPES,
+    check,
     quantized,
     shares,
     weights_in_8_bits,
@@ -197,3 +201,12 @@ def test_stored_weights_are_narrow_and_only_what_they_multiply_is_cast() -> None
     float32 = triosim.model("llama", sequence_length=128, precision="float32", configuration=SIZES, training=False)
     with pytest.raises(PlanError, match="16-bit weights"):
         weights_in_8_bits(float32)
+
+
+@pytest.mark.parametrize(
+    ("device", "known"),
+    [("H100-SXM5-80GB", False), ("B200-SXM-180GB", True), ("MI300X", False), ("MI355X", True), ("Gaudi3", False)],
+)
+def test_scales_of_a_few_elements_take_units_that_know_them(device: str, known: bool) -> None:
+    with nullcontext() if known else pytest.raises(PlanError, match=f"matrix units of {device} take no scale"):
+        check("mxfp8", catalog.accelerator(device))
