@@ -269,3 +269,23 @@ def test_what_a_design_keeps_follows_the_part_that_a_tensor_plays():
     product = einsum("Z[M,N] += A[M,K] * B[K,N]", {"M": 2, "N": 2, "K": 2})
     assert product.roles == {"Outputs": "Z", "Inputs": "A", "Weights": "B"}
     assert (product.played_by("Weights"), product.played_by("A"), product.played_by("Q")) == ("B", "A", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("own.yaml", "a: &a\n  b: *a\n", "own.yaml, line 1: not valid YAML: an anchor contains itself"),
+        ("own.yaml", "a: [1,\n", "own.yaml, line 2: not valid YAML"),
+        ("own.yaml", f"a: {'x' * (600 << 10)}\n", "own.yaml: larger than 512 KiB"),
+        ("own.json", '{"a": 1', "own.json is broken JSON"),
+        ("own.yaml", "a: 1\n", "own.yaml: neither a design nor a problem nor a mapping"),
+    ],
+)
+def test_a_file_of_no_known_format_says_first_what_is_wrong_with_it(
+    name: str, text: str, said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError) as refused:
+        read([path])
+    assert said in str(refused.value)

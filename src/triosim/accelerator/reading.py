@@ -167,13 +167,15 @@ def read_one(path: Path) -> Contents:
     Raises:
         InputError: it is of no known format, or its reader refuses it.
     """
-    from triosim.core.guarded import content
+    from triosim.core.guarded import LARGEST, content, document
 
     for name in FORMATS.names():
         form = FORMATS.get(name)()
         if form.recognises(path):
             return form.read(path)
     content(path, packed=False)  # says what is wrong where there is no such file
+    if path.suffix.lower() in LARGEST:
+        document(path)  # or where it is broken, has cycles or is too large
     raise InputError(
         f"{path}: neither a design nor a problem nor a mapping in a known format ({', '.join(FORMATS.names())}): see "
         "docs/accelerators.md for their beginnings"
