@@ -137,7 +137,8 @@ def _size(one: Any, given: Sequence[int] | None, where: str) -> tuple[int, ...]:
     words = ",".join(str(side) if side > 0 else "?" for side in stated)
     if given is None:
         if any(side < 1 for side in stated):
-            example = ",".join(str(side) if side > 0 else "1" for side in stated)
+            usual = (1, 3, 224, 224) if len(stated) == 4 else (1,) * len(stated)  # of four sides: an image
+            example = ",".join(str(side if side > 0 else other) for side, other in zip(stated, usual, strict=True))
             raise InputError(
                 f"{where}: input {quoted(one.name)} has the open shape {words}: give --input-shape {one.name}={example}"
             )
