@@ -73,6 +73,26 @@ def test_a_capacity_gives_every_expert_as_many_rows(ep: int, capacity: float) ->
     assert sent[1] == {capacity * size for size in sent[0]}
 
 
+def _rows_sent(ep: int, **options: object) -> int:
+    return max(size for axis, *_, size in _sent(_job(ep, options=options)) if axis == "ep")
+
+
+@pytest.mark.parametrize(("options", "times"), [({}, 1.0), ({"imbalance": 2.0}, 1.25), ({"routing": "zipf:4"}, 1.25)])
+def test_without_padding_experts_take_what_comes_up_to_their_capacity(options: dict[str, object], times: float) -> None:
+    """The fullest of eight ranks, of one expert each: at most 1.25 times the mean, and the mean where all are alike."""
+    mean = _rows_sent(8)
+    assert _rows_sent(8, capacity=1.25, padded=False, **options) == pytest.approx(times * mean, rel=1e-3)
+    assert _rows_sent(8, capacity=100, padded=False, **options) == _rows_sent(8, **options)  # dropless
+    assert _rows_sent(8, capacity=0.5, padded=False, **options) == pytest.approx(0.5 * mean, rel=1e-3)
+
+
+def test_what_an_expert_drops_is_not_given_to_another() -> None:
+    shares = rank_shares(4.0, 8, 2, 4, capacity=1.25)
+    assert shares.max() <= 2 * 1.25 / 8
+    assert shares.sum() < 1
+    assert rank_shares(4.0, 8, 2, 4).sum() == pytest.approx(1)
+
+
 @pytest.mark.parametrize("ep", [2, 4, 8])
 def test_a_rank_has_a_part_of_the_experts_and_the_work_of_a_mean_one(ep: int) -> None:
     whole, part = _job(1), _job(ep)
@@ -341,7 +361,11 @@ def test_both_ways_of_dividing_experts_go_together() -> None:
         ),
         ({"ep": 2, "parallelism": ("experts", "hsdp"), "options": {"dp_replicate": 4}, "zero": 3}, "name it before"),
         ({"ep": 4, "options": {"imbalance": 0.5}}, "imbalance 0.5 is no load"),
-        ({"ep": 4, "options": {"capacity": 1.25, "routing": "zipf:1"}}, "without imbalance and routing"),
+        (
+            {"ep": 4, "options": {"capacity": 1.25, "routing": "zipf:1"}},
+            "leave imbalance and routing out, or give padded",
+        ),
+        ({"ep": 4, "options": {"padded": False}}, "give capacity too"),
         ({"ep": 4, "name": "gpt2", "sizes": {"n_layer": 1}}, "has no layer of experts: leave ep out"),
     ],
 )

@@ -99,7 +99,7 @@ class ExpertPass:
 @kept(8)
 def spread(
     step: Step, dispatch: Dispatch, imbalance: float, routing: float | tuple[float, ...] = 0.0, etp: int = 1,
-    etp_axis: int = NONE, capacity: float = 0.0,
+    etp_axis: int = NONE, capacity: float = 0.0, padded: bool = True,
 ) -> Step:  # fmt: skip
     """The step of a rank that has one part of the experts.
 
@@ -113,6 +113,7 @@ def spread(
             the sums of what they make of it.
         etp_axis: row of the mesh's axes along which they are.
         capacity: rows that every expert has, over the mean, whatever tokens take; 0 for those that come.
+        padded: whether an expert that gets fewer rows works on as many; otherwise it takes what comes, up to these.
 
     Raises:
         PlanError: there are no experts, they do not divide, or the routing is of other experts.
@@ -131,7 +132,11 @@ def spread(
         )
     parameters, held = _held(trace, passes)
     width = trace.values.bytes() / np.maximum(trace.values.elements(), 1)
-    fullest = [capacity or imbalance * _fullest(one, size, routing) for one in passes]
+    if capacity and padded:
+        fullest = [capacity] * len(passes)
+    else:
+        most = capacity or math.inf
+        fullest = [min(imbalance * _fullest(one, size, routing, most), most) for one in passes]
     sent = []
     for one, more in zip(passes, fullest, strict=True) if size * etp > 1 else ():
         hops = dispatch.hops(one.experts, one.chosen) if size > 1 else []
@@ -243,9 +248,9 @@ def _cut(values: Values, held: NDArray[np.int64], size: int) -> Values:
     return replace(values, shape=Ragged(extents, values.shape.offsets))
 
 
-def _fullest(one: ExpertPass, size: int, routing: float | tuple[float, ...]) -> float:
-    """Rows of the fullest rank over the mean; exactly 1 where all experts are alike."""
-    return float(rank_shares(routing, one.experts, one.chosen, size).max() * size) if routing else 1.0
+def _fullest(one: ExpertPass, size: int, routing: float | tuple[float, ...], capacity: float) -> float:
+    """Rows of the fullest rank over the mean; exactly 1 where all experts are alike, and drop nothing."""
+    return float(rank_shares(routing, one.experts, one.chosen, size, capacity).max() * size) if routing else 1.0
 
 
 def _crowded(values: Values, trace: Trace, passes: Iterable[ExpertPass], fullest: Iterable[float]) -> Values:

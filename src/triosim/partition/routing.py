@@ -88,13 +88,20 @@ def expert_shares(routing: float | tuple[float, ...], experts: int, chosen: floa
     return shares
 
 
-def rank_shares(routing: float | tuple[float, ...], experts: int, chosen: float, ranks: int) -> NDArray[np.float64]:
-    """Share of the rows that each rank gets, shape ``(ranks,)``, sum 1.
+def rank_shares(
+    routing: float | tuple[float, ...], experts: int, chosen: float, ranks: int, capacity: float = math.inf
+) -> NDArray[np.float64]:
+    """Share of the rows that each rank gets, shape ``(ranks,)``; the sum is 1 without what is dropped.
+
+    Args:
+        routing, experts, chosen: as of :func:`expert_shares`.
+        ranks: among which the experts are divided.
+        capacity: rows that an expert takes at most, over the mean; it drops what is more.
 
     Raises:
         PlanError: as :func:`expert_shares`.
     """
-    shares = expert_shares(routing, experts, chosen)
+    shares = np.minimum(expert_shares(routing, experts, chosen), capacity / experts)
     dealt = shares.reshape(ranks, -1).T if isinstance(routing, tuple) else shares.reshape(-1, ranks)
     summed: NDArray[np.float64] = dealt.sum(0)
     return summed

@@ -51,6 +51,7 @@ class ExpertParallelism(Rule):
             sets the time, and has ``imbalance`` times that where both are given.
         capacity: capacity factor: every expert works on so many times the mean of the rows, padded where fewer came and
             without those that are too many; 0 for experts that take what comes (dropless).
+        padded: whether experts are padded to their capacity; otherwise they take what comes and drop what is too much.
         dispatch: how rows travel, see :mod:`triosim.partition.dispatch`.
         near: ranks of a group that are on one server; 0 for what the system says.
         node_limit: servers whose experts a token may take; 0 for any.
@@ -61,6 +62,7 @@ class ExpertParallelism(Rule):
     imbalance: float = 1.0
     routing: str = UNIFORM
     capacity: Annotated[float, AtLeast(0)] = 0.0
+    padded: bool = True
     dispatch: Style = "alltoall"
     near: Annotated[int, AtLeast(0)] = 0
     node_limit: Annotated[int, AtLeast(0)] = 0
@@ -96,11 +98,15 @@ class ExpertParallelism(Rule):
                 f"experts: imbalance {self.imbalance:g} is no load of the fullest rank over the mean: give 1 or more"
             )
         inner = (("etp", own),) if own > 1 else ()
-        if self.capacity and (self.imbalance != 1 or self.routing != UNIFORM or self.capacity == math.inf):
+        if self.capacity == math.inf:
+            raise PlanError("experts: capacity inf is none: leave it out")
+        if self.capacity and self.padded and (self.imbalance != 1 or self.routing != UNIFORM):
             raise PlanError(
-                "experts: with a capacity every expert has as many rows, whatever tokens take: give a number, without "
-                "imbalance and routing"
+                "experts: padded to a capacity every expert has as many rows, whatever tokens take: leave imbalance "
+                "and routing out, or give padded=off"
             )
+        if not self.padded and not self.capacity:
+            raise PlanError("experts: padded=off says how experts reach their capacity: give capacity too")
         mesh = mesh.resplit(base, (("edp", replicas // (self.ep * own)), ("ep", self.ep), *inner))
         if self.node_limit and self.dispatch != "deepep":
             raise PlanError(
@@ -159,4 +165,5 @@ class ExpertParallelism(Rule):
         near, size = mesh.size("ep_within"), mesh.size("ep")
         dispatch = Dispatch(self.dispatch, size, whole, within, between, near, self.node_limit)
         etp, own = mesh.size("etp"), mesh.row("etp") if "etp" in mesh.names else -1
-        return spread(step, dispatch, self.imbalance, routing_of(self.routing), etp, own, self.capacity)
+        routing = routing_of(self.routing)
+        return spread(step, dispatch, self.imbalance, routing, etp, own, self.capacity, self.padded)
