@@ -199,6 +199,28 @@ def test_what_a_framework_cannot_say_is_a_sentence(framework: str, changed: dict
         configuration(framework, _job(**{**plan, **changed}))
 
 
+@pytest.mark.parametrize(
+    ("framework", "style", "words"),
+    [
+        ("torchtitan", "torch", ("enable_async_tensor_parallel = true", "[compile]\nenable = true")),
+        ("megatron", "megatron", ("--tp-comm-overlap",)),
+    ],
+)
+def test_collectives_beside_products_are_said(framework: str, style: str, words: tuple[str, ...]) -> None:
+    plain = _plan(4, 1, 1, 1, 3)
+    without = configuration(framework, _job(**plain))
+    rules = (*plain["parallelism"], "async-tp")
+    text = configuration(
+        framework, _job(**{**plain, "parallelism": rules, "parallelism_options": {"overlap-style": style}})
+    )
+    assert all(word in text and word not in without for word in words)
+    other = {"torch": "megatron", "megatron": "torch"}[style]
+    with pytest.raises(InputError, match=f"cannot say async-tp as {other} has it.*overlap-style={style}"):
+        configuration(
+            framework, _job(**{**plain, "parallelism": rules, "parallelism_options": {"overlap-style": other}})
+        )
+
+
 def test_blocks_that_stages_do_not_share_equally_are_a_sentence() -> None:
     with pytest.raises(InputError, match="31 blocks are not divided equally among 4 parts"):
         configuration("megatron", _job(blocks=31, **_plan(4, 4, 1, 1, 1)))

@@ -14,6 +14,9 @@ FRAMEWORKS = ("torchtitan", "megatron")
 """Those that a plan can be written for, each a file beside this one."""
 
 CHUNKS = "chunks"
+ASYNC_TP = "async-tp"
+"""Rule of tensor parallelism whose collectives run beside products."""
+
 EVERYWHERE = (
     "dp", "tp", "pp", "batch_size", "global_batch_size", "sequence_length", "micro_batches", "micro_batch_size",
     "schedule", "schedule_options", "zero", "parallelism", "parallelism_options", "recompute",
@@ -67,6 +70,24 @@ class ConfiguredJob:
         """How attention gets what other ranks have."""
         options = self.plan.parallelism_options
         return str(options.get("cp-style", options.get("cp_style", "gather")))
+
+    def overlaps_tp(self, framework: str, style: str) -> bool:
+        """Whether collectives of tensor parallelism run beside products.
+
+        Args:
+            framework: its name.
+            style: in which way it does so.
+
+        Raises:
+            InputError: the plan has them in another way.
+        """
+        if ASYNC_TP not in self.plan.parallelism:
+            return False
+        options = self.plan.parallelism_options
+        asked = str(options.get("overlap-style", options.get("overlap_style", "torch")))
+        if asked != style:
+            raise cannot(framework, f"async-tp as {asked} has it", f"give --parallelism-option overlap-style={style}")
+        return True
 
     @property
     def replicas(self) -> int:

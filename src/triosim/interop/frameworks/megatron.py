@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from triosim.interop.frameworks.job import ConfiguredJob, cannot
+from triosim.interop.frameworks.job import ASYNC_TP, ConfiguredJob, cannot
 
 NAME = "megatron"
 SCHEDULES = ("1f1b", "interleaved-1f1b")
@@ -58,7 +58,7 @@ def write(job: ConfiguredJob) -> str:
     Raises:
         InputError: Megatron-LM cannot say the plan.
     """
-    job.check(NAME, ("sequence", "context", "experts"))
+    job.check(NAME, ("sequence", "context", "experts", ASYNC_TP))
     start = f"torchrun --nnodes {job.servers} --nproc-per-node {job.devices // job.servers} pretrain_gpt.py"
     said = {**_parallelism(job), **_batch(job), **_model(job)}
     words = [shlex.join([f"--{name}", *_words(value)]) for name, value in said.items()]
@@ -86,6 +86,8 @@ def _parallelism(job: ConfiguredJob) -> dict[str, Any]:
             said["num-layers-per-virtual-pipeline-stage"] = layers
     if "sequence" in plan.parallelism:
         said["sequence-parallel"] = True
+    if job.overlaps_tp(NAME, "megatron"):
+        said["tp-comm-overlap"] = True
     if cp > 1:
         said |= {
             "context-parallel-size": cp,

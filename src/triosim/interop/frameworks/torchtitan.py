@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from triosim.interop.frameworks.job import ConfiguredJob, cannot
+from triosim.interop.frameworks.job import ASYNC_TP, ConfiguredJob, cannot
 
 NAME = "torchtitan"
 SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved-1f1b": "Interleaved1F1B", "looped-bfs": "LoopedBFS"}
@@ -40,7 +40,7 @@ def write(job: ConfiguredJob) -> str:
     Raises:
         InputError: torchtitan cannot say the plan.
     """
-    job.check(NAME, ("sequence", "context", "experts"))
+    job.check(NAME, ("sequence", "context", "experts", ASYNC_TP))
     tables: dict[str, dict[str, Any]] = {}
     if job.workload in MODELS:
         name, flavor = MODELS[job.workload]
@@ -48,6 +48,9 @@ def write(job: ConfiguredJob) -> str:
     tables |= {
         "training": _training(job), "parallelism": _parallelism(job), "activation_checkpoint": _recompute(job)
     }  # fmt: skip
+    if job.overlaps_tp(NAME, "torch"):  # which is a pass of the compiler
+        tables["parallelism"]["enable_async_tensor_parallel"] = True
+        tables["compile"] = {"enable": True, "components": ["model"]}
     text = "\n\n".join(
         "\n".join([f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())])
         for name, table in tables.items()
